@@ -1,0 +1,1 @@
+"""peermask: agents on a graph learn personal sparse models by gossiping binary masks."""

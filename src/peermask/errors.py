@@ -1,0 +1,59 @@
+"""Everything that can go wrong and is not a bug, as one tree.
+
+    PeermaskError
+    ├── ConfigError        a key or value of the config
+    ├── GraphError         a graph that cannot be built, or is not connected
+    ├── DataError          a dataset or partition
+    ├── ModelError         a network that cannot be masked, or does not fit the data
+    ├── RunError           a run folder, checkpoint or device
+    │   └── DivergedError  a loss that is no longer a number
+    ├── WireError          bytes from outside that are not a valid frame
+    ├── NodeError          a fleet, certificate or peer
+    └── ExportError        a ticket or exported model
+
+The command line prints any of them as one line and exits with 2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class PeermaskError(Exception):
+    """A mistake the user can mend; its text is one line that says how."""
+
+
+class ConfigError(PeermaskError): ...
+
+
+class GraphError(PeermaskError): ...
+
+
+class DataError(PeermaskError): ...
+
+
+class ModelError(PeermaskError): ...
+
+
+class RunError(PeermaskError): ...
+
+
+class DivergedError(RunError): ...
+
+
+class WireError(PeermaskError): ...
+
+
+class NodeError(PeermaskError): ...
+
+
+class ExportError(PeermaskError): ...
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """`did you mean 'ring'? known: complete, grid, ring`, with the guess left out where nothing is near."""
+    names = sorted(known)
+    guess = get_close_matches(word, names, n=1)
+    hint = f"did you mean {guess[0]!r}? " if guess else ""
+    return f"{hint}known: {', '.join(names)}"

@@ -1,0 +1,72 @@
+"""Named things a config can choose (topologies, datasets, models, ...), each with typed options.
+
+A thing registers itself with a name; what can be set about it is read off its signature, so one function or
+one class is all that has to be written.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Generic, TypeVar, get_type_hints
+
+from pydantic import BaseModel, ConfigDict, create_model
+
+from peermask.errors import ConfigError, nearest
+
+T = TypeVar("T", bound=Callable[..., Any])
+
+
+class Options(BaseModel):
+    """What can be set about a registered thing: frozen, and unknown keys are refused."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+@dataclass(frozen=True)
+class Entry(Generic[T]):
+    name: str
+    make: T
+
+    @property
+    def summary(self) -> str:
+        return (inspect.getdoc(self.make) or "").split("\n")[0]
+
+    @cached_property
+    def options(self) -> type[Options]:
+        """A function's keyword-only parameters, or a class's own `Options`."""
+        own = getattr(self.make, "Options", None)
+        if isinstance(own, type) and issubclass(own, Options):
+            return own
+        hints = get_type_hints(self.make, include_extras=True)
+        fields: dict[str, Any] = {
+            p.name: (hints[p.name], ... if p.default is p.empty else p.default)
+            for p in inspect.signature(self.make).parameters.values()
+            if p.kind is p.KEYWORD_ONLY
+        }
+        return create_model(f"{self.name} options", __base__=Options, **fields)
+
+
+class Registry(Generic[T]):
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+        self._entries: dict[str, Entry[T]] = {}
+
+    def register(self, name: str) -> Callable[[T], T]:
+        def add(make: T) -> T:
+            if name in self._entries:
+                raise ConfigError(f"{self.kind} {name!r} is registered twice")
+            self._entries[name] = Entry(name, make)
+            return make
+
+        return add
+
+    def __getitem__(self, name: str) -> Entry[T]:
+        if name not in self._entries:
+            raise ConfigError(f"unknown {self.kind} {name!r}; {nearest(name, self._entries)}")
+        return self._entries[name]
+
+    def __iter__(self) -> Iterator[Entry[T]]:
+        return iter(sorted(self._entries.values(), key=lambda entry: entry.name))
