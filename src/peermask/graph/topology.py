@@ -1,0 +1,75 @@
+"""Topologies by name: who can hear whom, always as one connected graph of agents 0..N-1.
+
+The shapes are in shapes.py, drawn.py and adjacency_file.py; how strongly an agent listens is in mixing.py.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import networkx as nx
+
+from peermask.errors import GraphError
+from peermask.registry import Options, Registry
+from peermask.streams import stream
+
+if TYPE_CHECKING:
+    Graph = nx.Graph[int]
+else:
+    Graph = nx.Graph
+
+DRAWS = 100  # redraws of a random graph before it is called disconnected
+NAMED = 10  # agents listed in an error
+
+
+# (agents: int, draw: Stream, *, options...) -> Graph; the links, if drawn at all, come from the stream alone
+Topology = Callable[..., Graph]
+
+topologies: Registry[Topology] = Registry("topology")
+
+
+def build_graph(name: str, options: Options, agents: int, seed: int) -> Graph:
+    """The graph of this name; a random one is redrawn until it is connected, `DRAWS` times at most."""
+    if agents < 1:
+        raise GraphError(f"agents is {agents}: a graph needs at least one")
+    make = topologies[name].make
+    for attempt in range(DRAWS):
+        draw = stream(seed, "graph", round=attempt)
+        graph = make(agents, draw, **dict(options))
+        if nx.is_connected(graph):
+            return graph
+        # A stream still at its start was not used: this topology is not random, and drawing again is no help.
+        if draw.raw(1) == stream(seed, "graph", round=attempt).raw(1):
+            raise GraphError(f"{name} graph has {cut_off(graph)}: add links that join them")
+    raise GraphError(f"{name} graph has {cut_off(graph, f' after {DRAWS} draws')}: {remedy(options)}")
+
+
+def graph_hash(graph: Graph) -> str:
+    """sha256 in hex over the node count and the sorted links, whatever the order they were added in."""
+    links = sorted((min(i, j), max(i, j)) for i, j in graph.edges)
+    text = f"{graph.number_of_nodes()}\n" + "".join(f"{i} {j}\n" for i, j in links)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def cut_off(graph: Graph, when: str = "") -> str:
+    """`3 parts; agents 4, 7 reach nobody`: agents without a link, or else all outside the largest part."""
+    parts = sorted(nx.connected_components(graph), key=lambda part: (-len(part), min(part)))
+    alone = sorted(i for part in parts if len(part) == 1 for i in part)
+    outside = sorted(i for part in parts[1:] for i in part)
+    if alone:
+        return f"{len(parts)} parts{when}; {named(alone)} reach nobody"
+    return f"{len(parts)} parts{when}; {named(outside)} cannot reach the rest"
+
+
+def named(agents: list[int]) -> str:
+    more = f" and {len(agents) - NAMED} more" if len(agents) > NAMED else ""
+    return f"agents {', '.join(map(str, agents[:NAMED]))}{more}"
+
+
+def remedy(options: Options) -> str:
+    """The first option of a random topology sets how many links it has."""
+    for key, value in options:
+        return f"raise graph.{key} (now {value:g})"
+    return "choose another topology or seed"

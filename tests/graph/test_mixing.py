@@ -1,0 +1,144 @@
+"""Mixing by hand on three agents, and what holds on every graph."""
+
+from __future__ import annotations
+
+import networkx as nx
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor, tensor
+
+from peermask.errors import GraphError
+from peermask.graph import Graph, Mixing, build_graph, build_mixing, topologies
+from peermask.graph.mixing import matmul_in_blocks
+
+
+def graph_of(seed: int, agents: int) -> Graph:
+    return build_graph("erdos-renyi", topologies["erdos-renyi"].options(p=0.5), agents, seed)
+
+
+def random_mixing(seed: int, agents: int) -> Mixing:
+    return build_mixing(graph_of(seed, agents), [1.0 + i for i in range(agents)])
+
+
+def random_votes(seed: int, agents: int, width: int = 37) -> Tensor:
+    return torch.rand(agents, width, generator=torch.Generator().manual_seed(seed)) < 0.4
+
+
+@pytest.fixture
+def path() -> Mixing:
+    """0 - 1 - 2, with a half, a quarter and a quarter of the samples."""
+    return build_mixing(nx.path_graph(3), [2, 1, 1])
+
+
+VALUES = tensor([[1.0, 0.0], [2.0, 4.0], [6.0, 8.0]])
+
+
+def test_a_path_of_three_by_hand(path: Mixing) -> None:
+    votes = tensor([[1, 0], [1, 1], [1, 1]]).bool()
+    assert path.degree.tolist() == [1, 2, 1]
+    assert path.count_open(votes).tolist() == [[1, 1], [2, 1], [1, 1]]
+    assert path.count_closed(votes).tolist() == [[2, 1], [3, 2], [2, 2]]
+    assert path.count_open(votes).dtype == torch.uint8
+    assert path.sum_closed(VALUES).tolist() == [[3, 4], [9, 12], [8, 12]]
+    assert path.open_mean(VALUES).tolist() == [[2, 4], [3.5, 4], [2, 4]]
+    assert path.closed_mean(VALUES).tolist() == [[1.5, 2], [3, 4], [4, 6]]
+    assert path.server_mean(VALUES).tolist() == [[2.5, 3]] * 3
+    assert path.uniform_server_mean(VALUES).tolist() == [[3, 4]] * 3
+
+
+def test_metropolis_weights_of_a_path_and_a_star(path: Mixing) -> None:
+    third = 1 / 3
+    torch.testing.assert_close(
+        path.metropolis, tensor([[2 * third, third, 0], [third, third, third], [0, third, 2 * third]])
+    )
+    star = build_mixing(nx.star_graph(3), [1] * 4)
+    quarter = tensor([[1, 1, 1, 1], [1, 3, 0, 0], [1, 0, 3, 0], [1, 0, 0, 3]]) / 4
+    torch.testing.assert_close(star.metropolis, quarter)
+    torch.testing.assert_close(star.metropolis_mean(torch.eye(4)), quarter)
+
+
+def test_an_agent_alone_hears_zero_and_keeps_its_own() -> None:
+    alone = build_mixing(nx.empty_graph(1), [5])
+    assert alone.open_mean(VALUES[:1]).tolist() == [[0, 0]]
+    assert alone.closed_mean(VALUES[:1]).tolist() == VALUES[:1].tolist()
+    assert alone.metropolis_mean(VALUES[:1]).tolist() == VALUES[:1].tolist()
+    assert alone.count_open(VALUES[:1].bool()).tolist() == [[0, 0]]
+
+
+def test_a_message_that_did_not_come_leaves_its_weight_to_the_own_one(path: Mixing) -> None:
+    middle = path.rows(slice(1, 2)).restrict(tensor([0, 1]))
+    assert middle.degree.tolist() == [1]
+    torch.testing.assert_close(middle.metropolis, tensor([[1 / 3, 2 / 3]]))
+    torch.testing.assert_close(middle.shares, tensor([2 / 3, 1 / 3]))
+    assert middle.open_mean(VALUES[:2]).tolist() == [[1, 0]]
+    with pytest.raises(GraphError, match="own message cannot be left out"):
+        path.restrict(tensor([0, 1]))
+
+
+@given(seed=st.integers(0, 10_000), agents=st.integers(1, 12))
+def test_metropolis_is_symmetric_and_doubly_stochastic(seed: int, agents: int) -> None:
+    mixing = random_mixing(seed, agents)
+    assert torch.equal(mixing.links, mixing.links.T)
+    assert not (mixing.links & mixing.own).any()
+    assert torch.equal(mixing.metropolis, mixing.metropolis.T)
+    assert (mixing.metropolis >= 0).all()
+    torch.testing.assert_close(mixing.metropolis.sum(0), torch.ones(agents))
+    torch.testing.assert_close(mixing.metropolis.sum(1), torch.ones(agents))
+    torch.testing.assert_close(mixing.shares.sum(), tensor(1.0))
+
+
+@given(seed=st.integers(0, 10_000), agents=st.integers(1, 12), data=st.data())
+def test_a_node_gets_the_simulators_row_bit_for_bit(seed: int, agents: int, data: st.DataObject) -> None:
+    mixing, i = random_mixing(seed, agents), data.draw(st.integers(0, agents - 1))
+    votes = random_votes(seed, agents)
+    values = torch.randn(agents, 37, generator=torch.Generator().manual_seed(seed))
+    heard = (mixing.links[i] | mixing.own[i]).nonzero().flatten()
+    node = mixing.rows(slice(i, i + 1)).restrict(heard)
+    assert torch.equal(node.count_open(votes[heard]), mixing.count_open(votes)[i : i + 1])
+    assert torch.equal(node.count_closed(votes[heard]), mixing.count_closed(votes)[i : i + 1])
+    assert torch.equal(node.open_mean(values[heard]), mixing.open_mean(values)[i : i + 1])
+    assert torch.equal(node.closed_mean(values[heard]), mixing.closed_mean(values)[i : i + 1])
+    assert torch.equal(node.metropolis_mean(values[heard]), mixing.metropolis_mean(values)[i : i + 1])
+
+
+@given(seed=st.integers(0, 10_000), agents=st.integers(2, 12), data=st.data())
+def test_weights_sum_to_one_whatever_was_heard(seed: int, agents: int, data: st.DataObject) -> None:
+    mixing, i = random_mixing(seed, agents), data.draw(st.integers(0, agents - 1))
+    heard = tensor(sorted(data.draw(st.sets(st.integers(0, agents - 1))) | {i}))
+    node = mixing.rows(tensor([i])).restrict(heard)
+    torch.testing.assert_close(node.metropolis.sum(1), torch.ones(1))
+    torch.testing.assert_close(node.shares.sum(), tensor(1.0))
+    assert node.own.sum() == 1
+
+
+@given(seed=st.integers(0, 10_000), agents=st.integers(2, 12), data=st.data())
+def test_renaming_agents_renames_results(seed: int, agents: int, data: st.DataObject) -> None:
+    graph, votes = graph_of(seed, agents), random_votes(seed, agents)
+    new_name = data.draw(st.permutations(range(agents)))
+    renamed = nx.relabel_nodes(graph, dict(enumerate(new_name)))
+    moved = torch.empty_like(votes)
+    moved[tensor(new_name)] = votes
+    before = build_mixing(graph, [1] * agents).count_open(votes)
+    assert torch.equal(build_mixing(renamed, [1] * agents).count_open(moved)[tensor(new_name)], before)
+
+
+@given(seed=st.integers(0, 10_000), agents=st.integers(1, 12), block=st.integers(1, 400))
+def test_a_matmul_in_blocks_counts_the_same(seed: int, agents: int, block: int) -> None:
+    mixing, votes = random_mixing(seed, agents), random_votes(seed, agents)
+    counted = matmul_in_blocks(mixing.links.half(), votes, torch.uint8, block)
+    assert torch.equal(counted, mixing.count_open(votes))
+
+
+def test_counts_do_not_wrap_around_at_256() -> None:
+    crowd = build_mixing(nx.star_graph(256), [1] * 257)
+    everybody = torch.ones(257, 1, dtype=torch.bool)
+    assert crowd.count_open(everybody)[0] == 256
+    assert crowd.count_closed(everybody)[0] == 257
+
+
+@pytest.mark.parametrize("shares", [[1, 1], [1, 1, 0], [1, 1, float("nan")]])
+def test_every_agent_needs_a_share(shares: list[float]) -> None:
+    with pytest.raises(GraphError, match="3 agents need one share"):
+        build_mixing(nx.path_graph(3), shares)
