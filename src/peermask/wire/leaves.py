@@ -1,0 +1,141 @@
+"""One leaf of a frame: a kind byte and what that kind needs.
+
+    0 keyframe      the mask as a set
+    1 delta         the flips against the base's mask as a set
+    2 dense         float32 x P, little-endian
+    3 sparse        the support as a set, then float32 at its positions
+    4 sparse delta  the flips of the support against that of the base, then float32 at its positions
+    5 on a mask     the index of a mask leaf of this frame, then float32 at that mask's positions
+The sender takes the smallest; on a tie the lowest number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from peermask.errors import WireError
+from peermask.wire.cursor import Cursor
+from peermask.wire.masks import plan_mask, support
+from peermask.wire.schema import Array, Leaf, Payload
+from peermask.wire.sets import Mask, SetPlan, decode_set, encode_set
+
+Floats: TypeAlias = NDArray[np.float32]
+
+
+class Kind(IntEnum):
+    KEYFRAME = 0
+    DELTA = 1
+    DENSE = 2
+    SPARSE = 3
+    SPARSE_DELTA = 4
+    ON_MASK = 5
+
+
+NEEDS_BASE = (Kind.DELTA, Kind.SPARSE_DELTA)
+
+
+@dataclass(frozen=True)
+class LeafPlan:
+    """How one leaf will be written."""
+
+    kind: Kind
+    layers: tuple[int, ...]
+    members: SetPlan | None = None
+    mask_index: int | None = None
+    where: Mask | None = None  # [P] positions whose values are sent
+    values: Floats | None = None  # [P]
+    values_bytes: int = 0
+
+    @property
+    def table_bytes(self) -> int:
+        """Kind byte, layer table and mask index: what is neither flips nor values."""
+        return 1 + (self.members.table_bytes if self.members else 0) + (self.mask_index is not None)
+
+    @property
+    def size(self) -> int:
+        positions = self.members.size if self.members else 0
+        return 1 + positions + (self.mask_index is not None) + self.values_bytes
+
+    def encode(self) -> bytes:
+        parts = [bytes([self.kind])]
+        if self.members is not None:
+            parts.append(encode_set(self.members, self.layers))
+        if self.mask_index is not None:
+            parts.append(bytes([self.mask_index]))
+        if self.values is not None:
+            sent = self.values if self.where is None else self.values[self.where]
+            parts.append(sent.astype("<f4", copy=False).tobytes())
+        return b"".join(parts)
+
+
+def plan_leaf(leaf: Leaf, array: Array, base: Array | None, masks: Mapping[int, Mask]) -> LeafPlan:
+    """The smallest way to write `array`; `masks` are the mask leaves of the same frame by index."""
+    if leaf.is_mask:
+        mask = plan_mask(array, leaf.layers, base)
+        return LeafPlan(Kind.DELTA if mask.is_delta else Kind.KEYFRAME, leaf.layers, mask.members)
+    if not np.isfinite(array).all():
+        raise WireError(
+            f"leaf {leaf.name!r} holds a value that is not a number; it would poison its receivers"
+        )
+    where = support(array)  # [P]
+    positions = plan_mask(where, leaf.layers, None if base is None else support(base))
+    sent = 4 * int(np.count_nonzero(where))
+    sparse = Kind.SPARSE_DELTA if positions.is_delta else Kind.SPARSE
+    plans = [
+        LeafPlan(Kind.DENSE, leaf.layers, values=array, values_bytes=4 * array.size),
+        LeafPlan(sparse, leaf.layers, positions.members, where=where, values=array, values_bytes=sent),
+    ]
+    for index, mask_leaf in masks.items():
+        if mask_leaf.size == array.size and not (where & ~mask_leaf).any():
+            kept = 4 * int(np.count_nonzero(mask_leaf))
+            plans.append(
+                LeafPlan(
+                    Kind.ON_MASK,
+                    leaf.layers,
+                    mask_index=index,
+                    where=mask_leaf,
+                    values=array,
+                    values_bytes=kept,
+                )
+            )
+    return min(plans, key=lambda plan: plan.size)
+
+
+def decode_leaf(cursor: Cursor, leaf: Leaf, base: Payload | None, masks: Mapping[int, Mask]) -> Array:
+    """The leaf, [P]."""
+    number = cursor.byte()
+    if number not in list(Kind) or (number <= Kind.DELTA) != leaf.is_mask:
+        raise WireError(f"leaf {leaf.name!r} has kind {number}, which is not one of its own")
+    kind = Kind(number)
+    if kind in NEEDS_BASE and base is None:
+        raise WireError(f"leaf {leaf.name!r} is a delta in a frame without a base round")
+    if kind is Kind.ON_MASK:
+        index = cursor.byte()
+        if index not in masks or masks[index].size != leaf.size:
+            raise WireError(
+                f"leaf {leaf.name!r} lies on mask leaf {index}, which is missing or of another size"
+            )
+        return decode_values(cursor, leaf, masks[index])
+    if kind is Kind.DENSE:
+        return decode_values(cursor, leaf, None)
+    members = decode_set(cursor, leaf.layers)  # [P]
+    if base is not None and kind in NEEDS_BASE:
+        older = base[leaf.name]
+        members ^= older if leaf.is_mask else support(older)
+    return members if leaf.is_mask else decode_values(cursor, leaf, members)
+
+
+def decode_values(cursor: Cursor, leaf: Leaf, where: Mask | None) -> Floats:
+    count = leaf.size if where is None else int(np.count_nonzero(where))
+    sent = np.frombuffer(cursor.take_bytes(4 * count), "<f4")  # [count]
+    if not np.isfinite(sent).all():
+        raise WireError(f"leaf {leaf.name!r} holds a value that is not a number")
+    values = np.zeros(leaf.size, np.float32)
+    values[slice(None) if where is None else where] = sent
+    return values  # [P]
