@@ -91,7 +91,7 @@ class Mixing:
         return Mixing(self.links[index], self.own[index], self.metropolis[index], self.shares)
 
     def restrict(self, columns: Tensor) -> Mixing:
-        """The mixing when only these messages came. The weight of those that did not goes to the agent's own, and
+        """The mixing when only these messages came. The weight of the others goes to the agent's own, and
         shares are renormalised, so weights still sum to 1."""
         own = self.own[:, columns]  # [A, C]
         if not bool(own.any(1).all()):

@@ -1,0 +1,177 @@
+"""Partitions: which training samples each agent holds.
+
+A partition is a function `(labels [n], agents, draw, *, options) -> one sorted index array per agent`; no
+sample is held twice, and every agent holds at least one. What an agent makes of its samples is in local.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from peermask.data.apportion import apportion
+from peermask.errors import DataError
+from peermask.registry import Registry
+from peermask.streams import Stream
+
+Indices = NDArray[np.int64]
+REDRAWS = 100  # of a Dirichlet partition that leaves an agent with too few samples
+
+partitions: Registry[Callable[..., list[Indices]]] = Registry("partition")
+
+
+@partitions.register("labels")
+def by_labels(
+    labels: Indices,
+    agents: int,
+    draw: Stream,
+    *,
+    labels_per_agent: Annotated[
+        Annotated[int, Field(ge=1)] | list[Annotated[int, Field(ge=1)]],
+        Field(description="labels each agent holds: one number, or a list with one per agent"),
+    ] = 3,
+) -> list[Indices]:
+    """Each agent holds a few labels; a label's samples are split evenly among its holders (the paper's)."""
+    present = np.unique(labels)
+    wanted = [labels_per_agent] * agents if isinstance(labels_per_agent, int) else labels_per_agent
+    if len(wanted) != agents:
+        raise DataError(f"partition.labels_per_agent has {len(wanted)} numbers for {agents} agents")
+    if max(wanted) > len(present):
+        raise DataError(
+            f"partition.labels_per_agent is {max(wanted)}, but the data has {len(present)} labels"
+        )
+    held = deal_labels(present, wanted, draw)
+    parts: list[list[Indices]] = [[] for _ in range(agents)]
+    for label in present:
+        holders = [i for i in range(agents) if label in held[i]]
+        if holders:
+            samples = shuffled(np.flatnonzero(labels == label), draw)
+            for i, share in zip(holders, np.array_split(samples, len(holders)), strict=True):
+                parts[i].append(share)
+    return finished([np.concatenate(part) for part in parts], "partition.labels_per_agent", labels_per_agent)
+
+
+def deal_labels(present: Indices, wanted: list[int], draw: Stream) -> list[set[int]]:
+    """Every label once to a random free place, so none is left out, then the rest at random per agent."""
+    places = shuffled(np.repeat(np.arange(len(wanted)), wanted), draw)  # [sum of wanted]
+    held: list[set[int]] = [set() for _ in wanted]
+    for i, label in zip(places, shuffled(present, draw), strict=False):
+        held[i].add(int(label))
+    for own, count in zip(held, wanted, strict=True):
+        others = [int(label) for label in shuffled(present, draw) if label not in own]
+        own.update(others[: count - len(own)])
+    return held
+
+
+@partitions.register("iid")
+def iid(labels: Indices, agents: int, draw: Stream) -> list[Indices]:
+    """Samples dealt evenly at random."""
+    return finished(np.array_split(draw.permutation(len(labels)), agents), "agents", agents)
+
+
+@partitions.register("shards")
+def shards(
+    labels: Indices,
+    agents: int,
+    draw: Stream,
+    *,
+    shards_per_agent: Annotated[
+        int, Field(ge=1, description="pieces of the label-sorted samples per agent")
+    ] = 2,
+) -> list[Indices]:
+    """Samples sorted by label and cut into equal shards, dealt at random."""
+    order = draw.permutation(len(labels))
+    pieces = np.array_split(order[np.argsort(labels[order], kind="stable")], agents * shards_per_agent)
+    dealt = draw.permutation(len(pieces)).reshape(agents, shards_per_agent)
+    parts = [np.concatenate([pieces[k] for k in own]) for own in dealt]
+    return finished(parts, "partition.shards_per_agent", shards_per_agent)
+
+
+@partitions.register("dirichlet")
+def dirichlet(
+    labels: Indices,
+    agents: int,
+    draw: Stream,
+    *,
+    alpha: Annotated[
+        float, Field(ge=1e-6, le=1e6, description="small: few labels per agent; large: even")
+    ] = 0.5,
+    min_samples: Annotated[int, Field(ge=1, description="every agent holds at least this many")] = 10,
+) -> list[Indices]:
+    """Each label is spread over the agents in Dirichlet(alpha) proportions."""
+    check_enough(len(labels), agents, min_samples)
+    for _ in range(REDRAWS):
+        parts: list[list[Indices]] = [[] for _ in range(agents)]
+        for label in np.unique(labels):
+            samples = shuffled(np.flatnonzero(labels == label), draw)
+            ends = np.cumsum(apportion(len(samples), proportions(alpha, agents, draw)))
+            for part, share in zip(parts, np.split(samples, ends[:-1]), strict=True):
+                part.append(share)
+        joined = [np.concatenate(part) for part in parts]
+        if min(map(len, joined)) >= min_samples:
+            break
+    return finished(top_up(joined, min_samples), "partition.min_samples", min_samples)
+
+
+@partitions.register("quantity")
+def quantity(
+    labels: Indices,
+    agents: int,
+    draw: Stream,
+    *,
+    alpha: Annotated[
+        float, Field(ge=1e-6, le=1e6, description="small: very unequal sizes; large: even")
+    ] = 0.5,
+    min_samples: Annotated[int, Field(ge=1, description="every agent holds at least this many")] = 10,
+) -> list[Indices]:
+    """The same mix of labels everywhere, in amounts skewed by Dirichlet(alpha)."""
+    check_enough(len(labels), agents, min_samples)
+    sizes = min_samples + apportion(len(labels) - agents * min_samples, proportions(alpha, agents, draw))
+    # A sample's place among those of its label, as a fraction: in this order every stretch has the same mix.
+    place = np.empty(len(labels))
+    for label in np.unique(labels):
+        samples = shuffled(np.flatnonzero(labels == label), draw)
+        place[samples] = (np.arange(len(samples)) + draw.uniform(1)) / len(samples)
+    parts = np.split(np.argsort(place, kind="stable"), np.cumsum(sizes)[:-1])
+    return finished(parts, "partition.min_samples", min_samples)
+
+
+def proportions(alpha: float, agents: int, draw: Stream) -> NDArray[np.float64]:
+    """Dirichlet(alpha) weights, not yet normalised; where all underflow, one agent gets everything."""
+    gammas = draw.gamma(alpha, agents)
+    winner = int(draw.uniform(1)[0] * agents)
+    return np.eye(agents)[winner] if gammas.sum() < 1e-300 else gammas  # [agents]
+
+
+def top_up(parts: list[Indices], min_samples: int) -> list[Indices]:
+    """Moves samples from whoever has most to those with fewer than `min_samples`."""
+    for i in range(len(parts)):
+        while len(parts[i]) < min_samples:
+            largest = max(range(len(parts)), key=lambda j: len(parts[j]))
+            take = min(min_samples - len(parts[i]), max(1, (len(parts[largest]) - min_samples) // 2))
+            parts[i] = np.concatenate([parts[i], parts[largest][-take:]])
+            parts[largest] = parts[largest][:-take]
+    return parts
+
+
+def shuffled(samples: Indices, draw: Stream) -> Indices:
+    return samples[draw.permutation(len(samples))]
+
+
+def check_enough(samples: int, agents: int, min_samples: int) -> None:
+    if agents * min_samples > samples:
+        raise DataError(
+            f"partition.min_samples is {min_samples}, but {samples} samples give {agents} agents "
+            f"at most {samples // agents} each"
+        )
+
+
+def finished(parts: list[Indices], key: str, value: object) -> list[Indices]:
+    for i, part in enumerate(parts):
+        if not len(part):
+            raise DataError(f"agent {i} is left without samples: {key} is {value}, too much for this data")
+    return [np.sort(part) for part in parts]
