@@ -1,9 +1,9 @@
 """Many positions in a layer: blocks of 64 weights, each as how many are set and which of the ways that is.
 
 Cover's enumerative code (1973). A block with c ones at positions p_1 < ... < p_c is the number
-sum_i C(p_i, i), one of C(64, c), written in ceil(log2 C(64, c)) bits. The c themselves are written as steps from
-a `centre` (0, -1, +1, -2, ... numbered 0, 1, 2, 3, ...) in Rice's code. Near the entropy bound at any density and
-exact in integers; its length is a sum over blocks of a function of c alone, and no loop runs over blocks.
+sum_i C(p_i, i), one of C(64, c), written in ceil(log2 C(64, c)) bits. The c themselves are written as steps
+from a `centre` (0, -1, +1, -2, ... numbered 0, 1, 2, 3, ...) in Rice's code. Near the entropy bound at any
+density and exact in integers; its length is a sum over blocks of a function of c; no loop runs over blocks.
 """
 
 from __future__ import annotations
