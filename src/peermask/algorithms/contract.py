@@ -1,0 +1,103 @@
+"""The contract between an algorithm and everything else.
+
+An algorithm is a few pure functions over a frozen state whose tensors have a leading agent axis A:
+
+    state         = init(agents)
+    state, loss   = learn(state, data, clock)              private: gradient steps on local data
+    payload       = share(state)                           public: all that may leave an agent
+    state         = fuse(state, received, mixing, clock)   received [K, ...], mixing rows [A, K]
+    params        = local_model(state)                     what is evaluated, exported, deployed [A, P]
+
+The simulator calls them with A = all agents or a chunk of them and K = all; a node on a network with A = 1 and
+K = itself and its neighbours. Nothing in an algorithm tells the two apart. Between `learn` and `fuse` a state may
+carry tensors that are None at the end of a round; those are never saved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+import torch
+from torch import Tensor
+
+from peermask.graph.mixing import Mixing
+from peermask.masks.masker import Masker
+from peermask.models.network import Batch, Network
+from peermask.registry import Options, Registry
+
+# Shapes: A agents of this chunk, K messages received, P_w masked weights, P all parameters, L masked layers
+
+Payload = dict[str, Tensor]  # name -> [A, ...]: bool leaves are masks, float leaves real values
+
+
+@dataclass(frozen=True)
+class Clock:
+    """Which round it is, of how many."""
+
+    round: int  # 1 is the first
+    rounds: int
+
+    @property
+    def progress(self) -> float:
+        """0 in the first round, towards 1 in the last."""
+        return (self.round - 1) / self.rounds
+
+
+@dataclass(frozen=True)
+class Agents:
+    """Whom a state is for, and what each may keep."""
+
+    ids: tuple[int, ...]  # A of them
+    keep: Tensor  # [A, L] int64: K_l
+    retention: Tensor  # [A] float32: r_i
+
+    def rows(self, rows: slice) -> Agents:
+        return Agents(self.ids[rows], self.keep[rows], self.retention[rows])
+
+    def to(self, device: torch.device) -> Agents:
+        return Agents(self.ids, self.keep.to(device), self.retention.to(device))
+
+
+class LocalData(Protocol):
+    """The private data of the agents of one chunk."""
+
+    def batch(self, clock: Clock, step: int = 0) -> Batch:
+        """The batch of a round; further steps of the same round draw further batches."""
+        ...
+
+    def validation_accuracy(self, params: Tensor) -> Tensor:
+        """[A, P] -> [A]: accuracy on each agent's held-out part of its training data."""
+        ...
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What all agents have in common."""
+
+    network: Network
+    masker: Masker
+    seed: int
+
+
+State = TypeVar("State")
+
+
+class Algorithm(Protocol[State]):
+    def init(self, agents: Agents) -> State: ...
+
+    def learn(self, state: State, data: LocalData, clock: Clock) -> tuple[State, Tensor]: ...
+
+    def share(self, state: State) -> Payload: ...
+
+    def fuse(self, state: State, received: Payload, mixing: Mixing, clock: Clock) -> State: ...
+
+    def local_model(self, state: State) -> Tensor: ...
+
+
+algorithms: Registry[Callable[[Any, Setting], Algorithm[Any]]] = Registry("algorithm")
+
+
+def make_algorithm(name: str, options: Options, setting: Setting) -> Algorithm[Any]:
+    return algorithms[name].make(options, setting)

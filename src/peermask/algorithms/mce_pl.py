@@ -1,0 +1,173 @@
+"""MCE-PL: agents send their binary masks, and fuse their neighbours' through an aggregation tensor.
+
+One round of agent i (paper, Algorithm 1), n_i being the mean of its neighbours' masks:
+
+    learn   G   = ∂f/∂v ⊙ w ⊙ sign(z)                     Eq. (15)
+            z½  = z − η (G + ω z + λ ∂R/∂z)               Eq. (14)
+            m½  = Fil[Thres(|y(z½, n)|)]                  Eq. (16), with the n of the round before
+    share   m½
+    fuse    n   = mean of m½_j over the neighbours
+            z   = z½ − η_ft G ⊙ n                         Eq. (17), fine-tuning
+            m   = Fil[Thres(|y(z, n)|)]                   Eq. (18), (19): the deployed model is w ⊙ m
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Annotated, Literal
+
+import numpy as np
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from peermask import registry
+from peermask.algorithms.contract import Agents, Clock, LocalData, Payload, Setting, algorithms
+from peermask.algorithms.schedule import Schedule, scheduled
+from peermask.graph.mixing import Mixing
+from peermask.masks.budget import share_kept
+from peermask.masks.masker import Masker
+from peermask.masks.scores import ScoreInit, initial_scores, keep_sign, score_gradient
+from peermask.masks.structure import group_lasso_gradient
+from peermask.models.layout import Layout
+from peermask.streams import stream
+
+FirstVotes = Literal["common", "retention", "none"]
+
+
+@dataclass(frozen=True)
+class State:
+    scores: Tensor  # [A, P_w] z
+    mask: Tensor  # [A, P_w] m, the deployed mask
+    votes: Tensor  # [A, P_w] how many neighbours keep each weight
+    voters: Tensor  # [A] how many neighbours were counted; n = votes / voters
+    keep: Tensor  # [A, L] K_l
+    gradient: Tensor | None = None  # [A, P_w] G, from learn to fuse
+    proposal: Tensor | None = None  # [A, P_w] m½, from learn to fuse
+
+
+@algorithms.register("mce-pl")
+class McePl:
+    """The paper's method: masks travel, are averaged, and pull the scores where neighbours agree."""
+
+    class Options(registry.Options):
+        lr: Annotated[float, Field(gt=0)] = Field(1.0, description="η, step size of the scores")
+        lr_fine_tune: Annotated[float, Field(ge=0)] | None = Field(
+            None, description="η_ft, of the fine-tuning step; as lr if not set"
+        )
+        schedule: Schedule = Field("constant", description="how η and η_ft change over the run")
+        weight_decay: Annotated[float, Field(ge=0)] = Field(
+            0.0, description="ω, on the scores, in learn alone"
+        )
+        group_lasso: Annotated[float, Field(ge=0)] = Field(
+            0.0, description="λ of the group lasso on the scores"
+        )
+        score_init: ScoreInit = Field(
+            "shared", description="one draw of the first scores for all agents, or one each"
+        )
+        first_votes: FirstVotes = Field(
+            "common",
+            description="n before anything is heard: one draw for all, a draw with each agent's r_i, or 0",
+        )
+        first_vote_share: Annotated[float, Field(ge=0, le=1)] = Field(
+            0.3,
+            description="share of ones in the common first draw, in convolutions; linear layers use mask.fc_keep",
+        )
+        aggregation_gain: Annotated[float, Field(ge=0)] = Field(
+            1.0, description="factor on the neighbours' term of y"
+        )
+        keep_sign: bool = Field(
+            False, description="stop a score at zero instead of letting a step carry it across"
+        )
+
+    def __init__(self, options: Options, setting: Setting) -> None:
+        self.options, self.setting, self.masker = options, setting, setting.masker
+
+    def init(self, agents: Agents) -> State:
+        layout, seed = self.masker.layout, self.setting.seed
+        device = agents.keep.device
+        scores = initial_scores(layout, self.options.score_init, agents.ids, seed).to(device)
+        votes = first_votes(self.masker, self.options, agents, seed).to(device)
+        voters = torch.ones(len(scores), dtype=torch.int64, device=device)
+        mask = self._mask(scores, votes, voters, agents.keep)
+        return State(scores, mask, votes, voters, agents.keep)
+
+    def learn(self, state: State, data: LocalData, clock: Clock) -> tuple[State, Tensor]:
+        params = self.masker.model(state.mask, state.keep)
+        model_gradient, loss = self.setting.network.gradient(params, data.batch(clock))
+        weights = self.masker.weights(state.keep)
+        gradient = score_gradient(model_gradient[:, : self.masker.layout.weights], weights, state.scores)
+        step = gradient
+        if self.options.weight_decay:
+            step = step + self.options.weight_decay * state.scores
+        if self.options.group_lasso:
+            step = step + self.options.group_lasso * group_lasso_gradient(state.scores, self.masker.layout)
+        scores = state.scores - scheduled(self.options.lr, self.options.schedule, clock) * step
+        if self.options.keep_sign:
+            scores = keep_sign(scores, state.scores)
+        proposal = self._mask(scores, state.votes, state.voters, state.keep)
+        return replace(state, scores=scores, gradient=gradient, proposal=proposal), loss
+
+    def share(self, state: State) -> Payload:
+        assert state.proposal is not None
+        return {"mask": state.proposal}
+
+    def fuse(self, state: State, received: Payload, mixing: Mixing, clock: Clock) -> State:
+        assert state.gradient is not None
+        votes, voters = mixing.count_open(received["mask"]), mixing.degree
+        lr = self.options.lr if self.options.lr_fine_tune is None else self.options.lr_fine_tune
+        step = scheduled(lr, self.options.schedule, clock) * state.gradient * agreement(votes, voters)
+        scores = state.scores - step
+        if self.options.keep_sign:
+            scores = keep_sign(scores, state.scores)
+        mask = self._mask(scores, votes, voters, state.keep)
+        return replace(
+            state, scores=scores, mask=mask, votes=votes, voters=voters, gradient=None, proposal=None
+        )
+
+    def local_model(self, state: State) -> Tensor:
+        return self.masker.model(state.mask, state.keep)
+
+    def _mask(self, scores: Tensor, votes: Tensor, voters: Tensor, keep: Tensor) -> Tensor:
+        heard = self.options.aggregation_gain * agreement(votes, voters)
+        return self.masker.mask(aggregation_tensor(scores, heard, self.masker.layout), keep)
+
+
+def agreement(votes: Tensor, voters: Tensor) -> Tensor:
+    """n_i = Σ_j m_j / |N_i|, and 0 where there is nobody to hear.
+
+    Votes are counted before they are divided: counts are exact, so a node's row equals the simulator's bit for
+    bit. A sum of weighted masks would differ in the last place, which can flip a mask at the threshold.
+    """
+    return votes.float() / voters.clamp(min=1)[:, None]  # [A, P_w]
+
+
+def aggregation_tensor(scores: Tensor, heard: Tensor, layout: Layout) -> Tensor:
+    """y_l = z_l + mean|z_l| · sign(z_l) ⊙ n_l, the mean over all entries of the layer.   Paper Eq. (11)"""
+    y = torch.empty_like(scores)  # [A, P_w]
+    for layer in layout.masked:
+        z = scores[:, layer.span]
+        y[:, layer.span] = z + z.abs().mean(dim=1, keepdim=True) * z.sign() * heard[:, layer.span]
+    return y
+
+
+def first_votes(masker: Masker, options: McePl.Options, agents: Agents, seed: int) -> Tensor:
+    """m_j^(0): what an agent takes its neighbours' masks to be before it has heard any, as one vote.
+
+    `common` is one draw for every neighbour of every agent, as in the authors' code. It costs no bits, since a
+    seed makes it, and correlates all masks from the start.
+    """
+    if options.first_votes == "none":
+        return torch.zeros(len(agents.ids), masker.layout.weights, dtype=torch.uint8)
+    draws = [stream(seed, f"votes/{layer.name}").uniform(layer.size) for layer in masker.layout.masked]
+
+    def votes(density: float) -> Tensor:
+        parts = [
+            draw < share_kept(layer, density, masker.options)
+            for draw, layer in zip(draws, masker.layout.masked, strict=True)
+        ]
+        return torch.from_numpy(np.concatenate(parts).astype(np.uint8))  # [P_w]
+
+    if options.first_votes == "common":
+        return votes(options.first_vote_share).repeat(len(agents.ids), 1)  # [A, P_w]
+    return torch.stack([votes(float(r)) for r in agents.retention])  # [A, P_w]

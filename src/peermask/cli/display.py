@@ -1,0 +1,58 @@
+"""Live progress on a terminal; a line per evaluation elsewhere would be noise, so there it is silent."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from torch import Tensor
+
+from peermask.algorithms.contract import Clock
+from peermask.experiment.build import Experiment
+from peermask.experiment.metrics import Evaluation
+from peermask.experiment.runner import Observer, Silent, Status
+from peermask.report.tables import bytes_human
+
+
+@contextmanager
+def display(console: Console) -> Iterator[Observer]:
+    if not console.is_terminal or console.quiet:
+        yield Silent()
+        return
+    with Progress(
+        TextColumn("[bold]{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[figures]}"),
+        TimeRemainingColumn(),
+        console=console,
+    ) as progress:
+        yield Live(progress)
+
+
+class Live:
+    """One bar per algorithm: round, loss, mean accuracy, bytes so far, time left."""
+
+    def __init__(self, progress: Progress) -> None:
+        self.progress = progress
+        self.task = TaskID(0)
+        self.accuracy = "accuracy -"
+
+    def begin(self, experiment: Experiment, name: str, round: int) -> None:
+        self.accuracy = "accuracy -"
+        self.task = self.progress.add_task(name, total=experiment.config.rounds, completed=round, figures="")
+
+    def round(self, clock: Clock, losses: Tensor, sent_bytes: float) -> None:
+        # Reading a loss from a GPU waits for the round; the bar's own pace is enough.
+        loss = f"loss {float(losses.mean()):.3f}  " if losses.device.type == "cpu" else ""
+        figures = f"{loss}{self.accuracy}  sent {bytes_human(sent_bytes)}"
+        self.progress.update(self.task, completed=clock.round, figures=figures)
+
+    def evaluation(self, evaluation: Evaluation) -> None:
+        self.accuracy = f"accuracy {100 * float(evaluation.test.accuracy.nanmean()):.1f} %"
+
+    def end(self, status: Status) -> None:
+        if status == "converged":
+            self.progress.update(self.task, total=self.progress.tasks[-1].completed)

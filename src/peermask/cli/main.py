@@ -1,0 +1,50 @@
+"""The command `peermask`: parse, call one library function, print one answer."""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+
+from peermask.cli.listing import list_things
+from peermask.cli.plan import plan
+from peermask.cli.run import run
+from peermask.cli.show import show
+from peermask.errors import PeermaskError
+
+# Whichever click typer brings along: the base of what it exports is a mistake on the command line.
+UsageError: type[Exception] = typer.BadParameter.__bases__[0]
+
+app = typer.Typer(
+    name="peermask",
+    help="Agents on a graph learn personal sparse models by gossiping binary masks.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+app.command()(run)
+app.command()(plan)
+app.command("list")(list_things)
+app.command()(show)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the command; a user's mistake is one line on stderr and exit code 2."""
+    try:
+        code = app(args=arguments, standalone_mode=False)
+    except PeermaskError as error:
+        _fail(str(error))
+    except UsageError as error:
+        _fail(error.format_message())  # type: ignore[attr-defined]
+    except (typer.Abort, KeyboardInterrupt):
+        sys.exit(130)
+    except BrokenPipeError:  # `peermask show RUN | head`
+        sys.stderr.close()
+        sys.exit(0)
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _fail(message: str) -> None:
+    print(f"peermask: {' '.join(message.split())}", file=sys.stderr)
+    sys.exit(2)

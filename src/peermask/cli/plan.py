@@ -1,0 +1,57 @@
+"""`peermask plan`: what a run would be, before any of it is done."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import tomli_w
+import torch
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from peermask.cli.run import Config, Set
+from peermask.engine.device import pick_device
+from peermask.experiment.build import build
+from peermask.experiment.config import load_config
+from peermask.experiment.plan import Plan, make_plan
+from peermask.report.tables import bytes_human
+
+
+def plan(
+    config: Config = None,
+    set_: Set = None,
+    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:N or auto.")] = "auto",
+) -> None:
+    """Check a config and print agents, links, weights, bytes and memory, and the config with every default."""
+    console = Console(highlight=False)
+    resolved = load_config(config, set_ or ())
+    where = pick_device(device)
+    made = [make_plan(name, build(arm), where) for name, arm in resolved.arms().items()]
+    console.print(_table(made, where))
+    console.print(tomli_w.dumps(resolved.table()), markup=False)
+
+
+def _table(plans: list[Plan], device: torch.device) -> Table:
+    table = Table(title=f"plan on {device}", title_justify="left")
+    table.add_column("")
+    for made in plans:
+        table.add_column(made.name, justify="right")
+    rows: dict[str, list[str]] = {
+        "agents": [str(p.agents) for p in plans],
+        "directed links": [str(p.links) for p in plans],
+        "masked weights": [f"{p.weights:,}" for p in plans],
+        "all parameters": [f"{p.parameters:,}" for p in plans],
+        "training samples per agent": [f"{p.samples[0]} to {p.samples[1]}" for p in plans],
+        "agents at once": [str(p.chunk) for p in plans],
+        "gradient path": [p.path for p in plans],
+        "memory, about": [bytes_human(p.memory) for p in plans],
+        "bytes per message": [bytes_human(p.message_bytes) for p in plans],
+        "bytes per round, all links": [bytes_human(p.message_bytes * p.links) for p in plans],
+        "bytes in all rounds": [bytes_human(p.message_bytes * p.links * p.rounds) for p in plans],
+        "checkpoint": [bytes_human(p.checkpoint) for p in plans],
+        "time without evaluation, about": ["-" if p.seconds is None else f"{p.seconds:.0f} s" for p in plans],
+    }
+    for heading, cells in rows.items():
+        table.add_row(heading, *cells)
+    return table

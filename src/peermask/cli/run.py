@@ -1,0 +1,62 @@
+"""`peermask run`: an experiment from a config to a result."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from peermask.cli.display import display
+from peermask.cli.interrupt import Interrupt
+from peermask.errors import ConfigError
+from peermask.experiment.config import load_config
+from peermask.experiment.runner import Execution, resume_experiment, run_experiment
+from peermask.report.tables import agents_table, closing_lines
+
+Config = Annotated[Path | None, typer.Argument(help="A TOML file; without one, the default experiment.")]
+Set = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Override a key, e.g. algorithm.lr=0.1."),
+]
+
+
+def run(
+    config: Config = None,
+    set_: Set = None,
+    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:N or auto.")] = "auto",
+    out: Annotated[
+        Path | None, typer.Option(help="The run folder; a new one under runs/ by default.")
+    ] = None,
+    resume: Annotated[
+        Path | None, typer.Option(metavar="RUN", help="Go on with the run in this folder.")
+    ] = None,
+    chunk: Annotated[
+        int | None, typer.Option(min=1, help="Agents computed at once; what fits by default.")
+    ] = None,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Agents side by side on a CPU; all cores by default.")
+    ] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the run folder only.")] = False,
+) -> int:
+    """Run an experiment and print what every agent reached and sent."""
+    if resume is not None and (config is not None or set_ or out is not None):
+        raise ConfigError(
+            "--resume goes on with the config in the run folder; it takes no CONFIG, --set or --out"
+        )
+    console = Console(quiet=quiet)
+    with Interrupt() as interrupt, display(console) as observer:
+        execution = Execution(device, chunk, workers, observer, interrupt.requested)
+        if resume is not None:
+            result = resume_experiment(resume, execution)
+        else:
+            result = run_experiment(load_config(config, set_ or ()), out, execution=execution)
+    if result.status == "interrupted":
+        console.print(f"stopped and saved; go on with: peermask run --resume {result.root}", soft_wrap=True)
+        return interrupt.exit_code
+    console.print(agents_table(result))
+    for line in closing_lines(result):
+        console.print(line, soft_wrap=True, highlight=False)
+    print(result.root)
+    return 0

@@ -1,0 +1,25 @@
+"""`peermask show`: a run's table again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from peermask.experiment.result import RunResult
+from peermask.report.tables import agents_table, closing_lines
+
+
+def show(run: Annotated[Path, typer.Argument(help="A run folder.")]) -> None:
+    """Print what the agents of a run reached, finished or not."""
+    console = Console()
+    result = RunResult.open(run)
+    console.print(agents_table(result))
+    for line in closing_lines(result):
+        console.print(line, soft_wrap=True, highlight=False)
+    if result.hash is None:
+        console.print(f"not finished; go on with: peermask run --resume {run}", soft_wrap=True)
+    else:
+        console.print(f"hash {result.hash}", soft_wrap=True, highlight=False)

@@ -1,0 +1,41 @@
+"""Where a run computes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+from peermask.errors import RunError
+
+
+def pick_device(name: str) -> torch.device:
+    """`cpu`, `cuda`, `cuda:1`, or `auto`: a GPU where there is one."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    kind, _, index = name.partition(":")
+    if kind not in ("cpu", "cuda") or (index and not index.isdigit()):
+        raise RunError(f"device {name!r} is not one of cpu, cuda, cuda:N, auto")
+    if kind == "cuda" and not torch.cuda.is_available():
+        raise RunError(
+            f"device {name!r} was asked for, and PyTorch sees no CUDA device here; use --device cpu"
+        )
+    if index and int(index) >= torch.cuda.device_count():
+        raise RunError(f"device {name!r} does not exist; there are {torch.cuda.device_count()} CUDA devices")
+    return torch.device(name)
+
+
+@contextmanager
+def one_thread_each() -> Iterator[None]:
+    """One torch thread per agent while agents run side by side.
+
+    It is the fastest way to use several cores on small networks, and makes every agent's numbers independent of
+    how many there are: an agent computes as it would alone on a device.
+    """
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -1,0 +1,61 @@
+"""The order of a round, written once: learn, share, exchange, fuse.
+
+The simulator, shards and nodes differ in the exchange alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+import torch
+from torch import Tensor
+
+from peermask.algorithms.contract import Algorithm, Clock, LocalData, Payload
+from peermask.graph.mixing import Mixing
+
+T = TypeVar("T")
+
+
+class Exchange(Protocol):
+    """Moves what the chunks share: all messages that came, and how each chunk is to mix them."""
+
+    def __call__(self, clock: Clock, shared: Sequence[Payload]) -> tuple[Payload, Sequence[Mixing]]: ...
+
+
+class Spread(Protocol):
+    """Applies a function to every chunk, in whatever way the machine does that best."""
+
+    def __call__(self, function: Callable[..., T], /, *columns: Iterable[Any]) -> list[T]: ...
+
+
+@dataclass(frozen=True)
+class Outcome:
+    states: list[Any]  # one per chunk
+    losses: Tensor  # [A]
+    shared: Payload  # [K, ...]: all messages of the round
+
+
+def play_round(
+    algorithm: Algorithm[Any],
+    states: Sequence[Any],
+    data: Sequence[LocalData],
+    exchange: Exchange,
+    clock: Clock,
+    spread: Spread,
+) -> Outcome:
+    learned = spread(lambda state, local: algorithm.learn(state, local, clock), states, data)
+    shared = [algorithm.share(state) for state, _ in learned]
+    received, mixings = exchange(clock, shared)
+    fused = spread(
+        lambda state, mixing: algorithm.fuse(state, received, mixing, clock),
+        [state for state, _ in learned],
+        mixings,
+    )
+    return Outcome(fused, torch.cat([loss for _, loss in learned]), received)
+
+
+def concatenated(shared: Sequence[Payload]) -> Payload:
+    """The messages of all chunks, one row an agent."""
+    return {name: torch.cat([payload[name] for payload in shared]) for name in shared[0]}

@@ -1,0 +1,123 @@
+"""All agents of a run on one machine: one after another on the cores of a CPU, stacked on a GPU.
+
+Agents are held in chunks. On a CPU a chunk is a single agent, computed on one thread as on a device of its own,
+and chunks run side by side; on a GPU a chunk is as many agents as fit.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import fields, replace
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from peermask.algorithms.contract import Agents, Algorithm, Clock, Payload
+from peermask.engine.device import one_thread_each
+from peermask.engine.evaluate import Score
+from peermask.engine.feed import Feed
+from peermask.engine.round import Outcome, concatenated, play_round
+from peermask.graph.mixing import Mixing
+
+T = TypeVar("T")
+
+
+class Simulator:
+    """The states of all agents, and the round that moves them on. Use as a context manager."""
+
+    def __init__(
+        self,
+        algorithm: Algorithm[Any],
+        agents: Agents,
+        feed: Feed,
+        mixing: Mixing,
+        chunk: int,
+        workers: int | None = None,
+    ) -> None:
+        self.algorithm = algorithm
+        device = feed.dataset.train.images.device
+        mixing = mixing.to(device)
+        self.feeds, self.mixings, self.states = [], [], []
+        for start in range(0, len(agents.ids), chunk):
+            rows = slice(start, start + chunk)
+            self.feeds.append(feed.rows(rows))
+            self.mixings.append(mixing.rows(rows))
+            self.states.append(algorithm.init(agents.rows(rows).to(device)))
+        self._parallel = device.type == "cpu" and len(self.states) > 1
+        self._workers = workers or os.cpu_count() or 1
+        self._pool: ThreadPoolExecutor | None = None
+        self._exit = ExitStack()
+
+    def __enter__(self) -> Simulator:
+        if self._parallel:
+            self._exit.enter_context(one_thread_each())
+            self._pool = self._exit.enter_context(ThreadPoolExecutor(self._workers))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._exit.close()
+
+    def play(self, clock: Clock) -> Outcome:
+        outcome = play_round(self.algorithm, self.states, self.feeds, self._exchange, clock, self._spread)
+        self.states = outcome.states
+        return outcome
+
+    def test(self) -> Score:
+        return self._score(Feed.test)
+
+    def validate(self) -> Score:
+        return self._score(Feed.validate)
+
+    def densities(self) -> Tensor:
+        """[N]: the share of masked weights each personal model really uses."""
+
+        def used(feed: Feed, state: Any) -> Tensor:
+            params = self.algorithm.local_model(state)
+            return (params[:, : feed.network.layout.weights] != 0).float().mean(1)
+
+        return torch.cat(self._spread(used, self.feeds, self.states)).cpu()
+
+    def local_models(self) -> Tensor:
+        """[N, P] on the CPU: every agent's personal parameters."""
+        return torch.cat([self.algorithm.local_model(state).cpu() for state in self.states])
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The whole state by name, one row an agent, on the CPU."""
+        names = [
+            field.name for field in fields(self.states[0]) if getattr(self.states[0], field.name) is not None
+        ]
+        return {name: torch.cat([getattr(state, name).cpu() for state in self.states]) for name in names}
+
+    def restore(self, tensors: dict[str, Tensor]) -> None:
+        """Go on from what `tensors` gave."""
+        start = 0
+        for index, state in enumerate(self.states):
+            device, rows = (
+                self.feeds[index].dataset.train.images.device,
+                slice(start, start + len(self.feeds[index].ids)),
+            )
+            self.states[index] = replace(
+                state, **{name: tensor[rows].to(device) for name, tensor in tensors.items()}
+            )
+            start = rows.stop
+
+    def _score(self, measure: Callable[[Feed, Tensor], Score]) -> Score:
+        scores = self._spread(
+            lambda feed, state: measure(feed, self.algorithm.local_model(state)), self.feeds, self.states
+        )
+        return Score(
+            torch.cat([score.accuracy for score in scores]).cpu(),
+            torch.cat([score.loss for score in scores]).cpu(),
+        )
+
+    def _exchange(self, clock: Clock, shared: Sequence[Payload]) -> tuple[Payload, Sequence[Mixing]]:  # noqa: ARG002
+        return concatenated(shared), self.mixings
+
+    def _spread(self, function: Callable[..., T], /, *columns: Iterable[Any]) -> list[T]:
+        if self._pool is None:
+            return list(map(function, *columns))
+        return list(self._pool.map(function, *columns))

@@ -1,0 +1,140 @@
+"""From a config to the parts of a run. Everything a config can get wrong is found here, before any work."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import nn
+
+from peermask.algorithms.contract import Agents, Algorithm, Setting, make_algorithm
+from peermask.data import datasets
+from peermask.data.augment import Augmentation
+from peermask.data.dataset import Dataset, Split
+from peermask.data.local import LocalSamples, share_out
+from peermask.engine.feed import Feed
+from peermask.engine.memory import activation_bytes, chunk_that_fits
+from peermask.engine.simulator import Simulator
+from peermask.errors import ModelError
+from peermask.experiment.config import ExperimentConfig
+from peermask.graph import Graph, Mixing, build_graph, build_mixing
+from peermask.masks.budget import kept_counts, retentions
+from peermask.masks.masker import Masker
+from peermask.models.architectures import models
+from peermask.models.frozen import FrozenWeights, frozen_weights
+from peermask.models.network import Network, build_network
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """All that a config means, on the CPU and not yet moving."""
+
+    config: ExperimentConfig
+    graph: Graph
+    mixing: Mixing
+    dataset: Dataset
+    samples: tuple[LocalSamples, ...]
+    network: Network
+    frozen: FrozenWeights
+    agents: Agents
+
+    @property
+    def retentions(self) -> tuple[float, ...]:
+        return tuple(round(float(r), 6) for r in self.agents.retention)
+
+    @property
+    def links(self) -> list[int]:
+        """Directed links out of each agent."""
+        return [int(self.graph.degree[agent]) for agent in range(self.config.agents)]
+
+
+def build(
+    config: ExperimentConfig, dataset: Dataset | None = None, module: nn.Module | None = None
+) -> Experiment:
+    """Build a config's parts; a dataset or module given here takes the place of the config's."""
+    graph = build_graph(config.graph.name, config.graph.options, config.agents, config.seed)
+    kept = retentions(config.retention, config.agents, config.seed)
+    if dataset is None:
+        dataset = datasets[config.dataset.name].make(**dict(config.dataset.options))
+    samples = share_out(
+        dataset,
+        config.partition.name,
+        config.partition.options,
+        config.agents,
+        config.seed,
+        config.data.fraction,
+        config.data.validation,
+    )
+    network = build_network(
+        _module(config, dataset, module), dataset.shape, len(dataset.classes), config.mask.layers
+    )
+    return Experiment(
+        config=config,
+        graph=graph,
+        mixing=build_mixing(graph, [len(own.train) for own in samples]),
+        dataset=dataset,
+        samples=samples,
+        network=network,
+        frozen=frozen_weights(network.layout, config.frozen.init, config.frozen.bias_init, config.seed),
+        agents=Agents(
+            tuple(range(config.agents)), kept_counts(network.layout, kept, config.mask), torch.tensor(kept)
+        ),
+    )
+
+
+def _module(config: ExperimentConfig, dataset: Dataset, module: nn.Module | None) -> nn.Module:
+    if module is not None:
+        return module
+    try:
+        return models[config.model.name].make(
+            dataset.shape, len(dataset.classes), **dict(config.model.options)
+        )
+    except (RuntimeError, ValueError) as error:
+        size = "x".join(map(str, dataset.shape))
+        raise ModelError(
+            f"model.name = {config.model.name!r} does not fit the {size} images of {dataset.name}: "
+            f"{str(error).splitlines()[0]}"
+        ) from error
+
+
+def assemble(experiment: Experiment, device: torch.device) -> tuple[Algorithm[Any], Feed]:
+    """The algorithm of an experiment and the data of all its agents, on the device that computes."""
+    config = experiment.config
+    dataset = replace(
+        experiment.dataset,
+        train=_moved(experiment.dataset.train, device),
+        test=_moved(experiment.dataset.test, device),
+    )
+    network = replace(experiment.network, module=experiment.network.module.to(device))
+    masker = Masker(network.layout, experiment.frozen.values.to(device), config.mask)
+    algorithm = make_algorithm(
+        config.algorithm.name, config.algorithm.options, Setting(network, masker, config.seed)
+    )
+    augmentation = Augmentation(config.data.flip, config.data.crop)
+    ids = experiment.agents.ids
+    feed = Feed(dataset, experiment.samples, ids, config.batch_size, config.seed, augmentation, network)
+    return algorithm, feed
+
+
+def build_simulator(
+    experiment: Experiment, device: torch.device, chunk: int | None = None, workers: int | None = None
+) -> Simulator:
+    """All agents of an experiment on one device."""
+    algorithm, feed = assemble(experiment, device)
+    chunk = chunk or agents_at_once(experiment, device)
+    return Simulator(algorithm, experiment.agents, feed, experiment.mixing, chunk, workers)
+
+
+def agents_at_once(experiment: Experiment, device: torch.device) -> int:
+    """One on a CPU, as on a device of its own; on a GPU as many as fit."""
+    if device.type == "cpu":
+        return 1
+    free, _ = torch.cuda.mem_get_info(device)
+    config, shape = experiment.config, experiment.dataset.shape
+    activations = activation_bytes(experiment.network.module, shape, config.batch_size, device)
+    return chunk_that_fits(config.agents, experiment.network.layout, activations, free)
+
+
+def _moved(split: Split, device: torch.device) -> Split:
+    return replace(split, images=split.images.to(device), labels=split.labels.to(device))

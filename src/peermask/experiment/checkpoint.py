@@ -1,0 +1,74 @@
+"""Checkpoints: the whole state of a run after a round, written atomically and read without trust."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import safetensors
+import safetensors.torch
+from torch import Tensor
+
+from peermask.errors import RunError
+from peermask.experiment.folder import write_atomically
+
+KEPT = 2  # the one before is there should the last be damaged
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where a run stands, beside the agents' states."""
+
+    round: int
+    config_hash: str
+    frozen_checksum: str
+    best: float = float("-inf")  # highest mean validation accuracy so far
+    waited: int = 0  # evaluations since then
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    progress: Progress
+    tensors: dict[str, Tensor]
+
+
+def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> Path:
+    path = folder / f"round-{checkpoint.progress.round:06d}.safetensors"
+    tensors = {name: tensor.contiguous() for name, tensor in checkpoint.tensors.items()}
+    meta = {"progress": json.dumps(asdict(checkpoint.progress))}
+    write_atomically(path, safetensors.torch.save(tensors, metadata=meta))
+    for old in list_checkpoints(folder)[:-KEPT]:
+        old.unlink(missing_ok=True)
+    return path
+
+
+def list_checkpoints(folder: Path) -> list[Path]:
+    """Oldest first."""
+    return sorted(folder.glob("round-*.safetensors"))
+
+
+def load_checkpoint(path: Path, config_hash: str, frozen_checksum: str) -> Checkpoint:
+    """Read a checkpoint of this very config; anything else is refused with one line."""
+    try:
+        with safetensors.safe_open(path, framework="pt") as file:
+            meta: dict[str, Any] = json.loads((file.metadata() or {})["progress"])
+            progress = Progress(**meta)
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (it is no dict)
+    except (OSError, safetensors.SafetensorError, KeyError, TypeError, ValueError) as error:
+        raise RunError(
+            f"checkpoint {path} is damaged ({str(error).splitlines()[0]}); delete it to go on from the one before"
+        ) from error
+    if progress.config_hash != config_hash:
+        raise RunError(
+            f"checkpoint {path} belongs to config {progress.config_hash}, not {config_hash}; "
+            "restore config.toml or start a new run"
+        )
+    if progress.frozen_checksum != frozen_checksum:
+        raise RunError(
+            f"checkpoint {path} was made with frozen weights {progress.frozen_checksum}, here they are "
+            f"{frozen_checksum}; the same seed gives other weights on this version: start a new run"
+        )
+    return Checkpoint(progress, tensors)

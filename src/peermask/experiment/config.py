@@ -1,0 +1,191 @@
+"""The config of an experiment: typed, frozen, and strict about unknown keys."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+from peermask.errors import ConfigError
+from peermask.experiment.choice import (
+    AlgorithmChoice,
+    ComparedChoice,
+    DatasetChoice,
+    GraphChoice,
+    ModelChoice,
+    PartitionChoice,
+)
+from peermask.experiment.problems import first_problem
+from peermask.masks.budget import MaskOptions, Retention, RetentionDraw
+from peermask.models.frozen import BiasInit, inits
+from peermask.registry import Options
+
+DEFAULT = Path(__file__).parent / "default.toml"
+
+
+class DataOptions(Options):
+    """What each agent does with the samples it was given."""
+
+    fraction: Annotated[float, Field(gt=0, le=1)] = Field(
+        1.0, description="share of every agent's samples that is used"
+    )
+    validation: Annotated[float, Field(ge=0, lt=1)] = Field(
+        0.1, description="share of training samples held out"
+    )
+    flip: bool = Field(False, description="augmentation: mirror half of the images")
+    crop: Annotated[int, Field(ge=0, le=16)] = Field(
+        0, description="augmentation: shift by up to this many pixels"
+    )
+
+
+class FrozenOptions(Options):
+    """The random weights all agents share."""
+
+    init: Annotated[str, BeforeValidator(lambda name: inits[str(name)].name)] = Field(
+        "signed-constant", description="distribution of the weights"
+    )
+    bias_init: BiasInit = Field("zero", description="biases: zero, or drawn as torch does")
+
+
+class EvaluationOptions(Options):
+    every: Annotated[int, Field(ge=1)] = Field(
+        10, description="rounds between evaluations; the last is always one"
+    )
+
+
+class StopOptions(Options):
+    """The paper's "while not converged": stop when the mean validation accuracy no longer rises."""
+
+    patience: Annotated[int, Field(ge=0)] = Field(
+        0, description="evaluations without a rise before stopping; 0: never"
+    )
+    tolerance: Annotated[float, Field(ge=0)] = Field(0.001, description="the least that counts as a rise")
+
+
+class CheckpointOptions(Options):
+    every: Annotated[int, Field(ge=1)] = Field(
+        50, description="rounds between checkpoints; the last is always one"
+    )
+
+
+def _retention(value: object) -> object:
+    """Say what is wrong by what was meant: a number, a list, or a table."""
+    match value:
+        case RetentionDraw() | Mapping():
+            return value
+        case bool() | str():
+            raise ValueError("must be a number in (0, 1], a list of them, or {choices = [...]}")
+        case list() | tuple():
+            for place, ratio in enumerate(value):
+                if isinstance(ratio, bool) or not isinstance(ratio, int | float) or not 0 < ratio <= 1:
+                    raise ValueError(f"agent {place} has {ratio!r}; every retention must be in (0, 1]")
+            return tuple(map(float, value))
+        case int() | float():
+            if not 0 < value <= 1:
+                raise ValueError("must be in (0, 1]: the share of weights an agent keeps")
+            return float(value)
+        case _:
+            raise ValueError("must be a number in (0, 1], a list of them, or {choices = [...]}")
+
+
+class ExperimentConfig(BaseModel):
+    """One experiment, complete: the same config and seed give the same result on every machine."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=80)] = "default"
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+    agents: Annotated[int, Field(ge=1, le=100_000)] = 10
+    rounds: Annotated[int, Field(ge=1, le=10_000_000)] = 200
+    batch_size: Annotated[int, Field(ge=1, le=1_000_000)] = 32
+    retention: Annotated[Retention, BeforeValidator(_retention)] = RetentionDraw(choices=(0.1, 0.2, 0.3, 0.4))
+    graph: GraphChoice = Field({}, validate_default=True)
+    dataset: DatasetChoice = Field({}, validate_default=True)
+    partition: PartitionChoice = Field({}, validate_default=True)
+    data: DataOptions = DataOptions()
+    model: ModelChoice = Field({}, validate_default=True)
+    frozen: FrozenOptions = FrozenOptions()
+    mask: MaskOptions = MaskOptions()
+    algorithm: AlgorithmChoice = Field({}, validate_default=True)
+    compare: tuple[ComparedChoice, ...] = Field(
+        (), description="further algorithms on the same data, graph and seeds"
+    )
+    evaluation: EvaluationOptions = EvaluationOptions()
+    stop: StopOptions = StopOptions()
+    checkpoint: CheckpointOptions = CheckpointOptions()
+
+    def table(self) -> dict[str, Any]:
+        """As plain values, every default written out."""
+        return self.model_dump(mode="json", exclude_none=True)
+
+    @property
+    def hash(self) -> str:
+        """Equal for two configs that mean the same run."""
+        return hashlib.sha256(json.dumps(self.table(), sort_keys=True).encode()).hexdigest()[:16]
+
+    def arms(self) -> dict[str, ExperimentConfig]:
+        """The configs of a comparison, one an algorithm: `mce-pl`, and `ind-mask` beside it."""
+        arms: dict[str, ExperimentConfig] = {}
+        for choice in (self.algorithm, *self.compare):
+            name, count = choice.name, 2
+            while name in arms:
+                name, count = f"{choice.name}-{count}", count + 1
+            arms[name] = self.model_copy(update={"algorithm": choice, "compare": ()})
+        return arms
+
+
+def make_config(values: Mapping[str, Any]) -> ExperimentConfig:
+    """A config from plain values; every mistake is one ConfigError."""
+    try:
+        return ExperimentConfig.model_validate(values)
+    except ValidationError as error:
+        raise first_problem(error, ExperimentConfig) from None
+
+
+def load_config(path: Path | str | None = None, overrides: Iterable[str] = ()) -> ExperimentConfig:
+    """Read a TOML file, or the default experiment, and apply `key=value` overrides."""
+    values = _read_toml(DEFAULT if path is None else Path(path))
+    for key, value in sorted(map(_split, overrides), key=lambda pair: not pair[0].endswith(".name")):
+        _put(values, key, value)
+    return make_config(values)
+
+
+def _read_toml(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigError(f"config file {path} does not exist") from None
+    except OSError as error:
+        raise ConfigError(f"config file {path} cannot be read: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"config file {path} is not valid TOML: {error}") from None
+
+
+def _split(override: str) -> tuple[str, Any]:
+    key, equals, text = override.partition("=")
+    if not equals or not key.strip():
+        raise ConfigError(f"--set {override!r}: must be key=value, such as algorithm.lr=0.1")
+    try:
+        return key.strip(), tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return key.strip(), text.strip()  # a bare word is a string
+
+
+def _put(values: dict[str, Any], key: str, value: Any) -> None:
+    *tables, last = key.split(".")
+    table = values
+    for depth, name in enumerate(tables):
+        inner = table.setdefault(name, {})
+        if isinstance(inner, str):
+            inner = table[name] = {"name": inner}
+        if not isinstance(inner, dict):
+            raise ConfigError(f"--set {key}: {'.'.join(tables[: depth + 1])} is {inner!r}, not a table")
+        table = inner
+    if last == "name" and tables and table.get("name") != value:
+        table.clear()  # another choice has other options
+    table[last] = value

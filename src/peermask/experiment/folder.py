@@ -1,0 +1,135 @@
+"""A run folder: what is in it and how it is written.
+
+    config.toml       the resolved config, every default written out
+    manifest.json     versions, code revision, hashes of data and graph, seeds, device
+    metrics.csv       one row per agent and evaluation
+    traffic.csv       one row per agent and round: what its message cost on a link
+    checkpoints/      round-NNNNNN.safetensors, the last few
+    result.json       written once at the end: final hash and summary
+
+A comparison is a folder of such folders, one per algorithm.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from peermask.errors import RunError
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    path: Path
+
+    @property
+    def config(self) -> Path:
+        return self.path / "config.toml"
+
+    @property
+    def manifest(self) -> Path:
+        return self.path / "manifest.json"
+
+    @property
+    def metrics(self) -> Path:
+        return self.path / "metrics.csv"
+
+    @property
+    def traffic(self) -> Path:
+        return self.path / "traffic.csv"
+
+    @property
+    def result(self) -> Path:
+        return self.path / "result.json"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints"
+
+    @property
+    def is_run(self) -> bool:
+        return self.config.is_file()
+
+    def create(self) -> None:
+        if self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
+            raise RunError(
+                f"run folder {self.path} exists; go on with `peermask run --resume {self.path}` or give another --out"
+            )
+        with writing(self.path):
+            self.checkpoints.mkdir(parents=True, exist_ok=True)
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Turn a full or read-only disk into one line; what is there already stays as it is."""
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise RunError(f"cannot write {path}: {reason}; mend that, then go on with --resume") from error
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """All of it or nothing: a reader never sees half a file, not even after a power cut."""
+    with writing(path):
+        temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
+        try:
+            with temporary.open("wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(path)
+        except OSError:
+            with suppress(OSError):
+                temporary.unlink()
+            raise
+
+
+def write_json(path: Path, content: Mapping[str, Any]) -> None:
+    write_atomically(path, (json.dumps(content, indent=2) + "\n").encode())
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise RunError(f"{path} does not exist") from None
+    except (OSError, ValueError) as error:
+        raise RunError(f"{path} cannot be read: {error}") from None
+    if not isinstance(content, dict):
+        raise RunError(f"{path} is not a JSON object")
+    return content
+
+
+def append_rows(path: Path, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Add rows to a table, with its header if it is new."""
+    text = io.StringIO()
+    table = csv.writer(text, lineterminator="\n")
+    if not path.exists():
+        table.writerow(columns)
+    table.writerows(rows)
+    with writing(path), path.open("a", encoding="utf-8") as file:
+        file.write(text.getvalue())
+
+
+def forget_after(path: Path, round: int) -> None:
+    """Drop rows of later rounds, and a last row cut off by a crash: a resumed run writes them again."""
+    if not path.exists():
+        return
+    lines = path.read_text(encoding="utf-8").split("\n")[:-1]  # what follows the last line end is cut off
+    kept = lines[:1] + [line for line in lines[1:] if int(line.split(",", 1)[0]) <= round]
+    write_atomically(path, "".join(f"{line}\n" for line in kept).encode())
+
+
+def read_rows(path: Path) -> list[dict[str, str]]:
+    if not path.exists():
+        return []
+    with path.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))

@@ -1,0 +1,87 @@
+"""What a result depended on, so that it can be made again."""
+
+from __future__ import annotations
+
+import platform
+import subprocess
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from peermask.experiment.build import Experiment
+from peermask.graph import graph_hash
+
+_PACKAGES = ("peermask", "torch", "numpy", "networkx", "pydantic", "safetensors")
+
+
+def manifest(experiment: Experiment, device: torch.device) -> dict[str, Any]:
+    return {
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "config_hash": experiment.config.hash,
+        "seed": experiment.config.seed,
+        "frozen_checksum": experiment.frozen.checksum,
+        "dataset": {"name": experiment.dataset.name, "sha256": experiment.dataset.fingerprint},
+        "graph": {
+            "sha256": graph_hash(experiment.graph),
+            "links": sorted(sorted(link) for link in experiment.graph.edges),
+        },
+        "agents": [
+            {
+                "agent": agent,
+                "labels": [int(label) for label in own.labels],
+                "retention": experiment.retentions[agent],
+                "links": experiment.links[agent],
+                "train": len(own.train),
+                "validation": len(own.validation),
+                "test": len(own.test),
+            }
+            for agent, own in enumerate(experiment.samples)
+        ],
+        "classes": list(experiment.dataset.classes),
+        "weights": experiment.network.layout.weights,
+        "parameters": experiment.network.layout.total,
+        "layers": [
+            {"name": layer.name, "kind": layer.kind, "shape": list(layer.shape)}
+            for layer in experiment.network.layout.masked
+        ],
+        "revision": code_revision(),
+        "python": platform.python_version(),
+        "versions": {name: _version(name) for name in _PACKAGES},
+        "platform": platform.platform(),
+        "device": describe(device),
+    }
+
+
+def describe(device: torch.device) -> str:
+    if device.type == "cuda":
+        return f"{device}: {torch.cuda.get_device_name(device)}"
+    return f"cpu: {platform.processor() or platform.machine()}"
+
+
+def code_revision() -> str | None:
+    """The commit of the source tree, with `+changes` if it has any; None for an installed package."""
+    here = Path(__file__).parent
+
+    def git(*arguments: str) -> str | None:
+        try:
+            done = subprocess.run(
+                ["git", *arguments], cwd=here, capture_output=True, text=True, timeout=10, check=True
+            )
+        except (OSError, subprocess.SubprocessError):
+            return None
+        return done.stdout.strip()
+
+    if git("ls-files", "--error-unmatch", Path(__file__).name) is None:
+        return None  # inside somebody else's repository
+    commit = git("rev-parse", "HEAD")
+    return f"{commit}+changes" if commit and git("status", "--porcelain", "--", ".") else commit
+
+
+def _version(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None

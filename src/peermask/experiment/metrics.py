@@ -1,0 +1,109 @@
+"""The tables of a run: evaluations per agent, and traffic per agent and round."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+import torch
+from torch import Tensor
+
+from peermask.algorithms.contract import Payload
+from peermask.engine.evaluate import Score
+from peermask.engine.traffic import Cost, message_cost
+from peermask.experiment.build import Experiment
+from peermask.experiment.folder import RunFolder, append_rows, forget_after, read_rows
+
+METRICS = (
+    "round",
+    "agent",
+    "train_loss",
+    "validation_accuracy",
+    "validation_loss",
+    "test_accuracy",
+    "test_loss",
+    "density",
+    "sent_bytes",
+)
+TRAFFIC = ("round", "agent", "links", *(field.name for field in fields(Cost)))
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What all N agents reached after a round."""
+
+    round: int
+    train_loss: Tensor  # [N] mean since the evaluation before
+    validation: Score
+    test: Score
+    density: Tensor  # [N]
+    sent_bytes: Tensor  # [N] so far, over all of an agent's links
+
+    @property
+    def plateau_signal(self) -> float:
+        """Mean validation accuracy, or minus the training loss where nothing is held out."""
+        accuracy = self.validation.accuracy
+        known = accuracy[~accuracy.isnan()]
+        return float(known.mean()) if len(known) else -float(self.train_loss.mean())
+
+
+def write_evaluation(folder: RunFolder, evaluation: Evaluation) -> None:
+    columns = (
+        evaluation.train_loss,
+        evaluation.validation.accuracy,
+        evaluation.validation.loss,
+        evaluation.test.accuracy,
+        evaluation.test.loss,
+        evaluation.density,
+        evaluation.sent_bytes,
+    )
+    rows = zip(*(column.tolist() for column in columns), strict=True)
+    shown = ([evaluation.round, agent, *map(_number, row)] for agent, row in enumerate(rows))
+    append_rows(folder.metrics, METRICS, shown)
+
+
+def forget_rounds_after(folder: RunFolder, round: int) -> None:
+    for path in (folder.metrics, folder.traffic):
+        forget_after(path, round)
+
+
+class Ledger:
+    """Counts what is sent. Costs stay on the device until the table is written, so no round waits for one."""
+
+    def __init__(self, experiment: Experiment, folder: RunFolder) -> None:
+        self.sizes = experiment.network.layout.sizes
+        self.folder = folder
+        self.links = torch.tensor(experiment.links, dtype=torch.float64)
+        self.sent = torch.zeros(
+            len(self.links), dtype=torch.float64
+        )  # [N] bytes over all links, written so far
+        self._pending: list[tuple[int, Cost]] = []
+        for row in read_rows(folder.traffic):
+            self.sent[int(row["agent"])] += int(row["links"]) * float(row["bitmap_bytes"])
+
+    def record(self, round: int, shared: Payload) -> None:
+        cost = message_cost(shared, self.sizes)
+        if cost is not None:
+            self._pending.append((round, cost))
+
+    @property
+    def sent_bytes(self) -> float:
+        """All agents' bytes as of the last row written."""
+        return float(self.sent.sum())
+
+    def flush(self) -> None:
+        if not self._pending:
+            return
+        rows: list[list[object]] = []
+        for round, cost in self._pending:
+            here = cost.to(torch.device("cpu"))
+            self.sent += self.links * here.bitmap_bytes
+            columns = [getattr(here, field.name).tolist() for field in fields(here)]
+            for agent, values in enumerate(zip(*columns, strict=True)):
+                rows.append([round, agent, int(self.links[agent]), *map(_number, values)])
+        append_rows(self.folder.traffic, TRAFFIC, rows)
+        self._pending.clear()
+
+
+def _number(value: float) -> int | str:
+    """Whole numbers as they are, others with the digits a float32 has."""
+    return int(value) if float(value).is_integer() else f"{value:.7g}"

@@ -1,0 +1,75 @@
+"""What a run will need, worked out from one step of one agent."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass, fields
+
+import torch
+
+from peermask.algorithms.contract import Clock
+from peermask.engine.device import one_thread_each
+from peermask.engine.memory import STATE_COPIES, activation_bytes
+from peermask.engine.traffic import message_cost
+from peermask.experiment.build import Experiment, agents_at_once, assemble
+
+
+@dataclass(frozen=True)
+class Plan:
+    name: str
+    agents: int
+    links: int
+    rounds: int
+    weights: int
+    parameters: int
+    samples: tuple[int, int]  # fewest and most training samples of an agent
+    chunk: int
+    path: str
+    memory: int  # bytes
+    message_bytes: float  # a bitmap with header, on one link
+    checkpoint: int  # bytes
+    seconds: float | None  # for all rounds without evaluation, where it can be told
+
+
+def make_plan(name: str, experiment: Experiment, device: torch.device) -> Plan:
+    config, layout = experiment.config, experiment.network.layout
+    chunk = agents_at_once(experiment, device)
+    cost, held, seconds = _try_one(experiment)
+    cpu = torch.device("cpu")
+    batch = activation_bytes(experiment.network.module, experiment.dataset.shape, config.batch_size, cpu)
+    side_by_side = min(config.agents, os.cpu_count() or 1) if device.type == "cpu" else chunk
+    splits = (experiment.dataset.train, experiment.dataset.test)
+    images = sum(split.images.numel() * split.images.element_size() for split in splits)
+    sizes = [len(own.train) for own in experiment.samples]
+    return Plan(
+        name=name,
+        agents=config.agents,
+        links=sum(experiment.links),
+        rounds=config.rounds,
+        weights=layout.weights,
+        parameters=layout.total,
+        samples=(min(sizes), max(sizes)),
+        chunk=chunk,
+        path="one agent at a time" if chunk == 1 else "stacked (vmap)",
+        memory=config.agents * held + side_by_side * (batch + STATE_COPIES * 4 * layout.total) + images,
+        message_bytes=cost,
+        checkpoint=config.agents * held,
+        seconds=seconds * config.rounds * config.agents / side_by_side if device.type == "cpu" else None,
+    )
+
+
+def _try_one(experiment: Experiment) -> tuple[float, int, float]:
+    """The first agent's message, state and time for a step."""
+    algorithm, feed = assemble(experiment, torch.device("cpu"))
+    state = algorithm.init(experiment.agents.rows(slice(0, 1)))
+    held = [getattr(state, field.name) for field in fields(state)]
+    alone = feed.rows(slice(0, 1))
+    with one_thread_each():
+        algorithm.learn(state, alone, Clock(1, experiment.config.rounds))  # the first time pays for set-up
+        begun = time.perf_counter()
+        state, _ = algorithm.learn(state, alone, Clock(1, experiment.config.rounds))
+        seconds = time.perf_counter() - begun
+    cost = message_cost(algorithm.share(state), experiment.network.layout.sizes)
+    size = sum(tensor.numel() * tensor.element_size() for tensor in held if tensor is not None)
+    return float(cost.bitmap_bytes[0]) if cost else 0.0, size, seconds

@@ -1,0 +1,162 @@
+"""What a run came to: read back from its folder, with its tables and personal models."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from math import isnan, nan
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import torch
+from torch import nn
+
+from peermask.errors import RunError
+from peermask.experiment.build import Experiment, build, build_simulator
+from peermask.experiment.checkpoint import Progress, list_checkpoints, load_checkpoint
+from peermask.experiment.config import ExperimentConfig, load_config
+from peermask.experiment.folder import RunFolder, read_json, read_rows
+
+TAIL = 10  # evaluations a reported accuracy is averaged over: a single one wavers from round to round
+
+
+@dataclass(frozen=True)
+class AgentResult:
+    agent: int
+    labels: tuple[int, ...]
+    retention: float
+    density: float
+    test_accuracy: float  # of the last evaluation
+    test_accuracy_tail: float  # mean of the last ten
+    sent_bytes: float
+    links: int
+
+
+@dataclass(frozen=True)
+class RunResult:
+    root: Path
+    config: ExperimentConfig
+    manifest: dict[str, Any]
+    agents: tuple[AgentResult, ...]
+    status: str
+    round: int
+    hash: str | None
+    seconds: float
+    compared: tuple[RunResult, ...] = ()
+
+    @classmethod
+    def open(cls, path: Path | str) -> RunResult:
+        """Read a run, or a comparison, finished or not."""
+        root = Path(path)
+        if (root / "compare.toml").is_file():
+            arms = [root / name for name in load_config(root / "compare.toml").arms()]
+            results = [_open_one(arm) for arm in arms if RunFolder(arm).is_run]
+            if not results:
+                raise RunError(f"{root} is a comparison with no run in it yet")
+            first = results[0]
+            return cls(**{**first.__dict__, "root": root, "compared": tuple(results[1:])})
+        return _open_one(root)
+
+    @property
+    def folder(self) -> RunFolder:
+        """Where this run's own tables are: inside `root` if it was part of a comparison."""
+        inner = RunFolder(self.root / self.config.algorithm.name)
+        return inner if inner.is_run else RunFolder(self.root)
+
+    @property
+    def mean_accuracy(self) -> float:
+        return _mean([agent.test_accuracy for agent in self.agents])
+
+    @property
+    def worst(self) -> AgentResult:
+        return min(self.agents, key=lambda agent: agent.test_accuracy)
+
+    @property
+    def sent_bytes(self) -> float:
+        return sum(agent.sent_bytes for agent in self.agents)
+
+    def metrics(self) -> list[dict[str, float]]:
+        """The rows of metrics.csv: `pandas.DataFrame(result.metrics())`."""
+        return [{key: float(value) for key, value in row.items()} for row in read_rows(self.folder.metrics)]
+
+    def local_models(self) -> list[nn.Module]:
+        """Every agent's personal network, as an ordinary module, from the last checkpoint."""
+        experiment = build(self.config)
+        simulator = build_simulator(experiment, torch.device("cpu"))
+        saved = list_checkpoints(self.folder.checkpoints)
+        if not saved:
+            raise RunError(f"{self.folder.path} has no checkpoint yet")
+        checkpoint = load_checkpoint(saved[-1], self.config.hash, experiment.frozen.checksum)
+        simulator.restore(checkpoint.tensors)
+        models = []
+        for params in simulator.local_models():
+            module = copy.deepcopy(experiment.network.module)
+            views = {name: view.clone() for name, view in experiment.network.layout.unflatten(params).items()}
+            module.load_state_dict(views, strict=False)
+            models.append(module)
+        return models
+
+
+def _open_one(path: Path) -> RunResult:
+    folder = RunFolder(path)
+    if not folder.is_run:
+        raise RunError(f"{path} is not a run folder: it has no config.toml")
+    config = load_config(folder.config)
+    manifest = read_json(folder.manifest)
+    done = read_json(folder.result) if folder.result.is_file() else {}
+    rows = read_rows(folder.metrics)
+    return RunResult(
+        root=path,
+        config=config,
+        manifest=manifest,
+        agents=tuple(_agents(manifest, rows)),
+        status=done.get("status", "unfinished"),
+        round=done.get("round", max((int(row["round"]) for row in rows), default=0)),
+        hash=done.get("hash"),
+        seconds=done.get("seconds", nan),
+    )
+
+
+def _agents(manifest: dict[str, Any], rows: list[dict[str, str]]) -> list[AgentResult]:
+    results = []
+    for known in manifest["agents"]:
+        own = [row for row in rows if int(row["agent"]) == known["agent"]]
+        accuracies = [float(row["test_accuracy"]) for row in own]
+        results.append(
+            AgentResult(
+                agent=known["agent"],
+                labels=tuple(known["labels"]),
+                retention=known["retention"],
+                density=float(own[-1]["density"]) if own else nan,
+                test_accuracy=accuracies[-1] if own else nan,
+                test_accuracy_tail=_mean(accuracies[-TAIL:]),
+                sent_bytes=float(own[-1]["sent_bytes"]) if own else 0.0,
+                links=known["links"],
+            )
+        )
+    return results
+
+
+def summarise(
+    experiment: Experiment, folder: RunFolder, status: str, progress: Progress, hash: str
+) -> dict[str, Any]:
+    """What result.json holds."""
+    agents = _agents(read_json(folder.manifest), read_rows(folder.metrics))
+    accuracies = [agent.test_accuracy for agent in agents]
+    return {
+        "status": status,
+        "round": progress.round,
+        "hash": hash,
+        "seconds": round(progress.seconds, 3),
+        "algorithm": experiment.config.algorithm.name,
+        "test_accuracy": _mean(accuracies),
+        "test_accuracy_tail": _mean([agent.test_accuracy_tail for agent in agents]),
+        "worst_test_accuracy": min(accuracies),
+        "sent_bytes": sum(agent.sent_bytes for agent in agents),
+    }
+
+
+def _mean(values: list[float]) -> float:
+    known = [value for value in values if not isnan(value)]
+    return fmean(known) if known else nan

@@ -1,0 +1,84 @@
+"""How many weights an agent may keep in each layer: the retention ratio r_i as exact counts K_l."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Literal
+
+import torch
+from pydantic import Field, model_validator
+from torch import Tensor
+
+from peermask.errors import ConfigError
+from peermask.models.layout import Layer, Layout
+from peermask.registry import Options
+from peermask.streams import stream
+
+Ratio = Annotated[float, Field(gt=0, le=1)]
+
+
+class MaskOptions(Options):
+    """What a mask may cover, the same for every method of a comparison."""
+
+    fc_keep: Ratio | Literal["r"] = Field(
+        0.9, description="share kept in linear layers; 'r' for the agent's own"
+    )
+    filter_threshold: Annotated[float, Field(ge=0)] = Field(
+        0.0,
+        description="Fil: a filter with no more entries than this is emptied; below 1, a share of the filter",
+    )
+    rescale: bool = Field(False, description="multiply kept weights by 1/sqrt(share kept)")
+    layers: tuple[str, ...] = Field(
+        ("*",), description="patterns of the layer names that are masked", min_length=1
+    )
+
+
+class RetentionDraw(Options):
+    """Retention ratios drawn for each agent from a list."""
+
+    choices: tuple[Ratio, ...] = Field(min_length=1)
+    weights: tuple[Annotated[float, Field(gt=0)], ...] | None = None
+
+    @model_validator(mode="after")
+    def weights_match(self) -> RetentionDraw:
+        if self.weights is not None and len(self.weights) != len(self.choices):
+            raise ValueError(f"{len(self.weights)} weights for {len(self.choices)} choices")
+        return self
+
+
+Retention = Ratio | tuple[Ratio, ...] | RetentionDraw
+
+
+def retentions(retention: Retention, agents: int, seed: int) -> tuple[float, ...]:
+    """r_i of every agent, from one value, a list, or a draw."""
+    if isinstance(retention, float):
+        return (retention,) * agents
+    if isinstance(retention, tuple):
+        if len(retention) != agents:
+            raise ConfigError(
+                f"retention: {len(retention)} values for {agents} agents; give one, or one per agent"
+            )
+        return retention
+    weights = retention.weights or (1.0,) * len(retention.choices)
+    edges = torch.tensor(weights, dtype=torch.float64).cumsum(0) / sum(weights)
+    draws = [torch.tensor(stream(seed, "retention", agent).uniform(1)) for agent in range(agents)]
+    return tuple(retention.choices[int(torch.searchsorted(edges, draw, right=True))] for draw in draws)
+
+
+def share_kept(layer: Layer, retention: float, options: MaskOptions) -> float:
+    """k_l: r_i in convolutions, `fc_keep` in linear layers (the authors' code keeps 0.9 there, the paper r_i)."""
+    if layer.kind == "linear" and options.fc_keep != "r":
+        return options.fc_keep
+    return retention
+
+
+def kept_counts(layout: Layout, retentions: Sequence[float], options: MaskOptions) -> Tensor:
+    """K_l = max(1, round(k_l n_l)).
+
+    Not n - int((1 - k) n) as released: in floats that keeps 1729 of 1920 at k = 0.9, not 1728.
+    """
+    counts = [
+        [max(1, round(share_kept(layer, r, options) * layer.size)) for layer in layout.masked]
+        for r in retentions
+    ]
+    return torch.tensor(counts, dtype=torch.int64)  # [A, L]

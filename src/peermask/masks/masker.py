@@ -1,0 +1,48 @@
+"""M_i: real scores to an agent's binary mask, and the mask to a model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from peermask.masks.budget import MaskOptions
+from peermask.masks.select import top_fraction
+from peermask.masks.structure import filter_rule
+from peermask.models.layout import Layout
+
+
+@dataclass(frozen=True)
+class Masker:
+    """Everything about masks that all agents share; what differs (how much each keeps) is an argument."""
+
+    layout: Layout
+    frozen: Tensor  # [P]: w, then what is never masked
+    options: MaskOptions = MaskOptions()
+
+    def mask(self, scores: Tensor, keep: Tensor) -> Tensor:
+        """m_{i,l} = Fil[Thres(|y_{i,l}|)], layer by layer.   Paper Eq. (10), (12)"""
+        mask = torch.empty_like(scores, dtype=torch.bool)  # [A, P_w]
+        for index, layer in enumerate(self.layout.masked):
+            chosen = top_fraction(scores[:, layer.span].abs(), keep[:, index])  # [A, n_l]
+            mask[:, layer.span] = filter_rule(chosen, layer, self.options.filter_threshold)
+        return mask
+
+    def weights(self, keep: Tensor) -> Tensor:
+        """w, or w / sqrt(K_l / n_l) for each agent if rescaling is on."""
+        weights = self.frozen[: self.layout.weights]  # [P_w]
+        if not self.options.rescale:
+            return weights
+        sizes = torch.tensor(self.layout.sizes, device=keep.device)  # [L]
+        scale = (sizes / keep).sqrt().to(weights.dtype)  # [A, L]
+        return weights * scale.repeat_interleave(sizes, dim=1, output_size=self.layout.weights)  # [A, P_w]
+
+    def model(self, mask: Tensor, keep: Tensor) -> Tensor:
+        """v_i = w ⊙ m_i, then biases and norms as they are: a whole parameter vector.   Paper Eq. (13)"""
+        kept = self.frozen[self.layout.weights :].expand(len(mask), -1)  # [A, P - P_w]
+        return torch.cat([self.weights(keep) * mask, kept], dim=1)  # [A, P]
+
+    def density(self, mask: Tensor) -> Tensor:
+        """The share of masked weights really kept, filters removed by Fil counted out."""
+        return mask.float().mean(dim=1)  # [A]

@@ -1,0 +1,48 @@
+"""Real-valued scores z: how they start, and how a loss reaches them through a mask that has no gradient."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import sqrt
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from peermask.models.layout import Layout
+from peermask.streams import stream
+
+ScoreInit = Literal["shared", "independent"]
+
+
+def initial_scores(layout: Layout, init: ScoreInit, ids: Sequence[int], seed: int) -> Tensor:
+    """z ~ U(±1/sqrt(fan_in)) layer by layer: one draw for all agents, or one for each."""
+    rows = {agent: _draw(layout, seed, agent) for agent in (set(ids) if init == "independent" else {0})}
+    return torch.stack([rows[agent if init == "independent" else 0] for agent in ids])  # [A, P_w]
+
+
+def _draw(layout: Layout, seed: int, agent: int) -> Tensor:
+    parts = [
+        (2.0 * stream(seed, f"scores/{layer.name}", agent).uniform(layer.size) - 1.0) / sqrt(layer.fan_in)
+        for layer in layout.masked
+    ]
+    return torch.from_numpy(np.concatenate(parts).astype(np.float32))  # [P_w]
+
+
+def score_gradient(model_gradient: Tensor, weights: Tensor, scores: Tensor) -> Tensor:
+    """G(z) = ∂f/∂v · ∂v/∂m · sign(z) = ∂f/∂v ⊙ w ⊙ sign(z), kept entry or not.   Paper Eq. (4), (15)
+
+    The straight-through estimator: threshold and filter rule count as the identity, so what is left of
+    ∂m/∂z is the derivative of the absolute value.
+    """
+    return model_gradient * weights * scores.sign()  # [A, P_w]
+
+
+def keep_sign(scores: Tensor, before: Tensor) -> Tensor:
+    """Stop at zero what a step would carry across it.
+
+    Past zero a score grows again on the other side, so an entry on its way out would come back as one of the
+    largest.
+    """
+    return torch.where(scores * before < 0, torch.zeros_like(scores), scores)

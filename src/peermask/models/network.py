@@ -1,0 +1,117 @@
+"""A network as a function of flat parameters: logits and gradients for a stack of agents, each with its own.
+
+An algorithm calls `gradient` and never learns how it is computed. A single agent is a plain autograd pass in
+channels-last layout (the fastest on a CPU); several are vectorised over the agent axis.
+"""
+
+from __future__ import annotations
+
+import copy
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad_and_value, vmap
+from torch.nn import functional as F
+
+from peermask.errors import ModelError
+from peermask.models.layout import Layout, find_layout
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One batch per agent; agents with fewer samples than the batch has places are padded."""
+
+    images: Tensor  # [A, B, C, H, W] float32, normalised
+    labels: Tensor  # [A, B] int64
+    valid: Tensor | None = None  # [A, B] float32 1 at real samples; None where all are
+
+
+class _OwnCopies(threading.local):
+    """Each thread its own copy of the module: calling one puts an agent's parameters in place for the while."""
+
+    module: nn.Module | None = None
+
+
+@dataclass(frozen=True)
+class Network:
+    module: nn.Module
+    layout: Layout
+    _copies: _OwnCopies = field(default_factory=_OwnCopies, init=False, repr=False, compare=False)
+
+    def gradient(self, params: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+        """∂ℓ/∂v of the mean cross-entropy, and ℓ itself: [A, P], [A]."""
+        if len(params) == 1:
+            return self._gradient_alone(params, batch)
+        return self._gradient_stacked(params, batch)
+
+    def logits(self, params: Tensor, images: Tensor) -> Tensor:  # [A, P], [A, B, C, H, W] -> [A, B, classes]
+        with torch.no_grad():
+            if len(params) == 1:
+                views = {name: _laid_out(view[0]) for name, view in self.layout.unflatten(params).items()}
+                return self._call(views, _laid_out(images[0]))[None]
+            return vmap(self._call)(self.layout.unflatten(params), images)
+
+    def _call(self, params: dict[str, Tensor], images: Tensor) -> Tensor:
+        if self._copies.module is None:
+            self._copies.module = copy.deepcopy(self.module)
+        result: Tensor = functional_call(self._copies.module, params, (images,))
+        return result
+
+    def _gradient_alone(self, params: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+        # One leaf per layer: a single flat leaf would make autograd fill and add a whole vector for each.
+        views = self.layout.unflatten(params.detach())
+        leaves = {name: _laid_out(view[0]).requires_grad_() for name, view in views.items()}
+        with torch.enable_grad():
+            logits = self._call(leaves, _laid_out(batch.images[0]))
+            loss = _mean_cross_entropy(
+                logits, batch.labels[0], None if batch.valid is None else batch.valid[0]
+            )
+        gradients = torch.autograd.grad(loss, list(leaves.values()))
+        return torch.cat([g.reshape(-1) for g in gradients])[None], loss.detach()[None]
+
+    def _gradient_stacked(self, params: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+        def loss(views: dict[str, Tensor], images: Tensor, labels: Tensor, valid: Tensor | None) -> Tensor:
+            return _mean_cross_entropy(self._call(views, images), labels, valid)
+
+        each = vmap(grad_and_value(loss), in_dims=(0, 0, 0, None if batch.valid is None else 0))
+        gradients, losses = each(self.layout.unflatten(params), batch.images, batch.labels, batch.valid)
+        flat = torch.cat([gradients[layer.name].flatten(1) for layer in self.layout.layers], dim=1)
+        return flat, losses  # [A, P], [A]
+
+
+def _laid_out(x: Tensor) -> Tensor:
+    """Channels last for whatever has channels: a copy, except where it is so already."""
+    return x.contiguous(memory_format=torch.channels_last) if x.dim() == 4 else x.contiguous()
+
+
+def _mean_cross_entropy(logits: Tensor, labels: Tensor, valid: Tensor | None) -> Tensor:
+    if valid is None:
+        return F.cross_entropy(logits, labels)
+    each = F.cross_entropy(logits, labels, reduction="none")  # [B]
+    return (each * valid).sum() / valid.sum()
+
+
+def build_network(
+    module: nn.Module, shape: tuple[int, ...], classes: int, masked: Sequence[str] = ("*",)
+) -> Network:
+    """Lay the module out and try it on one image, so that a misfit is an error before any work."""
+    layout = find_layout(module, masked)
+    module.requires_grad_(False).eval()
+    try:
+        with torch.no_grad():
+            out = module(torch.zeros(1, *shape))
+    except (RuntimeError, ValueError) as error:
+        reason = str(error).splitlines()[0]
+        raise ModelError(f"the model does not fit images of shape {_by(shape)}: {reason}") from error
+    if tuple(out.shape) != (1, classes):
+        raise ModelError(
+            f"the model gives {_by(out.shape[1:])} outputs for an image; the data has {classes} classes"
+        )
+    return Network(module, layout)
+
+
+def _by(shape: Sequence[int]) -> str:
+    return "x".join(map(str, shape))

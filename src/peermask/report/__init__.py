@@ -1,0 +1,1 @@
+"""Results for people: tables, and later pictures."""

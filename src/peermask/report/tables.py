@@ -1,0 +1,86 @@
+"""A run as tables on a terminal."""
+
+from __future__ import annotations
+
+from math import isnan
+
+from rich.table import Table
+
+from peermask.experiment.result import RunResult
+
+
+def bytes_human(count: float) -> str:
+    """`12.3 MB`: powers of 1000, as networks count."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if abs(count) < 999.5 or unit == "GB":
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.3g} {unit}"
+        count /= 1000
+    raise AssertionError
+
+
+def percent(share: float) -> str:
+    return "-" if isnan(share) else f"{100 * share:.1f} %"
+
+
+def agents_table(result: RunResult) -> Table:
+    """Per agent what it holds, keeps, reaches and sends; then the mean and the worst agent."""
+    table = Table(
+        title=f"{result.config.algorithm.name}: round {result.round} ({result.status})", title_justify="left"
+    )
+    for heading in ("agent", "labels", "retention", "density", "accuracy", "sent"):
+        table.add_column(heading, justify="left" if heading == "labels" else "right")
+    others = [arm for arm in result.compared if len(arm.agents) == len(result.agents)]
+    for other in others:
+        table.add_column(other.config.algorithm.name, justify="right", style="dim")
+    for row, agent in enumerate(result.agents):
+        table.add_row(
+            str(agent.agent),
+            " ".join(map(str, agent.labels)),
+            f"{agent.retention:g}",
+            percent(agent.density),
+            percent(agent.test_accuracy),
+            bytes_human(agent.sent_bytes),
+            *(percent(other.agents[row].test_accuracy) for other in others),
+        )
+    table.add_section()
+    density = sum(agent.density for agent in result.agents) / len(result.agents)
+    table.add_row(
+        "mean",
+        "",
+        "",
+        percent(density),
+        percent(result.mean_accuracy),
+        bytes_human(result.sent_bytes / len(result.agents)),
+        *(percent(other.mean_accuracy) for other in others),
+        style="bold",
+    )
+    worst = result.worst
+    table.add_row(
+        "worst",
+        " ".join(map(str, worst.labels)),
+        f"{worst.retention:g}",
+        percent(worst.density),
+        percent(worst.test_accuracy),
+        bytes_human(worst.sent_bytes),
+        *(percent(other.worst.test_accuracy) for other in others),
+    )
+    return table
+
+
+def closing_lines(result: RunResult) -> list[str]:
+    """What it came to, in sentences."""
+    lines = []
+    for other in result.compared:
+        gain = 100 * (result.mean_accuracy - other.mean_accuracy)
+        lines.append(
+            f"{result.config.algorithm.name} against {other.config.algorithm.name}: {gain:+.1f} points of mean accuracy"
+        )
+    links = sum(agent.links for agent in result.agents)
+    if result.sent_bytes and result.round:
+        each = result.sent_bytes / links / result.round
+        floats = 4 * result.manifest["parameters"]
+        lines.append(
+            f"a message: {bytes_human(each)}, where the float32 model has {bytes_human(floats)} "
+            f"({floats / each:.0f} times as much); {links} directed links, {bytes_human(result.sent_bytes)} in all"
+        )
+    return lines
