@@ -45,9 +45,7 @@ def test_one_agent_is_alone_and_two_are_linked(name: str) -> None:
 
 
 @given(
-    name=st.sampled_from(
-        ["ring", "path", "star", "complete", "grid", "erdos-renyi", "random-regular", "small-world"]
-    ),
+    name=st.sampled_from(["ring", "path", "star", "complete", "grid", "erdos-renyi", "random-regular", "small-world"]),
     agents=st.integers(5, 24),
     seed=st.integers(0, 2**63),
 )
@@ -101,21 +99,15 @@ def test_the_drawn_graph_never_changes() -> None:
         ("grid", 10, {"rows": 3}, "graph.rows is 3, but 10 agents"),
     ],
 )
-def test_impossible_choices_say_what_to_change(
-    name: str, agents: int, options: dict[str, Any], message: str
-) -> None:
+def test_impossible_choices_say_what_to_change(name: str, agents: int, options: dict[str, Any], message: str) -> None:
     with pytest.raises(GraphError, match=message):
         build(name, agents, **options)
 
 
 def test_a_graph_that_stays_in_parts_names_who_is_cut_off() -> None:
-    with pytest.raises(
-        GraphError, match=r"parts after 100 draws; agents .* reach nobody: raise graph.p \(now 0.001\)"
-    ):
+    with pytest.raises(GraphError, match=r"parts after 100 draws; agents .* reach nobody: raise graph.p \(now 0.001\)"):
         build("erdos-renyi", 12, p=0.001)
-    with pytest.raises(
-        GraphError, match=r"3 parts after 100 draws; agents 1, .* cannot reach the rest: raise graph.d"
-    ):
+    with pytest.raises(GraphError, match=r"3 parts after 100 draws; agents 1, .* cannot reach the rest: raise graph.d"):
         build("random-regular", 6, degree=1)
 
 

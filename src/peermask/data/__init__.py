@@ -1,18 +1,26 @@
 """Datasets, and how their samples are shared out among agents. Importing registers every dataset."""
 
-from peermask.data import digits
+from peermask.data import cifar10, digits, fashion_mnist, npz
+from peermask.data.arrays import from_arrays, from_torch
+from peermask.data.augment import Augmentation
 from peermask.data.batches import batch_indices
 from peermask.data.dataset import Dataset, Split, datasets
 from peermask.data.local import LocalSamples, share_out
 from peermask.data.partition import partitions
 
 __all__ = [
+    "Augmentation",
     "Dataset",
     "LocalSamples",
     "Split",
     "batch_indices",
+    "cifar10",
     "datasets",
     "digits",
+    "fashion_mnist",
+    "from_arrays",
+    "from_torch",
+    "npz",
     "partitions",
     "share_out",
 ]

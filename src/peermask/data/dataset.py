@@ -45,9 +45,7 @@ class Dataset:
             check_split(f"{self.name} {part}", split, len(self.classes))
         if self.train.images.shape[1:] != self.test.images.shape[1:]:
             shapes = [tuple(split.images.shape[1:]) for split in (self.train, self.test)]
-            raise DataError(
-                f"{self.name} has train images of shape {shapes[0]} but test images of {shapes[1]}"
-            )
+            raise DataError(f"{self.name} has train images of shape {shapes[0]} but test images of {shapes[1]}")
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -74,23 +72,17 @@ datasets: Registry[Callable[..., Dataset]] = Registry("dataset")
 def check_split(name: str, split: Split, classes: int) -> None:
     images, labels = split.images, split.labels
     if images.ndim != 4 or 0 in images.shape[1:]:
-        raise DataError(
-            f"{name} images have shape {tuple(images.shape)}; [n, channels, height, width] is needed"
-        )
+        raise DataError(f"{name} images have shape {tuple(images.shape)}; [n, channels, height, width] is needed")
     if images.dtype not in (torch.uint8, torch.float32):
         raise DataError(f"{name} images are {images.dtype}; uint8 or float32 is needed")
     if labels.ndim != 1 or labels.dtype != torch.int64:
-        raise DataError(
-            f"{name} labels are {labels.dtype} of shape {tuple(labels.shape)}; int64 [n] is needed"
-        )
+        raise DataError(f"{name} labels are {labels.dtype} of shape {tuple(labels.shape)}; int64 [n] is needed")
     if len(images) != len(labels):
         raise DataError(f"{name} has {len(images)} images but {len(labels)} labels")
     if not len(labels):
         raise DataError(f"{name} has no samples")
     lowest, highest = int(labels.min()), int(labels.max())
     if lowest < 0 or highest >= classes:
-        raise DataError(
-            f"{name} has labels from {lowest} to {highest}, but {classes} classes are 0 to {classes - 1}"
-        )
+        raise DataError(f"{name} has labels from {lowest} to {highest}, but {classes} classes are 0 to {classes - 1}")
     if images.is_floating_point() and not bool(torch.isfinite(images).all()):
         raise DataError(f"{name} images have pixels that are not finite numbers")

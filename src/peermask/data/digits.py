@@ -38,7 +38,5 @@ def pick_test(labels: NDArray[np.int64]) -> NDArray[np.int64]:
     counts = np.bincount(labels)  # [10]
     takes = apportion(TEST, counts)
     draw = stream(0, "digits-split")
-    shuffled = [
-        np.flatnonzero(labels == label)[draw.permutation(count)] for label, count in enumerate(counts)
-    ]
+    shuffled = [np.flatnonzero(labels == label)[draw.permutation(count)] for label, count in enumerate(counts)]
     return np.sort(np.concatenate([samples[:take] for samples, take in zip(shuffled, takes, strict=True)]))

@@ -44,8 +44,7 @@ def share_out(
     labels, test_labels = dataset.train.labels.numpy(), dataset.test.labels.numpy()
     parts = partitions[partition].make(labels, agents, stream(seed, "partition"), **dict(options))
     return tuple(
-        local_samples(part, labels, test_labels, i, seed, fraction, validation)
-        for i, part in enumerate(parts)
+        local_samples(part, labels, test_labels, i, seed, fraction, validation) for i, part in enumerate(parts)
     )
 
 

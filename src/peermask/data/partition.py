@@ -41,9 +41,7 @@ def by_labels(
     if len(wanted) != agents:
         raise DataError(f"partition.labels_per_agent has {len(wanted)} numbers for {agents} agents")
     if max(wanted) > len(present):
-        raise DataError(
-            f"partition.labels_per_agent is {max(wanted)}, but the data has {len(present)} labels"
-        )
+        raise DataError(f"partition.labels_per_agent is {max(wanted)}, but the data has {len(present)} labels")
     held = deal_labels(present, wanted, draw)
     parts: list[list[Indices]] = [[] for _ in range(agents)]
     for label in present:
@@ -79,9 +77,7 @@ def shards(
     agents: int,
     draw: Stream,
     *,
-    shards_per_agent: Annotated[
-        int, Field(ge=1, description="pieces of the label-sorted samples per agent")
-    ] = 2,
+    shards_per_agent: Annotated[int, Field(ge=1, description="pieces of the label-sorted samples per agent")] = 2,
 ) -> list[Indices]:
     """Samples sorted by label and cut into equal shards, dealt at random."""
     order = draw.permutation(len(labels))
@@ -97,9 +93,7 @@ def dirichlet(
     agents: int,
     draw: Stream,
     *,
-    alpha: Annotated[
-        float, Field(ge=1e-6, le=1e6, description="small: few labels per agent; large: even")
-    ] = 0.5,
+    alpha: Annotated[float, Field(ge=1e-6, le=1e6, description="small: few labels per agent; large: even")] = 0.5,
     min_samples: Annotated[int, Field(ge=1, description="every agent holds at least this many")] = 10,
 ) -> list[Indices]:
     """Each label is spread over the agents in Dirichlet(alpha) proportions."""
@@ -123,9 +117,7 @@ def quantity(
     agents: int,
     draw: Stream,
     *,
-    alpha: Annotated[
-        float, Field(ge=1e-6, le=1e6, description="small: very unequal sizes; large: even")
-    ] = 0.5,
+    alpha: Annotated[float, Field(ge=1e-6, le=1e6, description="small: very unequal sizes; large: even")] = 0.5,
     min_samples: Annotated[int, Field(ge=1, description="every agent holds at least this many")] = 10,
 ) -> list[Indices]:
     """The same mix of labels everywhere, in amounts skewed by Dirichlet(alpha)."""

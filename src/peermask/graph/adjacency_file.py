@@ -64,9 +64,7 @@ def whole_number(word: str, where: str) -> int:
 def links_of_list(lines: list[Line], agents: int) -> list[tuple[int, int]]:
     for where, (i, j) in lines:
         if max(i, j) >= agents:
-            raise GraphError(
-                f"{where}: agent {max(i, j)} does not exist; {agents} agents are 0 to {agents - 1}"
-            )
+            raise GraphError(f"{where}: agent {max(i, j)} does not exist; {agents} agents are 0 to {agents - 1}")
         if i == j:
             raise GraphError(f"{where}: agent {i} is linked to itself; leave that line out")
     return [(i, j) for _, (i, j) in lines]
@@ -77,9 +75,7 @@ def links_of_matrix(path: Path, lines: list[Line], agents: int) -> list[tuple[in
         raise GraphError(f"{path} has a matrix of {len(lines)} lines, but there are {agents} agents")
     for i, (where, row) in enumerate(lines):
         if len(row) != agents:
-            raise GraphError(
-                f"{where}: {len(row)} numbers; a matrix of {agents} agents has {agents} per line"
-            )
+            raise GraphError(f"{where}: {len(row)} numbers; a matrix of {agents} agents has {agents} per line")
         for j, entry in enumerate(row):
             if entry > 1:
                 raise GraphError(f"{where}: entry {j} is {entry}; a matrix has only 0 and 1")
@@ -89,7 +85,5 @@ def links_of_matrix(path: Path, lines: list[Line], agents: int) -> list[tuple[in
     for i, (where, row) in enumerate(lines):
         for j in range(i):
             if row[j] != rows[j][i]:
-                raise GraphError(
-                    f"{where}: entry {j} is {row[j]}, but agent {j} has {rows[j][i]} for agent {i}"
-                )
+                raise GraphError(f"{where}: entry {j} is {row[j]}, but agent {j} has {rows[j][i]} for agent {i}")
     return [(j, i) for i, row in enumerate(rows) for j in range(i) if row[j]]

@@ -67,9 +67,7 @@ def pair_up(agents: int, degree: int, draw: Stream) -> Graph:
                     links.add(link)
         if not ends:
             return from_links(agents, sorted(links))
-    raise GraphError(
-        f"no graph with graph.degree {degree} for {agents} agents in {RESTARTS} tries: change one"
-    )
+    raise GraphError(f"no graph with graph.degree {degree} for {agents} agents in {RESTARTS} tries: change one")
 
 
 @topologies.register("small-world")

@@ -82,9 +82,7 @@ class Mixing:
         return self._same_for_all(weighted_sum(every, values).div_(len(values)))  # [A, P]
 
     def to(self, device: torch.device | str) -> Mixing:
-        return Mixing(
-            self.links.to(device), self.own.to(device), self.metropolis.to(device), self.shares.to(device)
-        )
+        return Mixing(self.links.to(device), self.own.to(device), self.metropolis.to(device), self.shares.to(device))
 
     def rows(self, index: slice | Tensor) -> Mixing:
         """The mixing of some receivers, who still see all K messages."""

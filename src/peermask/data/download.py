@@ -1,0 +1,76 @@
+"""Downloads into a per-user cache folder: a file gets its name only after it was checked, so it is whole."""
+
+from __future__ import annotations
+
+import hashlib
+import http.client
+import os
+import sys
+import tempfile
+import urllib.request
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import BinaryIO
+
+from peermask.errors import DataError
+
+CHUNK = 2**20
+TIMEOUT = 30.0  # seconds without a byte
+
+
+def cache_folder() -> Path:
+    """$XDG_CACHE_HOME/peermask, or ~/.cache/peermask."""
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "peermask"
+
+
+def download(url: str, target: Path, limit: int, check: Callable[[Path], None]) -> None:
+    """Fetches at most `limit` bytes; `check` raises DataError on contents that are not the right ones."""
+
+    def fetch(file: BinaryIO) -> None:
+        with urllib.request.urlopen(url, timeout=TIMEOUT) as answer:
+            copy(answer, file, limit, url)
+
+    try:
+        write_atomically(target, fetch, check)
+    except (OSError, http.client.HTTPException) as error:  # URLError and timeouts are OSErrors
+        reason = getattr(error, "reason", None) or error
+        raise DataError(f"cannot download {url}: {reason}") from error
+
+
+def write_atomically(target: Path, write: Callable[[BinaryIO], None], check: Callable[[Path], None]) -> None:
+    """Writes beside the target, checks, and only then gives the file its name."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+    temporary = Path(name)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            write(file)
+            file.flush()
+            os.fsync(file.fileno())
+        check(temporary)
+        temporary.replace(target)
+    finally:
+        with suppress(FileNotFoundError):  # it has its new name when all went well
+            temporary.unlink()
+
+
+def copy(source: http.client.HTTPResponse, file: BinaryIO, limit: int, url: str) -> None:
+    """Copies in chunks, with a count on stderr when that is a terminal."""
+    shown = sys.stderr.isatty()
+    done = 0
+    while chunk := source.read(CHUNK):
+        done += len(chunk)
+        if done > limit:
+            raise DataError(f"{url} has more than the {limit} bytes expected: it is not the right file")
+        file.write(chunk)
+        if shown:
+            sys.stderr.write(f"\r{url} {done / 1e6:.0f} MB")
+    if shown:
+        sys.stderr.write("\n")
+
+
+def file_digest(path: Path, algorithm: str) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, algorithm).hexdigest()

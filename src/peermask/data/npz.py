@@ -1,0 +1,61 @@
+"""Your own data from an .npz file with x_train, y_train, x_test and y_test.
+
+Every array's header is checked against what the file really holds before numpy allocates it, and arrays of
+Python objects are refused: nothing in the file is ever run.
+"""
+
+from __future__ import annotations
+
+import math
+import zipfile
+import zlib
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+from numpy.lib import format as npy
+from pydantic import Field
+
+from peermask.data.arrays import from_arrays
+from peermask.data.dataset import Dataset, datasets
+from peermask.errors import DataError
+
+ARRAYS = ("x_train", "y_train", "x_test", "y_test")
+DENSEST = 1032  # bytes that one byte of a deflate stream can stand for, at most
+
+
+@datasets.register("npz")
+def npz(
+    *,
+    path: Annotated[str, Field(min_length=1, description=".npz file with x_train, y_train, x_test, y_test")],
+) -> Dataset:
+    """Your own images and labels from an .npz file."""
+    file = Path(path)
+    try:
+        with zipfile.ZipFile(file) as archive:
+            for key in ARRAYS:
+                check_header(archive, file, key)
+        with np.load(file, allow_pickle=False) as held:
+            x_train, y_train, x_test, y_test = (held[key] for key in ARRAYS)
+    except FileNotFoundError as error:
+        raise DataError(f"data.path {file} does not exist") from error
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error, RuntimeError) as error:
+        reason = str(error).partition("\n")[0]
+        raise DataError(f"{file} is not an .npz file that can be read: {reason}") from error
+    return from_arrays(x_train, y_train, x_test, y_test, name=file.stem)
+
+
+def check_header(archive: zipfile.ZipFile, file: Path, key: str) -> None:
+    if f"{key}.npy" not in archive.namelist():
+        raise DataError(f"{file} has no array {key}; it needs {', '.join(ARRAYS)}")
+    info = archive.getinfo(f"{key}.npy")
+    with archive.open(info) as member:
+        version = npy.read_magic(member)
+        read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
+        shape, _, dtype = read(member)
+        header = member.tell()
+    if dtype.hasobject:
+        raise DataError(f"{file} array {key} holds Python objects, which are never loaded; save plain numbers")
+    needed = header + math.prod(shape) * dtype.itemsize
+    if needed != info.file_size or info.file_size > info.compress_size * DENSEST:
+        raise DataError(f"{file} array {key} claims {needed} bytes, which are not in the file: it is damaged")

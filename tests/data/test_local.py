@@ -1,0 +1,97 @@
+"""What an agent holds: train and validation of its own part, and all test samples of its labels."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from peermask.data import Dataset, LocalSamples, Split, batch_indices, partitions, share_out
+from peermask.errors import DataError
+
+
+def toy(train: int, test: int, classes: int = 4) -> Dataset:
+    train_split, test_split = (Split(torch.zeros(n, 1, 1, 1), torch.arange(n) % classes) for n in (train, test))
+    return Dataset("toy", train_split, test_split, tuple("abcdefgh"[:classes]), 1.0)
+
+
+def shared(
+    data: Dataset, agents: int, partition: str = "labels", seed: int = 0, **more: Any
+) -> tuple[LocalSamples, ...]:
+    options = partitions[partition].options(**({"labels_per_agent": 2} if partition == "labels" else {}))
+    return share_out(data, partition, options, agents, seed, **more)
+
+
+@given(
+    seed=st.integers(0, 1000),
+    agents=st.integers(1, 8),
+    fraction=st.floats(0.05, 1),
+    validation=st.floats(0, 0.6),
+    partition=st.sampled_from(["labels", "iid"]),
+)
+def test_train_and_validation_are_disjoint_and_test_has_the_same_labels(
+    seed: int, agents: int, fraction: float, validation: float, partition: str
+) -> None:
+    data = toy(160, 40)
+    for own in shared(data, agents, partition, seed, fraction=fraction, validation=validation):
+        assert len(own.train)
+        assert not np.intersect1d(own.train, own.validation).size
+        assert tuple(np.unique(data.train.labels.numpy()[own.train])) == own.labels
+        assert (len(own.validation) > 0) == (validation > 0 and len(own.train) + len(own.validation) >= 2)
+        assert set(own.test) == {k for k in range(40) if k % 4 in own.labels}
+
+
+def test_a_fifth_of_every_count_is_kept() -> None:
+    (own,) = shared(toy(40 + 3, 4), 1, "iid", fraction=0.2, validation=0)  # counts 11, 11, 11, 10 -> 2 each
+    assert len(own.train) == 8
+    (own,) = shared(toy(8, 4), 1, "iid", fraction=0.2, validation=0)  # counts 2 -> 1, not 0
+    assert len(own.train) == 4
+
+
+def test_a_tenth_is_held_out_in_proportion() -> None:
+    data = toy(400, 4)
+    (own,) = shared(data, 1, "iid")
+    assert np.bincount(data.train.labels.numpy()[own.validation]).tolist() == [10, 10, 10, 10]
+    assert len(own.train) == 360
+
+
+def test_an_agents_samples_do_not_depend_on_the_validation_of_others() -> None:
+    first, second = shared(toy(100, 8), 3), shared(toy(100, 8), 3)
+    assert all(np.array_equal(a.train, b.train) for a, b in zip(first, second, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [({"fraction": 0}, "data.fraction is 0"), ({"fraction": 1.5}, "data.fraction is 1.5"),
+     ({"validation": 1.0}, "data.validation is 1.0"), ({"validation": -0.1}, "data.validation is -0.1")],
+)  # fmt: skip
+def test_shares_out_of_range_are_refused(more: dict[str, float], message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        shared(toy(100, 8), 3, **more)
+
+
+def test_an_agent_without_test_samples_is_named() -> None:
+    with pytest.raises(DataError, match=r"agent \d+ holds labels .*, of which the test split has no sample"):
+        shared(toy(100, 1), 8)
+    with pytest.raises(DataError, match="agents is 0"):
+        shared(toy(100, 8), 0)
+
+
+@given(size=st.integers(1, 30), agent=st.integers(0, 5), round=st.integers(0, 50))
+def test_a_batch_has_no_sample_twice(size: int, agent: int, round: int) -> None:
+    samples = np.arange(100, 120, dtype=np.int64)
+    batch = batch_indices(samples, size, seed=1, agent=agent, round=round)
+    assert len(batch) == len(set(batch)) == min(size, 20)
+    assert set(batch) <= set(samples)
+    assert np.array_equal(batch, batch_indices(samples, size, seed=1, agent=agent, round=round))
+
+
+def test_every_agent_round_and_step_has_its_own_batch() -> None:
+    samples = np.arange(100, dtype=np.int64)
+    keys = [(0, 0, 0), (1, 0, 0), (0, 1, 0), (0, 0, 1)]
+    batches = {tuple(batch_indices(samples, 10, 0, *key)) for key in keys}
+    assert len(batches) == 4
