@@ -51,7 +51,7 @@ def test_two_agents_have_one_link_either_way(graph_file: Path, text: str) -> Non
         ("0 1 0\n1 1 1\n0 1 0", 3, r"graph.txt line 2: agent 1 is linked to itself"),
         ("0 1 1\n1 0 1\n0 1 0", 3, r"graph.txt line 3: entry 0 is 0, but agent 0 has 1 for agent 2"),
         ("# nothing\n", 3, r"has no links"),
-        ("0 1\n2 3\n", 5, r"file graph has 3 parts; agents 4 reach nobody: add links"),
+        ("0 1\n2 3\n", 5, r"file graph has 3 parts; agent 4 can reach nobody: add links"),
     ],
 )
 def test_mistakes_name_file_line_and_value(graph_file: Path, text: str, agents: int, message: str) -> None:

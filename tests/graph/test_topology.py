@@ -105,7 +105,9 @@ def test_impossible_choices_say_what_to_change(name: str, agents: int, options: 
 
 
 def test_a_graph_that_stays_in_parts_names_who_is_cut_off() -> None:
-    with pytest.raises(GraphError, match=r"parts after 100 draws; agents .* reach nobody: raise graph.p \(now 0.001\)"):
+    with pytest.raises(
+        GraphError, match=r"parts after 100 draws; agents .* can reach nobody: raise graph.p \(now 0.001\)"
+    ):
         build("erdos-renyi", 12, p=0.001)
     with pytest.raises(GraphError, match=r"3 parts after 100 draws; agents 1, .* cannot reach the rest: raise graph.d"):
         build("random-regular", 6, degree=1)

@@ -143,7 +143,7 @@ def count_by_rows(chosen: Tensor, votes: Tensor, dtype: torch.dtype) -> Tensor:
 def weighted_sum(weights: Tensor, values: Tensor) -> Tensor:
     """`weights @ values`, [A, K] @ [K, P] -> [A, P]."""
     if values.device.type != "cpu":
-        return matmul_in_blocks(weights.to(values.dtype), values, values.dtype)
+        return weights.to(values.dtype) @ values
     out = torch.zeros(len(weights), values.shape[1], dtype=values.dtype)  # [A, P]
     for total, row in zip(out, weights, strict=True):
         for j in row.nonzero().flatten().tolist():

@@ -54,22 +54,21 @@ def graph_hash(graph: Graph) -> str:
 
 
 def cut_off(graph: Graph, when: str = "") -> str:
-    """`3 parts; agents 4, 7 reach nobody`: agents without a link, or else all outside the largest part."""
+    """`3 parts; agents 4, 7 can reach nobody`: agents without a link, or else all outside the largest part."""
     parts = sorted(nx.connected_components(graph), key=lambda part: (-len(part), min(part)))
     alone = sorted(i for part in parts if len(part) == 1 for i in part)
     outside = sorted(i for part in parts[1:] for i in part)
-    if alone:
-        return f"{len(parts)} parts{when}; {named(alone)} reach nobody"
-    return f"{len(parts)} parts{when}; {named(outside)} cannot reach the rest"
+    lost = f"{named(alone)} can reach nobody" if alone else f"{named(outside)} cannot reach the rest"
+    return f"{len(parts)} parts{when}; {lost}"
 
 
 def named(agents: list[int]) -> str:
     more = f" and {len(agents) - NAMED} more" if len(agents) > NAMED else ""
-    return f"agents {', '.join(map(str, agents[:NAMED]))}{more}"
+    return f"agent{'s' if len(agents) > 1 else ''} {', '.join(map(str, agents[:NAMED]))}{more}"
 
 
 def remedy(options: Options) -> str:
     """The first option of a random topology sets how many links it has."""
     for key, value in options:
-        return f"raise graph.{key} (now {value:g})"
+        return f"raise graph.{key} (now {value})"
     return "choose another topology or seed"
