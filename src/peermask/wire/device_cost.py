@@ -1,7 +1,7 @@
 """The cost of every agent's mask at once, with torch alone: nothing leaves the device inside a round.
 
-Same rules as `sets.plan_layer`, same numbers to the byte. Layers are handled together where they can be, as on a
-GPU much of the time goes into starting kernels. Shapes: A agents, P weights, L layers, B blocks of all layers.
+Same rules as `sets.plan_layer`, same numbers to the byte. Layers are handled together where they can be: on a GPU
+much of the time goes into starting kernels. Shapes: A agents, P weights, L layers, B blocks of all layers.
 """
 
 from __future__ import annotations

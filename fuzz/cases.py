@@ -1,0 +1,90 @@
+"""Schemas, payloads and valid frames for the fuzzer to start from, and frames whose checksum always fits.
+
+A mutated frame nearly always dies at the checksum. `dressed` puts a right header and checksum around any body, so that
+the layer tables, gap, block and value decoders behind it are reached too.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from dataclasses import dataclass
+
+import numpy as np
+
+from peermask.streams import stream
+from peermask.wire import Expected, FrameHeader, Schema, encode_frame
+from peermask.wire.frame import CHECKSUM, HEADER, MAGIC, NO_BASE, VERSION
+from peermask.wire.schema import Payload
+
+RUN_ID = b"peermask"
+SENDER, ROUND, BASE_ROUND = 3, 12, 11
+
+
+@dataclass(frozen=True)
+class Case:
+    """One schema with a base that the receiver holds."""
+
+    expected: Expected
+    base: Payload
+    payloads: tuple[Payload, ...]
+
+    def frames(self) -> list[bytes]:
+        """Every payload as a keyframe and against the base."""
+        schema = self.expected.schema
+        alone, after = FrameHeader(RUN_ID, SENDER, ROUND), FrameHeader(RUN_ID, SENDER, ROUND, BASE_ROUND)
+        return [
+            frame
+            for payload in self.payloads
+            for frame in (
+                encode_frame(alone, payload, schema),
+                encode_frame(after, payload, schema, self.base),
+            )
+        ]
+
+
+def dressed(case: Case, body: bytes, with_base: bool) -> bytes:
+    """`body` between a right header and a right checksum."""
+    schema = case.expected.schema
+    head = HEADER.pack(
+        MAGIC,
+        VERSION,
+        len(schema.leaves),
+        RUN_ID,
+        SENDER,
+        ROUND,
+        BASE_ROUND if with_base else NO_BASE,
+        schema.fingerprint,
+        len(body),
+    )
+    return head + body + CHECKSUM.pack(zlib.crc32(head + body))
+
+
+def resealed(frame: bytes) -> bytes:
+    """`frame` with its length field and checksum made right, whatever else was done to it."""
+    if len(frame) < HEADER.size + CHECKSUM.size:
+        return frame
+    content = bytearray(frame[: -CHECKSUM.size])
+    struct.pack_into("<I", content, HEADER.size - 4, len(content) - HEADER.size)
+    return bytes(content) + CHECKSUM.pack(zlib.crc32(content))
+
+
+def make_cases() -> list[Case]:
+    """A mask alone, values alone, and values on a mask beside a bias; each at several densities."""
+    layers = (70, 640, 1)
+    total = sum(layers)
+    masks = [uniform(f"mask {p}", total) < p for p in (0.0, 0.01, 0.1, 0.4, 0.9, 1.0)]
+    values = [np.where(mask, uniform("values", total).astype(np.float32) + 1, np.float32(0)) for mask in masks]
+    bias = uniform("bias", 5).astype(np.float32)
+    alone = [{"mask": mask} for mask in masks]
+    floats = [{"weights": value} for value in values]
+    both = [{"mask": m, "weights": v, "bias": bias} for m, v in zip(masks, values, strict=True)]
+    return [case(payloads, layers) for payloads in (alone, floats, both)]
+
+
+def case(payloads: list[Payload], layers: tuple[int, ...]) -> Case:
+    return Case(Expected(RUN_ID, Schema.of(payloads[0], layers)), payloads[3], tuple(payloads))
+
+
+def uniform(purpose: str, count: int) -> np.typing.NDArray[np.float64]:
+    return stream(0, purpose).uniform(count)  # [count]

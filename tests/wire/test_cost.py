@@ -1,0 +1,70 @@
+"""The cost of a frame is its length, and stays near the entropy bound."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from wire_cases import ALEXNET, RUN_ID, layer_tables, layered_masks, random_bits
+
+from peermask.wire import FrameHeader, Schema, bitmap_size, encode_frame, entropy_bound, frame_size
+
+
+@given(st.data(), layer_tables)
+def test_cost_equals_length(data, layers):
+    mask, base = (data.draw(layered_masks(layers))[1] for _ in range(2))
+    payload = {"mask": mask, "weights": np.where(mask, np.float32(2), np.float32(0))}
+    older = {"mask": base, "weights": np.where(base, np.float32(1), np.float32(0))}
+    schema = Schema.of(payload, layers)
+    assert frame_size(payload, schema).total == len(encode_frame(FrameHeader(RUN_ID, 1, 2), payload, schema))
+    frame = encode_frame(FrameHeader(RUN_ID, 1, 2, 1), payload, schema, older)
+    cost = frame_size(payload, schema, older)
+    assert cost.total == cost.framing + cost.body == len(frame)
+
+
+@pytest.mark.parametrize(
+    ("payload", "kind"),
+    [
+        ({}, "empty"),
+        ({"mask": np.ones(99, bool)}, "keyframe"),
+        ({"weights": np.zeros(99, np.float32)}, "sparse"),
+        ({"weights": np.eye(1, 99, dtype=np.float32)[0], "mask": np.ones(99, bool)}, "sparse"),
+        ({"weights": np.arange(1, 100, dtype=np.float32)}, "dense"),
+    ],
+)
+def test_the_kind_is_that_of_the_costliest_leaf(payload, kind):
+    assert frame_size(payload, Schema.of(payload, [90, 9])).kind == kind
+
+
+def test_nothing_shared_costs_nothing():
+    assert frame_size({}, Schema(())).total == bitmap_size(Schema(())) == 0
+
+
+def paper_mask(retention):
+    kept = (retention, retention, retention, 0.9, 0.9)
+    return np.concatenate([random_bits(f"{size} {k}", size, k) for size, k in zip(ALEXNET, kept, strict=True)])
+
+
+@pytest.mark.parametrize("retention", [0.1, 0.3, 0.5])
+def test_a_keyframe_is_within_five_percent_of_its_bound_and_framing_within_64_bytes(retention):
+    mask = paper_mask(retention)
+    cost = frame_size({"mask": mask}, Schema.of({"mask": mask}, ALEXNET))
+    assert cost.kind == "keyframe"
+    assert cost.framing <= 64
+    assert cost.body < 1.05 * entropy_bound(mask, ALEXNET)
+
+
+@pytest.mark.parametrize("flipped", [200 / sum(ALEXNET), 0.001, 0.003, 0.01, 0.02])
+def test_a_delta_is_within_four_percent_of_its_bound_and_framing_within_64_bytes(flipped):
+    base = paper_mask(0.3)
+    flips = random_bits("flips", base.size, flipped)
+    cost = frame_size({"mask": base ^ flips}, Schema.of({"mask": base}, ALEXNET), {"mask": base})
+    assert cost.kind == "delta"
+    assert cost.framing <= 64
+    assert cost.body < 1.04 * entropy_bound(flips, ALEXNET)
+
+
+def test_a_bitmap_is_header_bits_and_checksum():
+    payload = {"mask": np.zeros(9, bool), "bias": np.zeros(2, np.float32)}
+    assert bitmap_size(Schema.of(payload, [9])) == 36 + 2 + 8
