@@ -24,7 +24,7 @@ class Stream:
 
     def uniform(self, count: int) -> NDArray[np.float64]:
         """Evenly spread over [0, 1), 53 bits each."""
-        return (self.raw(count) >> np.uint64(11)) * 2.0**-53  # [count]
+        return (self.raw(count) >> np.uint64(11)).astype(np.float64) * 2.0**-53  # [count]
 
     def signs(self, count: int) -> NDArray[np.float32]:
         """+1 or -1, by the top bit."""
@@ -34,7 +34,9 @@ class Stream:
     def normal(self, count: int) -> NDArray[np.float64]:
         """Standard normal by Box and Muller: sqrt(-2 ln u) cos(2 pi v) with u in (0, 1]."""
         pairs = self.uniform(2 * count).reshape(2, count)
-        return np.sqrt(-2.0 * np.log1p(-pairs[0])) * np.cos(2.0 * np.pi * pairs[1])  # [count]
+        radius = np.sqrt(-2.0 * np.log1p(-pairs[0]))
+        points: NDArray[np.float64] = radius * np.cos(2.0 * np.pi * pairs[1])
+        return points  # [count]
 
     def permutation(self, count: int) -> NDArray[np.int64]:
         """A shuffle of 0..count-1: the order of random keys."""

@@ -65,14 +65,14 @@ def test_damaged_files_are_named(tiny: Path) -> None:
     with pytest.raises(DataError, match=r"data_batch_3.bin differs from CIFAR-10's own file"):
         datasets["cifar10"].make(folder=str(tiny))
     path.unlink()
-    with pytest.raises(DataError, match=r"cannot read .*data_batch_3.bin: No such file.*data.folder needs"):
+    with pytest.raises(DataError, match=r"cannot read .*data_batch_3.bin: No such file.*dataset.folder needs"):
         datasets["cifar10"].make(folder=str(tiny))
 
 
 @pytest.mark.usefixtures("tiny")
 def test_a_damaged_or_unreachable_archive_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cifar10, "ARCHIVE_MD5", "0" * 32)
-    with pytest.raises(DataError, match=r"cifar10 is not in .* came damaged; unpack .* set data.folder"):
+    with pytest.raises(DataError, match=r"cifar10 is not in .* came damaged; unpack .* set dataset.folder"):
         datasets["cifar10"].make()
     monkeypatch.setattr(cifar10, "URL", "file:///nowhere/archive.tar.gz")
     with pytest.raises(DataError, match="cannot download file:///nowhere"):

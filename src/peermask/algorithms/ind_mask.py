@@ -31,15 +31,9 @@ class IndMask:
         lr: Annotated[float, Field(gt=0)] = Field(1.0, description="η, step size of the scores")
         schedule: Schedule = Field("constant", description="how η changes over the run")
         weight_decay: Annotated[float, Field(ge=0)] = Field(0.0, description="ω, on the scores")
-        group_lasso: Annotated[float, Field(ge=0)] = Field(
-            0.0, description="λ of the group lasso on the scores"
-        )
-        score_init: ScoreInit = Field(
-            "shared", description="one draw of the first scores for all agents, or one each"
-        )
-        keep_sign: bool = Field(
-            False, description="stop a score at zero instead of letting a step carry it across"
-        )
+        group_lasso: Annotated[float, Field(ge=0)] = Field(0.0, description="λ of the group lasso on the scores")
+        score_init: ScoreInit = Field("shared", description="one draw of the first scores for all agents, or one each")
+        keep_sign: bool = Field(False, description="stop a score at zero instead of letting a step carry it across")
 
     def __init__(self, options: Options, setting: Setting) -> None:
         self.options, self.setting, self.masker = options, setting, setting.masker

@@ -56,15 +56,9 @@ class McePl:
             None, description="η_ft, of the fine-tuning step; as lr if not set"
         )
         schedule: Schedule = Field("constant", description="how η and η_ft change over the run")
-        weight_decay: Annotated[float, Field(ge=0)] = Field(
-            0.0, description="ω, on the scores, in learn alone"
-        )
-        group_lasso: Annotated[float, Field(ge=0)] = Field(
-            0.0, description="λ of the group lasso on the scores"
-        )
-        score_init: ScoreInit = Field(
-            "shared", description="one draw of the first scores for all agents, or one each"
-        )
+        weight_decay: Annotated[float, Field(ge=0)] = Field(0.0, description="ω, on the scores, in learn alone")
+        group_lasso: Annotated[float, Field(ge=0)] = Field(0.0, description="λ of the group lasso on the scores")
+        score_init: ScoreInit = Field("shared", description="one draw of the first scores for all agents, or one each")
         first_votes: FirstVotes = Field(
             "common",
             description="n before anything is heard: one draw for all, a draw with each agent's r_i, or 0",
@@ -73,12 +67,8 @@ class McePl:
             0.3,
             description="share of ones in the common first draw, in convolutions; linear layers use mask.fc_keep",
         )
-        aggregation_gain: Annotated[float, Field(ge=0)] = Field(
-            1.0, description="factor on the neighbours' term of y"
-        )
-        keep_sign: bool = Field(
-            False, description="stop a score at zero instead of letting a step carry it across"
-        )
+        aggregation_gain: Annotated[float, Field(ge=0)] = Field(1.0, description="factor on the neighbours' term of y")
+        keep_sign: bool = Field(False, description="stop a score at zero instead of letting a step carry it across")
 
     def __init__(self, options: Options, setting: Setting) -> None:
         self.options, self.setting, self.masker = options, setting, setting.masker
@@ -121,9 +111,7 @@ class McePl:
         if self.options.keep_sign:
             scores = keep_sign(scores, state.scores)
         mask = self._mask(scores, votes, voters, state.keep)
-        return replace(
-            state, scores=scores, mask=mask, votes=votes, voters=voters, gradient=None, proposal=None
-        )
+        return replace(state, scores=scores, mask=mask, votes=votes, voters=voters, gradient=None, proposal=None)
 
     def local_model(self, state: State) -> Tensor:
         return self.masker.model(state.mask, state.keep)

@@ -26,15 +26,9 @@ def run(
     config: Config = None,
     set_: Set = None,
     device: Annotated[str, typer.Option(help="cpu, cuda, cuda:N or auto.")] = "auto",
-    out: Annotated[
-        Path | None, typer.Option(help="The run folder; a new one under runs/ by default.")
-    ] = None,
-    resume: Annotated[
-        Path | None, typer.Option(metavar="RUN", help="Go on with the run in this folder.")
-    ] = None,
-    chunk: Annotated[
-        int | None, typer.Option(min=1, help="Agents computed at once; what fits by default.")
-    ] = None,
+    out: Annotated[Path | None, typer.Option(help="The run folder; a new one under runs/ by default.")] = None,
+    resume: Annotated[Path | None, typer.Option(metavar="RUN", help="Go on with the run in this folder.")] = None,
+    chunk: Annotated[int | None, typer.Option(min=1, help="Agents computed at once; what fits by default.")] = None,
     workers: Annotated[
         int | None, typer.Option(min=1, help="Agents side by side on a CPU; all cores by default.")
     ] = None,
@@ -42,9 +36,7 @@ def run(
 ) -> int:
     """Run an experiment and print what every agent reached and sent."""
     if resume is not None and (config is not None or set_ or out is not None):
-        raise ConfigError(
-            "--resume goes on with the config in the run folder; it takes no CONFIG, --set or --out"
-        )
+        raise ConfigError("--resume goes on with the config in the run folder; it takes no CONFIG, --set or --out")
     console = Console(quiet=quiet)
     with Interrupt() as interrupt, display(console) as observer:
         execution = Execution(device, chunk, workers, observer, interrupt.requested)

@@ -72,7 +72,7 @@ def find_folder() -> Path:
             except DataError as error:
                 raise DataError(
                     f"fashion-mnist file {name}.gz is neither in {DEBIAN} nor in {cache}, and {error}; "
-                    f"install Debian's dataset-fashion-mnist or set data.folder to a folder that has it"
+                    f"install Debian's dataset-fashion-mnist or set dataset.folder to a folder that has it"
                 ) from error
     return cache
 
@@ -84,7 +84,7 @@ def locate(folder: Path, name: str) -> Path | None:
 def read_from(folder: Path, name: str) -> NDArray[np.uint8]:
     path = locate(folder, name)
     if path is None:
-        raise DataError(f"{folder} has neither {name} nor {name}.gz; data.folder needs all four IDX files")
+        raise DataError(f"{folder} has neither {name} nor {name}.gz; dataset.folder needs all four IDX files")
     return read_genuine(path, name)
 
 

@@ -38,7 +38,7 @@ def npz(
         with np.load(file, allow_pickle=False) as held:
             x_train, y_train, x_test, y_test = (held[key] for key in ARRAYS)
     except FileNotFoundError as error:
-        raise DataError(f"data.path {file} does not exist") from error
+        raise DataError(f"dataset.path {file} does not exist") from error
     except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error, RuntimeError) as error:
         reason = str(error).partition("\n")[0]
         raise DataError(f"{file} is not an .npz file that can be read: {reason}") from error

@@ -18,9 +18,7 @@ def pick_device(name: str) -> torch.device:
     if kind not in ("cpu", "cuda") or (index and not index.isdigit()):
         raise RunError(f"device {name!r} is not one of cpu, cuda, cuda:N, auto")
     if kind == "cuda" and not torch.cuda.is_available():
-        raise RunError(
-            f"device {name!r} was asked for, and PyTorch sees no CUDA device here; use --device cpu"
-        )
+        raise RunError(f"device {name!r} was asked for, and PyTorch sees no CUDA device here; use --device cpu")
     if index and int(index) >= torch.cuda.device_count():
         raise RunError(f"device {name!r} does not exist; there are {torch.cuda.device_count()} CUDA devices")
     return torch.device(name)

@@ -41,9 +41,7 @@ class Feed:
         ]
         sizes = [len(indices) for indices in picked]
         width = max(sizes)
-        padded = np.stack(
-            [np.pad(indices, (0, width - len(indices)), mode="edge") for indices in picked]
-        )  # [A, B]
+        padded = np.stack([np.pad(indices, (0, width - len(indices)), mode="edge") for indices in picked])  # [A, B]
         device = self.dataset.train.images.device
         index = torch.from_numpy(padded).to(device, non_blocking=True)
         images = self.dataset.normalise(self.dataset.train.images[index])  # [A, B, C, H, W]
@@ -64,15 +62,11 @@ class Feed:
         )
 
     def test(self, params: Tensor) -> Score:
-        return evaluate(
-            self.network, params, self.dataset, self.dataset.test, [own.test for own in self.samples]
-        )
+        return evaluate(self.network, params, self.dataset, self.dataset.test, [own.test for own in self.samples])
 
     def _augmented(self, images: Tensor, clock: Clock, step: int) -> Tensor:
-        draws = [
-            self.augmentation.draw(images.shape[1], self.seed, agent, clock.round, step) for agent in self.ids
-        ]
+        draws = [self.augmentation.draw(images.shape[1], self.seed, agent, clock.round, step) for agent in self.ids]
         flips = torch.cat([flip for flip, _ in draws]).to(images.device)  # [A * B]
         offsets = torch.cat([offset for _, offset in draws]).to(images.device)  # [A * B, 2]
         flat = self.augmentation.apply(images.flatten(0, 1), flips, offsets)  # [A * B, C, H, W]
-        return flat.unflatten(0, images.shape[:2])
+        return flat.view_as(images)

@@ -6,9 +6,7 @@ import torch
 
 from peermask.models.layout import Layout
 
-STATE_COPIES = (
-    8  # float32 vectors of P an agent needs at the peak of a round: scores, gradients, model, sort keys
-)
+STATE_COPIES = 8  # float32 vectors of P an agent needs at the peak of a round: scores, gradients, model, sort keys
 
 
 def chunk_that_fits(agents: int, layout: Layout, activations: int, free: int) -> int:
@@ -19,9 +17,7 @@ def chunk_that_fits(agents: int, layout: Layout, activations: int, free: int) ->
     return -(-agents // chunks)
 
 
-def activation_bytes(
-    module: torch.nn.Module, shape: tuple[int, ...], batch: int, device: torch.device
-) -> int:
+def activation_bytes(module: torch.nn.Module, shape: tuple[int, ...], batch: int, device: torch.device) -> int:
     """What one agent's batch keeps for its backward pass: every module's output, twice over for its gradient."""
     total = 0
 

@@ -81,15 +81,18 @@ class Simulator:
 
         return torch.cat(self._spread(used, self.feeds, self.states)).cpu()
 
+    def masks(self) -> Tensor:
+        """[N, P_w] bool on the CPU: which masked weights each personal model uses."""
+        weights = self.feeds[0].network.layout.weights
+        return torch.cat([(self.algorithm.local_model(state)[:, :weights] != 0).cpu() for state in self.states])
+
     def local_models(self) -> Tensor:
         """[N, P] on the CPU: every agent's personal parameters."""
         return torch.cat([self.algorithm.local_model(state).cpu() for state in self.states])
 
     def tensors(self) -> dict[str, Tensor]:
         """The whole state by name, one row an agent, on the CPU."""
-        names = [
-            field.name for field in fields(self.states[0]) if getattr(self.states[0], field.name) is not None
-        ]
+        names = [field.name for field in fields(self.states[0]) if getattr(self.states[0], field.name) is not None]
         return {name: torch.cat([getattr(state, name).cpu() for state in self.states]) for name in names}
 
     def restore(self, tensors: dict[str, Tensor]) -> None:
@@ -100,9 +103,7 @@ class Simulator:
                 self.feeds[index].dataset.train.images.device,
                 slice(start, start + len(self.feeds[index].ids)),
             )
-            self.states[index] = replace(
-                state, **{name: tensor[rows].to(device) for name, tensor in tensors.items()}
-            )
+            self.states[index] = replace(state, **{name: tensor[rows].to(device) for name, tensor in tensors.items()})
             start = rows.stop
 
     def _score(self, measure: Callable[[Feed, Tensor], Score]) -> Score:

@@ -1,74 +1,102 @@
-"""What every message costs on a link, counted the honest way and the ways papers count.
+"""What every message costs on a link: what the codec really sends, and the ways papers count.
 
-All agents send the same message over each of their links, so a cost is per directed link, and an agent's total is
-its cost times its links.
+An agent sends the same message over each of its links, so a cost is per directed link. Every receiver holds the
+sender's message of the round before, so what the codec sends is a delta against that.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
+from math import log
+from typing import Any
 
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from peermask.algorithms.contract import Payload
-
-HEADER = 64  # bytes of framing around a plain bitmap: who, which round, which run, layer table, checksum
+from peermask.errors import DivergedError, WireError
+from peermask.wire import Schema, bitmap_size, frame_size
+from peermask.wire.device_cost import payload_frame_size_torch
 
 
 @dataclass(frozen=True)
 class Cost:
     """One message of each of N agents, per directed link."""
 
-    paper_bits: Tensor  # [N] int64: 1 per mask bit, 32 per real value
-    ones_bits: Tensor  # [N] int64: 1 per mask *one*, as the authors' code counts; cannot be decoded
-    bitmap_bytes: Tensor  # [N] int64: a bitmap or float32 values, with a header
-    entropy_bytes: Tensor  # [N] float64: no code for a mask of this density can do better
+    paper_bits: Tensor  # [N]: 1 per mask bit, 32 per real value
+    ones_bits: Tensor  # [N]: 1 per mask *one*, 32 per non-zero value, as the authors' code counts; not decodable
+    bitmap_bytes: Tensor  # [N]: a bitmap, or float32 values, with framing
+    entropy_bytes: Tensor  # [N]: no code for masks of this density can do better without knowing the one before
+    coded_bytes: Tensor  # [N]: what the codec sends
 
-    def to(self, device: torch.device) -> Cost:
-        return Cost(*(getattr(self, field.name).to(device) for field in fields(self)))
+    def columns(self) -> list[list[float]]:
+        """On the CPU, in the order of the fields."""
+        columns = (self.paper_bits, self.ones_bits, self.bitmap_bytes, self.entropy_bytes, self.coded_bytes)
+        return [column.tolist() for column in columns]
 
 
-def message_cost(payload: Payload, sizes: Sequence[int]) -> Cost | None:
-    """The cost of one round's messages; None for an algorithm that sends nothing."""
-    if not payload:
-        return None
+COST_COLUMNS = ("paper_bits", "ones_bits", "bitmap_bytes", "entropy_bytes", "coded_bytes")
+
+
+def message_cost(payload: Payload, before: Payload | None, sizes: Sequence[int]) -> Cost:
+    """The cost of one round's messages [N, ...]; `before` are those of the round before, where there was one."""
     leaves = list(payload.values())
     agents, device = len(leaves[0]), leaves[0].device
     ones = torch.zeros(agents, dtype=torch.int64, device=device)
     entropy = torch.zeros(agents, dtype=torch.float64, device=device)
-    paper = bitmap = 0
+    paper = 0
     for leaf in leaves:
         width = leaf[0].numel()
         if leaf.dtype == torch.bool:
-            by_layer = _ones_by_layer(leaf, sizes)  # [N, L]
+            by_layer = torch.stack([part.sum(1) for part in leaf.split(list(sizes), dim=1)], dim=1)  # [N, L]
             ones += by_layer.sum(1)
-            entropy += _entropy_bits(by_layer, sizes) / 8
+            entropy += entropy_bits(by_layer, sizes) / 8
             paper += width
-            bitmap += (width + 7) // 8
         else:
-            ones += 32 * leaf.ne(0).flatten(1).sum(1)
-            entropy += 4 * width
+            kept = leaf.ne(0).flatten(1).sum(1)
+            ones += 32 * kept
+            entropy += 4 * kept + entropy_bits(kept[:, None], [width]) / 8
             paper += 32 * width
-            bitmap += 4 * width
+    bitmap = bitmap_size(schema_of(payload, sizes))
     return Cost(
         torch.full((agents,), paper, device=device),
         ones,
-        torch.full((agents,), HEADER + bitmap, device=device),
+        torch.full((agents,), bitmap, device=device),
         entropy,
+        coded_size(payload, before, sizes),
     )
 
 
-def _ones_by_layer(mask: Tensor, sizes: Sequence[int]) -> Tensor:
-    return torch.stack([part.sum(1) for part in mask.split(list(sizes), dim=1)], dim=1)  # [N, P_w] -> [N, L]
+def coded_size(payload: Payload, before: Payload | None, sizes: Sequence[int]) -> Tensor:
+    """Bytes of every agent's frame: the codec's own plan, or on a GPU the same sum without leaving the device."""
+    device = next(iter(payload.values())).device
+    if device.type == "cpu":
+        return torch.tensor([_row_size(payload, before, sizes, i) for i in range(len(next(iter(payload.values()))))])
+    return payload_frame_size_torch(payload, before, sizes)  # [N]
 
 
-def _entropy_bits(ones: Tensor, sizes: Sequence[int]) -> Tensor:
+def _row_size(payload: Payload, before: Payload | None, sizes: Sequence[int], agent: int) -> int:
+    base = None if before is None else _row(before, agent)
+    try:
+        return frame_size(_row(payload, agent), schema_of(payload, sizes), base).total
+    except WireError as error:
+        raise DivergedError(f"agent {agent} would send {error}; try a smaller algorithm.lr") from error
+
+
+def schema_of(payload: Payload, sizes: Sequence[int]) -> Schema:
+    """Which leaves a message has, and how they are cut into layers."""
+    return Schema.of({name: leaf[0].flatten().cpu().numpy() for name, leaf in payload.items()}, sizes)
+
+
+def entropy_bits(ones: Tensor, sizes: Sequence[int]) -> Tensor:
     """Σ_l n_l H2(k_l / n_l)."""
     total = torch.tensor(sizes, dtype=torch.float64, device=ones.device)  # [L]
     p = ones.double() / total
-    each = -(torch.xlogy(p, p) + torch.xlogy(1 - p, 1 - p)) / torch.log(
-        torch.tensor(2.0, dtype=torch.float64)
-    )
+    each = -(torch.xlogy(p, p) + torch.xlogy(1 - p, 1 - p)) / log(2.0)
     return (each * total).sum(1)  # [N]
+
+
+def _row(payload: Payload, agent: int) -> dict[str, NDArray[Any]]:
+    return {name: leaf[agent].flatten().numpy() for name, leaf in payload.items()}

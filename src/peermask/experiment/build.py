@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from peermask.algorithms.contract import Agents, Algorithm, Setting, make_algorithm
+from peermask.algorithms.contract import Agents, Algorithm, Setting, algorithms, make_algorithm
 from peermask.data import datasets
 from peermask.data.augment import Augmentation
 from peermask.data.dataset import Dataset, Split
@@ -48,10 +48,14 @@ class Experiment:
         """Directed links out of each agent."""
         return [int(self.graph.degree[agent]) for agent in range(self.config.agents)]
 
+    @property
+    def messages_sent(self) -> list[int]:
+        """Messages of each agent in a round: one per link, or one to a server and one back."""
+        through_server = getattr(algorithms[self.config.algorithm.name].make, "hears_all", False)
+        return [2] * self.config.agents if through_server else self.links
 
-def build(
-    config: ExperimentConfig, dataset: Dataset | None = None, module: nn.Module | None = None
-) -> Experiment:
+
+def build(config: ExperimentConfig, dataset: Dataset | None = None, module: nn.Module | None = None) -> Experiment:
     """Build a config's parts; a dataset or module given here takes the place of the config's."""
     graph = build_graph(config.graph.name, config.graph.options, config.agents, config.seed)
     kept = retentions(config.retention, config.agents, config.seed)
@@ -66,9 +70,7 @@ def build(
         config.data.fraction,
         config.data.validation,
     )
-    network = build_network(
-        _module(config, dataset, module), dataset.shape, len(dataset.classes), config.mask.layers
-    )
+    network = build_network(_module(config, dataset, module), dataset.shape, len(dataset.classes), config.mask.layers)
     return Experiment(
         config=config,
         graph=graph,
@@ -77,9 +79,7 @@ def build(
         samples=samples,
         network=network,
         frozen=frozen_weights(network.layout, config.frozen.init, config.frozen.bias_init, config.seed),
-        agents=Agents(
-            tuple(range(config.agents)), kept_counts(network.layout, kept, config.mask), torch.tensor(kept)
-        ),
+        agents=Agents(tuple(range(config.agents)), kept_counts(network.layout, kept, config.mask), torch.tensor(kept)),
     )
 
 
@@ -87,9 +87,7 @@ def _module(config: ExperimentConfig, dataset: Dataset, module: nn.Module | None
     if module is not None:
         return module
     try:
-        return models[config.model.name].make(
-            dataset.shape, len(dataset.classes), **dict(config.model.options)
-        )
+        return models[config.model.name].make(dataset.shape, len(dataset.classes), **dict(config.model.options))
     except (RuntimeError, ValueError) as error:
         size = "x".join(map(str, dataset.shape))
         raise ModelError(
@@ -108,9 +106,7 @@ def assemble(experiment: Experiment, device: torch.device) -> tuple[Algorithm[An
     )
     network = replace(experiment.network, module=experiment.network.module.to(device))
     masker = Masker(network.layout, experiment.frozen.values.to(device), config.mask)
-    algorithm = make_algorithm(
-        config.algorithm.name, config.algorithm.options, Setting(network, masker, config.seed)
-    )
+    algorithm = make_algorithm(config.algorithm.name, config.algorithm.options, Setting(network, masker, config.seed))
     augmentation = Augmentation(config.data.flip, config.data.crop)
     ids = experiment.agents.ids
     feed = Feed(dataset, experiment.samples, ids, config.batch_size, config.seed, augmentation, network)

@@ -32,14 +32,19 @@ class Progress:
 @dataclass(frozen=True)
 class Checkpoint:
     progress: Progress
-    tensors: dict[str, Tensor]
+    states: dict[str, Tensor]  # the agents' states, one row an agent
+    sent: dict[str, Tensor]  # the last messages, which receivers hold and deltas refer to
+    losses: dict[str, Tensor]  # `recent`: of the rounds since the last evaluation
+
+    def tensors(self) -> dict[str, Tensor]:
+        groups = {"state": self.states, "sent": self.sent, "losses": self.losses}
+        return {f"{group}/{name}": t.contiguous() for group, part in groups.items() for name, t in part.items()}
 
 
 def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> Path:
     path = folder / f"round-{checkpoint.progress.round:06d}.safetensors"
-    tensors = {name: tensor.contiguous() for name, tensor in checkpoint.tensors.items()}
     meta = {"progress": json.dumps(asdict(checkpoint.progress))}
-    write_atomically(path, safetensors.torch.save(tensors, metadata=meta))
+    write_atomically(path, safetensors.torch.save(checkpoint.tensors(), metadata=meta))
     for old in list_checkpoints(folder)[:-KEPT]:
         old.unlink(missing_ok=True)
     return path
@@ -71,4 +76,8 @@ def load_checkpoint(path: Path, config_hash: str, frozen_checksum: str) -> Check
             f"checkpoint {path} was made with frozen weights {progress.frozen_checksum}, here they are "
             f"{frozen_checksum}; the same seed gives other weights on this version: start a new run"
         )
-    return Checkpoint(progress, tensors)
+    return Checkpoint(progress, *(_group(tensors, group) for group in ("state", "sent", "losses")))
+
+
+def _group(tensors: dict[str, Tensor], group: str) -> dict[str, Tensor]:
+    return {name.split("/", 1)[1]: tensor for name, tensor in tensors.items() if name.startswith(f"{group}/")}

@@ -38,9 +38,7 @@ def choose(registry: Registry[Any], key: str, value: object, default: str | None
         return value
     table = {"name": value} if isinstance(value, str) else value
     if not isinstance(table, Mapping) or not isinstance(name := table.get("name", default), str):
-        raise ConfigError(
-            f"{key} = {value!r}: must be a table with a name, such as {{name = {_example(registry)!r}}}"
-        )
+        raise ConfigError(f"{key} = {value!r}: must be a table with a name, such as {{name = {_example(registry)!r}}}")
     try:
         entry = registry[name]
     except ConfigError as error:

@@ -34,13 +34,9 @@ class DataOptions(Options):
     fraction: Annotated[float, Field(gt=0, le=1)] = Field(
         1.0, description="share of every agent's samples that is used"
     )
-    validation: Annotated[float, Field(ge=0, lt=1)] = Field(
-        0.1, description="share of training samples held out"
-    )
+    validation: Annotated[float, Field(ge=0, lt=1)] = Field(0.1, description="share of training samples held out")
     flip: bool = Field(False, description="augmentation: mirror half of the images")
-    crop: Annotated[int, Field(ge=0, le=16)] = Field(
-        0, description="augmentation: shift by up to this many pixels"
-    )
+    crop: Annotated[int, Field(ge=0, le=16)] = Field(0, description="augmentation: shift by up to this many pixels")
 
 
 class FrozenOptions(Options):
@@ -53,24 +49,19 @@ class FrozenOptions(Options):
 
 
 class EvaluationOptions(Options):
-    every: Annotated[int, Field(ge=1)] = Field(
-        10, description="rounds between evaluations; the last is always one"
-    )
+    every: Annotated[int, Field(ge=1)] = Field(10, description="rounds between evaluations; the last is always one")
 
 
 class StopOptions(Options):
     """The paper's "while not converged": stop when the mean validation accuracy no longer rises."""
 
-    patience: Annotated[int, Field(ge=0)] = Field(
-        0, description="evaluations without a rise before stopping; 0: never"
-    )
+    patience: Annotated[int, Field(ge=0)] = Field(0, description="evaluations without a rise before stopping; 0: never")
     tolerance: Annotated[float, Field(ge=0)] = Field(0.001, description="the least that counts as a rise")
 
 
 class CheckpointOptions(Options):
-    every: Annotated[int, Field(ge=1)] = Field(
-        50, description="rounds between checkpoints; the last is always one"
-    )
+    every: Annotated[int, Field(ge=1)] = Field(50, description="rounds between checkpoints; the last is always one")
+    masks: bool = Field(True, description="keep every agent's mask at checkpoints, for reports")
 
 
 def _retention(value: object) -> object:
@@ -112,9 +103,7 @@ class ExperimentConfig(BaseModel):
     frozen: FrozenOptions = FrozenOptions()
     mask: MaskOptions = MaskOptions()
     algorithm: AlgorithmChoice = Field({}, validate_default=True)
-    compare: tuple[ComparedChoice, ...] = Field(
-        (), description="further algorithms on the same data, graph and seeds"
-    )
+    compare: tuple[ComparedChoice, ...] = Field((), description="further algorithms on the same data, graph and seeds")
     evaluation: EvaluationOptions = EvaluationOptions()
     stop: StopOptions = StopOptions()
     checkpoint: CheckpointOptions = CheckpointOptions()

@@ -5,6 +5,7 @@
     metrics.csv       one row per agent and evaluation
     traffic.csv       one row per agent and round: what its message cost on a link
     checkpoints/      round-NNNNNN.safetensors, the last few
+    masks/            round-NNNNNN.npz, every agent's mask at checkpoints
     result.json       written once at the end: final hash and summary
 
 A comparison is a folder of such folders, one per algorithm.
@@ -52,6 +53,10 @@ class RunFolder:
     @property
     def checkpoints(self) -> Path:
         return self.path / "checkpoints"
+
+    @property
+    def masks(self) -> Path:
+        return self.path / "masks"
 
     @property
     def is_run(self) -> bool:

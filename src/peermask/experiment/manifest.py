@@ -67,9 +67,7 @@ def code_revision() -> str | None:
 
     def git(*arguments: str) -> str | None:
         try:
-            done = subprocess.run(
-                ["git", *arguments], cwd=here, capture_output=True, text=True, timeout=10, check=True
-            )
+            done = subprocess.run(["git", *arguments], cwd=here, capture_output=True, text=True, timeout=10, check=True)
         except (OSError, subprocess.SubprocessError):
             return None
         return done.stdout.strip()

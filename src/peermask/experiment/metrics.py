@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
+from math import nan
 
 import torch
 from torch import Tensor
 
 from peermask.algorithms.contract import Payload
 from peermask.engine.evaluate import Score
-from peermask.engine.traffic import Cost, message_cost
+from peermask.engine.traffic import COST_COLUMNS, Cost, message_cost
 from peermask.experiment.build import Experiment
 from peermask.experiment.folder import RunFolder, append_rows, forget_after, read_rows
 
@@ -23,8 +24,9 @@ METRICS = (
     "test_loss",
     "density",
     "sent_bytes",
+    "seconds",
 )
-TRAFFIC = ("round", "agent", "links", *(field.name for field in fields(Cost)))
+TRAFFIC = ("round", "agent", "links", *COST_COLUMNS)
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,7 @@ class Evaluation:
     test: Score
     density: Tensor  # [N]
     sent_bytes: Tensor  # [N] so far, over all of an agent's links
+    seconds: float = nan  # since the start, over all resumptions
 
     @property
     def plateau_signal(self) -> float:
@@ -55,6 +58,7 @@ def write_evaluation(folder: RunFolder, evaluation: Evaluation) -> None:
         evaluation.test.loss,
         evaluation.density,
         evaluation.sent_bytes,
+        torch.full_like(evaluation.sent_bytes, evaluation.seconds),
     )
     rows = zip(*(column.tolist() for column in columns), strict=True)
     shown = ([evaluation.round, agent, *map(_number, row)] for agent, row in enumerate(rows))
@@ -69,39 +73,39 @@ def forget_rounds_after(folder: RunFolder, round: int) -> None:
 class Ledger:
     """Counts what is sent. Costs stay on the device until the table is written, so no round waits for one."""
 
-    def __init__(self, experiment: Experiment, folder: RunFolder) -> None:
+    def __init__(self, experiment: Experiment, folder: RunFolder, before: Payload | None = None) -> None:
         self.sizes = experiment.network.layout.sizes
         self.folder = folder
-        self.links = torch.tensor(experiment.links, dtype=torch.float64)
-        self.sent = torch.zeros(
-            len(self.links), dtype=torch.float64
-        )  # [N] bytes over all links, written so far
+        self.before = before  # what every agent sent last, which its receivers hold
+        self.links = torch.tensor(experiment.messages_sent, dtype=torch.float64)  # [N]
+        self.sent = torch.zeros(len(self.links), dtype=torch.float64)  # [N] bytes over all links, as written so far
         self._pending: list[tuple[int, Cost]] = []
         for row in read_rows(folder.traffic):
-            self.sent[int(row["agent"])] += int(row["links"]) * float(row["bitmap_bytes"])
+            self.sent[int(row["agent"])] += int(row["links"]) * float(row["coded_bytes"])
 
-    def record(self, round: int, shared: Payload) -> None:
-        cost = message_cost(shared, self.sizes)
-        if cost is not None:
-            self._pending.append((round, cost))
-
-    @property
-    def sent_bytes(self) -> float:
-        """All agents' bytes as of the last row written."""
-        return float(self.sent.sum())
+    def record(self, number: int, shared: Payload) -> None:
+        if shared:
+            device = next(iter(shared.values())).device
+            held = None if self.before is None else {name: leaf.to(device) for name, leaf in self.before.items()}
+            self._pending.append((number, message_cost(shared, held, self.sizes)))
+            self.before = shared
 
     def flush(self) -> None:
         if not self._pending:
             return
         rows: list[list[object]] = []
-        for round, cost in self._pending:
-            here = cost.to(torch.device("cpu"))
-            self.sent += self.links * here.bitmap_bytes
-            columns = [getattr(here, field.name).tolist() for field in fields(here)]
+        for number, cost in self._pending:
+            columns = cost.columns()
+            self.sent += self.links * torch.tensor(columns[-1], dtype=torch.float64)
             for agent, values in enumerate(zip(*columns, strict=True)):
-                rows.append([round, agent, int(self.links[agent]), *map(_number, values)])
+                rows.append([number, agent, int(self.links[agent]), *map(_number, values)])
         append_rows(self.folder.traffic, TRAFFIC, rows)
         self._pending.clear()
+
+    @property
+    def sent_bytes(self) -> float:
+        """All agents' bytes as of the last row written."""
+        return float(self.sent.sum())
 
 
 def _number(value: float) -> int | str:

@@ -45,7 +45,7 @@ def make_plan(name: str, experiment: Experiment, device: torch.device) -> Plan:
     return Plan(
         name=name,
         agents=config.agents,
-        links=sum(experiment.links),
+        links=sum(experiment.messages_sent),
         rounds=config.rounds,
         weights=layout.weights,
         parameters=layout.total,
@@ -70,6 +70,7 @@ def _try_one(experiment: Experiment) -> tuple[float, int, float]:
         begun = time.perf_counter()
         state, _ = algorithm.learn(state, alone, Clock(1, experiment.config.rounds))
         seconds = time.perf_counter() - begun
-    cost = message_cost(algorithm.share(state), experiment.network.layout.sizes)
+    payload = algorithm.share(state)
+    bitmap = message_cost(payload, None, experiment.network.layout.sizes).bitmap_bytes[0] if payload else 0.0
     size = sum(tensor.numel() * tensor.element_size() for tensor in held if tensor is not None)
-    return float(cost.bitmap_bytes[0]) if cost else 0.0, size, seconds
+    return float(bitmap), size, seconds

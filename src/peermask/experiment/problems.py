@@ -28,9 +28,7 @@ def _keys_at(model: type[BaseModel], path: list[str]) -> list[str]:
     """The keys allowed in the table at a path."""
     for part in path:
         field = model.model_fields.get(part)
-        if field is None or not (
-            isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel)
-        ):
+        if field is None or not (isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel)):
             return []
         model = field.annotation
     return list(model.model_fields)

@@ -88,7 +88,7 @@ class RunResult:
         if not saved:
             raise RunError(f"{self.folder.path} has no checkpoint yet")
         checkpoint = load_checkpoint(saved[-1], self.config.hash, experiment.frozen.checksum)
-        simulator.restore(checkpoint.tensors)
+        simulator.restore(checkpoint.states)
         models = []
         for params in simulator.local_models():
             module = copy.deepcopy(experiment.network.module)
@@ -138,9 +138,7 @@ def _agents(manifest: dict[str, Any], rows: list[dict[str, str]]) -> list[AgentR
     return results
 
 
-def summarise(
-    experiment: Experiment, folder: RunFolder, status: str, progress: Progress, hash: str
-) -> dict[str, Any]:
+def summarise(experiment: Experiment, folder: RunFolder, status: str, progress: Progress, hash: str) -> dict[str, Any]:
     """What result.json holds."""
     agents = _agents(read_json(folder.manifest), read_rows(folder.metrics))
     accuracies = [agent.test_accuracy for agent in agents]

@@ -30,11 +30,10 @@ from peermask.experiment.checkpoint import (
 )
 from peermask.experiment.config import ExperimentConfig, load_config
 from peermask.experiment.folder import RunFolder, read_json, write_atomically, write_json
+from peermask.experiment.kept_masks import forget_masks_after, save_masks
 from peermask.experiment.manifest import manifest
 from peermask.experiment.metrics import Evaluation, Ledger, forget_rounds_after, write_evaluation
 from peermask.experiment.result import RunResult, summarise
-
-_RECENT = "recent-losses"  # beside the agents' states in a checkpoint
 
 Status = Literal["finished", "converged", "interrupted"]
 
@@ -123,17 +122,14 @@ def _run(
     checkpoint = _prepare(experiment, folder, device, progress, resume=resume)
     with build_simulator(experiment, device, execution.chunk, execution.workers) as simulator:
         if checkpoint is not None:
+            simulator.restore(checkpoint.states)
             progress = checkpoint.progress
-            simulator.restore({k: v for k, v in checkpoint.tensors.items() if k != _RECENT})
         execution.observer.begin(experiment, name, progress.round)
-        recent = checkpoint.tensors.get(_RECENT) if checkpoint else None
-        loop = _Loop(experiment, folder, simulator, execution, progress, recent)
+        loop = _Loop(experiment, folder, simulator, execution, checkpoint or Checkpoint(progress, {}, {}, {}))
         status = loop.run()
         execution.observer.end(status)
         if status != "interrupted":
-            write_json(
-                folder.result, summarise(experiment, folder, status, loop.progress, final_hash(simulator))
-            )
+            write_json(folder.result, summarise(experiment, folder, status, loop.progress, final_hash(simulator)))
     return RunResult.open(folder.path)
 
 
@@ -150,6 +146,7 @@ def _prepare(
     saved = list_checkpoints(folder.checkpoints)
     checkpoint = load_checkpoint(saved[-1], progress.config_hash, progress.frozen_checksum) if saved else None
     forget_rounds_after(folder, checkpoint.progress.round if checkpoint else 0)
+    forget_masks_after(folder.masks, checkpoint.progress.round if checkpoint else 0)
     return checkpoint
 
 
@@ -171,16 +168,15 @@ class _Loop:
         folder: RunFolder,
         simulator: Simulator,
         execution: Execution,
-        progress: Progress,
-        recent: Tensor | None,
+        start: Checkpoint,
     ) -> None:
         self.experiment, self.folder, self.simulator = experiment, folder, simulator
-        self.execution, self.progress = execution, progress
+        self.execution, self.progress = execution, start.progress
         self.config = experiment.config
-        self.ledger = Ledger(experiment, folder)
+        self.ledger = Ledger(experiment, folder, start.sent or None)
         # [N] each, of the rounds since the last evaluation; kept on the device, since looking makes a GPU wait
-        self.losses: list[Tensor] = [] if recent is None else list(recent)
-        self.begun = time.perf_counter() - progress.seconds
+        self.losses: list[Tensor] = list(start.losses.get("recent", ()))
+        self.begun = time.perf_counter() - self.progress.seconds
 
     def run(self) -> Status:
         config = self.config
@@ -189,9 +185,11 @@ class _Loop:
         for number in range(self.progress.round + 1, config.rounds + 1):
             clock = Clock(number, config.rounds)
             outcome = self.simulator.play(clock)
-            self.ledger.record(number, outcome.shared)
-            self.losses.append(outcome.losses)
             self.progress = replace(self.progress, round=number)
+            self.losses.append(outcome.losses)
+            if outcome.losses.device.type == "cpu":  # on a GPU looking would wait; evaluations and checkpoints look
+                self._finite_losses()
+            self.ledger.record(number, outcome.shared)
             self.execution.observer.round(clock, outcome.losses, self.ledger.sent_bytes)
             last = number == config.rounds
             stopping = self.execution.should_stop() and not last
@@ -210,7 +208,7 @@ class _Loop:
         test, validation = self.simulator.test(), self.simulator.validate()
         self.ledger.flush()
         evaluation = Evaluation(
-            number, train_loss, validation, test, self.simulator.densities(), self.ledger.sent
+            number, train_loss, validation, test, self.simulator.densities(), self.ledger.sent, self._seconds()
         )
         write_evaluation(self.folder, evaluation)
         self.execution.observer.evaluation(evaluation)
@@ -221,11 +219,11 @@ class _Loop:
         recent = torch.stack([loss.cpu() for loss in self.losses])  # [rounds, N]
         wrong = (~torch.isfinite(recent)).nonzero()
         if len(wrong):
-            round, agent = self.progress.round - len(recent) + 1 + int(wrong[0, 0]), int(wrong[0, 1])
+            number, agent = self.progress.round - len(recent) + 1 + int(wrong[0, 0]), int(wrong[0, 1])
             saved = list_checkpoints(self.folder.checkpoints)
             kept = f"the last good checkpoint is {saved[-1]}" if saved else "there is no checkpoint yet"
             raise DivergedError(
-                f"the loss of agent {agent} is {float(recent[wrong[0, 0], agent])} in round {round}; {kept}; "
+                f"the loss of agent {agent} is {float(recent[wrong[0, 0], agent])} in round {number}; {kept}; "
                 f"try a smaller algorithm.lr"
             )
         return recent
@@ -248,8 +246,14 @@ class _Loop:
         if self.losses:
             tensors[_RECENT] = self._finite_losses()
         self.ledger.flush()
-        self.progress = replace(self.progress, seconds=time.perf_counter() - self.begun)
+        self.progress = replace(self.progress, seconds=self._seconds())
         save_checkpoint(self.folder.checkpoints, Checkpoint(self.progress, tensors))
+        if self.config.checkpoint.masks:
+            save_masks(self.folder.masks, self.progress.round, self.simulator.masks().numpy())
+
+    def _seconds(self) -> float:
+        """Since the start, with the time before every resumption."""
+        return time.perf_counter() - self.begun
 
 
 def final_hash(simulator: Simulator) -> str:

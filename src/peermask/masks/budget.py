@@ -20,17 +20,13 @@ Ratio = Annotated[float, Field(gt=0, le=1)]
 class MaskOptions(Options):
     """What a mask may cover, the same for every method of a comparison."""
 
-    fc_keep: Ratio | Literal["r"] = Field(
-        0.9, description="share kept in linear layers; 'r' for the agent's own"
-    )
+    fc_keep: Ratio | Literal["r"] = Field(0.9, description="share kept in linear layers; 'r' for the agent's own")
     filter_threshold: Annotated[float, Field(ge=0)] = Field(
         0.0,
         description="Fil: a filter with no more entries than this is emptied; below 1, a share of the filter",
     )
     rescale: bool = Field(False, description="multiply kept weights by 1/sqrt(share kept)")
-    layers: tuple[str, ...] = Field(
-        ("*",), description="patterns of the layer names that are masked", min_length=1
-    )
+    layers: tuple[str, ...] = Field(("*",), description="patterns of the layer names that are masked", min_length=1)
 
 
 class RetentionDraw(Options):
@@ -55,9 +51,7 @@ def retentions(retention: Retention, agents: int, seed: int) -> tuple[float, ...
         return (retention,) * agents
     if isinstance(retention, tuple):
         if len(retention) != agents:
-            raise ConfigError(
-                f"retention: {len(retention)} values for {agents} agents; give one, or one per agent"
-            )
+            raise ConfigError(f"retention: {len(retention)} values for {agents} agents; give one, or one per agent")
         return retention
     weights = retention.weights or (1.0,) * len(retention.choices)
     edges = torch.tensor(weights, dtype=torch.float64).cumsum(0) / sum(weights)
@@ -78,7 +72,6 @@ def kept_counts(layout: Layout, retentions: Sequence[float], options: MaskOption
     Not n - int((1 - k) n) as released: in floats that keeps 1729 of 1920 at k = 0.9, not 1728.
     """
     counts = [
-        [max(1, round(share_kept(layer, r, options) * layer.size)) for layer in layout.masked]
-        for r in retentions
+        [max(1, round(share_kept(layer, r, options) * layer.size)) for layer in layout.masked] for r in retentions
     ]
     return torch.tensor(counts, dtype=torch.int64)  # [A, L]

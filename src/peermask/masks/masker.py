@@ -19,7 +19,7 @@ class Masker:
 
     layout: Layout
     frozen: Tensor  # [P]: w, then what is never masked
-    options: MaskOptions = MaskOptions()
+    options: MaskOptions
 
     def mask(self, scores: Tensor, keep: Tensor) -> Tensor:
         """m_{i,l} = Fil[Thres(|y_{i,l}|)], layer by layer.   Paper Eq. (10), (12)"""

@@ -16,7 +16,7 @@ def filter_rule(mask: Tensor, layer: Layer, threshold: int | float) -> Tensor:
     """
     if threshold == 0:
         return mask
-    by_filter = mask.unflatten(-1, (layer.filters, -1))  # [A, n] -> [A, O, F]
+    by_filter: Tensor = mask.unflatten(-1, (layer.filters, -1))  # [A, n] -> [A, O, F]
     limit = threshold * by_filter.shape[-1] if threshold < 1 else threshold
     alive = by_filter.sum(-1, keepdim=True) > limit  # [A, O, 1]
     return (by_filter & alive).flatten(-2)  # [A, n]
@@ -24,10 +24,7 @@ def filter_rule(mask: Tensor, layer: Layer, threshold: int | float) -> Tensor:
 
 def group_lasso(scores: Tensor, layout: Layout) -> Tensor:
     """R(z) / λ = Σ_l Σ_o ||z_{l,o}||_2.   Paper Eq. (5)-(7)"""
-    norms = [
-        scores[:, layer.span].unflatten(-1, (layer.filters, -1)).norm(dim=-1).sum(-1)
-        for layer in layout.masked
-    ]
+    norms = [scores[:, layer.span].unflatten(-1, (layer.filters, -1)).norm(dim=-1).sum(-1) for layer in layout.masked]
     return torch.stack(norms).sum(0)  # [A]
 
 

@@ -34,9 +34,7 @@ class LocalResponseNorm(nn.Module):
         channels = x.shape[-3]
         below = self.size // 2
         padded = F.pad(x * x, (0, 0, 0, 0, below, self.size - 1 - below))
-        window = sum(
-            (padded.narrow(-3, k, channels) for k in range(1, self.size)), padded.narrow(-3, 0, channels)
-        )
+        window = sum((padded.narrow(-3, k, channels) for k in range(1, self.size)), padded.narrow(-3, 0, channels))
         return x * (1.0 + self.alpha / self.size * window).pow(-self.beta)
 
 
@@ -44,9 +42,7 @@ class LocalResponseNorm(nn.Module):
 def alexnet(shape: Shape, classes: int, *, out_act: Literal["elu", "none"] = "elu") -> nn.Module:
     """The paper's network: three 5x5 convolutions with ELU, LRN and max-pooling, two linear layers."""
     blocks: list[nn.Module] = []
-    for (into, out), alpha, pad in zip(
-        pairwise((shape[0], 64, 128, 256)), (2e-5, 1e-4, 1e-4), (0, 0, 1), strict=True
-    ):
+    for (into, out), alpha, pad in zip(pairwise((shape[0], 64, 128, 256)), (2e-5, 1e-4, 1e-4), (0, 0, 1), strict=True):
         blocks += [
             nn.Conv2d(into, out, 5, padding=1, bias=False),
             nn.ELU(),
@@ -59,9 +55,7 @@ def alexnet(shape: Shape, classes: int, *, out_act: Literal["elu", "none"] = "el
 
 
 @models.register("cnn")
-def cnn(
-    shape: Shape, classes: int, *, channels: tuple[Width, ...] = (32, 64), hidden: Width = 128
-) -> nn.Module:
+def cnn(shape: Shape, classes: int, *, channels: tuple[Width, ...] = (32, 64), hidden: Width = 128) -> nn.Module:
     """A small convolutional network: 5x5 (3x3 under 16 pixels) convolutions, ReLU, 2x2 pooling, one hidden layer."""
     kernel = 5 if min(shape[1:]) >= 16 else 3
     blocks: list[nn.Module] = []
@@ -93,9 +87,7 @@ class ResidualBlock(nn.Module):
         self.norm2 = nn.GroupNorm(groups, out)
         self.shortcut: nn.Module = nn.Identity()
         if stride != 1 or into != out:
-            self.shortcut = nn.Sequential(
-                nn.Conv2d(into, out, 1, stride, bias=False), nn.GroupNorm(groups, out)
-            )
+            self.shortcut = nn.Sequential(nn.Conv2d(into, out, 1, stride, bias=False), nn.GroupNorm(groups, out))
 
     def forward(self, x: Tensor) -> Tensor:
         y = F.relu(self.norm1(self.conv1(x)))
@@ -103,9 +95,7 @@ class ResidualBlock(nn.Module):
 
 
 @models.register("resnet18")
-def resnet18(
-    shape: Shape, classes: int, *, width: Width = 64, groups: Annotated[int, Field(ge=1)] = 2
-) -> nn.Module:
+def resnet18(shape: Shape, classes: int, *, width: Width = 64, groups: Annotated[int, Field(ge=1)] = 2) -> nn.Module:
     """ResNet-18 for small images, with group norm in place of batch norm."""
     layers: list[nn.Module] = [
         nn.Conv2d(shape[0], width, 3, 1, 1, bias=False),

@@ -29,7 +29,7 @@ inits: Registry[Init] = Registry("init")
 @inits.register("signed-constant")
 def signed_constant(layer: Layer, draw: Stream) -> NDArray[np.float64]:
     """±sqrt(2 / fan_in): only the signs are random."""
-    return draw.signs(layer.size) * sqrt(2.0 / layer.fan_in)
+    return draw.signs(layer.size).astype(np.float64) * sqrt(2.0 / layer.fan_in)
 
 
 @inits.register("uniform-pm1")

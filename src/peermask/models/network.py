@@ -66,9 +66,7 @@ class Network:
         leaves = {name: _laid_out(view[0]).requires_grad_() for name, view in views.items()}
         with torch.enable_grad():
             logits = self._call(leaves, _laid_out(batch.images[0]))
-            loss = _mean_cross_entropy(
-                logits, batch.labels[0], None if batch.valid is None else batch.valid[0]
-            )
+            loss = _mean_cross_entropy(logits, batch.labels[0], None if batch.valid is None else batch.valid[0])
         gradients = torch.autograd.grad(loss, list(leaves.values()))
         return torch.cat([g.reshape(-1) for g in gradients])[None], loss.detach()[None]
 
@@ -94,9 +92,7 @@ def _mean_cross_entropy(logits: Tensor, labels: Tensor, valid: Tensor | None) ->
     return (each * valid).sum() / valid.sum()
 
 
-def build_network(
-    module: nn.Module, shape: tuple[int, ...], classes: int, masked: Sequence[str] = ("*",)
-) -> Network:
+def build_network(module: nn.Module, shape: tuple[int, ...], classes: int, masked: Sequence[str] = ("*",)) -> Network:
     """Lay the module out and try it on one image, so that a misfit is an error before any work."""
     layout = find_layout(module, masked)
     module.requires_grad_(False).eval()
@@ -107,9 +103,7 @@ def build_network(
         reason = str(error).splitlines()[0]
         raise ModelError(f"the model does not fit images of shape {_by(shape)}: {reason}") from error
     if tuple(out.shape) != (1, classes):
-        raise ModelError(
-            f"the model gives {_by(out.shape[1:])} outputs for an image; the data has {classes} classes"
-        )
+        raise ModelError(f"the model gives {_by(out.shape[1:])} outputs for an image; the data has {classes} classes")
     return Network(module, layout)
 
 

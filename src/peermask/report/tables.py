@@ -24,9 +24,7 @@ def percent(share: float) -> str:
 
 def agents_table(result: RunResult) -> Table:
     """Per agent what it holds, keeps, reaches and sends; then the mean and the worst agent."""
-    table = Table(
-        title=f"{result.config.algorithm.name}: round {result.round} ({result.status})", title_justify="left"
-    )
+    table = Table(title=f"{result.config.algorithm.name}: round {result.round} ({result.status})", title_justify="left")
     for heading in ("agent", "labels", "retention", "density", "accuracy", "sent"):
         table.add_column(heading, justify="left" if heading == "labels" else "right")
     others = [arm for arm in result.compared if len(arm.agents) == len(result.agents)]

@@ -6,7 +6,7 @@ much of the time goes into starting kernels. Shapes: A agents, P weights, L laye
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 
@@ -53,6 +53,36 @@ def layer_map(layers: tuple[int, ...], device: torch.device) -> LayerMap:
         numbers.repeat_interleave(counts).to(device),
         torch.as_tensor(RANK_WIDTHS, device=device),
     )
+
+
+def payload_frame_size_torch(payload: Mapping[str, Tensor], base: Mapping[str, Tensor] | None, layers: Sequence[int]) -> Tensor:
+    """`frame_size(...).total` of each agent's payload [A, ...]."""
+    masks = [leaf for leaf in payload.values() if leaf.dtype == torch.bool]
+    sizes = [leaf_size_torch(leaf, None if base is None else base[name], layers, masks) for name, leaf in payload.items()]
+    return FRAME_BYTES + torch.stack(sizes).sum(0)  # [A]
+
+
+def leaf_size_torch(leaf: Tensor, base: Tensor | None, layers: Sequence[int], masks: Sequence[Tensor]) -> Tensor:
+    """Bytes of `plan_leaf(...)` of each row, its kind byte included."""
+    rows = leaf.flatten(1)  # [A, P]
+    cut = layers if rows.shape[1] == sum(layers) else (rows.shape[1],)
+    if leaf.dtype == torch.bool:
+        return 1 + smaller_set(rows, base, cut)
+    # As the encoder does: -0.0 counts as a value.
+    where, held = rows.view(torch.int32) != 0, None if base is None else base.flatten(1).view(torch.int32) != 0
+    dense = torch.full((len(rows),), 4 * rows.shape[1], device=rows.device)
+    ways = [dense, smaller_set(where, held, cut) + 4 * where.sum(1)]
+    for mask in masks:
+        if mask.shape == rows.shape:
+            outside = (where & ~mask).any(1)
+            ways.append(torch.where(outside, NEVER, 1 + 4 * mask.sum(1)))
+    return 1 + torch.stack(ways).amin(0)  # [A]
+
+
+def smaller_set(members: Tensor, base: Tensor | None, layers: Sequence[int]) -> Tensor:
+    """The smaller of keyframe and delta of each row."""
+    keyframe = set_size_torch(members, layers)  # [A]
+    return keyframe if base is None else torch.minimum(keyframe, set_size_torch(members ^ base, layers))
 
 
 def mask_frame_size_torch(masks: Tensor, base: Tensor | None, layers: Sequence[int]) -> Tensor:

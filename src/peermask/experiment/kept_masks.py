@@ -1,0 +1,71 @@
+"""Every agent's mask at each checkpoint, packed eight to a byte, so that a report can show how masks grew.
+
+masks/round-NNNNNN.npz   masks: [N, ceil(P_w / 8)] uint8
+
+A mask is where a personal model is not zero, so methods with real-valued weights have one too.
+"""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from pathlib import Path
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from peermask.errors import RunError
+from peermask.experiment.folder import write_atomically, writing
+
+KEPT = 24  # rounds; beyond that they are thinned out evenly, so a long run costs no more than a short one
+
+Masks: TypeAlias = NDArray[np.bool_]
+
+
+def save_masks(folder: Path, round: int, masks: Masks) -> Path:  # [N, P_w]
+    with writing(folder):
+        folder.mkdir(exist_ok=True)
+    packed = io.BytesIO()
+    np.savez_compressed(packed, masks=np.packbits(masks, axis=1))
+    path = folder / f"round-{round:06d}.npz"
+    write_atomically(path, packed.getvalue())
+    thin_out(folder)
+    return path
+
+
+def list_masks(folder: Path) -> dict[int, Path]:
+    """By round, oldest first."""
+    return {round_of(path): path for path in sorted(folder.glob("round-*.npz"))}
+
+
+def load_masks(path: Path, weights: int) -> Masks:
+    """[N, P_w]; a file that is anything else is refused with one line."""
+    try:
+        with np.load(path, allow_pickle=False) as held:
+            packed = held["masks"]
+    except (OSError, KeyError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        raise RunError(f"masks {path} are damaged ({str(error).splitlines()[0]}); delete that file") from error
+    if packed.dtype != np.uint8 or packed.ndim != 2 or packed.shape[1] != (weights + 7) // 8:
+        raise RunError(f"masks {path} are {packed.dtype} {list(packed.shape)}, not of {weights} weights; delete it")
+    return np.unpackbits(packed, axis=1, count=weights).astype(np.bool_)
+
+
+def forget_masks_after(folder: Path, round: int) -> None:
+    for kept, path in list_masks(folder).items():
+        if kept > round:
+            path.unlink(missing_ok=True)
+
+
+def thin_out(folder: Path) -> None:
+    """Drop the round nearest to its neighbours until few enough are left; first and last always stay."""
+    held = list_masks(folder)
+    while len(held) > KEPT:
+        rounds = list(held)
+        gaps = [after - before for before, after in zip(rounds, rounds[2:], strict=False)]
+        held.pop(rounds[1 + gaps.index(min(gaps))]).unlink(missing_ok=True)
+
+
+def round_of(path: Path) -> int:
+    number = path.stem.removeprefix("round-")
+    return int(number) if number.isdecimal() else 0
