@@ -1,0 +1,105 @@
+"""The construction of the masks, as in the proof: each target weight becomes one random subset-sum problem.
+
+Take target layer l and its two layers of g, w1 [I, C, d, d] and w2 [O, I]. Give every hidden channel h one
+output channel o(h) and let the mask keep
+
+    m2[o, h]       only where o = o(h);
+    m1[h, c, y, x] only where w1[h, c, y, x] > 0.
+
+Inputs are non-negative, so what reaches the ReLU between the two layers is non-negative as well and passes
+unchanged. The pair is then one convolution with the weights
+
+    v̂[o, c, y, x] = Σ_{h: o(h) = o} m1[h, c, y, x] · w2[o, h] · w1[h, c, y, x],
+
+and no mask entry m1[h, c, y, x] occurs in two of these sums: each target weight has its own subset to choose,
+from I / O products of which about half are usable. The sign comes from w2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from peermask.errors import ModelError
+from peermask.theory.network import Layers
+from peermask.theory.random_net import Masks, RandomNet, require_masks
+from peermask.theory.subset_sum import closest_subsets
+from peermask.theory.target import Target
+
+
+def construct_masks(net: RandomNet, targets: Sequence[Target]) -> list[Masks]:
+    """One mask of the same g for each target, so that g_m is as near to it as the construction allows."""
+    for target in targets:
+        _require_fit(net, target)
+    layers: list[list[Tensor]] = [[] for _ in targets]
+    for number, (first, second) in enumerate(net.blocks()):
+        items, usable = products(first, second)  # [P, n] each
+        wanted = torch.stack([target.layers[number].flatten() for target in targets], dim=1)  # [P, T]
+        kept = closest_subsets(items, usable, wanted)  # [P, T, n]
+        for agent, masks in enumerate(layers):
+            masks += layer_masks(kept[:, agent], first, second)
+    built = [tuple(masks) for masks in layers]
+    for masks in built:
+        require_masks(net, masks)
+    return built
+
+
+def products(first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
+    """The numbers each target weight may choose from, and which of them the ReLU would pass: both [P, n].
+
+    Problem p is target weight (o, c, y, x) in row-major order; hidden channel h = j·O + o is its item j.
+    """
+    grouped = _by_output(first, second.shape[0])  # [O, C, d, d, n]
+    scale = _own_weights(second)  # [O, n]
+    return (
+        (grouped * scale[:, None, None, None, :]).flatten(0, 3),
+        (grouped > 0).flatten(0, 3),
+    )
+
+
+def subsets(net: RandomNet, masks: Masks) -> list[Tensor]:
+    """For each target layer, what the mask keeps of every problem's items: the reverse of `layer_masks`."""
+    pairs = zip(net.blocks(), masks[::2], strict=True)
+    return [_by_output(mask, second.shape[0]).flatten(0, 3) for (_, second), mask in pairs]  # [P, n] each
+
+
+def collapse(net: RandomNet, masks: Masks) -> Layers:
+    """The L convolutions v̂ that g_m amounts to on non-negative inputs."""
+    masked = net.masked(masks)
+    if any(bool((weight < 0).any()) for weight in masked[::2]):
+        raise ModelError("a kept first-layer entry is negative: g_m is no chain of convolutions then")
+    return tuple(
+        torch.einsum("oh,hcyx->ocyx", second[:, :, 0, 0], first)
+        for first, second in zip(masked[::2], masked[1::2], strict=True)
+    )
+
+
+def _by_output(first: Tensor, outs: int) -> Tensor:
+    return first.unflatten(0, (-1, outs)).permute(1, 2, 3, 4, 0)  # [O, C, d, d, n]
+
+
+def _own_weights(second: Tensor) -> Tensor:
+    """w2[o(h), h], the one 1 x 1 weight a hidden channel may keep: [O, n]."""
+    outs = second.shape[0]
+    return second.reshape(outs, -1, outs).diagonal(dim1=0, dim2=2).T
+
+
+def layer_masks(kept: Tensor, first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
+    """kept [P, n] -> m1 of w1's shape and m2 of w2's; a hidden channel nobody reads is dropped from m2 too."""
+    outs, ins, side = second.shape[0], first.shape[1], first.shape[2]
+    grouped = kept.reshape(outs, ins, side, side, -1).permute(4, 0, 1, 2, 3)  # [n, O, C, d, d]
+    read = grouped.flatten(2).any(-1)  # [n, O]
+    second_mask = torch.diag_embed(read).permute(2, 0, 1).reshape(second.shape)  # [O, n, O] -> [O, I, 1, 1]
+    return grouped.reshape(first.shape), second_mask
+
+
+def _require_fit(net: RandomNet, target: Target) -> None:
+    blocks = net.blocks()
+    if len(blocks) != target.depth:
+        raise ModelError(f"g has {2 * len(blocks)} layers; a target of {target.depth} needs {2 * target.depth}")
+    for number, ((first, second), weight) in enumerate(zip(blocks, target.layers, strict=True), start=1):
+        shape = (second.shape[0], *first.shape[1:])
+        if shape != tuple(weight.shape):
+            raise ModelError(f"g can only stand in for {list(shape)} at layer {number}, not {list(weight.shape)}")

@@ -1,0 +1,70 @@
+"""Training of the targets: f_1 and f_2 learn two agents' labels from one initialisation f_0, inside class F.
+
+Each layer is v_l = u_l / max(1, ‖u_l‖_1) with u_l free, so every step stays in F. The theorem's outputs are
+whole maps [O_L, D, D]; an agent reads label o off as the largest entry of channel o, and its loss is the
+cross-entropy of those readings times `SHARPNESS`. Neither the reading nor the factor is part of f.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from peermask.errors import DivergedError, ModelError
+from peermask.streams import stream
+from peermask.theory.network import Layers, forward, outputs, require_unit_inputs
+from peermask.theory.target import Target
+
+SHARPNESS = 300.0
+STEP_SIZE = 0.01
+
+
+@dataclass(frozen=True)
+class Examples:
+    images: Tensor  # [n, C, D, D], float64 in [0, 1]
+    labels: Tensor  # [n], the output channel that should be largest
+
+
+def initial(channels: tuple[int, ...], side: int, seed: int) -> Layers:
+    """f_0: uniform weights, each layer scaled to l1 norm 1. `channels` is (O_0, ..., O_L)."""
+    if len(channels) < 2 or min(channels) < 1 or side < 1 or side % 2 == 0:
+        raise ModelError(f"channels {channels}, kernel {side}: at least two counts and an odd kernel are needed")
+    layers: list[Tensor] = []
+    for number, (ins, outs) in enumerate(zip(channels[:-1], channels[1:], strict=True)):
+        draw = stream(seed, "theory/f0", step=number).uniform(outs * ins * side * side)
+        weight = torch.from_numpy(2.0 * draw - 1.0).reshape(outs, ins, side, side)
+        layers.append(weight / weight.abs().sum())
+    return tuple(layers)
+
+
+def train(start: Layers, examples: Examples, steps: int) -> Target:
+    """Adam on all of an agent's examples at once, from `start`."""
+    images = require_unit_inputs(examples.images, start[0].shape[1])
+    free = [weight.clone().requires_grad_() for weight in start]
+    optimizer = torch.optim.Adam(free, lr=STEP_SIZE)
+    for step in range(steps):
+        optimizer.zero_grad()
+        readings = read(forward(_in_class(free), images))
+        loss = functional.cross_entropy(SHARPNESS * readings, examples.labels)
+        if not bool(torch.isfinite(loss)):
+            raise DivergedError(f"the target's loss is {float(loss)} at step {step + 1}; lower the step size")
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+    return Target(tuple(weight.detach() for weight in _in_class(free)))
+
+
+def read(maps: Tensor) -> Tensor:
+    """The agents' reading of an output: the largest entry of each channel, [B, O, D, D] -> [B, O]."""
+    return maps.amax((2, 3))
+
+
+def accuracy(layers: Layers, examples: Examples) -> float:
+    guess = read(outputs(layers, examples.images)).argmax(1)
+    return float((guess == examples.labels).double().mean())
+
+
+def _in_class(free: list[Tensor]) -> Layers:
+    return tuple(weight / weight.abs().sum().clamp(min=1.0) for weight in free)
