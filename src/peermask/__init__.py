@@ -12,8 +12,9 @@ from peermask.algorithms.contract import Algorithm, algorithms
 from peermask.data.arrays import from_arrays, from_torch
 from peermask.errors import PeermaskError
 from peermask.experiment.config import ExperimentConfig, load_config, make_config
+from peermask.experiment.execution import Execution
 from peermask.experiment.result import RunResult
-from peermask.experiment.runner import Execution, resume_experiment, run_experiment
+from peermask.experiment.runner import resume_experiment, run_experiment
 
 __all__ = [
     "Algorithm",

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from peermask.algorithms.contract import Clock
 from peermask.experiment.build import Experiment
+from peermask.experiment.execution import Observer, Silent, Status
 from peermask.experiment.metrics import Evaluation
-from peermask.experiment.runner import Observer, Silent, Status
 from peermask.report.tables import bytes_human
 
 

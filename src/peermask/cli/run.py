@@ -12,7 +12,8 @@ from peermask.cli.display import display
 from peermask.cli.interrupt import Interrupt
 from peermask.errors import ConfigError
 from peermask.experiment.config import load_config
-from peermask.experiment.runner import Execution, resume_experiment, run_experiment
+from peermask.experiment.execution import Execution
+from peermask.experiment.runner import resume_experiment, run_experiment
 from peermask.report.tables import agents_table, closing_lines
 
 Config = Annotated[Path | None, typer.Argument(help="A TOML file; without one, the default experiment.")]

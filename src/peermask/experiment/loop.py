@@ -1,0 +1,126 @@
+"""The rounds of a run, with all that is written between them."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import time
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from peermask.algorithms.contract import Clock
+from peermask.engine.simulator import Simulator
+from peermask.errors import DivergedError
+from peermask.experiment.build import Experiment
+from peermask.experiment.checkpoint import Checkpoint, list_checkpoints, save_checkpoint
+from peermask.experiment.execution import Execution, Status
+from peermask.experiment.folder import RunFolder
+from peermask.experiment.kept_masks import save_masks
+from peermask.experiment.metrics import Evaluation, Ledger, write_evaluation
+
+
+class Loop:
+    """Plays, evaluates and saves from a checkpoint to the end, or until asked to stop."""
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        folder: RunFolder,
+        simulator: Simulator,
+        execution: Execution,
+        start: Checkpoint,
+    ) -> None:
+        self.experiment, self.folder, self.simulator = experiment, folder, simulator
+        self.execution, self.progress = execution, start.progress
+        self.config = experiment.config
+        self.ledger = Ledger(experiment, folder, start.sent or None)
+        # [N] each, of the rounds since the last evaluation; kept on the device, since looking makes a GPU wait
+        self.losses: list[Tensor] = list(start.losses.get("recent", ()))
+        self.begun = time.perf_counter() - self.progress.seconds
+
+    def run(self) -> Status:
+        config = self.config
+        if self._converged():
+            return "converged"
+        for number in range(self.progress.round + 1, config.rounds + 1):
+            clock = Clock(number, config.rounds)
+            outcome = self.simulator.play(clock)
+            self.progress = replace(self.progress, round=number)
+            self.losses.append(outcome.losses)
+            if outcome.losses.device.type == "cpu":  # on a GPU looking would wait; evaluations and checkpoints look
+                self._finite_losses()
+            self.ledger.record(number, outcome.shared)
+            self.execution.observer.round(clock, outcome.losses, self.ledger.sent_bytes)
+            last = number == config.rounds
+            stopping = self.execution.should_stop() and not last
+            if last or number % config.evaluation.every == 0:
+                self._evaluate(number)
+            converged = self._converged()
+            if last or stopping or converged or number % config.checkpoint.every == 0:
+                self._save()
+            if converged or stopping:
+                return "converged" if converged else "interrupted"
+        return "finished"
+
+    def _evaluate(self, number: int) -> None:
+        train_loss = self._finite_losses().mean(0)
+        self.losses.clear()
+        test, validation = self.simulator.test(), self.simulator.validate()
+        self.ledger.flush()
+        evaluation = Evaluation(
+            number, train_loss, validation, test, self.simulator.densities(), self.ledger.sent, self._seconds()
+        )
+        write_evaluation(self.folder, evaluation)
+        self.execution.observer.evaluation(evaluation)
+        self._wait_for_rise(evaluation.plateau_signal)
+
+    def _finite_losses(self) -> Tensor:
+        """Losses since the last evaluation; the first that is no number ends the run, before it is saved."""
+        recent = torch.stack([loss.cpu() for loss in self.losses])  # [rounds, N]
+        wrong = (~torch.isfinite(recent)).nonzero()
+        if len(wrong):
+            number, agent = self.progress.round - len(recent) + 1 + int(wrong[0, 0]), int(wrong[0, 1])
+            saved = list_checkpoints(self.folder.checkpoints)
+            kept = f"the last good checkpoint is {saved[-1]}" if saved else "there is no checkpoint yet"
+            raise DivergedError(
+                f"the loss of agent {agent} is {float(recent[wrong[0, 0], agent])} in round {number}; {kept}; "
+                f"try a smaller algorithm.lr"
+            )
+        return recent
+
+    def _wait_for_rise(self, signal: float) -> None:
+        if math.isnan(signal):
+            return
+        risen = signal > self.progress.best + self.config.stop.tolerance
+        self.progress = replace(
+            self.progress,
+            best=max(signal, self.progress.best) if risen else self.progress.best,
+            waited=0 if risen else self.progress.waited + 1,
+        )
+
+    def _converged(self) -> bool:
+        return 0 < self.config.stop.patience <= self.progress.waited
+
+    def _save(self) -> None:
+        losses = {"recent": self._finite_losses()} if self.losses else {}
+        self.ledger.flush()
+        self.progress = replace(self.progress, seconds=self._seconds())
+        sent = {name: leaf.cpu() for name, leaf in (self.ledger.before or {}).items()}
+        save_checkpoint(self.folder.checkpoints, Checkpoint(self.progress, self.simulator.tensors(), sent, losses))
+        if self.config.checkpoint.masks:
+            save_masks(self.folder.masks, self.progress.round, self.simulator.masks().numpy())
+
+    def _seconds(self) -> float:
+        """Since the start, with the time before every resumption."""
+        return time.perf_counter() - self.begun
+
+
+def final_hash(simulator: Simulator) -> str:
+    """Over every agent's whole state: equal only for equal runs."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(simulator.tensors().items()):
+        digest.update(f"{name}:{tensor.dtype}:{tuple(tensor.shape)};".encode())
+        digest.update(tensor.contiguous().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
