@@ -10,22 +10,40 @@ from wire_cases import layer_tables, layered_masks, random_bits
 
 from peermask.wire import Schema, frame_size
 from peermask.wire.cost import FRAME_BYTES
-from peermask.wire.device_cost import delta_size_torch, keyframe_size_torch, mask_frame_size_torch
+from peermask.wire.device_cost import delta_size_torch, payload_frame_size_torch
 from peermask.wire.sets import plan_set
 
 
+def drawn_payload(data, layers, agents=3):
+    """A mask, values on it (or beside it), and a bias, for each agent."""
+    mask, support = (np.stack([data.draw(layered_masks(layers))[1] for _ in range(agents)]) for _ in range(2))
+    support = mask if data.draw(st.booleans()) else support
+    values = np.where(support, np.float32(1.5), np.float32(0))
+    return {"mask": mask, "values": values, "bias": np.ones((agents, 3), np.float32)}
+
+
+def size_of_each(payload, base, layers):
+    schema = Schema.of({name: leaf[0] for name, leaf in payload.items()}, layers)
+    rows = range(len(payload["mask"]))
+
+    def row(leaves, agent):
+        return None if leaves is None else {name: leaf[agent] for name, leaf in leaves.items()}
+
+    return [frame_size(row(payload, agent), schema, row(base, agent)).total for agent in rows]
+
+
+def as_torch(payload):
+    return {name: torch.from_numpy(leaf) for name, leaf in payload.items()}
+
+
 @given(st.data(), layer_tables)
-@settings(max_examples=60)
+@settings(max_examples=50)
 def test_same_bytes_as_the_encoder(data, layers):
-    masks = np.stack([data.draw(layered_masks(layers))[1] for _ in range(3)])
-    base = np.stack([data.draw(layered_masks(layers))[1] for _ in range(3)])
-    schema = Schema.of({"mask": masks[0]}, layers)
-    both = mask_frame_size_torch(torch.from_numpy(masks), torch.from_numpy(base), layers)
-    alone = mask_frame_size_torch(torch.from_numpy(masks), None, layers)
-    assert both.tolist() == [
-        frame_size({"mask": m}, schema, {"mask": b}).total for m, b in zip(masks, base, strict=True)
-    ]
-    assert alone.tolist() == [frame_size({"mask": m}, schema).total for m in masks]
+    payload, base = drawn_payload(data, layers), drawn_payload(data, layers)
+    alone = payload_frame_size_torch(as_torch(payload), None, layers)
+    after = payload_frame_size_torch(as_torch(payload), as_torch(base), layers)
+    assert alone.tolist() == size_of_each(payload, None, layers)
+    assert after.tolist() == size_of_each(payload, base, layers)
 
 
 def test_large_layers_too():
@@ -33,4 +51,3 @@ def test_large_layers_too():
     flips = np.stack([random_bits("large", sum(layers), p) for p in (0.0005, 0.02, 0.3, 0.97)])
     wanted = [FRAME_BYTES + 1 + plan_set(row, layers).size for row in flips]
     assert delta_size_torch(torch.from_numpy(flips), layers).tolist() == wanted
-    assert keyframe_size_torch(torch.from_numpy(flips), layers).tolist() == wanted

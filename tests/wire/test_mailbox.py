@@ -58,6 +58,25 @@ def test_a_round_too_old_is_answered_with_a_keyframe():
     assert sender.answer(0) == sender.answer(None)
 
 
+def test_a_slower_asker_gets_the_round_it_asks_for():
+    sender, receiver = outbox(0, 1, 2, 3), inbox(outbox(0).answer(None))
+    for k in (1, 2, 3):
+        header, payload = receiver.accept(sender.answer(receiver.held(7), k))
+        assert (header.round, header.base_round) == (k, k - 1)
+        assert (payload["mask"] == ROUNDS[k]["mask"]).all()
+
+
+def test_a_round_not_kept_or_not_published_has_no_frame():
+    sender = outbox(0, 1, 2, 3, kept=2)
+    assert sender.answer(None, 1) is None
+    assert sender.answer(None, 4) is None
+    assert sender.answer(2, 2) is None
+
+
+def test_who_holds_a_later_round_gets_an_older_one_whole():
+    assert outbox(0, 1, 2).answer(2, 1) == outbox(0, 1).answer(None)
+
+
 def test_no_news_no_frame():
     assert outbox().answer(None) is None
     assert outbox(0, 1).answer(1) is None

@@ -1,4 +1,4 @@
-"""The cost of every agent's mask at once, with torch alone: nothing leaves the device inside a round.
+"""The cost of every agent's payload at once, with torch alone: nothing leaves the device inside a round.
 
 Same rules as `sets.plan_layer`, same numbers to the byte. Layers are handled together where they can be: on a GPU
 much of the time goes into starting kernels. Shapes: A agents, P weights, L layers, B blocks of all layers.
@@ -55,10 +55,14 @@ def layer_map(layers: tuple[int, ...], device: torch.device) -> LayerMap:
     )
 
 
-def payload_frame_size_torch(payload: Mapping[str, Tensor], base: Mapping[str, Tensor] | None, layers: Sequence[int]) -> Tensor:
+def payload_frame_size_torch(
+    payload: Mapping[str, Tensor], base: Mapping[str, Tensor] | None, layers: Sequence[int]
+) -> Tensor:
     """`frame_size(...).total` of each agent's payload [A, ...]."""
     masks = [leaf for leaf in payload.values() if leaf.dtype == torch.bool]
-    sizes = [leaf_size_torch(leaf, None if base is None else base[name], layers, masks) for name, leaf in payload.items()]
+    sizes = [
+        leaf_size_torch(leaf, None if base is None else base[name], layers, masks) for name, leaf in payload.items()
+    ]
     return FRAME_BYTES + torch.stack(sizes).sum(0)  # [A]
 
 
@@ -85,19 +89,8 @@ def smaller_set(members: Tensor, base: Tensor | None, layers: Sequence[int]) -> 
     return keyframe if base is None else torch.minimum(keyframe, set_size_torch(members ^ base, layers))
 
 
-def mask_frame_size_torch(masks: Tensor, base: Tensor | None, layers: Sequence[int]) -> Tensor:
-    """Bytes of each agent's frame with one mask leaf: the smaller of keyframe and delta."""
-    keyframe = keyframe_size_torch(masks, layers)  # [A]
-    return keyframe if base is None else torch.minimum(keyframe, delta_size_torch(masks ^ base, layers))
-
-
-def keyframe_size_torch(masks: Tensor, layers: Sequence[int]) -> Tensor:
-    """Bytes of each agent's keyframe; `masks` [A, P] bool."""
-    return FRAME_BYTES + 1 + set_size_torch(masks, layers)  # [A]
-
-
 def delta_size_torch(flips: Tensor, layers: Sequence[int]) -> Tensor:
-    """Bytes of each agent's delta; `flips` [A, P] bool."""
+    """Bytes of each agent's frame with one mask leaf sent as a delta; `flips` [A, P] bool."""
     return FRAME_BYTES + 1 + set_size_torch(flips, layers)  # [A]
 
 
@@ -106,12 +99,8 @@ def set_size_torch(members: Tensor, layers: Sequence[int]) -> Tensor:
     where = layer_map(tuple(layers), members.device)
     ones = torch.stack([members[:, part].sum(1) for part in slices(layers)], 1)  # [A, L] int64
     minority = torch.minimum(ones, where.sizes - ones)
-    gaps = torch.where(
-        minority * GAPS_UP_TO <= where.sizes, gap_bits(members, ones, minority, layers, where), NEVER
-    )
-    blocks = torch.where(
-        minority * BLOCKS_FROM > where.sizes, block_bits(members, ones, layers, where), NEVER
-    )
+    gaps = torch.where(minority * GAPS_UP_TO <= where.sizes, gap_bits(members, ones, minority, layers, where), NEVER)
+    blocks = torch.where(minority * BLOCKS_FROM > where.sizes, block_bits(members, ones, layers, where), NEVER)
     raw = where.sizes.expand_as(ones)
     bits = torch.stack([gaps, blocks, raw])  # [3, A, L]
     table = torch.stack([1 + varint_bytes(minority), torch.full_like(ones, 2), torch.ones_like(ones)])
@@ -122,9 +111,7 @@ def set_size_torch(members: Tensor, layers: Sequence[int]) -> Tensor:
     return table.sum(1) + (bits.sum(1) + 7) // 8  # [A]
 
 
-def gap_bits(
-    members: Tensor, ones: Tensor, minority: Tensor, layers: Sequence[int], where: LayerMap
-) -> Tensor:
+def gap_bits(members: Tensor, ones: Tensor, minority: Tensor, layers: Sequence[int], where: LayerMap) -> Tensor:
     """`gaps.gap_bits` of each agent's layers, of their minorities."""
     k = rice_parameter(minority, where.sizes)  # [A, L]
     chosen = members ^ (2 * ones > where.sizes)[:, where.of_weight]  # [A, P]

@@ -62,17 +62,14 @@ def plan_frame(payload: Payload, schema: Schema, base: Payload | None) -> list[L
         schema.check(base)
     masks = {i: payload[leaf.name] for i, leaf in enumerate(schema.leaves) if leaf.is_mask}
     return [
-        plan_leaf(leaf, payload[leaf.name], None if base is None else base[leaf.name], masks)
-        for leaf in schema.leaves
+        plan_leaf(leaf, payload[leaf.name], None if base is None else base[leaf.name], masks) for leaf in schema.leaves
     ]
 
 
 def encode_frame(header: FrameHeader, payload: Payload, schema: Schema, base: Payload | None = None) -> bytes:
     """The smallest frame; `base` is the payload of `header.base_round` and may turn out not to be needed."""
     if (base is None) != (header.base_round is None):
-        raise WireError(
-            f"base round is {header.base_round}, so its payload must {'not ' * (base is not None)}be given"
-        )
+        raise WireError(f"base round is {header.base_round}, so its payload must {'not ' * (base is not None)}be given")
     if not schema.leaves:
         raise WireError("payload has no leaves: there is nothing to send")
     plans = plan_frame(payload, schema, base)
@@ -96,23 +93,15 @@ def encode_frame(header: FrameHeader, payload: Payload, schema: Schema, base: Pa
 def read_header(data: bytes, expected: Expected) -> FrameHeader:
     """The header of a frame that is whole, undamaged and meant for this receiver."""
     if not HEADER.size + CHECKSUM.size <= len(data) <= MAX_FRAME_BYTES:
-        raise WireError(
-            f"frame has {len(data)} bytes, allowed: {HEADER.size + CHECKSUM.size} to {MAX_FRAME_BYTES}"
-        )
+        raise WireError(f"frame has {len(data)} bytes, allowed: {HEADER.size + CHECKSUM.size} to {MAX_FRAME_BYTES}")
     magic, version, leaves, run_id, sender, round_, base, fingerprint, body = HEADER.unpack_from(data)
     if magic != MAGIC:
         raise WireError(f"frame starts with {magic.hex()}, expected {MAGIC.hex()}: not a peermask frame")
     if version != VERSION:
-        raise WireError(
-            f"frame has version {version}, this end speaks {VERSION}; update the older of the two"
-        )
+        raise WireError(f"frame has version {version}, this end speaks {VERSION}; update the older of the two")
     if len(data) != HEADER.size + body + CHECKSUM.size:
-        raise WireError(
-            f"frame has {len(data)} bytes, its header announces {HEADER.size + body + CHECKSUM.size}"
-        )
-    if CHECKSUM.unpack_from(data, HEADER.size + body)[0] != zlib.crc32(
-        memoryview(data)[: HEADER.size + body]
-    ):
+        raise WireError(f"frame has {len(data)} bytes, its header announces {HEADER.size + body + CHECKSUM.size}")
+    if CHECKSUM.unpack_from(data, HEADER.size + body)[0] != zlib.crc32(memoryview(data)[: HEADER.size + body]):
         raise WireError("frame is damaged: its checksum does not match")
     if run_id != expected.run_id:
         raise WireError(f"frame belongs to run {run_id.hex()}, expected {expected.run_id.hex()}")
@@ -134,9 +123,7 @@ def decode_frame(
     base = None if header.base_round is None else base_lookup(header.base_round)
     if header.base_round is not None:
         if base is None:
-            raise WireError(
-                f"frame builds on round {header.base_round} of agent {header.sender}, which is not held"
-            )
+            raise WireError(f"frame builds on round {header.base_round} of agent {header.sender}, which is not held")
         expected.schema.check(base)
     cursor = Cursor(data[HEADER.size : -CHECKSUM.size])
     payload: dict[str, Array] = {}

@@ -80,9 +80,7 @@ def plan_leaf(leaf: Leaf, array: Array, base: Array | None, masks: Mapping[int, 
         mask = plan_mask(array, leaf.layers, base)
         return LeafPlan(Kind.DELTA if mask.is_delta else Kind.KEYFRAME, leaf.layers, mask.members)
     if not np.isfinite(array).all():
-        raise WireError(
-            f"leaf {leaf.name!r} holds a value that is not a number; it would poison its receivers"
-        )
+        raise WireError(f"leaf {leaf.name!r} holds a value that is not a number; it would poison its receivers")
     where = support(array)  # [P]
     positions = plan_mask(where, leaf.layers, None if base is None else support(base))
     sent = 4 * int(np.count_nonzero(where))
@@ -118,9 +116,7 @@ def decode_leaf(cursor: Cursor, leaf: Leaf, base: Payload | None, masks: Mapping
     if kind is Kind.ON_MASK:
         index = cursor.byte()
         if index not in masks or masks[index].size != leaf.size:
-            raise WireError(
-                f"leaf {leaf.name!r} lies on mask leaf {index}, which is missing or of another size"
-            )
+            raise WireError(f"leaf {leaf.name!r} lies on mask leaf {index}, which is missing or of another size")
         return decode_values(cursor, leaf, masks[index])
     if kind is Kind.DENSE:
         return decode_values(cursor, leaf, None)

@@ -1,4 +1,4 @@
-"""The two ends of the pull protocol: "agent j, I hold your round b" is answered with the smallest frame.
+"""The two ends of the pull protocol: "agent j, your round k; I hold round b" is answered with the smallest frame.
 
 Nothing has to be resynchronised: who holds nothing, or a round too old, gets a keyframe.
 """
@@ -15,12 +15,12 @@ KEPT_ROUNDS = 8
 
 
 class Outbox:
-    """The last few payloads of one agent, and the frames already made of the newest."""
+    """The last few payloads of one agent, and the frames already made of them."""
 
     def __init__(self, run_id: bytes, sender: int, schema: Schema, kept: int = KEPT_ROUNDS) -> None:
         self.run_id, self.sender, self.schema, self.kept = run_id, sender, schema, kept
         self.payloads: dict[int, Payload] = {}
-        self.frames: dict[int | None, bytes] = {}  # by the round the asker holds
+        self.frames: dict[tuple[int, int | None], bytes] = {}  # by the round asked for and the round held
 
     @property
     def newest(self) -> int | None:
@@ -32,21 +32,24 @@ class Outbox:
             raise WireError(f"round {round} is not newer than round {self.newest}, published before")
         self.schema.check(payload)
         self.payloads[round] = payload
-        self.frames.clear()
         for old in sorted(self.payloads)[: -self.kept]:
             del self.payloads[old]
+        self.frames = {key: frame for key, frame in self.frames.items() if key[0] in self.payloads}
 
-    def answer(self, held: int | None) -> bytes | None:
-        """The frame for one who holds round `held` (or nothing); nothing where there is no news."""
-        newest = self.newest
-        if newest is None or held == newest:
+    def answer(self, held: int | None, round: int | None = None) -> bytes | None:
+        """The frame of `round` (or the newest) for one who holds round `held` (or nothing).
+
+        None where that round is not kept, or is the one held.
+        """
+        wanted = self.newest if round is None else round
+        if wanted is None or wanted not in self.payloads or held == wanted:
             return None
-        known = held if held is not None and held in self.payloads else None
-        if known not in self.frames:
-            header = FrameHeader(self.run_id, self.sender, newest, known)
+        known = held if held is not None and held < wanted and held in self.payloads else None
+        if (wanted, known) not in self.frames:
+            header = FrameHeader(self.run_id, self.sender, wanted, known)
             base = None if known is None else self.payloads[known]
-            self.frames[known] = encode_frame(header, self.payloads[newest], self.schema, base)
-        return self.frames[known]
+            self.frames[wanted, known] = encode_frame(header, self.payloads[wanted], self.schema, base)
+        return self.frames[wanted, known]
 
 
 class Inbox:
@@ -79,7 +82,5 @@ class Inbox:
             raise WireError(f"frame is from agent {header.sender}, which is no neighbour")
         held = self.held(header.sender)
         if held is not None and header.round <= held:
-            raise WireError(
-                f"frame of agent {header.sender} is of round {header.round}, round {held} is held"
-            )
+            raise WireError(f"frame of agent {header.sender} is of round {header.round}, round {held} is held")
         return header.sender, header.round

@@ -49,8 +49,7 @@ class Leaf:
         wanted = np.bool_ if self.is_mask else np.float32
         if array.dtype != wanted or array.shape != (self.size,):
             raise WireError(
-                f"leaf {self.name!r} is {array.dtype} {list(array.shape)}, "
-                f"expected {np.dtype(wanted)} [{self.size}]"
+                f"leaf {self.name!r} is {array.dtype} {list(array.shape)}, expected {np.dtype(wanted)} [{self.size}]"
             )
 
 
