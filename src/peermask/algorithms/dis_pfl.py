@@ -1,0 +1,127 @@
+"""Dis-PFL: sparse weights travel with their masks; now and then an agent drops small weights and grows others.
+
+    learn   x ← (x − η (∇f(x) + ω x)) ⊙ m;  every ΔT rounds m' = regrow(fire(m)), else m' = m
+    share   x, m
+    fuse    x ← m' ⊙ Σ_j x_j / Σ_j m_j (0 where nobody holds an entry);  m ← m';  biases: the closed mean
+
+As many weights grow as are dropped, so every layer keeps its count exactly.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import cos, pi
+from typing import Annotated, Literal
+
+import numpy as np
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from peermask.algorithms.contract import Agents, Clock, LocalData, Payload, Setting, algorithms
+from peermask.algorithms.descent import DescentOptions, common_start, descent
+from peermask.algorithms.erk import erk_counts
+from peermask.algorithms.message import as_message, as_params, holders_mean, with_rest
+from peermask.graph.mixing import Mixing
+from peermask.masks.select import top_fraction
+from peermask.models.layout import Layout
+from peermask.streams import stream
+
+
+@dataclass(frozen=True)
+class State:
+    params: Tensor  # [A, P] x, zero outside m
+    mask: Tensor  # [A, P_w] m
+    ids: Tensor  # [A] whose rows these are
+    next_mask: Tensor | None = None  # [A, P_w] m', from learn to fuse
+
+
+@algorithms.register("dis-pfl")
+class DisPfl:
+    """Personal sparse models whose masks move by dropping and regrowing weights."""
+
+    class Options(DescentOptions):
+        lr: Annotated[float, Field(gt=0)] = Field(0.1, description="η, step size of the parameters")
+        drop: Annotated[float, Field(ge=0, lt=1)] = Field(
+            0.5, description="α, share of a layer's weights dropped at first; falls as a cosine over the run"
+        )
+        update_every: Annotated[int, Field(ge=1)] = Field(20, description="ΔT, rounds between two changes of the mask")
+        update_until: Annotated[float, Field(ge=0, le=1)] = Field(
+            1.0, description="share of the run after which masks stay"
+        )
+        regrow: Literal["gradient", "random"] = Field("gradient", description="what decides which weights grow")
+        allocation: Literal["erk", "matched"] = Field(
+            "erk", description="how a retention is shared among layers: by ERK, or as all other methods do"
+        )
+        clip: Annotated[float, Field(ge=0)] = Field(0.0, description="largest norm of a gradient; 0: any")
+
+    def __init__(self, options: Options, setting: Setting) -> None:
+        self.options, self.setting, self.layout = options, setting, setting.masker.layout
+
+    def init(self, agents: Agents) -> State:
+        params, device = common_start(self.setting.masker, agents), agents.keep.device
+        counts = agents.keep
+        if self.options.allocation == "erk":
+            counts = erk_counts(self.layout, agents.retention.tolist()).to(device)
+        draws = self._draws("dis-pfl/first", agents.ids, 0).to(device)
+        mask = largest(self.layout, draws, counts)
+        return State(self._on(mask, params), mask, torch.tensor(agents.ids, device=device))
+
+    def learn(self, state: State, data: LocalData, clock: Clock) -> tuple[State, Tensor]:
+        gradient, loss = self.setting.network.gradient(state.params, data.batch(clock))
+        if self.options.clip:
+            gradient = gradient * (self.options.clip / gradient.norm(dim=1, keepdim=True)).clamp(max=1.0)
+        params = self._on(state.mask, state.params - descent(state.params, gradient, self.options, clock))
+        mask = state.mask
+        if clock.round % self.options.update_every == 0 and clock.progress < self.options.update_until:
+            mask = self._moved(params, state, data, clock)
+        return replace(state, params=params, next_mask=mask), loss
+
+    def share(self, state: State) -> Payload:
+        return {"mask": state.mask, **as_message(state.params, self.layout.weights)}
+
+    def fuse(self, state: State, received: Payload, mixing: Mixing, clock: Clock) -> State:  # noqa: ARG002
+        assert state.next_mask is not None
+        weights = holders_mean(mixing, received["weights"], received["mask"], 0.0) * state.next_mask  # [A, P_w]
+        params = with_rest(weights, received, mixing.closed_mean)
+        return replace(state, params=params, mask=state.next_mask, next_mask=None)
+
+    def local_model(self, state: State) -> Tensor:
+        return state.params
+
+    def unmixed_model(self, payload: Payload) -> Tensor:
+        return as_params(payload)
+
+    def _moved(self, params: Tensor, state: State, data: LocalData, clock: Clock) -> Tensor:
+        """m' from the trained weights, and the dense gradient there on a batch of its own."""
+        if self.options.regrow == "random":
+            wish = self._draws("dis-pfl/grow", tuple(state.ids.tolist()), clock.round).to(params.device)
+        else:
+            gradient, _ = self.setting.network.gradient(params, data.batch(clock, 1))
+            wish = gradient[:, : self.layout.weights].abs()
+        share = 0.5 * self.options.drop * (1.0 + cos(pi * clock.round / clock.rounds))
+        return fire_and_regrow(self.layout, state.mask, params[:, : self.layout.weights].abs(), wish, share)
+
+    def _draws(self, purpose: str, ids: tuple[int, ...], round: int) -> Tensor:
+        """A random number in (0, 1) for every weight, from each agent's own stream."""
+        rows = [stream(self.setting.seed, purpose, agent, round).uniform(self.layout.weights) for agent in ids]
+        return torch.from_numpy(np.stack(rows).astype(np.float32))  # [A, P_w]
+
+    def _on(self, mask: Tensor, params: Tensor) -> Tensor:
+        """Weights on the mask, biases and norms as they are."""
+        return torch.cat([params[:, : mask.shape[1]] * mask, params[:, mask.shape[1] :]], dim=1)  # [A, P]
+
+
+def largest(layout: Layout, values: Tensor, counts: Tensor) -> Tensor:
+    """True at the counts[a, l] largest values of each layer."""
+    parts = [top_fraction(values[:, layer.span], counts[:, index]) for index, layer in enumerate(layout.masked)]
+    return torch.cat(parts, dim=1)  # [A, P_w]
+
+
+def fire_and_regrow(layout: Layout, mask: Tensor, magnitude: Tensor, wish: Tensor, share: float) -> Tensor:
+    """Drop ⌈α K_l⌉ of each layer's smallest weights, never all, and grow as many by the largest wish."""
+    alive = torch.stack([mask[:, layer.span].sum(1) for layer in layout.masked], dim=1)  # [A, L]
+    dropped = torch.minimum((share * alive.double()).ceil().long(), alive - 1)
+    # A kept weight that is exactly zero ranks above all that are not kept.
+    kept = largest(layout, torch.where(mask, magnitude.clamp(min=1e-30), 0.0), (alive - dropped).clamp(min=1))
+    return largest(layout, torch.where(kept, torch.inf, wish), alive)  # [A, P_w]

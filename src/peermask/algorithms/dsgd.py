@@ -1,0 +1,63 @@
+"""DSGD: neighbours average their whole models, after a gradient step (adapt-then-combine) or beside it (Lian).
+
+adapt-then-combine   x½ = x − η (∇f(x) + ω x);   share x½;   x ← Σ_j W_ij x½_j
+lian                 share x;   x ← Σ_j W_ij x_j − η (∇f(x) + ω x)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from pydantic import Field
+from torch import Tensor
+
+from peermask.algorithms.contract import Agents, Clock, LocalData, Payload, Setting, algorithms
+from peermask.algorithms.descent import DescentOptions, common_start, descent
+from peermask.algorithms.message import Neighbours, as_message, as_params, mixed, neighbour_mean
+from peermask.graph.mixing import Mixing
+
+
+@dataclass(frozen=True)
+class State:
+    params: Tensor  # [A, P] x
+    step: Tensor | None = None  # [A, P] η (g + ω x), from learn to fuse in Lian's form
+
+
+@algorithms.register("dsgd")
+class Dsgd:
+    """Decentralised gradient descent: one model, agreed on by gossip."""
+
+    class Options(DescentOptions):
+        form: Literal["adapt-then-combine", "lian"] = Field(
+            "adapt-then-combine", description="share the model after the gradient step, or before it"
+        )
+        neighbours: Neighbours = Field(
+            "metropolis", description="W: Metropolis weights, or the plain mean of an agent and its neighbours"
+        )
+
+    def __init__(self, options: Options, setting: Setting) -> None:
+        self.options, self.setting = options, setting
+
+    def init(self, agents: Agents) -> State:
+        return State(common_start(self.setting.masker, agents))
+
+    def learn(self, state: State, data: LocalData, clock: Clock) -> tuple[State, Tensor]:
+        gradient, loss = self.setting.network.gradient(state.params, data.batch(clock))
+        step = descent(state.params, gradient, self.options, clock)
+        if self.options.form == "lian":
+            return State(state.params, step), loss
+        return State(state.params - step), loss
+
+    def share(self, state: State) -> Payload:
+        return as_message(state.params, self.setting.masker.layout.weights)
+
+    def fuse(self, state: State, received: Payload, mixing: Mixing, clock: Clock) -> State:  # noqa: ARG002
+        params = mixed(received, neighbour_mean(mixing, self.options.neighbours))
+        return State(params if state.step is None else params - state.step)
+
+    def local_model(self, state: State) -> Tensor:
+        return state.params
+
+    def unmixed_model(self, payload: Payload) -> Tensor:
+        return as_params(payload)

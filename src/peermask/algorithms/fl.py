@@ -1,0 +1,64 @@
+"""FL: FedAvg with every agent in every round. A server hears all agents and all go on from its mean.
+
+x½_i = x − η (∇f_i(x) + ω x), once or a few times;   share x½_i;   x ← Σ_i p_i x½_i
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from peermask.algorithms.contract import Agents, Clock, LocalData, Payload, Setting, algorithms
+from peermask.algorithms.descent import DescentOptions, common_start, descent
+from peermask.algorithms.message import as_message, as_params, mixed
+from peermask.graph.mixing import Mixing
+
+
+@dataclass(frozen=True)
+class State:
+    params: Tensor  # [A, P] x, the same row for every agent
+
+
+@algorithms.register("fl")
+class Fl:
+    """Federated averaging: one global model from a server that hears everybody."""
+
+    hears_all: ClassVar[bool] = True  # a message goes to the server and one comes back, whatever the graph
+
+    class Options(DescentOptions):
+        shares: Literal["samples", "uniform"] = Field(
+            "samples", description="p_i: an agent's share of all training samples, or 1/N"
+        )
+        local_steps: Annotated[int, Field(ge=1)] = Field(1, description="gradient steps between two exchanges")
+
+    def __init__(self, options: Options, setting: Setting) -> None:
+        self.options, self.setting = options, setting
+
+    def init(self, agents: Agents) -> State:
+        return State(common_start(self.setting.masker, agents))
+
+    def learn(self, state: State, data: LocalData, clock: Clock) -> tuple[State, Tensor]:
+        params, losses = state.params, []
+        for number in range(self.options.local_steps):
+            gradient, loss = self.setting.network.gradient(params, data.batch(clock, number))
+            params = params - descent(params, gradient, self.options, clock)
+            losses.append(loss)
+        return State(params), torch.stack(losses).mean(0)
+
+    def share(self, state: State) -> Payload:
+        return as_message(state.params, self.setting.masker.layout.weights)
+
+    def fuse(self, state: State, received: Payload, mixing: Mixing, clock: Clock) -> State:  # noqa: ARG002
+        return State(
+            mixed(received, mixing.server_mean if self.options.shares == "samples" else mixing.uniform_server_mean)
+        )
+
+    def local_model(self, state: State) -> Tensor:
+        return state.params
+
+    def unmixed_model(self, payload: Payload) -> Tensor:
+        return as_params(payload)

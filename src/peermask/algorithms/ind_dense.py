@@ -1,0 +1,52 @@
+"""ind-dense: every agent trains the whole network alone; the paper's "weight update"."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from peermask.algorithms.contract import Agents, Clock, LocalData, Payload, Setting, algorithms
+from peermask.algorithms.descent import DescentOptions, common_start, descent
+from peermask.graph.mixing import Mixing
+
+
+@dataclass(frozen=True)
+class State:
+    params: Tensor  # [A, P] x
+    velocity: Tensor | None = None  # [A, P], where momentum is on
+
+
+@algorithms.register("ind-dense")
+class IndDense:
+    """Each agent trains all weights on its own data; nothing is pruned or exchanged."""
+
+    class Options(DescentOptions):
+        momentum: Annotated[float, Field(ge=0, lt=1)] = Field(0.0, description="share of the last step kept")
+
+    def __init__(self, options: Options, setting: Setting) -> None:
+        self.options, self.setting = options, setting
+
+    def init(self, agents: Agents) -> State:
+        params = common_start(self.setting.masker, agents)
+        return State(params, torch.zeros_like(params) if self.options.momentum else None)
+
+    def learn(self, state: State, data: LocalData, clock: Clock) -> tuple[State, Tensor]:
+        """x ← x − η (g + ω x), where with momentum β the gradient is summed first: u ← β u + g."""
+        gradient, loss = self.setting.network.gradient(state.params, data.batch(clock))
+        velocity = None
+        if state.velocity is not None:
+            gradient = velocity = self.options.momentum * state.velocity + gradient
+        return State(state.params - descent(state.params, gradient, self.options, clock), velocity), loss
+
+    def share(self, state: State) -> Payload:  # noqa: ARG002
+        return {}
+
+    def fuse(self, state: State, received: Payload, mixing: Mixing, clock: Clock) -> State:  # noqa: ARG002
+        return state
+
+    def local_model(self, state: State) -> Tensor:
+        return state.params
