@@ -28,11 +28,16 @@ def held(round):
 
 
 def test_a_frame_byte_for_byte():
-    head = "504d0101" + RUN_ID.hex() + "030000000c0000000b000000"
-    fingerprint = struct.pack("<I", SCHEMA.fingerprint).hex()
-    body = "01010300204c80"  # delta; 3 gaps in layer 0, none in layer 1; the bits of test_gaps
-    checksum = struct.pack("<I", __import__("zlib").crc32(FRAME[:-4])).hex()
-    assert FRAME.hex() == head + fingerprint + "07000000" + body + checksum
+    parts = [
+        "504d" + "01" + "01",  # PM, version 1, one leaf
+        "706565726d61736b",  # run id
+        "03000000" + "0c000000" + "0b000000",  # agent 3, round 12, base round 11
+        "88e96f4b",  # CRC-32 of "mask:mask:64,8;"
+        "07000000",  # bytes of the body
+        "01" + "0103" + "00" + "204c80",  # a delta: 3 gaps in layer 0, nothing in layer 1, the bits of test_gaps
+        "3045ed50",  # CRC-32 of all before
+    ]
+    assert FRAME.hex() == "".join(parts)
 
 
 def test_header_and_payload_come_back():

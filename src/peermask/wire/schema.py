@@ -69,15 +69,24 @@ class Schema:
 
     @classmethod
     def of(cls, payload: Payload, layers: Sequence[int]) -> Schema:
-        """Leaves of sum(layers) weights are cut by `layers`; any other (a bias vector) is one layer."""
-        table = tuple(int(size) for size in layers)
+        """The schema of an agent's payload; see `of_sizes`."""
         for name, array in payload.items():
             if array.dtype not in (np.bool_, np.float32):
                 raise WireError(f"leaf {name!r} is {array.dtype}; allowed: bool, float32")
+        masks = {name: array.size for name, array in payload.items() if array.dtype == np.bool_}
+        values = {name: array.size for name, array in payload.items() if array.dtype == np.float32}
+        return cls.of_sizes(masks, values, layers)
+
+    @classmethod
+    def of_sizes(cls, masks: Mapping[str, int], values: Mapping[str, int], layers: Sequence[int]) -> Schema:
+        """Leaves of sum(layers) entries are cut by `layers`; any other (a bias vector) is one layer."""
+        table = tuple(int(size) for size in layers)
+        cut = {size: table if size == sum(table) else (size,) for size in (*masks.values(), *values.values())}
         return cls(
             tuple(
-                Leaf(name, array.dtype == np.bool_, table if array.size == sum(table) else (array.size,))
-                for name, array in payload.items()
+                Leaf(name, is_mask, cut[size])
+                for is_mask, sizes in ((True, masks), (False, values))
+                for name, size in sizes.items()
             )
         )
 
