@@ -44,7 +44,8 @@ def two_agents(dataset: Dataset, shared: int) -> tuple[AgentData, AgentData]:
 def all_images(agents: tuple[AgentData, AgentData]) -> Tensor:
     """The 𝒳 of the theorem: every image either agent has, for training or testing."""
     sets = [part.images for agent in agents for part in (agent.train, agent.test)]
-    return torch.unique(torch.cat(sets), dim=0)  # [n, C, D, D]
+    images: Tensor = torch.unique(torch.cat(sets), dim=0)
+    return images  # [n, C, D, D]
 
 
 def _unit(split: Split, peak: float) -> Examples:

@@ -38,9 +38,9 @@ def construct_masks(net: RandomNet, targets: Sequence[Target]) -> list[Masks]:
         items, usable = products(first, second)  # [P, n] each
         wanted = torch.stack([target.layers[number].flatten() for target in targets], dim=1)  # [P, T]
         kept = closest_subsets(items, usable, wanted)  # [P, T, n]
-        for agent, masks in enumerate(layers):
-            masks += layer_masks(kept[:, agent], first, second)
-    built = [tuple(masks) for masks in layers]
+        for agent, gathered in enumerate(layers):
+            gathered += layer_masks(kept[:, agent], first, second)
+    built = [tuple(gathered) for gathered in layers]
     for masks in built:
         require_masks(net, masks)
     return built
@@ -57,6 +57,16 @@ def products(first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
         (grouped * scale[:, None, None, None, :]).flatten(0, 3),
         (grouped > 0).flatten(0, 3),
     )
+
+
+def out_of_reach(net: RandomNet, target: Target) -> int:
+    """How many target weights no subset can reach: beyond the sum of all usable products of their sign."""
+    count = 0
+    for (first, second), weight in zip(net.blocks(), target.layers, strict=True):
+        items, usable = products(first, second)  # [P, n]
+        kept, wanted = items * usable, weight.flatten()
+        count += int(((wanted > kept.clamp(min=0).sum(1)) | (wanted < kept.clamp(max=0).sum(1))).sum())
+    return count
 
 
 def subsets(net: RandomNet, masks: Masks) -> list[Tensor]:
@@ -77,7 +87,8 @@ def collapse(net: RandomNet, masks: Masks) -> Layers:
 
 
 def _by_output(first: Tensor, outs: int) -> Tensor:
-    return first.unflatten(0, (-1, outs)).permute(1, 2, 3, 4, 0)  # [O, C, d, d, n]
+    grouped: Tensor = first.unflatten(0, (-1, outs))  # [n, O, C, d, d]
+    return grouped.permute(1, 2, 3, 4, 0)  # [O, C, d, d, n]
 
 
 def _own_weights(second: Tensor) -> Tensor:

@@ -40,7 +40,5 @@ def require_unit_inputs(images: Tensor, channels: int) -> Tensor:
     images = images.to(torch.float64)
     low, high = float(images.min()), float(images.max())
     if not (low >= 0.0 and high <= 1.0):  # written so that a NaN is refused too
-        raise DataError(
-            f"inputs range over [{low:g}, {high:g}]; the theorem needs [0, 1]: divide by the peak value"
-        )
+        raise DataError(f"inputs range over [{low:g}, {high:g}]; the theorem needs [0, 1]: divide by the peak value")
     return images

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 
 from peermask.data.digits import digits
+from peermask.engine.device import one_thread_each
 from peermask.theory.agents import CLASSES, AgentData, all_images, two_agents
 from peermask.theory.bounds import Distances
 from peermask.theory.certificate import certified_distance
@@ -15,7 +19,7 @@ from peermask.theory.lemma import Success, decay_rate, estimate_constant, succes
 from peermask.theory.measure import climb, distances, random_inputs
 from peermask.theory.nearest import construct_near
 from peermask.theory.overlap import Overlap, overlap
-from peermask.theory.random_net import draw
+from peermask.theory.random_net import Masks, RandomNet, draw
 from peermask.theory.sweep import Trial, sweep
 from peermask.theory.target import Target
 from peermask.theory.training import accuracy, initial, train
@@ -38,7 +42,7 @@ class Scale:
     random_inputs: int
 
 
-FULL = Scale((1, 4, 4, CLASSES), 3, 200, 40, tuple(range(4, 49, 4)), 40, 5, 4000)
+FULL = Scale((1, 4, 4, CLASSES), 3, 200, 48, tuple(range(4, 49, 4)), 40, 5, 4000)
 QUICK = Scale((1, 4, 4, CLASSES), 3, 120, 40, tuple(range(8, 41, 8)), 8, 1, 500)
 
 
@@ -95,27 +99,28 @@ class Study:
 
 def run_study(scale: Scale, seed: int, said: Callable[[str], None]) -> Study:
     """Everything `peermask theory` reports; `said` is told each step as it begins."""
-    said(f"training two targets on {SHARED} shared label(s)")
-    agents = two_agents(digits(), SHARED)
-    targets = _targets(scale, agents, seed)
-    said(f"building both masks at width {scale.width}")
-    pair, near = _pair(scale, agents, targets, seed)
-    trials = sweep(targets, agents, scale.widths, range(seed, seed + scale.draws), said)
-    table = successes(trials, LEVELS)
-    return Study(
-        scale=scale,
-        seed=seed,
-        problems=targets[0].problems,
-        weights=targets[0].weights,
-        pair=pair,
-        near=near,
-        correlated=_correlated(scale, seed, said),
-        trials=tuple(trials),
-        successes=tuple(table),
-        constant=estimate_constant(table, targets[0].problems),
-        rate=decay_rate(trials, FITTED_BELOW),
-        counterexample=counterexample(),
-    )
+    with one_thread_each(), ThreadPoolExecutor(os.cpu_count()) as pool:
+        said(f"training two targets on {SHARED} shared label(s)")
+        agents = two_agents(digits(), SHARED)
+        targets = _targets(scale, agents, seed)
+        said(f"building both masks at width {scale.width}")
+        pair, near = _pair(scale, agents, targets, seed)
+        trials = sweep(targets, agents, scale.widths, range(seed, seed + scale.draws), pool, said)
+        table = successes(trials, LEVELS)
+        return Study(
+            scale=scale,
+            seed=seed,
+            problems=targets[0].problems,
+            weights=targets[0].weights,
+            pair=pair,
+            near=near,
+            correlated=_correlated(scale, seed, pool, said),
+            trials=tuple(trials),
+            successes=tuple(table),
+            constant=estimate_constant(table, targets[0].problems),
+            rate=decay_rate(trials, FITTED_BELOW),
+            counterexample=counterexample(),
+        )
 
 
 def _targets(scale: Scale, agents: tuple[AgentData, AgentData], seed: int) -> tuple[Target, Target]:
@@ -147,32 +152,30 @@ def _pair(
         untouched=net.fingerprint() == drawn,
         common=overlap(net, m1, m2),
     )
-    near: list[Near] = []
-    for tolerance in TOLERANCES:
-        mask = construct_near(net, targets[1], m1, tolerance)
-        layers = collapse(net, mask)
-        near.append(
-            Near(
-                tolerance,
-                certified_distance(f[1], layers),
-                accuracy(layers, agents[1].test),
-                overlap(net, m1, mask),
-            )
-        )
-    return pair, tuple(near)
+    return pair, tuple(_near(net, targets[1], agents[1], m1, tolerance) for tolerance in TOLERANCES)
 
 
-def _correlated(scale: Scale, seed: int, said: Callable[[str], None]) -> tuple[Correlated, ...]:
+def _near(net: RandomNet, target: Target, agent: AgentData, start: Masks, tolerance: float) -> Near:
+    mask = construct_near(net, target, start, tolerance)
+    layers = collapse(net, mask)
+    error = certified_distance(target.layers, layers)
+    return Near(tolerance, error, accuracy(layers, agent.test), overlap(net, start, mask))
+
+
+def _correlated(scale: Scale, seed: int, pool: Executor, said: Callable[[str], None]) -> tuple[Correlated, ...]:
     """Pairs that share 0, 1, ... all labels: are the subnetworks as alike as the data?"""
     rows: list[Correlated] = []
     for shared in range(CLASSES // 2 + 1):
         said(f"{scale.pairs} pair(s) of agents with {shared} shared label(s)")
         agents = two_agents(digits(), shared)
-        for number in range(seed, seed + scale.pairs):
-            targets = _targets(scale, agents, number)
-            net = draw(targets[0], scale.width, number)
-            m1, m2 = construct_masks(net, targets)
-            f = (targets[0].layers, targets[1].layers)
-            g = (collapse(net, m1), collapse(net, m2))
-            rows.append(Correlated(shared, number, distances("agents' data", f, g, all_images(agents))))
+        rows += pool.map(partial(_one_pair, scale, agents, shared), range(seed, seed + scale.pairs))
     return tuple(rows)
+
+
+def _one_pair(scale: Scale, agents: tuple[AgentData, AgentData], shared: int, seed: int) -> Correlated:
+    targets = _targets(scale, agents, seed)
+    net = draw(targets[0], scale.width, seed)
+    m1, m2 = construct_masks(net, targets)
+    f = (targets[0].layers, targets[1].layers)
+    g = (collapse(net, m1), collapse(net, m2))
+    return Correlated(shared, seed, distances("agents' data", f, g, all_images(agents)))

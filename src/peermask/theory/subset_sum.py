@@ -13,14 +13,12 @@ from torch import Tensor
 from peermask.errors import ModelError
 from peermask.streams import stream
 
-EXACT_ITEMS = 26
+EXACT_ITEMS = 24
 TRIES = 16
 ENTRIES_AT_ONCE = 1 << 21  # of float64: the largest table that is held at a time, 16 MiB
 
 
-def closest_subsets(
-    items: Tensor, usable: Tensor, targets: Tensor, *, exact_items: int = EXACT_ITEMS
-) -> Tensor:
+def closest_subsets(items: Tensor, usable: Tensor, targets: Tensor, *, exact_items: int = EXACT_ITEMS) -> Tensor:
     """For each problem p and each of its targets t, the subset of p's usable items whose sum is nearest to t.
 
     items [P, K], usable [P, K] bool, targets [P, T] -> kept [P, T, K] bool. Problems share nothing; the

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass
+from functools import partial
 
 from torch import Tensor
 
 from peermask.theory.agents import AgentData, all_images
 from peermask.theory.certificate import certified_distance
-from peermask.theory.construct import collapse, construct_masks
+from peermask.theory.construct import collapse, construct_masks, out_of_reach
 from peermask.theory.measure import distances
 from peermask.theory.overlap import overlap
 from peermask.theory.random_net import draw
@@ -27,6 +29,7 @@ class Trial:
     seed: int
     certified: tuple[float, float]  # no input of the cube has a larger error
     measured: tuple[float, float]  # the largest error seen
+    out_of_reach: int  # target weights of either agent that no subset reaches
     accuracy: tuple[float, float]  # of g_m on each agent's test images
     lower_holds: bool
     printed_holds: bool
@@ -44,14 +47,16 @@ def sweep(
     agents: tuple[AgentData, AgentData],
     widths: Sequence[int],
     seeds: Sequence[int],
+    pool: Executor,
     said: Callable[[str], None],
 ) -> list[Trial]:
+    """A trial for each width and seed, side by side in `pool`; the order is that of the arguments."""
     images = all_images(agents)
     images = images[:: max(1, len(images) // IMAGES)]
     trials: list[Trial] = []
     for width in widths:
         said(f"width {width}: {len(seeds)} draws of g")
-        trials += [_trial(targets, agents, images, width, seed) for seed in seeds]
+        trials += pool.map(partial(_trial, targets, agents, images, width), seeds)
     return trials
 
 
@@ -70,6 +75,7 @@ def _trial(
         seed=seed,
         certified=(certified_distance(f[0], g[0]), certified_distance(f[1], g[1])),
         measured=(seen.eps1, seen.eps2),
+        out_of_reach=sum(out_of_reach(net, target) for target in targets),
         accuracy=(accuracy(g[0], agents[0].test), accuracy(g[1], agents[1].test)),
         lower_holds=seen.lower_holds,
         printed_holds=seen.printed_holds,

@@ -8,6 +8,7 @@ cross-entropy of those readings times `SHARPNESS`. Neither the reading nor the f
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -33,7 +34,7 @@ def initial(channels: tuple[int, ...], side: int, seed: int) -> Layers:
     if len(channels) < 2 or min(channels) < 1 or side < 1 or side % 2 == 0:
         raise ModelError(f"channels {channels}, kernel {side}: at least two counts and an odd kernel are needed")
     layers: list[Tensor] = []
-    for number, (ins, outs) in enumerate(zip(channels[:-1], channels[1:], strict=True)):
+    for number, (ins, outs) in enumerate(pairwise(channels)):
         draw = stream(seed, "theory/f0", step=number).uniform(outs * ins * side * side)
         weight = torch.from_numpy(2.0 * draw - 1.0).reshape(outs, ins, side, side)
         layers.append(weight / weight.abs().sum())
@@ -51,7 +52,7 @@ def train(start: Layers, examples: Examples, steps: int) -> Target:
         loss = functional.cross_entropy(SHARPNESS * readings, examples.labels)
         if not bool(torch.isfinite(loss)):
             raise DivergedError(f"the target's loss is {float(loss)} at step {step + 1}; lower the step size")
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         optimizer.step()
     return Target(tuple(weight.detach() for weight in _in_class(free)))
 
