@@ -3,7 +3,8 @@
     python -m benchmarks.codec [--rounds 60] [--dataset cifar10] [--folder FOLDER]
 
 Four agents with retentions 0.1 to 0.4 train the paper's AlexNet with MCE-PL; every agent's masks of chosen rounds are
-then coded as keyframes and as deltas. Times are the least CPU time of fifteen on one core, which a busy machine disturbs least.
+then coded as keyframes and as deltas. A time is the least CPU time of fifteen on one core, as that depends least on
+what else the machine does.
 """
 
 from __future__ import annotations
@@ -122,6 +123,14 @@ def pairs(rounds: int) -> Iterator[tuple[int | None, int]]:
         yield rounds - 5, rounds
 
 
+def whole_run(masks: list[Mask], layers: list[int]) -> tuple[int, int]:
+    """Bytes on one directed link over all rounds: frames, each against the round before, and bitmaps."""
+    schema = Schema.of({"mask": masks[0]}, layers)
+    bases = [None, *({"mask": mask} for mask in masks)]
+    frames = sum(frame_size({"mask": mask}, schema, base).total for mask, base in zip(masks, bases[:-1], strict=True))
+    return frames, len(masks) * bitmap_size(schema)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="bytes and times of the mask codec on masks of a real run")
     parser.add_argument("--rounds", type=int, default=60)
@@ -142,6 +151,8 @@ def main() -> None:
         for base, round_ in pairs(options.rounds):
             older = None if base is None else masks[base - 1]
             print(line(retention, round_, masks[round_ - 1], layers, base, older))
+        frames, bitmaps = whole_run(masks, layers)
+        print(f"| {retention} | all {options.rounds} rounds | | | {frames} | | | | {bitmaps} | | | |")
 
 
 if __name__ == "__main__":
