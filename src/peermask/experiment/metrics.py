@@ -25,6 +25,7 @@ METRICS = (
     "density",
     "sent_bytes",
     "seconds",
+    "unmixed_accuracy",
 )
 TRAFFIC = ("round", "agent", "links", *COST_COLUMNS)
 
@@ -40,6 +41,7 @@ class Evaluation:
     density: Tensor  # [N]
     sent_bytes: Tensor  # [N] so far, over all of an agent's links
     seconds: float = nan  # since the start, over all resumptions
+    unmixed_accuracy: Tensor | None = None  # [N] of the models as they were sent, where that was asked for
 
     @property
     def plateau_signal(self) -> float:
@@ -49,7 +51,8 @@ class Evaluation:
         return float(known.mean()) if len(known) else -float(self.train_loss.mean())
 
 
-def write_evaluation(folder: RunFolder, evaluation: Evaluation) -> None:
+def write_evaluation(folder: RunFolder, evaluation: Evaluation, first: int = 0) -> None:
+    """One row per agent, numbered from `first`."""
     columns = (
         evaluation.train_loss,
         evaluation.validation.accuracy,
@@ -59,9 +62,10 @@ def write_evaluation(folder: RunFolder, evaluation: Evaluation) -> None:
         evaluation.density,
         evaluation.sent_bytes,
         torch.full_like(evaluation.sent_bytes, evaluation.seconds),
+        _or_unknown(evaluation.unmixed_accuracy, evaluation.sent_bytes),
     )
     rows = zip(*(column.tolist() for column in columns), strict=True)
-    shown = ([evaluation.round, agent, *map(_number, row)] for agent, row in enumerate(rows))
+    shown = ([evaluation.round, agent, *map(_number, row)] for agent, row in enumerate(rows, first))
     append_rows(folder.metrics, METRICS, shown)
 
 
@@ -106,6 +110,10 @@ class Ledger:
     def sent_bytes(self) -> float:
         """All agents' bytes as of the last row written."""
         return float(self.sent.sum())
+
+
+def _or_unknown(values: Tensor | None, like: Tensor) -> Tensor:
+    return torch.full_like(like, nan) if values is None else values
 
 
 def _number(value: float) -> int | str:
