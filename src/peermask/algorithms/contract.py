@@ -11,6 +11,9 @@ An algorithm is a few pure functions over a frozen state whose tensors have a le
 The simulator calls them with A = all agents or a chunk of them and K = all; a node on a network with A = 1 and
 K = itself and its neighbours. Nothing in an algorithm tells the two apart. Between `learn` and `fuse` a state may
 carry tensors that are None at the end of a round; those are never saved.
+
+Two things an algorithm may have besides: `hears_all = True` if it talks to a server instead of to neighbours, and
+`unmixed_model(payload)` [K, P] if what it sends is a model, which can then be tested before it is mixed.
 """
 
 from __future__ import annotations

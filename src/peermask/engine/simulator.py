@@ -69,6 +69,14 @@ class Simulator:
     def test(self) -> Score:
         return self._score(Feed.test)
 
+    def test_unmixed(self, shared: Payload) -> Tensor | None:
+        """[N]: test accuracy of the models as they were sent; None for an algorithm that sends no model."""
+        unmixed = getattr(self.algorithm, "unmixed_model", None)
+        if unmixed is None:
+            return None
+        models = unmixed(shared).split([len(feed.ids) for feed in self.feeds])  # [N, P]
+        return torch.cat([score.accuracy for score in self._spread(Feed.test, self.feeds, models)]).cpu()
+
     def validate(self) -> Score:
         return self._score(Feed.validate)
 

@@ -50,6 +50,7 @@ class FrozenOptions(Options):
 
 class EvaluationOptions(Options):
     every: Annotated[int, Field(ge=1)] = Field(10, description="rounds between evaluations; the last is always one")
+    unmixed: bool = Field(False, description="test models also as they were sent, before neighbours were mixed in")
 
 
 class StopOptions(Options):

@@ -10,7 +10,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from peermask.algorithms.contract import Clock
+from peermask.algorithms.contract import Clock, Payload
 from peermask.engine.simulator import Simulator
 from peermask.errors import DivergedError
 from peermask.experiment.build import Experiment
@@ -56,7 +56,7 @@ class Loop:
             last = number == config.rounds
             stopping = self.execution.should_stop() and not last
             if last or number % config.evaluation.every == 0:
-                self._evaluate(number)
+                self._evaluate(number, outcome.shared)
             converged = self._converged()
             if last or stopping or converged or number % config.checkpoint.every == 0:
                 self._save()
@@ -64,13 +64,14 @@ class Loop:
                 return "converged" if converged else "interrupted"
         return "finished"
 
-    def _evaluate(self, number: int) -> None:
+    def _evaluate(self, number: int, shared: Payload) -> None:
         train_loss = self._finite_losses().mean(0)
         self.losses.clear()
         test, validation = self.simulator.test(), self.simulator.validate()
+        unmixed = self.simulator.test_unmixed(shared) if self.config.evaluation.unmixed else None
         self.ledger.flush()
         evaluation = Evaluation(
-            number, train_loss, validation, test, self.simulator.densities(), self.ledger.sent, self._seconds()
+            number, train_loss, validation, test, self.simulator.densities(), self.ledger.sent, self._seconds(), unmixed
         )
         write_evaluation(self.folder, evaluation)
         self.execution.observer.evaluation(evaluation)
