@@ -97,12 +97,12 @@ def find_layout(module: nn.Module, masked: Sequence[str] = ("*",)) -> Layout:
             shape = tuple(parameter.shape)
             found.append((name, _kind(child, short), shape, _fan_in(child, shape)))
     maskable = [name for name, kind, _, _ in found if kind in ("conv", "linear")]
+    if not maskable:
+        raise ModelError("the model has no convolution or linear layer to mask; give one that has")
     for pattern in masked:
         if not any(fnmatchcase(name, pattern) for name in maskable):
             raise ModelError(f"mask.layers: {pattern!r} matches no layer; {nearest(pattern, maskable)}")
     chosen = {name for name in maskable if any(fnmatchcase(name, pattern) for pattern in masked)}
-    if not chosen:
-        raise ModelError("the model has no convolution or linear layer to mask; give one that has")
     offset = 0
     groups: tuple[list[Layer], list[Layer]] = ([], [])
     for name, kind, shape, fan_in in sorted(found, key=lambda item: item[0] not in chosen):

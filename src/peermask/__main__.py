@@ -1,0 +1,5 @@
+"""`python -m peermask`."""
+
+from peermask.cli.main import main
+
+main()

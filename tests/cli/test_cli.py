@@ -1,0 +1,215 @@
+"""The command line as a user meets it: real processes, real files, real signals."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from peermask.cli.main import main
+from peermask.experiment.checkpoint import list_checkpoints
+from peermask.experiment.result import RunResult
+
+TINY = """
+agents = 4
+rounds = 6
+batch_size = 8
+retention = 0.3
+graph = "ring"
+[data]
+fraction = 0.1
+[model]
+name = "mlp"
+hidden = [12]
+[evaluation]
+every = 3
+[checkpoint]
+every = 2
+"""
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    path = tmp_path / "tiny.toml"
+    path.write_text(TINY)
+    return path
+
+
+def call(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> tuple[int, str, str]:
+    """Run the command in this process: exit code, stdout, stderr."""
+    with pytest.raises(SystemExit) as stopped:
+        main([str(argument) for argument in arguments])
+    out, err = capsys.readouterr()
+    return int(stopped.value.code or 0), out, err
+
+
+def test_run_show_and_list(config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = tmp_path / "run"
+    code, out, err = call(capsys, "run", config, "--out", run)
+    assert (code, err) == (0, "")
+    assert "mean" in out
+    assert "worst" in out
+    assert out.rstrip().endswith(str(run))
+    code, out, _ = call(capsys, "show", run)
+    assert code == 0
+    assert str(RunResult.open(run).hash) in out
+    code, out, _ = call(capsys, "list", "algorithms")
+    assert code == 0
+    assert "mce-pl" in out
+    assert "aggregation_gain = 1.0" in out
+
+
+def test_plan_shows_the_whole_config_and_writes_nothing(
+    config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, out, _ = call(capsys, "plan", config)
+    assert code == 0
+    for word in ("directed links", "masked weights", "bytes per message", "memory", "score_init"):
+        assert word in out
+    assert [path.name for path in tmp_path.iterdir()] == ["tiny.toml"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--set", "roundz=3"], "roundz: unknown key; did you mean 'rounds'?"),
+        (["--set", "rounds=few"], "rounds = 'few'"),
+        (["--set", "retention=1.2"], "retention = 1.2: must be in (0, 1]"),
+        (["--set", "retention=[0.1,0.2]"], "retention: 2 values for 4 agents"),
+        (["--set", "graph.name=erdos-renyi", "--set", "graph.p=0.001"], "raise graph.p"),
+        (["--set", "partition.labels_per_agent=11"], "labels_per_agent"),
+        (["--set", "agents=3000", "--set", "retention=0.1"], "agent"),
+        (["--set", "dataset.name=npz", "--set", "dataset.path=nowhere.npz"], "nowhere.npz"),
+        (["--set", "dataset.name=cifar10", "--set", "dataset.folder=nowhere"], "nowhere"),
+        (["--set", "model.name=alexnet"], "does not fit the 1x8x8 images of digits"),
+        (["--set", "algorithm.name=mce_pl"], "did you mean 'mce-pl'?"),
+        (["--set", "mask.layers=['conv*']"], "mask.layers: 'conv*' matches no layer"),
+        (["--device", "cuda:99"], "cuda"),
+        (["--device", "gpu"], "'gpu' is not one of cpu, cuda, cuda:N, auto"),
+        (["--chunk", "0"], "chunk"),
+        (["--rounds", "3"], "--rounds"),
+    ],
+)
+def test_bad_input_is_one_line_and_changes_nothing(
+    arguments: list[str],
+    message: str,
+    config: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, out, err = call(capsys, "run", config, *arguments)
+    assert code == 2
+    assert message in err
+    assert err.count("\n") == 1
+    assert out == ""
+    assert [path.name for path in tmp_path.iterdir()] == ["tiny.toml"]
+
+
+def test_damaged_data_is_named(tmp_path: Path, config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "train-images-idx3-ubyte").write_bytes(b"\x00\x00\x08\x03short")
+    code, _, err = call(
+        capsys, "run", config, "--set", "dataset.name=fashion-mnist", "--set", f"dataset.folder='{tmp_path}'"
+    )
+    assert code == 2
+    assert str(tmp_path) in err
+    assert err.count("\n") == 1
+
+
+def test_a_folder_that_exists_is_left_alone(config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = tmp_path / "run"
+    call(capsys, "run", config, "--out", run)
+    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    code, _, err = call(capsys, "run", config, "--out", run)
+    assert code == 2
+    assert f"--resume {run}" in err
+    assert before == {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+
+
+def test_resume_takes_no_other_config(config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = call(capsys, "run", config, "--resume", tmp_path)
+    assert code == 2
+    assert "--resume goes on with the config in the run folder" in err
+
+
+def start(*arguments: str | Path) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "peermask", *map(str, arguments)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def finish(process: subprocess.Popen[str]) -> int:
+    process.communicate(timeout=120)
+    return process.returncode
+
+
+def wait_for_round(run: Path, number: int) -> None:
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        if any(int(path.stem.split("-")[1]) >= number for path in list_checkpoints(run / "checkpoints")):
+            return
+        time.sleep(0.02)
+    raise AssertionError(f"no checkpoint of round {number} within a minute")
+
+
+@pytest.mark.parametrize("number", [10, 130])
+def test_killed_at_any_moment_it_ends_with_the_same_hash(config: Path, tmp_path: Path, number: int) -> None:
+    """SIGKILL: no handler, no farewell."""
+    settings = ("--set", "rounds=240", "--set", "checkpoint.every=10")
+    whole = start("run", config, *settings, "--out", tmp_path / "whole")
+    assert finish(whole) == 0
+    cut = start("run", config, *settings, "--out", tmp_path / "cut")
+    wait_for_round(tmp_path / "cut", number)
+    cut.kill()
+    assert finish(cut) == -signal.SIGKILL
+    assert not (tmp_path / "cut" / "result.json").exists()
+    resumed = start("run", "--resume", tmp_path / "cut")
+    assert finish(resumed) == 0
+    assert RunResult.open(tmp_path / "cut").hash == RunResult.open(tmp_path / "whole").hash
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_asked_to_stop_it_saves_and_says_how_to_go_on(config: Path, tmp_path: Path, number: int) -> None:
+    run = tmp_path / "run"
+    process = start("run", config, "--set", "rounds=100000", "--out", run)
+    wait_for_round(run, 2)
+    os.kill(process.pid, number)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 128 + number
+    assert f"peermask run --resume {run}" in out
+    assert err == ""
+    assert list_checkpoints(run / "checkpoints")
+
+
+def test_a_full_disk_is_one_line(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    if not Path("/dev/full").exists() or os.geteuid() != 0:
+        pytest.skip("needs root to mount a tiny disk")
+    with tiny_disk() as disk:
+        code, _, err = call(capsys, "run", config, "--set", "model.hidden=[4000]", "--out", disk / "run")
+    assert code == 2
+    assert "No space left on device" in err
+    assert "--resume" in err
+    assert err.count("\n") == 1
+
+
+class tiny_disk:  # noqa: N801 (reads as a function)
+    """A file system of 200 kB, mounted for a while."""
+
+    def __enter__(self) -> Path:
+        import tempfile
+
+        self.path = Path(tempfile.mkdtemp())
+        done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=200k", "tmpfs", str(self.path)], capture_output=True)
+        if done.returncode:
+            pytest.skip("cannot mount here")
+        return self.path
+
+    def __exit__(self, *_: object) -> None:
+        subprocess.run(["umount", str(self.path)], check=True)
+        self.path.rmdir()

@@ -1,0 +1,39 @@
+"""Small experiments that every test can afford."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from peermask.experiment.config import ExperimentConfig, make_config
+
+SMALL: dict[str, Any] = {
+    "agents": 4,
+    "rounds": 4,
+    "batch_size": 8,
+    "retention": [0.2, 0.3, 0.4, 0.5],
+    "graph": {"name": "ring"},
+    "data": {"fraction": 0.1},
+    "model": {"name": "mlp", "hidden": [12]},
+    "evaluation": {"every": 2},
+    "checkpoint": {"every": 2},
+}
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_thread() -> None:
+    """Tests run side by side already."""
+    torch.set_num_threads(1)
+
+
+@pytest.fixture
+def small() -> Callable[..., ExperimentConfig]:
+    """`small(rounds=3)`: four agents on a ring with a few digits each."""
+
+    def make(**changes: Any) -> ExperimentConfig:
+        return make_config({**SMALL, **changes})
+
+    return make

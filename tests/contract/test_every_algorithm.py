@@ -1,0 +1,137 @@
+"""What every registered algorithm must do; a new one is tested by registering it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from peermask.algorithms import algorithms
+from peermask.algorithms.contract import Clock
+from peermask.engine.simulator import Simulator
+from peermask.experiment.build import Experiment, assemble, build, build_simulator
+from peermask.experiment.config import ExperimentConfig
+
+NAMES = [entry.name for entry in algorithms]
+CPU = torch.device("cpu")
+Small = Callable[..., ExperimentConfig]
+
+
+@pytest.fixture(params=NAMES)
+def experiment(request: pytest.FixtureRequest, small: Small) -> Experiment:
+    return build(small(algorithm=request.param))
+
+
+def played(experiment: Experiment, chunk: int = 1, rounds: int = 3) -> Simulator:
+    with build_simulator(experiment, CPU, chunk) as simulator:
+        for number in range(1, rounds + 1):
+            simulator.play(Clock(number, rounds))
+    return simulator
+
+
+def parts(state: Any) -> dict[str, Tensor]:
+    return {f.name: getattr(state, f.name) for f in fields(state) if getattr(state, f.name) is not None}
+
+
+def test_states_are_frozen_rows_of_agents(experiment: Experiment) -> None:
+    algorithm, _ = assemble(experiment, CPU)
+    state = algorithm.init(experiment.agents)
+    assert is_dataclass(state)
+    assert state.__dataclass_params__.frozen  # type: ignore[attr-defined]
+    for name, tensor in parts(state).items():
+        assert tensor.shape[0] == 4, name
+
+
+def test_a_round_ends_with_what_it_began_with(experiment: Experiment) -> None:
+    """What only passes from learn to fuse is gone, so a checkpoint holds no more than the first state did."""
+    algorithm, _ = assemble(experiment, CPU)
+    before = parts(algorithm.init(experiment.agents))
+    after = played(experiment).tensors()
+    assert set(after) == set(before)
+    for name, tensor in after.items():
+        assert tensor.shape == before[name].shape, name
+        assert tensor.dtype == before[name].dtype, name
+
+
+def test_messages_are_masks_or_float32_rows(experiment: Experiment) -> None:
+    algorithm, feed = assemble(experiment, CPU)
+    state, loss = algorithm.learn(algorithm.init(experiment.agents), feed, Clock(1, 3))
+    assert loss.shape == (4,)
+    for name, leaf in algorithm.share(state).items():
+        assert len(leaf) == 4, name
+        assert leaf.dtype in (torch.bool, torch.float32), name
+
+
+def test_a_local_model_is_a_whole_parameter_vector(experiment: Experiment) -> None:
+    models = played(experiment).local_models()
+    assert models.shape == (4, experiment.network.layout.total)
+    assert bool(models.isfinite().all())
+
+
+def test_learning_alone_or_stacked_is_the_same(experiment: Experiment) -> None:
+    algorithm, feed = assemble(experiment, CPU)
+    stacked, losses = algorithm.learn(algorithm.init(experiment.agents), feed, Clock(1, 3))
+    for agent in range(4):
+        own = slice(agent, agent + 1)
+        alone, loss = algorithm.learn(algorithm.init(experiment.agents.rows(own)), feed.rows(own), Clock(1, 3))
+        assert torch.allclose(loss[0], losses[agent], rtol=1e-4)
+        for name, tensor in parts(alone).items():
+            assert differs(tensor[0], parts(stacked)[name][agent]) < 0.01, name
+
+
+def test_a_node_that_hears_its_neighbours_fuses_as_the_simulator_does(experiment: Experiment) -> None:
+    """Exactly for masks, which are counted; within rounding for real values."""
+    algorithm, feed = assemble(experiment, CPU)
+    clock = Clock(1, 3)
+    states = [algorithm.init(experiment.agents.rows(slice(i, i + 1))) for i in range(4)]
+    learned = [algorithm.learn(state, feed.rows(slice(i, i + 1)), clock)[0] for i, state in enumerate(states)]
+    shared = [algorithm.share(state) for state in learned]
+    received = {name: torch.cat([payload[name] for payload in shared]) for name in shared[0]}
+    hears_all = getattr(algorithm, "hears_all", False)
+    for agent, state in enumerate(learned):
+        mixing = experiment.mixing.rows(slice(agent, agent + 1))
+        whole = algorithm.fuse(state, received, mixing, clock)
+        heard = torch.arange(4) if hears_all else mixing.closed[0].nonzero().flatten()
+        partial = {name: leaf[heard] for name, leaf in received.items()}
+        node = algorithm.fuse(state, partial, mixing.restrict(heard), clock)
+        exact = all(leaf.dtype == torch.bool for leaf in received.values())
+        for name, tensor in parts(node).items():
+            if exact:
+                assert torch.equal(tensor, parts(whole)[name]), name
+            else:
+                assert differs(tensor, parts(whole)[name]) < 1e-3, name
+
+
+def test_the_same_seed_gives_the_same_run_on_any_number_of_workers(experiment: Experiment) -> None:
+    results = []
+    for workers in (1, 3):
+        with build_simulator(experiment, CPU, workers=workers) as simulator:
+            for number in range(1, 4):
+                simulator.play(Clock(number, 3))
+            results.append(simulator.tensors())
+    for name, tensor in results[0].items():
+        assert torch.equal(tensor, results[1][name]), name
+
+
+def test_stopping_and_going_on_changes_nothing(experiment: Experiment) -> None:
+    left_alone = played(experiment, rounds=4).tensors()
+    with build_simulator(experiment, CPU) as first:
+        for number in (1, 2):
+            first.play(Clock(number, 4))
+    with build_simulator(experiment, CPU) as second:
+        second.restore(first.tensors())
+        for number in (3, 4):
+            second.play(Clock(number, 4))
+    for name, tensor in second.tensors().items():
+        assert torch.equal(tensor, left_alone[name]), name
+
+
+def differs(a: Tensor, b: Tensor) -> float:
+    """The share of entries that are not equal within rounding."""
+    if a.dtype == torch.bool or not a.is_floating_point():
+        return float((a != b).float().mean())
+    return float((~torch.isclose(a, b, rtol=1e-3, atol=1e-5)).float().mean())

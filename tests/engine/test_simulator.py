@@ -1,0 +1,80 @@
+"""Chunks, workers and the order of agents are matters of speed: results do not depend on them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import networkx as nx
+import pytest
+import torch
+
+from peermask.algorithms.contract import Agents, Clock
+from peermask.engine.memory import chunk_that_fits
+from peermask.engine.simulator import Simulator
+from peermask.experiment.build import Experiment, assemble, build, build_simulator
+from peermask.experiment.config import ExperimentConfig
+from peermask.graph import build_mixing
+
+CPU = torch.device("cpu")
+Small = Callable[..., ExperimentConfig]
+
+
+def played(experiment: Experiment, chunk: int, rounds: int = 3) -> Simulator:
+    with build_simulator(experiment, CPU, chunk) as simulator:
+        for number in range(1, rounds + 1):
+            simulator.play(Clock(number, rounds))
+    return simulator
+
+
+@pytest.mark.parametrize("chunk", [2, 3])
+def test_chunked_equals_unchunked(small: Small, chunk: int) -> None:
+    experiment = build(small())
+    whole, parts = played(experiment, 4).tensors(), played(experiment, chunk).tensors()
+    for name in whole:
+        assert torch.allclose(whole[name].float(), parts[name].float(), atol=1e-5), name
+
+
+def test_stacked_agents_follow_agents_alone(small: Small) -> None:
+    """Grouped and single kernels round differently; over a few rounds no more than that."""
+    experiment = build(small())
+    stacked, alone = played(experiment, 4).tensors(), played(experiment, 1).tensors()
+    assert torch.allclose(stacked["scores"], alone["scores"], atol=1e-4)
+    assert float((stacked["mask"] != alone["mask"]).float().mean()) < 0.002
+
+
+def test_renaming_agents_renames_results(small: Small) -> None:
+    """Agents, their links and their data permuted together: everybody ends as before, under another row."""
+    experiment = build(small(graph="path"))
+    order = [2, 0, 3, 1]  # the new row r is the old agent order[r]
+    algorithm, feed = assemble(experiment, CPU)
+    renamed = nx.relabel_nodes(experiment.graph, {old: new for new, old in enumerate(order)})
+    mixing = build_mixing(renamed, [len(experiment.samples[old].train) for old in order])
+    agents = Agents(tuple(order), experiment.agents.keep[order], experiment.agents.retention[order])
+    shuffled = replace(feed, samples=tuple(experiment.samples[old] for old in order), ids=tuple(order))
+    with Simulator(algorithm, agents, shuffled, mixing, 1) as simulator:
+        for number in range(1, 4):
+            simulator.play(Clock(number, 3))
+    plain = played(experiment, 1).tensors()
+    for name, tensor in simulator.tensors().items():
+        assert torch.equal(tensor, plain[name][order]), name
+
+
+def test_threads_are_given_back(small: Small) -> None:
+    before = torch.get_num_threads()
+    played(build(small()), 1, rounds=1)
+    assert torch.get_num_threads() == before
+
+
+def test_agents_with_fewer_samples_than_a_batch_take_part(small: Small) -> None:
+    experiment = build(small(data={"fraction": 0.05}, batch_size=64))
+    alone, stacked = played(experiment, 1).tensors(), played(experiment, 4).tensors()
+    assert torch.allclose(alone["scores"], stacked["scores"], atol=1e-4)
+
+
+def test_chunks_are_even_and_fit(small: Small) -> None:
+    layout = build(small()).network.layout
+    each = 8 * 4 * layout.total + 1000
+    assert chunk_that_fits(20, layout, 1000, free=10**12) == 20
+    assert chunk_that_fits(20, layout, 1000, free=int(each * 19 / 0.8)) == 10
+    assert chunk_that_fits(20, layout, 1000, free=1) == 1

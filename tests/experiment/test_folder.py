@@ -1,0 +1,45 @@
+"""Writing a run folder: whole files or none, tables that survive a cut."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from peermask.errors import RunError
+from peermask.experiment.folder import RunFolder, append_rows, forget_after, read_rows, write_atomically
+
+
+def test_a_folder_with_anything_in_it_is_not_taken(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("years of work")
+    with pytest.raises(RunError, match=r"exists; go on with `peermask run --resume"):
+        RunFolder(tmp_path).create()
+    assert (tmp_path / "thesis.tex").read_text() == "years of work"
+
+
+def test_a_failed_write_leaves_the_old_file_and_no_rest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "result.json"
+    write_atomically(path, b"old")
+
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(RunError, match=r"cannot write .*result\.json: No space left on device"):
+        write_atomically(path, b"new")
+    assert path.read_bytes() == b"old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_later_rounds_and_a_cut_off_row_are_forgotten(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.csv"
+    append_rows(path, ("round", "agent"), [(1, 0), (2, 0)])
+    append_rows(path, ("round", "agent"), [(3, 0)])
+    with path.open("a") as file:
+        file.write("4,")
+    forget_after(path, 2)
+    assert read_rows(path) == [{"round": "1", "agent": "0"}, {"round": "2", "agent": "0"}]
+    append_rows(path, ("round", "agent"), [(3, 1)])
+    assert len(read_rows(path)) == 3

@@ -1,0 +1,88 @@
+"""Gradients of agents stacked and alone, and the paper's network against torch's own layers."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from peermask.errors import ModelError
+from peermask.models.architectures import LocalResponseNorm, alexnet, cnn, mlp, models, resnet18
+from peermask.models.network import Batch, Network, build_network
+
+
+def random_params(network: Network, agents: int) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(0)
+    return 0.1 * torch.randn(agents, network.layout.total, generator=generator)
+
+
+def test_local_response_norm_is_torchs() -> None:
+    x = 30 * torch.randn(2, 9, 5, 5, generator=torch.Generator().manual_seed(0))
+    assert torch.allclose(LocalResponseNorm(4, 1e-4)(x), nn.LocalResponseNorm(4, 1e-4)(x), rtol=1e-5)
+
+
+def test_alexnet_has_the_papers_shapes() -> None:
+    module = alexnet((3, 32, 32), 10)
+    sides = []
+    x = torch.zeros(1, 3, 32, 32)
+    for layer in module:
+        x = layer(x)
+        if isinstance(layer, nn.Conv2d | nn.MaxPool2d):
+            sides.append(x.shape[-1])
+    assert sides == [30, 14, 12, 5, 3, 2]
+    assert x.shape == (1, 10)
+
+
+@pytest.mark.parametrize("make", [cnn, mlp, lambda shape, classes: resnet18(shape, classes, width=4)])
+def test_a_stack_of_agents_has_the_gradients_of_each_alone(make) -> None:  # type: ignore[no-untyped-def]
+    network = build_network(make((1, 8, 8), 10), (1, 8, 8), 10)
+    generator = torch.Generator().manual_seed(1)
+    params = random_params(network, 3)
+    batch = Batch(torch.randn(3, 5, 1, 8, 8, generator=generator), torch.randint(0, 10, (3, 5), generator=generator))
+    stacked, losses = network.gradient(params, batch)
+    for i in range(3):
+        own = slice(i, i + 1)
+        alone, loss = network.gradient(params[own], Batch(batch.images[own], batch.labels[own]))
+        assert torch.allclose(alone[0], stacked[i], atol=1e-6)
+        assert torch.allclose(loss[0], losses[i])
+
+
+def test_the_gradient_is_that_of_a_plain_module() -> None:
+    module = mlp((1, 8, 8), 10, hidden=(6,))
+    network = build_network(mlp((1, 8, 8), 10, hidden=(6,)), (1, 8, 8), 10)
+    own = dict(module.named_parameters())
+    params = torch.cat([own[layer.name].detach().flatten() for layer in network.layout.layers])[None]
+    images, labels = torch.randn(4, 1, 8, 8), torch.tensor([0, 1, 2, 3])
+    F.cross_entropy(module(images), labels).backward()
+    gradient, _ = network.gradient(params, Batch(images[None], labels[None]))
+    expected = torch.cat([own[layer.name].grad.flatten() for layer in network.layout.layers])  # type: ignore[union-attr]
+    assert torch.allclose(gradient[0], expected, atol=1e-6)
+
+
+def test_padding_counts_for_nothing() -> None:
+    network = build_network(cnn((1, 8, 8), 10), (1, 8, 8), 10)
+    params = random_params(network, 2)
+    images, labels = torch.randn(2, 6, 1, 8, 8), torch.randint(0, 10, (2, 6))
+    valid = torch.tensor([[1.0] * 6, [1.0] * 4 + [0.0] * 2])
+    stacked, losses = network.gradient(params, Batch(images, labels, valid))
+    alone, loss = network.gradient(params[1:], Batch(images[1:, :4], labels[1:, :4]))
+    assert torch.allclose(stacked[1], alone[0], atol=1e-6)
+    assert torch.allclose(losses[1], loss[0])
+
+
+def test_a_model_that_does_not_fit_the_images_is_refused() -> None:
+    with pytest.raises(ModelError, match="does not fit images of shape 3x8x8"):
+        build_network(nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(72, 10)), (3, 8, 8), 10)
+
+
+def test_a_model_with_other_classes_is_refused() -> None:
+    with pytest.raises(ModelError, match="gives 7 outputs .* the data has 10 classes"):
+        build_network(mlp((1, 8, 8), 7), (1, 8, 8), 10)
+
+
+def test_every_model_that_ships_runs() -> None:
+    shape = (3, 32, 32)
+    for entry in models:
+        options = {"width": 8} if entry.name == "resnet18" else {}
+        assert entry.make(shape, 10, **options)(torch.zeros(2, *shape)).shape == (2, 10)

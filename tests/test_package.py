@@ -1,0 +1,67 @@
+"""The shape of the package: which way imports point, and what is public."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import peermask
+
+ROOT = Path(peermask.__file__).parent
+ORDER = [
+    {"errors", "streams", "registry"},
+    {"graph", "data", "models", "wire"},
+    {"masks"},
+    {"algorithms"},
+    {"engine"},
+    {"experiment"},
+    {"node", "reproduce", "report", "export", "theory"},
+    {"cli"},
+]
+
+
+def rank(package: str) -> int:
+    return next((place for place, names in enumerate(ORDER) if package in names), len(ORDER))
+
+
+def test_imports_point_one_way() -> None:
+    wrong = []
+    for path in ROOT.rglob("*.py"):
+        own = path.relative_to(ROOT).parts[0].removesuffix(".py")
+        if own in ("__init__", "__main__"):
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("peermask."):
+                other = (node.module or "").split(".")[1]
+                if rank(other) > rank(own):
+                    wrong.append(f"{path.relative_to(ROOT)} imports {node.module}")
+    assert wrong == []
+
+
+def test_the_public_names_are_these() -> None:
+    assert set(peermask.__all__) >= {
+        "Algorithm",
+        "Execution",
+        "ExperimentConfig",
+        "PeermaskError",
+        "RunResult",
+        "algorithms",
+        "from_arrays",
+        "from_torch",
+        "load_config",
+        "make_config",
+        "resume_experiment",
+        "run_experiment",
+    }
+    assert all(hasattr(peermask, name) for name in peermask.__all__)
+    assert len(peermask.__all__) <= 14
+
+
+def test_nothing_reads_pickles_or_evaluates_text() -> None:
+    for path in ROOT.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import | ast.ImportFrom):
+                names = [alias.name for alias in node.names] + [getattr(node, "module", "") or ""]
+                assert not {"pickle", "shelve", "marshal", "dill"} & set(names), path
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+                assert node.func.id not in ("eval", "exec"), path
