@@ -56,6 +56,13 @@ def test_mce_pl_that_hears_nothing_is_ind_mask_bit_for_bit() -> None:
     assert torch.equal(models(deaf), models({"name": "ind-mask"}))
 
 
+def test_the_same_holds_with_momentum() -> None:
+    deaf = {"name": "mce-pl", "first_votes": "none", "lr_fine_tune": 0.0, "aggregation_gain": 0.0, "momentum": 0.5}
+    learned = models({"name": "ind-mask", "momentum": 0.5})
+    assert torch.equal(models(deaf), learned)
+    assert not torch.equal(models({"name": "ind-mask"}), learned)
+
+
 def test_dsgd_on_the_complete_graph_is_fl_with_equal_shares() -> None:
     same(models(DSGD_CLOSED, **COMPLETE), models({"name": "fl", "lr": 0.1, "shares": "uniform"}, **COMPLETE))
 
@@ -110,7 +117,9 @@ def test_dis_pfl_keeps_its_density_exactly(regrow: str) -> None:
 
 METHODS = [
     {"name": "mce-pl"},
+    {"name": "mce-pl", "momentum": 0.5},
     {"name": "ind-mask"},
+    {"name": "ind-mask", "momentum": 0.5},
     {"name": "dsgd"},
     {"name": "dsgd", "form": "lian"},
     {"name": "fl"},

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-import torch
 from pydantic import Field
 from torch import Tensor
 
 from peermask.algorithms.contract import Agents, Clock, LocalData, Payload, Setting, algorithms
 from peermask.algorithms.descent import DescentOptions, common_start, descent
+from peermask.algorithms.momentum import accumulated, first_velocity
 from peermask.graph.mixing import Mixing
 
 
@@ -25,22 +25,23 @@ class IndDense:
     """Each agent trains all weights on its own data; nothing is pruned or exchanged."""
 
     class Options(DescentOptions):
-        momentum: Annotated[float, Field(ge=0, lt=1)] = Field(0.0, description="share of the last step kept")
+        momentum: Annotated[float, Field(ge=0, lt=1)] = Field(
+            0.0, description="β, how much of the last round's g is kept"
+        )
 
     def __init__(self, options: Options, setting: Setting) -> None:
         self.options, self.setting = options, setting
 
     def init(self, agents: Agents) -> State:
         params = common_start(self.setting.masker, agents)
-        return State(params, torch.zeros_like(params) if self.options.momentum else None)
+        return State(params, first_velocity(params, self.options.momentum))
 
     def learn(self, state: State, data: LocalData, clock: Clock) -> tuple[State, Tensor]:
-        """x ← x − η (g + ω x), where with momentum β the gradient is summed first: u ← β u + g."""
+        """x ← x − η (g + ω x)."""
         gradient, loss = self.setting.network.gradient(state.params, data.batch(clock))
-        velocity = None
-        if state.velocity is not None:
-            gradient = velocity = self.options.momentum * state.velocity + gradient
-        return State(state.params - descent(state.params, gradient, self.options, clock), velocity), loss
+        summed = accumulated(gradient, state.velocity, self.options.momentum)
+        params = state.params - descent(state.params, summed, self.options, clock)
+        return State(params, summed if self.options.momentum else None), loss
 
     def share(self, state: State) -> Payload:  # noqa: ARG002
         return {}

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from peermask import registry
 from peermask.algorithms.contract import Agents, Clock, LocalData, Payload, Setting, algorithms
+from peermask.algorithms.momentum import accumulated, first_velocity
 from peermask.algorithms.schedule import Schedule, scheduled
 from peermask.graph.mixing import Mixing
 from peermask.masks.scores import ScoreInit, initial_scores, keep_sign, score_gradient
@@ -21,6 +22,7 @@ class State:
     scores: Tensor  # [A, P_w] z
     mask: Tensor  # [A, P_w] m = M(z)
     keep: Tensor  # [A, L] K_l
+    velocity: Tensor | None = None  # [A, P_w], where momentum is on
 
 
 @algorithms.register("ind-mask")
@@ -31,6 +33,9 @@ class IndMask:
         lr: Annotated[float, Field(gt=0)] = Field(1.0, description="η, step size of the scores")
         schedule: Schedule = Field("constant", description="how η changes over the run")
         weight_decay: Annotated[float, Field(ge=0)] = Field(0.0, description="ω, on the scores")
+        momentum: Annotated[float, Field(ge=0, lt=1)] = Field(
+            0.0, description="β, how much of the last round's G is kept"
+        )
         group_lasso: Annotated[float, Field(ge=0)] = Field(0.0, description="λ of the group lasso on the scores")
         score_init: ScoreInit = Field("shared", description="one draw of the first scores for all agents, or one each")
         keep_sign: bool = Field(False, description="stop a score at zero instead of letting a step carry it across")
@@ -41,7 +46,8 @@ class IndMask:
     def init(self, agents: Agents) -> State:
         scores = initial_scores(self.masker.layout, self.options.score_init, agents.ids, self.setting.seed)
         scores = scores.to(agents.keep.device)
-        return State(scores, self.masker.mask(scores, agents.keep), agents.keep)
+        mask, velocity = self.masker.mask(scores, agents.keep), first_velocity(scores, self.options.momentum)
+        return State(scores, mask, agents.keep, velocity)
 
     def learn(self, state: State, data: LocalData, clock: Clock) -> tuple[State, Tensor]:
         """z ← z − η (G(z) + ω z + λ ∂R/∂z).   Paper Eq. (4)"""
@@ -49,6 +55,7 @@ class IndMask:
         gradient, loss = self.setting.network.gradient(params, data.batch(clock))
         weights = self.masker.weights(state.keep)
         step = score_gradient(gradient[:, : self.masker.layout.weights], weights, state.scores)
+        step = summed = accumulated(step, state.velocity, self.options.momentum)
         if self.options.weight_decay:
             step = step + self.options.weight_decay * state.scores
         if self.options.group_lasso:
@@ -56,7 +63,8 @@ class IndMask:
         scores = state.scores - scheduled(self.options.lr, self.options.schedule, clock) * step
         if self.options.keep_sign:
             scores = keep_sign(scores, state.scores)
-        return replace(state, scores=scores, mask=self.masker.mask(scores, state.keep)), loss
+        mask = self.masker.mask(scores, state.keep)
+        return replace(state, scores=scores, mask=mask, velocity=summed if self.options.momentum else None), loss
 
     def share(self, state: State) -> Payload:  # noqa: ARG002
         return {}

@@ -23,6 +23,7 @@ from torch import Tensor
 
 from peermask import registry
 from peermask.algorithms.contract import Agents, Clock, LocalData, Payload, Setting, algorithms
+from peermask.algorithms.momentum import accumulated, first_velocity
 from peermask.algorithms.schedule import Schedule, scheduled
 from peermask.graph.mixing import Mixing
 from peermask.masks.budget import share_kept
@@ -42,6 +43,7 @@ class State:
     votes: Tensor  # [A, P_w] how many neighbours keep each weight
     voters: Tensor  # [A] how many neighbours were counted; n = votes / voters
     keep: Tensor  # [A, L] K_l
+    velocity: Tensor | None = None  # [A, P_w] G summed over rounds, where momentum is on
     gradient: Tensor | None = None  # [A, P_w] G, from learn to fuse
     proposal: Tensor | None = None  # [A, P_w] m½, from learn to fuse
 
@@ -57,6 +59,9 @@ class McePl:
         )
         schedule: Schedule = Field("constant", description="how η and η_ft change over the run")
         weight_decay: Annotated[float, Field(ge=0)] = Field(0.0, description="ω, on the scores, in learn alone")
+        momentum: Annotated[float, Field(ge=0, lt=1)] = Field(
+            0.0, description="β, how much of the last round's G is kept"
+        )
         group_lasso: Annotated[float, Field(ge=0)] = Field(0.0, description="λ of the group lasso on the scores")
         score_init: ScoreInit = Field("shared", description="one draw of the first scores for all agents, or one each")
         first_votes: FirstVotes = Field(
@@ -80,14 +85,14 @@ class McePl:
         votes = first_votes(self.masker, self.options, agents, seed).to(device)
         voters = torch.ones(len(scores), dtype=torch.int64, device=device)
         mask = self._mask(scores, votes, voters, agents.keep)
-        return State(scores, mask, votes, voters, agents.keep)
+        return State(scores, mask, votes, voters, agents.keep, first_velocity(scores, self.options.momentum))
 
     def learn(self, state: State, data: LocalData, clock: Clock) -> tuple[State, Tensor]:
         params = self.masker.model(state.mask, state.keep)
         model_gradient, loss = self.setting.network.gradient(params, data.batch(clock))
         weights = self.masker.weights(state.keep)
         gradient = score_gradient(model_gradient[:, : self.masker.layout.weights], weights, state.scores)
-        step = gradient
+        step = gradient = accumulated(gradient, state.velocity, self.options.momentum)
         if self.options.weight_decay:
             step = step + self.options.weight_decay * state.scores
         if self.options.group_lasso:
@@ -96,7 +101,8 @@ class McePl:
         if self.options.keep_sign:
             scores = keep_sign(scores, state.scores)
         proposal = self._mask(scores, state.votes, state.voters, state.keep)
-        return replace(state, scores=scores, gradient=gradient, proposal=proposal), loss
+        velocity = gradient if self.options.momentum else None
+        return replace(state, scores=scores, velocity=velocity, gradient=gradient, proposal=proposal), loss
 
     def share(self, state: State) -> Payload:
         assert state.proposal is not None
