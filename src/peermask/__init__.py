@@ -15,6 +15,7 @@ from peermask.experiment.config import ExperimentConfig, load_config, make_confi
 from peermask.experiment.execution import Execution
 from peermask.experiment.result import RunResult
 from peermask.experiment.runner import resume_experiment, run_experiment
+from peermask.export.rebuild import load_ticket
 
 __all__ = [
     "Algorithm",
@@ -26,6 +27,7 @@ __all__ = [
     "from_arrays",
     "from_torch",
     "load_config",
+    "load_ticket",
     "make_config",
     "resume_experiment",
     "run_experiment",

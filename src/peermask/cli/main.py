@@ -6,10 +6,16 @@ import sys
 
 import typer
 
+from peermask.cli.evaluate import evaluate
+from peermask.cli.export import export
+from peermask.cli.fleet import fleet_app
 from peermask.cli.listing import list_things
+from peermask.cli.node import node
 from peermask.cli.plan import plan
+from peermask.cli.predict import predict
 from peermask.cli.run import run
 from peermask.cli.show import show
+from peermask.cli.swarm import swarm
 from peermask.errors import PeermaskError
 
 # Whichever click typer brings along: the base of what it exports is a mistake on the command line.
@@ -27,6 +33,12 @@ app.command()(run)
 app.command()(plan)
 app.command("list")(list_things)
 app.command()(show)
+app.add_typer(fleet_app, name="fleet")
+app.command()(node)
+app.command()(swarm)
+app.command()(export)
+app.command()(predict)
+app.command()(evaluate)
 
 
 def main(arguments: list[str] | None = None) -> None:

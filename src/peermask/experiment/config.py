@@ -140,7 +140,7 @@ def make_config(values: Mapping[str, Any]) -> ExperimentConfig:
 def load_config(path: Path | str | None = None, overrides: Iterable[str] = ()) -> ExperimentConfig:
     """Read a TOML file, or the default experiment, and apply `key=value` overrides."""
     values = _read_toml(DEFAULT if path is None else Path(path))
-    for key, value in sorted(map(_split, overrides), key=lambda pair: not pair[0].endswith(".name")):
+    for key, value in sorted(map(split_override, overrides), key=lambda pair: not pair[0].endswith(".name")):
         _put(values, key, value)
     return make_config(values)
 
@@ -156,7 +156,8 @@ def _read_toml(path: Path) -> dict[str, Any]:
         raise ConfigError(f"config file {path} is not valid TOML: {error}") from None
 
 
-def _split(override: str) -> tuple[str, Any]:
+def split_override(override: str) -> tuple[str, Any]:
+    """`key=value` with the value as TOML reads it."""
     key, equals, text = override.partition("=")
     if not equals or not key.strip():
         raise ConfigError(f"--set {override!r}: must be key=value, such as algorithm.lr=0.1")

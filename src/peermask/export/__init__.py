@@ -1,0 +1,1 @@
+"""Personal models to take away: tickets, ONNX, safetensors."""
