@@ -1,0 +1,68 @@
+"""`peermask fleet`: writes the file and the certificates of a deployment."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, cast, get_args
+
+import typer
+
+from peermask.cli.run import Config, Set
+from peermask.errors import NodeError
+from peermask.experiment.config import load_config
+from peermask.node.collect import collect_run
+from peermask.node.fleet import Missing, load_fleet, new_fleet, save_fleet
+from peermask.node.start import certificates_of
+
+fleet_app = typer.Typer(help="Write the file and the certificates of a fleet of devices.", no_args_is_help=True)
+
+FleetFile = Annotated[Path, typer.Argument(metavar="FLEET", help="The fleet file.")]
+
+
+@fleet_app.command()
+def new(
+    fleet: FleetFile,
+    config: Config = None,
+    set_: Set = None,
+    host: Annotated[
+        list[str] | None,
+        typer.Option(help="Name or address of the device; give it once for all agents, or once per agent."),
+    ] = None,
+    port: Annotated[
+        int, typer.Option(min=1, max=65_000, help="First port; agents of one host get ports in a row.")
+    ] = 7450,
+    missing: Annotated[str, typer.Option(help=f"About a silent neighbour: {', '.join(get_args(Missing))}.")] = "last",
+) -> None:
+    """Write one file for the whole deployment: experiment, agents, addresses and links."""
+    if missing not in get_args(Missing):
+        raise NodeError(f"--missing {missing!r} is not one of {', '.join(get_args(Missing))}")
+    made = new_fleet(load_config(config, set_ or ()), host or ["127.0.0.1"], port, cast(Missing, missing))
+    save_fleet(fleet, made)
+    print(f"{fleet}: {len(made.agents)} agents, {len(made.links)} links, {made.experiment.algorithm.name}")
+    print(f"next: peermask fleet certs {fleet}")
+
+
+@fleet_app.command()
+def certs(
+    fleet: FleetFile,
+    days: Annotated[int, typer.Option(min=1, max=3650, help="How long the certificates are valid.")] = 365,
+    renew: Annotated[list[int] | None, typer.Option(help="Make the certificate of this agent again.")] = None,
+) -> None:
+    """Make a certificate authority and one certificate per agent; what exists stays."""
+    from peermask.node.certificates import make_certificates
+
+    held = load_fleet(fleet)
+    folder = certificates_of(fleet, held)
+    made = make_certificates(held, folder, days, tuple(renew or ()))
+    print(f"{folder}: {len(made)} certificates made; keep {folder / 'ca.key'} off the devices")
+
+
+@fleet_app.command()
+def collect(
+    fleet: FleetFile,
+    folders: Annotated[list[Path], typer.Argument(help="The agents' folders, copied here from their devices.")],
+    out: Annotated[Path, typer.Option(help="The run folder to make.")],
+) -> None:
+    """Put the folders of all agents together as one run, which `show` and `report` read."""
+    collect_run(load_fleet(fleet), folders, out)
+    print(out)

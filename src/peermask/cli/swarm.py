@@ -1,0 +1,76 @@
+"""`peermask swarm`: all agents of a fleet on this machine, with a live table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+
+from peermask.cli.interrupt import Interrupt
+from peermask.cli.node import FleetFile, Insecure
+from peermask.node.swarm import Member, run_swarm
+from peermask.report.tables import agents_table, bytes_human, closing_lines, percent
+
+
+def swarm(
+    fleet: FleetFile,
+    out: Annotated[Path | None, typer.Option(help="The run folder; runs/NAME-RUN by default.")] = None,
+    insecure: Insecure = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the run folder only.")] = False,
+) -> int:
+    """Run a whole fleet as local processes and collect an ordinary run folder; the same command goes on."""
+    console, errors = Console(quiet=quiet), Console(stderr=True)
+    if insecure:
+        errors.print("INSECURE: no certificates; whoever reaches these ports can read, forge and stop this run")
+    with Interrupt() as interrupt, _live(console) as show:
+        result = run_swarm(fleet, out, insecure=insecure, show=show, should_stop=interrupt.requested)
+    for agent, words in result.failed.items():
+        errors.print(f"agent {agent} failed: {words}", soft_wrap=True, highlight=False)
+    if result.interrupted:
+        console.print("stopped and saved; the same command goes on")
+        return interrupt.exit_code
+    if result.run is None:
+        return 1
+    console.print(agents_table(result.run))
+    for line in closing_lines(result.run):
+        console.print(line, soft_wrap=True, highlight=False)
+    print(result.run.root)
+    return 1 if result.failed else 0
+
+
+@contextmanager
+def _live(console: Console) -> Iterator[Callable[[Sequence[Member]], None]]:
+    """A table that follows the agents on a terminal; nothing elsewhere."""
+    if not console.is_terminal or console.quiet:
+        yield lambda _: None
+        return
+    with Live(console=console, refresh_per_second=5, transient=True) as live:
+        yield lambda members: live.update(_table(members))
+
+
+def _table(members: Sequence[Member]) -> Table:
+    table = Table(title="fleet", title_justify="left")
+    for heading in ("agent", "state", "round", "accuracy", "sent", "neighbours", "missing"):
+        table.add_column(heading, justify="left" if heading == "state" else "right")
+    for member in members:
+        report = member.report
+        if not report:
+            table.add_row(str(member.agent), member.state)
+            continue
+        accuracy = report["accuracy"]
+        table.add_row(
+            str(member.agent),
+            member.state,
+            f"{report['round']}/{report['rounds']}",
+            "-" if accuracy is None else percent(accuracy),
+            bytes_human(report["sent_bytes"]),
+            f"{report['alive']} of {report['neighbours']}",
+            " ".join(str(absence["neighbour"]) for absence in report["absent"]),
+        )
+    return table

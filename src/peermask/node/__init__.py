@@ -1,0 +1,1 @@
+"""A real fleet: one agent per process or device, which talks to its neighbours over the network."""

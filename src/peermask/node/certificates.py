@@ -1,0 +1,219 @@
+"""Certificates of a fleet: one authority, and one certificate per agent that carries its number and address.
+
+ca.pem        the authority's certificate; every device has it
+ca.key        its key; whoever holds it can be any agent, so it stays off the devices
+agent-3.pem   agent 3's certificate
+agent-3.key   its key; on that device alone
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from peermask.errors import NodeError
+from peermask.experiment.folder import writing
+from peermask.node.fleet import Fleet
+
+try:
+    from cryptography import x509
+    from cryptography.exceptions import InvalidSignature
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+except ImportError as error:
+    raise NodeError("certificates need another package: pip install 'peermask[node]'") from error
+
+CA_DAYS = 3650
+EARLIER = timedelta(hours=1)  # devices' clocks differ
+
+
+def common_name(agent: int) -> str:
+    return f"agent-{agent}"
+
+
+@dataclass(frozen=True)
+class Credentials:
+    """The three files an agent needs."""
+
+    ca: Path
+    certificate: Path
+    key: Path
+
+    @classmethod
+    def of(cls, folder: Path, agent: int) -> Credentials:
+        name = common_name(agent)
+        return cls(folder / "ca.pem", folder / f"{name}.pem", folder / f"{name}.key")
+
+
+def make_certificates(fleet: Fleet, folder: Path, days: int = 365, renew: tuple[int, ...] = ()) -> list[Path]:
+    """Make what is missing, and the certificates of `renew` again; what exists stays as it is."""
+    for agent in renew:
+        fleet.member(agent)
+    with writing(folder):
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    authority, key = _authority(folder)
+    made = []
+    for member in fleet.agents:
+        files = Credentials.of(folder, member.agent)
+        if files.certificate.exists() and member.agent not in renew:
+            continue
+        own = ec.generate_private_key(ec.SECP256R1())
+        _write_key(files.key, own)
+        signed = sign_agent(member.agent, member.host, own, authority, key, timedelta(days=days))
+        _write(files.certificate, signed.public_bytes(serialization.Encoding.PEM), 0o644)
+        made.append(files.certificate)
+    return made
+
+
+def sign_agent(
+    agent: int,
+    host: str,
+    own: ec.EllipticCurvePrivateKey,
+    authority: x509.Certificate,
+    key: ec.EllipticCurvePrivateKey,
+    valid: timedelta,
+) -> x509.Certificate:
+    """An agent's certificate: its number as the common name, its host as the only name it may answer to."""
+    usage = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
+    return (
+        _builder(common_name(agent), own, valid)
+        .issuer_name(authority.subject)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(x509.ExtendedKeyUsage(usage), critical=False)
+        .add_extension(x509.SubjectAlternativeName([_host_name(host)]), critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(key.public_key()), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+
+
+def make_authority() -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = "peermask fleet"
+    usage = x509.KeyUsage(False, False, False, False, False, True, True, False, False)  # signs certificates alone
+    certificate = (
+        _builder(name, key, timedelta(days=CA_DAYS))
+        .issuer_name(_name(name))
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(usage, critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    return certificate, key
+
+
+def check_credentials(fleet: Fleet, folder: Path, agent: int) -> Credentials:
+    """The files of an agent, found to be its own, whole, in date and private; else one line that says what to do."""
+    files = Credentials.of(folder, agent)
+    authority = _load_certificate(files.ca, agent)
+    certificate = _load_certificate(files.certificate, agent)
+    names = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+    name = str(names[0].value) if names else "nobody"
+    again = f"make it again with `peermask fleet certs FLEET --renew {agent}`"
+    if name != common_name(agent):
+        raise NodeError(f"certificate {files.certificate} is of {name}, not of agent {agent}; copy the right one")
+    try:
+        certificate.verify_directly_issued_by(authority)
+    except (InvalidSignature, ValueError, TypeError) as error:
+        raise NodeError(f"certificate {files.certificate} was not issued by {files.ca}; {again}") from error
+    now = datetime.now(UTC)
+    if not certificate.not_valid_before_utc <= now <= certificate.not_valid_after_utc:
+        start, end = certificate.not_valid_before_utc.date(), certificate.not_valid_after_utc.date()
+        raise NodeError(
+            f"certificate {files.certificate} is valid from {start} to {end}, now it is {now.date()}; {again}"
+        )
+    if (
+        _host_name(fleet.member(agent).host)
+        not in certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    ):
+        raise NodeError(f"certificate {files.certificate} is not for {fleet.member(agent).host}; {again}")
+    if _load_key(files.key).public_key() != certificate.public_key():
+        raise NodeError(f"key {files.key} does not belong to {files.certificate}; {again}")
+    return files
+
+
+def _authority(folder: Path) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
+    path, key_path = folder / "ca.pem", folder / "ca.key"
+    if path.exists() != key_path.exists():
+        there, lost = (path, key_path) if path.exists() else (key_path, path)
+        raise NodeError(f"{there} exists without {lost}; bring that back, or delete {folder} and issue everything anew")
+    if path.exists():
+        return _load_certificate(path, None), _load_key(key_path)
+    certificate, key = make_authority()
+    _write_key(key_path, key)
+    _write(path, certificate.public_bytes(serialization.Encoding.PEM), 0o644)
+    return certificate, key
+
+
+def _builder(name: str, key: ec.EllipticCurvePrivateKey, valid: timedelta) -> x509.CertificateBuilder:
+    now = datetime.now(UTC)
+    return (
+        x509.CertificateBuilder()
+        .subject_name(_name(name))
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - EARLIER + min(valid, timedelta()))  # a negative validity lies in the past
+        .not_valid_after(now + valid)
+    )
+
+
+def _name(text: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)])
+
+
+def _host_name(host: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(host))
+    except ValueError:
+        return x509.DNSName(host)
+
+
+def _load_certificate(path: Path, agent: int | None) -> x509.Certificate:
+    try:
+        return x509.load_pem_x509_certificate(path.read_bytes())
+    except FileNotFoundError:
+        whose = f"agent {agent} has no certificate: " if agent is not None else ""
+        raise NodeError(
+            f"{whose}{path} does not exist; make it with `peermask fleet certs`, or run with --insecure"
+        ) from None
+    except OSError as error:
+        raise NodeError(f"certificate {path} cannot be read: {error.strerror}") from None
+    except ValueError:
+        raise NodeError(f"certificate {path} is not a PEM certificate") from None
+
+
+def _load_key(path: Path) -> ec.EllipticCurvePrivateKey:
+    try:
+        if path.stat().st_mode & 0o077:
+            raise NodeError(f"key {path} can be read by others; run `chmod 600 {path}`")
+        key = serialization.load_pem_private_key(path.read_bytes(), password=None)
+    except OSError as error:
+        raise NodeError(f"key {path} cannot be read: {error.strerror}") from None
+    except (ValueError, TypeError):
+        raise NodeError(f"key {path} is not an unencrypted PEM key") from None
+    if not isinstance(key, ec.EllipticCurvePrivateKey):
+        raise NodeError(f"key {path} is not an elliptic-curve key; make it again with `peermask fleet certs`")
+    return key
+
+
+def _write_key(path: Path, key: ec.EllipticCurvePrivateKey) -> None:
+    private = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    _write(path, private, 0o600)
+
+
+def _write(path: Path, data: bytes, mode: int) -> None:
+    """Atomically, and never readable by more than `mode` allows, not even for a moment."""
+    with writing(path):
+        temporary = path.with_name(f".{path.name}.part")
+        temporary.unlink(missing_ok=True)
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)

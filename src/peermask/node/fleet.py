@@ -1,0 +1,175 @@
+"""The fleet file: one TOML file, the same on every device, that says who runs what, where, and with whom.
+
+run = "5f3a9c0d12e47b86"        names this deployment; peers of another run are refused
+missing = "last"                what to do about a neighbour that does not answer
+links = [[0, 1], [1, 2], ...]   who hears whom: the graph of the experiment, written out
+[[agents]]                      one table per agent: its number and address
+[experiment]                    an ordinary experiment config
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+import tomllib
+from collections import Counter
+from collections.abc import Sequence
+from itertools import combinations
+from pathlib import Path
+from typing import Annotated, Literal
+
+import tomli_w
+from pydantic import Field, ValidationError
+
+from peermask.algorithms import algorithms
+from peermask.errors import ConfigError, NodeError
+from peermask.experiment.config import ExperimentConfig
+from peermask.experiment.folder import write_atomically
+from peermask.experiment.problems import first_problem
+from peermask.graph import build_graph
+from peermask.registry import Options
+
+Link = tuple[int, int]
+Missing = Literal["wait", "last", "skip"]
+Seconds = Annotated[float, Field(gt=0, le=86_400)]
+
+ADDRESS = re.compile(r"(?P<host>\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?):(?P<port>[0-9]{1,5})")
+HEADER = """\
+# A peermask fleet: give this same file to every device, each with its own certificate and key.
+# missing: "wait" for a neighbour that does not answer, use its "last" mask, or "skip" it.
+"""
+
+
+class Member(Options):
+    """One agent of a fleet and where it is found."""
+
+    agent: Annotated[int, Field(ge=0)]
+    address: str
+    listen: str | None = None  # where it binds, if not at its address: "0.0.0.0:7450" behind a forwarded port
+
+    @property
+    def host(self) -> str:
+        return split_address(self.address)[0]
+
+
+class Fleet(Options):
+    """A deployment: the experiment, its agents, and what they do about each other's silence."""
+
+    run: Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]
+    missing: Missing = "last"
+    round_deadline: Seconds = Field(30.0, description="seconds a round waits for neighbours that are there")
+    wait_limit: Seconds = Field(600.0, description="with missing = wait: seconds a round waits for any neighbour")
+    start_limit: Seconds = Field(60.0, description="seconds the first round waits for all neighbours to appear")
+    certificates: str = Field("certs", description="folder of certificates, beside this file")
+    links: tuple[Link, ...]
+    agents: tuple[Member, ...]
+    experiment: ExperimentConfig
+
+    def neighbours(self, agent: int) -> tuple[int, ...]:
+        return tuple(sorted(j if i == agent else i for i, j in self.links if agent in (i, j)))
+
+    def member(self, agent: int) -> Member:
+        if not 0 <= agent < len(self.agents):
+            raise NodeError(f"agent {agent} does not exist; this fleet has agents 0 to {len(self.agents) - 1}")
+        return self.agents[agent]
+
+
+def new_fleet(
+    config: ExperimentConfig, hosts: Sequence[str] = ("127.0.0.1",), port: int = 7450, missing: Missing = "last"
+) -> Fleet:
+    """A fleet for an experiment: one host for all agents, or one each; agents of one host get ports in a row."""
+    if len(hosts) not in (1, config.agents):
+        raise NodeError(f"{len(hosts)} hosts for {config.agents} agents; give one host, or one per agent")
+    every = list(hosts) * config.agents if len(hosts) == 1 else list(hosts)
+    seen: Counter[str] = Counter()
+    members = []
+    for agent, host in enumerate(every):
+        members.append(Member(agent=agent, address=f"{host}:{port + seen[host]}"))
+        seen[host] += 1
+    fleet = Fleet(
+        run=secrets.token_hex(8),
+        missing=missing,
+        links=links_of(config),
+        agents=tuple(members),
+        experiment=config.model_copy(update={"compare": ()}),
+    )
+    check(fleet)
+    return fleet
+
+
+def links_of(config: ExperimentConfig) -> tuple[Link, ...]:
+    """The links of the experiment's graph, or all of them for a method in which everybody hears everybody."""
+    if getattr(algorithms[config.algorithm.name].make, "hears_all", False):
+        return tuple(combinations(range(config.agents), 2))
+    graph = build_graph(config.graph.name, config.graph.options, config.agents, config.seed)
+    return tuple(sorted((min(i, j), max(i, j)) for i, j in graph.edges))
+
+
+def save_fleet(path: Path, fleet: Fleet) -> None:
+    if path.exists():
+        raise NodeError(f"{path} exists; give another name, or delete it")
+    if not path.parent.is_dir():
+        raise NodeError(f"folder {path.parent} does not exist")
+    write_atomically(path, (HEADER + tomli_w.dumps(fleet.model_dump(mode="json", exclude_none=True))).encode())
+
+
+def load_fleet(path: Path) -> Fleet:
+    """Read and check a fleet file; every mistake is one line."""
+    try:
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
+        fleet = Fleet.model_validate(values)
+        check(fleet)
+    except FileNotFoundError:
+        raise NodeError(f"fleet file {path} does not exist; write one with `peermask fleet new {path}`") from None
+    except OSError as error:
+        raise NodeError(f"fleet file {path} cannot be read: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise NodeError(f"fleet file {path} is not valid TOML: {error}") from None
+    except ValidationError as error:
+        raise NodeError(f"{path}: {first_problem(error, Fleet)}") from None
+    except (NodeError, ConfigError) as error:
+        raise NodeError(f"{path}: {error}") from None
+    return fleet
+
+
+def check(fleet: Fleet) -> None:
+    """What one key alone cannot tell."""
+    config = fleet.experiment
+    numbers = [member.agent for member in fleet.agents]
+    if numbers != list(range(config.agents)):
+        raise NodeError(
+            f"agents are numbered {numbers}; experiment.agents = {config.agents} wants 0 to {config.agents - 1}"
+        )
+    seen: dict[str, int] = {}
+    for member in fleet.agents:
+        split_address(member.address)
+        if member.listen is not None:
+            split_address(member.listen)
+        if member.address in seen:
+            raise NodeError(f"agents {seen[member.address]} and {member.agent} have the same address {member.address}")
+        seen[member.address] = member.agent
+    if config.compare:
+        raise NodeError("experiment.compare: a fleet runs one algorithm; delete it and write one fleet file for each")
+    if config.stop.patience:
+        raise NodeError("experiment.stop.patience: no agent knows the mean accuracy of all; set it to 0")
+    check_links(fleet)
+
+
+def check_links(fleet: Fleet) -> None:
+    """Links are written out for people and firewalls; what counts is the graph the experiment asks for."""
+    wanted, given = set(links_of(fleet.experiment)), {(min(link), max(link)) for link in fleet.links}
+    for odd, problem in ((given - wanted, "is not"), (wanted - given, "is missing, but it is")):
+        if odd:
+            i, j = min(odd)
+            raise NodeError(
+                f"links: {i} - {j} {problem} a link of the experiment ({fleet.experiment.graph.name} graph, "
+                f"{fleet.experiment.algorithm.name}); change experiment.graph and write the file anew"
+            )
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """`host:port` or `[ipv6]:port`, the host without brackets."""
+    found = ADDRESS.fullmatch(address)
+    if found is None or not 0 < int(found["port"]) < 65_536:
+        raise NodeError(f"address {address!r} is not host:port, such as 192.168.1.20:7450 or [fe80::1]:7450")
+    return found["host"].strip("[]"), int(found["port"])

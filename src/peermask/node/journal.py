@@ -1,0 +1,124 @@
+"""The folder of one agent: its tables, checkpoints and absences, in the files of an ordinary run.
+
+Beside those of a run it holds `absences.csv`: who was not heard in which round, why, and what took its place.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import tomli_w
+import torch
+
+from peermask.algorithms.contract import Payload
+from peermask.engine.traffic import message_cost
+from peermask.errors import NodeError, RunError
+from peermask.experiment.build import Experiment
+from peermask.experiment.checkpoint import Checkpoint, list_checkpoints, load_checkpoint
+from peermask.experiment.config import load_config
+from peermask.experiment.folder import RunFolder, append_rows, forget_after, read_rows, write_atomically, write_json
+from peermask.experiment.kept_masks import forget_masks_after
+from peermask.experiment.manifest import manifest
+from peermask.experiment.metrics import TRAFFIC, forget_rounds_after
+from peermask.node.puller import Absence
+from peermask.node.responder import Sent
+
+ABSENCES = ("round", "agent", "neighbour", "why", "used")
+
+
+class Journal:
+    def __init__(self, experiment: Experiment, path: Path, agent: int) -> None:
+        self.experiment, self.agent, self.folder = experiment, agent, RunFolder(path)
+        self.absences = path / "absences.csv"
+        self.sent_before = 0.0  # bytes, by what traffic.csv holds
+        self._costs: dict[int, list[float]] = {}  # of rounds whose row is not written yet
+
+    def open(self, say: Callable[[str], None]) -> Checkpoint | None:
+        """Make the folder, or find the last good checkpoint of the agent in it."""
+        config = self.experiment.config
+        if not self.folder.is_run:
+            self.folder.create()
+            write_json(self.folder.manifest, manifest(self.experiment, torch.device("cpu")))
+            write_atomically(self.folder.config, tomli_w.dumps(config.table()).encode())  # last: it is a run now
+            return None
+        held = load_config(self.folder.config).hash
+        if held != config.hash:
+            raise NodeError(f"{self.folder.path} holds a run of config {held}, not {config.hash}; give another --out")
+        checkpoint = self._last_good(say)
+        done = checkpoint.progress.round if checkpoint else 0
+        forget_rounds_after(self.folder, done)
+        forget_after(self.absences, done)
+        forget_masks_after(self.folder.masks, done)
+        rows = read_rows(self.folder.traffic)
+        self.sent_before = sum(int(row["links"]) * float(row["coded_bytes"]) for row in rows)
+        return checkpoint
+
+    def record(self, round: int, shared: Payload) -> None:
+        """Note what a message costs by the ways of counting; what was really sent comes with `write_traffic`."""
+        if shared:
+            cost = message_cost(shared, None, self.experiment.network.layout.sizes)
+            self._costs[round] = [column[0] for column in cost.columns()]
+
+    def write_traffic(self, sent: dict[int, Sent], before: int) -> None:
+        """Rows of all rounds below `before`, which no neighbour asks for any more: frames sent, and their mean size."""
+        rows: list[list[object]] = []
+        for number in sorted(number for number in self._costs if number < before):
+            paper, ones, bitmap, entropy, _ = self._costs.pop(number)
+            handed = sent.get(number, Sent())
+            coded = handed.bytes / handed.frames if handed.frames else 0
+            counted: list[object] = [int(paper), int(ones), int(bitmap), f"{entropy:.7g}", f"{coded:.10g}"]
+            rows.append([number, self.agent, handed.frames, *counted])
+        if rows:
+            append_rows(self.folder.traffic, TRAFFIC, rows)
+
+    def write_absences(self, absent: Iterable[Absence]) -> None:
+        rows = [[a.round, self.agent, a.neighbour, a.why, "" if a.used is None else a.used] for a in absent]
+        if rows:
+            append_rows(self.absences, ABSENCES, rows)
+
+    def absent_rounds(self) -> dict[int, list[int]]:
+        """Neighbour -> the rounds it was missed in, over all lives of this agent."""
+        missed: dict[int, list[int]] = defaultdict(list)
+        for row in read_rows(self.absences):
+            missed[int(row["neighbour"])].append(int(row["round"]))
+        return dict(sorted(missed.items()))
+
+    def _last_good(self, say: Callable[[str], None]) -> Checkpoint | None:
+        saved = list_checkpoints(self.folder.checkpoints)
+        problems: list[RunError] = []
+        for path in reversed(saved):
+            try:
+                checkpoint = load_checkpoint(path, self.experiment.config.hash, self.experiment.frozen.checksum)
+            except RunError as error:
+                problems.append(error)
+                continue
+            if problems:
+                say(f"{problems[0]}; going on from {path}")
+            return checkpoint
+        if problems:
+            raise problems[0]
+        return None
+
+
+def changes(round: int, before: Iterable[Absence], now: Iterable[Absence]) -> list[str]:
+    """A line for everybody who went missing or came back since the round before."""
+    missing, absent = {a.neighbour for a in before}, {a.neighbour: a for a in now}
+    lines = [f"round {round}: agent {j} is back" for j in sorted(missing - absent.keys())]
+    for j in sorted(absent.keys() - missing):
+        used = absent[j].used
+        instead = "it is left out" if used is None else f"its message of round {used} is used"
+        lines.append(f"round {round}: agent {j} is {absent[j].why}; {instead}")
+    return lines
+
+
+def ranges(rounds: Iterable[int]) -> str:
+    """`3, 7-9`."""
+    parts: list[list[int]] = []
+    for number in sorted(rounds):
+        if parts and number == parts[-1][-1] + 1:
+            parts[-1][1:] = [number]
+        else:
+            parts.append([number])
+    return ", ".join("-".join(map(str, part)) for part in parts)

@@ -1,0 +1,131 @@
+"""What neighbours say to each other: a greeting, "your round k, I hold round b", and the answers.
+
+Every message starts with a byte that says what it is; sizes are bounded, and anything else is a WireError.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import struct
+from dataclasses import asdict, dataclass
+
+from peermask.errors import WireError
+
+VERSION = 1
+NOTHING = 2**32 - 1
+MAX_CARD_BYTES = 1024
+BOOT_BYTES = 8
+
+GREETING = b"G"
+PULL = b"P"
+FRAME = b"F"  # the round asked for, or the newest where that is no longer kept
+LATER = b"L"  # not published yet
+
+_PULL = struct.Struct(f"<B8s{BOOT_BYTES}sIII")  # version, identity, boot, round, held, patience in ms
+_ANSWER = struct.Struct(f"<{BOOT_BYTES}sI")  # boot, newest
+
+
+@dataclass(frozen=True)
+class Card:
+    """What two peers must have in common before they listen to each other."""
+
+    run: str
+    config_hash: str
+    frozen_checksum: str
+
+    @property
+    def identity(self) -> bytes:
+        """Eight bytes that stand for the card in every frame."""
+        text = "/".join((self.run, self.config_hash, self.frozen_checksum))
+        return hashlib.blake2b(text.encode(), digest_size=8).digest()
+
+    def difference(self, other: Card) -> str | None:
+        """`its config hash is 1a2b, here it is 3c4d`, or None."""
+        words = {"run": "run id", "config_hash": "config hash", "frozen_checksum": "frozen-weight checksum"}
+        pairs = {name: (getattr(other, name), getattr(self, name)) for name in words}
+        found = [
+            f"its {words[name]} is {theirs[:40]!r}, here it is {ours[:40]!r}"
+            for name, (theirs, ours) in pairs.items()
+            if theirs != ours
+        ]
+        return "; ".join(found) or None
+
+
+@dataclass(frozen=True)
+class Greeting:
+    card: Card
+    newest: int  # the last round published; 0 before the first
+
+    def encode(self) -> bytes:
+        return GREETING + json.dumps({"version": VERSION, "newest": self.newest, **asdict(self.card)}).encode()
+
+
+@dataclass(frozen=True)
+class Pull:
+    """ "Your round `round`; I hold round `held` of your life `boot`; take `patience` seconds to answer."
+
+    An agent that restarts may publish a round again with other bits. So what is held counts only within one life
+    of the sender: a delta against a round of an earlier life would decode to nonsense.
+    """
+
+    identity: bytes
+    boot: bytes
+    round: int
+    held: int | None
+    patience: float
+
+    def encode(self) -> bytes:
+        held = NOTHING if self.held is None else self.held
+        patience = min(int(1000 * self.patience), NOTHING)
+        return PULL + _PULL.pack(VERSION, self.identity, self.boot, self.round, held, patience)
+
+
+@dataclass(frozen=True)
+class Answer:
+    boot: bytes
+    newest: int
+    frame: bytes | None  # None: not published yet
+
+    def encode(self) -> bytes:
+        head = _ANSWER.pack(self.boot, self.newest)
+        return LATER + head if self.frame is None else FRAME + head + self.frame
+
+
+def decode_request(data: bytes) -> Greeting | Pull:
+    if data[:1] == GREETING:
+        return _greeting(data)
+    if data[:1] != PULL or len(data) != 1 + _PULL.size:
+        raise WireError(f"request of {len(data)} bytes starts with {data[:1].hex() or 'nothing'}: not a request")
+    version, identity, boot, round_, held, patience = _PULL.unpack_from(data, 1)
+    _check_version(version)
+    return Pull(identity, boot, round_, None if held == NOTHING else held, patience / 1000)
+
+
+def decode_answer(data: bytes) -> Greeting | Answer:
+    if data[:1] == GREETING:
+        return _greeting(data)
+    if data[:1] not in (FRAME, LATER) or len(data) < 1 + _ANSWER.size:
+        raise WireError(f"answer of {len(data)} bytes starts with {data[:1].hex() or 'nothing'}: not an answer")
+    boot, newest = _ANSWER.unpack_from(data, 1)
+    return Answer(boot, newest, data[1 + _ANSWER.size :] if data[:1] == FRAME else None)
+
+
+def _greeting(data: bytes) -> Greeting:
+    if len(data) > MAX_CARD_BYTES:
+        raise WireError(f"greeting has {len(data)} bytes, allowed: {MAX_CARD_BYTES}")
+    try:
+        values = json.loads(data[1:])
+        version, newest = values.pop("version"), values.pop("newest")
+        card = Card(**values)
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise WireError("greeting is not a card") from error
+    _check_version(version)
+    if type(newest) is not int or not 0 <= newest < NOTHING or any(type(v) is not str for v in values.values()):
+        raise WireError("greeting holds values of another type")
+    return Greeting(card, newest)
+
+
+def _check_version(version: object) -> None:
+    if version != VERSION:
+        raise WireError(f"peer speaks version {version!r:.20}, this end {VERSION}; update the older of the two")

@@ -1,0 +1,208 @@
+"""The asking side of an agent: meets its neighbours, and pulls one round from each before a deadline.
+
+Who is not there is not waited for, unless the policy is to wait. Nothing here waits longer than its limit.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from peermask.errors import NodeError, WireError
+from peermask.node.fleet import Missing
+from peermask.node.messages import BOOT_BYTES, Answer, Greeting, Pull, decode_answer
+from peermask.node.responder import Responder
+from peermask.node.transport import Transport
+from peermask.wire import Inbox, Schema
+from peermask.wire.schema import Payload
+
+SLICE = 1.0  # seconds one question may take; asked again until the deadline, so that a stop is noticed
+PAUSE = 0.02  # seconds before asking again one who is there and gave no answer
+LEAVE_WITHIN = 5.0  # seconds a round still waits once the agent was told to stop
+
+
+@dataclass(frozen=True)
+class Patience:
+    """How long an agent waits, in seconds, and what it does then."""
+
+    missing: Missing
+    round_deadline: float
+    wait_limit: float
+    start_limit: float
+
+    @property
+    def round_limit(self) -> float:
+        return self.wait_limit if self.missing == "wait" else self.round_deadline
+
+
+@dataclass(frozen=True)
+class Absence:
+    """A neighbour that was not heard in a round."""
+
+    round: int
+    neighbour: int
+    why: str  # gone, silent, refused
+    used: int | None  # the round of its last known message that took the place; None: it was left out
+
+
+@dataclass(frozen=True)
+class Heard:
+    payloads: dict[int, Payload]
+    absent: list[Absence]
+    behind: int | None  # the round to jump to, where neighbours no longer keep this one
+
+
+class Puller:
+    def __init__(
+        self,
+        transport: Transport,
+        responder: Responder,
+        neighbours: tuple[int, ...],
+        patience: Patience,
+        should_stop: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self.transport, self.responder, self.neighbours = transport, responder, neighbours
+        self.patience, self.should_stop = patience, should_stop
+        self.refused: set[int] = set()
+        self.newest: dict[int, int] = {}  # the last round published by each neighbour, as it said; of those met
+        self.inbox: Inbox | None = None
+        self.boots: dict[int, bytes] = {}  # the life of a neighbour that what is held comes from
+
+    def meet(self) -> frozenset[int]:
+        """Greet those who are new, and give those who are there and run the same experiment."""
+        alive = self.transport.alive() & frozenset(self.neighbours)
+        self.refused &= alive
+        self.newest = {j: newest for j, newest in self.newest.items() if j in alive}
+        strangers = alive - self.newest.keys() - self.refused
+        if strangers:
+            greeting = self.responder.greeting().encode()
+            answers = self._ask(dict.fromkeys(strangers, greeting), SLICE)
+            for j, answer in answers.items():
+                if not isinstance(answer, Greeting) or self.responder.refuses(j, answer.card):
+                    self.refused.add(j)
+                else:
+                    self.newest[j] = answer.newest
+        return frozenset(self.newest)
+
+    def gather(self) -> frozenset[int]:
+        """Wait for all neighbours to appear, `start_limit` at most; gives those who did."""
+        end = time.monotonic() + self.patience.start_limit
+        while len(met := self.meet()) + len(self.refused) < len(self.neighbours):
+            left = end - time.monotonic()
+            if left <= 0 or self.should_stop():
+                break
+            self.transport.await_change(min(left, 0.1))
+        return met
+
+    def check_not_alone(self) -> None:
+        """An agent that every neighbour refuses was given the wrong files."""
+        if self.refused and self.refused == set(self.neighbours):
+            raise NodeError(
+                "no neighbour runs the same experiment (the lines above say how they differ); "
+                "give every device the same fleet file and version"
+            )
+
+    def catch_up(self) -> int:
+        """The round the fleet has reached: the lowest of what neighbours have published, so that a single one
+        that lies or ran ahead alone moves nobody; 0 if none has published anything."""
+        return min((newest for newest in self.newest.values() if newest), default=0)
+
+    def pull(self, round: int, schema: Schema) -> Heard:
+        """Every neighbour's message of a round, as far as it comes in time."""
+        if self.inbox is None:
+            self.inbox = Inbox(self.responder.card.identity, schema, self.neighbours)
+        wanted, behind = set(self.neighbours), None
+        end = time.monotonic() + self.patience.round_limit
+        stopping = False
+        while wanted := {j for j in wanted if not self._holds(j, round)}:
+            if self.should_stop() and not stopping:
+                stopping, end = True, min(end, time.monotonic() + LEAVE_WITHIN)
+            left = end - time.monotonic()
+            if left <= 0:
+                break
+            there = self.meet() & wanted
+            if not there:
+                if not self._may_come(wanted):
+                    break
+                self.transport.await_change(min(left, 0.1))
+                continue
+            answers = self._pull_once(there, round, min(left, SLICE))
+            if any(self.inbox.held(j) not in (None, round) for j in answers if self._holds(j, round)):
+                behind = max(round, self.catch_up())  # somebody no longer keeps this round
+            if not answers:
+                time.sleep(PAUSE)
+        return self._heard(round, wanted, behind)
+
+    def farewell(self, round: int) -> None:
+        """Say that nothing up to `round` is needed any more, then stay until no neighbour needs anything either."""
+        if self.inbox is None:  # nothing was ever exchanged
+            return
+        self._pull_once(self.meet(), round + 1, 0.0)
+        end = time.monotonic() + self.patience.round_limit
+        while any(not self.responder.moved_past(j, round) for j in self.meet()):
+            if time.monotonic() > end or self.should_stop():
+                break
+            self.transport.await_change(0.02)
+
+    def _may_come(self, wanted: set[int]) -> bool:
+        """Whether to go on waiting for some of these: those who are there, or with `wait` anybody."""
+        return self.patience.missing == "wait" or bool((wanted & self.transport.alive()) - self.refused)
+
+    def _holds(self, neighbour: int, round: int) -> bool:
+        assert self.inbox is not None
+        held = self.inbox.held(neighbour)
+        return held is not None and held >= round
+
+    def _pull_once(self, there: frozenset[int] | set[int], round: int, patience: float) -> dict[int, Answer]:
+        """Ask some neighbours once. A frame that is bad or old is said and forgotten; its sender is asked again."""
+        requests = {j: self._question(j, round, patience).encode() for j in there}
+        answers = {}
+        for j, answer in self._ask(requests, patience or SLICE).items():
+            if isinstance(answer, Greeting):  # another experiment since it was met
+                self.newest.pop(j, None)
+                continue
+            self.newest[j] = max(answer.newest, self.newest.get(j, 0))
+            if answer.frame is not None and not self._accepted(j, answer):
+                continue
+            answers[j] = answer
+        return answers
+
+    def _question(self, neighbour: int, round: int, patience: float) -> Pull:
+        held = self.inbox.held(neighbour) if self.inbox is not None else None
+        boot = self.boots.get(neighbour, bytes(BOOT_BYTES))
+        return Pull(self.responder.card.identity, boot, round, held, patience)
+
+    def _accepted(self, neighbour: int, answer: Answer) -> bool:
+        assert self.inbox is not None
+        assert answer.frame is not None
+        try:
+            if self.inbox.announced(answer.frame)[0] != neighbour:
+                raise WireError("its frame names another sender")
+            self.inbox.accept(answer.frame)
+        except WireError as error:
+            self.responder.say(f"agent {neighbour} sent a bad frame: {error}")
+            return False
+        self.boots[neighbour] = answer.boot
+        return True
+
+    def _ask(self, requests: Mapping[int, bytes], patience: float) -> dict[int, Greeting | Answer]:
+        understood = {}
+        for j, data in self.transport.ask(requests, patience).items():
+            try:
+                understood[j] = decode_answer(data)
+            except WireError as error:
+                self.responder.say(f"agent {j} sent a bad answer: {error}")
+        return understood
+
+    def _heard(self, round: int, wanted: set[int], behind: int | None) -> Heard:
+        assert self.inbox is not None
+        alive = self.transport.alive()
+        absent = []
+        for j in sorted(wanted):
+            why = "refused" if j in self.refused else "silent" if j in alive else "gone"
+            used = None if self.patience.missing == "skip" else self.inbox.held(j)
+            absent.append(Absence(round, j, why, used))
+        left_out = {absence.neighbour for absence in absent if absence.used is None}
+        heard = {j: self.inbox.newest[j][1] for j in self.neighbours if j not in left_out}
+        return Heard(heard, absent, behind)

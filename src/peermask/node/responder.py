@@ -1,0 +1,120 @@
+"""The answering side of an agent: greets, and hands out the rounds it has published.
+
+A neighbour that asks for a round not published yet is kept waiting, so that it has the answer as soon as there is
+one. At most one question of each neighbour waits, whatever it sends.
+"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from peermask.errors import WireError
+from peermask.node.messages import BOOT_BYTES, Answer, Card, Greeting, Pull, decode_request
+from peermask.node.transport import Reply
+from peermask.wire import Outbox, Schema
+from peermask.wire.schema import Payload
+
+
+@dataclass(frozen=True)
+class Waiting:
+    question: Pull
+    until: float
+    reply: Reply
+
+
+@dataclass
+class Sent:
+    """Frames of one round that were handed out."""
+
+    frames: int = 0
+    bytes: int = 0
+
+
+class Responder:
+    """Thread-safe: questions come from the transport's thread, rounds from the agent's."""
+
+    def __init__(self, agent: int, card: Card, say: Callable[[str], None]) -> None:
+        self.agent, self.card, self.say = agent, card, say
+        self.boot = secrets.token_bytes(BOOT_BYTES)
+        self.outbox: Outbox | None = None
+        self.asked: dict[int, int] = {}  # the highest round each neighbour has asked for
+        self.sent: dict[int, Sent] = defaultdict(Sent)  # by round
+        self._waiting: dict[int, Waiting] = {}
+        self._said: set[str] = set()
+        self._lock = threading.Lock()
+
+    @property
+    def newest(self) -> int:
+        """The last round published; 0 before the first."""
+        return (self.outbox.newest or 0) if self.outbox is not None else 0
+
+    def greeting(self) -> Greeting:
+        return Greeting(self.card, self.newest)
+
+    def publish(self, round: int, payload: Payload, schema: Schema) -> None:
+        """Hand out `payload` from now on, first to those who wait for it."""
+        with self._lock:
+            if self.outbox is None:
+                self.outbox = Outbox(self.card.identity, self.agent, schema)
+            self.outbox.publish(round, payload)
+            ready = [asker for asker, waiting in self._waiting.items() if waiting.question.round <= round]
+            for asker in ready:
+                waiting = self._waiting.pop(asker)
+                if time.monotonic() < waiting.until:
+                    waiting.reply(self._answer(waiting.question).encode())
+
+    def __call__(self, asker: int, request: bytes, reply: Reply) -> None:
+        """Answer a neighbour; what is no request gets no answer."""
+        try:
+            question = decode_request(request)
+        except WireError as error:
+            self._say_once(f"agent {asker} was refused: {error}")
+            return
+        if isinstance(question, Greeting):
+            self.refuses(asker, question.card)
+            reply(self.greeting().encode())
+        elif question.identity != self.card.identity:
+            reply(self.greeting().encode())
+        else:
+            self._pulled(asker, question, reply)
+
+    def refuses(self, asker: int, card: Card) -> bool:
+        """Whether a peer's card differs from this agent's, which is said once."""
+        difference = self.card.difference(card)
+        if difference is not None:
+            self._say_once(f"agent {asker} was refused: {difference}")
+        return difference is not None
+
+    def moved_past(self, neighbour: int, round: int) -> bool:
+        """Whether a neighbour needs nothing of `round` or before any more."""
+        return self.asked.get(neighbour, 0) > round
+
+    def _pulled(self, asker: int, question: Pull, reply: Reply) -> None:
+        with self._lock:
+            self.asked[asker] = max(question.round, self.asked.get(asker, 0))
+            if question.round <= self.newest or question.patience == 0:
+                reply(self._answer(question).encode())
+            else:
+                self._waiting[asker] = Waiting(question, time.monotonic() + question.patience, reply)
+
+    def _answer(self, question: Pull) -> Answer:
+        """The round asked for; the newest where that is no longer kept; nothing where it is still to come."""
+        if self.outbox is None or question.round > self.newest:
+            return Answer(self.boot, self.newest, None)
+        held = question.held if question.boot == self.boot else None
+        number = question.round if question.round in self.outbox.payloads else self.newest
+        frame = self.outbox.answer(held, number)
+        if frame is not None:
+            self.sent[number].frames += 1
+            self.sent[number].bytes += len(frame)
+        return Answer(self.boot, self.newest, frame)
+
+    def _say_once(self, line: str) -> None:
+        if line not in self._said and len(self._said) < 100:
+            self._said.add(line)
+            self.say(line)

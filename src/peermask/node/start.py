@@ -1,0 +1,70 @@
+"""Starts one agent of a fleet: checks its files, opens the network, plays, and leaves cleanly."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from peermask.engine.device import pick_device
+from peermask.experiment.build import build
+from peermask.experiment.folder import RunFolder
+from peermask.node.agent import NodeAgent, NodeStatus, Observer
+from peermask.node.fleet import Fleet, load_fleet
+
+SLACK = 2**20  # bytes beside the values of a message
+
+
+@dataclass(frozen=True)
+class NodeResult:
+    status: NodeStatus
+    out: Path
+    absent: dict[int, list[int]]  # neighbour -> rounds it was missed in
+
+
+def run_node(
+    path: Path,
+    agent: int,
+    observer: Observer,
+    *,
+    out: Path | None = None,
+    insecure: bool = False,
+    device: str = "cpu",
+    should_stop: Callable[[], bool] = lambda: False,
+) -> NodeResult:
+    """Run agent `agent` of the fleet in file `path`; started again, it goes on where its folder says."""
+    # zenoh and cryptography are an extra, which reading a fleet file does not need
+    from peermask.node.certificates import check_credentials
+    from peermask.node.zenoh_settings import session_settings
+    from peermask.node.zenoh_transport import open_zenoh
+
+    fleet = load_fleet(path)
+    address = fleet.member(agent).address
+    where = pick_device(device)
+    credentials = None
+    if insecure:
+        observer.say(f"INSECURE: whoever reaches {address} can read, forge and stop this run; use certificates")
+    else:
+        credentials = check_credentials(fleet, certificates_of(path, fleet), agent)
+    experiment = build(fleet.experiment)
+    out = out if out is not None else default_out(fleet, agent)
+    node = NodeAgent(fleet, experiment, agent, out, observer, should_stop, where)
+    node.restore()
+    if RunFolder(out).result.is_file():
+        observer.say(f"this run is finished; its result is in {out}")
+        return NodeResult("finished", out, node.journal.absent_rounds())
+    # All that an honest neighbour can send: a few float32 per parameter.
+    settings = session_settings(fleet, agent, credentials, 16 * experiment.network.layout.total + SLACK)
+    with open_zenoh(settings, agent, node.responder) as transport:
+        status = node.run(transport)
+    return NodeResult(status, out, node.journal.absent_rounds())
+
+
+def certificates_of(path: Path, fleet: Fleet) -> Path:
+    """The certificate folder, which is named relative to the fleet file."""
+    return path.parent / fleet.certificates
+
+
+def default_out(fleet: Fleet, agent: int) -> Path:
+    """The same for every start of an agent, so that a restart finds its checkpoints."""
+    return Path("runs") / f"{fleet.experiment.name}-{fleet.run[:8]}" / f"agent-{agent}"

@@ -1,0 +1,159 @@
+"""A whole fleet on this machine: one process per agent, watched, stopped and collected together."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from peermask.errors import NodeError
+from peermask.experiment.folder import RunFolder, writing
+from peermask.experiment.result import RunResult
+from peermask.node.collect import collect_run, finished
+from peermask.node.fleet import Fleet, load_fleet
+from peermask.node.start import certificates_of
+
+POLL = 0.2  # seconds between looks at the processes
+LEAVE_WITHIN = 60.0  # seconds an agent has to finish its round and save once it was told to stop
+
+
+@dataclass
+class Member:
+    """One agent's process and what it last said of itself."""
+
+    agent: int
+    folder: Path
+    process: subprocess.Popen[str]
+    report: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def state(self) -> str:
+        code = self.process.poll()
+        if code is None:
+            return "running" if self.report else "starting"
+        return "finished" if code == 0 else "stopped" if code == 128 + signal.SIGTERM else "failed"
+
+    @property
+    def log(self) -> Path:
+        return self.folder.with_suffix(".log")
+
+    def last_words(self) -> str:
+        lines = self.log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+        return lines[-1].removeprefix("peermask: ") if lines else f"exit code {self.process.returncode}"
+
+
+@dataclass(frozen=True)
+class SwarmResult:
+    run: RunResult | None  # None: there is nothing to collect
+    failed: dict[int, str]  # agent -> its last words
+    interrupted: bool
+
+
+def run_swarm(
+    path: Path,
+    out: Path | None = None,
+    *,
+    insecure: bool = False,
+    show: Callable[[Sequence[Member]], None] = lambda _: None,
+    should_stop: Callable[[], bool] = lambda: False,
+) -> SwarmResult:
+    """Run all agents of a fleet to their end, then put their folders together as one run in `out`."""
+    fleet = load_fleet(path)
+    if not insecure:
+        from peermask.node.certificates import check_credentials
+
+        for member in fleet.agents:
+            check_credentials(fleet, certificates_of(path, fleet), member.agent)
+    out = out if out is not None else Path("runs") / f"{fleet.experiment.name}-{fleet.run[:8]}"
+    _prepare(out)
+    with _processes(path, fleet, out, insecure) as members:
+        told = _watch(members, show, should_stop)
+    failed = {member.agent: member.last_words() for member in members if member.state == "failed"}
+    folders = [member.folder for member in members]
+    run = collect_run(fleet, folders, out) if all(RunFolder(folder).is_run for folder in folders) else None
+    return SwarmResult(run, failed, told and not all(map(finished, folders)))
+
+
+def _prepare(out: Path) -> None:
+    if RunFolder(out).result.is_file():
+        raise NodeError(f"{out} holds the finished run of this fleet; look at it with `peermask show {out}`")
+    if out.exists() and not (out / "agents").is_dir() and (not out.is_dir() or any(out.iterdir())):
+        raise NodeError(f"{out} exists and is not a run of this fleet; give another --out")
+    with writing(out):
+        (out / "agents").mkdir(parents=True, exist_ok=True)
+
+
+@contextmanager
+def _processes(path: Path, fleet: Fleet, out: Path, insecure: bool) -> Iterator[list[Member]]:
+    """The agents' processes; none outlives this block, however it is left."""
+    members: list[Member] = []
+    try:
+        members.extend(_start(path, member.agent, out / "agents", insecure) for member in fleet.agents)
+        yield members
+    finally:
+        for member in members:
+            if member.process.poll() is None:
+                member.process.kill()
+            member.process.wait()
+
+
+def _start(path: Path, agent: int, folder: Path, insecure: bool) -> Member:
+    own = folder / f"agent-{agent}"
+    command = [
+        sys.executable,
+        "-m",
+        "peermask",
+        "node",
+        str(path),
+        "--agent",
+        str(agent),
+        "--out",
+        str(own),
+        "--events",
+    ]
+    with writing(folder), own.with_suffix(".log").open("wb") as log:
+        process = subprocess.Popen(
+            command + ["--insecure"] * insecure,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            start_new_session=True,  # Ctrl-C is for the swarm, which tells its agents
+        )
+    member = Member(agent, own, process)
+    threading.Thread(target=_listen, args=(member,), daemon=True).start()
+    return member
+
+
+def _listen(member: Member) -> None:
+    assert member.process.stdout is not None
+    for line in member.process.stdout:
+        member.report = json.loads(line)
+
+
+def _watch(
+    members: Sequence[Member], show: Callable[[Sequence[Member]], None], should_stop: Callable[[], bool]
+) -> bool:
+    """Wait for all; whether they were told to stop."""
+    until: float | None = None
+    while any(member.process.poll() is None for member in members):
+        if should_stop() and until is None:
+            until = time.monotonic() + LEAVE_WITHIN
+            for member in members:
+                member.process.terminate()
+        if until is not None and time.monotonic() > until:
+            break
+        show(members)
+        time.sleep(POLL)
+    show(members)
+    return until is not None

@@ -1,0 +1,106 @@
+"""How a zenoh session is set up: exactly the links of the graph, mutual TLS, and per neighbour what it may say.
+
+    peermask/ask/J/I    questions of agent I to agent J, and the answers to them
+    peermask/alive/I    agent I is there
+
+A neighbour is known by the name in its certificate. It may ask under its own number, answer for itself, and be
+alive as itself; all else is dropped before it reaches the agent.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from peermask.node.certificates import Credentials, common_name
+from peermask.node.fleet import Fleet
+
+LEASE_MS = 2000  # a frozen or cut-off neighbour is noticed within a few of these
+CLOSE_US = 500_000  # a send that is stuck this long closes the link: below the lease, or healthy peers look dead
+
+
+def ask_key(owner: int | str, asker: int | str) -> str:
+    return f"peermask/ask/{owner}/{asker}"
+
+
+def alive_key(agent: int | str) -> str:
+    return f"peermask/alive/{agent}"
+
+
+def session_settings(fleet: Fleet, agent: int, credentials: Credentials | None, max_message: int) -> dict[str, Any]:
+    """Keys and values of the session's config; without credentials it is open to anybody who reaches the port."""
+    me = fleet.member(agent)
+    scheme = "tcp" if credentials is None else "tls"
+    neighbours = fleet.neighbours(agent)
+    settings: dict[str, Any] = {
+        "mode": "peer",
+        "listen/endpoints": [f"{scheme}/{me.listen or me.address}"],
+        # One side dials: the higher number. Forever, since a neighbour may come late or come back.
+        "connect/endpoints": [f"{scheme}/{fleet.member(j).address}" for j in neighbours if j < agent],
+        "connect/timeout_ms": -1,
+        "connect/exit_on_failure": False,
+        "connect/retry": {"period_init_ms": 100, "period_max_ms": 1000, "period_increase_factor": 2},
+        # With either of these on, a ring becomes a full mesh.
+        "scouting/multicast/enabled": False,
+        "scouting/gossip/enabled": False,
+        "transport/shared_memory/enabled": False,
+        "transport/link/protocols": [scheme],
+        "transport/link/tx/lease": LEASE_MS,
+        "transport/link/tx/queue/congestion_control/block/wait_before_close": CLOSE_US,
+        "transport/link/rx/max_message_size": max_message,
+    }
+    if credentials is not None:
+        settings |= {f"transport/link/tls/{key}": value for key, value in tls(credentials).items()}
+        settings["access_control"] = access_control(agent, neighbours)
+    return settings
+
+
+def tls(credentials: Credentials) -> dict[str, Any]:
+    certificate, key = str(credentials.certificate.resolve()), str(credentials.key.resolve())
+    return {
+        "root_ca_certificate": str(credentials.ca.resolve()),
+        "enable_mtls": True,
+        "listen_certificate": certificate,
+        "listen_private_key": key,
+        "connect_certificate": certificate,
+        "connect_private_key": key,
+        "verify_name_on_connect": True,
+    }
+
+
+def access_control(agent: int, neighbours: tuple[int, ...]) -> dict[str, Any]:
+    """Deny everything, then allow each neighbour its own part of the conversation and no other's."""
+    rules: list[dict[str, Any]] = []
+    for j in neighbours:
+        rules += [_rule(j, "ingress", number, *rule) for number, rule in enumerate(_speaks(j, agent))]
+        rules += [_rule(j, "egress", number, *rule) for number, rule in enumerate(_speaks(agent, j))]
+    return {
+        "enabled": True,
+        "default_permission": "deny",
+        "rules": rules,
+        "subjects": [{"id": common_name(j), "cert_common_names": [common_name(j)]} for j in neighbours],
+        "policies": [
+            {"subjects": [common_name(j)], "rules": [rule["id"] for rule in rules if rule["id"].startswith(f"{j}-")]}
+            for j in neighbours
+        ],
+    }
+
+
+def _speaks(speaker: int, listener: int) -> list[tuple[list[str], str]]:
+    """What `speaker` may send to `listener`: kinds of messages and the key they must be on."""
+    return [
+        (["query"], ask_key(listener, speaker)),
+        (["reply"], ask_key(speaker, listener)),
+        (["declare_queryable"], ask_key(speaker, "*")),
+        (["liveliness_token"], alive_key(speaker)),
+        (["liveliness_query", "declare_liveliness_subscriber"], alive_key("*")),
+    ]
+
+
+def _rule(neighbour: int, flow: str, number: int, messages: list[str], key: str) -> dict[str, Any]:
+    return {
+        "id": f"{neighbour}-{flow}-{number}",
+        "permission": "allow",
+        "flows": [flow],
+        "messages": messages,
+        "key_exprs": [key],
+    }

@@ -1,0 +1,120 @@
+"""The real network: zenoh in peer mode. Nothing is pushed; data moves only when it is asked for.
+
+Pushing couples healthy peers to a dead one: a send to a frozen neighbour blocks, and delays everybody else.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from peermask.errors import NodeError
+from peermask.node.transport import Handler
+from peermask.node.zenoh_settings import alive_key, ask_key
+
+try:
+    import zenoh
+except ImportError as error:
+    raise NodeError("a fleet needs another package: pip install 'peermask[node]'") from error
+
+WAITING = 256  # questions in the queue before the network is made to wait
+
+
+class ZenohTransport:
+    """Use `open_zenoh`; a session that is not closed keeps a process from ending."""
+
+    def __init__(self, session: zenoh.Session, agent: int) -> None:
+        self.session, self.agent = session, agent
+        self._alive: set[int] = set()
+        self._changed = threading.Condition()
+
+    def alive(self) -> frozenset[int]:
+        with self._changed:
+            return frozenset(self._alive)
+
+    def ask(self, requests: Mapping[int, bytes], patience: float) -> dict[int, bytes]:
+        asked = {
+            j: self.session.get(
+                ask_key(j, self.agent),
+                payload=request,
+                timeout=patience,
+                consolidation=zenoh.ConsolidationMode.NONE,
+                express=True,  # the answer inherits it: small messages are not held back to fill a batch
+            )
+            for j, request in requests.items()
+        }
+        answers = {}
+        for j, replies in asked.items():
+            for reply in replies:
+                if reply.ok is not None:
+                    answers[j] = reply.ok.payload.to_bytes()
+                    break
+        return answers
+
+    def await_change(self, seconds: float) -> None:
+        with self._changed:
+            self._changed.wait(seconds)
+
+    def heard_of(self, sample: zenoh.Sample) -> None:
+        """A neighbour came or went."""
+        agent = int(str(sample.key_expr).rpartition("/")[2])
+        with self._changed:
+            if sample.kind == zenoh.SampleKind.PUT:
+                self._alive.add(agent)
+            else:
+                self._alive.discard(agent)
+            self._changed.notify_all()
+
+
+@contextmanager
+def open_zenoh(settings: Mapping[str, Any], agent: int, handler: Handler) -> Iterator[ZenohTransport]:
+    """A session that answers through `handler`; it says it is there only once it can answer."""
+    zenoh.init_log_from_env_or("error")
+    with _open(settings) as session:
+        transport = ZenohTransport(session, agent)
+        questions = session.declare_queryable(ask_key(agent, "*"), zenoh.handlers.FifoChannel(WAITING))
+        worker = threading.Thread(target=_serve, args=(questions.handler, handler), name="answers", daemon=True)
+        worker.start()
+        watch = zenoh.handlers.Callback(transport.heard_of, indirect=False)
+        session.liveliness().declare_subscriber(alive_key("*"), watch, history=True)
+        with session.liveliness().declare_token(alive_key(agent)):
+            yield transport
+
+
+def _open(settings: Mapping[str, Any]) -> zenoh.Session:
+    config = zenoh.Config()
+    for key, value in settings.items():
+        config.insert_json5(key, json.dumps(value))
+    try:
+        return zenoh.open(config)
+    except zenoh.ZError as error:
+        reason = str(error).splitlines()[0]
+        where = settings["listen/endpoints"][0].partition("/")[2]
+        raise NodeError(f"cannot listen on {where}; is another agent running there? ({reason[:200]})") from error
+
+
+def _serve(questions: zenoh.handlers.Handler[zenoh.Query], handler: Handler) -> None:
+    """Hand every question on until the session closes."""
+    while True:
+        try:
+            query = questions.recv()
+        except zenoh.ZError:
+            return
+        asker = str(query.key_expr).rpartition("/")[2]
+        payload = query.payload
+        if asker.isdecimal() and payload is not None:
+            handler(int(asker), payload.to_bytes(), _Reply(query))
+
+
+class _Reply:
+    """Answers one question, and lets go of it: the asker waits until then."""
+
+    def __init__(self, query: zenoh.Query) -> None:
+        self.query = query
+
+    def __call__(self, answer: bytes) -> None:
+        with self.query as query, suppress(zenoh.ZError):  # the asker has gone meanwhile
+            query.reply(query.key_expr, answer)
