@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from theory_cases import by_hand, some_layers, some_target, uniform
 
@@ -15,6 +15,7 @@ from peermask.theory.measure import distances
 from peermask.theory.random_net import draw
 
 SIZES = st.floats(0, 1)
+PAIRS = ((0, 2), (1, 3), (0, 1), (2, 3))  # f1 g1, f2 g2, f1 f2, g1 g2
 
 
 def case(eps1: float, eps2: float, alpha_l: float, alpha_u: float, inf: float = 0, sup: float = 0) -> Distances:
@@ -30,6 +31,7 @@ def test_bounds_worked_by_hand() -> None:
     assert not far.printed_is_implied
 
 
+@settings(max_examples=25, deadline=None)
 @given(eps1=SIZES, eps2=SIZES, alpha_l=SIZES, more=SIZES)
 def test_the_printed_form_is_the_valid_one_where_it_is_implied(
     eps1: float, eps2: float, alpha_l: float, more: float
@@ -39,6 +41,7 @@ def test_the_printed_form_is_the_valid_one_where_it_is_implied(
     assert seen.lower_printed == pytest.approx(seen.lower, abs=1e-12)
 
 
+@settings(max_examples=25, deadline=None)
 @given(seed=st.integers(0, 300), width=st.integers(1, 12))
 def test_both_bounds_hold_for_constructed_masks_by_independent_code(seed: int, width: int) -> None:
     f1, f2 = some_target(seed), some_target(seed + 1)
@@ -58,9 +61,6 @@ def test_both_bounds_hold_for_constructed_masks_by_independent_code(seed: int, w
     assert (seen.eps1, seen.eps2, seen.alpha_l, seen.alpha_u, seen.inf, seen.sup) == pytest.approx(expected)
     assert seen.upper_holds
     assert seen.lower_holds
-
-
-PAIRS = ((0, 2), (1, 3), (0, 1), (2, 3))  # f1 g1, f2 g2, f1 f2, g1 g2
 
 
 def test_the_printed_lower_bound_fails_in_the_counterexample() -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from theory_cases import by_hand, kernel, some_layers, uniform
 
 from peermask.theory.certificate import certified_distance
 
 
+@settings(max_examples=25, deadline=None)
 @given(seed=st.integers(0, 500), corner=st.booleans())
 def test_no_input_exceeds_it(seed: int, corner: bool) -> None:
     f, h = some_layers(seed, (2, 2, 3, 2)), some_layers(seed + 1, (2, 2, 3, 2))
@@ -20,6 +21,7 @@ def test_no_input_exceeds_it(seed: int, corner: bool) -> None:
     assert apart <= certified_distance(f, h) + 1e-12
 
 
+@settings(max_examples=25, deadline=None)
 @given(seed=st.integers(0, 500))
 def test_a_single_layer_attains_it(seed: int) -> None:
     (f,), (h,) = some_layers(seed, (2, 1)), some_layers(seed + 1, (2, 1))

@@ -6,7 +6,7 @@ from itertools import product
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from theory_cases import by_hand, kernel, some_target, uniform
 
@@ -17,6 +17,7 @@ from peermask.theory.random_net import RandomNet, draw, require_masks
 from peermask.theory.target import Target
 
 
+@settings(max_examples=25, deadline=None)
 @given(seed=st.integers(0, 1000), weight=st.floats(-1, 1))
 def test_no_mask_of_a_tiny_network_is_better(seed: int, weight: float) -> None:
     """Every one of the 2^6 masks of g, whether the proof would use it or not, run at x = 1."""

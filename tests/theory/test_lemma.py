@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from peermask.theory.lemma import Success, decay_rate, estimate_constant, needed_width, promised, successes
@@ -42,6 +42,7 @@ def test_wilsons_interval() -> None:
     assert Success(4, 0.1, 0, 10).interval == pytest.approx((0.0, 0.2775), abs=1e-4)
 
 
+@settings(max_examples=50, deadline=None)
 @given(
     rows=st.lists(
         st.builds(

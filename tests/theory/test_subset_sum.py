@@ -6,7 +6,7 @@ from itertools import product
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from theory_cases import uniform
 from torch import Tensor
@@ -36,6 +36,7 @@ def test_three_numbers_worked_by_hand() -> None:
     assert kept[0].int().tolist() == [[1, 1, 0], [0, 0, 1], [0, 1, 0], [0, 0, 0]]
 
 
+@settings(max_examples=40, deadline=None)
 @given(values=st.lists(NUMBERS, min_size=0, max_size=9), targets=st.lists(NUMBERS, min_size=1, max_size=3))
 def test_no_subset_is_nearer(values: list[float], targets: list[float]) -> None:
     items = torch.tensor([values], dtype=torch.float64)
@@ -45,6 +46,7 @@ def test_no_subset_is_nearer(values: list[float], targets: list[float]) -> None:
     assert found == pytest.approx([best_error(values, target) for target in targets], abs=1e-12)
 
 
+@settings(max_examples=40, deadline=None)
 @given(seed=st.integers(0, 10_000))
 def test_problems_of_different_sizes_are_solved_together(seed: int) -> None:
     items, targets = uniform(seed, 6, 8), uniform(seed + 1, 6, 2)
@@ -57,6 +59,7 @@ def test_problems_of_different_sizes_are_solved_together(seed: int) -> None:
         assert errors(items, kept, targets)[row].tolist() == pytest.approx(expected, abs=1e-12)
 
 
+@settings(max_examples=40, deadline=None)
 @given(seed=st.integers(0, 10_000))
 def test_a_set_too_large_for_exact_search_does_better_than_its_exact_part_alone(seed: int) -> None:
     items, targets = uniform(seed, 3, 14), uniform(seed + 1, 3, 2)

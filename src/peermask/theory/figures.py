@@ -25,7 +25,7 @@ CAPTIONS = {
     "width": "The certified error of each draw of g against the width: it falls exponentially, so the width "
     "needed grows with the logarithm of 1/ε, as the lemma says.",
     "success": "How often both agents' error is at most ε, with 95 % intervals; the dashed lines are the lemma's "
-    "promise 1 − δ for the estimated constant, and no measurement lies below.",
+    "promise 1 − δ, each from the width that suffices for its ε, with the least constant that contradicts no point.",
     "theorem": "For agents with more and more labels in common: the distance of the subnetworks (bars, from inf to "
     "sup) lies between the valid lower and the upper bound of Theorem 1 (brackets).",
     "overlap": "The share of kept entries that two masks have in common: at chance when every subset sum is solved "
@@ -87,9 +87,11 @@ def _width(axes: Axes, study: Study) -> None:
     axes.axhline(study.pair.seen[0].alpha_l / 2, color=COLOURS[1], linewidth=1)
     axes.annotate(
         r"$\alpha_l/2$: below, (26) says something",
-        (widths[0], study.pair.seen[0].alpha_l / 2),
-        xytext=(0, -11),
+        (0.99, study.pair.seen[0].alpha_l / 2),
+        xycoords=("axes fraction", "data"),
+        xytext=(0, 3),
         textcoords="offset points",
+        ha="right",
         fontsize=8,
         color=COLOURS[1],
     )

@@ -59,13 +59,13 @@ def needed_width(constant: float, problems: int, eps: float, delta: float) -> fl
 
 def promised(width: float, constant: float, problems: int, eps: float) -> float:
     """The success probability the lemma promises at this width, for this constant."""
-    if width < constant * math.log(problems / eps):
+    if width <= constant * math.log(problems / eps):
         return 0.0
     return max(0.0, 1.0 - problems * math.exp(-width / constant))
 
 
 def estimate_constant(table: Sequence[Success], problems: int) -> float:
-    """The smallest C for which no measured success rate is below the promise.
+    """The least C above which no measured success rate is below the promise.
 
     A row of rate p < 1 contradicts the promise unless n < C ln(M / ε) or 1 - M exp(-n / C) <= p, that is unless
     C >= n / ln(M / min{ε, 1 - p}).

@@ -61,7 +61,8 @@ def theorem_table(study: Study) -> Table:
         f"Theorem 1 for agents with labels {{{first}}} and {{{second}}}, width n = {study.scale.width}",
         ("", f"data ({data.inputs})", f"random ({noise.inputs})", "whole cube"),
         rows,
-        "On the agents' images, on random inputs and on all of [0, 1]^(D×D). Values over samples are lower estimates of a sup and upper estimates of an inf; over the whole cube the "
+        "On the agents' images, on random inputs and on all of [0, 1]^(D×D). Values over samples are lower "
+        "estimates of a sup and upper estimates of an inf; over the whole cube the "
         "interval runs from the largest error found by ascent to the certificate that no input exceeds. The lower "
         "bound as printed follows from the triangle inequality only where ε1 + ε2 ≤ α_l; the valid form is used. "
         "Without biases f(0) = g_m(0) = 0, so over the whole cube any lower bound is 0.",
@@ -200,8 +201,8 @@ def shared_table(study: Study) -> Table:
         f"Correlated as the data are? {study.scale.pairs} pair(s) for each number of shared labels",
         ("shared", "α_l", "α_u", "lower", "inf ‖g1−g2‖", "sup ‖g1−g2‖", "upper", "both hold"),
         tuple(rows),
-        "Means over pairs on their data, each from an initialisation of its own: the subnetworks are as far apart as the trained "
-        "networks are, give or take ε1 + ε2, whatever the labels do to those.",
+        "Means over pairs on their data, each from an initialisation of its own: the subnetworks are as far apart "
+        "as the trained networks are, give or take ε1 + ε2, whatever the labels do to those.",
     )
 
 
@@ -217,7 +218,8 @@ def counterexample_table(case: Distances) -> Table:
         "Where (26) as printed fails: f1 = x/10, f2 = x/20, x = 1",
         ("ε1 + ε2", "α_l = α_u", "(26) printed", "(26) valid", "inf ‖g_m1 − g_m2‖"),
         (row,),
-        "In a g of width 1 with both weights 1/2, both agents' best mask is the empty one, so the subnetworks are equal; the printed bound says they are not.",
+        "In a g of width 1 with both weights 1/2, both agents' best mask is the empty one, so the "
+        "subnetworks are equal; the printed bound says they are not.",
     )
 
 
