@@ -11,7 +11,7 @@ MAX_VARINT_BYTES = 5
 
 
 class Cursor:
-    """Reads bytes, and between `start_bits` and `end_bits` single bits; too few of either is a WireError."""
+    """Reads bytes, and single bits until `end_bits`; too few of either is a WireError."""
 
     def __init__(self, data: bytes) -> None:
         self.data = np.frombuffer(data, np.uint8)

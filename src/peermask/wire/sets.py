@@ -26,8 +26,9 @@ from peermask.wire.gaps import decode_gaps, encode_gaps, gap_bits
 
 Mask: TypeAlias = NDArray[np.bool_]
 
-# Which codes are tried is a function of the count alone, so that planning is cheap: gaps lose where more than
-# an eighth is set, blocks where less than a sixty-fourth is.
+# Which codes are tried is a function of the count alone, so that planning is cheap. Blocks lose where less than a
+# sixty-fourth is set. Above an eighth neither wins everywhere (gaps 0.7 to 3.0 % over the bound, blocks 1.0 to 2.3 %),
+# and blocks have the smaller worst case.
 GAPS_UP_TO = 8
 BLOCKS_FROM = 64
 
