@@ -1,0 +1,118 @@
+"""How fast a fleet exchanges: rounds per second and exchange time of a ring over mutual TLS on this machine.
+
+    python -m benchmarks.fleet [--agents 8] [--rounds 300] [--insecure]
+
+One process per agent, no learning: an exchange is publishing a message and having both neighbours' of that round,
+with encoding, access control and decoding. All processes share this machine's cores.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import ExitStack
+from pathlib import Path
+
+import numpy as np
+
+from peermask.experiment.config import make_config
+from peermask.node.certificates import check_credentials, make_certificates
+from peermask.node.fleet import load_fleet, new_fleet, save_fleet
+from peermask.node.messages import Card
+from peermask.node.puller import Patience, Puller
+from peermask.node.responder import Responder
+from peermask.node.start import certificates_of
+from peermask.node.zenoh_settings import session_settings
+from peermask.node.zenoh_transport import open_zenoh
+from peermask.streams import stream
+from peermask.wire import Schema
+
+WARM_UP = 20  # rounds left out of the figures
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--agents", type=int, default=8)
+    parser.add_argument("--rounds", type=int, default=300)
+    parser.add_argument("--insecure", action="store_true", help="plain TCP, to see what the rest costs")
+    parser.add_argument("--agent", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--fleet", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--bytes", type=int, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.agent is not None:
+        print(json.dumps(exchange_times(options)))
+        return
+    print(f"{options.agents} agents on a ring, {options.rounds} rounds; {platform.machine()}, {os.cpu_count()} cores")
+    print("message  rounds/s  p50 ms  p99 ms")
+    for size in (4096, 65536):
+        times = measure(options, size)
+        p50, p99 = np.percentile(times[:, WARM_UP:], [50, 99]) * 1000
+        per_second = options.rounds / times.sum(1).max()
+        print(f"{size // 1024:4d} KB  {per_second:8.0f}  {p50:6.1f}  {p99:6.1f}")
+
+
+def measure(options: argparse.Namespace, size: int) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
+    """Seconds of every exchange: [agents, rounds]."""
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as exit_:
+        path = Path(folder) / "fleet.toml"
+        config = make_config({"agents": options.agents, "graph": {"name": "ring"}})
+        fleet = new_fleet(config, port=free_ports(options.agents))
+        save_fleet(path, fleet)
+        make_certificates(fleet, certificates_of(path, fleet))
+        own = ["--rounds", str(options.rounds), "--fleet", str(path), "--bytes", str(size)]
+        own += ["--insecure"] * options.insecure
+        processes = []
+        for agent in range(options.agents):
+            command = [sys.executable, "-m", "benchmarks.fleet", "--agent", str(agent), *own]
+            process = subprocess.Popen(command, stdout=subprocess.PIPE, env={**os.environ, "OMP_NUM_THREADS": "1"})
+            exit_.callback(process.kill)
+            processes.append(process)
+        return np.array([json.loads(process.communicate(timeout=300)[0]) for process in processes])
+
+
+def exchange_times(options: argparse.Namespace) -> list[float]:
+    """One agent's part: publish and pull, round after round."""
+    fleet, agent = load_fleet(options.fleet), options.agent
+    folder = certificates_of(options.fleet, fleet)
+    credentials = None if options.insecure else check_credentials(fleet, folder, agent)
+    responder = Responder(agent, Card(fleet.run, "benchmark", "benchmark"), print)
+    width = options.bytes // 4
+    payload = {"values": stream(0, "benchmark", agent).normal(width).astype(np.float32)}
+    schema = Schema.of(payload, [width])
+    times = []
+    with open_zenoh(session_settings(fleet, agent, credentials, 2**24), agent, responder) as transport:
+        patience = Patience("wait", 30.0, 60.0, 60.0)
+        puller = Puller(transport, responder, fleet.neighbours(agent), patience)
+        puller.gather()
+        for number in range(1, options.rounds + 1):
+            begun = time.perf_counter()
+            responder.publish(number, payload, schema)
+            heard = puller.pull(number, schema)
+            times.append(time.perf_counter() - begun)
+            assert not heard.absent
+        puller.farewell(options.rounds)
+    return times
+
+
+def free_ports(count: int) -> int:
+    """The first of `count` ports in a row that nobody uses."""
+    for first in range(20_000, 60_000, 100):
+        try:
+            with ExitStack() as held:
+                for port in range(first, first + count):
+                    held.enter_context(socket.socket()).bind(("127.0.0.1", port))
+        except OSError:
+            continue
+        return first
+    raise RuntimeError("no free ports")
+
+
+if __name__ == "__main__":
+    main()

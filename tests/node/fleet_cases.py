@@ -1,0 +1,126 @@
+"""Fleets small enough for tests: files with free ports, agents in memory, agents as processes."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from contextlib import ExitStack
+from pathlib import Path
+
+from peermask.experiment.build import build
+from peermask.experiment.config import make_config
+from peermask.experiment.runner import Execution, run_experiment
+from peermask.node.agent import NodeAgent
+from peermask.node.fleet import new_fleet, save_fleet
+from peermask.node.memory import MemoryNetwork
+
+TINY = {
+    "agents": 4,
+    "rounds": 6,
+    "batch_size": 8,
+    "retention": 0.3,
+    "graph": {"name": "ring"},
+    "data": {"fraction": 0.1},
+    "model": {"name": "mlp", "hidden": [12]},
+    "evaluation": {"every": 3},
+    "checkpoint": {"every": 1},
+}
+
+
+def tiny(**changes):
+    return make_config({**TINY, **changes})
+
+
+def tiny_fleet(config=None, **keys):
+    """A fleet file's content; limits are short, since nothing on one machine takes long."""
+    fleet = new_fleet(config or tiny(), port=free_ports(4 if config is None else config.agents))
+    return fleet.model_copy(update={"round_deadline": 5.0, "wait_limit": 30.0, "start_limit": 30.0, **keys})
+
+
+def free_ports(count):
+    """The first of `count` ports in a row that nobody uses, chosen by the system."""
+    while True:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            first = probe.getsockname()[1]
+        try:
+            with ExitStack() as held:
+                for port in range(first, first + count):
+                    held.enter_context(socket.socket()).bind(("127.0.0.1", port))
+            return first
+        except (OSError, OverflowError):
+            continue
+
+
+def written(folder: Path, fleet):
+    path = folder / "fleet.toml"
+    save_fleet(path, fleet)
+    return path
+
+
+class Notes:
+    """An observer that remembers, and lets a test act on a round."""
+
+    def __init__(self, on_round=lambda _: None):
+        self.lines, self.reports, self.on_round = [], [], on_round
+
+    def say(self, line):
+        self.lines.append(line)
+
+    def round(self, report):
+        self.reports.append(report)
+        self.on_round(report)
+
+
+class MemoryFleet:
+    """Agents of a fleet as threads of this process on a network in memory."""
+
+    def __init__(self, fleet, folder: Path):
+        self.fleet, self.folder = fleet, folder
+        self.experiment = build(fleet.experiment)
+        self.network = MemoryNetwork(fleet.links)
+        self.notes, self.nodes, self.threads, self.results = {}, {}, {}, {}
+
+    def out(self, agent):
+        return self.folder / f"agent-{agent}"
+
+    def start(self, agent, on_round=lambda _: None, should_stop=lambda: False):
+        notes = self.notes[agent] = Notes(on_round)
+        node = NodeAgent(self.fleet, self.experiment, agent, self.out(agent), notes, should_stop)
+        node.restore()
+        self.nodes[agent] = node
+        self.threads[agent] = threading.Thread(target=self._run, args=(agent, node))
+        self.threads[agent].start()
+
+    def _run(self, agent, node):
+        try:
+            self.results[agent] = node.run(self.network.join(agent, node.responder))
+        except Killed:
+            self.results.pop(agent, None)
+        except Exception as error:
+            self.results[agent] = error
+        finally:
+            self.network.leave(agent)
+
+    def join(self, *agents):
+        for agent in agents or tuple(self.threads):
+            self.threads[agent].join(60)
+            assert not self.threads[agent].is_alive(), f"agent {agent} does not end"
+
+    def run(self):
+        for agent in range(len(self.fleet.agents)):
+            self.start(agent)
+        self.join()
+        return self.results
+
+    def state(self, agent):
+        return self.nodes[agent].simulator.tensors()
+
+
+class Killed(BaseException):
+    """Ends an agent in the middle of everything, as a power cut does."""
+
+
+def simulated(config, folder: Path):
+    """The same config in the simulator, on the CPU."""
+    return run_experiment(config, folder, execution=Execution(device="cpu"))

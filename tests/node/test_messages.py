@@ -1,0 +1,72 @@
+"""Requests and answers: what is said is what is heard, and no bytes from outside can do more than be refused."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from peermask.errors import WireError
+from peermask.node.messages import Answer, Card, Greeting, Pull, decode_answer, decode_request
+
+CARD = Card("00112233aabbccdd", "c0ffee", "5eed")
+ROUND = st.integers(0, 2**32 - 2)
+EIGHT = st.binary(min_size=8, max_size=8)
+
+
+@given(EIGHT, EIGHT, ROUND, st.none() | ROUND, st.integers(0, 10**6))
+def test_a_question_arrives_as_it_was_asked(identity, boot, number, held, milliseconds):
+    pull = Pull(identity, boot, number, held, milliseconds / 1000)
+    assert decode_request(pull.encode()) == pull
+
+
+@given(EIGHT, ROUND, st.none() | st.binary(max_size=50))
+def test_an_answer_arrives_as_it_was_given(boot, newest, frame):
+    assert decode_answer(Answer(boot, newest, frame).encode()) == Answer(boot, newest, frame)
+
+
+def test_a_greeting_is_a_request_and_an_answer():
+    greeting = Greeting(CARD, 17)
+    assert decode_request(greeting.encode()) == decode_answer(greeting.encode()) == greeting
+
+
+@given(st.binary(max_size=200))
+def test_other_bytes_are_refused(data):
+    for kind in (b"", b"G", b"P", b"F", b"L"):
+        for decode in (decode_request, decode_answer):
+            with suppress(WireError):
+                decode(kind + data)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["[]", "{}", '{"version": 1}', "[" * 900,
+     '{"version": 2, "newest": 0, "run": "", "config_hash": "", "frozen_checksum": ""}',
+     '{"version": 1, "newest": -1, "run": "", "config_hash": "", "frozen_checksum": ""}',
+     '{"version": 1, "newest": true, "run": "", "config_hash": "", "frozen_checksum": ""}',
+     '{"version": 1, "newest": 0, "run": 5, "config_hash": "", "frozen_checksum": ""}',
+     '{"version": 1, "newest": 0, "run": "", "config_hash": "", "frozen_checksum": "", "more": ""}',
+     " " * 2000],
+)  # fmt: skip
+def test_greetings_that_are_no_card(text):
+    with pytest.raises(WireError):
+        decode_answer(b"G" + text.encode())
+
+
+def test_cards_say_how_they_differ():
+    assert CARD.difference(CARD) is None
+    other = replace(CARD, config_hash="beef")
+    assert CARD.difference(other) == "its config hash is 'beef', here it is 'c0ffee'"
+    assert CARD.identity != other.identity
+    both = replace(other, frozen_checksum="x" * 1000)
+    assert len(CARD.difference(both)) < 200
+
+
+def test_another_version_is_named():
+    old = bytearray(Pull(b"8bytes..", b"8bytes..", 1, None, 0).encode())
+    old[1] = 9
+    with pytest.raises(WireError, match="peer speaks version 9, this end 1"):
+        decode_request(bytes(old))

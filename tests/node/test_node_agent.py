@@ -1,0 +1,242 @@
+"""Agents of a fleet, as threads on a network in memory: equal to the simulator, whatever happens on the way."""
+
+from __future__ import annotations
+
+import errno
+
+import pytest
+import torch
+from fleet_cases import Killed, MemoryFleet, simulated, tiny, tiny_fleet
+
+from peermask.algorithms import algorithms
+from peermask.errors import RunError
+from peermask.experiment.checkpoint import list_checkpoints
+from peermask.experiment.folder import RunFolder, read_json, read_rows
+from peermask.experiment.result import RunResult
+from peermask.node.collect import collect_run
+from peermask.node.journal import ranges
+
+ROUNDS = 6
+
+
+@pytest.fixture
+def fleet(tmp_path):
+    def make(config=None, **keys):
+        return MemoryFleet(tiny_fleet(config, **keys), tmp_path)
+
+    return make
+
+
+def collected(fleet, tmp_path):
+    folders = [fleet.out(agent) for agent in range(len(fleet.fleet.agents))]
+    return collect_run(fleet.fleet, folders, tmp_path / "run")
+
+
+def killed_in(number, kill=True):
+    """Ends the agent after that round has been played, before anything is known of it outside."""
+
+    def on_round(report):
+        if report.round == number and kill:
+            raise Killed
+
+    return on_round
+
+
+def start_all(fleet, **special):
+    for agent in range(len(fleet.fleet.agents)):
+        fleet.start(agent, **special.get(f"agent_{agent}", {}))
+
+
+@pytest.mark.parametrize("name", [entry.name for entry in algorithms])
+def test_a_fleet_ends_as_the_simulator_does(fleet, tmp_path, name):
+    config = tiny(algorithm={"name": name}, retention=[0.2, 0.3, 0.4, 0.5])
+    made = fleet(config)
+    assert set(made.run().values()) == {"finished"}
+    run, expected = collected(made, tmp_path), simulated(config, tmp_path / "sim")
+    if name in ("mce-pl", "ind-mask"):
+        assert run.hash == expected.hash
+    for ours, theirs in zip(run.local_models(), expected.local_models(), strict=True):
+        for (_, a), (_, b) in zip(ours.named_parameters(), theirs.named_parameters(), strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+    assert [agent.test_accuracy for agent in run.agents] == pytest.approx(
+        [agent.test_accuracy for agent in expected.agents], abs=0.02
+    )
+
+
+def test_the_collected_folder_is_an_ordinary_run(fleet, tmp_path):
+    made = fleet()
+    made.run()
+    run, expected = collected(made, tmp_path), simulated(tiny(), tmp_path / "sim")
+    assert (run.status, run.round, run.hash) == ("finished", ROUNDS, expected.hash)
+    assert RunResult.open(tmp_path / "run").mean_accuracy == expected.mean_accuracy
+    assert run.sent_bytes == expected.sent_bytes  # the codec's own bytes, counted here as they are sent
+    assert not (tmp_path / "run" / "absences.csv").exists()
+
+
+@pytest.mark.parametrize(("agent", "number"), [(0, 1), (1, 3), (2, 5), (3, 4), (0, ROUNDS)])
+def test_with_wait_a_killed_agent_leaves_no_trace_in_the_result(fleet, tmp_path, agent, number):
+    made = fleet(missing="wait")
+    start_all(made, **{f"agent_{agent}": {"on_round": killed_in(number)}})
+    made.threads[agent].join(30)
+    made.start(agent)
+    made.join()
+    assert set(made.results.values()) == {"finished"}
+    assert collected(made, tmp_path).hash == simulated(tiny(), tmp_path / "sim").hash
+
+
+@pytest.mark.parametrize("missing", ["last", "skip"])
+def test_the_others_go_on_without_a_killed_agent(fleet, missing):
+    made = fleet(missing=missing)
+    start_all(made, agent_2={"on_round": killed_in(3)})
+    made.join()
+    assert [made.results.get(agent) for agent in range(4)] == ["finished", "finished", None, "finished"]
+    for neighbour in (1, 3):
+        absent = read_json(RunFolder(made.out(neighbour)).result)["absent"]
+        assert absent == {"2": [4, 5, 6]}
+        rows = read_rows(made.out(neighbour) / "absences.csv")
+        assert [(row["why"], row["used"]) for row in rows] == [("gone", "3" if missing == "last" else "")] * 3
+        assert any("round 4: agent 2 is gone" in line for line in made.notes[neighbour].lines)
+    assert read_json(RunFolder(made.out(0)).result)["absent"] == {}
+
+
+def test_a_killed_agent_rejoins_in_the_round_the_fleet_has_reached(fleet, tmp_path):
+    made = fleet(tiny(rounds=30))
+    again = {"done": False}
+
+    def restart(report):
+        if report.round == 15 and not again["done"]:
+            again["done"] = True
+            made.threads[2].join(30)
+            made.start(2)
+
+    start_all(made, agent_2={"on_round": killed_in(5)}, agent_1={"on_round": restart})
+    made.join()
+    assert set(made.results.values()) == {"finished"}
+    assert any("the fleet is in round" in line for line in made.notes[2].lines)
+    missed = made.nodes[1].journal.absent_rounds()[2]
+    assert missed[0] == 6
+    assert 15 <= missed[-1] < 30
+    assert any("agent 2 is back" in line for line in made.notes[1].lines)
+    assert collected(made, tmp_path).status == "finished"
+
+
+def test_a_late_joiner_finds_the_fleet_and_ends_with_it(fleet):
+    made = fleet(tiny(rounds=20), start_limit=0.05)
+
+    def late(report):
+        if report.round == 8:
+            made.start(3)
+
+    start_all_but = [0, 1, 2]
+    for agent in start_all_but:
+        made.start(agent, **({"on_round": late} if agent == 0 else {}))
+    made.join(0, 1, 2)
+    made.join()
+    assert set(made.results.values()) == {"finished"}
+    assert made.notes[3].reports[0].round >= 8
+    assert any("agent 3 has not appeared; beginning without it" in line for line in made.notes[0].lines)
+
+
+def test_an_agent_cut_off_goes_on_with_those_it_reaches_and_comes_back(fleet):
+    made = fleet(tiny(rounds=30))
+    network = made.network
+
+    def cable(report):
+        if report.round == 5:
+            network.cut(0, 1)
+        if report.round == 12:
+            network.mend(0, 1)
+
+    start_all(made, agent_0={"on_round": cable})
+    made.join()
+    assert set(made.results.values()) == {"finished"}
+    missed = made.nodes[0].journal.absent_rounds()
+    assert list(missed) == [1]
+    assert set(range(6, 12)) <= set(missed[1])
+    assert made.notes[0].reports[-1].absent == ()
+
+
+def test_an_agent_alone_still_ends(fleet):
+    made = fleet(start_limit=0.05)
+    made.start(1)
+    made.join()
+    assert made.results == {1: "finished"}
+    assert made.nodes[1].journal.absent_rounds() == {0: [1, 2, 3, 4, 5, 6], 2: [1, 2, 3, 4, 5, 6]}
+
+
+def test_a_frozen_neighbour_costs_a_deadline_a_round(fleet):
+    made = fleet(tiny(rounds=3), round_deadline=0.05)
+    start_all(made, agent_3={"on_round": lambda _: made.network.silent.add(3)})
+    made.join()
+    assert set(made.results.values()) == {"finished"}
+    assert {absence["why"] for absence in read_rows(made.out(0) / "absences.csv")} <= {"silent", "gone"}
+
+
+def test_a_stop_finishes_the_round_saves_and_goes_on_later(fleet, tmp_path):
+    made = fleet(missing="wait")
+    stopping = {"now": False}
+
+    def stop(report):
+        stopping["now"] = report.round == 3
+
+    start_all(made, agent_1={"on_round": stop, "should_stop": lambda: stopping["now"]})
+    made.threads[1].join(30)
+    assert made.results[1] == "interrupted"
+    assert made.nodes[1].progress.round == 3
+    stopping["now"] = False
+    made.start(1)
+    made.join()
+    assert collected(made, tmp_path).hash == simulated(tiny(), tmp_path / "sim").hash
+
+
+def test_a_damaged_checkpoint_is_said_and_the_one_before_is_used(fleet, tmp_path):
+    made = fleet(missing="wait")
+    start_all(made, agent_0={"on_round": killed_in(4)})
+    made.threads[0].join(30)
+    saved = list_checkpoints(made.out(0) / "checkpoints")
+    saved[-1].write_bytes(saved[-1].read_bytes()[:100])
+    made.start(0)
+    made.join()
+    assert "is damaged" in made.notes[0].lines[0]
+    assert made.notes[0].reports[0].round == 4  # round 3 was the checkpoint before
+    assert collected(made, tmp_path).hash == simulated(tiny(), tmp_path / "sim").hash
+
+
+def test_when_every_checkpoint_is_damaged_the_agent_says_so(fleet):
+    made = fleet()
+    start_all(made, agent_0={"on_round": killed_in(3)})
+    made.join()
+    for path in list_checkpoints(made.out(0) / "checkpoints"):
+        path.write_bytes(b"")
+    with pytest.raises(RunError, match="is damaged"):
+        made.start(0)
+
+
+def test_a_full_disk_ends_one_agent_with_a_line_and_its_last_checkpoint_stays(fleet, monkeypatch):
+    from peermask.experiment import folder
+
+    made = fleet()
+    whole = folder.os.fsync
+    full = made.out(2) / "checkpoints"
+
+    def fsync(descriptor):
+        path = folder.os.readlink(f"/proc/self/fd/{descriptor}")
+        if path.startswith(str(full)) and "000004" in path:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        whole(descriptor)
+
+    monkeypatch.setattr(folder.os, "fsync", fsync)
+    made.run()
+    assert isinstance(made.results[2], RunError)
+    assert "No space left on device" in str(made.results[2])
+    assert [made.results[agent] for agent in (0, 1, 3)] == ["finished"] * 3
+    assert [path.name for path in full.iterdir()] == ["round-000002.safetensors", "round-000003.safetensors"]
+    monkeypatch.undo()
+    made.start(2, should_stop=lambda: True)
+    made.join()
+    assert made.nodes[2].progress.round == 3
+
+
+def test_ranges():
+    assert ranges([9, 7, 8, 3]) == "3, 7-9"
+    assert ranges([]) == ""

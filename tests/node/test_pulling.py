@@ -1,0 +1,302 @@
+"""Asking and answering on a network in memory: rounds, policies, refusals, and peers that lie."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from peermask.errors import NodeError
+from peermask.node.memory import MemoryNetwork
+from peermask.node.messages import Answer, Card, Greeting, Pull, decode_request
+from peermask.node.puller import Patience, Puller
+from peermask.node.responder import Responder
+from peermask.streams import stream
+from peermask.wire import Schema
+from peermask.wire.mailbox import KEPT_ROUNDS
+
+CARD = Card("run", "config", "frozen")
+WIDTH = 400
+
+
+def message(agent, number):
+    return {"mask": stream(0, "message", agent, number).uniform(WIDTH) < 0.3}
+
+
+SCHEMA = Schema.of(message(0, 0), [WIDTH])
+
+
+class Peer:
+    """An agent that publishes and pulls, without learning anything."""
+
+    def __init__(self, network, agent, neighbours, missing="last", card=CARD, deadline=0.3):
+        self.lines = []
+        self.agent, self.network = agent, network
+        self.responder = Responder(agent, card, self.lines.append)
+        self.transport = network.join(agent, self.responder)
+        patience = Patience(missing, deadline, wait_limit=deadline, start_limit=deadline)
+        self.puller = Puller(self.transport, self.responder, neighbours, patience)
+
+    def publish(self, *rounds):
+        for number in rounds:
+            self.responder.publish(number, message(self.agent, number), SCHEMA)
+
+    def pull(self, number):
+        return self.puller.pull(number, SCHEMA)
+
+
+def pair(**keys):
+    network = MemoryNetwork([(0, 1)])
+    return Peer(network, 0, (1,), **keys), Peer(network, 1, (0,), **keys)
+
+
+def same(payload, agent, number):
+    return np.array_equal(payload["mask"], message(agent, number)["mask"])
+
+
+def test_a_round_is_pulled_exactly_although_the_neighbour_is_ahead():
+    slow, fast = pair()
+    fast.publish(1, 2, 3)
+    for number in (1, 2, 3):
+        heard = slow.pull(number)
+        assert same(heard.payloads[1], 1, number)
+        assert (heard.absent, heard.behind) == ([], None)
+
+
+def test_a_question_waits_for_the_round_to_be_published():
+    asker, other = pair(deadline=30)
+    threading.Timer(0.1, other.publish, [1]).start()
+    assert same(asker.pull(1).payloads[1], 1, 1)
+
+
+def test_only_changes_travel_once_a_round_is_held():
+    asker, other = pair()
+    other.publish(1)
+    asker.pull(1)
+    other.responder.publish(2, message(1, 1), SCHEMA)
+    asker.pull(2)
+    assert other.responder.sent[2].bytes < other.responder.sent[1].bytes / 1.5
+    assert (other.responder.sent[1].frames, other.responder.sent[2].frames) == (1, 1)
+
+
+@pytest.mark.parametrize("missing", ["last", "skip", "wait"])
+def test_a_silent_neighbour_costs_its_deadline_and_no_more(missing):
+    asker, other = pair(missing=missing)
+    other.publish(1)
+    asker.pull(1)
+    heard = asker.pull(2)
+    (absence,) = heard.absent
+    assert (absence.round, absence.neighbour, absence.why) == (2, 1, "silent")
+    if missing == "skip":
+        assert (absence.used, heard.payloads) == (None, {})
+    else:
+        assert absence.used == 1
+        assert same(heard.payloads[1], 1, 1)
+
+
+def test_who_was_never_heard_is_left_out():
+    heard = pair()[0].pull(1)
+    assert (heard.payloads, heard.absent[0].used) == ({}, None)
+
+
+@pytest.mark.parametrize("missing", ["last", "skip"])
+def test_who_is_gone_is_not_waited_for(missing):
+    asker, _ = pair(missing=missing, deadline=3600)
+    asker.network.leave(1)
+    assert asker.pull(1).absent[0].why == "gone"
+
+
+def test_with_wait_a_neighbour_may_come_back_within_the_limit():
+    asker, _ = pair(missing="wait", deadline=30)
+    asker.network.leave(1)
+
+    def come_back():
+        Peer(asker.network, 1, (0,)).publish(1)
+
+    threading.Timer(0.1, come_back).start()
+    assert same(asker.pull(1).payloads[1], 1, 1)
+
+
+def test_a_round_no_longer_kept_is_answered_with_the_newest():
+    asker, other = pair()
+    newest = KEPT_ROUNDS + 5
+    other.publish(*range(1, newest + 1))
+    heard = asker.pull(2)
+    assert same(heard.payloads[1], 1, newest)
+    assert heard.behind == newest
+    assert asker.pull(3).absent == []  # what is held is newer than what is wanted
+
+
+def test_one_neighbour_that_ran_ahead_moves_nobody():
+    network = MemoryNetwork([(0, 1), (0, 2)])
+    asker, ahead, near = Peer(network, 0, (1, 2)), Peer(network, 1, (0,)), Peer(network, 2, (0,))
+    ahead.publish(*range(1, 40))
+    near.publish(1, 2)
+    heard = asker.pull(2)
+    assert heard.behind == 2
+    assert sorted(heard.payloads) == [1, 2]
+
+
+def test_a_neighbour_that_restarted_is_not_believed_to_remember():
+    """It publishes the same rounds with other bits; a delta against the old ones would decode to nonsense."""
+    asker, before = pair()
+    before.publish(1)
+    asker.pull(1)
+    after = Peer(asker.network, 1, (0,))
+    after.responder.publish(1, message(9, 1), SCHEMA)
+    after.responder.publish(2, message(9, 2), SCHEMA)
+    assert same(asker.pull(2).payloads[1], 9, 2)
+
+
+def test_a_late_joiner_hears_and_is_heard():
+    network = MemoryNetwork([(0, 1)])
+    early = Peer(network, 0, (1,))
+    early.publish(1)
+    assert early.pull(1).absent[0].why == "gone"
+    late = Peer(network, 1, (0,))
+    assert late.puller.gather() == {0}
+    assert late.puller.catch_up() == 1
+    early.publish(2)
+    late.publish(2)
+    assert same(early.pull(2).payloads[1], 1, 2)
+    assert same(late.pull(2).payloads[0], 0, 2)
+
+
+@pytest.mark.parametrize("field", ["run", "config_hash", "frozen_checksum"])
+def test_another_experiment_is_refused_on_both_sides(field):
+    network = MemoryNetwork([(0, 1)])
+    odd = Card(**{**CARD.__dict__, field: "odd"})
+    ours, theirs = Peer(network, 0, (1,)), Peer(network, 1, (0,), card=odd)
+    theirs.publish(1)
+    heard = ours.pull(1)
+    assert (heard.payloads, heard.absent[0].why) == ({}, "refused")
+    assert len(ours.lines) == len(theirs.lines) == 1
+    assert "agent 1 was refused: its" in ours.lines[0]
+    assert "is 'odd', here it is" in ours.lines[0]
+    assert "agent 0 was refused: its" in theirs.lines[0]
+    theirs.puller.gather()
+    with pytest.raises(NodeError, match="no neighbour runs the same experiment"):
+        theirs.puller.check_not_alone()
+
+
+def test_neighbours_say_goodbye_and_nobody_stays_for_nobody():
+    a, b = pair(deadline=30)
+    for peer in (a, b):
+        peer.publish(1)
+    a.pull(1)
+    leaving = threading.Thread(target=a.puller.farewell, args=(1,))
+    leaving.start()
+    b.pull(1)
+    assert leaving.is_alive()  # b may still need something
+    b.puller.farewell(1)
+    leaving.join(10)
+    assert not leaving.is_alive()
+
+
+def test_who_lingers_leaves_once_the_neighbour_is_gone():
+    a, b = pair(deadline=30)
+    for peer in (a, b):
+        peer.publish(1)
+    a.pull(1)
+    threading.Timer(0.1, a.network.leave, [1]).start()
+    a.puller.farewell(1)
+
+
+def test_a_stop_cuts_the_wait_short(monkeypatch):
+    monkeypatch.setattr("peermask.node.puller.LEAVE_WITHIN", 0.1)
+    asker, _ = pair(missing="wait", deadline=3600)
+    asker.puller.should_stop = lambda: True
+    assert asker.pull(1).absent[0].why == "silent"
+
+
+# Peers with a valid certificate that do not keep to the protocol
+
+
+def liar(network, agent, *answers):
+    """A peer that greets well and then says what it likes, the last thing for ever."""
+    said = list(answers)
+
+    def handler(_asker, request, reply):
+        if isinstance(decode_request(request), Greeting):
+            reply(Greeting(CARD, 1).encode())
+        else:
+            reply(said.pop(0) if len(said) > 1 else said[0])
+
+    network.join(agent, handler)
+
+
+def framed(sender, number=1, card=CARD):
+    responder = Responder(sender, card, print)
+    responder.publish(number, message(sender, number), SCHEMA)
+    out = []
+    responder(0, Pull(card.identity, bytes(8), number, None, 0).encode(), out.append)
+    return out[0]
+
+
+@pytest.mark.parametrize(
+    ("answer", "line"),
+    [
+        (b"", "bad answer"),
+        (b"rubbish", "bad answer"),
+        (Answer(bytes(8), 1, b"rubbish").encode(), "bad frame"),
+        (framed(1)[:-1], "bad frame"),
+        (framed(2), "no neighbour"),
+        (framed(1, card=Card("other", "", "")), "belongs to run"),
+    ],
+    ids=["empty", "rubbish", "no frame", "cut", "another sender", "another run"],
+)
+def test_what_is_not_a_frame_of_its_sender_changes_nothing(answer, line):
+    network = MemoryNetwork([(0, 1)])
+    liar(network, 1, answer)
+    asker = Peer(network, 0, (1,))
+    heard = asker.pull(1)
+    assert heard.payloads == {}
+    assert heard.absent[0].why == "silent"
+    assert any(line in said for said in asker.lines)
+    assert len(asker.lines) < 50
+
+
+def test_a_bad_frame_once_is_asked_for_again():
+    network = MemoryNetwork([(0, 1)])
+    liar(network, 1, b"rubbish", framed(1))
+    assert same(Peer(network, 0, (1,)).pull(1).payloads[1], 1, 1)
+
+
+def test_a_neighbour_cannot_speak_for_another_neighbour():
+    network = MemoryNetwork([(0, 1), (0, 2)])
+    liar(network, 1, framed(2))
+    asker, honest = Peer(network, 0, (1, 2)), Peer(network, 2, (0,))
+    honest.publish(1)
+    heard = asker.pull(1)
+    assert list(heard.payloads) == [2]
+    assert [absence.neighbour for absence in heard.absent] == [1]
+
+
+def test_requests_that_are_none_get_no_answer_and_do_no_harm():
+    _, peer = pair()
+    answers = []
+    for request in (b"", b"P", b"G{}", bytes(100)):
+        peer.responder(0, request, answers.append)
+    assert answers == []
+    assert len(peer.lines) > 0
+
+
+def test_many_questions_of_one_neighbour_wait_as_one():
+    _, peer = pair()
+    answers = []
+    for number in range(1, 500):
+        request = Pull(CARD.identity, bytes(8), number, None, 100).encode()
+        peer.responder(0, request, lambda _, n=number: answers.append(n))
+    peer.publish(499)
+    assert answers == [499]
+
+
+def test_a_question_whose_time_is_over_is_dropped():
+    _, peer = pair()
+    answers = []
+    peer.responder(0, Pull(CARD.identity, bytes(8), 1, None, 0.001).encode(), answers.append)
+    time.sleep(0.01)
+    peer.publish(1)
+    assert answers == []
