@@ -13,9 +13,11 @@ from peermask.cli.listing import list_things
 from peermask.cli.node import node
 from peermask.cli.plan import plan
 from peermask.cli.predict import predict
+from peermask.cli.report import report
 from peermask.cli.run import run
 from peermask.cli.show import show
 from peermask.cli.swarm import swarm
+from peermask.cli.watch import watch
 from peermask.errors import PeermaskError
 
 # Whichever click typer brings along: the base of what it exports is a mistake on the command line.
@@ -36,6 +38,8 @@ app.command()(show)
 app.add_typer(fleet_app, name="fleet")
 app.command()(node)
 app.command()(swarm)
+app.command()(report)
+app.command()(watch)
 app.command()(export)
 app.command()(predict)
 app.command()(evaluate)

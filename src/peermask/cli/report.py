@@ -1,0 +1,23 @@
+"""`peermask report`: one page about one run or several."""
+
+from __future__ import annotations
+
+import webbrowser
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from peermask.report.page import write_report
+
+
+def report(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders; several are compared.")],
+    open_: Annotated[bool, typer.Option("--open", help="Show it in a browser.")] = False,
+    out: Annotated[Path | None, typer.Option(metavar="DIR", help="Where to; the run's folder by default.")] = None,
+) -> None:
+    """Write a self-contained report.html: curves, graph, masks, bytes, faults, config."""
+    path = write_report(runs, out)
+    if open_:
+        webbrowser.open(path.resolve().as_uri())
+    print(path)

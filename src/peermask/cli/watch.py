@@ -1,0 +1,25 @@
+"""`peermask watch`: the report of a run that is still going on."""
+
+from __future__ import annotations
+
+import webbrowser
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from peermask.report.watch import make_server
+
+
+def watch(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders, going on or finished.")],
+    host: Annotated[str, typer.Option(help="Address to serve on; others than loopback let others look.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes any that is free.")] = 8321,
+    open_: Annotated[bool, typer.Option("--open", help="Show it in a browser.")] = False,
+) -> None:
+    """Serve the report of a run live, read-only, until interrupted."""
+    with make_server(runs, host, port) as server:
+        print(f"{server.url} (Ctrl-C ends it)", flush=True)
+        if open_:
+            webbrowser.open(server.url)
+        server.serve_forever()

@@ -1,0 +1,76 @@
+// The page as a whole: what is on top, the theme, paper, and data that still grows.
+
+function drawTop() {
+  $("title").textContent = R.title;
+  const first = run();
+  const many = R.runs.length > 1 ? `${R.runs.length} runs of ` : "";
+  $("subtitle").textContent = `${many}${first.agents.length} agents on ${first.dataset}, `
+    + `${first.weights.toLocaleString("en")} masked weights, round ${first.round} of ${first.rounds} (${first.status})`;
+  const worst = first.agents.reduce((low, agent) => ((agent.accuracy ?? 2) < (low.accuracy ?? 2) ? agent : low));
+  const sent = first.agents.reduce((sum, agent) => sum + agent.sent, 0);
+  const figures = [[percent(first.accuracy), `mean accuracy, ${first.algorithm}`], [percent(worst.accuracy), `worst agent (${worst.agent})`],
+    [bytes(sent), "sent by all agents"], [percent(mean(first.agents.map((agent) => agent.density))), "mean density"], [duration(first.seconds), "of computing"]];
+  $("summary").replaceChildren(...figures.map(([value, name]) => el("div", { class: "figure" }, el("b", {}, value), el("span", {}, name))));
+  const sections = [...document.querySelectorAll("main > section[data-name]")].filter((section) => !section.hidden);
+  $("nav").replaceChildren(...sections.map((section) => el("a", { href: `#${section.id}` }, section.dataset.name)));
+}
+
+function draw() {
+  const ready = R.runs.length > 0 && R.runs[0].curves.rounds.length > 0;
+  $("waiting").hidden = ready;
+  document.querySelectorAll("main > section").forEach((section) => { section.hidden = !ready; });
+  if (!ready) {
+    $("title").textContent = R.title;
+    return;
+  }
+  state.agent = Math.min(state.agent, run().shown - 1);
+  for (const part of [drawCurves, drawAgents, drawMasks, drawBytes, drawFaults, drawTables, drawConfig, drawTop]) part();
+}
+
+/** Plots are as wide as their boxes, whatever the window does. */
+function refit() {
+  for (const [id, made] of plots) {
+    const box = $(id);
+    if (box) made.setSize({ width: Math.max(220, box.clientWidth), height: made.height });
+  }
+  if (run()?.masks && !$("masks").hidden) paintMasks();
+}
+
+/** Paper is white: draw in the light theme for the while. */
+function forPaper(on) {
+  if (on) document.documentElement.dataset.theme = "light";
+  else delete document.documentElement.dataset.theme;
+  draw();
+}
+
+/** Ask for newer data; the answer is empty as long as nothing has changed. */
+async function poll(tag) {
+  const badge = $("live");
+  badge.hidden = false;
+  let next = tag;
+  try {
+    const answer = await fetch("data.json", { headers: tag ? { "If-None-Match": tag } : {}, cache: "no-store" });
+    if (answer.status === 200) {
+      next = answer.headers.get("ETag");
+      R = await answer.json();
+      const open = [...document.querySelectorAll("details")].map((each) => each.open);
+      draw();
+      document.querySelectorAll("details").forEach((each, i) => { each.open = open[i]; });
+    }
+    badge.className = "live";
+    badge.textContent = R.runs.length ? `live, round ${Math.max(...R.runs.map((each) => each.round))}` : "live";
+  } catch {
+    badge.className = "live lost";
+    badge.textContent = "connection lost";
+  }
+  setTimeout(poll, 2000, next);
+}
+
+let settled;
+addEventListener("resize", () => { clearTimeout(settled); settled = setTimeout(refit, 120); });
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
+addEventListener("beforeprint", () => forPaper(true));
+addEventListener("afterprint", () => forPaper(false));
+draw();
+if (R.live) poll(null);
+document.documentElement.dataset.ready = "yes";

@@ -1,0 +1,100 @@
+// A table that can be taken along as Markdown, LaTeX or CSV.
+
+function agentRows() {
+  const own = run();
+  const rows = own.agents.map((agent) => [agent.agent, agent.labels.map((label) => own.classes[label] ?? label).join(" "),
+    agent.retention, agent.density, agent.accuracy, agent.links, Math.round(agent.sent)]);
+  const average = (place) => mean(rows.map((row) => row[place]));
+  return {
+    columns: ["agent", "labels", "retention", "density", "accuracy", "links", "sent bytes"], rows,
+    total: ["mean", "", average(2), average(3), average(4), average(5), Math.round(average(6))],
+  };
+}
+
+function runRows() {
+  const rows = R.runs.map((each) => {
+    const known = each.agents.map((agent) => agent.accuracy).filter((value) => value != null);
+    const sent = each.agents.reduce((sum, agent) => sum + agent.sent, 0);
+    return [each.label, each.round, each.accuracy, known.length ? Math.min(...known) : null,
+      mean(each.agents.map((agent) => agent.density)), Math.round(sent), each.seconds];
+  });
+  return { columns: ["run", "round", "mean accuracy", "worst agent", "density", "sent bytes", "seconds"], rows };
+}
+
+const TEXT = ["labels", "run"], SHARES = ["density", "accuracy", "mean accuracy", "worst agent"];
+
+function cell(column, value) {
+  if (value == null || value === "") return value === "" ? "" : "–";
+  if (SHARES.includes(column)) return percent(value);
+  if (column === "sent bytes") return bytes(value);
+  return typeof value === "number" && !Number.isInteger(value) ? figure(value) : String(value);
+}
+
+function plain(column, value) {
+  if (value == null) return "";
+  return typeof value === "number" && !Number.isInteger(value) ? String(+value.toPrecision(5)) : String(value);
+}
+
+const FORMATS = {
+  Markdown({ columns, rows, total }) {
+    const line = (cells) => `| ${cells.map((text) => text.replaceAll("|", "\\|")).join(" | ")} |`;
+    const all = [...rows, ...(total ? [total] : [])].map((row) => line(row.map((value, i) => cell(columns[i], value))));
+    return [line(columns), `|${columns.map((name) => (TEXT.includes(name) ? " :-- |" : " --: |")).join("")}`, ...all].join("\n");
+  },
+  LaTeX({ columns, rows, total }) {
+    const special = { "\\": "\\textbackslash{}", "~": "\\textasciitilde{}", "^": "\\textasciicircum{}", "–": "--" };
+    const safe = (text) => text.replace(/[\\&%$#_{}~^–]/g, (character) => special[character] ?? `\\${character}`);
+    const line = (cells) => `${cells.map(safe).join(" & ")} \\\\`;
+    const shown = (row) => line(row.map((value, i) => cell(columns[i], value)));
+    return [`\\begin{tabular}{${columns.map((name) => (TEXT.includes(name) ? "l" : "r")).join("")}}`, "\\hline", line(columns),
+      "\\hline", ...rows.map(shown), ...(total ? ["\\hline", shown(total)] : []), "\\hline", "\\end{tabular}"].join("\n");
+  },
+  CSV({ columns, rows }) {
+    const line = (cells) => cells.map((text) => (/[",\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text)).join(",");
+    return [line(columns), ...rows.map((row) => line(row.map((value, i) => plain(columns[i], value))))].join("\n");
+  },
+};
+
+async function copy(text, button) {
+  const before = button.textContent;
+  try {
+    await navigator.clipboard.writeText(text);
+  } catch { // no permission, or no secure context: the old way
+    const area = el("textarea", { style: "position:fixed;opacity:0" });
+    area.value = text;
+    document.body.append(area);
+    area.select();
+    document.execCommand("copy");
+    area.remove();
+  }
+  button.textContent = "copied";
+  setTimeout(() => { button.textContent = before; }, 1200);
+}
+
+function tableCard(id, title, table) {
+  const kind = (name) => (TEXT.includes(name) ? "text" : "");
+  const row = (values, attributes) => el("tr", attributes, values.map((value, i) => el("td", { class: kind(table.columns[i]) }, cell(table.columns[i], value))));
+  return el("div", { class: "card", id, style: "margin-bottom:20px" },
+    el("div", { class: "head copy" }, el("h3", {}, title),
+      Object.keys(FORMATS).map((name) => el("button", {
+        type: "button", "data-format": name, onclick: (event) => copy(FORMATS[name](table), event.target),
+      }, `Copy ${name}`))),
+    el("div", { class: "scroll" }, el("table", { class: "data" },
+      el("thead", {}, el("tr", {}, table.columns.map((name) => el("th", { class: kind(name) }, name)))),
+      el("tbody", {}, table.rows.map((values) => row(values)), table.total ? row(table.total, { class: "total" }) : null))));
+}
+
+function drawTables() {
+  const section = $("table");
+  heading(section, "Table", "", runSelect());
+  if (R.runs.length > 1) section.append(tableCard("table-runs", "runs", runRows()));
+  section.append(tableCard("table-agents", `agents of ${run().label}`, agentRows()));
+}
+
+function drawConfig() {
+  const section = $("config"), own = run();
+  heading(section, "Config", "Everything that made this run; the same config and seed give the same result.", runSelect());
+  section.append(
+    el("details", {}, el("summary", {}, "resolved config"), el("pre", {}, own.config)),
+    el("details", {}, el("summary", {}, "manifest"), el("pre", {}, JSON.stringify(own.manifest, null, 2))));
+}

@@ -1,0 +1,93 @@
+"""One run of a report in detail: its agents, graph, curves, masks, bytes and faults."""
+
+from __future__ import annotations
+
+from math import isnan
+from typing import Any
+
+import numpy as np
+
+from peermask.experiment.folder import read_rows
+from peermask.experiment.result import RunResult
+from peermask.report.bytes_spent import Spent, bytes_spent, message_curve
+from peermask.report.curves import Curves, rounded
+from peermask.report.drawing import positions
+from peermask.report.faults import read_faults
+from peermask.report.mask_pictures import mask_pictures
+
+AGENTS_SHOWN = 100  # one by one; mean and spread are always over all
+ELSEWHERE = ("agents", "graph", "layers")  # parts of a manifest that the page shows in its own way
+
+
+def run_detail(result: RunResult, curves: Curves, label: str) -> dict[str, Any]:
+    manifest, config, folder = result.manifest, result.config, result.folder
+    shown = min(len(result.agents), AGENTS_SHOWN)
+    spent = bytes_spent(read_rows(folder.traffic), manifest["weights"])
+    links = manifest["graph"]["links"]
+    return {
+        "label": f"{label} (seed {config.seed})",
+        "algorithm": config.algorithm.name,
+        "dataset": manifest["dataset"]["name"],
+        "classes": manifest["classes"],
+        "status": result.status,
+        "round": result.round,
+        "rounds": config.rounds,
+        "seconds": _known(float(curves.seconds[-1])) if curves.seconds.size else None,
+        "weights": manifest["weights"],
+        "accuracy": _known(result.mean_accuracy),
+        "agents": _agents(result),
+        "shown": shown,
+        "graph": {
+            "links": links,
+            "positions": positions(len(result.agents), links),
+            "sent": [spent.per_agent.get(agent.agent, 0.0) for agent in result.agents],  # over one link
+        },
+        "curves": _curves(curves, shown),
+        "masks": mask_pictures(folder, config, manifest, shown),
+        "traffic": _traffic(spent),
+        "faults": read_faults(folder),
+        "config": folder.config.read_text(encoding="utf-8"),
+        "manifest": {key: value for key, value in manifest.items() if key not in ELSEWHERE},
+    }
+
+
+def _agents(result: RunResult) -> list[dict[str, Any]]:
+    return [
+        {
+            "agent": agent.agent,
+            "labels": list(agent.labels),
+            "retention": agent.retention,
+            "density": _known(agent.density),
+            "accuracy": _known(agent.test_accuracy),
+            "sent": agent.sent_bytes,
+            "links": agent.links,
+        }
+        for agent in result.agents
+    ]
+
+
+def _curves(curves: Curves, shown: int) -> dict[str, Any]:
+    return {
+        "rounds": curves.rounds.tolist(),
+        "bytes": rounded(np.nansum(curves.sent_bytes, axis=1), 9),
+        "seconds": rounded(curves.seconds),
+        "measures": {name: rounded(values[:, :shown].T) for name, values in curves.measures.items()},  # [N][E]
+    }
+
+
+def _traffic(spent: Spent) -> dict[str, Any]:
+    rounds, sizes = message_curve(spent)
+    return {
+        "messages": spent.messages,
+        "keyframes": spent.keyframes,
+        "deltas": spent.deltas,
+        "headers": spent.headers,
+        "bitmap": spent.bitmap,
+        "floats": spent.floats,
+        "rounds": rounds,
+        "sizes": sizes,
+    }
+
+
+def _known(value: float) -> float | None:
+    return None if isnan(value) else value
