@@ -4,23 +4,22 @@ from __future__ import annotations
 
 from typing import Any
 
-from peermask.experiment.folder import RunFolder, read_rows
+from peermask.report.curves import Row
 
 MOST = 20_000  # rows a page can show
 
 
-def read_faults(folder: RunFolder) -> dict[str, Any] | None:
-    """From faults.csv, where a fleet wrote one: [round, agent, missing neighbour] and what was done about it."""
-    path = folder.path / "faults.csv"
-    if not path.is_file():
+def faults_of(rows: list[Row]) -> dict[str, Any] | None:
+    """From the rows of absences.csv, [round, agent, neighbour not heard, why]; None for a run without a network."""
+    if not rows:
         return None
-    rows = read_rows(path)
-    policies = sorted({row.get("policy") or "" for row in rows})
+    reasons = sorted({row["why"] for row in rows})
     return {
         "count": len(rows),
-        "policies": policies,
+        "reasons": [[why, sum(row["why"] == why for row in rows)] for why in reasons],
+        "replaced": sum(bool(row["used"]) for row in rows),  # an older message took its place
         "rows": [
-            [int(row["round"]), int(row["agent"]), int(row["missing"]), policies.index(row.get("policy") or "")]
+            [int(row["round"]), int(row["agent"]), int(row["neighbour"]), reasons.index(row["why"])]
             for row in rows[:MOST]
         ],
     }

@@ -11,40 +11,42 @@ from typing import Any
 import numpy as np
 
 from peermask.errors import RunError
-from peermask.experiment.folder import read_rows
 from peermask.experiment.result import RunResult
 from peermask.report.curves import Curves, read_curves, rounded, spread
 from peermask.report.labels import labels_of
 from peermask.report.run_detail import run_detail
+from peermask.report.source import Source, open_sources
 
 
 @dataclass(frozen=True)
 class Run:
     """One run, read."""
 
-    result: RunResult
+    source: Source
     curves: Curves
     label: str
+
+    @property
+    def result(self) -> RunResult:
+        return self.source.result
 
 
 def open_runs(paths: Sequence[Path], *, waiting: bool = False) -> list[Run]:
     """Runs and the arms of comparisons, fit to be shown on one page; `waiting` allows runs that just began."""
-    results: list[RunResult] = []
-    for path in paths:
-        found = RunResult.open(path)
-        results += [found, *found.compared]
-    _check_comparable(results)
-    labels = labels_of([result.config for result in results])
+    sources = [source for path in paths for source in open_sources(path)]
+    _check_comparable([source.result for source in sources])
+    labels = labels_of([source.result.config for source in sources])
     runs = []
-    for result, label in zip(results, labels, strict=True):
-        curves = read_curves(read_rows(result.folder.metrics), len(result.agents))
+    for source, label in zip(sources, labels, strict=True):
+        result = source.result
+        curves = read_curves(source.rows("metrics.csv"), len(result.agents))
         if not len(curves.rounds) and not waiting:
             every = result.config.evaluation.every
             raise RunError(
                 f"{result.folder.path} has no evaluation yet, so there is nothing to report; "
                 f"the first comes after round {every}: `peermask watch` shows a run from its start"
             )
-        runs.append(Run(result, curves, label))
+        runs.append(Run(source, curves, label))
     return runs
 
 
@@ -62,7 +64,7 @@ def gather(runs: Sequence[Run]) -> dict[str, Any]:
     """The data of a page."""
     return {
         "series": [_series(group) for group in _groups(runs)],
-        "runs": [run_detail(run.result, run.curves, run.label) for run in runs],
+        "runs": [run_detail(run.source, run.curves, run.label) for run in runs],
     }
 
 

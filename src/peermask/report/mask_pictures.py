@@ -16,9 +16,10 @@ from numpy.typing import NDArray
 from peermask.experiment.checkpoint import list_checkpoints
 from peermask.experiment.config import ExperimentConfig
 from peermask.experiment.folder import RunFolder
-from peermask.experiment.kept_masks import Masks, list_masks, load_masks
+from peermask.experiment.kept_masks import Masks, load_masks
 from peermask.models.frozen import frozen_weights
 from peermask.models.layout import Layer, Layout
+from peermask.report.source import Source
 
 PICTURE_BYTES = 1_000_000  # of all first-layer pictures of a run
 MOST_FILTERS = 64
@@ -49,17 +50,14 @@ def layers_of(manifest: dict[str, Any]) -> tuple[Layer, ...]:
     return tuple(layers)
 
 
-def mask_pictures(
-    folder: RunFolder, config: ExperimentConfig, manifest: dict[str, Any], shown: int
-) -> dict[str, Any] | None:
+def mask_pictures(source: Source, shown: int) -> dict[str, Any] | None:
     """All that the page needs to draw masks of the first `shown` agents; None where no masks were kept."""
-    held = list_masks(folder.masks)
+    held = source.masks()
     if not held:
         return None
-    layers = layers_of(manifest)
+    layers = layers_of(source.result.manifest)
     window = first_window(layers, shown, len(held))
-    frozen = over_frozen_weights(folder)
-    rounds = [_pictures_of(path, path.stat().st_mtime_ns, layers, window, shown) for path in held.values()]
+    rounds = [_pictures_of(paths, _stamps(paths), layers, window, shown) for paths in held.values()]
     return {
         "rounds": list(held),
         "layers": [{"name": layer.name, "filters": layer.filters, "size": layer.size} for layer in layers],
@@ -68,7 +66,7 @@ def mask_pictures(
             "start": window.start,
             "filters": window.filters,
             "kernel": kernel(window.layer),
-            "signs": _signs(window, config) if frozen else None,
+            "signs": _signs(window, source.result.config) if over_frozen_weights(source.folders[0]) else None,
             "bits": [picture["first"] for picture in rounds],
         },
         "kept": [picture["kept"] for picture in rounds],  # [rounds][agents][layers]
@@ -85,9 +83,12 @@ def first_window(layers: tuple[Layer, ...], agents: int, rounds: int) -> Window:
 
 
 @lru_cache(maxsize=512)
-def _pictures_of(path: Path, _changed: int, layers: tuple[Layer, ...], window: Window, shown: int) -> dict[str, Any]:
+def _pictures_of(
+    paths: tuple[Path, ...], _stamps: tuple[int, ...], layers: tuple[Layer, ...], window: Window, shown: int
+) -> dict[str, Any]:
     """Of one round; remembered, since a page that is watched asks again and again."""
-    masks = load_masks(path, sum(layer.size for layer in layers))[:shown]  # [N, P_w]
+    weights = sum(layer.size for layer in layers)
+    masks = np.concatenate([load_masks(path, weights) for path in paths[:shown]])[:shown]  # [N, P_w]
     first = np.packbits(masks[:, window.span], axis=1)
     return {
         "first": base64.b64encode(first.tobytes()).decode(),
@@ -95,6 +96,10 @@ def _pictures_of(path: Path, _changed: int, layers: tuple[Layer, ...], window: W
         "live": np.stack([live_filters(masks[:, layer.span], layer) for layer in layers], 1).tolist(),
         "overlap": np.rint(1000 * overlaps(masks)).astype(int).tolist(),
     }
+
+
+def _stamps(paths: tuple[Path, ...]) -> tuple[int, ...]:
+    return tuple(path.stat().st_mtime_ns for path in paths)
 
 
 def live_filters(mask: Masks, layer: Layer) -> NDArray[np.int64]:

@@ -7,22 +7,23 @@ from typing import Any
 
 import numpy as np
 
-from peermask.experiment.folder import read_rows
 from peermask.experiment.result import RunResult
 from peermask.report.bytes_spent import Spent, bytes_spent, message_curve
 from peermask.report.curves import Curves, rounded
 from peermask.report.drawing import positions
-from peermask.report.faults import read_faults
+from peermask.report.faults import faults_of
 from peermask.report.mask_pictures import mask_pictures
+from peermask.report.source import Source
 
 AGENTS_SHOWN = 100  # one by one; mean and spread are always over all
 ELSEWHERE = ("agents", "graph", "layers")  # parts of a manifest that the page shows in its own way
 
 
-def run_detail(result: RunResult, curves: Curves, label: str) -> dict[str, Any]:
-    manifest, config, folder = result.manifest, result.config, result.folder
+def run_detail(source: Source, curves: Curves, label: str) -> dict[str, Any]:
+    result = source.result
+    manifest, config = result.manifest, result.config
     shown = min(len(result.agents), AGENTS_SHOWN)
-    spent = bytes_spent(read_rows(folder.traffic), manifest["weights"])
+    spent = bytes_spent(source.rows("traffic.csv"), manifest["weights"])
     links = manifest["graph"]["links"]
     return {
         "label": f"{label} (seed {config.seed})",
@@ -43,10 +44,10 @@ def run_detail(result: RunResult, curves: Curves, label: str) -> dict[str, Any]:
             "sent": [spent.per_agent.get(agent.agent, 0.0) for agent in result.agents],  # over one link
         },
         "curves": _curves(curves, shown),
-        "masks": mask_pictures(folder, config, manifest, shown),
+        "masks": mask_pictures(source, shown),
         "traffic": _traffic(spent),
-        "faults": read_faults(folder),
-        "config": folder.config.read_text(encoding="utf-8"),
+        "faults": faults_of(source.rows("absences.csv")),
+        "config": source.config,
         "manifest": {key: value for key, value in manifest.items() if key not in ELSEWHERE},
     }
 

@@ -112,15 +112,22 @@ class Server(ThreadingHTTPServer):
 
 def make_server(paths: Sequence[Path], host: str = "127.0.0.1", port: int = 0) -> Server:
     """A server that is bound and not yet serving; port 0 takes any that is free."""
-    for path in paths:
-        if not path.is_dir():
-            raise RunError(f"{path} is not a folder; give the folder of a run, or the one it will be written to")
+    _check_watchable(paths)
     names = frozenset(LOCAL_NAMES) if _is_loopback(host) else frozenset()
     try:
         return Server((host, port), partial(Handler, Watched(paths), names))
     except (OSError, OverflowError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise RunError(f"cannot serve on {host}:{port}: {reason}; give another --port or --host") from error
+
+
+def _check_watchable(paths: Sequence[Path]) -> None:
+    """What is wrong now and will not mend itself is said now; that a run has just begun is no mistake."""
+    for path in paths:
+        if not any((path / name).exists() for name in ("config.toml", "compare.toml", "agents")):
+            raise RunError(f"{path} is not a run folder: it has no config.toml; start the run, then watch it")
+    if all((path / "config.toml").exists() for path in paths):
+        open_runs(paths, waiting=True)
 
 
 def _is_loopback(host: str) -> bool:

@@ -10,9 +10,10 @@ function drawFaults() {
     return;
   }
   const canvas = el("canvas", { id: "fault-map", class: "pixels", role: "img", "aria-label": "missing agents by round" });
-  const policies = faults.policies.map((policy, p) => `${faults.rows.filter((row) => row[3] === p).length} times ${policy || "unnamed"}`);
+  const reasons = faults.reasons.map(([why, count]) => `${count} times ${why}`).join(", ");
+  const instead = `an older message took its place ${faults.replaced} times, ${faults.count - faults.replaced} times it was left out`;
   section.append(el("div", { class: "card" }, el("h3", {}, `agents (down) by round (across): ${faults.count} messages missing`),
-    canvas, el("p", { class: "note" }, policies.join(", "))));
+    canvas, el("p", { class: "note" }, `${reasons}; ${instead}.`)));
   paintFaults(canvas, own);
 }
 
