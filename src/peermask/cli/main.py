@@ -14,6 +14,7 @@ from peermask.cli.node import node
 from peermask.cli.plan import plan
 from peermask.cli.predict import predict
 from peermask.cli.report import report
+from peermask.cli.reproduce import reproduce
 from peermask.cli.run import run
 from peermask.cli.show import show
 from peermask.cli.swarm import swarm
@@ -35,6 +36,7 @@ app.command()(run)
 app.command()(plan)
 app.command("list")(list_things)
 app.command()(show)
+app.command()(reproduce)
 app.add_typer(fleet_app, name="fleet")
 app.command()(node)
 app.command()(swarm)

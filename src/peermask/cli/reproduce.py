@@ -1,0 +1,96 @@
+"""`peermask reproduce`: the paper's tables and figures, made again."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from peermask.cli.interrupt import Interrupt
+from peermask.errors import ConfigError, nearest
+from peermask.experiment.execution import Execution
+from peermask.reproduce.campaign import Stopped, open_campaign
+from peermask.reproduce.home import Home
+from peermask.reproduce.pages import write_pages
+from peermask.reproduce.preset import NAMES, ScaleName, preset, scales, selected
+
+
+def reproduce(
+    names: Annotated[list[str] | None, typer.Argument(metavar="[NAME...|all]", help="Experiments; see --list.")] = None,
+    scale: Annotated[str, typer.Option(help="paper (CIFAR-10, a GPU) or quick (digits, minutes on a CPU).")] = "paper",
+    seeds: Annotated[
+        str | None, typer.Option(metavar="N|LIST", help="How many, or which: 3, or 0,1,2. 3 by default.")
+    ] = None,
+    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:N or auto.")] = "auto",
+    data_dir: Annotated[
+        Path | None, typer.Option(help="Where the dataset lies; found or downloaded if left out.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Output folder; reproduce-SCALE by default.")] = None,
+    tables_only: Annotated[
+        bool, typer.Option("--tables-only", help="Write tables of what is finished; run nothing.")
+    ] = False,
+    list_: Annotated[bool, typer.Option("--list", help="List the experiments.")] = False,
+) -> int:
+    """Run the paper's experiments, or what is missing of them, and write their tables and figures."""
+    console = Console(highlight=False)
+    if list_:
+        _print_list(console)
+        return 0
+    wanted, size = selected(tuple(names or ())), _scale(scale)
+    chosen = None if seeds is None else parse_seeds(seeds)
+    home = Home(out or Path(f"reproduce-{size}"))
+    with Interrupt() as interrupt:
+        execution = Execution(device, should_stop=interrupt.requested)
+        campaign = open_campaign(size, wanted, chosen, home, execution, None if data_dir is None else str(data_dir))
+        begun = time.monotonic()
+
+        def tell(done: int, total: int, name: str) -> None:
+            console.print(f"{time.monotonic() - begun:7.0f} s  {done:4d} of {total}  {name}", soft_wrap=True)
+
+        try:
+            if not tables_only:
+                campaign.run(tell)
+        except Stopped:
+            pass
+        finally:
+            problems = write_pages(campaign)
+    for problem in problems:
+        console.print(problem, soft_wrap=True)
+    if missing := campaign.missing():
+        console.print(f"{missing} of {len(campaign.cells)} cells are missing; the same command goes on", soft_wrap=True)
+    print(home.path)
+    return interrupt.exit_code if interrupt.requested() else 0
+
+
+def parse_seeds(text: str) -> list[int]:
+    """`3` means 0, 1, 2; `4,7` means those."""
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isascii() and part.isdigit() for part in parts):
+        raise ConfigError(f"--seeds {text!r}: must be how many, such as 3, or a list of whole numbers, such as 0,1,2")
+    values = [int(part) for part in parts]
+    if len(values) == 1 and "," not in text:
+        if not 1 <= values[0] <= 1000:
+            raise ConfigError(f"--seeds {text!r}: must be from 1 to 1000 seeds, or a list such as 0,1,2")
+        return list(range(values[0]))
+    if len(set(values)) < len(values) or max(values) >= 2**63:
+        raise ConfigError(f"--seeds {text!r}: every seed must be given once, and be below 2^63")
+    return values
+
+
+def _scale(name: str) -> ScaleName:
+    if name not in scales():
+        raise ConfigError(f"unknown scale {name!r}; {nearest(name, scales())}")
+    return "paper" if name == "paper" else "quick"
+
+
+def _print_list(console: Console) -> None:
+    for name in NAMES:
+        shape = preset(name)
+        count = len(shape.rows) * len(shape.columns)
+        console.print(f"[cyan]{name}[/cyan]  {shape.title} ({count} cells a seed)", soft_wrap=True)
+        console.print(f"    {shape.about}", soft_wrap=True)
+    for name, scale in scales().items():
+        console.print(f"[cyan]--scale {name}[/cyan]  {scale.about}", soft_wrap=True)

@@ -1,0 +1,95 @@
+"""The cells of an experiment: which config each row, column and seed stands for, and which come first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from peermask.experiment.config import ExperimentConfig, make_config
+from peermask.reproduce.preset import Column, Method, Preset, Row, Scale, ScaleName, Table, merged, methods, preset
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run of one experiment."""
+
+    experiment: str
+    row: int
+    column: int
+    seed: int
+
+    @property
+    def preset(self) -> Preset:
+        return preset(self.experiment)
+
+    @property
+    def of_row(self) -> Row:
+        return self.preset.rows[self.row]
+
+    @property
+    def of_column(self) -> Column:
+        return self.preset.columns[self.column]
+
+    @property
+    def method(self) -> Method:
+        return methods()[self.of_row.method]
+
+    @property
+    def name(self) -> str:
+        return f"{self.experiment}: {self.of_row.name}, {self.of_column.name}, seed {self.seed}"
+
+
+@dataclass(frozen=True)
+class Frame:
+    """What all cells of a call have in common: the scale, and what the user set about it."""
+
+    name: ScaleName
+    scale: Scale
+    base: Table  # the scale's config, with the user's data folder in it
+
+    def config(self, cell: Cell, chosen: Mapping[str, Any], **changes: Any) -> ExperimentConfig:
+        """The exact config of a cell, with what was chosen for its method."""
+        layers: Sequence[Mapping[str, Any]] = (
+            {"algorithm": cell.method.algorithm},
+            cell.method.config,
+            cell.preset.config,
+            cell.preset.scale.get(self.name, {}),
+            cell.of_column.config,
+            cell.of_row.config,
+            {"algorithm": chosen, "seed": cell.seed},
+            changes,
+        )
+        table = self.base
+        for layer in layers:
+            table = merged(table, layer)
+        return make_config(table)
+
+
+def cells_of(experiment: str, seeds: Sequence[int]) -> list[Cell]:
+    shape = preset(experiment)
+    return [
+        Cell(experiment, row, column, seed)
+        for seed in seeds
+        for row in range(len(shape.rows))
+        for column in range(len(shape.columns))
+    ]
+
+
+def tuning_cell(name: str, seed: int) -> Cell:
+    """Where a method's learning rate is chosen: the middle column, and the middle one of the method's rows."""
+    experiment = methods()[name].tuned_on
+    shape = preset(experiment)
+    rows = [index for index, row in enumerate(shape.rows) if row.method == name]
+    return Cell(experiment, rows[len(rows) // 2], len(shape.columns) // 2, seed)
+
+
+def by_value(cells: Iterable[Cell], seeds: Sequence[int]) -> list[Cell]:
+    """What says most comes first: the paper's own comparison, then baselines; one seed of all before more of few."""
+    places = {seed: place for place, seed in enumerate(seeds)}
+
+    def rank(cell: Cell) -> int:
+        own = cell.of_row.rank
+        return places[cell.seed] + (cell.preset.rank if own is None else max(own, cell.preset.rank))
+
+    return sorted(cells, key=rank)

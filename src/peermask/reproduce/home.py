@@ -1,0 +1,100 @@
+"""The output folder of `reproduce`: what is in it, and that it is only ever added to.
+
+reproduce.json   the scale and the data everything in it was made with
+choices.json     learning rates: what was tried, what each reached on held-out data, what was chosen
+outcomes/        what every run came to, one small file each; a run with an outcome is never run again
+runs/            the run folders themselves, without checkpoints once finished; may be deleted
+configs/         the exact config of every cell
+NAME.md .tex .csv .png .svg, README.md
+"""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from peermask.data.dataset import Dataset
+from peermask.errors import RunError
+from peermask.experiment.config import ExperimentConfig
+from peermask.experiment.folder import RunFolder, read_json, write_atomically, write_json, writing
+from peermask.reproduce.outcome import Outcome
+from peermask.reproduce.preset import ScaleName
+
+
+@dataclass(frozen=True)
+class Home:
+    path: Path
+
+    def open(self, scale: ScaleName, dataset: Dataset) -> None:
+        """Make the folder, or check that it holds results of this scale and data."""
+        about = {"scale": scale, "dataset": {"name": dataset.name, "sha256": dataset.fingerprint}}
+        marker = self.path / "reproduce.json"
+        if marker.is_file():
+            self._check(read_json(marker), about)
+        elif self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
+            raise RunError(f"{self.path} exists and was not made by `peermask reproduce`; give another --out")
+        with writing(self.path):
+            for name in ("outcomes", "runs", "configs"):
+                (self.path / name).mkdir(parents=True, exist_ok=True)
+        if not marker.is_file():
+            write_json(marker, about)
+
+    def _check(self, found: dict[str, Any], wanted: dict[str, Any]) -> None:
+        if found.get("scale") != wanted["scale"]:
+            raise RunError(
+                f"{self.path} holds results of scale {found.get('scale')!r}, not {wanted['scale']!r}; "
+                "give another --out, or the scale it was begun with"
+            )
+        if found.get("dataset") != wanted["dataset"]:
+            before = found.get("dataset") or {}
+            raise RunError(
+                f"{self.path} was begun on {before.get('name')} data with hash {str(before.get('sha256'))[:12]}, "
+                f"here it is {wanted['dataset']['name']} {wanted['dataset']['sha256'][:12]}; give another --out"
+            )
+
+    @property
+    def choices(self) -> Path:
+        return self.path / "choices.json"
+
+    def run(self, config: ExperimentConfig) -> RunFolder:
+        """By content: two cells that mean the same run share it."""
+        return RunFolder(self.path / "runs" / key(config))
+
+    def outcome(self, config: ExperimentConfig) -> Outcome | None:
+        """What a config came to; None while it has not been run to its end."""
+        path = self._outcome_path(config)
+        if not path.is_file():
+            return None
+        try:
+            return Outcome.model_validate_json(path.read_bytes())
+        except (OSError, ValidationError) as error:
+            raise RunError(f"{path} is damaged ({str(error).splitlines()[0]}); delete it to run it again") from error
+
+    def keep(self, config: ExperimentConfig, outcome: Outcome) -> None:
+        text = outcome.model_dump_json(indent=None, exclude_none=True)
+        write_atomically(self._outcome_path(config), f"{text}\n".encode())
+
+    def _outcome_path(self, config: ExperimentConfig) -> Path:
+        return self.path / "outcomes" / f"{key(config)}.json"
+
+
+def key(config: ExperimentConfig) -> str:
+    return f"{config.algorithm.name}-{config.hash}"
+
+
+def clear_false_start(folder: RunFolder) -> None:
+    """What a run killed before it was one left behind; a run killed later goes on from its checkpoint."""
+    if folder.path.exists() and not folder.is_run:
+        with writing(folder.path):
+            shutil.rmtree(folder.path)
+
+
+def drop_checkpoints(folder: RunFolder) -> None:
+    """Of a finished run: the states of hundreds would fill a disk."""
+    if folder.checkpoints.is_dir():
+        with writing(folder.checkpoints):
+            shutil.rmtree(folder.checkpoints)

@@ -1,0 +1,155 @@
+"""What a run came to: small enough to keep when the run itself is gone, complete enough for every table and picture."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from math import isnan
+from statistics import fmean, stdev
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+from peermask.errors import RunError
+from peermask.experiment.config import load_config
+from peermask.experiment.folder import RunFolder, read_json, read_rows
+from peermask.reproduce.filters import FirstLayer, first_layer, live_filters
+
+TAIL = 0.25  # the share of a run whose evaluations are averaged: a single one wavers from round to round
+
+
+class Curve(BaseModel):
+    """After each evaluation."""
+
+    model_config = ConfigDict(frozen=True)
+
+    rounds: list[int]
+    agents: list[list[float]]  # accuracy of each agent, evaluation by evaluation
+    megabytes: list[float]  # sent so far by all agents over all their links, as the codec sends it
+    paper_megabytes: list[float]  # the same at 1 bit per mask entry and 32 per real value
+
+    @property
+    def mean(self) -> list[float]:
+        """Over agents."""
+        return [fmean(values) for values in zip(*self.agents, strict=True)]
+
+
+class Outcome(BaseModel):
+    model_config = ConfigDict(frozen=True)
+
+    config: dict[str, Any]
+    diverged: str | None = None  # why, where a loss became no number; nothing below is known then
+    hash: str | None = None
+    seconds: float | None = None
+    device: str | None = None
+    accuracy: float | None = None  # on test data, mean over agents and over the last quarter of the run
+    validation: float | None = None  # on held-out training data, likewise
+    worst: float | None = None  # of the worst agent
+    unmixed: float | None = None  # of the models before mixing, where that was tested
+    density: float | None = None
+    megabytes: float = 0.0
+    paper_megabytes: float = 0.0
+    ones_megabytes: float = 0.0  # as the authors' code counts: only mask ones and non-zero values
+    curve: Curve | None = None
+    filters: dict[str, list[int]] | None = None  # layer -> live filters of each agent, where masks were kept
+    first_layer: FirstLayer | None = None
+
+
+def measure(folder: RunFolder) -> Outcome:
+    """Read a finished run."""
+    rows, traffic = read_rows(folder.metrics), _traffic(folder)
+    if not rows:
+        raise RunError(f"{folder.path} is finished but has no metrics.csv; delete it to run it again")
+    done, last = read_json(folder.result), max(int(row["round"]) for row in rows)
+    tail = [row for row in rows if int(row["round"]) > (1 - TAIL) * last]
+    by_agent: dict[str, list[float]] = defaultdict(list)
+    for row in tail:
+        by_agent[row["agent"]].append(float(row["test_accuracy"]))
+    curve = _curve(rows, traffic)
+    return Outcome(
+        config=load_config(folder.config).table(),
+        hash=done["hash"],
+        seconds=done["seconds"],
+        device=read_json(folder.manifest)["device"],
+        accuracy=_mean(tail, "test_accuracy"),
+        validation=_mean(tail, "validation_accuracy"),
+        worst=min(map(fmean, by_agent.values())),
+        unmixed=_mean(tail, "unmixed_accuracy"),
+        density=_mean([row for row in rows if int(row["round"]) == last], "density"),
+        megabytes=curve.megabytes[-1],
+        paper_megabytes=curve.paper_megabytes[-1],
+        ones_megabytes=sum(each["ones_bits"] for each in traffic.values()) / 8e6,
+        curve=curve,
+        filters=live_filters(folder),
+        first_layer=first_layer(folder),
+    )
+
+
+class Summary(BaseModel):
+    """A cell over its seeds."""
+
+    seeds: int  # that came to an end
+    diverged: int
+    mean: float | None
+    deviation: float | None  # None for a single seed
+    worst: float | None
+    unmixed: float | None
+    density: float | None
+    megabytes: float | None
+    paper_megabytes: float | None
+    ones_megabytes: float | None
+
+
+def summarise(outcomes: list[Outcome]) -> Summary:
+    good = [outcome for outcome in outcomes if outcome.diverged is None]
+    accuracies = [outcome.accuracy for outcome in good if outcome.accuracy is not None]
+
+    def mean(name: str) -> float | None:
+        known = [getattr(outcome, name) for outcome in good if getattr(outcome, name) is not None]
+        return fmean(known) if known else None
+
+    return Summary(
+        seeds=len(good),
+        diverged=len(outcomes) - len(good),
+        mean=mean("accuracy"),
+        deviation=stdev(accuracies) if len(accuracies) > 1 else None,
+        worst=mean("worst"),
+        unmixed=mean("unmixed"),
+        density=mean("density"),
+        megabytes=mean("megabytes"),
+        paper_megabytes=mean("paper_megabytes"),
+        ones_megabytes=mean("ones_megabytes"),
+    )
+
+
+def _mean(rows: list[dict[str, str]], column: str) -> float | None:
+    """Of the entries that are numbers."""
+    known = [value for row in rows if not isnan(value := float(row[column]))]
+    return fmean(known) if known else None
+
+
+def _traffic(folder: RunFolder) -> dict[int, dict[str, float]]:
+    """Round -> bits and bytes over all links of all agents in that round."""
+    total: dict[int, dict[str, float]] = defaultdict(lambda: defaultdict(float))
+    for row in read_rows(folder.traffic):
+        for name in ("paper_bits", "ones_bits", "coded_bytes"):
+            total[int(row["round"])][name] += int(row["links"]) * float(row[name])
+    return total
+
+
+def _curve(rows: list[dict[str, str]], traffic: dict[int, dict[str, float]]) -> Curve:
+    by_round: dict[int, list[float]] = defaultdict(list)
+    for row in rows:
+        by_round[int(row["round"])].append(round(float(row["test_accuracy"]), 4))
+    rounds = sorted(by_round)
+
+    def so_far(name: str, per_megabyte: float) -> list[float]:
+        upto = [sum(each[name] for number, each in traffic.items() if number <= r) for r in rounds]
+        return [round(total / per_megabyte, 6) for total in upto]
+
+    agents = [list(values) for values in zip(*(by_round[r] for r in rounds), strict=True)]
+    return Curve(
+        rounds=rounds,
+        agents=agents,
+        megabytes=so_far("coded_bytes", 1e6),
+        paper_megabytes=so_far("paper_bits", 8e6),
+    )

@@ -1,0 +1,206 @@
+"""An experiment as tables: what is finished, against the paper, in Markdown, LaTeX and CSV."""
+
+from __future__ import annotations
+
+import csv
+import io
+from dataclasses import dataclass
+
+from peermask.reproduce.campaign import Campaign
+from peermask.reproduce.outcome import Summary, summarise
+from peermask.reproduce.preset import Preset, methods, preset
+from peermask.reproduce.tuning import shown
+
+MISSING = "-"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One cell of a table, over its seeds."""
+
+    row: str
+    column: str
+    paper: float | None
+    summary: Summary
+
+    @property
+    def difference(self) -> float | None:
+        known = self.paper is not None and self.summary.mean is not None
+        return self.summary.mean - self.paper if known else None  # type: ignore[operator]
+
+
+@dataclass(frozen=True)
+class Grid:
+    """All cells of an experiment."""
+
+    name: str
+    entries: tuple[tuple[Entry, ...], ...]  # row by row
+
+    @property
+    def preset(self) -> Preset:
+        return preset(self.name)
+
+
+def grid(campaign: Campaign, name: str) -> Grid:
+    shape = preset(name)
+    return Grid(
+        name,
+        tuple(
+            tuple(
+                Entry(
+                    row.name,
+                    column.name,
+                    row.paper[place] if row.paper else None,
+                    summarise(campaign.outcomes(name, line, place)),
+                )
+                for place, column in enumerate(shape.columns)
+            )
+            for line, row in enumerate(shape.rows)
+        ),
+    )
+
+
+def number(value: float | None, digits: int = 3, sign: bool = False) -> str:
+    return MISSING if value is None else f"{value:{'+' if sign else ''}.{digits}f}".replace("-", "−")
+
+
+def with_deviation(summary: Summary) -> str:
+    """`0.749 ± 0.004`, marked where seeds diverged."""
+    if summary.mean is None:
+        return "diverged" if summary.diverged else MISSING
+    spread = "" if summary.deviation is None else f" ± {number(summary.deviation)}"
+    lost = f" ({summary.diverged} diverged)" if summary.diverged else ""
+    return f"{number(summary.mean)}{spread}{lost}"
+
+
+def markdown(campaign: Campaign, made: Grid, figure: str | None) -> str:
+    shape = made.preset
+    seeds = ", ".join(map(str, campaign.seeds))
+    lines = [
+        f"# {shape.title}",
+        "",
+        shape.about,
+        f"Scale `{campaign.frame.name}`: {campaign.frame.scale.about}. Mean ± standard deviation over seeds {seeds}.",
+        "An accuracy is the mean over agents and over the evaluations in the last quarter of the rounds.",
+        "",
+        *_accuracy_table(made),
+        "",
+        *_detail_table(made),
+        "",
+        *_learning_rates(campaign, shape),
+    ]
+    if figure is not None:
+        lines += ["", f"![{shape.title}]({figure})"]
+    return "\n".join(lines) + "\n"
+
+
+def _accuracy_table(made: Grid) -> list[str]:
+    against = f" ({made.preset.paper_name}, difference)" if made.preset.paper_name else ""
+    lines = [_line(["accuracy" + against, *(column.name for column in made.preset.columns)])]
+    lines.append(_line(["---", *("---:" for _ in made.preset.columns)]))
+    for entries in made.entries:
+        cells = []
+        for entry in entries:
+            paper = "" if entry.paper is None else f" ({number(entry.paper)}, {number(entry.difference, sign=True)})"
+            cells.append(with_deviation(entry.summary) + paper)
+        lines.append(_line([entries[0].row, *cells]))
+    return lines
+
+
+_DETAILS = (
+    "method",
+    "",
+    "seeds",
+    "worst agent",
+    "before mixing",
+    "share of weights used",
+    "MB sent",
+    "MB, paper's count",
+    "MB, authors' code's count",
+)
+
+
+def _detail_table(made: Grid) -> list[str]:
+    lines = [_line(_DETAILS), _line(["---", "---", *("---:" for _ in _DETAILS[2:])])]
+    for entries in made.entries:
+        for entry in entries:
+            summary = entry.summary
+            lines.append(
+                _line(
+                    [
+                        entry.row,
+                        entry.column,
+                        str(summary.seeds),
+                        number(summary.worst),
+                        number(summary.unmixed),
+                        number(summary.density),
+                        number(summary.megabytes, 2),
+                        number(summary.paper_megabytes, 2),
+                        number(summary.ones_megabytes, 2),
+                    ]
+                )
+            )
+    return lines
+
+
+def _learning_rates(campaign: Campaign, shape: Preset) -> list[str]:
+    lines = ["Learning rates, chosen on held-out training data (see choices.json):", ""]
+    for name in dict.fromkeys(row.method for row in shape.rows):
+        chosen = campaign.tuning.chosen(name)
+        lines.append(f"- {methods()[name].label} (`{name}`): {MISSING if chosen is None else shown(chosen)}")
+    return lines
+
+
+def _line(cells: list[str] | tuple[str, ...]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def latex(made: Grid) -> str:
+    """A tabular with ours, the paper's figure and the difference under every column."""
+    shape = made.preset
+    has_paper = any(row.paper for row in shape.rows)
+    width = 3 if has_paper else 1
+    lines = [
+        f"% {shape.title}: {shape.about}",
+        rf"\begin{{tabular}}{{l{'|' + 'r' * width} {'|'.join('r' * width for _ in shape.columns[1:])}}}"
+        if len(shape.columns) > 1
+        else rf"\begin{{tabular}}{{l|{'r' * width}}}",
+        r"\hline",
+        " & ".join(["", *(rf"\multicolumn{{{width}}}{{c}}{{{_tex(column.name)}}}" for column in shape.columns)])
+        + r" \\",
+    ]
+    if has_paper:
+        lines.append(" & ".join(["", *("ours & paper & diff." for _ in shape.columns)]) + r" \\")
+    lines.append(r"\hline")
+    for entries in made.entries:
+        cells = [_tex(entries[0].row)]
+        for entry in entries:
+            cells.append(_tex(with_deviation(entry.summary)))
+            if has_paper:
+                cells += [_tex(number(entry.paper)), _tex(number(entry.difference, sign=True))]
+        lines.append(" & ".join(cells) + r" \\")
+    return "\n".join([*lines, r"\hline", r"\end{tabular}"]) + "\n"
+
+
+def _tex(text: str) -> str:
+    for plain, escaped in (("_", r"\_"), ("%", r"\%"), ("±", r"$\pm$"), ("−", "$-$")):
+        text = text.replace(plain, escaped)
+    return text
+
+
+def comma_separated(made: Grid) -> str:
+    """One line a cell, with every figure."""
+    text = io.StringIO()
+    table = csv.writer(text, lineterminator="\n")
+    figures = tuple(Summary.model_fields)
+    table.writerow(["experiment", "row", "column", *figures, "paper", "difference"])
+    for entries in made.entries:
+        for entry in entries:
+            values = [getattr(entry.summary, name) for name in figures]
+            shown = [_plain(value) for value in (*values, entry.paper, entry.difference)]
+            table.writerow([made.name, entry.row, entry.column, *shown])
+    return text.getvalue()
+
+
+def _plain(value: float | int | None) -> str:
+    return "" if value is None else str(value) if isinstance(value, int) else f"{value:.6g}"
