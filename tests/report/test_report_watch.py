@@ -1,0 +1,108 @@
+"""The page as a server: what it answers, and to whom."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.client import HTTPConnection, HTTPResponse
+from pathlib import Path
+
+import numpy as np
+import pytest
+from report_cases import write_run
+
+from peermask.errors import RunError
+from peermask.experiment.folder import RunFolder, append_rows
+from peermask.experiment.kept_masks import save_masks
+from peermask.experiment.metrics import METRICS
+from peermask.report.watch import Server, make_server
+
+
+@contextmanager
+def served(path: Path) -> Iterator[Server]:
+    with make_server([path]) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            yield server
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def ask(server: Server, path: str, method: str = "GET", **headers: str) -> tuple[HTTPResponse, bytes]:
+    connection = HTTPConnection("127.0.0.1", server.server_address[1], timeout=10)
+    try:
+        connection.request(method, path, headers=headers)
+        answer = connection.getresponse()
+        return answer, answer.read()
+    finally:
+        connection.close()
+
+
+def test_the_page_and_its_data_are_served_on_loopback(tmp_path: Path) -> None:
+    with served(write_run(tmp_path / "a", finished=False)) as server:
+        assert server.url.startswith("http://127.0.0.1:")
+        answer, page = ask(server, "/")
+        assert answer.status == 200
+        assert b'"live":true' in page
+        answer, data = ask(server, "/data.json")
+        assert json.loads(data)["runs"][0]["round"] == 20
+
+
+def test_data_that_has_not_changed_is_not_sent_again(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "a", finished=False)
+    with served(run) as server:
+        tag = ask(server, "/data.json")[0].headers["ETag"]
+        assert ask(server, "/data.json", **{"If-None-Match": tag})[0].status == 304
+        row = [25, 0, 1.0, 0.9, 1.0, 0.9, 1.0, 0.3, 1.0, 13.0, "nan"]
+        append_rows(RunFolder(run).metrics, METRICS, [row])
+        answer, data = ask(server, "/data.json", **{"If-None-Match": tag})
+        assert answer.status == 200
+        assert json.loads(data)["runs"][0]["curves"]["rounds"][-1] == 25
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH"])
+def test_nothing_can_be_changed(tmp_path: Path, method: str) -> None:
+    with served(write_run(tmp_path / "a")) as server:
+        assert ask(server, "/", method)[0].status == 501
+
+
+def test_no_other_file_is_served_and_no_other_name_answered(tmp_path: Path) -> None:
+    with served(write_run(tmp_path / "a")) as server:
+        for path in ("/config.toml", "/../config.toml", "//etc/passwd", "/data.json/x"):
+            assert ask(server, path)[0].status == 404
+        assert ask(server, "/", Host="evil.example")[0].status == 403
+        assert ask(server, "/", Host="localhost:1")[0].status == 200
+
+
+def test_a_run_that_has_just_begun_is_waited_for(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "a", rounds=4, masks_at=(), finished=False)
+    with served(run) as server:
+        assert json.loads(ask(server, "/data.json")[1])["runs"][0]["curves"]["rounds"] == []
+
+
+def test_a_fleet_is_shown_while_its_agents_still_write_apart(tmp_path: Path) -> None:
+    whole = RunFolder(write_run(tmp_path / "whole", absences=True))
+    for agent in range(4):
+        own = RunFolder(tmp_path / "fleet" / "agents" / f"agent-{agent}")
+        own.create()
+        own.config.write_text(whole.config.read_text())
+        own.manifest.write_text(whole.manifest.read_text())
+        rows = [line.split(",") for line in whole.metrics.read_text().splitlines()[1:]]
+        append_rows(own.metrics, METRICS, [row for row in rows if row[1] == str(agent)])
+        save_masks(own.masks, 10, np.ones((1, 392), bool))
+    with served(tmp_path / "fleet") as server:
+        (run,) = json.loads(ask(server, "/data.json")[1])["runs"]
+    assert [agent["accuracy"] for agent in run["agents"]] == pytest.approx([0.9, 0.91, 0.92, 0.93])
+    assert run["masks"]["rounds"] == [10]
+
+
+def test_a_folder_that_is_no_run_or_a_port_that_is_taken_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="not a run folder"):
+        make_server([tmp_path])
+    run = write_run(tmp_path / "a")
+    with make_server([run]) as server, pytest.raises(RunError, match=r"cannot serve on 127\.0\.0\.1"):
+        make_server([run], port=int(server.server_address[1]))
