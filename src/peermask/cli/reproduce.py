@@ -22,7 +22,8 @@ def reproduce(
     names: Annotated[list[str] | None, typer.Argument(metavar="[NAME...|all]", help="Experiments; see --list.")] = None,
     scale: Annotated[str, typer.Option(help="paper (CIFAR-10, a GPU) or quick (digits, minutes on a CPU).")] = "paper",
     seeds: Annotated[
-        str | None, typer.Option(metavar="N|LIST", help="How many, or which: 3, or 0,1,2. 3 by default.")
+        str | None,
+        typer.Option(metavar="N|LIST", help="How many, or which: 3, or 0,1,2; 3 at paper scale, 2 at quick."),
     ] = None,
     device: Annotated[str, typer.Option(help="cpu, cuda, cuda:N or auto.")] = "auto",
     data_dir: Annotated[

@@ -12,6 +12,7 @@ from peermask.reproduce.preset import Preset, methods, preset
 from peermask.reproduce.tuning import shown
 
 MISSING = "-"
+OTHER_DATA = "The paper's figures are of CIFAR-10 and its own network: here they show where a difference would stand."
 
 
 @dataclass(frozen=True)
@@ -82,6 +83,7 @@ def markdown(campaign: Campaign, made: Grid, figure: str | None) -> str:
         shape.about,
         f"Scale `{campaign.frame.name}`: {campaign.frame.scale.about}. Mean ± standard deviation over seeds {seeds}.",
         "An accuracy is the mean over agents and over the evaluations in the last quarter of the rounds.",
+        *([OTHER_DATA] if shape.paper_name and campaign.frame.name != "paper" else []),
         "",
         *_accuracy_table(made),
         "",
@@ -162,9 +164,7 @@ def latex(made: Grid) -> str:
     width = 3 if has_paper else 1
     lines = [
         f"% {shape.title}: {shape.about}",
-        rf"\begin{{tabular}}{{l{'|' + 'r' * width} {'|'.join('r' * width for _ in shape.columns[1:])}}}"
-        if len(shape.columns) > 1
-        else rf"\begin{{tabular}}{{l|{'r' * width}}}",
+        rf"\begin{{tabular}}{{l{('|' + 'r' * width) * len(shape.columns)}}}",
         r"\hline",
         " & ".join(["", *(rf"\multicolumn{{{width}}}{{c}}{{{_tex(column.name)}}}" for column in shape.columns)])
         + r" \\",
