@@ -1,0 +1,1 @@
+"""Theorem 1 (distributed strong lottery tickets), executable: see docs/theory.md."""

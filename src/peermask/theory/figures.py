@@ -118,7 +118,9 @@ def _success(axes: Axes, study: Study) -> None:
         )
         promise = [promised(n, study.constant, study.problems, eps) for n in fine]
         axes.plot(fine, np.where(np.array(promise) > 0, promise, np.nan), "--", color=colour, linewidth=1.5)
+    axes.plot([], [], "k--", label="the lemma's promise")
     axes.axhline(1 - DELTA, color="black", linewidth=0.6)
+    axes.annotate(rf"$1-\delta = {1 - DELTA:g}$", (min(study.scale.widths), 1 - DELTA - 0.04), fontsize=8)
     axes.set_xlabel("hidden channels per output channel, $n = I_l / O_l$")
     axes.set_ylabel("fraction of draws that succeed")
     axes.legend(frameon=False, fontsize=8, loc="lower right")

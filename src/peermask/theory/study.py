@@ -8,6 +8,8 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 
+import torch
+
 from peermask.data.digits import digits
 from peermask.engine.device import one_thread_each
 from peermask.theory.agents import CLASSES, AgentData, all_images, two_agents
@@ -138,12 +140,13 @@ def _pair(
     g = (net.masked(m1), net.masked(m2))
     plain = (collapse(net, m1), collapse(net, m2))
     images = all_images(agents)
-    noise = random_inputs(tuple(images.shape[1:]), scale.random_inputs, seed)  # type: ignore[arg-type]
+    noise = random_inputs(digits().shape, scale.random_inputs, seed)
+    everything = torch.cat([images, noise])
     entries = sum(weight.numel() for weight in net.layers)
     pair = Pair(
         labels=(agents[0].labels, agents[1].labels),
         seen=(distances("agents' data", f, g, images), distances("random inputs", f, g, noise)),
-        climbed=(climb(f[0], plain[0], noise), climb(f[1], plain[1], noise)),
+        climbed=(climb(f[0], plain[0], everything), climb(f[1], plain[1], everything)),
         certified=(certified_distance(f[0], plain[0]), certified_distance(f[1], plain[1])),
         certified_alpha=certified_distance(*f),
         target_accuracy=(accuracy(f[0], agents[0].test), accuracy(f[1], agents[1].test)),
