@@ -123,7 +123,7 @@ def _success(axes: Axes, study: Study) -> None:
     axes.annotate(rf"$1-\delta = {1 - DELTA:g}$", (min(study.scale.widths), 1 - DELTA - 0.04), fontsize=8)
     axes.set_xlabel("hidden channels per output channel, $n = I_l / O_l$")
     axes.set_ylabel("fraction of draws that succeed")
-    axes.legend(frameon=False, fontsize=8, loc="lower right")
+    axes.legend(frameon=False, fontsize=8, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=5)
 
 
 def _theorem(axes: Axes, study: Study) -> None:
