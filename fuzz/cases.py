@@ -1,7 +1,7 @@
 """Schemas, payloads and valid frames for the fuzzer to start from, and frames whose checksum always fits.
 
 A mutated frame nearly always dies at the checksum. `dressed` puts a right header and checksum around any body, so that
-the layer tables, gap, block and value decoders behind it are reached too.
+the layer tables and the decoders of gaps and values behind it are reached too.
 """
 
 from __future__ import annotations

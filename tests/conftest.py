@@ -7,8 +7,13 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import settings
 
 from peermask.experiment.config import ExperimentConfig, make_config
+
+# A test that asserts a time fails on a busy machine.
+settings.register_profile("untimed", deadline=None)
+settings.load_profile("untimed")
 
 SMALL: dict[str, Any] = {
     "agents": 4,

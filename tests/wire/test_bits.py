@@ -6,15 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from peermask.wire.bits import (
-    fixed_width,
-    pack,
-    read_fixed_width,
-    read_unary,
-    read_variable_width,
-    unary,
-    variable_width,
-)
+from peermask.wire.bits import fixed_width, pack, read_fixed_width, read_unary, unary
 
 
 def integers(values):
@@ -24,7 +16,6 @@ def integers(values):
 def test_numbers_put_their_top_bit_first():
     assert fixed_width(integers([5, 2]), 3).tolist() == [1, 0, 1, 0, 1, 0]
     assert unary(integers([0, 2, 1])).tolist() == [1, 0, 0, 1, 0, 1]
-    assert variable_width(integers([1, 0, 6]), integers([1, 0, 4])).tolist() == [1, 0, 1, 1, 0]
 
 
 def test_bytes_fill_from_the_top_and_end_with_zeros():
@@ -45,12 +36,3 @@ def test_unary_round_trip(values):
 
 def test_unary_with_too_few_ones_is_nothing():
     assert read_unary(np.array([0, 1, 0], np.uint8), 2) is None
-
-
-@given(st.lists(st.integers(0, 61).flatmap(lambda w: st.tuples(st.just(w), st.integers(0, 2**w - 1))), max_size=40))
-def test_variable_width_round_trip(pairs):
-    widths, values = integers([w for w, _ in pairs]), integers([v for _, v in pairs])
-    bits = variable_width(values, widths)
-    assert bits.size == widths.sum()
-    assert "".join(map(str, bits)) == "".join(f"{v:0{w}b}" for w, v in pairs if w)
-    assert read_variable_width(bits, widths).tolist() == values.tolist()

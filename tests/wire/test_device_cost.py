@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from wire_cases import layer_tables, layered_masks, random_bits
 
 from peermask.wire import Schema, frame_size
-from peermask.wire.cost import FRAME_BYTES
-from peermask.wire.device_cost import delta_size_torch, payload_frame_size_torch
+from peermask.wire.device_cost import payload_frame_size_torch, set_size_torch
 from peermask.wire.sets import plan_set
 
 
@@ -48,6 +47,14 @@ def test_same_bytes_as_the_encoder(data, layers):
 
 def test_large_layers_too():
     layers = (100_000, 3_000)
-    flips = np.stack([random_bits("large", sum(layers), p) for p in (0.0005, 0.02, 0.3, 0.97)])
-    wanted = [FRAME_BYTES + 1 + plan_set(row, layers).size for row in flips]
-    assert delta_size_torch(torch.from_numpy(flips), layers).tolist() == wanted
+    densities = (0.0, 0.0005, 0.02, 0.3, 0.39, 0.5, 0.97, 1.0)
+    members = np.stack([random_bits("large", sum(layers), density) for density in densities])
+    sizes = [plan_set(row, layers).size for row in members]
+    assert set_size_torch(torch.from_numpy(members), layers).tolist() == sizes
+
+
+def test_every_set_of_nine_weights():
+    members = (np.arange(2**9)[:, None] >> np.arange(9)) & 1 == 1  # [512, 9]
+    for layers in ((9,), (4, 5)):
+        sizes = [plan_set(row, layers).size for row in members]
+        assert set_size_torch(torch.from_numpy(members), layers).tolist() == sizes

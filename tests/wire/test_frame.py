@@ -34,8 +34,8 @@ def test_a_frame_byte_for_byte():
         "03000000" + "0c000000" + "0b000000",  # agent 3, round 12, base round 11
         "88e96f4b",  # CRC-32 of "mask:mask:64,8;"
         "07000000",  # bytes of the body
-        "01" + "0103" + "00" + "204c80",  # a delta: 3 gaps in layer 0, nothing in layer 1, the bits of test_gaps
-        "3045ed50",  # CRC-32 of all before
+        "01" + "0203" + "00" + "204c80",  # a delta: 3 gaps in layer 0, nothing in layer 1, the bits of test_gaps
+        "9e3779d6",  # CRC-32 of all before
     ]
     assert FRAME.hex() == "".join(parts)
 

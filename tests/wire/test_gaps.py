@@ -1,4 +1,4 @@
-"""Few positions as Rice-coded gaps."""
+"""Positions as Rice-coded gaps."""
 
 from __future__ import annotations
 

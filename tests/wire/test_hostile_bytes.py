@@ -70,5 +70,5 @@ def test_truncation(frame, length):
 
 def test_a_small_frame_cannot_announce_a_large_buffer():
     # A count of 2**35 - 1 positions in a frame of 50 bytes: refused by the layer's size, before any allocation.
-    body = b"\x00" + b"\x01\xff\xff\xff\xff\x7f" + b"\x00\x00"
+    body = b"\x00" + b"\x02\xff\xff\xff\xff\x7f" + b"\x00\x00"
     survives(resealed(FRAMES[0][:36] + body + b"\0\0\0\0"))

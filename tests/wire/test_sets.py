@@ -9,7 +9,7 @@ from wire_cases import layered_masks, random_bits
 
 from peermask.errors import WireError
 from peermask.wire.cursor import Cursor
-from peermask.wire.sets import Mode, decode_set, encode_set, plan_layer, plan_set, plan_set_within
+from peermask.wire.sets import Code, decode_set, encode_set, plan_layer, plan_set, plan_set_within
 
 
 @given(layered_masks())
@@ -30,18 +30,31 @@ def test_never_longer_than_one_bit_per_weight_and_a_byte_per_layer(drawn):
 
 
 @pytest.mark.parametrize(
-    ("density", "mode"),
-    [(0.0, Mode.EMPTY), (0.002, Mode.GAPS), (0.3, Mode.BLOCKS), (0.5, Mode.RAW), (0.998, Mode.GAPS), (1.0, Mode.EMPTY)],
+    ("density", "code"),
+    [
+        (0.0, Code.EMPTY),
+        (0.002, Code.ONES),
+        (0.3, Code.ONES),
+        (0.5, Code.BITS),
+        (0.7, Code.ZEROS),
+        (0.998, Code.ZEROS),
+        (1.0, Code.FULL),
+    ],
 )
-def test_the_code_follows_the_density(density, mode):
-    entry = plan_layer(random_bits("mode", 20_000, density)).entry
-    assert entry[0] & 3 == mode
-    assert bool(entry[0] & 4) == (density > 0.9)
+def test_the_code_follows_the_density(density, code):
+    assert plan_layer(random_bits("code", 20_000, density)).entry[0] == code
+
+
+def test_gaps_must_be_shorter_than_plain_bits():
+    # 0 and 3 of 8: 77 * 14 // 320 = 3, k = 1, 2 * 2 + 1 bits and two bytes against 8 bits and one byte.
+    assert plan_layer(np.isin(np.arange(8), [0, 3])).entry == b"\x04"
+    # 0 and 3 of 16: 77 * 30 // 320 = 7, k = 2, 2 * 3 bits and two bytes against 16 bits and one byte.
+    assert plan_layer(np.isin(np.arange(16), [0, 3])).entry == b"\x02\x02"
 
 
 def test_a_layer_without_members_is_one_byte():
     assert encode_set(plan_set(np.zeros(1000, bool), (900, 100)), (900, 100)) == b"\x00\x00"
-    assert encode_set(plan_set(np.ones(1000, bool), (900, 100)), (900, 100)) == b"\x04\x04"
+    assert encode_set(plan_set(np.ones(1000, bool), (900, 100)), (900, 100)) == b"\x01\x01"
 
 
 @given(layered_masks())
@@ -55,16 +68,14 @@ def test_planning_within_a_limit_gives_the_same_plan_or_nothing(drawn):
 @pytest.mark.parametrize(
     ("table", "message"),
     [
-        ("4000", "not valid"),  # unknown bits
-        ("07", "not valid"),  # a complemented raw layer
-        ("0241", "not valid"),  # a centre of 65
-        ("3201", "not valid"),  # a step parameter of 6
-        ("0100", "0 positions"),
-        ("0165", "101 positions"),
-        ("01ffffffffff", "longer than"),
-        ("01", "ends early"),
-        ("03", "ends early"),
-        ("0101" + "00", "fewer found"),
+        ("05", "entry 0x05 is not one of 0 to 4"),
+        ("ff", "entry 0xff"),
+        ("0200", "0 positions"),
+        ("0365", "101 positions"),
+        ("02ffffffffff", "longer than"),
+        ("02", "ends early"),
+        ("04", "ends early"),
+        ("0201" + "00", "fewer found"),
     ],
 )
 def test_impossible_tables_are_refused(table, message):
@@ -73,6 +84,6 @@ def test_impossible_tables_are_refused(table, message):
 
 
 def test_bits_after_the_last_layer_must_be_zero():
-    assert decode_set(Cursor(bytes.fromhex("03a0")), (3,)).tolist() == [True, False, True]
+    assert decode_set(Cursor(bytes.fromhex("04a0")), (3,)).tolist() == [True, False, True]
     with pytest.raises(WireError, match="not zero"):
-        decode_set(Cursor(bytes.fromhex("03a1")), (3,))
+        decode_set(Cursor(bytes.fromhex("04a1")), (3,))

@@ -87,7 +87,12 @@ def _row_size(payload: Payload, before: Payload | None, sizes: Sequence[int], ag
 
 def schema_of(payload: Payload, sizes: Sequence[int]) -> Schema:
     """Which leaves a message has, and how they are cut into layers."""
-    return Schema.of({name: leaf[0].flatten().cpu().numpy() for name, leaf in payload.items()}, sizes)
+    for name, leaf in payload.items():
+        if leaf.dtype not in (torch.bool, torch.float32):
+            raise WireError(f"leaf {name!r} is {leaf.dtype}; allowed: bool, float32")
+    masks = {name: leaf[0].numel() for name, leaf in payload.items() if leaf.dtype == torch.bool}
+    values = {name: leaf[0].numel() for name, leaf in payload.items() if leaf.dtype != torch.bool}
+    return Schema.of_sizes(masks, values, sizes)
 
 
 def entropy_bits(ones: Tensor, sizes: Sequence[int]) -> Tensor:

@@ -1,4 +1,4 @@
-"""Few positions in a layer: the gaps between them, in Rice's code.
+"""Positions in a layer as the gaps between them, in Rice's code.
 
 gap_i = position_i - position_(i-1) - 1 with position_(-1) = -1. Written are the low `k` bits of all gaps, and
 then gap >> k of all gaps in unary. Kept apart, numpy reads and writes both without a loop over gaps.
@@ -18,7 +18,8 @@ def rice_parameter(count: int, size: int) -> int:
 
     For geometric gaps of success rate p the best k is 1 + floor(log2(log(phi - 1) / log(1 - p))), phi the
     golden ratio (Kiely 2004). With 1 / -log(1 - p) = size / count - 1/2 that is the largest k with
-    2**k <= 0.9625 (2 size - count) / (2 count): integers alone.
+    2**k <= 0.9625 (2 size - count) / (2 count): integers alone. At its worst density, 0.38, the code of such
+    positions is 4.2 % longer than their entropy, from 0.02 down at most 1.6 %.
     """
     return max(0, (77 * (2 * size - count) // (160 * count)).bit_length() - 1)
 
