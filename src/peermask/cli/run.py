@@ -14,6 +14,7 @@ from peermask.errors import ConfigError
 from peermask.experiment.config import load_config
 from peermask.experiment.execution import Execution
 from peermask.experiment.runner import resume_experiment, run_experiment
+from peermask.report.observers import Together, loggers
 from peermask.report.tables import agents_table, closing_lines
 
 Config = Annotated[Path | None, typer.Argument(help="A TOML file; without one, the default experiment.")]
@@ -33,14 +34,18 @@ def run(
     workers: Annotated[
         int | None, typer.Option(min=1, help="Agents side by side on a CPU; all cores by default.")
     ] = None,
+    tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Log to a folder tensorboard beside it.")] = False,
+    mlflow: Annotated[bool, typer.Option("--mlflow", help="Log to MLflow, where MLFLOW_TRACKING_URI says.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the run folder only.")] = False,
 ) -> int:
     """Run an experiment and print what every agent reached and sent."""
     if resume is not None and (config is not None or set_ or out is not None):
         raise ConfigError("--resume goes on with the config in the run folder; it takes no CONFIG, --set or --out")
     console = Console(quiet=quiet)
-    with Interrupt() as interrupt, display(console) as observer:
-        execution = Execution(device, chunk, workers, observer, interrupt.requested)
+    beside = (resume or out or Path("runs", "it")).parent
+    logs = loggers(beside / "tensorboard" if tensorboard else None, mlflow=mlflow)
+    with Interrupt() as interrupt, display(console) as shown:
+        execution = Execution(device, chunk, workers, Together([shown, *logs]), interrupt.requested)
         if resume is not None:
             result = resume_experiment(resume, execution)
         else:

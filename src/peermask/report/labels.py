@@ -13,7 +13,7 @@ _MOST = 3  # differences named; more would not be read
 
 def labels_of(configs: Sequence[ExperimentConfig]) -> list[str]:
     """`mce-pl`, or `mce-pl, graph.p 0.3` where that is what differs among runs of mce-pl."""
-    flat = [_flatten(config.table()) for config in configs]
+    flat = [flatten(config.table()) for config in configs]
     labels = []
     for config, own in zip(configs, flat, strict=True):
         same = [other for other in flat if other["algorithm.name"] == own["algorithm.name"]]
@@ -23,11 +23,12 @@ def labels_of(configs: Sequence[ExperimentConfig]) -> list[str]:
     return labels
 
 
-def _flatten(table: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+def flatten(table: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+    """`{"graph": {"p": 0.5}}` as `{"graph.p": "0.5"}`."""
     flat: dict[str, str] = {}
     for key, value in table.items():
         if isinstance(value, Mapping):
-            flat |= _flatten(value, f"{prefix}{key}.")
+            flat |= flatten(value, f"{prefix}{key}.")
         else:
             flat[f"{prefix}{key}"] = str(value)
     return flat

@@ -1,0 +1,84 @@
+"""Loggers told by a real run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from torch import Tensor
+
+from peermask.algorithms.contract import Clock
+from peermask.errors import RunError
+from peermask.experiment.build import Experiment
+from peermask.experiment.config import ExperimentConfig
+from peermask.experiment.execution import Execution, Status
+from peermask.experiment.metrics import Evaluation
+from peermask.experiment.runner import run_experiment
+from peermask.report.observers import Together, loggers
+
+
+class Diary:
+    def __init__(self) -> None:
+        self.told: list[str] = []
+
+    def begin(self, experiment: Experiment, name: str, round: int) -> None:
+        self.told.append(f"begin {name} of {experiment.config.agents} at {round}")
+
+    def round(self, clock: Clock, losses: Tensor, sent_bytes: float) -> None:
+        assert len(losses) == 4
+        assert sent_bytes >= 0
+        self.told.append(f"round {clock.round}")
+
+    def evaluation(self, evaluation: Evaluation) -> None:
+        self.told.append(f"evaluation {evaluation.round}")
+
+    def end(self, status: Status) -> None:
+        self.told.append(status)
+
+
+def test_all_observers_hear_the_same(small: Callable[..., ExperimentConfig], tmp_path: Path) -> None:
+    diaries = [Diary(), Diary()]
+    run_experiment(small(rounds=2), tmp_path / "a", execution=Execution("cpu", observer=Together(diaries)))
+    heard = ["begin mce-pl of 4 at 0", "round 1", "round 2", "evaluation 2", "finished"]
+    assert [diary.told for diary in diaries] == [heard, heard]
+
+
+def test_tensorboard_gets_means_and_every_agent(small: Callable[..., ExperimentConfig], tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    logs = loggers(tmp_path / "tb", mlflow=False)
+    result = run_experiment(small(), tmp_path / "a", execution=Execution("cpu", observer=Together(logs)))
+    (own,) = (tmp_path / "tb").iterdir()
+    events = EventAccumulator(str(own))
+    events.Reload()
+    assert [event.step for event in events.Scalars("test_accuracy")] == [2, 4]
+    assert events.Scalars("test_accuracy")[-1].value == pytest.approx(result.mean_accuracy, abs=1e-6)
+    assert events.Scalars("agents/3")[-1].value == pytest.approx(result.agents[3].test_accuracy, abs=1e-6)
+
+
+def test_mlflow_gets_the_config_and_the_metrics(
+    small: Callable[..., ExperimentConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("mlflow")
+    from mlflow import MlflowClient
+
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", (tmp_path / "ml").as_uri())
+    observer = Together(loggers(None, mlflow=True))
+    result = run_experiment(small(), tmp_path / "a", execution=Execution("cpu", observer=observer))
+    client = MlflowClient()
+    place = client.get_experiment_by_name("peermask")
+    assert place is not None
+    (run,) = client.search_runs([place.experiment_id])
+    assert run.info.status == "FINISHED"
+    assert run.data.params["graph.name"] == "ring"
+    assert run.data.metrics["test_accuracy"] == pytest.approx(result.mean_accuracy, abs=1e-6)
+
+
+def test_a_tracking_server_that_cannot_be_used_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("mlflow")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "gopher://nowhere")
+    with pytest.raises(RunError, match=r"mlflow cannot log: .*MLFLOW_TRACKING_URI"):
+        loggers(None, mlflow=True)
