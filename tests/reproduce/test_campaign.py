@@ -1,0 +1,152 @@
+"""A cut of `reproduce` small enough for a test: it runs what is missing, and nothing twice."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tiny_scale import DIGITS, SMALL, Told, campaign
+
+from peermask.errors import RunError
+from peermask.experiment.folder import read_json, write_json
+from peermask.reproduce import preset as presets
+from peermask.reproduce.campaign import Stopped
+from peermask.reproduce.cells import Cell
+from peermask.reproduce.home import Home
+from peermask.reproduce.pages import write_pages
+
+
+def chosen_already(path: Path, **options: dict[str, float]) -> None:
+    """Skip tuning: it has tests of its own."""
+    choices = {name.replace("_", "-"): {"chosen": value} for name, value in options.items()}
+    write_json(path / "choices.json", choices)
+
+
+def test_a_table_runs_is_written_and_is_not_run_again(tmp_path: Path) -> None:
+    first, told = campaign(tmp_path / "out", "table3"), Told()
+    first.run(told)
+    assert len(told.names) == 3 + 4  # the grid, then ring, 0.3, 0.5 and 0.7
+    assert first.missing() == 0
+    assert write_pages(first) == []
+    page = (tmp_path / "out" / "table3.md").read_text()
+    assert "| MCE-PL | 0." in page
+    assert (tmp_path / "out" / "table3.tex").read_text().startswith("% Table III")
+    again = Told()
+    campaign(tmp_path / "out", "table3").run(again)
+    assert again.names == []
+    assert not list((tmp_path / "out" / "runs").glob("*/checkpoints"))
+
+
+def test_what_two_experiments_share_is_run_once(tmp_path: Path) -> None:
+    campaign(tmp_path / "out").home.open("quick", DIGITS)
+    chosen_already(tmp_path / "out", mce_pl={"lr": 1.0})
+    campaign(tmp_path / "out", "table3").run(Told())
+    told = Told()
+    both = campaign(tmp_path / "out", "table3", "cost2")
+    with pytest.raises(StopIteration):
+        both.run(_until(told, "avr-weipru"))
+    assert told.names == []
+
+
+def test_a_stopped_campaign_goes_on_where_it_was(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    campaign(out)
+    chosen_already(out, mce_pl={"lr": 1.0})
+    asked = iter([False] * 4 + [True] * 100)
+    stopped = campaign(out, "table3", should_stop=lambda: next(asked))
+    with pytest.raises(Stopped):
+        stopped.run(Told())
+    assert 0 < stopped.missing() < 4
+    write_pages(stopped)
+    assert " - " in (out / "table3.md").read_text()  # what is missing is shown as such
+    on = campaign(out, "table3")
+    on.run(Told())
+    assert on.missing() == 0
+
+
+def test_deleting_the_runs_loses_no_result(tmp_path: Path) -> None:
+    import shutil
+
+    out = tmp_path / "out"
+    campaign(out)
+    chosen_already(out, mce_pl={"lr": 1.0})
+    campaign(out, "table3").run(Told())
+    shutil.rmtree(out / "runs")
+    kept = campaign(out, "table3")
+    assert kept.missing() == 0
+
+
+def test_a_run_that_diverges_is_a_result_and_the_rest_goes_on(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    campaign(out)
+    huge = {"lr": 1e30}
+    chosen_already(out, dsgd=huge, dsgd_prox=huge, lottery_dsgd=huge, mce_pl={"lr": 1.0})
+    whole = campaign(out, "cost1")
+    whole.run(Told())
+    assert whole.missing() == 0
+    outcome = whole.outcome(Cell("cost1", 0, 0, 0))
+    assert outcome is not None
+    assert outcome.diverged is not None
+    write_pages(whole)
+    assert "| DSGD | diverged" in (out / "cost1.md").read_text()
+    assert (out / "cost1.png").stat().st_size > 1000
+    again = Told()
+    campaign(out, "cost1").run(again)
+    assert again.names == []
+
+
+def test_every_figure_and_filter_table_is_drawn(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    campaign(out)
+    lr = {"lr": 0.1}
+    chosen_already(
+        out,
+        mce_pl=lr,
+        ind_mask=lr,
+        weight_pm1={"lr": 1e-4},
+        mask_pm1={"lr": 1e-4},
+        weight_default=lr,
+        mask_default=lr,
+    )
+    names = ("dslth", "masks", "structure")
+    whole = campaign(out, *names)
+    whole.run(Told())
+    assert write_pages(whole) == []
+    for name in names:
+        assert (out / f"{name}.svg").read_text().startswith("<?xml")
+        assert list((out / "configs" / name).glob("*.toml"))
+    assert "Live filters" in (out / "structure.md").read_text()
+    assert "agent 8" in (out / "masks.md").read_text()
+    assert "[masks](masks.md) | 2 of 2" in (out / "README.md").read_text()
+
+
+def test_a_folder_of_another_scale_other_data_or_another_kind_is_refused(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    campaign(out)
+    with pytest.raises(RunError, match="holds results of scale 'quick', not 'paper'"):
+        Home(out).open("paper", DIGITS)
+    marker = read_json(out / "reproduce.json")
+    write_json(out / "reproduce.json", {**marker, "dataset": {"name": "cifar10", "sha256": "0" * 64}})
+    with pytest.raises(RunError, match="was begun on cifar10 data with hash 000000000000"):
+        Home(out).open("quick", DIGITS)
+    (tmp_path / "thesis").mkdir()
+    (tmp_path / "thesis" / "chapter.tex").write_text("mine")
+    with pytest.raises(RunError, match="was not made by"):
+        Home(tmp_path / "thesis").open("quick", DIGITS)
+    assert [path.name for path in (tmp_path / "thesis").iterdir()] == ["chapter.tex"]
+
+
+def test_the_tiny_scale_has_all_agents_of_the_quick_one() -> None:
+    assert "agents" not in SMALL
+    assert presets.scales()["quick"].config["agents"] == 20
+
+
+def _until(told: Told, word: str):  # type: ignore[no-untyped-def]
+    """Tell, but stop at the first thing with a word in its name."""
+
+    def tell(done: int, total: int, name: str) -> None:
+        if word in name:
+            raise StopIteration
+        told(done, total, name)
+
+    return tell
