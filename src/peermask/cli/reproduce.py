@@ -44,7 +44,7 @@ def reproduce(
     chosen = None if seeds is None else parse_seeds(seeds)
     home = Home(out or Path(f"reproduce-{size}"))
     with Interrupt() as interrupt:
-        execution = Execution(device, should_stop=interrupt.requested)
+        execution = Execution(device, should_stop=interrupt.requested, final_checkpoint=False)
         campaign = open_campaign(size, wanted, chosen, home, execution, None if data_dir is None else str(data_dir))
         begun = time.monotonic()
 

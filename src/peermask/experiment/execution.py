@@ -42,3 +42,4 @@ class Execution:
     workers: int | None = None
     observer: Observer = field(default_factory=Silent)
     should_stop: Callable[[], bool] = lambda: False
+    final_checkpoint: bool = True  # hundreds of runs of which only the tables matter can do without

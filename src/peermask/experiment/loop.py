@@ -59,7 +59,7 @@ class Loop:
                 self._evaluate(number, outcome.shared)
             converged = self._converged()
             if last or stopping or converged or number % config.checkpoint.every == 0:
-                self._save()
+                self._save(ended=last)
             if converged or stopping:
                 return "converged" if converged else "interrupted"
         return "finished"
@@ -104,12 +104,13 @@ class Loop:
     def _converged(self) -> bool:
         return 0 < self.config.stop.patience <= self.progress.waited
 
-    def _save(self) -> None:
+    def _save(self, *, ended: bool) -> None:
         losses = {"recent": self._finite_losses()} if self.losses else {}
         self.ledger.flush()
         self.progress = replace(self.progress, seconds=self._seconds())
-        sent = {name: leaf.cpu() for name, leaf in (self.ledger.before or {}).items()}
-        save_checkpoint(self.folder.checkpoints, Checkpoint(self.progress, self.simulator.tensors(), sent, losses))
+        if self.execution.final_checkpoint or not ended:
+            sent = {name: leaf.cpu() for name, leaf in (self.ledger.before or {}).items()}
+            save_checkpoint(self.folder.checkpoints, Checkpoint(self.progress, self.simulator.tensors(), sent, losses))
         if self.config.checkpoint.masks:
             save_masks(self.folder.masks, self.progress.round, self.simulator.masks().numpy())
 
