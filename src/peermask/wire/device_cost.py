@@ -14,6 +14,7 @@ from torch.nn.functional import pad
 
 from peermask.wire.cost import FRAME_BYTES
 from peermask.wire.cursor import MAX_VARINT_BYTES
+from peermask.wire.sets import slices
 
 NEVER = 2**62  # bytes of a kind that cannot be used
 MAX_SHIFT = 31
@@ -79,30 +80,29 @@ def count_ones(members: Tensor, layers: Sequence[int]) -> Tensor:
 
 def high_parts(members: Tensor, zeros_are_rarer: Tensor, k: Tensor, layers: Sequence[int]) -> Tensor:
     """Sum of `gap >> k` over the gaps between the rarer symbols of each layer; `zeros_are_rarer` and `k` are [A, L]."""
-    shift = k.to(torch.int32)
-    sums = []
-    for number, layer in enumerate(members.split(list(layers), 1)):
-        column = slice(number, number + 1)
-        rare = layer ^ zeros_are_rarer[:, column]  # [A, n]
-        high = gaps_before(rare) >> shift[:, column]
-        sums.append((high * rare).sum(1))
-    return torch.stack(sums, 1)  # [A, L]
+    swaps = zip(members.split(list(layers), 1), zeros_are_rarer.split(1, 1), strict=True)
+    rare = torch.cat([layer ^ swap for layer, swap in swaps], 1)  # [A, P]
+    gaps = gaps_before(rare, layers) * rare
+    shifts = zip(gaps.split(list(layers), 1), k.to(torch.int32).split(1, 1), strict=True)
+    return torch.stack([(layer >> shift).sum(1) for layer, shift in shifts], 1)  # [A, L]
 
 
-def gaps_before(rare: Tensor) -> Tensor:
-    """How many positions lie between each and the nearest rare one below it, or the start of the layer.
+def gaps_before(rare: Tensor, layers: Sequence[int]) -> Tensor:
+    """How many positions lie between each and the nearest rare one below it in its layer, or the layer's start.
 
     A running maximum in two levels, inside chunks and then over chunks: a GPU scans many short rows side by
     side, but one long row on one multiprocessor.
     """
     size = rare.shape[1]
     chunks = -(-size // CHUNK)
-    index = torch.arange(size, dtype=torch.int32, device=rare.device)  # [n]
-    own = pad(torch.where(rare, index, -1), (1, chunks * CHUNK - size - 1), value=-1)  # shifted by one
-    own = own.view(-1, chunks, CHUNK).cummax(2).values  # [A, chunks, CHUNK]
+    width = chunks * CHUNK
+    below = torch.arange(-1, width - 1, dtype=torch.int32, device=rare.device)  # [width] the position below each
+    start = torch.cat([below.new_full((part.stop - part.start,), part.start - 1) for part in slices(layers)])  # [P]
+    shifted = pad(rare, (1, width - size - 1))
+    own = torch.where(shifted, below, pad(start, (0, width - size))).view(-1, chunks, CHUNK).cummax(2).values
     carry = pad(own[:, :-1, -1], (1, 0), value=-1).cummax(1).values  # [A, chunks]
-    last = torch.maximum(own, carry[:, :, None]).view(-1, chunks * CHUNK)[:, :size]  # [A, n]
-    return index - last - 1
+    last = torch.maximum(own, carry[:, :, None]).view(-1, width)[:, :size]
+    return below[:size] - last  # [A, P]
 
 
 def rice_parameter(count: Tensor, size: Tensor) -> Tensor:
