@@ -10,6 +10,7 @@ import peermask
 ROOT = Path(peermask.__file__).parent
 ORDER = [
     {"errors", "streams", "registry"},
+    {"kernels"},
     {"graph", "data", "models", "wire"},
     {"masks"},
     {"algorithms"},

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
@@ -10,6 +12,11 @@ from torch.nn import functional as F
 from peermask.errors import ModelError
 from peermask.models.architectures import LocalResponseNorm, alexnet, cnn, mlp, models, resnet18
 from peermask.models.network import Batch, Network, build_network
+
+
+def apart(a: torch.Tensor, b: torch.Tensor) -> float:
+    """Relative distance in norm: single entries may differ where two maxima of a pool are equal but for rounding."""
+    return float((a - b).norm() / b.norm())
 
 
 def random_params(network: Network, agents: int) -> torch.Tensor:
@@ -46,6 +53,31 @@ def test_a_stack_of_agents_has_the_gradients_of_each_alone(make) -> None:  # typ
         alone, loss = network.gradient(params[own], Batch(batch.images[own], batch.labels[own]))
         assert torch.allclose(alone[0], stacked[i], atol=1e-6)
         assert torch.allclose(loss[0], losses[i])
+
+
+@pytest.mark.parametrize("make", [alexnet, cnn, mlp])
+def test_the_stacked_path_is_the_general_one(make) -> None:  # type: ignore[no-untyped-def]
+    """The chain of fused blocks, by its eager twin, against the module vectorised as it is."""
+    shape = (3, 32, 32)
+    network = build_network(make(shape, 10), shape, 10)
+    assert network.stack is not None
+    general = replace(network, stack=None)
+    generator = torch.Generator().manual_seed(1)
+    params = random_params(network, 2)
+    batch = Batch(
+        torch.randn(2, 4, *shape, generator=generator),
+        torch.randint(0, 10, (2, 4), generator=generator),
+        torch.tensor([[1.0] * 4, [1.0, 1.0, 1.0, 0.0]]),
+    )
+    for fused, plain in zip(network.gradient(params, batch), general.gradient(params, batch), strict=True):
+        assert apart(fused, plain) < 1e-4
+    assert apart(network.logits(params, batch.images), general.logits(params, batch.images)) < 1e-4
+
+
+def test_a_module_that_is_no_chain_takes_the_general_path() -> None:
+    assert build_network(resnet18((1, 8, 8), 10, width=4), (1, 8, 8), 10).stack is None
+    strided = nn.Sequential(nn.Conv2d(1, 2, 3, stride=2), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(2, 10))
+    assert build_network(strided, (1, 8, 8), 10).stack is None
 
 
 def test_the_gradient_is_that_of_a_plain_module() -> None:

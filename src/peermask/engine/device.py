@@ -37,3 +37,14 @@ def one_thread_each() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+@contextmanager
+def fast_float32() -> Iterator[None]:
+    """Let matrix products on a GPU round their inputs to TF32, as its convolutions do by default."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from peermask.algorithms.contract import Agents, Algorithm, Clock, Payload
-from peermask.engine.device import one_thread_each
+from peermask.engine.device import fast_float32, one_thread_each
 from peermask.engine.evaluate import Score
 from peermask.engine.feed import Feed
 from peermask.engine.round import Outcome, concatenated, play_round
@@ -56,6 +56,8 @@ class Simulator:
         if self._parallel:
             self._exit.enter_context(one_thread_each())
             self._pool = self._exit.enter_context(ThreadPoolExecutor(self._workers))
+        else:
+            self._exit.enter_context(fast_float32())
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from peermask.masks.budget import MaskOptions
-from peermask.masks.select import top_fraction
+from peermask.masks.select import top_fraction_by_layer
 from peermask.masks.structure import filter_rule
 from peermask.models.layout import Layout
 
@@ -23,10 +23,10 @@ class Masker:
 
     def mask(self, scores: Tensor, keep: Tensor) -> Tensor:
         """m_{i,l} = Fil[Thres(|y_{i,l}|)], layer by layer.   Paper Eq. (10), (12)"""
-        mask = torch.empty_like(scores, dtype=torch.bool)  # [A, P_w]
-        for index, layer in enumerate(self.layout.masked):
-            chosen = top_fraction(scores[:, layer.span].abs(), keep[:, index])  # [A, n_l]
-            mask[:, layer.span] = filter_rule(chosen, layer, self.options.filter_threshold)
+        mask = top_fraction_by_layer(scores.abs(), keep, self.layout.sizes)  # [A, P_w]
+        if self.options.filter_threshold:
+            for layer in self.layout.masked:
+                mask[:, layer.span] = filter_rule(mask[:, layer.span], layer, self.options.filter_threshold)
         return mask
 
     def weights(self, keep: Tensor) -> Tensor:

@@ -5,11 +5,27 @@ Thres(a) = 1[a > T_a], with T_a set by the retention ratio.   Paper Eq. (3)
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 from torch import Tensor
 
+from peermask.kernels import have_triton
+from peermask.kernels.select import top_fraction_by_layer_triton
+
 _BINS = 1 << 16
+
+
+def top_fraction_by_layer(magnitude: Tensor, keep: Tensor, sizes: Sequence[int]) -> Tensor:
+    """The top fraction of each layer: [A, P_w] and [A, L] counts to [A, P_w]."""
+    if magnitude.device.type == "cuda" and have_triton():
+        return top_fraction_by_layer_triton(magnitude, keep, sizes)
+    mask = torch.empty_like(magnitude, dtype=torch.bool)
+    parts = zip(magnitude.split(list(sizes), dim=1), mask.split(list(sizes), dim=1), keep.T, strict=True)
+    for layer, chosen, count in parts:
+        chosen.copy_(top_fraction(layer, count))
+    return mask
 
 
 def top_fraction(magnitude: Tensor, keep: Tensor) -> Tensor:

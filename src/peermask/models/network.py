@@ -1,7 +1,8 @@
 """A network as a function of flat parameters: logits and gradients for a stack of agents, each with its own.
 
 An algorithm calls `gradient` and never learns how it is computed. A single agent is a plain autograd pass in
-channels-last layout (the fastest on a CPU); several are vectorised over the agent axis.
+channels-last layout (the fastest on a CPU); several go through fused kernels where the network is a chain of common
+layers, and are vectorised over the agent axis where it is anything else.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from torch.nn import functional as F
 
 from peermask.errors import ModelError
 from peermask.models.layout import Layout, find_layout
+from peermask.models.stacked import StackedChain, plan_stack
 
 
 @dataclass(frozen=True)
@@ -39,20 +41,25 @@ class _OwnCopies(threading.local):
 class Network:
     module: nn.Module
     layout: Layout
+    stack: StackedChain | None = None  # how to compute many agents at once, where the module is such a chain
     _copies: _OwnCopies = field(default_factory=_OwnCopies, init=False, repr=False, compare=False)
 
     def gradient(self, params: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
         """∂ℓ/∂v of the mean cross-entropy, and ℓ itself: [A, P], [A]."""
-        if len(params) == 1:
+        if len(params) == 1 and params.device.type == "cpu":
             return self._gradient_alone(params, batch)
-        return self._gradient_stacked(params, batch)
+        if self.stack is not None:
+            return self._gradient_stacked(self.stack, params, batch)
+        return self._gradient_vectorised(params, batch)
 
     def logits(self, params: Tensor, images: Tensor) -> Tensor:  # [A, P], [A, B, C, H, W] -> [A, B, classes]
         with torch.no_grad():
-            if len(params) == 1:
-                views = {name: _laid_out(view[0]) for name, view in self.layout.unflatten(params).items()}
-                return self._call(views, _laid_out(images[0]))[None]
-            return vmap(self._call)(self.layout.unflatten(params), images)
+            views = self.layout.unflatten(params)
+            if len(params) == 1 and params.device.type == "cpu":
+                return self._call({name: _laid_out(view[0]) for name, view in views.items()}, _laid_out(images[0]))[
+                    None
+                ]
+            return self.stack(views, images) if self.stack is not None else vmap(self._call)(views, images)
 
     def _call(self, params: dict[str, Tensor], images: Tensor) -> Tensor:
         if self._copies.module is None:
@@ -70,7 +77,17 @@ class Network:
         gradients = torch.autograd.grad(loss, list(leaves.values()))
         return torch.cat([g.reshape(-1) for g in gradients])[None], loss.detach()[None]
 
-    def _gradient_stacked(self, params: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+    def _gradient_stacked(self, stack: StackedChain, params: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+        leaves = {name: view.requires_grad_() for name, view in self.layout.unflatten(params.detach()).items()}
+        with torch.enable_grad():
+            logits = stack(leaves, batch.images)  # [A, B, classes]
+            each = F.cross_entropy(logits.flatten(0, 1), batch.labels.flatten(), reduction="none")
+            each = each.view_as(batch.labels)  # [A, B]
+            losses = each.mean(1) if batch.valid is None else (each * batch.valid).sum(1) / batch.valid.sum(1)
+        gradients = torch.autograd.grad(losses.sum(), list(leaves.values()))  # agents share nothing: each its own
+        return torch.cat([g.flatten(1) for g in gradients], dim=1), losses.detach()
+
+    def _gradient_vectorised(self, params: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
         def loss(views: dict[str, Tensor], images: Tensor, labels: Tensor, valid: Tensor | None) -> Tensor:
             return _mean_cross_entropy(self._call(views, images), labels, valid)
 
@@ -104,7 +121,7 @@ def build_network(module: nn.Module, shape: tuple[int, ...], classes: int, maske
         raise ModelError(f"the model does not fit images of shape {_by(shape)}: {reason}") from error
     if tuple(out.shape) != (1, classes):
         raise ModelError(f"the model gives {_by(out.shape[1:])} outputs for an image; the data has {classes} classes")
-    return Network(module, layout)
+    return Network(module, layout, plan_stack(module))
 
 
 def _by(shape: Sequence[int]) -> str:

@@ -1,0 +1,171 @@
+"""How long a round of the paper's setting takes, and where the time goes: `python -m benchmarks.round_time`.
+
+Prints figures and asserts nothing. Images are random: time does not depend on what they show.
+"""
+
+from __future__ import annotations
+
+import argparse
+import platform
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from peermask.algorithms.contract import Clock
+from peermask.data.arrays import from_arrays
+from peermask.data.dataset import Dataset
+from peermask.engine.device import fast_float32, pick_device
+from peermask.engine.simulator import Simulator
+from peermask.engine.traffic import message_cost
+from peermask.experiment.build import build, build_simulator
+from peermask.experiment.config import make_config
+from peermask.masks.select import top_fraction_by_layer
+from peermask.models.architectures import alexnet
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--agents", type=int, default=20)
+    parser.add_argument("--rounds", type=int, default=30)
+    parser.add_argument("--many", type=int, default=0, help="also time a round of this many agents")
+    parser.add_argument("--algorithm", default="mce-pl")
+    parser.add_argument("--general", action="store_true", help="also time the path for arbitrary modules")
+    options = parser.parse_args()
+    device = pick_device(options.device)
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or platform.machine()
+    print(f"{name}, torch {torch.__version__}, {options.agents} agents, AlexNet, batch 128, {options.algorithm}")
+    dataset = random_images()
+    with fast_float32():
+        base = time_rounds(dataset, options, device, options.agents)
+        if options.general:
+            time_rounds(dataset, options, device, options.agents, general=True)
+        if options.many:
+            many = time_rounds(dataset, options, device, options.many)
+            ratio = (many / options.many) / (base / options.agents)
+            print(f"cost per agent and round, {options.many} agents against {options.agents}: {ratio:.2f} x")
+        time_selection(device)
+        plain = time_plain_loop(dataset, device, options.agents, max(1, options.rounds // 10))
+    print(f"plain loop over modules with torch.optim: {plain * 1e3:.1f} ms a round, {plain / base:.1f} x")
+
+
+def random_images() -> Dataset:
+    rng = np.random.default_rng(0)
+    images = rng.integers(0, 256, (20_000, 3, 32, 32), dtype=np.uint8)
+    labels = np.arange(20_000) % 10
+    return from_arrays(images[:10_000], labels[:10_000], images[10_000:], labels[10_000:])
+
+
+def time_rounds(
+    dataset: Dataset, options: argparse.Namespace, device: torch.device, agents: int, general: bool = False
+) -> float:
+    config = make_config(
+        {
+            "agents": agents,
+            "rounds": 10_000,
+            "batch_size": 128,
+            "retention": 0.3,
+            "model": "alexnet",
+            "algorithm": options.algorithm,
+            "partition": {"name": "labels" if agents <= 100 else "iid"},
+        }
+    )
+    experiment = build(config, dataset)
+    if general:
+        experiment = replace(experiment, network=replace(experiment.network, stack=None))
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+    with build_simulator(experiment, device) as simulator:
+        chunk = len(simulator.feeds[0].ids)
+        print(f"\n{agents} agents, {'general' if general else 'fast'} path, {chunk} at once")
+        number = 0
+
+        def one_round() -> None:
+            nonlocal number
+            number += 1
+            simulator.play(Clock(number, 10_000))
+
+        each = timed(one_round, options.rounds, device)
+        print(f"  a round, learn + exchange + fuse: {each * 1e3:8.2f} ms")
+        time_parts(simulator, options.rounds, device, experiment.network.layout.sizes)
+        print(f"  testing {agents} agents on 3,000 images each: {timed(simulator.test, 3, device) * 1e3:8.2f} ms")
+        if device.type == "cuda":
+            print(f"  peak memory: {torch.cuda.max_memory_allocated() / 1e9:.2f} GB")
+    return each
+
+
+def time_parts(simulator: Simulator, rounds: int, device: torch.device, sizes: tuple[int, ...]) -> None:
+    algorithm, feed, mixing = simulator.algorithm, simulator.feeds[0], simulator.mixings[0]
+    clock, state = Clock(1, 10_000), simulator.states[0]
+    batch = feed.batch(clock)
+    params = algorithm.local_model(state)
+    learned, _ = algorithm.learn(state, feed, clock)
+    outcome = simulator.play(clock)
+    shared = outcome.shared
+    parts: dict[str, Callable[[], object]] = {
+        "batch": lambda: feed.batch(clock),
+        "personal models from masks": lambda: algorithm.local_model(state),
+        "forward and backward": lambda: feed.network.gradient(params, batch),
+        "learn, all of it": lambda: algorithm.learn(state, feed, clock),
+        "fuse": lambda: algorithm.fuse(learned, shared, mixing, clock),
+    }
+    if shared:
+        parts["counting bytes"] = lambda: message_cost(shared, shared, sizes)
+    for name, part in parts.items():
+        print(f"    {name:28s}{timed(part, rounds, device) * 1e3:8.2f} ms")
+
+
+def time_selection(device: torch.device) -> None:
+    magnitude = torch.rand(20, 819_200, device=device)
+    keep = torch.full((20, 1), 245_760, device=device)
+    each = timed(lambda: top_fraction_by_layer(magnitude, keep, (819_200,)), 20, device)
+    print(f"\ntop fraction of [20, 819200]: {each * 1e3:.3f} ms")
+    if device.type == "cuda":
+        sort = timed(lambda: magnitude.sort(dim=1), 20, device)
+        print(f"  a sort of the same: {sort * 1e3:.3f} ms, {sort / each:.1f} x")
+
+
+def time_plain_loop(dataset: Dataset, device: torch.device, agents: int, rounds: int) -> float:
+    """What one would write by hand: a module and an optimiser per agent, one after another."""
+    modules = [alexnet((3, 32, 32), 10).to(device) for _ in range(agents)]
+    optimisers = [torch.optim.SGD(module.parameters(), lr=0.01) for module in modules]
+    images = dataset.normalise(dataset.train.images[:128]).to(device)
+    labels = dataset.train.labels[:128].to(device)
+
+    def one_round() -> None:
+        for module, optimiser in zip(modules, optimisers, strict=True):
+            optimiser.zero_grad()
+            F.cross_entropy(nn.Module.__call__(module, images), labels).backward()
+            optimiser.step()
+
+    return timed(one_round, rounds, device)
+
+
+def timed(work: Callable[[], object], times: int, device: torch.device) -> float:
+    """Median seconds of a few batches, after a warm-up; a GPU is waited for."""
+
+    def wait() -> None:
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+
+    work()
+    work()
+    wait()
+    spans = []
+    for _ in range(3):
+        begun = time.perf_counter()
+        for _ in range(max(1, times // 3)):
+            work()
+        wait()
+        spans.append((time.perf_counter() - begun) / max(1, times // 3))
+    return statistics.median(spans)
+
+
+if __name__ == "__main__":
+    main()

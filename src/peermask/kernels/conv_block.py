@@ -1,0 +1,177 @@
+"""Convolution, activation, local response norm and max-pooling as one differentiable step, for all agents."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from peermask.kernels import have_triton
+
+Activation = Literal["none", "elu", "relu"]
+
+_PATCH = 128  # the longest patch that a first layer takes in one piece
+_SPLITS = 32  # parts a first layer's weight gradient is summed in
+_HALF_TOP = 2.0**14  # where the largest number is put in half precision; its range ends at 2^16
+
+
+@dataclass(frozen=True)
+class ConvBlock:
+    """max-pool(norm(activation(x * w + bias))) of x [A, B, H, W, C], w [A, O, R, S, C], bias [A, O]."""
+
+    padding: int
+    activation: Activation
+    norm_scale: float | None  # α / 4 of a window of four channels; None for no norm
+    pool: int
+    pool_stride: int
+    pool_padding: int
+
+    def __call__(self, x: Tensor, w: Tensor, bias: Tensor | None) -> Tensor:  # -> [A, B, PH, PW, O]
+        if not self.fits(x, w):
+            return self.eager(x, w, bias)
+        result: Tensor = _Fused.apply(x, w, bias, self)
+        return result
+
+    def fits(self, x: Tensor, w: Tensor) -> bool:
+        """Whether the kernels can do it: on a GPU, with channels that fill a tile."""
+        out, rows, columns, into = w.shape[1:]
+        first = rows * columns * into <= _PATCH and out <= 128 and not x.requires_grad
+        inner = into % 32 == 0 and out % 32 == 0
+        return x.device.type == "cuda" and have_triton() and _is_power(out) and 16 <= out <= 1024 and (first or inner)
+
+    def eager(self, x: Tensor, w: Tensor, bias: Tensor | None) -> Tensor:
+        """The twin: the same by torch's own operations, agents as groups of one convolution."""
+        agents, batch, height, width, _ = x.shape
+        grouped = x.permute(1, 0, 4, 2, 3).reshape(batch, -1, height, width)  # [B, A * C, H, W]
+        kernels = w.permute(0, 1, 4, 2, 3).flatten(0, 1)  # [A * O, C, R, S]
+        y = F.conv2d(grouped, kernels, None if bias is None else bias.flatten(), padding=self.padding, groups=agents)
+        if self.activation != "none":
+            y = F.elu(y) if self.activation == "elu" else F.relu(y)
+        y = y.unflatten(1, (agents, -1))  # [B, A, O, OH, OW]
+        if self.norm_scale is not None:
+            y = F.local_response_norm(y.flatten(0, 1), 4, alpha=4 * self.norm_scale).view_as(y)
+        y = F.max_pool2d(y.flatten(1, 2), self.pool, self.pool_stride, self.pool_padding)
+        return y.unflatten(1, (agents, -1)).permute(1, 0, 3, 4, 2)  # [A, B, PH, PW, O]
+
+    def pooled(self, side: int) -> int:
+        return (side + 2 * self.pool_padding - self.pool) // self.pool_stride + 1
+
+
+class _Fused(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, w: Tensor, bias: Tensor | None, block: ConvBlock) -> Tensor:
+        x, w = x.contiguous(), w.contiguous()
+        e = convolve(x, w, bias, block.padding, block.activation)
+        y, where = norm_and_pool(e, block)
+        ctx.save_for_backward(x, w, e, where)
+        ctx.block, ctx.biased = block, bias is not None
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor, Tensor | None, None]:
+        x, w, e, where = ctx.saved_tensors
+        block: ConvBlock = ctx.block
+        dy = norm_and_pool_gradient(gradients[0].contiguous(), e, where, block)  # [A, B, OH, OW, O], before activation
+        dw = weight_gradient(x, dy, w.shape, block.padding)
+        dbias = dy.sum((1, 2, 3)) if ctx.biased else None
+        dx = None
+        if ctx.needs_input_grad[0]:
+            # The same product with the kernel turned round and its channels swapped.
+            turned = w.flip(2, 3).permute(0, 4, 2, 3, 1).contiguous()  # [A, C, R, S, O]
+            dx = convolve(dy, turned, None, w.shape[2] - 1 - block.padding, "none")
+        return dx, dw, dbias, None
+
+
+def convolve(x: Tensor, w: Tensor, bias: Tensor | None, padding: int, activation: Activation) -> Tensor:
+    from peermask.kernels.conv_triton import ACTIVATIONS, forward_kernel, patch_forward_kernel
+
+    agents, batch, height, width, into = x.shape
+    out, rows, columns = w.shape[1:4]
+    oh, ow = height + 2 * padding - rows + 1, width + 2 * padding - columns + 1
+    y = x.new_empty(agents, batch, oh, ow, out)
+    pixels = batch * oh * ow
+    common = (x, w, w if bias is None else bias.contiguous(), y, batch, height, width, oh, ow, pixels)
+    shape = (into, out, rows, columns, padding, bias is not None, ACTIVATIONS[activation])
+    if into % 32:
+        tile = 64
+        patch_forward_kernel[(-(-pixels // tile), agents)](*common, *shape, tile, _PATCH, num_warps=4)
+    else:
+        tile, across = 128, min(128, out)
+        grid = (-(-pixels // tile), out // across, agents)
+        forward_kernel[grid](*common, *shape, tile, across, 32, num_warps=8, num_stages=3)
+    return y
+
+
+def weight_gradient(x: Tensor, dy: Tensor, shape: torch.Size, padding: int) -> Tensor:
+    from peermask.kernels.conv_triton import patch_weight_kernel, weight_kernel
+
+    agents, batch, height, width, into = x.shape
+    oh, ow, out = dy.shape[2:]
+    rows, columns = shape[2:4]
+    pixels = batch * oh * ow
+    common = (_half_scale(x), _half_scale(dy), batch, height, width, oh, ow, pixels)
+    if into % 32:
+        parts = x.new_empty(agents, _SPLITS, out, _PATCH)
+        each = -(-pixels // _SPLITS)
+        patch_weight_kernel[(_SPLITS, agents)](
+            x, dy, parts, *common, each, into, out, rows, columns, padding, 64, _PATCH, num_warps=4
+        )
+        return parts.sum(1)[..., : rows * columns * into].unflatten(-1, (rows, columns, into))
+    dw = x.new_empty(shape)
+    tile, across = min(128, out), 64 if into % 64 == 0 else 32
+    grid = (rows * columns * (into // across), out // tile, agents)
+    weight_kernel[grid](
+        x, dy, dw, *common, into, out, rows, columns, padding, tile, across, 32, num_warps=4, num_stages=3
+    )
+    return dw
+
+
+def norm_and_pool(e: Tensor, block: ConvBlock) -> tuple[Tensor, Tensor]:
+    from peermask.kernels.pool_triton import forward_kernel
+
+    agents, batch, height, width, channels = e.shape
+    ph, pw = block.pooled(height), block.pooled(width)
+    y = e.new_empty(agents, batch, ph, pw, channels)
+    where = torch.empty(y.shape, dtype=torch.uint8, device=e.device)
+    pixels = agents * batch * ph * pw
+    tile, warps = _tile(channels)
+    forward_kernel[(-(-pixels // tile),)](
+        e, y, where, pixels, height, width, ph, pw, block.norm_scale or 0.0, channels, block.norm_scale is not None,
+        block.pool, block.pool_stride, block.pool_padding, tile, num_warps=warps,
+    )  # fmt: skip
+    return y, where
+
+
+def norm_and_pool_gradient(dy: Tensor, e: Tensor, where: Tensor, block: ConvBlock) -> Tensor:
+    from peermask.kernels.conv_triton import ACTIVATIONS
+    from peermask.kernels.pool_triton import backward_kernel
+
+    agents, batch, height, width, channels = e.shape
+    dx = torch.empty_like(e)
+    pixels = agents * batch * height * width
+    tile, warps = _tile(channels)
+    backward_kernel[(-(-pixels // tile),)](
+        e, dy, where, dx, pixels, height, width, where.shape[2], where.shape[3], block.norm_scale or 0.0, channels,
+        ACTIVATIONS[block.activation], block.norm_scale is not None, block.pool, block.pool_stride, block.pool_padding,
+        -(-block.pool // block.pool_stride), tile, num_warps=warps,
+    )  # fmt: skip
+    return dx
+
+
+def _tile(channels: int) -> tuple[int, int]:
+    """Pixels and warps of a program: about 512 elements, measured best on an H200."""
+    return max(1, 512 // channels), 4
+
+
+def _half_scale(x: Tensor) -> Tensor:
+    """The power of two that puts each agent's largest number near the top of half precision."""
+    largest = torch.linalg.vector_norm(x.flatten(1), ord=torch.inf, dim=1)  # [A]
+    exponent = torch.floor(torch.log2(_HALF_TOP / largest.clamp(min=2.0**-60)))
+    return torch.exp2(exponent.clamp(-60, 60))
+
+
+def _is_power(number: int) -> bool:
+    return number & (number - 1) == 0

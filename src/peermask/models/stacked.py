@@ -1,0 +1,126 @@
+"""A network of common layers computed for all agents in one stream of work.
+
+Understands chains of [convolution, activation, norm, max-pool] blocks and [linear, activation] layers; any other
+module takes the general path, which vectorises it as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from peermask.kernels.conv_block import Activation, ConvBlock
+from peermask.models.architectures import LocalResponseNorm
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A block or a linear layer, and the names of its parameters."""
+
+    weight: str
+    bias: str | None
+    activation: Activation
+    block: ConvBlock | None  # None for a linear layer
+
+
+@dataclass(frozen=True)
+class StackedChain:
+    stages: tuple[Stage, ...]
+
+    def __call__(self, params: dict[str, Tensor], images: Tensor) -> Tensor:
+        """Logits [A, B, classes] of images [A, B, C, H, W] under each agent's own parameters."""
+        x = images.permute(0, 1, 3, 4, 2)  # channels last: [A, B, H, W, C]
+        for stage in self.stages:
+            weight = params[stage.weight]
+            bias = None if stage.bias is None else params[stage.bias]
+            if stage.block is not None:
+                x = stage.block(x, weight.permute(0, 1, 3, 4, 2), bias)  # [A, B, PH, PW, O]
+                continue
+            if x.dim() == 5:
+                x = x.permute(0, 1, 4, 2, 3).flatten(2)  # as nn.Flatten orders: channels, rows, columns
+            x = x @ weight.transpose(1, 2)  # [A, B, I] @ [A, I, O]
+            x = _activate(x if bias is None else x + bias[:, None], stage.activation)
+        return x
+
+
+def plan_stack(module: nn.Module) -> StackedChain | None:
+    """The module as a chain of stages, or None where it has anything else in it."""
+    if not isinstance(module, nn.Sequential):
+        return None
+    layers = list(module.named_children())
+    stages: list[Stage] = []
+    flat = False
+    while layers:
+        name, layer = layers.pop(0)
+        if isinstance(layer, nn.Flatten) and layer.start_dim == 1 and layer.end_dim == -1:
+            flat = True
+        elif isinstance(layer, nn.Linear) and flat:
+            stages.append(Stage(*_names(name, layer), _take_activation(layers), None))
+        elif isinstance(layer, nn.Conv2d) and not flat and _is_plain(layer):
+            block = _take_block(layer, layers)
+            if block is None:
+                return None
+            stages.append(Stage(*_names(name, layer), block.activation, block))
+        else:
+            return None
+    return StackedChain(tuple(stages)) if flat else None
+
+
+def _take_block(conv: nn.Conv2d, layers: list[tuple[str, nn.Module]]) -> ConvBlock | None:
+    activation = _take_activation(layers)
+    scale = None
+    if layers and isinstance(layers[0][1], LocalResponseNorm):
+        norm = layers.pop(0)[1]
+        assert isinstance(norm, LocalResponseNorm)
+        if (norm.size, norm.beta) != (4, 0.75):
+            return None
+        scale = norm.alpha / norm.size
+    if not layers or not isinstance(layers[0][1], nn.MaxPool2d):
+        return None
+    pool = layers.pop(0)[1]
+    assert isinstance(pool, nn.MaxPool2d)
+    size, stride, padding = (_one(value) for value in (pool.kernel_size, pool.stride, pool.padding))
+    if None in (size, stride, padding) or pool.dilation != 1 or pool.ceil_mode or pool.return_indices:
+        return None
+    assert size is not None
+    assert stride is not None
+    assert padding is not None
+    return ConvBlock(int(conv.padding[0]), activation, scale, size, stride, padding)
+
+
+def _take_activation(layers: list[tuple[str, nn.Module]]) -> Activation:
+    if layers and isinstance(layers[0][1], nn.ReLU):
+        layers.pop(0)
+        return "relu"
+    if layers and isinstance(layers[0][1], nn.ELU) and layers[0][1].alpha == 1.0:
+        layers.pop(0)
+        return "elu"
+    return "none"
+
+
+def _is_plain(conv: nn.Conv2d) -> bool:
+    if isinstance(conv.padding, str) or conv.padding_mode != "zeros" or conv.groups != 1:
+        return False
+    square = conv.padding[0] == conv.padding[1]
+    return square and conv.stride == (1, 1) and conv.dilation == (1, 1)
+
+
+def _names(name: str, layer: nn.Conv2d | nn.Linear) -> tuple[str, str | None]:
+    return f"{name}.weight", None if layer.bias is None else f"{name}.bias"
+
+
+def _one(value: int | Sequence[int]) -> int | None:
+    """A size that is the same in both directions."""
+    if isinstance(value, int):
+        return value
+    return value[0] if len(set(value)) == 1 else None
+
+
+def _activate(x: Tensor, activation: Activation) -> Tensor:
+    if activation == "none":
+        return x
+    return F.elu(x) if activation == "elu" else torch.relu(x)

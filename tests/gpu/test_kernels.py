@@ -1,0 +1,97 @@
+"""The kernels against their eager twins, where there is a GPU."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from peermask.algorithms.contract import Clock
+from peermask.experiment.build import build, build_simulator
+from peermask.experiment.config import make_config
+from peermask.kernels import have_triton
+from peermask.kernels.conv_block import ConvBlock
+from peermask.masks.select import top_fraction_by_layer, top_fraction_by_sort
+from peermask.models.architectures import alexnet, cnn
+from peermask.models.network import Batch, build_network
+
+pytestmark = pytest.mark.skipif(not have_triton(), reason="needs a CUDA device and Triton")
+
+
+def apart(a: torch.Tensor, b: torch.Tensor) -> float:
+    return float((a - b).norm() / b.norm())
+
+
+@pytest.mark.parametrize(
+    ("into", "out", "side", "kernel", "biased", "block"),
+    [
+        (3, 64, 32, 5, False, ConvBlock(1, "elu", 5e-6, 3, 2, 0)),
+        (64, 128, 14, 5, False, ConvBlock(1, "elu", 2.5e-5, 3, 2, 0)),
+        (128, 256, 5, 5, False, ConvBlock(1, "elu", 2.5e-2, 3, 2, 1)),
+        (1, 32, 28, 5, True, ConvBlock(2, "relu", None, 2, 2, 0)),
+        (32, 64, 14, 5, True, ConvBlock(2, "relu", None, 2, 2, 0)),
+    ],
+)
+def test_a_fused_block_is_its_twin(into: int, out: int, side: int, kernel: int, biased: bool, block: ConvBlock) -> None:
+    torch.manual_seed(0)
+    x = torch.randn(3, 7, side, side, into, device="cuda")
+    w = torch.randn(3, out, kernel, kernel, into, device="cuda") / (kernel * into**0.5)
+    bias = torch.randn(3, out, device="cuda") if biased else None
+    assert block.fits(x, w)
+    results = []
+    for compute in (block, block.eager):
+        leaves = [t.clone().requires_grad_(i > 0 or into > 8) for i, t in enumerate((x, w, bias)) if t is not None]
+        y = compute(*leaves, *([] if biased else [None]))
+        generator = torch.Generator("cuda").manual_seed(1)
+        wanted = [leaf for leaf in leaves if leaf.requires_grad]
+        results.append([y, *torch.autograd.grad(y, wanted, torch.randn(y.shape, device="cuda", generator=generator))])
+    for fused, eager in zip(*results, strict=True):
+        # TF32 rounds to three digits; where two entries of a window are that close, another one is the maximum.
+        assert apart(fused, eager) < 0.05
+
+
+@pytest.mark.parametrize("ties", [False, True])
+def test_selection_is_a_stable_sort(ties: bool) -> None:
+    torch.manual_seed(0)
+    sizes = (100, 300_000, 5_000, 37)
+    magnitude = torch.rand(4, sum(sizes), device="cuda")
+    if ties:
+        magnitude = (8 * magnitude).floor()
+    keep = torch.stack([torch.randint(1, size + 1, (4,), device="cuda") for size in sizes], dim=1)
+    mask = top_fraction_by_layer(magnitude, keep, sizes)
+    for layer, (part, chosen) in enumerate(zip(magnitude.split(sizes, 1), mask.split(sizes, 1), strict=True)):
+        assert torch.equal(chosen, top_fraction_by_sort(part, keep[:, layer]))
+
+
+def test_selection_is_exact_where_a_sample_misleads() -> None:
+    magnitude = torch.arange(200_000.0, device="cuda").repeat(2, 1)
+    magnitude[:, ::10] = 1e9
+    keep = torch.tensor([[500], [60_000]], device="cuda")
+    assert torch.equal(top_fraction_by_layer(magnitude, keep, (200_000,)), top_fraction_by_sort(magnitude, keep[:, 0]))
+
+
+@pytest.mark.parametrize(("make", "shape"), [(alexnet, (3, 32, 32)), (cnn, (1, 28, 28))])
+def test_gradients_follow_the_general_path(make, shape) -> None:  # type: ignore[no-untyped-def]
+    network = build_network(make(shape, 10).cuda().cpu(), shape, 10)
+    network = replace(network, module=network.module.cuda())
+    general = replace(network, stack=None)
+    torch.manual_seed(0)
+    params = 0.05 * torch.randn(3, network.layout.total, device="cuda")
+    batch = Batch(torch.randn(3, 16, *shape, device="cuda"), torch.randint(0, 10, (3, 16), device="cuda"))
+    assert apart(network.gradient(params, batch)[0], general.gradient(params, batch)[0]) < 0.05
+    assert apart(network.logits(params, batch.images), general.logits(params, batch.images)) < 0.01
+
+
+@pytest.mark.parametrize("chunk", [None, 3])
+def test_a_run_on_a_gpu_learns_as_on_a_cpu(chunk: int | None) -> None:
+    config = make_config(
+        {"rounds": 60, "agents": 6, "retention": 0.3, "graph": "ring", "algorithm": {"name": "mce-pl"}}
+    )
+    accuracies = []
+    for device in ("cpu", "cuda"):
+        with build_simulator(build(config), torch.device(device), chunk if device == "cuda" else None) as simulator:
+            for number in range(1, config.rounds + 1):
+                simulator.play(Clock(number, config.rounds))
+            accuracies.append(float(simulator.test().accuracy.mean()))
+    assert abs(accuracies[0] - accuracies[1]) < 0.03
