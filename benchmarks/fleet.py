@@ -90,7 +90,7 @@ def exchange_times(options: argparse.Namespace) -> list[float]:
     with open_zenoh(session_settings(fleet, agent, credentials, 2**24), agent, responder) as transport:
         patience = Patience("wait", 30.0, 60.0, 60.0)
         puller = Puller(transport, responder, fleet.neighbours(agent), patience)
-        puller.gather()
+        puller.gather(60.0)
         for number in range(1, options.rounds + 1):
             begun = time.perf_counter()
             responder.publish(number, payload, schema)

@@ -11,7 +11,7 @@ import pytest
 from peermask.errors import NodeError
 from peermask.node.memory import MemoryNetwork
 from peermask.node.messages import Answer, Card, Greeting, Pull, decode_request
-from peermask.node.puller import Patience, Puller
+from peermask.node.puller import Abandoned, Patience, Puller
 from peermask.node.responder import Responder
 from peermask.streams import stream
 from peermask.wire import Schema
@@ -156,7 +156,7 @@ def test_a_late_joiner_hears_and_is_heard():
     early.publish(1)
     assert early.pull(1).absent[0].why == "gone"
     late = Peer(network, 1, (0,))
-    assert late.puller.gather() == {0}
+    assert late.puller.gather(0.3) == set()
     assert late.puller.catch_up() == 1
     early.publish(2)
     late.publish(2)
@@ -176,7 +176,7 @@ def test_another_experiment_is_refused_on_both_sides(field):
     assert "agent 1 was refused: its" in ours.lines[0]
     assert "is 'odd', here it is" in ours.lines[0]
     assert "agent 0 was refused: its" in theirs.lines[0]
-    theirs.puller.gather()
+    theirs.puller.gather(0.3)
     with pytest.raises(NodeError, match="no neighbour runs the same experiment"):
         theirs.puller.check_not_alone()
 
@@ -204,11 +204,26 @@ def test_who_lingers_leaves_once_the_neighbour_is_gone():
     a.puller.farewell(1)
 
 
-def test_a_stop_cuts_the_wait_short(monkeypatch):
+@pytest.mark.parametrize("missing", ["last", "wait"])
+def test_a_stop_cuts_the_wait_short(monkeypatch, missing):
     monkeypatch.setattr("peermask.node.puller.LEAVE_WITHIN", 0.1)
-    asker, _ = pair(missing="wait", deadline=3600)
+    asker, _ = pair(missing=missing, deadline=3600)
     asker.puller.should_stop = lambda: True
-    assert asker.pull(1).absent[0].why == "silent"
+    if missing == "wait":  # no round is played without everybody
+        with pytest.raises(Abandoned):
+            asker.pull(1)
+    else:
+        assert asker.pull(1).absent[0].why == "silent"
+
+
+def test_who_appeared_once_is_not_waited_for_again():
+    network = MemoryNetwork([(0, 1), (0, 2)])
+    waiting, quick = Peer(network, 0, (1, 2)), Peer(network, 1, (0,))
+    assert quick.puller.gather(5) == set()
+    network.leave(1)
+    threading.Timer(0.1, Peer, [network, 2, (0,)]).start()
+    assert waiting.puller.gather(3600) == set()
+    assert waiting.puller.gather(0.01) == set()
 
 
 # Peers with a valid certificate that do not keep to the protocol

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, Protocol, TypeVar
@@ -16,7 +17,7 @@ from typing import Any, Literal, Protocol, TypeVar
 import torch
 from torch import Tensor
 
-from peermask.algorithms.contract import Clock
+from peermask.algorithms.contract import Clock, Payload
 from peermask.engine.device import one_thread_each
 from peermask.engine.round import play_round
 from peermask.engine.simulator import Simulator
@@ -31,11 +32,12 @@ from peermask.node.exchange import NodeExchange
 from peermask.node.fleet import Fleet
 from peermask.node.journal import Journal, changes
 from peermask.node.messages import Card
-from peermask.node.puller import Absence, Patience, Puller
+from peermask.node.puller import Abandoned, Absence, Patience, Puller
 from peermask.node.responder import Responder
 from peermask.node.transport import Transport
 
 T = TypeVar("T")
+FINISHED_LIMIT = 3.0  # seconds an agent that starts again after its last round waits for those who want it
 NodeStatus = Literal["finished", "interrupted"]
 
 
@@ -84,6 +86,7 @@ class NodeAgent:
         self.simulator = Simulator(algorithm, experiment.agents.rows(row), feed.rows(row), self.mixing, chunk=1)
         self.progress = Progress(0, self.config.hash, experiment.frozen.checksum)
         self.losses: list[Tensor] = []  # [1] each, of the rounds since the last evaluation
+        self.sent: Payload = {}  # the last message [1, ...]: after a restart somebody may still want it
         self.absent: list[Absence] = []  # of the last round
         self.accuracy: float | None = None
         self.begun = time.perf_counter()
@@ -96,6 +99,7 @@ class NodeAgent:
         self.simulator.restore(checkpoint.states)
         self.progress = checkpoint.progress
         self.losses = list(checkpoint.losses.get("recent", ()))
+        self.sent = checkpoint.sent
         self.begun -= self.progress.seconds
         self.observer.say(f"going on after round {self.progress.round}")
 
@@ -106,23 +110,32 @@ class NodeAgent:
         puller = Puller(transport, self.responder, fleet.neighbours(self.agent), patience, self.should_stop)
         sizes = self.experiment.network.layout.sizes
         exchange = NodeExchange(self.agent, self.mixing, sizes, self.responder, puller)
+        if self.sent:
+            exchange.publish(self.progress.round, self.sent)
         with one_thread_each():
             self._gather(puller)
-            number = self._first_round(puller)
-            while number <= self.config.rounds and not self.should_stop():
-                self._play(number, exchange, transport)
-                number = max(number + 1, min(exchange.behind or 0, self.config.rounds))
-        if self.progress.round < self.config.rounds:
-            self.journal.write_traffic(self.responder.sent, self.progress.round + 1)
-            self._save()
-            return "interrupted"
-        puller.farewell(self.config.rounds)
+            with suppress(Abandoned):
+                self._play_all(puller, exchange, transport)
+            if self.progress.round < self.config.rounds:
+                self.journal.write_traffic(self.responder.sent, self.progress.round + 1)
+                self._save()
+                return "interrupted"
+            puller.farewell(self.config.rounds)
+            self._evaluate()
+            self._report(transport)
         self._finish()
         return "finished"
 
+    def _play_all(self, puller: Puller, exchange: NodeExchange, transport: Transport) -> None:
+        number = self._first_round(puller)
+        while number <= self.config.rounds and not self.should_stop():
+            self._play(number, exchange)
+            self._report(transport)
+            number = max(number + 1, min(exchange.behind or 0, self.config.rounds))
+
     def _gather(self, puller: Puller) -> None:
-        met = puller.gather()
-        for j in sorted(set(puller.neighbours) - met - puller.refused):
+        over = self.progress.round >= self.config.rounds  # only those who still want the last message matter
+        for j in sorted(puller.gather(FINISHED_LIMIT if over else self.fleet.start_limit)):
             self.observer.say(f"agent {j} has not appeared; beginning without it")
         puller.check_not_alone()
 
@@ -135,7 +148,7 @@ class NodeAgent:
             self.observer.say(f"the fleet is in round {first}; rounds {following} to {first - 1} are left out")
         return first
 
-    def _play(self, number: int, exchange: NodeExchange, transport: Transport) -> None:
+    def _play(self, number: int, exchange: NodeExchange) -> None:
         clock = Clock(number, self.config.rounds)
         simulator = self.simulator
         outcome = play_round(simulator.algorithm, simulator.states, simulator.feeds, exchange, clock, in_turn)
@@ -143,20 +156,32 @@ class NodeAgent:
         self.progress = replace(self.progress, round=number)
         self._check_finite(outcome.losses)
         self.losses.append(outcome.losses)
+        self.sent = exchange.own
         self.journal.record(number, exchange.own)
         self.journal.write_absences(exchange.absent)
         for line in changes(number, self.absent, exchange.absent):
             self.observer.say(line)
         self.absent = exchange.absent
-        last = number == self.config.rounds
-        if last or number % self.config.evaluation.every == 0:
+        last = number == self.config.rounds  # evaluated once the last message has been handed out and counted
+        if number % self.config.evaluation.every == 0 and not last:
             self._evaluate()
-        if last or number % self.config.checkpoint.every == 0:
+        if number % self.config.checkpoint.every == 0 or last:
             self._save()
-        neighbours = self.fleet.neighbours(self.agent)
-        alive = len(transport.alive() & frozenset(neighbours))
+
+    def _report(self, transport: Transport) -> None:
+        neighbours = frozenset(self.fleet.neighbours(self.agent))
+        alive = len(transport.alive() & neighbours)
+        absent = tuple(self.absent)
         self.observer.round(
-            Report(number, clock.rounds, self.accuracy, self.sent_bytes, alive, len(neighbours), tuple(exchange.absent))
+            Report(
+                self.progress.round,
+                self.config.rounds,
+                self.accuracy,
+                self.sent_bytes,
+                alive,
+                len(neighbours),
+                absent,
+            )
         )
 
     @property
@@ -184,8 +209,9 @@ class NodeAgent:
         # Neighbours that have sent this round have all they need of those before it.
         self.journal.write_traffic(self.responder.sent, self.progress.round)
         losses = {"recent": torch.stack([loss.cpu() for loss in self.losses])} if self.losses else {}
+        sent = {name: leaf.cpu() for name, leaf in self.sent.items()}
         folder = self.journal.folder
-        save_checkpoint(folder.checkpoints, Checkpoint(self.progress, self.simulator.tensors(), {}, losses))
+        save_checkpoint(folder.checkpoints, Checkpoint(self.progress, self.simulator.tensors(), sent, losses))
         if self.config.checkpoint.masks:
             save_masks(folder.masks, self.progress.round, self.simulator.masks().numpy())
 

@@ -28,14 +28,19 @@ class NodeExchange:
         own = self.own = shared[0]
         if not own:  # a method that sends nothing waits for nobody
             return own, [self.mixing]
-        rows = {name: leaf[0].flatten().cpu().numpy().copy() for name, leaf in own.items()}
-        schema = Schema.of(rows, self.sizes)
-        self.responder.publish(clock.round, rows, schema)
+        schema = self.publish(clock.round, own)
         heard = self.puller.pull(clock.round, schema)
         self.absent, self.behind = heard.absent, heard.behind
         columns = torch.tensor(sorted([self.agent, *heard.payloads]))  # [K]
         received = {name: self._stacked(name, leaf, columns, heard) for name, leaf in own.items()}
         return received, [self.mixing.restrict(columns).to(next(iter(own.values())).device)]
+
+    def publish(self, round: int, own: Payload) -> Schema:
+        """Hand out this agent's message [1, ...] of a round from now on."""
+        rows = {name: leaf[0].flatten().cpu().numpy().copy() for name, leaf in own.items()}
+        schema = Schema.of(rows, self.sizes)
+        self.responder.publish(round, rows, schema)
+        return schema
 
     def _stacked(self, name: str, own: torch.Tensor, columns: torch.Tensor, heard: Heard) -> torch.Tensor:
         leaves = [

@@ -52,10 +52,10 @@ class MemoryTransport:
 
     def ask(self, requests: Mapping[int, bytes], patience: float) -> dict[int, bytes]:
         net, answers = self.network, dict[int, bytes]()
-        reached = [j for j in requests if j in self.alive()]
-        for j in reached:
-            if j not in net.silent:
-                net.handlers[j](self.agent, requests[j], partial(self._answered, answers, j))
+        reached = {j: net.handlers.get(j) for j in requests if j in self.alive()}
+        for j, handler in reached.items():
+            if handler is not None and j not in net.silent:
+                handler(self.agent, requests[j], partial(self._answered, answers, j))
         end = time.monotonic() + patience
         with net.changed:
             while any(j not in answers and j in net.handlers for j in reached):

@@ -53,6 +53,10 @@ class Heard:
     behind: int | None  # the round to jump to, where neighbours no longer keep this one
 
 
+class Abandoned(Exception):
+    """Told to stop while waiting: the round is left unplayed, since with `wait` none is played without everybody."""
+
+
 class Puller:
     def __init__(
         self,
@@ -79,25 +83,26 @@ class Puller:
             greeting = self.responder.greeting().encode()
             answers = self._ask(dict.fromkeys(strangers, greeting), SLICE)
             for j, answer in answers.items():
-                if not isinstance(answer, Greeting) or self.responder.refuses(j, answer.card):
-                    self.refused.add(j)
-                else:
+                if isinstance(answer, Greeting) and not self.responder.refuses(j, answer.card):
                     self.newest[j] = answer.newest
+                else:
+                    self.refused.add(j)
         return frozenset(self.newest)
 
-    def gather(self) -> frozenset[int]:
-        """Wait for all neighbours to appear, `start_limit` at most; gives those who did."""
-        end = time.monotonic() + self.patience.start_limit
-        while len(met := self.meet()) + len(self.refused) < len(self.neighbours):
+    def gather(self, limit: float) -> set[int]:
+        """Wait until all neighbours have appeared once, `limit` seconds at most; gives those who have not."""
+        end = time.monotonic() + limit
+        while True:
+            self.meet()
+            lacking = set(self.neighbours) - self.responder.met - self.responder.turned_away
             left = end - time.monotonic()
-            if left <= 0 or self.should_stop():
-                break
+            if not lacking or left <= 0 or self.should_stop():
+                return lacking
             self.transport.await_change(min(left, 0.1))
-        return met
 
     def check_not_alone(self) -> None:
         """An agent that every neighbour refuses was given the wrong files."""
-        if self.refused and self.refused == set(self.neighbours):
+        if self.neighbours and self.responder.turned_away >= set(self.neighbours):
             raise NodeError(
                 "no neighbour runs the same experiment (the lines above say how they differ); "
                 "give every device the same fleet file and version"
@@ -110,10 +115,12 @@ class Puller:
 
     def pull(self, round: int, schema: Schema) -> Heard:
         """Every neighbour's message of a round, as far as it comes in time."""
+        limit = self.patience.round_limit
         if self.inbox is None:
             self.inbox = Inbox(self.responder.card.identity, schema, self.neighbours)
+            limit = max(limit, self.patience.start_limit)  # a neighbour may still be waiting for its own
         wanted, behind = set(self.neighbours), None
-        end = time.monotonic() + self.patience.round_limit
+        end = time.monotonic() + limit
         stopping = False
         while wanted := {j for j in wanted if not self._holds(j, round)}:
             if self.should_stop() and not stopping:
@@ -132,11 +139,13 @@ class Puller:
                 behind = max(round, self.catch_up())  # somebody no longer keeps this round
             if not answers:
                 time.sleep(PAUSE)
+        if wanted and stopping and self.patience.missing == "wait":
+            raise Abandoned
         return self._heard(round, wanted, behind)
 
     def farewell(self, round: int) -> None:
         """Say that nothing up to `round` is needed any more, then stay until no neighbour needs anything either."""
-        if self.inbox is None:  # nothing was ever exchanged
+        if self.responder.outbox is None:  # nothing was ever sent
             return
         self._pull_once(self.meet(), round + 1, 0.0)
         end = time.monotonic() + self.patience.round_limit
@@ -174,8 +183,8 @@ class Puller:
         return Pull(self.responder.card.identity, boot, round, held, patience)
 
     def _accepted(self, neighbour: int, answer: Answer) -> bool:
-        assert self.inbox is not None
-        assert answer.frame is not None
+        if self.inbox is None or answer.frame is None:
+            return False
         try:
             if self.inbox.announced(answer.frame)[0] != neighbour:
                 raise WireError("its frame names another sender")

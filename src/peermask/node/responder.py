@@ -43,6 +43,8 @@ class Responder:
         self.boot = secrets.token_bytes(BOOT_BYTES)
         self.outbox: Outbox | None = None
         self.asked: dict[int, int] = {}  # the highest round each neighbour has asked for
+        self.met: set[int] = set()  # who ever came with the same card
+        self.turned_away: set[int] = set()  # who ever came with another
         self.sent: dict[int, Sent] = defaultdict(Sent)  # by round
         self._waiting: dict[int, Waiting] = {}
         self._said: set[str] = set()
@@ -86,9 +88,12 @@ class Responder:
     def refuses(self, asker: int, card: Card) -> bool:
         """Whether a peer's card differs from this agent's, which is said once."""
         difference = self.card.difference(card)
-        if difference is not None:
-            self._say_once(f"agent {asker} was refused: {difference}")
-        return difference is not None
+        if difference is None:
+            self.met.add(asker)
+            return False
+        self.turned_away.add(asker)
+        self._say_once(f"agent {asker} was refused: {difference}")
+        return True
 
     def moved_past(self, neighbour: int, round: int) -> bool:
         """Whether a neighbour needs nothing of `round` or before any more."""

@@ -1,0 +1,146 @@
+"""Real agents: one process each, over the loopback interface or in network namespaces.
+
+Processes are forked from a server that has imported everything once, since importing torch takes longer than a test.
+It never opens a session itself: a session does not survive a fork.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import multiprocessing
+import os
+import signal
+import socket
+import sys
+import time
+from pathlib import Path
+
+import peermask.cli.node
+from peermask.cli.main import main
+from peermask.experiment.folder import RunFolder
+from peermask.node.certificates import make_certificates
+from peermask.node.collect import collect_run
+from peermask.node.fleet import split_address
+from peermask.node.start import certificates_of
+
+CONTEXT = multiprocessing.get_context("forkserver")
+CONTEXT.set_forkserver_preload(["fleet_process", "peermask.node.zenoh_transport"])
+CLONE_NEWNET = 0x40000000
+PATIENCE = 60.0  # seconds; a test that needs them fails
+
+
+def agent_process(arguments, log, pace, namespace):
+    """`peermask node ...`, at most one round every `pace` seconds, inside a network namespace if one is named."""
+    descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    os.dup2(descriptor, 1)
+    os.dup2(descriptor, 2)
+    sys.stdout, sys.stderr = os.fdopen(1, "w"), os.fdopen(2, "w")
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)
+    if namespace:
+        with Path(f"/run/netns/{namespace}").open() as file:
+            if ctypes.CDLL(None, use_errno=True).setns(file.fileno(), CLONE_NEWNET):
+                raise OSError(ctypes.get_errno(), "setns")
+    at_once = peermask.cli.node.Events.round
+
+    def paced(self, report):
+        at_once(self, report)
+        time.sleep(pace)
+
+    peermask.cli.node.Events.round = paced
+    main(arguments)
+
+
+class ProcessFleet:
+    """The agents of a fleet as processes. Use as a context manager: none outlives it."""
+
+    def __init__(self, path: Path, fleet, *, pace=0.0, insecure=False, namespaces=()):
+        self.path, self.fleet, self.pace, self.insecure, self.namespaces = path, fleet, pace, insecure, namespaces
+        self.processes = {}
+        self.everyone = range(len(fleet.agents))
+        if not insecure:
+            make_certificates(fleet, certificates_of(path, fleet))
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        for process in self.processes.values():
+            process.kill()
+            process.join(10)
+
+    def out(self, agent):
+        return self.path.parent / f"agent-{agent}"
+
+    def log(self, agent):
+        return self.path.parent / f"agent-{agent}.log"
+
+    def start(self, *agents, path=None):
+        for agent in agents or self.everyone:
+            arguments = [
+                "node",
+                str(path or self.path),
+                "--agent",
+                str(agent),
+                "--out",
+                str(self.out(agent)),
+                "--events",
+            ]
+            namespace = self.namespaces[agent] if self.namespaces else None
+            process = CONTEXT.Process(
+                target=agent_process,
+                args=(arguments + ["--insecure"] * self.insecure, str(self.log(agent)), self.pace, namespace),
+            )
+            process.start()
+            self.processes[agent] = process
+
+    def send(self, agent, number):
+        os.kill(self.processes[agent].pid, number)
+
+    def kill(self, agent):
+        self.send(agent, signal.SIGKILL)
+        self.processes[agent].join(10)
+
+    def lines(self, agent):
+        return self.log(agent).read_text().splitlines() if self.log(agent).exists() else []
+
+    def reports(self, agent):
+        """What the agent reported after each round, over all its lives."""
+        return [json.loads(line) for line in self.lines(agent) if line.startswith("{") and line.endswith("}")]
+
+    def said(self, agent):
+        return [line for line in self.lines(agent) if not line.startswith("{")]
+
+    def until(self, agent, wanted, what="what was waited for"):
+        """Wait until a report of the agent fits."""
+        end = time.monotonic() + PATIENCE
+        while not any(map(wanted, self.reports(agent))):
+            assert time.monotonic() < end, f"agent {agent}: {what} never came: {self.lines(agent)[-5:]}"
+            time.sleep(0.02)
+
+    def until_listening(self, agent):
+        end = time.monotonic() + PATIENCE
+        while True:
+            with socket.socket() as probe:
+                if probe.connect_ex(split_address(self.fleet.member(agent).address)) == 0:
+                    return
+            assert time.monotonic() < end, f"agent {agent} does not listen: {self.lines(agent)[-5:]}"
+            time.sleep(0.02)
+
+    def until_round(self, agent, number):
+        self.until(agent, lambda report: report["round"] >= number, f"round {number}")
+
+    def join(self, *agents):
+        """Exit codes, once all have ended."""
+        end = time.monotonic() + PATIENCE
+        for agent in agents or tuple(self.processes):
+            self.processes[agent].join(max(0.0, end - time.monotonic()))
+            assert self.processes[agent].exitcode is not None, f"agent {agent} does not end: {self.lines(agent)[-5:]}"
+        return [self.processes[agent].exitcode for agent in agents or tuple(self.processes)]
+
+    def result(self, agent):
+        return json.loads(RunFolder(self.out(agent)).result.read_text())
+
+    def collect(self):
+        return collect_run(self.fleet, [self.out(agent) for agent in self.everyone], self.path.parent / "run")

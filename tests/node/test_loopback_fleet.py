@@ -1,0 +1,155 @@
+"""Real fleets on this machine, with mutual TLS: killed, frozen, stopped, misconfigured; they always end."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+import pytest
+from fleet_cases import simulated, tiny, tiny_fleet, written
+from fleet_process import ProcessFleet
+
+from peermask.experiment.result import RunResult
+from peermask.node.certificates import make_certificates
+from peermask.node.start import certificates_of
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes are forked and signalled as on Linux")
+
+
+@pytest.fixture
+def fleet(tmp_path):
+    made = []
+
+    def make(config=None, pace=0.0, **keys):
+        held = tiny_fleet(config, **keys)
+        made.append(ProcessFleet(written(tmp_path, held), held, pace=pace))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.__exit__()
+
+
+def test_eight_agents_killed_and_frozen_end_as_if_nothing_had_happened(fleet, tmp_path):
+    """With `wait` nobody goes on without the others, so the result is the simulator's, bit for bit."""
+    config = tiny(agents=8, rounds=40)
+    made = fleet(config, missing="wait", pace=0.02)
+    made.start()
+    made.until_round(5, 4)
+    made.kill(5)
+    made.start(5)
+    made.until_round(2, 15)
+    made.send(2, signal.SIGSTOP)
+    made.until_round(0, 16)
+    made.kill(0)
+    made.start(0)
+    made.send(2, signal.SIGCONT)
+    assert made.join() == [0] * 8
+    assert made.collect().hash == simulated(config, tmp_path / "sim").hash
+    assert all(made.result(agent)["absent"] == {} for agent in range(8))
+
+
+def test_with_last_the_others_go_on_and_the_lost_come_back(fleet):
+    made = fleet(tiny(rounds=150), pace=0.05, start_limit=0.5)
+    made.start(0, 1, 2)
+    made.until_round(0, 5)
+    made.start(3)  # a late joiner
+    made.until_round(3, 20)
+    made.kill(1)
+    made.until(0, lambda report: [a["neighbour"] for a in report["absent"]] == [1], "the absence of 1")
+    made.start(1)
+    made.send(3, signal.SIGSTOP)
+    made.until(2, lambda report: 3 in [a["neighbour"] for a in report["absent"]], "the absence of 3")
+    made.send(3, signal.SIGCONT)
+    back = made.reports(2)[-1]["round"]
+    made.until(2, lambda report: report["round"] > back and not report["absent"], "everybody")
+    assert made.join() == [0] * 4
+    assert [made.reports(agent)[-1]["round"] for agent in range(4)] == [150] * 4
+    assert 1 in map(int, made.result(0)["absent"])
+    assert any("the fleet is in round" in line for line in made.said(1))
+    assert any("agent 3 is back" in line for line in made.said(2))
+    assert made.reports(3)[0]["round"] >= 5
+    assert made.collect().status == "finished"
+
+
+def test_sigterm_finishes_the_round_saves_and_leaves(fleet):
+    made = fleet(tiny(agents=2, rounds=400, graph={"name": "path"}), pace=0.02)
+    made.start()
+    made.until_round(0, 3)
+    made.send(0, signal.SIGTERM)
+    assert made.join(0) == [128 + signal.SIGTERM]
+    assert any("stopped and saved" in line for line in made.said(0))
+    saved = max((made.out(0) / "checkpoints").iterdir()).name
+    assert saved == f"round-{made.reports(0)[-1]['round']:06d}.safetensors"
+    made.send(1, signal.SIGTERM)
+    assert made.join(1) == [128 + signal.SIGTERM]
+
+
+def test_a_peer_with_another_config_is_refused_with_a_line_on_both_sides(fleet, tmp_path):
+    made = fleet()
+    odd = made.fleet.model_copy(update={"experiment": tiny(seed=7)})
+    (tmp_path / "odd").mkdir()
+    path = written(tmp_path / "odd", odd)
+    (tmp_path / "odd" / "certs").symlink_to(tmp_path / "certs")
+    made.start(0, 1, 2)
+    made.start(3, path=path)
+    assert made.join() == [0, 0, 0, 2]
+    assert any("agent 3 was refused: its config hash is" in line for line in made.said(0))
+    assert any("agent 0 was refused: its config hash is" in line for line in made.said(3))
+    assert "no neighbour runs the same experiment" in made.said(3)[-1]
+    assert made.result(1)["absent"] == {}
+    assert list(made.result(0)["absent"]) == ["3"]
+
+
+def test_without_certificates_it_runs_only_if_told_so_and_says_it_loudly(tmp_path):
+    held = tiny_fleet(tiny(agents=2, rounds=3, graph={"name": "path"}))
+    with ProcessFleet(written(tmp_path, held), held, insecure=True) as made:
+        made.start()
+        assert made.join() == [0, 0]
+        (line,) = made.said(0)
+        assert line.startswith(f"agent 0: INSECURE: whoever reaches {held.member(0).address} can read")
+        made.insecure = False
+        made.start(0)
+        assert made.join(0) == [2]
+        assert "agent 0 has no certificate" in made.said(0)[-1]
+
+
+def test_a_port_in_use_is_one_line(fleet):
+    made = fleet()
+    with socket.socket() as taken:
+        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        taken.bind(("127.0.0.1", int(made.fleet.member(0).address.rpartition(":")[2])))
+        taken.listen()
+        made.start(0)
+        assert made.join(0) == [2]
+    (line,) = made.said(0)
+    assert line.startswith(f"peermask: cannot listen on {made.fleet.member(0).address}")
+
+
+def swarm(path, out):
+    command = [sys.executable, "-m", "peermask", "swarm", str(path), "--out", str(out)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def test_a_swarm_stops_goes_on_and_gives_an_ordinary_run_folder(tmp_path):
+    config = tiny(agents=2, rounds=120, graph={"name": "path"})
+    held = tiny_fleet(config, missing="wait")
+    path = written(tmp_path, held)
+    make_certificates(held, certificates_of(path, held))
+    with swarm(path, tmp_path / "run") as stopped:
+        end = time.monotonic() + 60
+        while not any((tmp_path / "run" / "agents" / "agent-1" / "checkpoints").glob("*.safetensors")):
+            assert time.monotonic() < end
+            time.sleep(0.01)
+        stopped.send_signal(signal.SIGTERM)
+        out, err = stopped.communicate(timeout=60)
+    assert (stopped.returncode, err) == (128 + signal.SIGTERM, "")
+    assert "the same command goes on" in out
+    with swarm(path, tmp_path / "run") as again:
+        out, err = again.communicate(timeout=60)
+    assert (again.returncode, err) == (0, "")
+    assert out.splitlines()[-1] == str(tmp_path / "run")
+    assert RunResult.open(tmp_path / "run").hash == simulated(config, tmp_path / "sim").hash

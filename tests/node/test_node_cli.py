@@ -1,0 +1,116 @@
+"""The commands `fleet`, `node` and `swarm`: what they write, and one line for each mistake."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+
+import pytest
+from fleet_cases import tiny_fleet, written
+
+from peermask.cli.main import main
+from peermask.errors import NodeError
+from peermask.node.certificates import make_certificates
+from peermask.node.fleet import load_fleet
+
+SMALL = ["--set", "agents=4", "--set", "retention=0.3", "--set", "graph.name=ring", "--set", "model.name=mlp"]
+
+
+@pytest.fixture
+def peermask(capsys):
+    """Run a command; gives its exit code, stdout and stderr."""
+
+    def run(*arguments):
+        with pytest.raises(SystemExit) as ended:
+            main([str(argument) for argument in arguments])
+        out, err = capsys.readouterr()
+        return ended.value.code, out, err
+
+    return run
+
+
+@pytest.fixture
+def fleet(tmp_path):
+    path = written(tmp_path, tiny_fleet())
+    make_certificates(load_fleet(path), tmp_path / "certs")
+    return path
+
+
+def refused(result):
+    """The one line of a refusal."""
+    code, out, err = result
+    assert (code, out) == (2, "")
+    assert err.startswith("peermask: ")
+    assert err.count("\n") == 1
+    return err
+
+
+def test_a_fleet_file_and_its_certificates(peermask, tmp_path):
+    path = tmp_path / "fleet.toml"
+    code, out, _ = peermask("fleet", "new", path, *SMALL, "--host", "10.0.0.1", "--missing", "wait")
+    assert code == 0
+    assert "4 agents, 4 links, mce-pl" in out
+    fleet = load_fleet(path)
+    assert (fleet.missing, fleet.agents[3].address) == ("wait", "10.0.0.1:7453")
+    code, out, _ = peermask("fleet", "certs", path)
+    assert (code, "4 certificates made" in out) == (0, True)
+    code, out, _ = peermask("fleet", "certs", path, "--renew", 2)
+    assert (code, "1 certificates made" in out) == (0, True)
+
+
+def test_mistakes_when_writing_a_fleet_file(peermask, tmp_path):
+    path = tmp_path / "fleet.toml"
+    assert "--missing 'never'" in refused(peermask("fleet", "new", path, *SMALL, "--missing", "never"))
+    assert "2 hosts for 4 agents" in refused(peermask("fleet", "new", path, *SMALL, "--host", "a", "--host", "b"))
+    assert "is not host:port" in refused(peermask("fleet", "new", path, *SMALL, "--host", "a b"))
+    assert "does not exist" in refused(peermask("fleet", "new", tmp_path / "no" / "fleet.toml", *SMALL))
+    path.write_text("")
+    assert "exists; give another name" in refused(peermask("fleet", "new", path, *SMALL))
+
+
+def test_mistakes_when_starting_an_agent(peermask, fleet, tmp_path):
+    assert "fleet.tml does not exist" in refused(peermask("node", tmp_path / "fleet.tml", "--agent", 0))
+    assert "agent 4 does not exist" in refused(peermask("node", fleet, "--agent", 4))
+    assert "--agent" in refused(peermask("node", fleet))
+    assert "device 'gpu'" in refused(peermask("node", fleet, "--agent", 0, "--device", "gpu"))
+    (tmp_path / "certs" / "agent-0.key").chmod(0o644)
+    assert "chmod 600" in refused(peermask("node", fleet, "--agent", 0))
+    (tmp_path / "certs" / "ca.pem").unlink()
+    assert "agent 1 has no certificate" in refused(peermask("node", fleet, "--agent", 1))
+
+
+def test_a_folder_of_another_run_is_not_touched(peermask, fleet, tmp_path):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "letter.txt").write_text("dear")
+    assert "out exists" in refused(peermask("node", fleet, "--agent", 0, "--out", tmp_path / "out"))
+    assert "give another --out" in refused(peermask("swarm", fleet, "--out", tmp_path / "out"))
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["letter.txt"]
+
+
+def test_a_swarm_needs_every_certificate(peermask, fleet, tmp_path):
+    (tmp_path / "certs" / "agent-3.pem").unlink()
+    assert "agent 3 has no certificate" in refused(peermask("swarm", fleet, "--out", tmp_path / "run"))
+
+
+def test_a_misspelt_key_is_named_with_its_file(peermask, fleet):
+    fleet.write_text("misssing = 'last'\n" + fleet.read_text())
+    assert "fleet.toml: misssing: unknown key; did you mean 'missing'" in refused(peermask("swarm", fleet))
+
+
+def test_folders_to_collect_are_checked(peermask, fleet, tmp_path):
+    assert "1 folders for 4 agents" in refused(peermask("fleet", "collect", fleet, tmp_path, "--out", tmp_path / "r"))
+    four = [tmp_path] * 4
+    assert "is not the folder of an agent" in refused(
+        peermask("fleet", "collect", fleet, *four, "--out", tmp_path / "r")
+    )
+
+
+@pytest.mark.parametrize(
+    ("package", "module"),
+    [("zenoh", "peermask.node.zenoh_transport"), ("cryptography", "peermask.node.certificates")],
+)
+def test_without_the_extra_the_error_names_it(monkeypatch, package, module):
+    monkeypatch.setitem(sys.modules, package, None)
+    monkeypatch.delitem(sys.modules, module, raising=False)
+    with pytest.raises(NodeError, match=r"pip install 'peermask\[node\]'"):
+        importlib.import_module(module)
