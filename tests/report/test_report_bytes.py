@@ -23,6 +23,11 @@ def test_a_first_message_is_a_keyframe_and_the_next_a_delta() -> None:
     assert spent.floats == 6 * 3200
 
 
+def test_real_values_are_sent_whole() -> None:
+    spent = bytes_spent([row(1, 0, 100), row(2, 0, 100)], weights=25)  # 800 bits: 32 for each weight
+    assert (spent.deltas, spent.keyframes) == (0, 4 * (100 - FRAME_BYTES))
+
+
 def test_the_kind_of_a_message_is_taken_where_it_was_written() -> None:
     spent = bytes_spent([row(1, 0, 100, kind="delta"), row(2, 0, 100, kind="keyframe")], weights=8)
     assert spent.deltas == spent.keyframes == 2 * (100 - FRAME_BYTES)

@@ -30,15 +30,16 @@ class Spent:
 def bytes_spent(rows: list[Row], weights: int) -> Spent:
     """From the rows of traffic.csv.
 
-    Tables without a column `kind` count an agent's first message as a keyframe, having nothing to differ from, and
-    all others as deltas.
+    Tables without a column `kind` count an agent's first mask as a keyframe, having nothing to differ from, and all
+    later ones as deltas; messages with real values hold whole models.
     """
     spent = Spent()
     for row in rows:
         links, agent = int(row["links"]), int(row["agent"])
         size = float(row.get("coded_bytes") or row["bitmap_bytes"])
         body = int(links * max(0.0, size - FRAME_BYTES))
-        is_delta = row["kind"].endswith("delta") if row.get("kind") else agent in spent.per_agent
+        is_mask = float(row["paper_bits"]) <= weights
+        is_delta = row["kind"].endswith("delta") if row.get("kind") else is_mask and agent in spent.per_agent
         if is_delta:
             spent.deltas += body
         else:

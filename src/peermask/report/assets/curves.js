@@ -20,7 +20,7 @@ function plot(box, tables, lines, { y, yTick, height = 300, x = state.x, logX = 
   const xText = x === "bytes" ? bytes : x === "seconds" ? duration : (value) => (value == null ? "–" : String(value));
   const axis = { stroke: colour("muted"), grid: { stroke: colour("line"), width: 1 }, ticks: { stroke: colour("line") } };
   const made = new uPlot({
-    width: Math.max(220, box.clientWidth), height,
+    width: roomIn(box), height,
     padding: [8, 12, 0, 0],
     scales: { x: { time: false, distr: logX ? 3 : 1 }, y: { distr: logY ? 3 : 1 } },
     axes: [
@@ -43,6 +43,9 @@ function plot(box, tables, lines, { y, yTick, height = 300, x = state.x, logX = 
   }, data, box);
   plots.set(box.id, made);
 }
+
+/** A sheet of paper is narrower than most screens. */
+const roomIn = (box) => Math.min(Math.max(220, box.clientWidth), state.paper ? 640 : Infinity);
 
 /** Points in order, one for each x; with a log axis nothing at or below zero. */
 function tidy(xs, columns, logX, logY) {

@@ -4,7 +4,7 @@
 let R = JSON.parse(document.getElementById("data").textContent);
 const state = {
   run: 0, agent: 0, round: -1, x: "rounds", logX: false, logY: false, band: "p", every: false,
-  accuracy: "test_accuracy", loss: "train_loss", hidden: new Set(),
+  accuracy: "test_accuracy", loss: "train_loss", hidden: new Set(), paper: false,
 };
 
 const $ = (id) => document.getElementById(id);

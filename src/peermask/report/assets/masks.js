@@ -49,7 +49,7 @@ function paintFilters() {
   const agents = run().shown, each = channels * height * width, row = Math.ceil(first.filters * each / 8);
   const packed = unpack(first.bits[state.round]).subarray(state.agent * row, (state.agent + 1) * row);
   const signs = first.signs && unpack(first.signs);
-  const pixel = Math.max(2, Math.min(9, Math.floor(room / (Math.min(first.filters, 32) * (width + 1)))));
+  const pixel = Math.max(4, Math.min(9, Math.floor(room / (Math.min(first.filters, 32) * (width + 1)))));
   const across = Math.max(1, Math.min(first.filters, Math.floor(room / (pixel * (width + 1)))));
   const bands = Math.ceil(first.filters / across), tall = channels * (height + 1) + 2;
   const ratio = Math.min(3, devicePixelRatio || 1);
@@ -102,5 +102,6 @@ function paintOverlap() {
   const line = el("i");
   line.style.background = `linear-gradient(90deg, ${[0, 0.2, 0.4, 0.6, 0.8, 1].map((s) => rgb(ramp(s))).join(",")})`;
   $("overlap-scale").replaceChildren(count > 1
-    ? el("div", { class: "scale" }, percent(range[0] / 1000), line, percent(range[1] / 1000), el("span", {}, "shared, of what either keeps")) : "");
+    ? el("div", { class: "scale" }, el("span", {}, percent(range[0] / 1000)), line, el("span", {}, percent(range[1] / 1000)),
+      el("span", {}, "shared, of what either keeps")) : "");
 }

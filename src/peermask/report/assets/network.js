@@ -47,7 +47,7 @@ function network(own) {
 function scale(own) {
   const [low, high] = accuracyRange(own), line = el("i");
   line.style.background = `linear-gradient(90deg, ${[0, 0.2, 0.4, 0.6, 0.8, 1].map((s) => rgb(ramp(s))).join(",")})`;
-  return el("div", { class: "scale" }, percent(low), line, percent(high));
+  return el("div", { class: "scale" }, el("span", {}, percent(low)), line, el("span", {}, percent(high)));
 }
 
 function drawAgent() {

@@ -31,13 +31,14 @@ function draw() {
 function refit() {
   for (const [id, made] of plots) {
     const box = $(id);
-    if (box) made.setSize({ width: Math.max(220, box.clientWidth), height: made.height });
+    if (box) made.setSize({ width: roomIn(box), height: made.height });
   }
   if (run()?.masks && !$("masks").hidden) paintMasks();
 }
 
 /** Paper is white: draw in the light theme for the while. */
 function forPaper(on) {
+  state.paper = on;
   if (on) document.documentElement.dataset.theme = "light";
   else delete document.documentElement.dataset.theme;
   draw();

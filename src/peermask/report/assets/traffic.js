@@ -9,7 +9,7 @@ function drawBytes() {
     const { keyframes, deltas, headers, bitmap, floats, messages } = each.traffic, sent = keyframes + deltas + headers;
     // Three orders of magnitude lie between the bars, so their lengths are logarithms.
     const long = (value) => Math.max(0.02, Math.log10(1 + value / (floats / 1e4)) / Math.log10(1 + 1e4));
-    const times = (value) => (value / sent >= 1.05 ? `${bytes(value)}, ${+(value / sent).toPrecision(3)} times as much` : bytes(value));
+    const times = (value) => (value / sent >= 1.05 ? `${bytes(value)} (${+(value / sent).toPrecision(3)} ×)` : bytes(value));
     return el("div", { class: "card", style: "margin-bottom:20px" },
       el("h3", {}, `${each.label}: ${messages.toLocaleString("en")} messages`),
       split([["s0", "deltas", deltas], ["s1", "keyframes", keyframes], ["s7", "headers", headers]], sent),
