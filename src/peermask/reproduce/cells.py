@@ -53,6 +53,7 @@ class Frame:
         layers: Sequence[Mapping[str, Any]] = (
             {"algorithm": cell.method.algorithm},
             cell.method.config,
+            cell.method.scale.get(self.name, {}),
             cell.preset.config,
             cell.preset.scale.get(self.name, {}),
             cell.of_column.config,

@@ -121,8 +121,9 @@ def _by_agents(name: str, runs: Runs) -> Figure:
                     label = rows[row].name.removesuffix(f", {group}")
                     axes.plot(curve.rounds, curve.agents[agent], label=label, linewidth=1.2, **_look(name, row))
             axes.set_title(f"agent {agent + 1}, {group}", fontsize=10)
+            axes.set_ylim(0, 1)
             _finish(axes, "step", "test accuracy")
-        panels[line, 0].legend(frameon=False, fontsize=8)
+    figure.legend(*panels[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=4, frameon=False)
     return figure
 
 

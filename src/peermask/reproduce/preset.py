@@ -49,6 +49,7 @@ class Method(Options):
     grid: tuple[Table, ...] = Field(min_length=1)
     tuned_on: str
     config: Table = Field(default_factory=dict)
+    scale: dict[ScaleName, Table] = Field(default_factory=dict)
 
 
 class Column(Options):
