@@ -23,7 +23,7 @@ from peermask.algorithms.descent import DescentOptions, common_start, descent
 from peermask.algorithms.erk import erk_counts
 from peermask.algorithms.message import as_message, as_params, holders_mean, with_rest
 from peermask.graph.mixing import Mixing
-from peermask.masks.select import top_fraction
+from peermask.masks.select import top_fraction_by_layer
 from peermask.models.layout import Layout
 from peermask.streams import stream
 
@@ -114,8 +114,7 @@ class DisPfl:
 
 def largest(layout: Layout, values: Tensor, counts: Tensor) -> Tensor:
     """True at the counts[a, l] largest values of each layer."""
-    parts = [top_fraction(values[:, layer.span], counts[:, index]) for index, layer in enumerate(layout.masked)]
-    return torch.cat(parts, dim=1)  # [A, P_w]
+    return top_fraction_by_layer(values, counts, layout.sizes)  # [A, P_w]
 
 
 def fire_and_regrow(layout: Layout, mask: Tensor, magnitude: Tensor, wish: Tensor, share: float) -> Tensor:
@@ -124,4 +123,4 @@ def fire_and_regrow(layout: Layout, mask: Tensor, magnitude: Tensor, wish: Tenso
     dropped = torch.minimum((share * alive.double()).ceil().long(), alive - 1)
     # A kept weight that is exactly zero ranks above all that are not kept.
     kept = largest(layout, torch.where(mask, magnitude.clamp(min=1e-30), 0.0), (alive - dropped).clamp(min=1))
-    return largest(layout, torch.where(kept, torch.inf, wish), alive)  # [A, P_w]
+    return largest(layout, torch.where(kept, torch.finfo(wish.dtype).max, wish), alive)  # [A, P_w]

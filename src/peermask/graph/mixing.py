@@ -143,12 +143,25 @@ def count_by_rows(chosen: Tensor, votes: Tensor, dtype: torch.dtype) -> Tensor:
 def weighted_sum(weights: Tensor, values: Tensor) -> Tensor:
     """`weights @ values`, [A, K] @ [K, P] -> [A, P]."""
     if values.device.type != "cpu":
-        return weights.to(values.dtype) @ values
+        return product_in_full(weights.to(values.dtype), values)
     out = torch.zeros(len(weights), values.shape[1], dtype=values.dtype)  # [A, P]
     for total, row in zip(out, weights, strict=True):
         for j in row.nonzero().flatten().tolist():
             total.add_(values[j], alpha=float(row[j]))
     return out
+
+
+def product_in_full(weights: Tensor, values: Tensor) -> Tensor:
+    """`weights @ values` in full float32, also where the run computes gradients in TF32.
+
+    TF32 keeps ten bits of a mantissa: a mean of models would lose every step smaller than a thousandth of a weight.
+    """
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")
+    try:
+        return weights @ values
+    finally:
+        torch.set_float32_matmul_precision(before)
 
 
 def matmul_in_blocks(weights: Tensor, values: Tensor, dtype: torch.dtype, block: int = BLOCK) -> Tensor:
