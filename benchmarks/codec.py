@@ -1,8 +1,8 @@
 """Bytes and milliseconds of the mask codec on masks of a real run, beside a bitmap, zstd and the entropy bound.
 
-    python -m benchmarks.codec [--rounds 60] [--dataset cifar10] [--folder FOLDER]
+    python -m benchmarks.codec [--rounds 60] [--retentions 0.1 0.2 0.3 0.4] [--dataset cifar10] [--folder FOLDER]
 
-Four agents with retentions 0.1 to 0.4 train the paper's AlexNet with MCE-PL; every agent's masks of chosen rounds are
+One agent per retention, all linked, train the paper's AlexNet with MCE-PL; every agent's masks of chosen rounds are
 then coded as keyframes and as deltas. A time is the least CPU time of fifteen on one core, as that depends least on
 what else the machine does.
 """
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import argparse
 import platform
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from importlib import import_module
 from importlib.util import find_spec
 from time import process_time
@@ -41,15 +41,17 @@ REPEATS = 15
 Mask = NDArray[np.bool_]
 
 
-def real_masks(dataset: dict[str, str], rounds: int) -> tuple[NDArray[np.uint8], list[int]]:
+def real_masks(
+    dataset: dict[str, str], rounds: int, retentions: Sequence[float]
+) -> tuple[NDArray[np.uint8], list[int]]:
     """What every agent shared in every round, packed [rounds, agents, P / 8], and the layer sizes."""
     config = make_config(
         {
             "name": "codec",
-            "agents": len(RETENTIONS),
+            "agents": len(retentions),
             "rounds": rounds,
             "batch_size": 64,
-            "retention": RETENTIONS,
+            "retention": list(retentions),
             "graph": {"name": "complete"},
             "dataset": dataset,
             "partition": {"name": "labels", "labels_per_agent": 3},
@@ -134,11 +136,12 @@ def whole_run(masks: list[Mask], layers: list[int]) -> tuple[int, int]:
 def main() -> None:
     parser = argparse.ArgumentParser(description="bytes and times of the mask codec on masks of a real run")
     parser.add_argument("--rounds", type=int, default=60)
+    parser.add_argument("--retentions", type=float, nargs="+", default=RETENTIONS)
     parser.add_argument("--dataset", default="cifar10")
     parser.add_argument("--folder", help="where the dataset's files lie")
     options = parser.parse_args()
     dataset = {"name": options.dataset} | ({"folder": options.folder} if options.folder else {})
-    packed, layers = real_masks(dataset, options.rounds)
+    packed, layers = real_masks(dataset, options.rounds, options.retentions)
     print(f"{platform.machine()}, Python {platform.python_version()}, numpy {np.__version__}")
     print(f"{sum(layers)} weights in layers of {layers}; sizes in bytes, CPU times in ms\n")
     print(
@@ -146,7 +149,7 @@ def main() -> None:
         "| encode | decode | size only |"
     )
     print("|" + "---|" * 12)
-    for agent, retention in enumerate(RETENTIONS):
+    for agent, retention in enumerate(options.retentions):
         masks = [np.unpackbits(row[agent])[: sum(layers)].astype(np.bool_) for row in packed]
         for base, round_ in pairs(options.rounds):
             older = None if base is None else masks[base - 1]
