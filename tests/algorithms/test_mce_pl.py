@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from peermask.algorithms.contract import Agents, Clock, Setting
-from peermask.algorithms.mce_pl import McePl, State, aggregation_tensor, agreement, first_votes
+from peermask.algorithms.mce_pl import McePl, State, first_votes
 from peermask.graph.mixing import Mixing
+from peermask.masks.aggregation import aggregation_tensor, agreement
 from peermask.masks.budget import MaskOptions
 from peermask.masks.masker import Masker
 from peermask.models.layout import Layer, Layout

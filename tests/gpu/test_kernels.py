@@ -8,12 +8,15 @@ import pytest
 import torch
 
 from peermask.algorithms.contract import Clock
+from peermask.engine.traffic import message_cost
 from peermask.experiment.build import build, build_simulator
 from peermask.experiment.config import make_config
 from peermask.kernels import have_triton
 from peermask.kernels.conv_block import ConvBlock
+from peermask.masks.aggregation import aggregated_magnitude
 from peermask.masks.select import top_fraction_by_layer, top_fraction_by_sort
 from peermask.models.architectures import alexnet, cnn
+from peermask.models.layout import find_layout
 from peermask.models.network import Batch, build_network
 
 pytestmark = pytest.mark.skipif(not have_triton(), reason="needs a CUDA device and Triton")
@@ -69,6 +72,29 @@ def test_selection_is_exact_where_a_sample_misleads() -> None:
     magnitude[:, ::10] = 1e9
     keep = torch.tensor([[500], [60_000]], device="cuda")
     assert torch.equal(top_fraction_by_layer(magnitude, keep, (200_000,)), top_fraction_by_sort(magnitude, keep[:, 0]))
+
+
+def test_bytes_counted_on_a_gpu_are_the_codecs() -> None:
+    sizes = (300, 20_000, 37)
+    generator = torch.Generator().manual_seed(0)
+    mask = torch.rand(4, sum(sizes), generator=generator) < torch.tensor([[0.05], [0.3], [0.5], [0.95]])
+    before = mask ^ (torch.rand(4, sum(sizes), generator=generator) < 0.01)
+    values = torch.where(mask, torch.randn(4, sum(sizes), generator=generator), torch.zeros(()))
+    payload, base = {"mask": mask, "values": values}, {"mask": before, "values": values * before}
+    here = message_cost(payload, base, sizes)
+    there = message_cost({k: v.cuda() for k, v in payload.items()}, {k: v.cuda() for k, v in base.items()}, sizes)
+    for own, other in zip(here.columns(), there.columns(), strict=True):
+        assert own == pytest.approx(other)
+
+
+def test_the_aggregation_tensor_is_its_twin() -> None:
+    layout = find_layout(alexnet((3, 32, 32), 10))
+    torch.manual_seed(0)
+    scores = torch.randn(3, layout.weights)
+    votes, voters = torch.randint(0, 5, scores.shape, dtype=torch.uint8), torch.tensor([4, 0, 3])
+    here = aggregated_magnitude(scores, votes, voters, 2.0, layout)
+    there = aggregated_magnitude(scores.cuda(), votes.cuda(), voters.cuda(), 2.0, layout)
+    assert apart(there.cpu(), here) < 1e-6
 
 
 @pytest.mark.parametrize(("make", "shape"), [(alexnet, (3, 32, 32)), (cnn, (1, 28, 28))])

@@ -26,11 +26,11 @@ from peermask.algorithms.contract import Agents, Clock, LocalData, Payload, Sett
 from peermask.algorithms.momentum import accumulated, first_velocity
 from peermask.algorithms.schedule import Schedule, scheduled
 from peermask.graph.mixing import Mixing
+from peermask.masks.aggregation import aggregated_magnitude, agreement
 from peermask.masks.budget import share_kept
 from peermask.masks.masker import Masker
 from peermask.masks.scores import ScoreInit, initial_scores, keep_sign, score_gradient
 from peermask.masks.structure import group_lasso_gradient
-from peermask.models.layout import Layout
 from peermask.streams import stream
 
 FirstVotes = Literal["common", "retention", "none"]
@@ -123,26 +123,8 @@ class McePl:
         return self.masker.model(state.mask, state.keep)
 
     def _mask(self, scores: Tensor, votes: Tensor, voters: Tensor, keep: Tensor) -> Tensor:
-        heard = self.options.aggregation_gain * agreement(votes, voters)
-        return self.masker.mask(aggregation_tensor(scores, heard, self.masker.layout), keep)
-
-
-def agreement(votes: Tensor, voters: Tensor) -> Tensor:
-    """n_i = Σ_j m_j / |N_i|, and 0 where there is nobody to hear.
-
-    Votes are counted before they are divided: counts are exact, so a node's row equals the simulator's bit for
-    bit. A sum of weighted masks would differ in the last place, which can flip a mask at the threshold.
-    """
-    return votes.float() / voters.clamp(min=1)[:, None]  # [A, P_w]
-
-
-def aggregation_tensor(scores: Tensor, heard: Tensor, layout: Layout) -> Tensor:
-    """y_l = z_l + mean|z_l| · sign(z_l) ⊙ n_l, the mean over all entries of the layer.   Paper Eq. (11)"""
-    y = torch.empty_like(scores)  # [A, P_w]
-    for layer in layout.masked:
-        z = scores[:, layer.span]
-        y[:, layer.span] = z + z.abs().mean(dim=1, keepdim=True) * z.sign() * heard[:, layer.span]
-    return y
+        gain = self.options.aggregation_gain
+        return self.masker.select(aggregated_magnitude(scores, votes, voters, gain, self.masker.layout), keep)
 
 
 def first_votes(masker: Masker, options: McePl.Options, agents: Agents, seed: int) -> Tensor:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from math import log
 from typing import Any
 
@@ -18,7 +19,7 @@ from torch import Tensor
 from peermask.algorithms.contract import Payload
 from peermask.errors import DivergedError, WireError
 from peermask.wire import Schema, bitmap_size, frame_size
-from peermask.wire.device_cost import payload_frame_size_torch
+from peermask.wire.device_cost import count_ones, payload_frame_size_torch
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,7 @@ def message_cost(payload: Payload, before: Payload | None, sizes: Sequence[int])
     for leaf in leaves:
         width = leaf[0].numel()
         if leaf.dtype == torch.bool:
-            by_layer = torch.stack([part.sum(1) for part in leaf.split(list(sizes), dim=1)], dim=1)  # [N, L]
+            by_layer = count_ones(leaf, sizes)  # [N, L]
             ones += by_layer.sum(1)
             entropy += entropy_bits(by_layer, sizes) / 8
             paper += width
@@ -97,10 +98,16 @@ def schema_of(payload: Payload, sizes: Sequence[int]) -> Schema:
 
 def entropy_bits(ones: Tensor, sizes: Sequence[int]) -> Tensor:
     """Σ_l n_l H2(k_l / n_l)."""
-    total = torch.tensor(sizes, dtype=torch.float64, device=ones.device)  # [L]
+    total = _on_device(tuple(sizes), ones.device)  # [L]
     p = ones.double() / total
     each = -(torch.xlogy(p, p) + torch.xlogy(1 - p, 1 - p)) / log(2.0)
     return (each * total).sum(1)  # [N]
+
+
+@lru_cache(maxsize=16)
+def _on_device(sizes: tuple[int, ...], device: torch.device) -> Tensor:
+    """Kept there: a copy from the host would make the round wait."""
+    return torch.tensor(sizes, dtype=torch.float64, device=device)
 
 
 def _row(payload: Payload, agent: int) -> dict[str, NDArray[Any]]:

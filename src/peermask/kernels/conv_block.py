@@ -13,8 +13,8 @@ from peermask.kernels import have_triton
 
 Activation = Literal["none", "elu", "relu"]
 
-_PATCH = 128  # the longest patch that a first layer takes in one piece
-_SPLITS = 32  # parts a first layer's weight gradient is summed in
+_PATCH = 128  # the longest patch that a first layer takes in one piece, rows rounded up to powers of two
+_SPLITS = 48  # parts a first layer's weight gradient is summed in
 _HALF_TOP = 2.0**14  # where the largest number is put in half precision; its range ends at 2^16
 
 
@@ -38,7 +38,7 @@ class ConvBlock:
     def fits(self, x: Tensor, w: Tensor) -> bool:
         """Whether the kernels can do it: on a GPU, with channels that fill a tile."""
         out, rows, columns, into = w.shape[1:]
-        first = rows * columns * into <= _PATCH and out <= 128 and not x.requires_grad
+        first = _power_from(rows) * _power_from(columns * into, 16) <= _PATCH and out <= 128 and not x.requires_grad
         inner = into % 32 == 0 and out % 32 == 0
         return x.device.type == "cuda" and have_triton() and _is_power(out) and 16 <= out <= 1024 and (first or inner)
 
@@ -93,15 +93,20 @@ def convolve(x: Tensor, w: Tensor, bias: Tensor | None, padding: int, activation
     oh, ow = height + 2 * padding - rows + 1, width + 2 * padding - columns + 1
     y = x.new_empty(agents, batch, oh, ow, out)
     pixels = batch * oh * ow
-    common = (x, w, w if bias is None else bias.contiguous(), y, batch, height, width, oh, ow, pixels)
-    shape = (into, out, rows, columns, padding, bias is not None, ACTIVATIONS[activation])
+    bias_or_any = w if bias is None else bias.contiguous()
+    shape = (into, out, rows, columns)
+    end = (bias is not None, ACTIVATIONS[activation])
+    tile = 128
     if into % 32:
-        tile = 64
-        patch_forward_kernel[(-(-pixels // tile), agents)](*common, *shape, tile, _PATCH, num_warps=4)
+        x = _padded(x, padding)
+        where = (x, w, bias_or_any, y, batch, x.shape[2], x.shape[3], oh, ow, pixels)
+        row = _power_from(columns * into, 16)
+        patch_forward_kernel[(-(-pixels // tile), agents)](*where, *shape, *end, tile, row, num_warps=4)
     else:
-        tile, across = 128, min(128, out)
+        where = (x, w, bias_or_any, y, batch, height, width, oh, ow, pixels)
+        across = min(128, out)
         grid = (-(-pixels // tile), out // across, agents)
-        forward_kernel[grid](*common, *shape, tile, across, 32, num_warps=8, num_stages=3)
+        forward_kernel[grid](*where, *shape, padding, *end, tile, across, 32, num_warps=8, num_stages=3)
     return y
 
 
@@ -112,14 +117,18 @@ def weight_gradient(x: Tensor, dy: Tensor, shape: torch.Size, padding: int) -> T
     oh, ow, out = dy.shape[2:]
     rows, columns = shape[2:4]
     pixels = batch * oh * ow
-    common = (_half_scale(x), _half_scale(dy), batch, height, width, oh, ow, pixels)
+    scales = (_half_scale(x), _half_scale(dy))
     if into % 32:
-        parts = x.new_empty(agents, _SPLITS, out, _PATCH)
+        x = _padded(x, padding)
+        size = (batch, x.shape[2], x.shape[3], oh, ow, pixels)
+        row, high = _power_from(columns * into, 16), _power_from(rows)
+        parts = x.new_empty(agents, _SPLITS, out, high, row)
         each = -(-pixels // _SPLITS)
         patch_weight_kernel[(_SPLITS, agents)](
-            x, dy, parts, *common, each, into, out, rows, columns, padding, 64, _PATCH, num_warps=4
+            x, dy, parts, *scales, *size, each, into, out, rows, columns, 64, row, high, num_warps=8, num_stages=3
         )
-        return parts.sum(1)[..., : rows * columns * into].unflatten(-1, (rows, columns, into))
+        return parts.sum(1)[:, :, :rows, : columns * into].unflatten(-1, (columns, into))
+    common = (*scales, batch, height, width, oh, ow, pixels)
     dw = x.new_empty(shape)
     tile, across = min(128, out), 64 if into % 64 == 0 else 32
     grid = (rows * columns * (into // across), out // tile, agents)
@@ -171,6 +180,15 @@ def _half_scale(x: Tensor) -> Tensor:
     largest = torch.linalg.vector_norm(x.flatten(1), ord=torch.inf, dim=1)  # [A]
     exponent = torch.floor(torch.log2(_HALF_TOP / largest.clamp(min=2.0**-60)))
     return torch.exp2(exponent.clamp(-60, 60))
+
+
+def _padded(x: Tensor, padding: int) -> Tensor:
+    return F.pad(x, (0, 0, padding, padding, padding, padding)) if padding else x
+
+
+def _power_from(number: int, least: int = 1) -> int:
+    """The smallest power of two that is no less than either."""
+    return max(least, 1 << (number - 1).bit_length())
 
 
 def _is_power(number: int) -> bool:

@@ -97,36 +97,27 @@ def weight_kernel(
 
 
 @triton.jit
-def patches(x_ptr, m, live, k, H, W, OH, OW, C: tl.constexpr, R: tl.constexpr, S: tl.constexpr, PAD: tl.constexpr):
-    """The R x S x C inputs under each output pixel, for images of few channels."""
-    ow = m % OW
-    oh = (m // OW) % OH
-    b = m // (OW * OH)
-    r = k // (S * C)
-    s = (k // C) % S
-    corner = ((b * H + oh - PAD) * W + ow - PAD) * C
-    h = oh[:, None] + r[None, :] - PAD
-    w = ow[:, None] + s[None, :] - PAD
-    inside = live[:, None] & (k < R * S * C)[None, :] & (h >= 0) & (h < H) & (w >= 0) & (w < W)
-    return tl.load(x_ptr + corner[:, None] + (r * W * C + k % (S * C))[None, :], mask=inside, other=0.0)
-
-
-@triton.jit
 def patch_forward_kernel(
     x_ptr, w_ptr, bias_ptr, y_ptr, B, H, W, OH, OW, M,
-    C: tl.constexpr, OUT: tl.constexpr, R: tl.constexpr, S: tl.constexpr, PAD: tl.constexpr,
-    BIAS: tl.constexpr, ACT: tl.constexpr, BM: tl.constexpr, KP: tl.constexpr,
+    C: tl.constexpr, OUT: tl.constexpr, R: tl.constexpr, S: tl.constexpr,
+    BIAS: tl.constexpr, ACT: tl.constexpr, BM: tl.constexpr, ROW: tl.constexpr,
 ):  # fmt: skip
-    """As forward_kernel, for a first layer: all of a patch at once."""
+    """As forward_kernel, for images of few channels, padded already: a kernel row's S x C inputs lie side by side."""
     a = tl.program_id(1).to(tl.int64)
     m = tl.program_id(0) * BM + tl.arange(0, BM)
     n = tl.arange(0, OUT)
-    k = tl.arange(0, KP)
+    j = tl.arange(0, ROW)
     live = m < M
-    x = patches(x_ptr + a * B * H * W * C, m, live, k, H, W, OH, OW, C, R, S, PAD)  # [BM, KP]
-    known = (k < R * S * C)[:, None]
-    w = tl.load(w_ptr + a * OUT * R * S * C + n[None, :] * (R * S * C) + k[:, None], mask=known, other=0.0)  # [KP, OUT]
-    acc = tl.dot(x, w, input_precision="tf32")
+    used = j < S * C
+    corner = (((m // (OW * OH)) * H + (m // OW) % OH) * W + m % OW) * C
+    x_ptr += a * B * H * W * C
+    w_ptr += a * OUT * R * S * C
+    acc = tl.zeros([BM, OUT], tl.float32)
+    for r in tl.static_range(R):
+        at = corner[:, None] + (r * W * C + j)[None, :]
+        x = tl.load(x_ptr + at, mask=live[:, None] & used[None, :], other=0.0)  # [BM, ROW]
+        w = tl.load(w_ptr + n[None, :] * (R * S * C) + (r * S * C + j)[:, None], mask=used[:, None], other=0.0)
+        acc = tl.dot(x, w, acc, input_precision="tf32")
     if BIAS:
         acc += tl.load(bias_ptr + a * OUT + n)[None, :]
     out = a * M * OUT + m.to(tl.int64) * OUT
@@ -136,22 +127,28 @@ def patch_forward_kernel(
 @triton.jit
 def patch_weight_kernel(
     x_ptr, dy_ptr, part_ptr, x_scale_ptr, dy_scale_ptr, B, H, W, OH, OW, M, each,
-    C: tl.constexpr, OUT: tl.constexpr, R: tl.constexpr, S: tl.constexpr, PAD: tl.constexpr,
-    BK: tl.constexpr, KP: tl.constexpr,
+    C: tl.constexpr, OUT: tl.constexpr, R: tl.constexpr, S: tl.constexpr,
+    BK: tl.constexpr, ROW: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
-    """Part of dw [OUT, KP] from `each` pixels; the parts are added afterwards."""
+    """Part of dw [OUT, ROWS x ROW] from `each` pixels; the parts are added afterwards."""
     a = tl.program_id(1).to(tl.int64)
     o = tl.arange(0, OUT)
-    k = tl.arange(0, KP)
+    k = tl.arange(0, ROWS * ROW)
+    reach = (k // ROW) * W * C + k % ROW  # where an input of the patch lies from its corner
+    used = (k // ROW < R) & (k % ROW < S * C)
     x_scale = tl.load(x_scale_ptr + a)
     dy_scale = tl.load(dy_scale_ptr + a)
+    x_ptr += a * B * H * W * C
+    dy_ptr += a * M * OUT
     first = tl.program_id(0) * each
-    acc = tl.zeros([OUT, KP], tl.float32)
-    for start in range(first, first + each, BK):
+    end = tl.minimum(first + each, M)
+    acc = tl.zeros([OUT, ROWS * ROW], tl.float32)
+    for start in range(first, end, BK):
         m = start + tl.arange(0, BK)
-        live = (m < M) & (m < first + each)
-        x = patches(x_ptr + a * B * H * W * C, m, live, k, H, W, OH, OW, C, R, S, PAD)  # [BK, KP]
-        dy = tl.load(dy_ptr + a * M * OUT + m[None, :] * OUT + o[:, None], mask=live[None, :], other=0.0)  # [OUT, BK]
+        live = m < end
+        corner = (((m // (OW * OH)) * H + (m // OW) % OH) * W + m % OW) * C
+        x = tl.load(x_ptr + corner[:, None] + reach[None, :], mask=live[:, None] & used[None, :], other=0.0)
+        dy = tl.load(dy_ptr + m[None, :] * OUT + o[:, None], mask=live[None, :], other=0.0)  # [OUT, BK]
         acc = tl.dot((dy * dy_scale).to(tl.float16), (x * x_scale).to(tl.float16), acc)
-    part = (a * tl.num_programs(0) + tl.program_id(0)) * OUT * KP
-    tl.store(part_ptr + part + o[:, None] * KP + k[None, :], acc / (x_scale * dy_scale))
+    part = (a * tl.num_programs(0) + tl.program_id(0)) * OUT * ROWS * ROW
+    tl.store(part_ptr + part + o[:, None] * (ROWS * ROW) + k[None, :], acc / (x_scale * dy_scale))

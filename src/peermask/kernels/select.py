@@ -10,7 +10,8 @@ from itertools import accumulate
 import torch
 from torch import Tensor
 
-_BLOCK = 4096
+from peermask.kernels.blocks import BLOCK, block_table, spans_of
+
 _SAMPLE = 8192  # entries of a layer that are sorted to bracket the threshold
 _SIGMAS = 5.0  # half the bracket's width, in standard deviations of the sample's rank
 
@@ -42,16 +43,16 @@ def top_fraction_by_layer_triton(magnitude: Tensor, keep: Tensor, sizes: Sequenc
     each_block, each_row = (len(tables.blocks), agents), (layers, agents)
     gather_kernel[each_block](
         magnitude, tables.blocks, low, high, counters[0], counters[1], inside, tables.rooms, stride, tables.room,
-        layers, _BLOCK, num_warps=8,
+        layers, BLOCK, num_warps=8,
     )  # fmt: skip
     threshold_kernel[each_row](
         magnitude, inside, tables.spans, tables.rooms, rank, counters[0], counters[1], threshold, left, excess,
-        stride, tables.room, layers, _BLOCK, num_warps=16,
+        stride, tables.room, layers, BLOCK, num_warps=16,
     )  # fmt: skip
     mask = torch.empty(magnitude.shape, dtype=torch.uint8, device=magnitude.device)
-    mask_kernel[each_block](magnitude, tables.blocks, threshold, mask, stride, width, layers, _BLOCK, num_warps=8)
+    mask_kernel[each_block](magnitude, tables.blocks, threshold, mask, stride, width, layers, BLOCK, num_warps=8)
     tie_kernel[each_row](
-        magnitude, tables.spans, threshold, left, excess, mask, stride, width, layers, _BLOCK, num_warps=8
+        magnitude, tables.spans, threshold, left, excess, mask, stride, width, layers, BLOCK, num_warps=8
     )
     return mask.view(torch.bool)
 
@@ -72,21 +73,15 @@ def _brackets(magnitude: Tensor, keep: Tensor, tables: _Tables) -> tuple[Tensor,
     return low.contiguous(), high.contiguous()
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=16)
 def _tables(sizes: tuple[int, ...], device: torch.device) -> _Tables:
-    ends = list(accumulate(sizes))
-    spans = [(end - size, end) for end, size in zip(ends, sizes, strict=True)]
-    blocks = [
-        (layer, at, min(at + _BLOCK, end))
-        for layer, (start, end) in enumerate(spans)
-        for at in range(start, end, _BLOCK)
-    ]
+    spans = spans_of(sizes)
     room_sizes = [min(size, size // 12 + 4 * _SAMPLE) for size in sizes]
     firsts = [0, *accumulate(room_sizes)]
     step = torch.arange(_SAMPLE, dtype=torch.int64)
     sample = torch.cat([start + step * (end - start) // _SAMPLE for start, end in spans])
     return _Tables(
-        torch.tensor(blocks, dtype=torch.int32, device=device),
+        block_table(sizes, device),
         torch.tensor(spans, dtype=torch.int32, device=device),
         torch.tensor(list(zip(firsts[:-1], room_sizes, strict=True)), dtype=torch.int32, device=device),
         sample.to(device),

@@ -23,7 +23,11 @@ class Masker:
 
     def mask(self, scores: Tensor, keep: Tensor) -> Tensor:
         """m_{i,l} = Fil[Thres(|y_{i,l}|)], layer by layer.   Paper Eq. (10), (12)"""
-        mask = top_fraction_by_layer(scores.abs(), keep, self.layout.sizes)  # [A, P_w]
+        return self.select(scores.abs(), keep)
+
+    def select(self, magnitude: Tensor, keep: Tensor) -> Tensor:
+        """As `mask`, where the magnitude |y| is known."""
+        mask = top_fraction_by_layer(magnitude, keep, self.layout.sizes)  # [A, P_w]
         if self.options.filter_threshold:
             for layer in self.layout.masked:
                 mask[:, layer.span] = filter_rule(mask[:, layer.span], layer, self.options.filter_threshold)

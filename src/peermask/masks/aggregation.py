@@ -1,0 +1,35 @@
+"""The aggregation tensor y: how neighbours' masks weigh in on an agent's own scores."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from peermask.kernels import have_triton
+from peermask.kernels.aggregate import aggregated_magnitude_triton
+from peermask.models.layout import Layout
+
+
+def agreement(votes: Tensor, voters: Tensor) -> Tensor:
+    """n_i = Σ_j m_j / |N_i|, and 0 where there is nobody to hear.
+
+    Votes are counted before they are divided: counts are exact, so a node's row equals the simulator's bit for
+    bit. A sum of weighted masks would differ in the last place, which can flip a mask at the threshold.
+    """
+    return votes.float() / voters.clamp(min=1)[:, None]  # [A, P_w]
+
+
+def aggregation_tensor(scores: Tensor, heard: Tensor, layout: Layout) -> Tensor:
+    """y_l = z_l + mean|z_l| · sign(z_l) ⊙ n_l, the mean over all entries of the layer.   Paper Eq. (11)"""
+    y = torch.empty_like(scores)  # [A, P_w]
+    for layer in layout.masked:
+        z = scores[:, layer.span]
+        y[:, layer.span] = z + z.abs().mean(dim=1, keepdim=True) * z.sign() * heard[:, layer.span]
+    return y
+
+
+def aggregated_magnitude(scores: Tensor, votes: Tensor, voters: Tensor, gain: float, layout: Layout) -> Tensor:
+    """|y| for n = gain · votes / voters: all that a threshold needs of y."""
+    if scores.device.type == "cuda" and have_triton():
+        return aggregated_magnitude_triton(scores, votes, voters, gain, layout.sizes)
+    return aggregation_tensor(scores, gain * agreement(votes, voters), layout).abs()  # [A, P_w]
