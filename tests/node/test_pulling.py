@@ -96,6 +96,31 @@ def test_a_silent_neighbour_costs_its_deadline_and_no_more(missing):
         assert same(heard.payloads[1], 1, 1)
 
 
+def test_a_neighbour_behind_gives_what_it_has_when_the_time_is_over():
+    asker, slow = pair()
+    slow.publish(1, 2)
+    heard = asker.pull(5)
+    assert same(heard.payloads[1], 1, 2)
+    assert (heard.absent[0].used, heard.behind) == (2, None)
+
+
+@pytest.mark.parametrize("missing", ["last", "wait"])
+def test_who_does_not_say_a_word_uses_up_one_limit_and_not_one_a_round(missing):
+    network = MemoryNetwork([(0, 1)])
+    asker = Peer(network, 0, (1,), missing=missing)
+    questions = []
+    network.join(1, lambda *question: questions.append(question))
+    assert asker.pull(1).absent[0].why == "silent"
+    asked = len(questions)
+    assert asker.pull(2).absent[0].why == "silent"
+    assert len(questions) == asked
+    back = Peer(network, 1, (0,))
+    back.publish(3)
+    back.puller.gather(1)
+    back.pull(3)  # it asks, so it is there
+    assert asker.pull(3).absent == []
+
+
 def test_who_was_never_heard_is_left_out():
     heard = pair()[0].pull(1)
     assert (heard.payloads, heard.absent[0].used) == ({}, None)

@@ -49,6 +49,7 @@ class Journal:
         checkpoint = self._last_good(say)
         done = checkpoint.progress.round if checkpoint else 0
         forget_rounds_after(self.folder, done)
+        forget_after(self.folder.metrics, min(done, config.rounds - 1))  # the last comes after the last checkpoint
         forget_after(self.absences, done)
         forget_masks_after(self.folder.masks, done)
         rows = read_rows(self.folder.traffic)

@@ -19,8 +19,8 @@ BOOT_BYTES = 8
 
 GREETING = b"G"
 PULL = b"P"
-FRAME = b"F"  # the round asked for, or the newest where that is no longer kept
-LATER = b"L"  # not published yet
+FRAME = b"F"  # the round asked for, or the newest where that is no longer kept or still to come
+NO_NEWS = b"N"  # nothing newer than what the asker holds
 
 _PULL = struct.Struct(f"<B8s{BOOT_BYTES}sIII")  # version, identity, boot, round, held, patience in ms
 _ANSWER = struct.Struct(f"<{BOOT_BYTES}sI")  # boot, newest
@@ -85,11 +85,11 @@ class Pull:
 class Answer:
     boot: bytes
     newest: int
-    frame: bytes | None  # None: not published yet
+    frame: bytes | None  # None: nothing newer than what the asker holds
 
     def encode(self) -> bytes:
         head = _ANSWER.pack(self.boot, self.newest)
-        return LATER + head if self.frame is None else FRAME + head + self.frame
+        return NO_NEWS + head if self.frame is None else FRAME + head + self.frame
 
 
 def decode_request(data: bytes) -> Greeting | Pull:
@@ -105,7 +105,7 @@ def decode_request(data: bytes) -> Greeting | Pull:
 def decode_answer(data: bytes) -> Greeting | Answer:
     if data[:1] == GREETING:
         return _greeting(data)
-    if data[:1] not in (FRAME, LATER) or len(data) < 1 + _ANSWER.size:
+    if data[:1] not in (FRAME, NO_NEWS) or len(data) < 1 + _ANSWER.size:
         raise WireError(f"answer of {len(data)} bytes starts with {data[:1].hex() or 'nothing'}: not an answer")
     boot, newest = _ANSWER.unpack_from(data, 1)
     return Answer(boot, newest, data[1 + _ANSWER.size :] if data[:1] == FRAME else None)

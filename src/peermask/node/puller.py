@@ -68,17 +68,21 @@ class Puller:
     ) -> None:
         self.transport, self.responder, self.neighbours = transport, responder, neighbours
         self.patience, self.should_stop = patience, should_stop
+        self.present: frozenset[int] = frozenset()  # who was there at the last look
         self.refused: set[int] = set()
         self.newest: dict[int, int] = {}  # the last round published by each neighbour, as it said; of those met
+        self.mute: set[int] = set()  # who has used up a whole limit without a word, and none since
         self.inbox: Inbox | None = None
         self.boots: dict[int, bytes] = {}  # the life of a neighbour that what is held comes from
 
     def meet(self) -> frozenset[int]:
         """Greet those who are new, and give those who are there and run the same experiment."""
         alive = self.transport.alive() & frozenset(self.neighbours)
+        self.mute -= alive - self.present
+        self.present = alive
         self.refused &= alive
         self.newest = {j: newest for j, newest in self.newest.items() if j in alive}
-        strangers = alive - self.newest.keys() - self.refused
+        strangers = alive - self.newest.keys() - self.refused - self.mute
         if strangers:
             greeting = self.responder.greeting().encode()
             answers = self._ask(dict.fromkeys(strangers, greeting), SLICE)
@@ -119,6 +123,8 @@ class Puller:
         if self.inbox is None:
             self.inbox = Inbox(self.responder.card.identity, schema, self.neighbours)
             limit = max(limit, self.patience.start_limit)  # a neighbour may still be waiting for its own
+        self.mute -= self.responder.heard_from
+        self.responder.heard_from.clear()
         wanted, behind = set(self.neighbours), None
         end = time.monotonic() + limit
         stopping = False
@@ -126,19 +132,20 @@ class Puller:
             if self.should_stop() and not stopping:
                 stopping, end = True, min(end, time.monotonic() + LEAVE_WITHIN)
             left = end - time.monotonic()
+            there = (self.meet() & wanted) - self.mute
             if left <= 0:
+                self._take_what_there_is(wanted, there, round)
                 break
-            there = self.meet() & wanted
-            if not there:
-                if not self._may_come(wanted):
-                    break
+            if there:
+                answers = self._pull_once(there, round, min(left, SLICE))
+                if any(self._holds(j, round + 1) for j in answers):
+                    behind = max(round, self.catch_up())  # somebody no longer keeps this round
+                if not answers:
+                    time.sleep(PAUSE)
+            elif self._may_come(wanted):
                 self.transport.await_change(min(left, 0.1))
-                continue
-            answers = self._pull_once(there, round, min(left, SLICE))
-            if any(self.inbox.held(j) not in (None, round) for j in answers if self._holds(j, round)):
-                behind = max(round, self.catch_up())  # somebody no longer keeps this round
-            if not answers:
-                time.sleep(PAUSE)
+            else:
+                break
         if wanted and stopping and self.patience.missing == "wait":
             raise Abandoned
         return self._heard(round, wanted, behind)
@@ -156,7 +163,12 @@ class Puller:
 
     def _may_come(self, wanted: set[int]) -> bool:
         """Whether to go on waiting for some of these: those who are there, or with `wait` anybody."""
-        return self.patience.missing == "wait" or bool((wanted & self.transport.alive()) - self.refused)
+        awaited = wanted if self.patience.missing == "wait" else wanted & self.transport.alive()
+        return bool(awaited - self.refused - self.mute)
+
+    def _take_what_there_is(self, wanted: set[int], there: frozenset[int], round: int) -> None:
+        """The time is over: take older messages, and wait no more for who does not say a word."""
+        self.mute |= wanted - self._pull_once(there, round, 0.0).keys()
 
     def _holds(self, neighbour: int, round: int) -> bool:
         assert self.inbox is not None
@@ -190,7 +202,7 @@ class Puller:
                 raise WireError("its frame names another sender")
             self.inbox.accept(answer.frame)
         except WireError as error:
-            self.responder.say(f"agent {neighbour} sent a bad frame: {error}")
+            self.responder.say_once(f"agent {neighbour} sent a bad frame: {error}")
             return False
         self.boots[neighbour] = answer.boot
         return True
@@ -201,7 +213,7 @@ class Puller:
             try:
                 understood[j] = decode_answer(data)
             except WireError as error:
-                self.responder.say(f"agent {j} sent a bad answer: {error}")
+                self.responder.say_once(f"agent {j} sent a bad answer: {error}")
         return understood
 
     def _heard(self, round: int, wanted: set[int], behind: int | None) -> Heard:

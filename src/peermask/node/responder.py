@@ -45,6 +45,7 @@ class Responder:
         self.asked: dict[int, int] = {}  # the highest round each neighbour has asked for
         self.met: set[int] = set()  # who ever came with the same card
         self.turned_away: set[int] = set()  # who ever came with another
+        self.heard_from: set[int] = set()  # who has asked for anything since it was last emptied
         self.sent: dict[int, Sent] = defaultdict(Sent)  # by round
         self._waiting: dict[int, Waiting] = {}
         self._said: set[str] = set()
@@ -75,8 +76,9 @@ class Responder:
         try:
             question = decode_request(request)
         except WireError as error:
-            self._say_once(f"agent {asker} was refused: {error}")
+            self.say_once(f"agent {asker} was refused: {error}")
             return
+        self.heard_from.add(asker)
         if isinstance(question, Greeting):
             self.refuses(asker, question.card)
             reply(self.greeting().encode())
@@ -92,7 +94,7 @@ class Responder:
             self.met.add(asker)
             return False
         self.turned_away.add(asker)
-        self._say_once(f"agent {asker} was refused: {difference}")
+        self.say_once(f"agent {asker} was refused: {difference}")
         return True
 
     def moved_past(self, neighbour: int, round: int) -> bool:
@@ -108,9 +110,9 @@ class Responder:
                 self._waiting[asker] = Waiting(question, time.monotonic() + question.patience, reply)
 
     def _answer(self, question: Pull) -> Answer:
-        """The round asked for; the newest where that is no longer kept; nothing where it is still to come."""
-        if self.outbox is None or question.round > self.newest:
-            return Answer(self.boot, self.newest, None)
+        """The round asked for, or the newest where that is no longer kept or still to come."""
+        if self.outbox is None:
+            return Answer(self.boot, 0, None)
         held = question.held if question.boot == self.boot else None
         number = question.round if question.round in self.outbox.payloads else self.newest
         frame = self.outbox.answer(held, number)
@@ -119,7 +121,7 @@ class Responder:
             self.sent[number].bytes += len(frame)
         return Answer(self.boot, self.newest, frame)
 
-    def _say_once(self, line: str) -> None:
+    def say_once(self, line: str) -> None:
         if line not in self._said and len(self._said) < 100:
             self._said.add(line)
             self.say(line)
