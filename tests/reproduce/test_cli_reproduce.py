@@ -33,6 +33,12 @@ def test_an_unknown_scale(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     assert "unknown scale 'tiny'; known: paper, quick" in said
 
 
+def test_a_device_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    said = fails(capsys, "table3", "--scale", "quick", "--device", "tpu", "--out", str(tmp_path / "out"))
+    assert "device 'tpu' is not one of" in said
+    assert not (tmp_path / "out").exists()
+
+
 def test_missing_data(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     said = fails(capsys, "table3", "--data-dir", str(tmp_path / "nowhere"), "--out", str(tmp_path / "out"))
     assert "nowhere" in said
@@ -79,8 +85,13 @@ def test_the_list_names_every_experiment(capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_tables_of_what_is_finished_need_no_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "out"
+    assert "holds no results" in fails(capsys, "table3", "--tables-only", "--out", str(out))
+    assert not out.exists()
+    out.mkdir()
+    write_json(out / "reproduce.json", {"scale": "quick"})
     with pytest.raises(SystemExit) as stopped:
-        main(["reproduce", "table3", "--scale", "quick", "--tables-only", "--out", str(tmp_path / "out")])
+        main(["reproduce", "table3", "--scale", "quick", "--seeds", "2", "--tables-only", "--out", str(out)])
     assert stopped.value.code == 0
     assert "8 of 8 cells are missing" in capsys.readouterr().out
     assert "| MCE-PL | - (0.639, -) |" in (tmp_path / "out" / "table3.md").read_text()

@@ -10,9 +10,10 @@ import typer
 from rich.console import Console
 
 from peermask.cli.interrupt import Interrupt
+from peermask.engine.device import pick_device
 from peermask.errors import ConfigError, nearest
 from peermask.experiment.execution import Execution
-from peermask.reproduce.campaign import Stopped, open_campaign
+from peermask.reproduce.campaign import Stopped, plan_campaign, read_data
 from peermask.reproduce.home import Home
 from peermask.reproduce.pages import write_pages
 from peermask.reproduce.preset import NAMES, ScaleName, preset, scales, selected
@@ -45,7 +46,14 @@ def reproduce(
     home = Home(out or Path(f"reproduce-{size}"))
     with Interrupt() as interrupt:
         execution = Execution(device, should_stop=interrupt.requested, final_checkpoint=False)
-        campaign = open_campaign(size, wanted, chosen, home, execution, None if data_dir is None else str(data_dir))
+        dataset = None
+        if tables_only:
+            home.look(size)
+        else:
+            pick_device(device)
+            dataset = read_data(size, None if data_dir is None else str(data_dir))
+            home.open(size, dataset)
+        campaign = plan_campaign(size, wanted, chosen, home, execution, dataset)
         begun = time.monotonic()
 
         def tell(done: int, total: int, name: str) -> None:

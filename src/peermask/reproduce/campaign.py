@@ -30,7 +30,7 @@ class Stopped(Exception):
 class Campaign:
     frame: Frame
     home: Home
-    dataset: Dataset
+    dataset: Dataset | None  # None where nothing is to be run
     names: tuple[str, ...]
     seeds: tuple[int, ...]
     execution: Execution
@@ -98,24 +98,26 @@ class Campaign:
         return measure(folder)
 
 
-def open_campaign(
+def read_data(scale: ScaleName, folder: str | None) -> Dataset:
+    """The data of a scale, once for all runs."""
+    table = dict(scales()[scale].config["dataset"])
+    if folder is not None:
+        if table["name"] == "digits":
+            raise ConfigError(f"--data-dir {folder}: scale {scale!r} uses the digits in the package; leave it out")
+        table["folder"] = folder
+    choice = choose(datasets, "dataset", table)
+    return datasets[choice.name].make(**dict(choice.options))
+
+
+def plan_campaign(
     scale: ScaleName,
     names: tuple[str, ...],
     seeds: Sequence[int] | None,
     home: Home,
     execution: Execution,
-    data_dir: str | None = None,
+    dataset: Dataset | None,
 ) -> Campaign:
-    """Read the data, once for all runs, before anything is written."""
-    wanted = scales()[scale]
-    table = dict(wanted.config["dataset"])
-    if data_dir is not None:
-        if table["name"] == "digits":
-            raise ConfigError(f"--data-dir {data_dir}: scale {scale!r} uses the digits in the package; leave it out")
-        table["folder"] = data_dir
-    choice = choose(datasets, "dataset", table)
-    dataset = datasets[choice.name].make(**dict(choice.options))
-    home.open(scale, dataset)
     # Configs name the data and not where it lay, so that runs are found again whatever the folder is called.
-    frame = Frame(scale, wanted, wanted.config)
-    return Campaign(frame, home, dataset, names, tuple(range(wanted.seeds) if seeds is None else seeds), execution)
+    frame = Frame(scale, scales()[scale], scales()[scale].config)
+    chosen = tuple(range(frame.scale.seeds)) if seeds is None else tuple(seeds)
+    return Campaign(frame, home, dataset, names, chosen, execution)

@@ -32,7 +32,7 @@ class Home:
     def open(self, scale: ScaleName, dataset: Dataset) -> None:
         """Make the folder, or check that it holds results of this scale and data."""
         about = {"scale": scale, "dataset": {"name": dataset.name, "sha256": dataset.fingerprint}}
-        marker = self.path / "reproduce.json"
+        marker = self._marker
         if marker.is_file():
             self._check(read_json(marker), about)
         elif self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
@@ -42,6 +42,17 @@ class Home:
                 (self.path / name).mkdir(parents=True, exist_ok=True)
         if not marker.is_file():
             write_json(marker, about)
+
+    def look(self, scale: ScaleName) -> None:
+        """Check that the folder holds results of this scale, which can be shown without the data."""
+        if not self._marker.is_file():
+            raise RunError(f"{self.path} holds no results of `peermask reproduce` to make tables of")
+        found = read_json(self._marker)
+        self._check(found, {"scale": scale, "dataset": found.get("dataset")})
+
+    @property
+    def _marker(self) -> Path:
+        return self.path / "reproduce.json"
 
     def _check(self, found: dict[str, Any], wanted: dict[str, Any]) -> None:
         if found.get("scale") != wanted["scale"]:
