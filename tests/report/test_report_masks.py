@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 from report_cases import write_run
 
-from peermask.errors import RunError
-from peermask.experiment.kept_masks import KEPT, forget_masks_after, list_masks, load_masks, save_masks
+from peermask.experiment.kept_masks import KEPT, load_masks
 from peermask.models.layout import Layer
 from peermask.report.mask_pictures import PICTURE_BYTES, first_window, kernel, live_filters, mask_pictures, overlaps
 from peermask.report.source import open_sources
@@ -51,24 +50,3 @@ def test_the_pictures_hold_the_masks_that_were_saved(tmp_path: Path) -> None:
     packed = np.frombuffer(base64.b64decode(found["first"]["bits"][1]), np.uint8).reshape(4, -1)
     assert (np.unpackbits(packed, axis=1)[:, :72] == masks[:, :72]).all()
     assert found["kept"][1][0] == [masks[0, :72].sum(), masks[0, 72:].sum()]
-
-
-def test_masks_are_kept_of_few_rounds_spread_over_the_run(tmp_path: Path) -> None:
-    mask = np.array([[True, False, True]])
-    for number in range(1, 3 * KEPT):
-        save_masks(tmp_path, number, mask)
-    rounds = list(list_masks(tmp_path))
-    assert len(rounds) == KEPT
-    assert (rounds[0], rounds[-1]) == (1, 3 * KEPT - 1)
-    assert load_masks(list_masks(tmp_path)[1], 3).tolist() == mask.tolist()
-    forget_masks_after(tmp_path, 1)
-    assert list(list_masks(tmp_path)) == [1]
-
-
-def test_damaged_masks_are_one_line(tmp_path: Path) -> None:
-    path = save_masks(tmp_path, 1, np.ones((2, 9), bool))
-    with pytest.raises(RunError, match="not of 100 weights"):
-        load_masks(path, 100)
-    path.write_bytes(b"PK nonsense")
-    with pytest.raises(RunError, match="damaged"):
-        load_masks(path, 9)

@@ -20,7 +20,7 @@ function drawFaults() {
 function paintFaults(canvas, own) {
   const agents = own.agents.length, last = Math.max(own.round, ...own.faults.rows.map((row) => row[0]), 1);
   const width = Math.max(200, canvas.parentElement.clientWidth - 40), tall = Math.max(4, Math.min(16, 480 / agents));
-  const columns = Math.min(last, width), missing = new Map();
+  const left = tall >= 10 ? 30 : 0, room = width - left, columns = Math.min(last, room), missing = new Map();
   for (const [round, agent, absent] of own.faults.rows) {
     const place = `${absent},${Math.floor((round - 1) * columns / last)}`;
     missing.set(place, [...(missing.get(place) ?? []), [round, agent]]);
@@ -29,16 +29,20 @@ function paintFaults(canvas, own) {
   canvas.height = tall * agents;
   const paint = canvas.getContext("2d"), most = Math.max(...[...missing.values()].map((list) => list.length));
   paint.fillStyle = colour("soft");
-  paint.fillRect(0, 0, canvas.width, canvas.height);
+  paint.fillRect(left, 0, room, canvas.height);
+  paint.fillStyle = colour("muted");
+  paint.font = "11px system-ui, sans-serif";
+  if (left) own.agents.forEach((agent, i) => paint.fillText(agent.agent, 2, i * tall + tall / 2 + 4));
   for (const [place, list] of missing) {
     const [absent, column] = place.split(",").map(Number);
     paint.fillStyle = mixed(colour("negative"), 0.35 + 0.65 * list.length / most);
-    paint.fillRect(column * width / columns, absent * tall + 1, Math.max(1, width / columns - 0.5), tall - 2);
+    const from = Math.floor(column * room / columns), to = Math.floor((column + 1) * room / columns);
+    paint.fillRect(left + from, absent * tall + 1, to - from, tall - 2);
   }
   canvas.onmousemove = (event) => {
     const box = canvas.getBoundingClientRect();
     const absent = Math.floor((event.clientY - box.top) / (box.height / agents));
-    const list = missing.get(`${absent},${Math.floor((event.clientX - box.left) / box.width * columns)}`);
+    const list = missing.get(`${absent},${Math.floor((event.clientX - box.left - left) / (box.width - left) * columns)}`);
     tip(event, list ? `agent ${absent} in round ${list[0][0]}: not heard by ${list.map((each) => each[1]).join(", ")}` : "");
   };
   canvas.onmouseleave = (event) => tip(event, "");
