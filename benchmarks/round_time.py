@@ -41,7 +41,7 @@ def main() -> None:
     device = pick_device(options.device)
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or platform.machine()
     print(f"{name}, torch {torch.__version__}, {options.agents} agents, AlexNet, batch 128, {options.algorithm}")
-    dataset = random_images()
+    dataset = random_images(max(options.agents, options.many))
     with fast_float32():
         base = time_rounds(dataset, options, device, options.agents)
         if options.general:
@@ -55,11 +55,13 @@ def main() -> None:
     print(f"plain loop over modules with torch.optim: {plain * 1e3:.1f} ms a round, {plain / base:.1f} x")
 
 
-def random_images() -> Dataset:
+def random_images(agents: int) -> Dataset:
+    """Enough for every agent to fill a batch, and 3,000 test images of its three labels."""
     rng = np.random.default_rng(0)
-    images = rng.integers(0, 256, (20_000, 3, 32, 32), dtype=np.uint8)
-    labels = np.arange(20_000) % 10
-    return from_arrays(images[:10_000], labels[:10_000], images[10_000:], labels[10_000:])
+    count = max(10_000, 200 * agents)
+    images = rng.integers(0, 256, (count + 10_000, 3, 32, 32), dtype=np.uint8)
+    labels = np.arange(count + 10_000) % 10
+    return from_arrays(images[:count], labels[:count], images[count:], labels[count:])
 
 
 def time_rounds(
@@ -73,7 +75,7 @@ def time_rounds(
             "retention": 0.3,
             "model": "alexnet",
             "algorithm": options.algorithm,
-            "partition": {"name": "labels" if agents <= 100 else "iid"},
+            "partition": {"name": "labels", "labels_per_agent": 3},
         }
     )
     experiment = build(config, dataset)

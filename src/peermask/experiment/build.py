@@ -16,6 +16,7 @@ from peermask.data.local import LocalSamples, share_out
 from peermask.engine.feed import Feed
 from peermask.engine.memory import activation_bytes, chunk_that_fits
 from peermask.engine.simulator import Simulator
+from peermask.engine.warmup import compile_kernels
 from peermask.errors import ModelError
 from peermask.experiment.config import ExperimentConfig
 from peermask.graph import Graph, Mixing, build_graph, build_mixing
@@ -118,6 +119,7 @@ def build_simulator(
 ) -> Simulator:
     """All agents of an experiment on one device."""
     algorithm, feed = assemble(experiment, device)
+    compile_kernels(feed.network, experiment.dataset.shape, experiment.config.batch_size, device)
     chunk = chunk or agents_at_once(experiment, device)
     return Simulator(algorithm, experiment.agents, feed, experiment.mixing, chunk, workers)
 

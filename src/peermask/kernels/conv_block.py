@@ -32,7 +32,7 @@ class ConvBlock:
     def __call__(self, x: Tensor, w: Tensor, bias: Tensor | None) -> Tensor:  # -> [A, B, PH, PW, O]
         if not self.fits(x, w):
             return self.eager(x, w, bias)
-        result: Tensor = _Fused.apply(x, w, bias, self)
+        result: Tensor = _Fused.apply(x, w, bias, self)  # type: ignore[no-untyped-call]
         return result
 
     def fits(self, x: Tensor, w: Tensor) -> bool:
@@ -50,11 +50,11 @@ class ConvBlock:
         y = F.conv2d(grouped, kernels, None if bias is None else bias.flatten(), padding=self.padding, groups=agents)
         if self.activation != "none":
             y = F.elu(y) if self.activation == "elu" else F.relu(y)
-        y = y.unflatten(1, (agents, -1))  # [B, A, O, OH, OW]
+        y = y.view(batch, agents, -1, *y.shape[2:])  # [B, A, O, OH, OW]
         if self.norm_scale is not None:
             y = F.local_response_norm(y.flatten(0, 1), 4, alpha=4 * self.norm_scale).view_as(y)
         y = F.max_pool2d(y.flatten(1, 2), self.pool, self.pool_stride, self.pool_padding)
-        return y.unflatten(1, (agents, -1)).permute(1, 0, 3, 4, 2)  # [A, B, PH, PW, O]
+        return y.view(batch, agents, -1, *y.shape[2:]).permute(1, 0, 3, 4, 2)  # [A, B, PH, PW, O]
 
     def pooled(self, side: int) -> int:
         return (side + 2 * self.pool_padding - self.pool) // self.pool_stride + 1
@@ -96,15 +96,15 @@ def convolve(x: Tensor, w: Tensor, bias: Tensor | None, padding: int, activation
     bias_or_any = w if bias is None else bias.contiguous()
     shape = (into, out, rows, columns)
     end = (bias is not None, ACTIVATIONS[activation])
-    tile = 128
     if into % 32:
+        tile = 64
         x = _padded(x, padding)
         where = (x, w, bias_or_any, y, batch, x.shape[2], x.shape[3], oh, ow, pixels)
         row = _power_from(columns * into, 16)
         patch_forward_kernel[(-(-pixels // tile), agents)](*where, *shape, *end, tile, row, num_warps=4)
     else:
         where = (x, w, bias_or_any, y, batch, height, width, oh, ow, pixels)
-        across = min(128, out)
+        tile, across = 128, min(128, out)
         grid = (-(-pixels // tile), out // across, agents)
         forward_kernel[grid](*where, *shape, padding, *end, tile, across, 32, num_warps=8, num_stages=3)
     return y
@@ -127,7 +127,7 @@ def weight_gradient(x: Tensor, dy: Tensor, shape: torch.Size, padding: int) -> T
         patch_weight_kernel[(_SPLITS, agents)](
             x, dy, parts, *scales, *size, each, into, out, rows, columns, 64, row, high, num_warps=8, num_stages=3
         )
-        return parts.sum(1)[:, :, :rows, : columns * into].unflatten(-1, (columns, into))
+        return parts.sum(1)[:, :, :rows, : columns * into].reshape(shape)
     common = (*scales, batch, height, width, oh, ow, pixels)
     dw = x.new_empty(shape)
     tile, across = min(128, out), 64 if into % 64 == 0 else 32
@@ -146,7 +146,7 @@ def norm_and_pool(e: Tensor, block: ConvBlock) -> tuple[Tensor, Tensor]:
     y = e.new_empty(agents, batch, ph, pw, channels)
     where = torch.empty(y.shape, dtype=torch.uint8, device=e.device)
     pixels = agents * batch * ph * pw
-    tile, warps = _tile(channels)
+    tile, warps = max(1, 256 // channels), 4  # measured best on an H200, as are those below
     forward_kernel[(-(-pixels // tile),)](
         e, y, where, pixels, height, width, ph, pw, block.norm_scale or 0.0, channels, block.norm_scale is not None,
         block.pool, block.pool_stride, block.pool_padding, tile, num_warps=warps,
@@ -161,18 +161,13 @@ def norm_and_pool_gradient(dy: Tensor, e: Tensor, where: Tensor, block: ConvBloc
     agents, batch, height, width, channels = e.shape
     dx = torch.empty_like(e)
     pixels = agents * batch * height * width
-    tile, warps = _tile(channels)
+    tile, warps = max(1, 512 // channels), 4
     backward_kernel[(-(-pixels // tile),)](
         e, dy, where, dx, pixels, height, width, where.shape[2], where.shape[3], block.norm_scale or 0.0, channels,
         ACTIVATIONS[block.activation], block.norm_scale is not None, block.pool, block.pool_stride, block.pool_padding,
         -(-block.pool // block.pool_stride), tile, num_warps=warps,
     )  # fmt: skip
     return dx
-
-
-def _tile(channels: int) -> tuple[int, int]:
-    """Pixels and warps of a program: about 512 elements, measured best on an H200."""
-    return max(1, 512 // channels), 4
 
 
 def _half_scale(x: Tensor) -> Tensor:

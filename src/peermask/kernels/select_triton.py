@@ -13,6 +13,22 @@ import triton.language as tl
 
 
 @triton.jit
+def bracket_kernel(drawn_ptr, keep_ptr, sizes_ptr, low_ptr, high_ptr, L, SIGMAS: tl.constexpr, SAMPLE: tl.constexpr):
+    """Two entries of the sample, sorted downwards, between which the threshold lies; small layers are taken whole."""
+    row = tl.program_id(0).to(tl.int64)
+    size = tl.load(sizes_ptr + row % L).to(tl.float32)
+    share = tl.load(keep_ptr + row).to(tl.float32) / size
+    spread = SIGMAS * tl.sqrt(SAMPLE * share * (1.0 - share)) + 2.0
+    first = tl.floor(share * SAMPLE - spread).to(tl.int32)
+    last = tl.ceil(share * SAMPLE + spread).to(tl.int32)
+    whole = size <= SAMPLE
+    above = tl.load(drawn_ptr + row * SAMPLE + tl.maximum(first, 0))
+    below = tl.load(drawn_ptr + row * SAMPLE + tl.minimum(last, SAMPLE - 1))
+    tl.store(high_ptr + row, tl.where(whole | (first < 0), float("inf"), above))
+    tl.store(low_ptr + row, tl.where(whole | (last >= SAMPLE), 0.0, below))
+
+
+@triton.jit
 def gather_kernel(
     x_ptr, blocks_ptr, low_ptr, high_ptr, above_ptr, found_ptr, inside_ptr, rooms_ptr, stride, room, L,
     BLOCK: tl.constexpr,

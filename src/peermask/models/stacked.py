@@ -6,8 +6,9 @@ module takes the general path, which vectorises it as it is.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +16,7 @@ from torch.nn import functional as F
 
 from peermask.kernels.conv_block import Activation, ConvBlock
 from peermask.models.architectures import LocalResponseNorm
+from peermask.models.layout import Layout
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,34 @@ class StackedChain:
             x = x @ weight.transpose(1, 2)  # [A, B, I] @ [A, I, O]
             x = _activate(x if bias is None else x + bias[:, None], stage.activation)
         return x
+
+    def trials(
+        self, layout: Layout, shape: Sequence[int], batch: int, device: torch.device
+    ) -> list[Callable[[], object]]:
+        """A forward and backward pass of each block alone, for one agent, to be called in any order."""
+        sizes = {layer.name: layer.shape for layer in layout.layers}
+        trials: list[Callable[[], object]] = []
+        side = (shape[1], shape[2])
+        first = True
+        for stage in self.stages:
+            if stage.block is None:
+                break
+            out, into, rows, columns = sizes[stage.weight]
+            x = torch.rand(1, batch, *side, into, device=device, requires_grad=not first)
+            w = torch.rand(1, out, rows, columns, into, device=device, requires_grad=True)
+            bias = None if stage.bias is None else torch.rand(1, out, device=device, requires_grad=True)
+            trials.append(partial(_try, stage.block, x, w, bias))
+            padding = 2 * stage.block.padding
+            side = (
+                stage.block.pooled(side[0] + padding - rows + 1),
+                stage.block.pooled(side[1] + padding - columns + 1),
+            )
+            first = False
+        return trials
+
+
+def _try(block: ConvBlock, x: Tensor, w: Tensor, bias: Tensor | None) -> None:
+    block(x, w, bias).sum().backward()
 
 
 def plan_stack(module: nn.Module) -> StackedChain | None:
