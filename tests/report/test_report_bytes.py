@@ -24,7 +24,7 @@ def test_a_first_message_is_a_keyframe_and_the_next_a_delta() -> None:
 
 
 def test_real_values_are_sent_whole() -> None:
-    spent = bytes_spent([row(1, 0, 100), row(2, 0, 100)], weights=25)  # 800 bits: 32 for each weight
+    spent = bytes_spent([row(1, 0, 100), row(2, 0, 100)], weights=25)  # 800 bits are 32 for each weight
     assert (spent.deltas, spent.keyframes) == (0, 4 * (100 - FRAME_BYTES))
 
 

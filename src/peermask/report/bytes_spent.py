@@ -17,7 +17,7 @@ class Spent:
     keyframes: int = 0  # bodies of messages that hold a whole mask or model
     deltas: int = 0  # bodies of messages that hold changes
     headers: int = 0
-    bitmap: float = 0.0  # at 1 bit per weight, or 32 where values travel
+    bitmap: float = 0.0  # at 1 bit per weight
     floats: float = 0.0  # at 32 bits per weight
     per_agent: dict[int, float] = field(default_factory=lambda: defaultdict(float))  # over one link
     per_message: dict[int, list[float]] = field(default_factory=lambda: defaultdict(list))  # by round
@@ -38,7 +38,7 @@ def bytes_spent(rows: list[Row], weights: int) -> Spent:
         links, agent = int(row["links"]), int(row["agent"])
         size = float(row.get("coded_bytes") or row["bitmap_bytes"])
         body = int(links * max(0.0, size - FRAME_BYTES))
-        is_mask = float(row["paper_bits"]) <= weights
+        is_mask = float(row["paper_bits"]) < 16 * weights  # real values take 32 bits each, masks 1
         is_delta = row["kind"].endswith("delta") if row.get("kind") else is_mask and agent in spent.per_agent
         if is_delta:
             spent.deltas += body
@@ -46,7 +46,7 @@ def bytes_spent(rows: list[Row], weights: int) -> Spent:
             spent.keyframes += body
         spent.messages += links
         spent.headers += int(links * min(size, FRAME_BYTES))
-        spent.bitmap += links * float(row["paper_bits"]) / 8
+        spent.bitmap += links * weights / 8
         spent.floats += links * 4.0 * weights
         spent.per_agent[agent] += size
         spent.per_message[int(row["round"])].append(size)

@@ -16,6 +16,7 @@ from peermask.report.gather import gather, open_runs
 
 SCRIPTS = ("uplot", "dom", "curves", "network", "masks", "traffic", "faults", "tables", "page")
 STYLES = ("uplot", "page")
+TITLED = 4
 
 
 def write_report(paths: Sequence[Path], out: Path | None = None) -> Path:
@@ -34,7 +35,10 @@ def write_report(paths: Sequence[Path], out: Path | None = None) -> Path:
 
 
 def title_of(paths: Sequence[Path]) -> str:
-    return " · ".join(path.resolve().name for path in paths)
+    """The folders' names, as many as a heading holds."""
+    names = [path.resolve().name for path in paths]
+    more = f" and {len(names) - TITLED} more" if len(names) > TITLED else ""
+    return " · ".join(names[:TITLED]) + more
 
 
 def render(data: dict[str, Any], title: str, *, live: bool = False) -> str:

@@ -5,6 +5,7 @@ const MEASURES = {
   test_accuracy: "test", validation_accuracy: "validation", train_loss: "training", validation_loss: "validation",
   test_loss: "test",
 };
+const WHOLE = [0, 1, 2, 3, 4, 5, 6].flatMap((power) => [1, 2, 5].map((first) => first * 10 ** power)); // there is no half a round
 const plots = new Map(); // by the id of the box they are in
 
 /** A plot in a box: `tables` are [xs, ...columns] with `lines` describing the columns in order. */
@@ -24,7 +25,8 @@ function plot(box, tables, lines, { y, yTick, height = 300, x = state.x, logX = 
     padding: [8, 12, 0, 0],
     scales: { x: { time: false, distr: logX ? 3 : 1 }, y: { distr: logY ? 3 : 1 } },
     axes: [
-      { ...axis, values: (_, ticks) => ticks.map((tick) => (tick == null ? "" : xText(tick))), space: x === "rounds" ? 50 : 80, size: 34 },
+      { ...axis, values: (_, ticks) => ticks.map((tick) => (tick == null ? "" : xText(tick))), space: x === "rounds" ? 50 : 80, size: 34,
+        ...(x === "rounds" ? { incrs: WHOLE } : {}) },
       { ...axis, size: 62, values: (_, ticks) => ticks.map((tick) => (tick == null ? "" : (yTick ?? y)(tick))) },
     ],
     series: [
@@ -93,7 +95,7 @@ function curve(box, measure, y) {
       bands.push({ series: [lines.length + 1, lines.length + 2], fill: mixed(stroke, 0.16) });
       for (const edge of ["high", "low"]) lines.push({ label: edge, owner: label, edge: true, stroke: mixed(stroke, 0.3), width: 0.5 });
     }
-    lines.push({ label, stroke });
+    lines.push({ label, stroke, dash: seriesDash(i) });
   });
   if (state.every) {
     const own = run();

@@ -3,7 +3,7 @@
 
 let R = JSON.parse(document.getElementById("data").textContent);
 const state = {
-  run: 0, agent: 0, round: -1, x: "rounds", logX: false, logY: false, band: "p", every: false,
+  run: 0, agent: 0, round: -1, x: "rounds", logX: false, logY: false, band: R.series.length > 4 ? "none" : "p", every: false,
   accuracy: "test_accuracy", loss: "train_loss", hidden: new Set(), paper: false,
 };
 
@@ -41,6 +41,7 @@ const percent = (share, digits = 1) => (share == null ? "–" : `${(100 * share)
 const figure = (value) => (value == null ? "–" : String(+value.toPrecision(4)));
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 const seriesColour = (index) => colour(`s${index % 8}`);
+const seriesDash = (index) => (index < 8 ? null : [6, 4]); // the colours begin again
 const run = () => R.runs[Math.min(state.run, R.runs.length - 1)];
 const mean = (values) => {
   const known = values.filter((value) => value != null);

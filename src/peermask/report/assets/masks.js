@@ -82,7 +82,7 @@ function paintLive() {
 
 function paintOverlap() {
   const masks = run().masks, overlap = masks.overlap[state.round], count = overlap.length, canvas = $("overlap");
-  const cell = Math.max(3, Math.min(26, Math.floor(Math.min(canvas.parentElement.clientWidth - 8, 420) / count)));
+  const cell = Math.max(3, Math.min(32, Math.floor(Math.min(canvas.parentElement.clientWidth - 8, 420) / count)));
   canvas.width = canvas.height = cell * count;
   const paint = canvas.getContext("2d");
   const others = overlap.flatMap((row, i) => row.filter((_, j) => i !== j)), range = [Math.min(...others, 1000), Math.max(...others, 0)];

@@ -9,8 +9,8 @@ function drawBytes() {
     const { keyframes, deltas, headers, bitmap, floats, messages } = each.traffic, sent = keyframes + deltas + headers;
     // Three orders of magnitude lie between the bars, so their lengths are logarithms.
     const long = (value) => Math.max(0.02, Math.log10(1 + value / (floats / 1e4)) / Math.log10(1 + 1e4));
-    const times = (value) => (value / sent >= 1.05 ? `${bytes(value)} (${+(value / sent).toPrecision(3)} ×)` : bytes(value));
-    return el("div", { class: "card", style: "margin-bottom:20px" },
+    const times = (value) => `${bytes(value)} (${+(value / sent).toPrecision(2)} ×)`;
+    return el("div", { class: "card" },
       el("h3", {}, `${each.label}: ${messages.toLocaleString("en")} messages`),
       split([["s0", "deltas", deltas], ["s1", "keyframes", keyframes], ["s7", "headers", headers]], sent),
       bars([["sent", long(sent), bytes(sent)], ["1 bit per weight", long(bitmap), times(bitmap)],
@@ -18,9 +18,9 @@ function drawBytes() {
       el("p", { class: "note" }, "The lower bars are on a logarithmic scale."));
   });
   const box = el("div", { class: "chart", id: "chart-bytes" });
-  section.append(...cards, el("div", { class: "card" }, el("h3", {}, "bytes of a message, mean over agents, by round"), box));
+  section.append(el("div", { class: speaking.length > 1 ? "two" : "" }, cards), el("div", { class: "card", style: "margin-top:20px" }, el("h3", {}, "bytes of a message, mean over agents, by round"), box));
   plot(box, speaking.map((each) => [each.traffic.rounds, each.traffic.sizes]),
-    speaking.map((each) => ({ label: each.label, stroke: seriesColour(R.runs.indexOf(each)), width: 2 })),
+    speaking.map((each) => ({ label: each.label, stroke: seriesColour(R.runs.indexOf(each)), dash: seriesDash(R.runs.indexOf(each)), width: 2 })),
     { y: bytes, height: 240, x: "rounds", logX: false, logY: true });
 }
 
