@@ -13,13 +13,13 @@ def test_experiments_share_the_runs_they_have_in_common() -> None:
         Cell("table3", 0, 2, 0),
         Cell("convergence", 0, 0, 0),
     )
-    assert len({frame.config(cell, chosen).hash for cell in (in_table2, in_table3, in_convergence)}) == 1
+    assert len({frame.job(cell, chosen).key for cell in (in_table2, in_table3, in_convergence)}) == 1
 
 
 def test_seeds_rows_and_columns_are_all_different_runs() -> None:
     frame = tiny_frame()
     cells = cells_of("table2", [0, 1])
-    assert len({frame.config(cell, {"lr": 1.0}).hash for cell in cells}) == len(cells) == 42
+    assert len({frame.job(cell, {"lr": 1.0}).key for cell in cells}) == len(cells) == 42
 
 
 def test_the_papers_comparison_comes_first_and_no_seed_waits_for_all_others() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tiny_scale import DIGITS, tiny_frame
 
-from peermask.experiment.config import ExperimentConfig
+from peermask.reproduce.cells import Job
 from peermask.reproduce.home import Home
 from peermask.reproduce.outcome import Outcome
 from peermask.reproduce.tuning import Tuning
@@ -26,11 +26,11 @@ class Bench:
     def __init__(self, reached: dict[float, float | None], test: dict[float, float] | None = None) -> None:
         self.reached, self.test, self.played = reached, test or {}, 0
 
-    def __call__(self, config: ExperimentConfig, name: str) -> Outcome:
+    def __call__(self, job: Job, name: str) -> Outcome:
         self.played += 1
-        assert (config.seed, config.rounds) == (5, 1)
+        assert (job.config.seed, job.config.rounds) == (5, 1)
         assert "dsgd" in name
-        lr = config.algorithm.options.lr  # type: ignore[attr-defined]
+        lr = job.config.algorithm.options.lr  # type: ignore[attr-defined]
         if self.reached[lr] is None:
             return Outcome(config={}, diverged="the loss is nan")
         return Outcome(config={}, validation=self.reached[lr], accuracy=self.test.get(lr, 0.5))

@@ -70,13 +70,11 @@ class FedMask:
         return State(torch.where(kept, delta, -delta), agents.keep)
 
     def learn(self, state: State, data: LocalData, clock: Clock) -> tuple[State, Tensor]:
-        number = 0
-        if state.support is not None and clock.round == 1:
-            for number in range(self.options.warmup_steps):
-                state, _ = self._step(state, data, clock, number)
-            number = self.options.warmup_steps
-            state = self._with_support(state)
-        return self._step(state, data, clock, number)
+        if state.support is None or clock.round > 1:
+            return self._step(state, data, clock, 0)
+        for number in range(self.options.warmup_steps):
+            state, _ = self._step(state, data, clock, number)
+        return self._step(self._with_support(state), data, clock, self.options.warmup_steps)
 
     def share(self, state: State) -> Payload:
         payload = {"mask": self._mask(state)}

@@ -10,10 +10,9 @@ from peermask.data import datasets
 from peermask.data.dataset import Dataset
 from peermask.errors import ConfigError, DivergedError
 from peermask.experiment.choice import choose
-from peermask.experiment.config import ExperimentConfig
 from peermask.experiment.execution import Execution
 from peermask.experiment.runner import run_experiment
-from peermask.reproduce.cells import Cell, Frame, by_value, cells_of
+from peermask.reproduce.cells import Cell, Frame, Job, by_value, cells_of
 from peermask.reproduce.home import Home, clear_false_start, drop_checkpoints
 from peermask.reproduce.outcome import Outcome, measure
 from peermask.reproduce.preset import ScaleName, scales
@@ -47,21 +46,21 @@ class Campaign:
         """Every cell that is missing; a method is tuned when it is first met."""
         for place, cell in enumerate(self.cells):
 
-            def play(config: ExperimentConfig, name: str, place: int = place) -> Outcome:
-                return self._play(config, lambda: tell(place, len(self.cells), name))
+            def play(job: Job, name: str, place: int = place) -> Outcome:
+                return self._play(job, lambda: tell(place, len(self.cells), name))
 
             chosen = self.tuning.choose(cell.of_row.method, play)
-            play(self.frame.config(cell, chosen), cell.name)
+            play(self.frame.job(cell, chosen), cell.name)
 
-    def config(self, cell: Cell) -> ExperimentConfig | None:
+    def job(self, cell: Cell) -> Job | None:
         """None while the method's learning rate is not chosen yet."""
         chosen = self.tuning.chosen(cell.of_row.method)
-        return None if chosen is None else self.frame.config(cell, chosen)
+        return None if chosen is None else self.frame.job(cell, chosen)
 
     def outcome(self, cell: Cell) -> Outcome | None:
         """None while it has not been run to its end."""
-        config = self.config(cell)
-        return None if config is None else self.home.outcome(config)
+        job = self.job(cell)
+        return None if job is None else self.home.outcome(job)
 
     def outcomes(self, experiment: str, row: int, column: int) -> list[Outcome]:
         """Of the seeds that are done."""
@@ -71,28 +70,28 @@ class Campaign:
     def missing(self) -> int:
         return sum(self.outcome(cell) is None for cell in self.cells)
 
-    def _play(self, config: ExperimentConfig, begin: Callable[[], None]) -> Outcome:
-        known = self.home.outcome(config)
+    def _play(self, job: Job, begin: Callable[[], None]) -> Outcome:
+        known = self.home.outcome(job)
         if known is not None:
             return known
         if self.execution.should_stop():
             raise Stopped
         begin()
-        outcome = self._run(config)
-        self.home.keep(config, outcome)
-        drop_checkpoints(self.home.run(config))
+        outcome = self._run(job)
+        self.home.keep(job, outcome)
+        drop_checkpoints(self.home.run(job))
         return outcome
 
-    def _run(self, config: ExperimentConfig) -> Outcome:
-        folder = self.home.run(config)
+    def _run(self, job: Job) -> Outcome:
+        folder = self.home.run(job)
         clear_false_start(folder)
         try:
             result = run_experiment(
-                config, folder.path, resume=folder.is_run, execution=self.execution, dataset=self.dataset
+                job.config, folder.path, resume=folder.is_run, execution=self.execution, dataset=self.dataset
             )
         except DivergedError as error:
             # A step that is too large is a result, and no reason to give up the rest.
-            return Outcome(config=config.table(), diverged=str(error))
+            return Outcome(config=job.config.table(), diverged=str(error))
         if result.status == "interrupted":
             raise Stopped
         return measure(folder)

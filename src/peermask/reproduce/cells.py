@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -41,6 +43,18 @@ class Cell:
 
 
 @dataclass(frozen=True)
+class Job:
+    """A run to be made, under a name that says what was asked for.
+
+    The name covers what presets and choices set and not what is left to defaults, so that results are found again
+    by a later version that has more options.
+    """
+
+    key: str
+    config: ExperimentConfig
+
+
+@dataclass(frozen=True)
 class Frame:
     """What all cells of a call have in common: the scale, and what the user set about it."""
 
@@ -48,8 +62,8 @@ class Frame:
     scale: Scale
     base: Table  # the scale's config, with the user's data folder in it
 
-    def config(self, cell: Cell, chosen: Mapping[str, Any], **changes: Any) -> ExperimentConfig:
-        """The exact config of a cell, with what was chosen for its method."""
+    def job(self, cell: Cell, chosen: Mapping[str, Any], **changes: Any) -> Job:
+        """The run of a cell, with what was chosen for its method."""
         layers: Sequence[Mapping[str, Any]] = (
             {"algorithm": cell.method.algorithm},
             cell.method.config,
@@ -64,7 +78,8 @@ class Frame:
         table = self.base
         for layer in layers:
             table = merged(table, layer)
-        return make_config(table)
+        digest = hashlib.sha256(json.dumps(table, sort_keys=True).encode()).hexdigest()[:16]
+        return Job(f"{cell.method.algorithm['name']}-{digest}", make_config(table))
 
 
 def cells_of(experiment: str, seeds: Sequence[int]) -> list[Cell]:

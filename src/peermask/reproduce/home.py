@@ -19,8 +19,8 @@ from pydantic import ValidationError
 
 from peermask.data.dataset import Dataset
 from peermask.errors import RunError
-from peermask.experiment.config import ExperimentConfig
 from peermask.experiment.folder import RunFolder, read_json, write_atomically, write_json, writing
+from peermask.reproduce.cells import Job
 from peermask.reproduce.outcome import Outcome
 from peermask.reproduce.preset import ScaleName
 
@@ -71,13 +71,12 @@ class Home:
     def choices(self) -> Path:
         return self.path / "choices.json"
 
-    def run(self, config: ExperimentConfig) -> RunFolder:
-        """By content: two cells that mean the same run share it."""
-        return RunFolder(self.path / "runs" / key(config))
+    def run(self, job: Job) -> RunFolder:
+        return RunFolder(self.path / "runs" / job.key)
 
-    def outcome(self, config: ExperimentConfig) -> Outcome | None:
-        """What a config came to; None while it has not been run to its end."""
-        path = self._outcome_path(config)
+    def outcome(self, job: Job) -> Outcome | None:
+        """What a run came to; None while it has not come to its end."""
+        path = self._outcome_path(job)
         if not path.is_file():
             return None
         try:
@@ -85,16 +84,12 @@ class Home:
         except (OSError, ValidationError) as error:
             raise RunError(f"{path} is damaged ({str(error).splitlines()[0]}); delete it to run it again") from error
 
-    def keep(self, config: ExperimentConfig, outcome: Outcome) -> None:
+    def keep(self, job: Job, outcome: Outcome) -> None:
         text = outcome.model_dump_json(indent=None, exclude_none=True)
-        write_atomically(self._outcome_path(config), f"{text}\n".encode())
+        write_atomically(self._outcome_path(job), f"{text}\n".encode())
 
-    def _outcome_path(self, config: ExperimentConfig) -> Path:
-        return self.path / "outcomes" / f"{key(config)}.json"
-
-
-def key(config: ExperimentConfig) -> str:
-    return f"{config.algorithm.name}-{config.hash}"
+    def _outcome_path(self, job: Job) -> Path:
+        return self.path / "outcomes" / f"{job.key}.json"
 
 
 def clear_false_start(folder: RunFolder) -> None:

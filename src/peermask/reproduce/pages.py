@@ -50,11 +50,11 @@ def _write_configs(campaign: Campaign, name: str) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     for row in range(len(shape.rows)):
         for column in range(len(shape.columns)):
-            config = campaign.config(Cell(name, row, column, campaign.seeds[0]))
-            if config is not None:
+            job = campaign.job(Cell(name, row, column, campaign.seeds[0]))
+            if job is not None:
                 file = f"{_slug(shape.rows[row].name)}--{_slug(shape.columns[column].name)}.toml"
                 text = f"# {shape.title}\n# seeds: {', '.join(map(str, campaign.seeds))}\n"
-                write_atomically(folder / file, (text + tomli_w.dumps(config.table())).encode())
+                write_atomically(folder / file, (text + tomli_w.dumps(job.config.table())).encode())
 
 
 def _index(campaign: Campaign) -> str:

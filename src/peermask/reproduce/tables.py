@@ -26,8 +26,9 @@ class Entry:
 
     @property
     def difference(self) -> float | None:
-        known = self.paper is not None and self.summary.mean is not None
-        return self.summary.mean - self.paper if known else None  # type: ignore[operator]
+        if self.paper is None or self.summary.mean is None:
+            return None
+        return self.summary.mean - self.paper
 
 
 @dataclass(frozen=True)

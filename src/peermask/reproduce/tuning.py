@@ -6,14 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from peermask.experiment.config import ExperimentConfig
 from peermask.experiment.folder import read_json, write_json
-from peermask.reproduce.cells import Frame, tuning_cell
-from peermask.reproduce.home import Home, key
+from peermask.reproduce.cells import Frame, Job, tuning_cell
+from peermask.reproduce.home import Home
 from peermask.reproduce.outcome import Outcome
 from peermask.reproduce.preset import Table, methods
 
-Play = Callable[[ExperimentConfig, str], Outcome]
+Play = Callable[[Job, str], Outcome]
 
 
 @dataclass(frozen=True)
@@ -37,9 +36,9 @@ class Tuning:
         cell = tuning_cell(method, self.seed)
         tried: list[tuple[Table, float | None, str]] = []
         for options in methods()[method].grid:
-            config = self.frame.config(cell, options, rounds=self.frame.scale.tuning_rounds)
-            outcome = play(config, f"learning rate of {method}: {shown(options)}")
-            tried.append((options, outcome.validation, key(config)))
+            job = self.frame.job(cell, options, rounds=self.frame.scale.tuning_rounds)
+            outcome = play(job, f"learning rate of {method}: {shown(options)}")
+            tried.append((options, outcome.validation, job.key))
         best = max(tried, key=lambda one: (-1.0 if one[1] is None else one[1], -float(one[0]["lr"])))
         entry = {
             "chosen": best[0],
