@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
 from peermask.errors import NodeError
@@ -73,15 +73,17 @@ class ZenohTransport:
 def open_zenoh(settings: Mapping[str, Any], agent: int, handler: Handler) -> Iterator[ZenohTransport]:
     """A session that answers through `handler`; it says it is there only once it can answer."""
     zenoh.init_log_from_env_or("error")
-    with _open(settings) as session:
+    with _open(settings) as session, ExitStack() as leaving:
         transport = ZenohTransport(session, agent)
         questions = session.declare_queryable(ask_key(agent, "*"), zenoh.handlers.FifoChannel(WAITING))
         worker = threading.Thread(target=_serve, args=(questions.handler, handler), name="answers", daemon=True)
         worker.start()
+        leaving.callback(worker.join)  # a thread still inside zenoh when Python ends aborts the process
+        leaving.enter_context(questions)  # the worker ends once this is undeclared
         watch = zenoh.handlers.Callback(transport.heard_of, indirect=False)
         session.liveliness().declare_subscriber(alive_key("*"), watch, history=True)
-        with session.liveliness().declare_token(alive_key(agent)):
-            yield transport
+        leaving.enter_context(session.liveliness().declare_token(alive_key(agent)))
+        yield transport
 
 
 def _open(settings: Mapping[str, Any]) -> zenoh.Session:
