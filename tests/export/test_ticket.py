@@ -26,6 +26,8 @@ from peermask.export.rebuild import rebuild
 from peermask.export.ticket import DIGEST_BYTES, HEAD, MAGIC, MAX_HEADER_BYTES, decode_ticket
 from peermask.export.write import export_agent
 
+# Few parameters, but a forward pass that would take 275 GB.
+WIDE = {"name": "cnn", "options": {"channels": [65536, 1], "hidden": 1}, "shape": [1, 1024, 1024], "layers": ["*"]}
 IMAGES = torch.linspace(-1, 1, 5 * 64).view(5, 1, 8, 8)
 
 
@@ -103,6 +105,7 @@ def test_a_sealed_header_is_read_as_it_was_written(good: tuple[dict[str, Any], b
         ("architecture.name", "resnet18", "options of 'resnet18'"),
         ("architecture.options", {"channels": [65536, 65536], "hidden": 65536}, "parameters; at most"),
         ("architecture.options", {"channels": [1] * 1000}, "1000 items"),
+        ("architecture", WIDE, "values between two layers"),
         ("architecture.options", {"hidden": "16; import os"}, "options of 'cnn'"),
         ("architecture.shape", [1, 100000, 8], r"architecture\.shape"),
         ("architecture.shape", [1, 2, 2], "does not fit|outputs|keeps"),

@@ -21,6 +21,7 @@ from peermask.models.frozen import frozen_weights
 from peermask.models.layout import Layout, find_layout
 
 MAX_PARAMETERS = 1 << 26  # a quarter of a gigabyte in float32; a small file must not ask for more
+MAX_ACTIVATION = 1 << 27  # values between two layers, for one image
 MAX_OPTION_ITEMS = 64
 
 
@@ -66,7 +67,7 @@ def _named(architecture: Architecture, classes: int, name: str) -> nn.Module:
         options = dict(entry.options.model_validate(_bounded(architecture.options)))
         with torch.device("meta"):
             module: nn.Module = entry.make(architecture.shape, classes, **options)
-            out: Tensor = module.eval()(torch.zeros(1, *architecture.shape))
+            out, widest = _try_out(module.eval(), torch.zeros(1, *architecture.shape))
     except ValidationError as error:
         raise ExportError(f"{name}: options of {architecture.name!r}: {error.errors()[0]['msg']}") from None
     except ConfigError as error:
@@ -75,9 +76,28 @@ def _named(architecture: Architecture, classes: int, name: str) -> nn.Module:
         size = "x".join(map(str, architecture.shape))
         reason = str(error).splitlines()[0]
         raise ExportError(f"{name}: {architecture.name!r} does not fit images of {size}: {reason}") from None
+    if widest > MAX_ACTIVATION:
+        raise ExportError(f"{name} needs {widest:,} values between two layers; at most {MAX_ACTIVATION:,} are held")
     if tuple(out.shape) != (1, classes):
         raise ExportError(f"{name}: {architecture.name!r} gives {out.shape[-1]} outputs for {classes} classes")
     return module
+
+
+def _try_out(module: nn.Module, image: Tensor) -> tuple[Tensor, int]:
+    """The output of a module without storage, and the most values that pass between two of its layers."""
+    widest = 0
+
+    def look(_layer: nn.Module, _inputs: object, output: object) -> None:
+        nonlocal widest
+        if isinstance(output, Tensor):
+            widest = max(widest, output.numel())
+
+    hooks = [child.register_forward_hook(look) for child in module.modules()]
+    try:
+        return module(image), widest
+    finally:
+        for hook in hooks:
+            hook.remove()
 
 
 def _bounded(options: Mapping[str, Any]) -> dict[str, Any]:
