@@ -150,3 +150,33 @@ def _until(told: Told, word: str):  # type: ignore[no-untyped-def]
         told(done, total, name)
 
     return tell
+
+
+def test_what_a_killed_run_left_behind_is_finished(tmp_path: Path) -> None:
+    """Killed before the config was written, or in the middle of a round: neither leaves a checkpoint."""
+    out = tmp_path / "out"
+    first = campaign(out, "table3")
+    chosen_already(out, mce_pl={"lr": 1.0})
+    early, late = (first.job(Cell("table3", 0, column, 0)) for column in (0, 1))
+    assert early is not None
+    assert late is not None
+    (out / "runs" / early.key / "checkpoints").mkdir(parents=True)
+    whole = campaign(tmp_path / "whole", "table3")
+    chosen_already(tmp_path / "whole", mce_pl={"lr": 1.0})
+    whole.run(Told())
+    left = whole.home.run(late).path.rename(out / "runs" / late.key)
+    (left / "result.json").unlink()
+    (left / "checkpoints").mkdir()
+    first.run(Told())
+    assert [first.outcome(cell).hash for cell in first.cells] == [whole.outcome(cell).hash for cell in whole.cells]  # type: ignore[union-attr]
+
+
+def test_a_damaged_outcome_is_named(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    there = campaign(out, "table3")
+    chosen_already(out, mce_pl={"lr": 1.0})
+    job = there.job(there.cells[0])
+    assert job is not None
+    (out / "outcomes" / f"{job.key}.json").write_text("{")
+    with pytest.raises(RunError, match=f"{job.key}.json is damaged"):
+        there.missing()
