@@ -84,6 +84,18 @@ def test_a_run_that_has_just_begun_is_waited_for(tmp_path: Path) -> None:
         assert json.loads(ask(server, "/data.json")[1])["runs"][0]["curves"]["rounds"] == []
 
 
+def test_a_row_half_written_is_waited_for(tmp_path: Path) -> None:
+    run = RunFolder(write_run(tmp_path / "a", finished=False))
+    with served(run.path) as server:
+        before = json.loads(ask(server, "/data.json")[1])
+        with run.metrics.open("a") as file:
+            file.write("25,0,1.0,0.9")
+        assert json.loads(ask(server, "/data.json")[1]) == before
+        with run.metrics.open("a") as file:
+            file.write(",1.0,0.9,1.0,0.3,1.0,13.0,nan\n")
+        assert json.loads(ask(server, "/data.json")[1])["runs"][0]["curves"]["rounds"][-1] == 25
+
+
 def test_a_fleet_is_shown_while_its_agents_still_write_apart(tmp_path: Path) -> None:
     whole = RunFolder(write_run(tmp_path / "whole", absences=True))
     for agent in range(4):

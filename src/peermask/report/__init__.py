@@ -1,1 +1,1 @@
-"""Results for people: tables, and later pictures."""
+"""Results for people: tables, one self-contained page, the same page live, and loggers."""

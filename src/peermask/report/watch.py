@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 from peermask.errors import RunError
 from peermask.report.gather import gather, open_runs
@@ -25,7 +26,7 @@ class Watched:
         self.title = title_of(paths)
         self._lock = threading.Lock()
         self._seen: frozenset[tuple[str, int, int]] | None = None
-        self._data = b""
+        self._data = self._json({"series": [], "runs": []})
 
     def page(self) -> bytes:
         return render({"series": [], "runs": []}, self.title, live=True).encode()
@@ -35,14 +36,14 @@ class Watched:
         with self._lock:
             seen = self._files()
             if seen != self._seen:
-                self._data, self._seen = self._gather(), seen
+                try:
+                    self._data = self._json(gather(open_runs(self.paths, waiting=True)))
+                    self._seen = seen
+                except (RunError, ValueError, TypeError, KeyError):
+                    pass  # a run that has just begun, or a row half written: what was known stays, and is asked again
             return self._data, f'"{hashlib.sha256(self._data).hexdigest()[:16]}"'
 
-    def _gather(self) -> bytes:
-        try:
-            found = gather(open_runs(self.paths, waiting=True))
-        except RunError:
-            found = {"series": [], "runs": []}  # just begun: not all of its files are there
+    def _json(self, found: dict[str, Any]) -> bytes:
         return as_json({"title": self.title, "live": True, **found}).encode()
 
     def _files(self) -> frozenset[tuple[str, int, int]]:

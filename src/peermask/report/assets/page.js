@@ -49,6 +49,10 @@ async function poll(tag) {
   const badge = $("live");
   badge.hidden = false;
   let next = tag;
+  if (document.querySelector("select:focus, input[type=range]:active")) { // not under somebody's hand
+    setTimeout(poll, 1000, tag);
+    return;
+  }
   try {
     const answer = await fetch("data.json", { headers: tag ? { "If-None-Match": tag } : {}, cache: "no-store" });
     if (answer.status === 200) {
