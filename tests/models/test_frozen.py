@@ -30,7 +30,7 @@ def test_signed_constant_has_one_magnitude_per_layer_and_both_signs() -> None:
 @pytest.mark.parametrize(
     ("init", "deviation"),
     [
-        ("uniform-pm1", lambda fan_in: 1 / math.sqrt(3)),
+        ("uniform-pm1", lambda _: 1 / math.sqrt(3)),
         ("torch-default", lambda fan_in: 1 / math.sqrt(3 * fan_in)),
         ("kaiming-normal", lambda fan_in: math.sqrt(2 / fan_in)),
         ("kaiming-uniform", lambda fan_in: math.sqrt(2 / fan_in)),

@@ -109,7 +109,7 @@ def test_a_model_that_does_not_fit_the_images_is_refused() -> None:
 
 
 def test_a_model_with_other_classes_is_refused() -> None:
-    with pytest.raises(ModelError, match="gives 7 outputs .* the data has 10 classes"):
+    with pytest.raises(ModelError, match=r"gives 7 outputs .* the data has 10 classes"):
         build_network(mlp((1, 8, 8), 7), (1, 8, 8), 10)
 
 

@@ -18,6 +18,7 @@ from peermask.cli.reproduce import reproduce
 from peermask.cli.run import run
 from peermask.cli.show import show
 from peermask.cli.swarm import swarm
+from peermask.cli.theory import theory
 from peermask.cli.watch import watch
 from peermask.errors import PeermaskError
 
@@ -45,6 +46,7 @@ app.command()(watch)
 app.command()(export)
 app.command()(predict)
 app.command()(evaluate)
+app.command()(theory)
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -78,7 +78,7 @@ def writing(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         reason = error.strerror or str(error)
-        raise RunError(f"cannot write {path}: {reason}; mend that, then go on with --resume") from error
+        raise RunError(f"cannot write {path}: {reason}; nothing written before is lost") from error
 
 
 def write_atomically(path: Path, data: bytes) -> None:
