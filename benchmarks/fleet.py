@@ -82,7 +82,7 @@ def exchange_times(options: argparse.Namespace) -> list[float]:
     fleet, agent = load_fleet(options.fleet), options.agent
     folder = certificates_of(options.fleet, fleet)
     credentials = None if options.insecure else check_credentials(fleet, folder, agent)
-    responder = Responder(agent, Card(fleet.run, "benchmark", "benchmark"), print)
+    responder = Responder(agent, fleet.neighbours(agent), Card(fleet.run, "benchmark", "benchmark"), print)
     width = options.bytes // 4
     payload = {"values": stream(0, "benchmark", agent).normal(width).astype(np.float32)}
     schema = Schema.of(payload, [width])

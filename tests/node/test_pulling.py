@@ -34,7 +34,7 @@ class Peer:
     def __init__(self, network, agent, neighbours, missing="last", card=CARD, deadline=0.3):
         self.lines = []
         self.agent, self.network = agent, network
-        self.responder = Responder(agent, card, self.lines.append)
+        self.responder = Responder(agent, neighbours, card, self.lines.append)
         self.transport = network.join(agent, self.responder)
         patience = Patience(missing, deadline, wait_limit=deadline, start_limit=deadline)
         self.puller = Puller(self.transport, self.responder, neighbours, patience)
@@ -268,7 +268,7 @@ def liar(network, agent, *answers):
 
 
 def framed(sender, number=1, card=CARD):
-    responder = Responder(sender, card, print)
+    responder = Responder(sender, [0], card, print)
     responder.publish(number, message(sender, number), SCHEMA)
     out = []
     responder(0, Pull(card.identity, bytes(8), number, None, 0).encode(), out.append)
@@ -312,6 +312,15 @@ def test_a_neighbour_cannot_speak_for_another_neighbour():
     heard = asker.pull(1)
     assert list(heard.payloads) == [2]
     assert [absence.neighbour for absence in heard.absent] == [1]
+
+
+def test_a_stranger_gets_no_answer():
+    _, peer = pair()
+    answers = []
+    peer.responder(7, Greeting(CARD, 0).encode(), answers.append)
+    peer.responder(7, Pull(CARD.identity, bytes(8), 1, None, 0).encode(), answers.append)
+    assert answers == []
+    assert peer.responder.asked == {}
 
 
 def test_requests_that_are_none_get_no_answer_and_do_no_harm():

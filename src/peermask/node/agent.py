@@ -79,7 +79,7 @@ class NodeAgent:
         self.fleet, self.experiment, self.config, self.agent = fleet, experiment, experiment.config, agent
         self.observer, self.should_stop = observer, should_stop
         self.journal = Journal(experiment, out, agent)
-        self.responder = Responder(agent, card_of(fleet, experiment), observer.say)
+        self.responder = Responder(agent, fleet.neighbours(agent), card_of(fleet, experiment), observer.say)
         row = slice(agent, agent + 1)
         algorithm, feed = assemble(experiment, torch.device(device))
         self.mixing = experiment.mixing.rows(row)  # [1, N]

@@ -77,7 +77,7 @@ class Pull:
 
     def encode(self) -> bytes:
         held = NOTHING if self.held is None else self.held
-        patience = min(int(1000 * self.patience), NOTHING)
+        patience = min(round(1000 * self.patience), NOTHING)
         return PULL + _PULL.pack(VERSION, self.identity, self.boot, self.round, held, patience)
 
 

@@ -10,7 +10,7 @@ import secrets
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from peermask.errors import WireError
@@ -38,8 +38,8 @@ class Sent:
 class Responder:
     """Thread-safe: questions come from the transport's thread, rounds from the agent's."""
 
-    def __init__(self, agent: int, card: Card, say: Callable[[str], None]) -> None:
-        self.agent, self.card, self.say = agent, card, say
+    def __init__(self, agent: int, neighbours: Collection[int], card: Card, say: Callable[[str], None]) -> None:
+        self.agent, self.neighbours, self.card, self.say = agent, frozenset(neighbours), card, say
         self.boot = secrets.token_bytes(BOOT_BYTES)
         self.outbox: Outbox | None = None
         self.asked: dict[int, int] = {}  # the highest round each neighbour has asked for
@@ -72,7 +72,9 @@ class Responder:
                     waiting.reply(self._answer(waiting.question).encode())
 
     def __call__(self, asker: int, request: bytes, reply: Reply) -> None:
-        """Answer a neighbour; what is no request gets no answer."""
+        """Answer a neighbour; a stranger, or what is no request, gets no answer."""
+        if asker not in self.neighbours:
+            return
         try:
             question = decode_request(request)
         except WireError as error:
