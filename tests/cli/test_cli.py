@@ -70,7 +70,7 @@ def test_plan_shows_the_whole_config_and_writes_nothing(
     monkeypatch.chdir(tmp_path)
     code, out, _ = call(capsys, "plan", config)
     assert code == 0
-    for word in ("directed links", "masked weights", "bytes per message", "memory", "score_init"):
+    for word in ("directed links", "masked weights", "bytes per message", "gradient path", "memory", "score_init"):
         assert word in out
     assert [path.name for path in tmp_path.iterdir()] == ["tiny.toml"]
 

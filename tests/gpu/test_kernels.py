@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from peermask.algorithms import algorithms
 from peermask.algorithms.contract import Clock
 from peermask.engine.traffic import message_cost
 from peermask.experiment.build import build, build_simulator
@@ -121,3 +122,20 @@ def test_a_run_on_a_gpu_learns_as_on_a_cpu(chunk: int | None) -> None:
                 simulator.play(Clock(number, config.rounds))
             accuracies.append(float(simulator.test().accuracy.mean()))
     assert abs(accuracies[0] - accuracies[1]) < 0.03
+
+
+@pytest.mark.parametrize("name", [entry.name for entry in algorithms])
+@pytest.mark.parametrize("chunk", [None, 3])
+def test_every_algorithm_plays_on_a_gpu_as_on_a_cpu(name: str, chunk: int | None) -> None:
+    settings = {"agents": 4, "rounds": 3, "retention": 0.3, "graph": "ring", "model": "mlp", "algorithm": name}
+    config = make_config({**settings, "data": {"fraction": 0.3}})
+    models, losses = [], []
+    for device in ("cpu", "cuda"):
+        with build_simulator(build(config), torch.device(device), chunk if device == "cuda" else None) as simulator:
+            played = [simulator.play(Clock(number, 3)) for number in range(1, 4)]
+            if played[-1].shared:
+                message_cost(played[-1].shared, played[-2].shared, simulator.feeds[0].network.layout.sizes)
+            models.append(simulator.local_models())
+            losses.append(played[-1].losses.cpu())
+    assert torch.allclose(losses[0], losses[1], rtol=0.02)
+    assert float((~torch.isclose(models[0], models[1], rtol=0.05, atol=1e-3)).float().mean()) < 0.02

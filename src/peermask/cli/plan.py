@@ -46,9 +46,9 @@ def _table(plans: list[Plan], device: torch.device) -> Table:
         "agents at once": [str(p.chunk) for p in plans],
         "gradient path": [p.path for p in plans],
         "memory, about": [bytes_human(p.memory) for p in plans],
-        "bytes per message": [bytes_human(p.message_bytes) for p in plans],
-        "bytes per round, all links": [bytes_human(p.message_bytes * p.links) for p in plans],
-        "bytes in all rounds": [bytes_human(p.message_bytes * p.links * p.rounds) for p in plans],
+        "bytes per message, as a bitmap": [bytes_human(p.message_bytes) for p in plans],
+        "  in a round, over all links": [bytes_human(p.message_bytes * p.links) for p in plans],
+        "  in all rounds": [bytes_human(p.message_bytes * p.links * p.rounds) for p in plans],
         "checkpoint": [bytes_human(p.checkpoint) for p in plans],
         "time without evaluation, about": ["-" if p.seconds is None else f"{p.seconds:.0f} s" for p in plans],
     }

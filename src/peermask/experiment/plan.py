@@ -13,6 +13,7 @@ from peermask.engine.device import one_thread_each
 from peermask.engine.memory import STATE_COPIES, activation_bytes
 from peermask.engine.traffic import message_cost
 from peermask.experiment.build import Experiment, agents_at_once, assemble
+from peermask.kernels import have_triton
 
 
 @dataclass(frozen=True)
@@ -51,12 +52,21 @@ def make_plan(name: str, experiment: Experiment, device: torch.device) -> Plan:
         parameters=layout.total,
         samples=(min(sizes), max(sizes)),
         chunk=chunk,
-        path="one agent at a time" if chunk == 1 else "stacked (vmap)",
+        path=_path(experiment, device),
         memory=config.agents * held + side_by_side * (batch + STATE_COPIES * 4 * layout.total) + images,
         message_bytes=cost,
         checkpoint=config.agents * held,
         seconds=seconds * config.rounds * config.agents / side_by_side if device.type == "cpu" else None,
     )
+
+
+def _path(experiment: Experiment, device: torch.device) -> str:
+    """Which way gradients will be computed."""
+    if device.type == "cpu":
+        return "one agent at a time, on each core"
+    if experiment.network.stack is None:
+        return "agents vectorised (the module is no chain of common layers)"
+    return "agents in fused kernels" if have_triton() else "agents as groups (no Triton here)"
 
 
 def _try_one(experiment: Experiment) -> tuple[float, int, float]:
