@@ -198,6 +198,7 @@ def test_a_damaged_checkpoint_is_said_and_the_one_before_is_used(fleet, tmp_path
     made.start(0)
     made.join()
     assert "is damaged" in made.notes[0].lines[0]
+    assert made.notes[0].lines[1] == "going on after round 3"
     assert made.notes[0].reports[0].round == 4  # round 3 was the checkpoint before
     assert collected(made, tmp_path).hash == simulated(tiny(), tmp_path / "sim").hash
 
@@ -235,6 +236,14 @@ def test_a_full_disk_ends_one_agent_with_a_line_and_its_last_checkpoint_stays(fl
     made.start(2, should_stop=lambda: True)
     made.join()
     assert made.nodes[2].progress.round == 3
+
+
+def test_a_finished_folder_is_left_as_it_is(fleet):
+    made = fleet(tiny(rounds=3, agents=2, graph={"name": "path"}))
+    made.run()
+    before = {path: path.read_bytes() for path in made.out(0).rglob("*") if path.is_file()}
+    made.nodes[0].journal.open(print)
+    assert {path: path.read_bytes() for path in made.out(0).rglob("*") if path.is_file()} == before
 
 
 def test_ranges():

@@ -101,7 +101,6 @@ class NodeAgent:
         self.losses = list(checkpoint.losses.get("recent", ()))
         self.sent = checkpoint.sent
         self.begun -= self.progress.seconds
-        self.observer.say(f"going on after round {self.progress.round}")
 
     def run(self, transport: Transport) -> NodeStatus:
         """Play to the end, or until asked to stop. Ends in bounded time whatever the neighbours do."""
@@ -110,6 +109,8 @@ class NodeAgent:
         puller = Puller(transport, self.responder, fleet.neighbours(self.agent), patience, self.should_stop)
         sizes = self.experiment.network.layout.sizes
         exchange = NodeExchange(self.agent, self.mixing, sizes, self.responder, puller)
+        if self.progress.round:
+            self.observer.say(f"going on after round {self.progress.round}")
         if self.sent:
             exchange.publish(self.progress.round, self.sent)
         with one_thread_each():

@@ -47,6 +47,8 @@ class Journal:
         if held != config.hash:
             raise NodeError(f"{self.folder.path} holds a run of config {held}, not {config.hash}; give another --out")
         checkpoint = self._last_good(say)
+        if self.folder.result.is_file():
+            return checkpoint
         done = checkpoint.progress.round if checkpoint else 0
         forget_rounds_after(self.folder, done)
         forget_after(self.folder.metrics, min(done, config.rounds - 1))  # the last comes after the last checkpoint

@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -138,7 +138,8 @@ def _start(path: Path, agent: int, folder: Path, insecure: bool) -> Member:
 def _listen(member: Member) -> None:
     assert member.process.stdout is not None
     for line in member.process.stdout:
-        member.report = json.loads(line)
+        with suppress(ValueError):  # cut off as the agent was killed
+            member.report = json.loads(line)
 
 
 def _watch(

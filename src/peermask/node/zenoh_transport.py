@@ -95,7 +95,7 @@ def _open(settings: Mapping[str, Any]) -> zenoh.Session:
     try:
         return zenoh.open(config)
     except zenoh.ZError as error:
-        reason = str(error).splitlines()[0]
+        reason = str(error).splitlines()[0].partition(" at /")[0]  # what follows is a place in zenoh's source
         where = settings["listen/endpoints"][0].partition("/")[2]
         raise NodeError(f"cannot listen on {where}; is another agent running there? ({reason[:200]})") from error
 
