@@ -50,6 +50,7 @@ def test_a_fleet_file_and_its_certificates(peermask, tmp_path):
     code, out, _ = peermask("fleet", "new", path, *SMALL, "--host", "10.0.0.1", "--missing", "wait")
     assert code == 0
     assert "4 agents, 4 links, mce-pl" in out
+    assert "ind-mask is left out: a fleet runs one algorithm, mce-pl" in out
     fleet = load_fleet(path)
     assert (fleet.missing, fleet.agents[3].address) == ("wait", "10.0.0.1:7453")
     code, out, _ = peermask("fleet", "certs", path)
@@ -64,6 +65,7 @@ def test_mistakes_when_writing_a_fleet_file(peermask, tmp_path):
     assert "2 hosts for 4 agents" in refused(peermask("fleet", "new", path, *SMALL, "--host", "a", "--host", "b"))
     assert "is not host:port" in refused(peermask("fleet", "new", path, *SMALL, "--host", "a b"))
     assert "does not exist" in refused(peermask("fleet", "new", tmp_path / "no" / "fleet.toml", *SMALL))
+    assert "10 values for 4 agents" in refused(peermask("fleet", "new", path, "--set", "agents=4"))
     path.write_text("")
     assert "exists; give another name" in refused(peermask("fleet", "new", path, *SMALL))
 

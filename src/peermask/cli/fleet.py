@@ -36,8 +36,11 @@ def new(
     """Write one file for the whole deployment: experiment, agents, addresses and links."""
     if missing not in get_args(Missing):
         raise NodeError(f"--missing {missing!r} is not one of {', '.join(get_args(Missing))}")
-    made = new_fleet(load_config(config, set_ or ()), host or ["127.0.0.1"], port, cast(Missing, missing))
+    experiment = load_config(config, set_ or ())
+    made = new_fleet(experiment, host or ["127.0.0.1"], port, cast(Missing, missing))
     save_fleet(fleet, made)
+    for choice in experiment.compare:
+        print(f"{choice.name} is left out: a fleet runs one algorithm, {made.experiment.algorithm.name}")
     print(f"{fleet}: {len(made.agents)} agents, {len(made.links)} links, {made.experiment.algorithm.name}")
     print(f"next: peermask fleet certs {fleet}")
 

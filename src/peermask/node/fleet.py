@@ -27,6 +27,7 @@ from peermask.experiment.config import ExperimentConfig
 from peermask.experiment.folder import write_atomically
 from peermask.experiment.problems import first_problem
 from peermask.graph import build_graph
+from peermask.masks.budget import retentions
 from peermask.registry import Options
 
 Link = tuple[int, int]
@@ -110,7 +111,14 @@ def save_fleet(path: Path, fleet: Fleet) -> None:
         raise NodeError(f"{path} exists; give another name, or delete it")
     if not path.parent.is_dir():
         raise NodeError(f"folder {path.parent} does not exist")
-    write_atomically(path, (HEADER + tomli_w.dumps(fleet.model_dump(mode="json", exclude_none=True))).encode())
+    values = fleet.model_dump(mode="json", exclude_none=True)
+    write_atomically(path, (HEADER + _links_table(values.pop("links")) + tomli_w.dumps(values)).encode())
+
+
+def _links_table(links: list[list[int]]) -> str:
+    """Several links to a line, where the TOML writer would take four lines for each."""
+    lines = [", ".join(map(str, links[start : start + 10])) for start in range(0, len(links), 10)]
+    return "links = [\n" + "".join(f"    {line},\n" for line in lines) + "]\n"
 
 
 def load_fleet(path: Path) -> Fleet:
@@ -148,6 +156,7 @@ def check(fleet: Fleet) -> None:
         if member.address in seen:
             raise NodeError(f"agents {seen[member.address]} and {member.agent} have the same address {member.address}")
         seen[member.address] = member.agent
+    retentions(config.retention, config.agents, config.seed)
     if config.compare:
         raise NodeError("experiment.compare: a fleet runs one algorithm; delete it and write one fleet file for each")
     if config.stop.patience:
