@@ -51,14 +51,14 @@ class Lines:
 
     def __init__(self, agent: int) -> None:
         self.agent = agent
-        self.shown: float | None = None
+        self.shown = 0  # the round of the last evaluation that was printed
 
     def say(self, line: str) -> None:
         print(f"agent {self.agent}: {line}", file=sys.stderr, flush=True)
 
     def round(self, report: Report) -> None:
-        if report.accuracy is not None and (report.accuracy != self.shown or report.round == report.rounds):
-            self.shown = report.accuracy
+        if report.accuracy is not None and report.evaluated != self.shown:
+            self.shown = report.evaluated
             print(
                 f"round {report.round}/{report.rounds}  accuracy {100 * report.accuracy:.1f} %  "
                 f"sent {bytes_human(report.sent_bytes)}  neighbours {report.alive} of {report.neighbours}",

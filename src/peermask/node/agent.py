@@ -48,6 +48,7 @@ class Report:
     round: int
     rounds: int
     accuracy: float | None  # of the last evaluation
+    evaluated: int  # the round of it; 0: none yet
     sent_bytes: float
     alive: int
     neighbours: int
@@ -89,6 +90,7 @@ class NodeAgent:
         self.sent: Payload = {}  # the last message [1, ...]: after a restart somebody may still want it
         self.absent: list[Absence] = []  # of the last round
         self.accuracy: float | None = None
+        self.evaluated = 0
         self.begun = time.perf_counter()
 
     def restore(self) -> None:
@@ -136,7 +138,8 @@ class NodeAgent:
 
     def _gather(self, puller: Puller) -> None:
         over = self.progress.round >= self.config.rounds  # only those who still want the last message matter
-        for j in sorted(puller.gather(FINISHED_LIMIT if over else self.fleet.start_limit)):
+        lacking = puller.gather(FINISHED_LIMIT if over else self.fleet.start_limit)
+        for j in sorted(lacking if not over and not self.should_stop() else ()):
             self.observer.say(f"agent {j} has not appeared; beginning without it")
         puller.check_not_alone()
 
@@ -178,6 +181,7 @@ class NodeAgent:
                 self.progress.round,
                 self.config.rounds,
                 self.accuracy,
+                self.evaluated,
                 self.sent_bytes,
                 alive,
                 len(neighbours),
@@ -203,7 +207,7 @@ class NodeAgent:
             time.perf_counter() - self.begun,
         )
         write_evaluation(self.journal.folder, evaluation, first=self.agent)
-        self.accuracy = float(test.accuracy[0])
+        self.accuracy, self.evaluated = float(test.accuracy[0]), self.progress.round
 
     def _save(self) -> None:
         self.progress = replace(self.progress, seconds=time.perf_counter() - self.begun)
