@@ -82,7 +82,7 @@ class Played:
     def round(self) -> None:
         self.number += 1
         shared = self.simulator.play(Clock(self.number, 10_000)).shared
-        message_cost(shared, self.before, self.sizes)
+        message_cost(shared, self.before, self.sizes, self.simulator.spread)
         self.before = shared
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from peermask.masks.aggregation import aggregated_magnitude, aggregation_tensor, agreement
 from peermask.masks.budget import MaskOptions
 from peermask.masks.masker import Masker
 from peermask.masks.scores import initial_scores, keep_sign, score_gradient
@@ -60,3 +61,14 @@ def test_shared_scores_are_one_draw_and_independent_ones_are_not() -> None:
     assert not each[0].equal(each[1])
     assert each[1].equal(initial_scores(LAYOUT, "independent", (3,), seed=1)[0])
     assert bool((shared[:, :4].abs() <= 2**-0.5).all())
+
+
+def test_the_magnitude_is_that_of_the_aggregation_tensor() -> None:
+    generator = torch.Generator().manual_seed(0)
+    scores = torch.randn(3, 7, generator=generator)
+    scores[1, 2] = 0.0
+    votes = torch.randint(0, 5, (3, 7), dtype=torch.uint8, generator=generator)
+    voters = torch.tensor([4, 0, 3])
+    for gain in (1.0, 2.0):
+        y = aggregation_tensor(scores, gain * agreement(votes, voters), LAYOUT)
+        assert torch.allclose(aggregated_magnitude(scores, votes, voters, gain, LAYOUT), y.abs())

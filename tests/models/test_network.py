@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import replace
 
 import pytest
@@ -11,7 +12,7 @@ from torch.nn import functional as F
 
 from peermask.errors import ModelError
 from peermask.models.architectures import LocalResponseNorm, alexnet, cnn, mlp, models, resnet18
-from peermask.models.network import Batch, Network, build_network
+from peermask.models.network import Batch, Network, build_network, pool_first
 
 
 def apart(a: torch.Tensor, b: torch.Tensor) -> float:
@@ -90,6 +91,20 @@ def test_the_gradient_is_that_of_a_plain_module() -> None:
     gradient, _ = network.gradient(params, Batch(images[None], labels[None]))
     expected = torch.cat([own[layer.name].grad.flatten() for layer in network.layout.layers])  # type: ignore[union-attr]
     assert torch.allclose(gradient[0], expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("activation", [nn.ReLU(), nn.ELU()])
+def test_pooling_first_changes_no_bit(activation: nn.Module) -> None:
+    plain = nn.Sequential(nn.Conv2d(2, 4, 3), activation, nn.MaxPool2d(2), nn.Flatten(), nn.Linear(36, 3))
+    swapped = pool_first(copy.deepcopy(plain))
+    assert isinstance(swapped[1], nn.MaxPool2d)  # type: ignore[index]
+    assert dict(swapped.named_parameters()).keys() == dict(plain.named_parameters()).keys()
+    x = torch.randn(5, 2, 8, 8)
+    for module in (plain, swapped):
+        module(x).square().sum().backward()
+    assert torch.equal(plain(x), swapped(x))
+    for one, other in zip(plain.parameters(), swapped.parameters(), strict=True):
+        assert torch.equal(one.grad, other.grad)  # type: ignore[arg-type]
 
 
 def test_padding_counts_for_nothing() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Annotated
 
+import torch
 from pydantic import Field
 from torch import Tensor
 
@@ -60,7 +61,7 @@ class IndMask:
             step = step + self.options.weight_decay * state.scores
         if self.options.group_lasso:
             step = step + self.options.group_lasso * group_lasso_gradient(state.scores, self.masker.layout)
-        scores = state.scores - scheduled(self.options.lr, self.options.schedule, clock) * step
+        scores = torch.sub(state.scores, step, alpha=scheduled(self.options.lr, self.options.schedule, clock))
         if self.options.keep_sign:
             scores = keep_sign(scores, state.scores)
         mask = self.masker.mask(scores, state.keep)

@@ -97,7 +97,7 @@ class McePl:
             step = step + self.options.weight_decay * state.scores
         if self.options.group_lasso:
             step = step + self.options.group_lasso * group_lasso_gradient(state.scores, self.masker.layout)
-        scores = state.scores - scheduled(self.options.lr, self.options.schedule, clock) * step
+        scores = torch.sub(state.scores, step, alpha=scheduled(self.options.lr, self.options.schedule, clock))
         if self.options.keep_sign:
             scores = keep_sign(scores, state.scores)
         proposal = self._mask(scores, state.votes, state.voters, state.keep)
@@ -112,8 +112,8 @@ class McePl:
         assert state.gradient is not None
         votes, voters = mixing.count_open(received["mask"]), mixing.degree
         lr = self.options.lr if self.options.lr_fine_tune is None else self.options.lr_fine_tune
-        step = scheduled(lr, self.options.schedule, clock) * state.gradient * agreement(votes, voters)
-        scores = state.scores - step
+        step = agreement(votes, voters).mul_(state.gradient)  # G ⊙ n
+        scores = torch.sub(state.scores, step, alpha=scheduled(lr, self.options.schedule, clock))
         if self.options.keep_sign:
             scores = keep_sign(scores, state.scores)
         mask = self._mask(scores, votes, voters, state.keep)

@@ -30,6 +30,11 @@ class Spread(Protocol):
     def __call__(self, function: Callable[..., T], /, *columns: Iterable[Any]) -> list[T]: ...
 
 
+def in_turn(function: Callable[..., T], /, *columns: Iterable[Any]) -> list[T]:
+    """One after another."""
+    return list(map(function, *columns))
+
+
 @dataclass(frozen=True)
 class Outcome:
     states: list[Any]  # one per chunk

@@ -20,7 +20,7 @@ from peermask.algorithms.contract import Agents, Algorithm, Clock, Payload
 from peermask.engine.device import fast_float32, one_thread_each
 from peermask.engine.evaluate import Score
 from peermask.engine.feed import Feed
-from peermask.engine.round import Outcome, concatenated, play_round
+from peermask.engine.round import Outcome, concatenated, in_turn, play_round
 from peermask.graph.mixing import Mixing
 
 T = TypeVar("T")
@@ -64,7 +64,7 @@ class Simulator:
         self._exit.close()
 
     def play(self, clock: Clock) -> Outcome:
-        outcome = play_round(self.algorithm, self.states, self.feeds, self._exchange, clock, self._spread)
+        outcome = play_round(self.algorithm, self.states, self.feeds, self._exchange, clock, self.spread)
         self.states = outcome.states
         return outcome
 
@@ -77,7 +77,7 @@ class Simulator:
         if unmixed is None:
             return None
         models = unmixed(shared).split([len(feed.ids) for feed in self.feeds])  # [N, P]
-        return torch.cat([score.accuracy for score in self._spread(Feed.test, self.feeds, models)]).cpu()
+        return torch.cat([score.accuracy for score in self.spread(Feed.test, self.feeds, models)]).cpu()
 
     def validate(self) -> Score:
         return self._score(Feed.validate)
@@ -89,7 +89,7 @@ class Simulator:
             params = self.algorithm.local_model(state)
             return (params[:, : feed.network.layout.weights] != 0).float().mean(1)
 
-        return torch.cat(self._spread(used, self.feeds, self.states)).cpu()
+        return torch.cat(self.spread(used, self.feeds, self.states)).cpu()
 
     def masks(self) -> Tensor:
         """[N, P_w] bool on the CPU: which masked weights each personal model uses."""
@@ -117,7 +117,7 @@ class Simulator:
             start = rows.stop
 
     def _score(self, measure: Callable[[Feed, Tensor], Score]) -> Score:
-        scores = self._spread(
+        scores = self.spread(
             lambda feed, state: measure(feed, self.algorithm.local_model(state)), self.feeds, self.states
         )
         return Score(
@@ -128,7 +128,8 @@ class Simulator:
     def _exchange(self, clock: Clock, shared: Sequence[Payload]) -> tuple[Payload, Sequence[Mixing]]:  # noqa: ARG002
         return concatenated(shared), self.mixings
 
-    def _spread(self, function: Callable[..., T], /, *columns: Iterable[Any]) -> list[T]:
+    def spread(self, function: Callable[..., T], /, *columns: Iterable[Any]) -> list[T]:
+        """Apply a function to every chunk, or to whatever else there is one of for each, on all cores."""
         if self._pool is None:
-            return list(map(function, *columns))
+            return in_turn(function, *columns)
         return list(self._pool.map(function, *columns))

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from peermask.algorithms.contract import Payload
+from peermask.engine.round import Spread, in_turn
 from peermask.errors import DivergedError, WireError
 from peermask.wire import Schema, bitmap_size, frame_size
 from peermask.wire.device_cost import count_ones, payload_frame_size_torch
@@ -41,7 +42,7 @@ class Cost:
 COST_COLUMNS = ("paper_bits", "ones_bits", "bitmap_bytes", "entropy_bytes", "coded_bytes")
 
 
-def message_cost(payload: Payload, before: Payload | None, sizes: Sequence[int]) -> Cost:
+def message_cost(payload: Payload, before: Payload | None, sizes: Sequence[int], spread: Spread = in_turn) -> Cost:
     """The cost of one round's messages [N, ...]; `before` are those of the round before, where there was one."""
     leaves = list(payload.values())
     agents, device = len(leaves[0]), leaves[0].device
@@ -66,15 +67,16 @@ def message_cost(payload: Payload, before: Payload | None, sizes: Sequence[int])
         ones,
         torch.full((agents,), bitmap, device=device),
         entropy,
-        coded_size(payload, before, sizes),
+        coded_size(payload, before, sizes, spread),
     )
 
 
-def coded_size(payload: Payload, before: Payload | None, sizes: Sequence[int]) -> Tensor:
+def coded_size(payload: Payload, before: Payload | None, sizes: Sequence[int], spread: Spread = in_turn) -> Tensor:
     """Bytes of every agent's frame: the codec's own plan, or on a GPU the same sum without leaving the device."""
     device = next(iter(payload.values())).device
     if device.type == "cpu":
-        return torch.tensor([_row_size(payload, before, sizes, i) for i in range(len(next(iter(payload.values()))))])
+        agents = range(len(next(iter(payload.values()))))
+        return torch.tensor(spread(lambda agent: _row_size(payload, before, sizes, agent), agents))  # [N]
     return payload_frame_size_torch(payload, before, sizes)  # [N]
 
 

@@ -51,7 +51,7 @@ class Loop:
             self.losses.append(outcome.losses)
             if outcome.losses.device.type == "cpu":  # on a GPU looking would wait; evaluations and checkpoints look
                 self._finite_losses()
-            self.ledger.record(number, outcome.shared)
+            self.ledger.record(number, outcome.shared, self.simulator.spread)
             self.execution.observer.round(clock, outcome.losses, self.ledger.sent_bytes)
             last = number == config.rounds
             stopping = self.execution.should_stop() and not last

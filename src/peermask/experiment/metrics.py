@@ -10,6 +10,7 @@ from torch import Tensor
 
 from peermask.algorithms.contract import Payload
 from peermask.engine.evaluate import Score
+from peermask.engine.round import Spread, in_turn
 from peermask.engine.traffic import COST_COLUMNS, Cost, message_cost
 from peermask.experiment.build import Experiment
 from peermask.experiment.folder import RunFolder, append_rows, forget_after, read_rows
@@ -87,11 +88,11 @@ class Ledger:
         for row in read_rows(folder.traffic):
             self.sent[int(row["agent"])] += int(row["links"]) * float(row["coded_bytes"])
 
-    def record(self, number: int, shared: Payload) -> None:
+    def record(self, number: int, shared: Payload, spread: Spread = in_turn) -> None:
         if shared:
             device = next(iter(shared.values())).device
             held = None if self.before is None else {name: leaf.to(device) for name, leaf in self.before.items()}
-            self._pending.append((number, message_cost(shared, held, self.sizes)))
+            self._pending.append((number, message_cost(shared, held, self.sizes, spread)))
             self.before = shared
 
     def flush(self) -> None:

@@ -32,4 +32,13 @@ def aggregated_magnitude(scores: Tensor, votes: Tensor, voters: Tensor, gain: fl
     """|y| for n = gain · votes / voters: all that a threshold needs of y."""
     if scores.device.type == "cuda" and have_triton():
         return aggregated_magnitude_triton(scores, votes, voters, gain, layout.sizes)
-    return aggregation_tensor(scores, gain * agreement(votes, voters), layout).abs()  # [A, P_w]
+    heard = agreement(votes, voters)
+    if gain != 1.0:
+        heard *= gain
+    magnitude = scores.abs()  # [A, P_w]
+    without_sign = bool(magnitude.min() == 0)
+    for layer in layout.masked:
+        # |z + mean · sign(z) · n| = |z| + mean · n, but for z = 0, which has no sign
+        heard[:, layer.span] *= magnitude[:, layer.span].mean(dim=1, keepdim=True)
+    magnitude += heard
+    return magnitude.masked_fill_(scores == 0, 0.0) if without_sign else magnitude

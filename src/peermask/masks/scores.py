@@ -36,7 +36,7 @@ def score_gradient(model_gradient: Tensor, weights: Tensor, scores: Tensor) -> T
     The straight-through estimator: threshold and filter rule count as the identity, so what is left of
     ∂m/∂z is the derivative of the absolute value.
     """
-    return model_gradient * weights * scores.sign()  # [A, P_w]
+    return scores.sign().mul_(weights).mul_(model_gradient)  # [A, P_w]
 
 
 def keep_sign(scores: Tensor, before: Tensor) -> Tensor:

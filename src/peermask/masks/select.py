@@ -9,12 +9,14 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from peermask.kernels import have_triton
 from peermask.kernels.select import top_fraction_by_layer_triton
 
-_BINS = 1 << 16
+_SAMPLE = 2048  # entries of a layer that are sorted to bracket the threshold
+_SIGMAS = 5.0  # half the bracket's width, in standard deviations of the sample's rank
 
 
 def top_fraction_by_layer(magnitude: Tensor, keep: Tensor, sizes: Sequence[int]) -> Tensor:
@@ -29,42 +31,53 @@ def top_fraction_by_layer(magnitude: Tensor, keep: Tensor, sizes: Sequence[int])
 
 
 def top_fraction(magnitude: Tensor, keep: Tensor) -> Tensor:
-    """True at the keep[a] largest entries of row a; ties go to the lower index.
+    """True at the keep[a] largest entries of row a, which are float32 and not negative; ties go to the lower index."""
+    if magnitude.device.type != "cpu":
+        return top_fraction_by_sort(magnitude, keep)
+    rows = [_top_of_row(row.contiguous().numpy(), int(k)) for row, k in zip(magnitude, keep, strict=True)]
+    return torch.from_numpy(np.stack(rows))  # [A, n]
 
-    Finds the keep-th largest value, takes all above it, then as many of those equal to it as are missing, in
-    order of index: no two machines disagree. Magnitudes are float32 and not negative.
-    """
-    threshold = kth_largest(magnitude, keep)  # [A, 1]
-    mask = magnitude >= threshold  # [A, n]
-    surplus = mask.sum(-1) - keep  # [A]
-    if bool((surplus > 0).any()):
-        tied = magnitude == threshold  # [A, n]
-        allowed = tied.sum(-1) - surplus  # [A]
-        mask &= ~tied | (tied.cumsum(-1) <= allowed[:, None])
+
+def _top_of_row(values: NDArray[np.float32], keep: int) -> NDArray[np.bool_]:
+    """All that reach the keep-th largest value; of those equal to it, the last ones go if they are too many."""
+    threshold = _kth_largest(values, keep)
+    mask: NDArray[np.bool_] = values >= threshold  # [n]
+    surplus = np.count_nonzero(mask) - keep
+    if surplus:
+        mask[np.flatnonzero(values == threshold)[-surplus:]] = False
     return mask
 
 
-def kth_largest(magnitude: Tensor, keep: Tensor) -> Tensor:
-    """The keep[a]-th largest value of each row."""
-    if magnitude.device.type == "cpu":
-        rows = [_kth_largest_of_row(row, int(k)) for row, k in zip(magnitude, keep, strict=True)]
-        return torch.stack(rows)[:, None]  # [A, 1]
-    ordered = magnitude.sort(dim=-1, descending=True).values  # [A, n]
-    return ordered.gather(-1, keep[:, None] - 1)  # [A, 1]
+def _kth_largest(values: NDArray[np.float32], keep: int) -> np.float32:
+    """By a sorted sample that brackets the answer, then a partition of the few entries inside the bracket.
 
-
-def _kth_largest_of_row(row: Tensor, keep: int) -> Tensor:
-    """By histogram of the upper half of the float's bits, then a partition of the one bin that holds the answer.
-
-    Bit patterns of non-negative floats order as the floats do. 16 times faster than torch's kthvalue.
+    Should the bracket miss, the whole row is partitioned: the result is exact in any case. Far faster than a sort
+    or torch's kthvalue on a large layer.
     """
-    bits = row.contiguous().view(torch.int32).numpy()  # [n]
-    upper = bits >> 15
-    counts = np.bincount(upper, minlength=_BINS)[::-1].cumsum()  # entries in the topmost bins
-    place = int(np.searchsorted(counts, keep))
-    inside = bits[upper == _BINS - 1 - place]
-    rank = len(inside) - (keep - (int(counts[place - 1]) if place else 0))
-    return torch.from_numpy(np.partition(inside, rank)[rank : rank + 1]).view(torch.float32)[0]
+    low, high = _bracket(values, keep)
+    above = int(np.count_nonzero(values > high))
+    inside = values[(values >= low) & (values <= high)]
+    if not above < keep <= above + len(inside):
+        above, inside = 0, values
+    rank = len(inside) - (keep - above)
+    answer: np.float32 = np.partition(inside, rank)[rank]
+    return answer
+
+
+def _bracket(values: NDArray[np.float32], keep: int) -> tuple[float, float]:
+    """Two values between which the keep-th largest lies, but for one case in a million."""
+    size = len(values)
+    if size <= 4 * _SAMPLE:
+        return -np.inf, np.inf
+    drawn = np.sort(values[:: size // _SAMPLE])[::-1]
+    share = keep / size
+    place = share * len(drawn)
+    spread = _SIGMAS * np.sqrt(len(drawn) * share * (1 - share)) + 2
+    first, last = int(place - spread), int(place + spread)
+    return (
+        float(drawn[last]) if last < len(drawn) else -np.inf,
+        float(drawn[first]) if first >= 0 and place >= spread else np.inf,
+    )
 
 
 def top_fraction_by_sort(magnitude: Tensor, keep: Tensor) -> Tensor:

@@ -63,7 +63,7 @@ class Network:
 
     def _call(self, params: dict[str, Tensor], images: Tensor) -> Tensor:
         if self._copies.module is None:
-            self._copies.module = copy.deepcopy(self.module)
+            self._copies.module = pool_first(copy.deepcopy(self.module))
         result: Tensor = functional_call(self._copies.module, params, (images,))
         return result
 
@@ -97,9 +97,30 @@ class Network:
         return flat, losses  # [A, P], [A]
 
 
+def pool_first(module: nn.Module) -> nn.Module:
+    """Max-pooling before the activation that stands before it: the same numbers, on a quarter of the entries.
+
+    ReLU and ELU never fall as their input rises, so they keep the largest entry of a window the largest. Neither
+    has parameters, so no name changes.
+    """
+    for child in module.modules():
+        if isinstance(child, nn.Sequential):
+            for place in range(len(child) - 1):
+                if isinstance(child[place], nn.ReLU | nn.ELU) and isinstance(child[place + 1], nn.MaxPool2d):
+                    child[place], child[place + 1] = child[place + 1], child[place]
+    return module
+
+
 def _laid_out(x: Tensor) -> Tensor:
     """Channels last for whatever has channels: a copy, except where it is so already."""
-    return x.contiguous(memory_format=torch.channels_last) if x.dim() == 4 else x.contiguous()
+    if x.dim() != 4:
+        return x.contiguous()
+    y = x.contiguous(memory_format=torch.channels_last)
+    if y.shape[1] == 1:
+        # One channel lies the same either way, and torch would take it for channels first from here on.
+        _, _, height, width = y.shape
+        y = y.as_strided(y.shape, (height * width, 1, width, 1), y.storage_offset())
+    return y
 
 
 def _mean_cross_entropy(logits: Tensor, labels: Tensor, valid: Tensor | None) -> Tensor:

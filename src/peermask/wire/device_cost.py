@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
@@ -79,6 +80,10 @@ def count_ones(members: Tensor, layers: Sequence[int]) -> Tensor:
     """Members in each layer of each row."""
     if members.device.type == "cuda" and have_triton():
         return count_members_triton(members.contiguous(), layers)
+    if members.device.type == "cpu":  # numpy counts a byte at a time, torch widens each to eight
+        rows = members.numpy()
+        counts = [[np.count_nonzero(row[part]) for part in slices(layers)] for row in rows]
+        return torch.tensor(counts, dtype=torch.int64)
     return torch.stack([layer.sum(1) for layer in members.split(list(layers), 1)], 1)  # [A, L]
 
 

@@ -82,11 +82,14 @@ def plan_leaf(leaf: Leaf, array: Array, base: Array | None, masks: Mapping[int, 
     if not np.isfinite(array).all():
         raise WireError(f"leaf {leaf.name!r} holds a value that is not a number; it would poison its receivers")
     where = support(array)  # [P]
-    positions = plan_mask(where, leaf.layers, None if base is None else support(base))
     sent = 4 * int(np.count_nonzero(where))
+    dense = LeafPlan(Kind.DENSE, leaf.layers, values=array, values_bytes=4 * array.size)
+    if sent == dense.values_bytes:
+        return dense  # without a zero nothing is shorter
+    positions = plan_mask(where, leaf.layers, None if base is None else support(base))
     sparse = Kind.SPARSE_DELTA if positions.is_delta else Kind.SPARSE
     plans = [
-        LeafPlan(Kind.DENSE, leaf.layers, values=array, values_bytes=4 * array.size),
+        dense,
         LeafPlan(sparse, leaf.layers, positions.members, where=where, values=array, values_bytes=sent),
     ]
     for index, mask_leaf in masks.items():
