@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.profiler import ProfilerActivity, profile
 
 from peermask.algorithms.contract import Clock
 from peermask.data.arrays import from_arrays
@@ -36,6 +37,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--many", type=int, default=0, help="also time a round of this many agents")
     parser.add_argument("--algorithm", default="mce-pl")
+    parser.add_argument("--profile", action="store_true", help="also list the kernels of a round by time (CUDA)")
     parser.add_argument("--general", action="store_true", help="also time the path for arbitrary modules")
     options = parser.parse_args()
     device = pick_device(options.device)
@@ -96,6 +98,8 @@ def time_rounds(
         each = timed(one_round, options.rounds, device)
         print(f"  a round, learn + exchange + fuse: {each * 1e3:8.2f} ms")
         time_parts(simulator, options.rounds, device, experiment.network.layout.sizes)
+        if options.profile and device.type == "cuda":
+            list_kernels(simulator)
         print(f"  testing {agents} agents on 3,000 images each: {timed(simulator.test, 3, device) * 1e3:8.2f} ms")
         if device.type == "cuda":
             print(f"  peak memory: {torch.cuda.max_memory_allocated() / 1e9:.2f} GB")
@@ -121,6 +125,17 @@ def time_parts(simulator: Simulator, rounds: int, device: torch.device, sizes: t
         parts["counting bytes"] = lambda: message_cost(shared, shared, sizes)
     for name, part in parts.items():
         print(f"    {name:28s}{timed(part, rounds, device) * 1e3:8.2f} ms")
+
+
+def list_kernels(simulator: Simulator, rounds: int = 10) -> None:
+    with profile(activities=[ProfilerActivity.CUDA]) as recorded:
+        for number in range(1, rounds + 1):
+            simulator.play(Clock(number, 10_000))
+        torch.cuda.synchronize()
+    kernels = sorted(recorded.key_averages(), key=lambda kernel: -kernel.self_device_time_total)
+    for kernel in kernels[:20]:
+        each = kernel.self_device_time_total / rounds / 1e3
+        print(f"      {each:8.3f} ms in {kernel.count / rounds:5.1f} calls  {kernel.key[:80]}")
 
 
 def time_selection(device: torch.device) -> None:

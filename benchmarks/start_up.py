@@ -1,0 +1,62 @@
+"""Seconds from process start to the first finished round of the paper's setting: `python -m benchmarks.start_up`.
+
+Cold, where no kernel has been compiled before; warm, where Triton's cache holds them. Prints and asserts nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--agents", type=int, default=20)
+    options = parser.parse_args()
+    say("python")
+    import torch
+
+    say("torch imported")
+    from benchmarks.round_time import random_images
+    from peermask.algorithms.contract import Clock
+    from peermask.engine.device import pick_device
+    from peermask.experiment.build import build, build_simulator
+    from peermask.experiment.config import make_config
+
+    say("peermask imported")
+    device = pick_device(options.device)
+    settings = {"agents": options.agents, "batch_size": 128, "retention": 0.3, "model": "alexnet"}
+    experiment = build(make_config(settings), random_images(options.agents))
+    say("data, graph and network built")
+
+    def wait() -> None:
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+
+    with build_simulator(experiment, device) as simulator:
+        wait()
+        say("agents on the device, kernels compiled")
+        simulator.play(Clock(1, 2))
+        wait()
+        say("first round finished")
+        simulator.play(Clock(2, 2))
+        wait()
+        say("second round finished")
+
+
+def say(what: str) -> None:
+    print(f"{time.time() - _process_start():7.2f} s  {what}", flush=True)
+
+
+def _process_start() -> float:
+    """Seconds since the epoch, from the kernel's clock ticks since boot (Linux)."""
+    with open("/proc/self/stat") as stat, open("/proc/uptime") as uptime:
+        ticks = int(stat.read().rsplit(")", 1)[1].split()[19])
+        since_boot = float(uptime.read().split()[0])
+    return time.time() - (since_boot - ticks / os.sysconf("SC_CLK_TCK"))
+
+
+if __name__ == "__main__":
+    main()
