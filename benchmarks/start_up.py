@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import os
 import time
+from pathlib import Path
 
 
 def main() -> None:
@@ -52,9 +53,8 @@ def say(what: str) -> None:
 
 def _process_start() -> float:
     """Seconds since the epoch, from the kernel's clock ticks since boot (Linux)."""
-    with open("/proc/self/stat") as stat, open("/proc/uptime") as uptime:
-        ticks = int(stat.read().rsplit(")", 1)[1].split()[19])
-        since_boot = float(uptime.read().split()[0])
+    ticks = int(Path("/proc/self/stat").read_text().rsplit(")", 1)[1].split()[19])
+    since_boot = float(Path("/proc/uptime").read_text().split()[0])
     return time.time() - (since_boot - ticks / os.sysconf("SC_CLK_TCK"))
 
 
