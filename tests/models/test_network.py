@@ -81,6 +81,43 @@ def test_a_module_that_is_no_chain_takes_the_general_path() -> None:
     assert build_network(strided, (1, 8, 8), 10).stack is None
 
 
+def both_paths(module: nn.Module) -> list[torch.Tensor]:
+    """Logits of two agents by the stack, if there is one, and by the general path."""
+    network = build_network(module, (1, 8, 8), 10)
+    params, images = random_params(network, 2), torch.randn(2, 3, 1, 8, 8)
+    return [n.logits(params, images) for n in (network, replace(network, stack=None))]
+
+
+def test_an_activation_that_stands_in_two_places_is_applied_in_both() -> None:
+    same = nn.ReLU()
+    module = nn.Sequential(
+        nn.Conv2d(1, 4, 3), same, nn.MaxPool2d(2), nn.Flatten(), nn.Linear(36, 20), same, nn.Linear(20, 10)
+    )
+    assert build_network(module, (1, 8, 8), 10).stack is not None
+    stacked, general = both_paths(module)
+    assert torch.allclose(stacked, general, atol=1e-5)
+
+
+def test_a_layer_used_twice_takes_the_general_path() -> None:
+    same = nn.Linear(64, 64)
+    module = nn.Sequential(nn.Flatten(), same, nn.ReLU(), same, nn.Linear(64, 10))
+    assert build_network(module, (1, 8, 8), 10).stack is None
+    assert both_paths(module)[0].shape == (2, 3, 10)
+
+
+def test_a_subclass_that_may_compute_something_else_takes_the_general_path() -> None:
+    class Doubled(nn.Sequential):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return 2.0 * super().forward(x)  # type: ignore[no-any-return]
+
+    class Scaled(nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return 2.0 * super().forward(x)
+
+    for module in (Doubled(nn.Flatten(), nn.Linear(64, 10)), nn.Sequential(nn.Flatten(), Scaled(64, 10))):
+        assert build_network(module, (1, 8, 8), 10).stack is None
+
+
 def test_the_gradient_is_that_of_a_plain_module() -> None:
     module = mlp((1, 8, 8), 10, hidden=(6,))
     network = build_network(mlp((1, 8, 8), 10, hidden=(6,)), (1, 8, 8), 10)
@@ -93,8 +130,10 @@ def test_the_gradient_is_that_of_a_plain_module() -> None:
     assert torch.allclose(gradient[0], expected, atol=1e-6)
 
 
-@pytest.mark.parametrize("activation", [nn.ReLU(), nn.ELU()])
-def test_pooling_first_changes_no_bit(activation: nn.Module) -> None:
+@pytest.mark.parametrize(("activation", "last_place"), [(nn.ReLU(), 0.0), (nn.ELU(), 1e-6)])
+def test_pooling_first_gives_the_same_numbers(activation: nn.Module, last_place: float) -> None:
+    """ReLU to the bit; torch's ELU rounds the last few entries of a tensor differently from the others."""
+    torch.manual_seed(0)
     plain = nn.Sequential(nn.Conv2d(2, 4, 3), activation, nn.MaxPool2d(2), nn.Flatten(), nn.Linear(36, 3))
     swapped = pool_first(copy.deepcopy(plain))
     assert isinstance(swapped[1], nn.MaxPool2d)  # type: ignore[index]
@@ -102,9 +141,9 @@ def test_pooling_first_changes_no_bit(activation: nn.Module) -> None:
     x = torch.randn(5, 2, 8, 8)
     for module in (plain, swapped):
         module(x).square().sum().backward()
-    assert torch.equal(plain(x), swapped(x))
-    for one, other in zip(plain.parameters(), swapped.parameters(), strict=True):
-        assert torch.equal(one.grad, other.grad)  # type: ignore[arg-type]
+    assert apart(swapped(x).detach(), plain(x).detach()) <= last_place
+    for one, other in zip(swapped.parameters(), plain.parameters(), strict=True):
+        assert apart(one.grad, other.grad) <= last_place  # type: ignore[arg-type]
 
 
 def test_padding_counts_for_nothing() -> None:

@@ -100,11 +100,11 @@ class Network:
 def pool_first(module: nn.Module) -> nn.Module:
     """Max-pooling before the activation that stands before it: the same numbers, on a quarter of the entries.
 
-    ReLU and ELU never fall as their input rises, so they keep the largest entry of a window the largest. Neither
-    has parameters, so no name changes.
+    ReLU and ELU never fall as their input rises, so they keep the largest entry of a window the largest; ELU may
+    round it differently in the last place. Neither has parameters, so no name changes.
     """
     for child in module.modules():
-        if isinstance(child, nn.Sequential):
+        if type(child) is nn.Sequential:  # a subclass may call its layers in an order of its own
             for place in range(len(child) - 1):
                 if isinstance(child[place], nn.ReLU | nn.ELU) and isinstance(child[place + 1], nn.MaxPool2d):
                     child[place], child[place + 1] = child[place + 1], child[place]

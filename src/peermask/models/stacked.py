@@ -78,19 +78,27 @@ def _try(block: ConvBlock, x: Tensor, w: Tensor, bias: Tensor | None) -> None:
 
 
 def plan_stack(module: nn.Module) -> StackedChain | None:
-    """The module as a chain of stages, or None where it has anything else in it."""
-    if not isinstance(module, nn.Sequential):
+    """The module as a chain of stages, or None where it has anything else in it.
+
+    Types are compared exactly: a subclass may compute something else.
+    """
+    if type(module) is not nn.Sequential:
         return None
-    layers = list(module.named_children())
+    # `named_children` would leave out the second place of an activation that stands in two.
+    named = module.named_modules(remove_duplicate=False)
+    layers = [(name, layer) for name, layer in named if name and "." not in name]
+    trained = [layer for _, layer in layers if any(True for _ in layer.parameters())]
+    if len(set(trained)) < len(trained):
+        return None
     stages: list[Stage] = []
     flat = False
     while layers:
         name, layer = layers.pop(0)
-        if isinstance(layer, nn.Flatten) and layer.start_dim == 1 and layer.end_dim == -1:
+        if type(layer) is nn.Flatten and layer.start_dim == 1 and layer.end_dim == -1:
             flat = True
-        elif isinstance(layer, nn.Linear) and flat:
+        elif type(layer) is nn.Linear and flat:
             stages.append(Stage(*_names(name, layer), _take_activation(layers), None))
-        elif isinstance(layer, nn.Conv2d) and not flat and _is_plain(layer):
+        elif type(layer) is nn.Conv2d and not flat and _is_plain(layer):
             block = _take_block(layer, layers)
             if block is None:
                 return None
