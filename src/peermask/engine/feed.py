@@ -50,7 +50,7 @@ class Feed:
         valid = None
         if min(sizes) < width:
             filled = np.arange(width) < np.array(sizes)[:, None]
-            valid = torch.from_numpy(filled.astype(np.float32)).to(device)  # [A, B]
+            valid = torch.from_numpy(filled.astype(np.float32)).to(device, non_blocking=True)  # [A, B]
         return Batch(images, self.dataset.train.labels[index], valid)
 
     def validation_accuracy(self, params: Tensor) -> Tensor:
@@ -66,7 +66,7 @@ class Feed:
 
     def _augmented(self, images: Tensor, clock: Clock, step: int) -> Tensor:
         draws = [self.augmentation.draw(images.shape[1], self.seed, agent, clock.round, step) for agent in self.ids]
-        flips = torch.cat([flip for flip, _ in draws]).to(images.device)  # [A * B]
-        offsets = torch.cat([offset for _, offset in draws]).to(images.device)  # [A * B, 2]
+        flips = torch.cat([flip for flip, _ in draws]).to(images.device, non_blocking=True)  # [A * B]
+        offsets = torch.cat([offset for _, offset in draws]).to(images.device, non_blocking=True)  # [A * B, 2]
         flat = self.augmentation.apply(images.flatten(0, 1), flips, offsets)  # [A * B, C, H, W]
         return flat.view_as(images)
