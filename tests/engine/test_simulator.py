@@ -10,8 +10,10 @@ import pytest
 import torch
 
 from peermask.algorithms.contract import Agents, Clock
+from peermask.engine.device import pick_device
 from peermask.engine.memory import chunk_that_fits
 from peermask.engine.simulator import Simulator
+from peermask.errors import RunError
 from peermask.experiment.build import Experiment, assemble, build, build_simulator
 from peermask.experiment.config import ExperimentConfig
 from peermask.graph import build_mixing
@@ -78,3 +80,18 @@ def test_chunks_are_even_and_fit(small: Small) -> None:
     assert chunk_that_fits(20, layout, 1000, free=10**12) == 20
     assert chunk_that_fits(20, layout, 1000, free=int(each * 19 / 0.8)) == 10
     assert chunk_that_fits(20, layout, 1000, free=1) == 1
+
+
+@pytest.mark.parametrize("name", ["gpu", "cuda:", "cpu:", "cpu:0", "cuda:-1", "cuda:\u00b2", "cuda:1:1", ""])
+def test_a_device_that_no_machine_has_is_named(name: str) -> None:
+    with pytest.raises(RunError, match="is not one of cpu, cuda, cuda:N, auto"):
+        pick_device(name)
+
+
+def test_a_checkpoint_of_another_shape_of_state_is_refused(small: Small) -> None:
+    simulator = played(build(small()), 1, rounds=1)
+    tensors = simulator.tensors()
+    with pytest.raises(RunError, match="holds scores; this version needs keep, mask, scores, voters, votes"):
+        simulator.restore({"scores": tensors["scores"]})
+    with pytest.raises(RunError, match=r"holds .*, zeal; this version needs"):
+        simulator.restore({**tensors, "zeal": tensors["scores"]})

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
 
@@ -14,14 +15,19 @@ def pick_device(name: str) -> torch.device:
     """`cpu`, `cuda`, `cuda:1`, or `auto`: a GPU where there is one."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    kind, _, index = name.partition(":")
-    if kind not in ("cpu", "cuda") or (index and not index.isdigit()):
+    if not re.fullmatch(r"cpu|cuda(:[0-9]{1,3})?", name):
         raise RunError(f"device {name!r} is not one of cpu, cuda, cuda:N, auto")
+    kind, _, index = name.partition(":")
     if kind == "cuda" and not torch.cuda.is_available():
         raise RunError(f"device {name!r} was asked for, and PyTorch sees no CUDA device here; use --device cpu")
     if index and int(index) >= torch.cuda.device_count():
         raise RunError(f"device {name!r} does not exist; there are {torch.cuda.device_count()} CUDA devices")
     return torch.device(name)
+
+
+def made_current(device: torch.device) -> AbstractContextManager[None]:
+    """Triton launches kernels on the current GPU, wherever their tensors are."""
+    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
 
 @contextmanager

@@ -17,10 +17,11 @@ import torch
 from torch import Tensor
 
 from peermask.algorithms.contract import Agents, Algorithm, Clock, Payload
-from peermask.engine.device import fast_float32, one_thread_each
+from peermask.engine.device import fast_float32, made_current, one_thread_each
 from peermask.engine.evaluate import Score
 from peermask.engine.feed import Feed
 from peermask.engine.round import Outcome, concatenated, in_turn, play_round
+from peermask.errors import RunError
 from peermask.graph.mixing import Mixing
 
 T = TypeVar("T")
@@ -39,25 +40,26 @@ class Simulator:
         workers: int | None = None,
     ) -> None:
         self.algorithm = algorithm
-        device = feed.dataset.train.images.device
-        mixing = mixing.to(device)
+        self._device = feed.dataset.train.images.device
+        mixing = mixing.to(self._device)
         self.feeds, self.mixings, self.states = [], [], []
         for start in range(0, len(agents.ids), chunk):
             rows = slice(start, start + chunk)
             self.feeds.append(feed.rows(rows))
             self.mixings.append(mixing.rows(rows))
-            self.states.append(algorithm.init(agents.rows(rows).to(device)))
-        self._parallel = device.type == "cpu" and len(self.states) > 1
+            with made_current(self._device):
+                self.states.append(algorithm.init(agents.rows(rows).to(self._device)))
         self._workers = workers or os.cpu_count() or 1
         self._pool: ThreadPoolExecutor | None = None
         self._exit = ExitStack()
 
     def __enter__(self) -> Simulator:
-        if self._parallel:
+        if self._device.type == "cuda":
+            self._exit.enter_context(made_current(self._device))
+            self._exit.enter_context(fast_float32())
+        elif len(self.states) > 1:
             self._exit.enter_context(one_thread_each())
             self._pool = self._exit.enter_context(ThreadPoolExecutor(self._workers))
-        else:
-            self._exit.enter_context(fast_float32())
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -102,19 +104,26 @@ class Simulator:
 
     def tensors(self) -> dict[str, Tensor]:
         """The whole state by name, one row an agent, on the CPU."""
-        names = [field.name for field in fields(self.states[0]) if getattr(self.states[0], field.name) is not None]
-        return {name: torch.cat([getattr(state, name).cpu() for state in self.states]) for name in names}
+        return {name: torch.cat([getattr(state, name).cpu() for state in self.states]) for name in self._names()}
 
     def restore(self, tensors: dict[str, Tensor]) -> None:
         """Go on from what `tensors` gave."""
-        start = 0
-        for index, state in enumerate(self.states):
-            device, rows = (
-                self.feeds[index].dataset.train.images.device,
-                slice(start, start + len(self.feeds[index].ids)),
+        if set(tensors) != set(self._names()):
+            raise RunError(
+                f"the checkpoint holds {', '.join(sorted(tensors))}; this version needs "
+                f"{', '.join(sorted(self._names()))}: start a new run"
             )
-            self.states[index] = replace(state, **{name: tensor[rows].to(device) for name, tensor in tensors.items()})
+        start = 0
+        for index, (state, feed) in enumerate(zip(self.states, self.feeds, strict=True)):
+            rows = slice(start, start + len(feed.ids))
+            own = {name: tensor[rows].to(self._device) for name, tensor in tensors.items()}
+            self.states[index] = replace(state, **own)
             start = rows.stop
+
+    def _names(self) -> list[str]:
+        """Of the tensors that a state holds between two rounds."""
+        state = self.states[0]
+        return [field.name for field in fields(state) if getattr(state, field.name) is not None]
 
     def _score(self, measure: Callable[[Feed, Tensor], Score]) -> Score:
         scores = self.spread(
