@@ -8,15 +8,17 @@ from dataclasses import replace
 import networkx as nx
 import pytest
 import torch
+from torch import nn
 
 from peermask.algorithms.contract import Agents, Clock
 from peermask.engine.device import pick_device
-from peermask.engine.memory import chunk_that_fits
+from peermask.engine.memory import activation_bytes, chunk_that_fits
 from peermask.engine.simulator import Simulator
 from peermask.errors import RunError
-from peermask.experiment.build import Experiment, assemble, build, build_simulator
+from peermask.experiment.build import Experiment, agents_at_once, assemble, build, build_simulator
 from peermask.experiment.config import ExperimentConfig
 from peermask.graph import build_mixing
+from peermask.models.architectures import mlp
 
 CPU = torch.device("cpu")
 Small = Callable[..., ExperimentConfig]
@@ -80,6 +82,37 @@ def test_chunks_are_even_and_fit(small: Small) -> None:
     assert chunk_that_fits(20, layout, 1000, free=10**12) == 20
     assert chunk_that_fits(20, layout, 1000, free=int(each * 19 / 0.8)) == 10
     assert chunk_that_fits(20, layout, 1000, free=1) == 1
+
+
+def test_a_chunk_leaves_room_for_the_agents_that_rest(small: Small) -> None:
+    layout = build(small()).network.layout
+    each, resting = 8 * 4 * layout.total + 1000, 12 * layout.total
+    assert chunk_that_fits(1000, layout, 1000, free=int((10.1 * each + 1000 * resting) / 0.8)) == 10
+
+
+def test_passes_need_what_modules_give_for_a_batch_or_an_evaluation() -> None:
+    module = nn.Sequential(nn.Flatten(), nn.Linear(64, 100), nn.ReLU(), nn.Linear(100, 10))
+    a_batch, widest = 4 * (64 + 100 + 100 + 10), 4 * 100  # bytes an image, in all modules and in one
+    assert activation_bytes(module, (1, 8, 8), 1000, fused=True) == 2 * 1000 * a_batch
+    assert activation_bytes(module, (1, 8, 8), 1000, fused=False) == 5 * 1000 * a_batch
+    assert activation_bytes(module, (1, 8, 8), 1, fused=False) == 5 * 500 * widest
+
+
+def test_agents_for_a_gpu_are_counted_before_anything_is_moved_there(
+    small: Small, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _device: (10**12, 10**12))
+    experiment = build(small())
+    assert agents_at_once(experiment, torch.device("cuda")) == experiment.config.agents
+
+
+def test_a_module_of_the_callers_stays_as_it_is(small: Small) -> None:
+    module = mlp((1, 8, 8), 10, hidden=(4,))
+    experiment = build(small(), module=module)
+    build_simulator(experiment, CPU)
+    assert experiment.network.module is not module
+    assert module.training
+    assert all(parameter.requires_grad for parameter in module.parameters())
 
 
 @pytest.mark.parametrize("name", ["gpu", "cuda:", "cpu:", "cpu:0", "cuda:-1", "cuda:\u00b2", "cuda:1:1", ""])

@@ -4,33 +4,40 @@ from __future__ import annotations
 
 import torch
 
+from peermask.engine.evaluate import AT_ONCE
 from peermask.models.layout import Layout
 
 STATE_COPIES = 8  # float32 vectors of P an agent needs at the peak of a round: scores, gradients, model, sort keys
+RESTING = 12  # bytes per parameter that an agent holds while others are computed: its state, its last two messages
+FUSED = 2  # times what modules give, of the memory of a pass through fused kernels; measured on AlexNet: 1.1
+GENERAL = 5  # of any other pass, which also keeps what lies inside a module; measured on AlexNet: 4.4
 
 
 def chunk_that_fits(agents: int, layout: Layout, activations: int, free: int) -> int:
-    """Agents to stack, as evenly as possible: `activations` bytes an agent's forward and backward pass keeps."""
+    """Agents to stack, as evenly as possible: `activations` bytes an agent's passes need."""
     each = STATE_COPIES * 4 * layout.total + activations
-    most = max(1, min(agents, int(0.8 * free) // each))
+    room = int(0.8 * free) - RESTING * layout.total * agents
+    most = max(1, min(agents, room // each))
     chunks = -(-agents // most)
     return -(-agents // chunks)
 
 
-def activation_bytes(module: torch.nn.Module, shape: tuple[int, ...], batch: int, device: torch.device) -> int:
-    """What one agent's batch keeps for its backward pass: every module's output, twice over for its gradient."""
-    total = 0
+def activation_bytes(module: torch.nn.Module, shape: tuple[int, ...], batch: int, *, fused: bool) -> int:
+    """What an agent's training step keeps for its backward pass, or its evaluation at the widest layer if that is more.
+
+    The module is tried on one image, on the CPU.
+    """
+    outputs = [0]
 
     def count(_module: torch.nn.Module, _inputs: object, output: object) -> None:
-        nonlocal total
         if isinstance(output, torch.Tensor):
-            total += output.numel() * output.element_size()
+            outputs.append(output.numel() * output.element_size())
 
     hooks = [child.register_forward_hook(count) for child in module.modules() if not list(child.children())]
     try:
         with torch.no_grad():
-            module(torch.zeros(1, *shape, device=device))
+            module(torch.zeros(1, *shape))
     finally:
         for hook in hooks:
             hook.remove()
-    return 2 * total * batch
+    return (FUSED if fused else GENERAL) * max(batch * sum(outputs), AT_ONCE * max(outputs))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,6 +21,7 @@ from peermask.engine.warmup import compile_kernels
 from peermask.errors import ModelError
 from peermask.experiment.config import ExperimentConfig
 from peermask.graph import Graph, Mixing, build_graph, build_mixing
+from peermask.kernels import have_triton
 from peermask.masks.budget import kept_counts, retentions
 from peermask.masks.masker import Masker
 from peermask.models.architectures import models
@@ -86,7 +88,7 @@ def build(config: ExperimentConfig, dataset: Dataset | None = None, module: nn.M
 
 def _module(config: ExperimentConfig, dataset: Dataset, module: nn.Module | None) -> nn.Module:
     if module is not None:
-        return module
+        return copy.deepcopy(module)  # it will be frozen; the caller's stays as it is
     try:
         return models[config.model.name].make(dataset.shape, len(dataset.classes), **dict(config.model.options))
     except (RuntimeError, ValueError) as error:
@@ -105,7 +107,7 @@ def assemble(experiment: Experiment, device: torch.device) -> tuple[Algorithm[An
         train=_moved(experiment.dataset.train, device),
         test=_moved(experiment.dataset.test, device),
     )
-    network = replace(experiment.network, module=experiment.network.module.to(device))
+    network = replace(experiment.network, module=copy.deepcopy(experiment.network.module).to(device))
     masker = Masker(network.layout, experiment.frozen.values.to(device), config.mask)
     algorithm = make_algorithm(config.algorithm.name, config.algorithm.options, Setting(network, masker, config.seed))
     augmentation = Augmentation(config.data.flip, config.data.crop)
@@ -130,7 +132,8 @@ def agents_at_once(experiment: Experiment, device: torch.device) -> int:
         return 1
     free, _ = torch.cuda.mem_get_info(device)
     config, shape = experiment.config, experiment.dataset.shape
-    activations = activation_bytes(experiment.network.module, shape, config.batch_size, device)
+    fused = experiment.network.stack is not None and have_triton()
+    activations = activation_bytes(experiment.network.module, shape, config.batch_size, fused=fused)
     return chunk_that_fits(config.agents, experiment.network.layout, activations, free)
 
 

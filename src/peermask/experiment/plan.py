@@ -37,8 +37,9 @@ def make_plan(name: str, experiment: Experiment, device: torch.device) -> Plan:
     config, layout = experiment.config, experiment.network.layout
     chunk = agents_at_once(experiment, device)
     cost, held, seconds = _try_one(experiment)
-    cpu = torch.device("cpu")
-    batch = activation_bytes(experiment.network.module, experiment.dataset.shape, config.batch_size, cpu)
+    fused = device.type == "cuda" and experiment.network.stack is not None and have_triton()
+    module, shape = experiment.network.module, experiment.dataset.shape
+    passes = activation_bytes(module, shape, config.batch_size, fused=fused)
     side_by_side = min(config.agents, os.cpu_count() or 1) if device.type == "cpu" else chunk
     splits = (experiment.dataset.train, experiment.dataset.test)
     images = sum(split.images.numel() * split.images.element_size() for split in splits)
@@ -53,7 +54,7 @@ def make_plan(name: str, experiment: Experiment, device: torch.device) -> Plan:
         samples=(min(sizes), max(sizes)),
         chunk=chunk,
         path=_path(experiment, device),
-        memory=config.agents * held + side_by_side * (batch + STATE_COPIES * 4 * layout.total) + images,
+        memory=config.agents * held + side_by_side * (passes + STATE_COPIES * 4 * layout.total) + images,
         message_bytes=cost,
         checkpoint=config.agents * held,
         seconds=seconds * config.rounds * config.agents / side_by_side if device.type == "cpu" else None,
