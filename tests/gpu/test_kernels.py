@@ -55,6 +55,24 @@ def test_a_fused_block_is_its_twin(into: int, out: int, side: int, kernel: int, 
         assert apart(fused, eager) < 0.05
 
 
+@pytest.mark.parametrize(
+    ("batch", "kernel", "pool", "fits"),
+    [
+        (7, (5, 5), 2, True),
+        (7, (5, 3), 2, False),
+        (7, (5, 5), 15, True),
+        (7, (5, 5), 16, False),
+        (2**18, (5, 5), 2, False),
+    ],
+)
+def test_what_the_kernels_cannot_count_is_left_to_the_twin(
+    batch: int, kernel: tuple[int, int], pool: int, fits: bool
+) -> None:
+    x = torch.zeros(1, device="cuda").expand(1, batch, 16, 16, 32).requires_grad_()
+    w = torch.zeros(1, 64, *kernel, 32, device="cuda")
+    assert ConvBlock(2, "relu", None, pool, pool, 0).fits(x, w) == fits
+
+
 @pytest.mark.parametrize("ties", [False, True])
 def test_selection_is_a_stable_sort(ties: bool) -> None:
     torch.manual_seed(0)

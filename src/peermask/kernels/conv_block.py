@@ -15,6 +15,8 @@ Activation = Literal["none", "elu", "relu"]
 
 _PATCH = 128  # the longest patch that a first layer takes in one piece, rows rounded up to powers of two
 _SPLITS = 48  # parts a first layer's weight gradient is summed in
+_MOST_ENTRIES = 2**31  # of an agent's batch in one layer: places are counted in 32 bits
+_LARGEST_POOL = 15  # a place in a window is one byte, and 255 stands for none
 _HALF_TOP = 2.0**14  # where the largest number is put in half precision; its range ends at 2^16
 
 
@@ -36,11 +38,15 @@ class ConvBlock:
         return result
 
     def fits(self, x: Tensor, w: Tensor) -> bool:
-        """Whether the kernels can do it: on a GPU, with channels that fill a tile."""
+        """Whether the kernels can do it: on a GPU, with channels that fill a tile and numbers they can count to."""
         out, rows, columns, into = w.shape[1:]
         first = _power_from(rows) * _power_from(columns * into, 16) <= _PATCH and out <= 128 and not x.requires_grad
-        inner = into % 32 == 0 and out % 32 == 0
-        return x.device.type == "cuda" and have_triton() and _is_power(out) and 16 <= out <= 1024 and (first or inner)
+        inner = into % 32 == 0 and out % 32 == 0 and rows == columns  # the gradient of x is padded alike both ways
+        tiled = _is_power(out) and 16 <= out <= 1024 and (first or inner)
+        batch, height, width = (int(size) for size in x.shape[1:4])
+        entries = batch * (height + 2 * self.padding) * (width + 2 * self.padding) * max(into, out)
+        counted = entries < _MOST_ENTRIES and self.pool <= _LARGEST_POOL
+        return x.device.type == "cuda" and have_triton() and tiled and counted
 
     def eager(self, x: Tensor, w: Tensor, bias: Tensor | None) -> Tensor:
         """The twin: the same by torch's own operations, agents as groups of one convolution."""
