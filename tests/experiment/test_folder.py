@@ -43,3 +43,26 @@ def test_later_rounds_and_a_cut_off_row_are_forgotten(tmp_path: Path) -> None:
     assert read_rows(path) == [{"round": "1", "agent": "0"}, {"round": "2", "agent": "0"}]
     append_rows(path, ("round", "agent"), [(3, 1)])
     assert len(read_rows(path)) == 3
+
+
+def test_a_row_that_is_being_written_is_not_read_yet(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.csv"
+    append_rows(path, ("round", "agent", "loss"), [(1, 0, 0.5)])
+    with path.open("a") as file:
+        file.write("1,1,0.2")  # of 0.25
+    assert read_rows(path) == [{"round": "1", "agent": "0", "loss": "0.5"}]
+
+
+def test_a_table_that_lost_all_it_had_gets_its_header_again(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.csv"
+    path.write_text("round,ag")  # cut off by a crash
+    forget_after(path, 0)
+    append_rows(path, ("round", "agent"), [(1, 0)])
+    assert read_rows(path) == [{"round": "1", "agent": "0"}]
+
+
+def test_a_table_that_is_none_is_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "traffic.csv"
+    path.write_bytes(b"round,agent\n\0\0\0\n")
+    with pytest.raises(RunError, match=r"traffic\.csv cannot be read as a table"):
+        forget_after(path, 3)

@@ -114,27 +114,33 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def append_rows(path: Path, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Add rows to a table, with its header if it is new."""
+    """Add rows to a table, with its header if it is new; on the disk before a checkpoint says that they are there."""
     text = io.StringIO()
     table = csv.writer(text, lineterminator="\n")
-    if not path.exists():
+    if not path.exists() or not path.stat().st_size:
         table.writerow(columns)
     table.writerows(rows)
     with writing(path), path.open("a", encoding="utf-8") as file:
         file.write(text.getvalue())
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def forget_after(path: Path, round: int) -> None:
     """Drop rows of later rounds, and a last row cut off by a crash: a resumed run writes them again."""
     if not path.exists():
         return
-    lines = path.read_text(encoding="utf-8").split("\n")[:-1]  # what follows the last line end is cut off
-    kept = lines[:1] + [line for line in lines[1:] if int(line.split(",", 1)[0]) <= round]
+    try:
+        lines = path.read_text(encoding="utf-8").split("\n")[:-1]  # what follows the last line end is cut off
+        kept = lines[:1] + [line for line in lines[1:] if int(line.split(",", 1)[0]) <= round]
+    except (OSError, ValueError) as error:
+        raise RunError(f"{path} cannot be read as a table: {error}; mend it, or start a new run") from None
     write_atomically(path, "".join(f"{line}\n" for line in kept).encode())
 
 
 def read_rows(path: Path) -> list[dict[str, str]]:
+    """All whole rows: one that is just being written, or was cut off by a crash, is not there yet."""
     if not path.exists():
         return []
-    with path.open(encoding="utf-8", newline="") as file:
-        return list(csv.DictReader(file))
+    text = path.read_text(encoding="utf-8")
+    return list(csv.DictReader(io.StringIO(text[: text.rfind("\n") + 1])))
