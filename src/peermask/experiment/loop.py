@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
@@ -50,7 +51,7 @@ class Loop:
             self.progress = replace(self.progress, round=number)
             self.losses.append(outcome.losses)
             if outcome.losses.device.type == "cpu":  # on a GPU looking would wait; evaluations and checkpoints look
-                self._finite_losses()
+                self._finite_losses(self.losses[-1:])
             self.ledger.record(number, outcome.shared, self.simulator.spread)
             self.execution.observer.round(clock, outcome.losses, self.ledger.sent_bytes)
             last = number == config.rounds
@@ -65,7 +66,7 @@ class Loop:
         return "finished"
 
     def _evaluate(self, number: int, shared: Payload) -> None:
-        train_loss = self._finite_losses().mean(0)
+        train_loss = self._finite_losses(self.losses).mean(0)
         self.losses.clear()
         test, validation = self.simulator.test(), self.simulator.validate()
         unmixed = self.simulator.test_unmixed(shared) if self.config.evaluation.unmixed else None
@@ -77,9 +78,9 @@ class Loop:
         self.execution.observer.evaluation(evaluation)
         self._wait_for_rise(evaluation.plateau_signal)
 
-    def _finite_losses(self) -> Tensor:
-        """Losses since the last evaluation; the first that is no number ends the run, before it is saved."""
-        recent = torch.stack([loss.cpu() for loss in self.losses])  # [rounds, N]
+    def _finite_losses(self, latest: Sequence[Tensor]) -> Tensor:
+        """The losses of the latest rounds; the first that is no number ends the run, before it is saved."""
+        recent = torch.stack([loss.cpu() for loss in latest])  # [rounds, N]
         wrong = (~torch.isfinite(recent)).nonzero()
         if len(wrong):
             number, agent = self.progress.round - len(recent) + 1 + int(wrong[0, 0]), int(wrong[0, 1])
@@ -105,7 +106,7 @@ class Loop:
         return 0 < self.config.stop.patience <= self.progress.waited
 
     def _save(self, *, ended: bool) -> None:
-        losses = {"recent": self._finite_losses()} if self.losses else {}
+        losses = {"recent": self._finite_losses(self.losses)} if self.losses else {}
         self.ledger.flush()
         self.progress = replace(self.progress, seconds=self._seconds())
         if self.execution.final_checkpoint or not ended:
