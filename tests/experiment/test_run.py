@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 import peermask
+from peermask.engine.simulator import Simulator
 from peermask.errors import DivergedError, RunError
 from peermask.experiment.checkpoint import list_checkpoints
 from peermask.experiment.config import ExperimentConfig
@@ -152,6 +153,15 @@ def test_a_folder_that_is_no_run(tmp_path: Path) -> None:
         resume_experiment(tmp_path)
     with pytest.raises(RunError, match="is not a run folder"):
         RunResult.open(tmp_path / "nowhere")
+
+
+def test_a_gpu_that_is_full_is_one_line(small: Small, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB.")
+
+    monkeypatch.setattr(Simulator, "play", full)
+    with pytest.raises(RunError, match="too little memory for so many agents at once; go on with a smaller --chunk"):
+        run_experiment(small(), tmp_path / "run")
 
 
 def test_a_device_that_is_not_there(small: Small, tmp_path: Path) -> None:

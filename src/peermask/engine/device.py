@@ -54,3 +54,14 @@ def fast_float32() -> Iterator[None]:
         yield
     finally:
         torch.set_float32_matmul_precision(before)
+
+
+@contextmanager
+def enough_memory(device: torch.device) -> Iterator[None]:
+    """Turn a full GPU into one line that says what to do."""
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        raise RunError(
+            f"{device} has too little memory for so many agents at once; go on with a smaller --chunk, or --device cpu"
+        ) from error

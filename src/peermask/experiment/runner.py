@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from peermask.data.dataset import Dataset
-from peermask.engine.device import pick_device
+from peermask.engine.device import enough_memory, pick_device
 from peermask.errors import RunError
 from peermask.experiment.build import Experiment, build, build_simulator
 from peermask.experiment.checkpoint import (
@@ -83,7 +83,7 @@ def _run(
         return RunResult.open(folder.path)
     progress = Progress(0, experiment.config.hash, experiment.frozen.checksum)
     checkpoint = _prepare(experiment, folder, device, progress, resume=resume)
-    with build_simulator(experiment, device, execution.chunk, execution.workers) as simulator:
+    with enough_memory(device), build_simulator(experiment, device, execution.chunk, execution.workers) as simulator:
         if checkpoint is not None:
             simulator.restore(checkpoint.states)
             progress = checkpoint.progress
