@@ -23,6 +23,7 @@ from peermask.experiment.execution import Execution
 from peermask.experiment.folder import RunFolder
 from peermask.experiment.result import RunResult
 from peermask.experiment.runner import resume_experiment, run_experiment
+from peermask.report.tables import bytes_human, closing_lines
 
 Small = Callable[..., ExperimentConfig]
 
@@ -153,6 +154,12 @@ def test_a_folder_that_is_no_run(tmp_path: Path) -> None:
         resume_experiment(tmp_path)
     with pytest.raises(RunError, match="is not a run folder"):
         RunResult.open(tmp_path / "nowhere")
+
+
+def test_one_agent_with_a_server_alone_sends_two_messages_a_round(small: Small, tmp_path: Path) -> None:
+    result = run_experiment(small(agents=1, algorithm="fl", rounds=2, retention=0.3), tmp_path / "run")
+    each = bytes_human(result.sent_bytes / 2 / 2)
+    assert closing_lines(result)[0].startswith(f"a message: {each}, ")
 
 
 def test_a_gpu_that_is_full_is_one_line(small: Small, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ Two things an algorithm may have besides: `hears_all = True` if it talks to a se
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
@@ -104,3 +104,9 @@ algorithms: Registry[Callable[[Any, Setting], Algorithm[Any]]] = Registry("algor
 
 def make_algorithm(name: str, options: Options, setting: Setting) -> Algorithm[Any]:
     return algorithms[name].make(options, setting)
+
+
+def messages_sent(name: str, links: Sequence[int]) -> list[int]:
+    """Messages of each agent in a round: one per directed link, or one to a server and one back."""
+    through_server = getattr(algorithms[name].make, "hears_all", False)
+    return [2] * len(links) if through_server else list(links)

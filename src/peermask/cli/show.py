@@ -19,7 +19,7 @@ def show(run: Annotated[Path, typer.Argument(help="A run folder.")]) -> None:
     console.print(agents_table(result))
     for line in closing_lines(result):
         console.print(line, soft_wrap=True, highlight=False)
-    if result.hash is None:
+    if any(arm.hash is None for arm in (result, *result.compared)):
         console.print(f"not finished; go on with: peermask run --resume {run}", soft_wrap=True)
     else:
         console.print(f"hash {result.hash}", soft_wrap=True, highlight=False)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from peermask.algorithms.contract import Agents, Algorithm, Setting, algorithms, make_algorithm
+from peermask.algorithms.contract import Agents, Algorithm, Setting, make_algorithm, messages_sent
 from peermask.data import datasets
 from peermask.data.augment import Augmentation
 from peermask.data.dataset import Dataset, Split
@@ -53,9 +53,8 @@ class Experiment:
 
     @property
     def messages_sent(self) -> list[int]:
-        """Messages of each agent in a round: one per link, or one to a server and one back."""
-        through_server = getattr(algorithms[self.config.algorithm.name].make, "hears_all", False)
-        return [2] * self.config.agents if through_server else self.links
+        """Messages of each agent in a round."""
+        return messages_sent(self.config.algorithm.name, self.links)
 
 
 def build(config: ExperimentConfig, dataset: Dataset | None = None, module: nn.Module | None = None) -> Experiment:

@@ -6,6 +6,7 @@ from math import isnan
 
 from rich.table import Table
 
+from peermask.algorithms.contract import messages_sent
 from peermask.experiment.result import RunResult
 
 
@@ -73,7 +74,7 @@ def closing_lines(result: RunResult) -> list[str]:
         lines.append(
             f"{result.config.algorithm.name} against {other.config.algorithm.name}: {gain:+.1f} points of mean accuracy"
         )
-    links = sum(agent.links for agent in result.agents)
+    links = sum(messages_sent(result.config.algorithm.name, [agent.links for agent in result.agents]))
     if result.sent_bytes and result.round:
         each = result.sent_bytes / links / result.round
         floats = 4 * result.manifest["parameters"]
