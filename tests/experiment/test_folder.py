@@ -14,9 +14,16 @@ from peermask.experiment.folder import RunFolder, append_rows, forget_after, rea
 
 def test_a_folder_with_anything_in_it_is_not_taken(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("years of work")
-    with pytest.raises(RunError, match=r"exists; go on with `peermask run --resume"):
+    with pytest.raises(RunError, match=r"exists and is not a run folder; give another --out"):
         RunFolder(tmp_path).create()
     assert (tmp_path / "thesis.tex").read_text() == "years of work"
+
+
+@pytest.mark.parametrize("name", ["config.toml", "compare.toml"])
+def test_a_run_that_is_there_can_be_gone_on_with(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).touch()
+    with pytest.raises(RunError, match=r"exists; go on with `peermask run --resume"):
+        RunFolder(tmp_path).create()
 
 
 def test_a_failed_write_leaves_the_old_file_and_no_rest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -107,6 +107,15 @@ def test_folders_to_collect_are_checked(peermask, fleet, tmp_path):
     )
 
 
+def test_collecting_overwrites_no_file_and_no_run(peermask, fleet, tmp_path):
+    four, run = [tmp_path] * 4, tmp_path / "earlier"
+    run.mkdir()
+    (run / "metrics.csv").write_text("kept")
+    assert f"{run} exists" in refused(peermask("fleet", "collect", fleet, *four, "--out", run))
+    assert (run / "metrics.csv").read_text() == "kept"
+    assert "fleet.toml exists" in refused(peermask("fleet", "collect", fleet, *four, "--out", fleet))
+
+
 @pytest.mark.parametrize(
     ("package", "module"),
     [("zenoh", "peermask.node.zenoh_transport"), ("cryptography", "peermask.node.certificates")],

@@ -10,6 +10,7 @@ import typer
 from peermask.cli.run import Config, Set
 from peermask.errors import NodeError
 from peermask.experiment.config import load_config
+from peermask.experiment.folder import RunFolder
 from peermask.node.collect import collect_run
 from peermask.node.fleet import Missing, load_fleet, new_fleet, save_fleet
 from peermask.node.start import certificates_of
@@ -67,5 +68,8 @@ def collect(
     out: Annotated[Path, typer.Option(help="The run folder to make.")],
 ) -> None:
     """Put the folders of all agents together as one run, which `show` and `report` read."""
-    collect_run(load_fleet(fleet), folders, out)
+    held = load_fleet(fleet)
+    if RunFolder(out).is_taken:
+        raise NodeError(f"{out} exists; give another --out")
+    collect_run(held, folders, out)
     print(out)

@@ -62,8 +62,15 @@ class RunFolder:
     def is_run(self) -> bool:
         return self.config.is_file()
 
+    @property
+    def is_taken(self) -> bool:
+        """Whether a new run here could overwrite something."""
+        return self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir()))
+
     def create(self) -> None:
-        if self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
+        if self.is_taken:
+            if not self.is_run and not (self.path / "compare.toml").is_file():
+                raise RunError(f"{self.path} exists and is not a run folder; give another --out")
             raise RunError(
                 f"run folder {self.path} exists; go on with `peermask run --resume {self.path}` or give another --out"
             )

@@ -13,7 +13,15 @@ from peermask.errors import NodeError
 from peermask.experiment.build import Experiment, build, build_simulator
 from peermask.experiment.checkpoint import Checkpoint, Progress, list_checkpoints, load_checkpoint, save_checkpoint
 from peermask.experiment.config import load_config
-from peermask.experiment.folder import RunFolder, append_rows, read_json, read_rows, write_atomically, write_json
+from peermask.experiment.folder import (
+    RunFolder,
+    append_rows,
+    read_json,
+    read_rows,
+    write_atomically,
+    write_json,
+    writing,
+)
 from peermask.experiment.kept_masks import list_masks, load_masks, save_masks
 from peermask.experiment.loop import final_hash
 from peermask.experiment.manifest import manifest
@@ -29,7 +37,8 @@ def collect_run(fleet: Fleet, folders: Sequence[Path], out: Path) -> RunResult:
     agents = [RunFolder(path) for path in folders]
     _check(fleet, agents)
     target = RunFolder(out)
-    target.checkpoints.mkdir(parents=True, exist_ok=True)
+    with writing(out):
+        target.checkpoints.mkdir(parents=True, exist_ok=True)
     for name, columns in (("metrics.csv", METRICS), ("traffic.csv", TRAFFIC), ("absences.csv", ABSENCES)):
         _merge(out / name, columns, [folder.path / name for folder in agents])
     write_json(target.manifest, manifest(experiment, torch.device("cpu")))
