@@ -38,7 +38,8 @@ def print_tables(study: Study, console: Console) -> None:
     for table in tables(study):
         grid = RichTable(title=table.title, title_justify="left", title_style="bold", show_edge=False)
         for number, column in enumerate(table.columns):
-            grid.add_column(column, justify="left" if number == 0 else "right", no_wrap=number == 0)
+            words = " ".join([column, *(row[number] for row in table.rows)]).split()
+            grid.add_column(column, justify="left" if number == 0 else "right", min_width=max(map(len, words)))
         for row in table.rows:
             grid.add_row(*(Text(cell, style="bold red" if cell == "NO" else "") for cell in row))
         console.print(grid)
