@@ -56,4 +56,4 @@ def nearest(word: str, known: Iterable[str]) -> str:
     names = sorted(known)
     guess = get_close_matches(word, names, n=1)
     hint = f"did you mean {guess[0]!r}? " if guess else ""
-    return f"{hint}known: {', '.join(names)}"
+    return f"{hint}known: {', '.join(names) or 'none'}"

@@ -32,5 +32,6 @@ def read_image(path: Path, shape: tuple[int, int, int]) -> Tensor:
                 ready = ready.resize((width, height), Image.Resampling.BILINEAR)
             pixels = np.asarray(ready, dtype=np.float32) / 255  # [H, W] or [H, W, C]
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-        raise ExportError(f"image {path} cannot be read: {str(error).splitlines()[0]}") from error
+        reason = getattr(error, "strerror", None) or str(error).splitlines()[0]
+        raise ExportError(f"image {path} cannot be read: {reason}") from error
     return torch.from_numpy(pixels).view(height, width, channels).permute(2, 0, 1)

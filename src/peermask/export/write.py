@@ -45,7 +45,8 @@ def export_agent(
     try:
         write_atomically(path, data)
     except RunError as error:
-        raise ExportError(f"cannot write {path}: {error.__cause__}") from error
+        reason = getattr(error.__cause__, "strerror", None) or error.__cause__
+        raise ExportError(f"cannot write {path}: {reason}") from error
     return Exported(path, len(data), lines)
 
 
