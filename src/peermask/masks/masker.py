@@ -46,7 +46,3 @@ class Masker:
         """v_i = w ⊙ m_i, then biases and norms as they are: a whole parameter vector.   Paper Eq. (13)"""
         kept = self.frozen[self.layout.weights :].expand(len(mask), -1)  # [A, P - P_w]
         return torch.cat([self.weights(keep) * mask, kept], dim=1)  # [A, P]
-
-    def density(self, mask: Tensor) -> Tensor:
-        """The share of masked weights really kept, filters removed by Fil counted out."""
-        return mask.float().mean(dim=1)  # [A]

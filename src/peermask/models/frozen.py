@@ -61,9 +61,6 @@ class FrozenWeights:
     values: Tensor  # [P] float32: w, then what is never masked
     checksum: str
 
-    def to(self, device: torch.device) -> FrozenWeights:
-        return FrozenWeights(self.values.to(device), self.checksum)
-
 
 def frozen_weights(layout: Layout, init: str, bias_init: BiasInit, seed: int) -> FrozenWeights:
     draw_weights = inits[init].make
