@@ -26,6 +26,16 @@ def test_a_run_that_is_there_can_be_gone_on_with(tmp_path: Path, name: str) -> N
         RunFolder(tmp_path).create()
 
 
+def test_what_a_run_killed_at_once_left_behind_is_taken_over(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / "run")
+    folder.create()
+    write_atomically(folder.manifest, b"{}")
+    folder.create()
+    write_atomically(folder.config, b"rounds = 1")
+    with pytest.raises(RunError, match="--resume"):
+        folder.create()
+
+
 def test_a_failed_write_leaves_the_old_file_and_no_rest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "result.json"
     write_atomically(path, b"old")

@@ -14,8 +14,7 @@ from peermask.algorithms.contract import Agents, Clock, LocalData, Payload, Sett
 from peermask.algorithms.momentum import accumulated, first_velocity
 from peermask.algorithms.schedule import Schedule, scheduled
 from peermask.graph.mixing import Mixing
-from peermask.masks.scores import ScoreInit, initial_scores, keep_sign, score_gradient
-from peermask.masks.structure import group_lasso_gradient
+from peermask.masks.scores import ScoreInit, initial_scores, keep_sign, regularised, score_gradient
 
 
 @dataclass(frozen=True)
@@ -56,11 +55,9 @@ class IndMask:
         gradient, loss = self.setting.network.gradient(params, data.batch(clock))
         weights = self.masker.weights(state.keep)
         step = score_gradient(gradient[:, : self.masker.layout.weights], weights, state.scores)
-        step = summed = accumulated(step, state.velocity, self.options.momentum)
-        if self.options.weight_decay:
-            step = step + self.options.weight_decay * state.scores
-        if self.options.group_lasso:
-            step = step + self.options.group_lasso * group_lasso_gradient(state.scores, self.masker.layout)
+        summed = accumulated(step, state.velocity, self.options.momentum)
+        decay, lasso = self.options.weight_decay, self.options.group_lasso
+        step = regularised(summed, state.scores, decay, lasso, self.masker.layout)
         scores = torch.sub(state.scores, step, alpha=scheduled(self.options.lr, self.options.schedule, clock))
         if self.options.keep_sign:
             scores = keep_sign(scores, state.scores)

@@ -29,8 +29,7 @@ from peermask.graph.mixing import Mixing
 from peermask.masks.aggregation import aggregated_magnitude, agreement
 from peermask.masks.budget import share_kept
 from peermask.masks.masker import Masker
-from peermask.masks.scores import ScoreInit, initial_scores, keep_sign, score_gradient
-from peermask.masks.structure import group_lasso_gradient
+from peermask.masks.scores import ScoreInit, initial_scores, keep_sign, regularised, score_gradient
 from peermask.streams import stream
 
 FirstVotes = Literal["common", "retention", "none"]
@@ -92,11 +91,9 @@ class McePl:
         model_gradient, loss = self.setting.network.gradient(params, data.batch(clock))
         weights = self.masker.weights(state.keep)
         gradient = score_gradient(model_gradient[:, : self.masker.layout.weights], weights, state.scores)
-        step = gradient = accumulated(gradient, state.velocity, self.options.momentum)
-        if self.options.weight_decay:
-            step = step + self.options.weight_decay * state.scores
-        if self.options.group_lasso:
-            step = step + self.options.group_lasso * group_lasso_gradient(state.scores, self.masker.layout)
+        gradient = accumulated(gradient, state.velocity, self.options.momentum)
+        decay, lasso = self.options.weight_decay, self.options.group_lasso
+        step = regularised(gradient, state.scores, decay, lasso, self.masker.layout)
         scores = torch.sub(state.scores, step, alpha=scheduled(self.options.lr, self.options.schedule, clock))
         if self.options.keep_sign:
             scores = keep_sign(scores, state.scores)

@@ -92,7 +92,7 @@ class ExperimentConfig(BaseModel):
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=80)] = "default"
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
-    agents: Annotated[int, Field(ge=1, le=100_000)] = 10
+    agents: Annotated[int, Field(ge=1, le=65_535)] = 10
     rounds: Annotated[int, Field(ge=1, le=10_000_000)] = 200
     batch_size: Annotated[int, Field(ge=1, le=1_000_000)] = 32
     retention: Annotated[Retention, BeforeValidator(_retention)] = RetentionDraw(choices=(0.1, 0.2, 0.3, 0.4))

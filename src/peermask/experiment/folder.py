@@ -64,8 +64,14 @@ class RunFolder:
 
     @property
     def is_taken(self) -> bool:
-        """Whether a new run here could overwrite something."""
-        return self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir()))
+        """Whether a new run here could overwrite something.
+
+        What a run killed before its first line of config left behind, a manifest and empty folders, is nothing.
+        """
+        if not self.path.is_dir():
+            return self.path.exists()
+        files = [path for path in self.path.rglob("*") if not path.is_dir()]
+        return any(path != self.manifest and not path.name.endswith(".part") for path in files)
 
     def create(self) -> None:
         if self.is_taken:

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from peermask.masks.structure import group_lasso_gradient
 from peermask.models.layout import Layout
 from peermask.streams import stream
 
@@ -37,6 +38,15 @@ def score_gradient(model_gradient: Tensor, weights: Tensor, scores: Tensor) -> T
     ∂m/∂z is the derivative of the absolute value.
     """
     return scores.sign().mul_(weights).mul_(model_gradient)  # [A, P_w]
+
+
+def regularised(gradient: Tensor, scores: Tensor, decay: float, lasso: float, layout: Layout) -> Tensor:
+    """G + ω z + λ ∂R/∂z: what a step on the scores follows."""
+    if decay:
+        gradient = gradient + decay * scores
+    if lasso:
+        gradient = gradient + lasso * group_lasso_gradient(scores, layout)
+    return gradient  # [A, P_w]
 
 
 def keep_sign(scores: Tensor, before: Tensor) -> Tensor:

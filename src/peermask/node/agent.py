@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from peermask.algorithms.contract import Clock, Payload
-from peermask.engine.device import one_thread_each
+from peermask.engine.device import made_current, one_thread_each
 from peermask.engine.round import play_round
 from peermask.engine.simulator import Simulator
 from peermask.errors import DivergedError
@@ -82,7 +82,8 @@ class NodeAgent:
         self.journal = Journal(experiment, out, agent)
         self.responder = Responder(agent, fleet.neighbours(agent), card_of(fleet, experiment), observer.say)
         row = slice(agent, agent + 1)
-        algorithm, feed = assemble(experiment, torch.device(device))
+        self.device = torch.device(device)
+        algorithm, feed = assemble(experiment, self.device)
         self.mixing = experiment.mixing.rows(row)  # [1, N]
         self.simulator = Simulator(algorithm, experiment.agents.rows(row), feed.rows(row), self.mixing, chunk=1)
         self.progress = Progress(0, self.config.hash, experiment.frozen.checksum)
@@ -115,7 +116,7 @@ class NodeAgent:
             self.observer.say(f"going on after round {self.progress.round}")
         if self.sent:
             exchange.publish(self.progress.round, self.sent)
-        with one_thread_each():
+        with one_thread_each(), made_current(self.device):
             self._gather(puller)
             with suppress(Abandoned):
                 self._play_all(puller, exchange, transport)
