@@ -1,5 +1,5 @@
 """`python -m peermask`."""
 
-from peermask.cli.main import main
+from peermask.cli.entry import main
 
 main()

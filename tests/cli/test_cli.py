@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from peermask.cli import entry
 from peermask.cli.main import main
 from peermask.experiment.checkpoint import list_checkpoints
 from peermask.experiment.result import RunResult
@@ -185,6 +186,17 @@ def test_asked_to_stop_it_saves_and_says_how_to_go_on(config: Path, tmp_path: Pa
     assert f"peermask run --resume {run}" in out
     assert err == ""
     assert list_checkpoints(run / "checkpoints")
+
+
+def test_ctrl_c_before_anything_is_imported_is_quiet(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Interrupted:
+        def main(self) -> None:
+            raise KeyboardInterrupt
+
+    monkeypatch.setitem(sys.modules, "peermask.cli.main", Interrupted())  # type: ignore[arg-type]
+    with pytest.raises(SystemExit) as stopped:
+        entry.main()
+    assert stopped.value.code == 130
 
 
 def test_a_full_disk_is_one_line(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
