@@ -65,7 +65,7 @@ def test_mistakes_when_writing_a_fleet_file(peermask, tmp_path):
     assert "2 hosts for 4 agents" in refused(peermask("fleet", "new", path, *SMALL, "--host", "a", "--host", "b"))
     assert "is not host:port" in refused(peermask("fleet", "new", path, *SMALL, "--host", "a b"))
     assert "does not exist" in refused(peermask("fleet", "new", tmp_path / "no" / "fleet.toml", *SMALL))
-    assert "10 values for 4 agents" in refused(peermask("fleet", "new", path, "--set", "agents=4"))
+    assert "2 values for 4 agents" in refused(peermask("fleet", "new", path, *SMALL, "--set", "retention=[0.1,0.2]"))
     path.write_text("")
     assert "exists; give another name" in refused(peermask("fleet", "new", path, *SMALL))
 
