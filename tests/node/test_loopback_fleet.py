@@ -53,7 +53,8 @@ def test_eight_agents_killed_and_frozen_end_as_if_nothing_had_happened(fleet, tm
 
 
 def test_with_last_the_others_go_on_and_the_lost_come_back(fleet):
-    made = fleet(tiny(rounds=150), pace=0.05, start_limit=0.5)
+    # Enough rounds that those who come back find the others at work, on a slow machine too.
+    made = fleet(tiny(rounds=400), pace=0.05, start_limit=0.5)
     made.start(0, 1, 2)
     made.until_round(0, 5)
     made.start(3)  # a late joiner
@@ -67,7 +68,7 @@ def test_with_last_the_others_go_on_and_the_lost_come_back(fleet):
     back = made.reports(2)[-1]["round"]
     made.until(2, lambda report: report["round"] > back and not report["absent"], "everybody")
     assert made.join() == [0] * 4
-    assert [made.reports(agent)[-1]["round"] for agent in range(4)] == [150] * 4
+    assert [made.reports(agent)[-1]["round"] for agent in range(4)] == [400] * 4
     assert 1 in map(int, made.result(0)["absent"])
     assert any("the fleet is in round" in line for line in made.said(1))
     assert any("agent 3 is back" in line for line in made.said(2))
@@ -76,7 +77,7 @@ def test_with_last_the_others_go_on_and_the_lost_come_back(fleet):
 
 
 def test_sigterm_finishes_the_round_saves_and_leaves(fleet):
-    made = fleet(tiny(agents=2, rounds=400, graph={"name": "path"}), pace=0.02)
+    made = fleet(tiny(agents=2, rounds=2000, graph={"name": "path"}), pace=0.02)
     made.start()
     made.until_round(0, 3)
     made.send(0, signal.SIGTERM)

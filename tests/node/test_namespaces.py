@@ -71,7 +71,8 @@ def spread(tmp_path, config, **keys):
 
 
 def test_a_cut_cable_costs_no_more_than_deadlines_and_mends(cabled, tmp_path):
-    path, held = spread(tmp_path, tiny(rounds=100), round_deadline=0.5)
+    # Enough rounds that the run is still on when the cut agent is back, on a slow machine too.
+    path, held = spread(tmp_path, tiny(rounds=400), round_deadline=0.5)
     with ProcessFleet(path, held, pace=0.05, namespaces=cabled) as made:
         made.start()
         made.until_round(0, 10)
