@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: run test check format bench clean
+.PHONY: run test check format clean
 
 run: .venv/.installed
 	@$(BIN)/peermask run

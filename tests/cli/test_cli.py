@@ -200,7 +200,7 @@ def test_ctrl_c_before_anything_is_imported_is_quiet(monkeypatch: pytest.MonkeyP
 
 
 def test_a_full_disk_is_one_line(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    if not Path("/dev/full").exists() or os.geteuid() != 0:
+    if os.geteuid() != 0:
         pytest.skip("needs root to mount a tiny disk")
     with tiny_disk() as disk:
         code, _, err = call(capsys, "run", config, "--set", "model.hidden=[4000]", "--out", disk / "run")

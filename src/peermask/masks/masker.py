@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -21,6 +22,11 @@ class Masker:
     frozen: Tensor  # [P]: w, then what is never masked
     options: MaskOptions
 
+    @cached_property
+    def _sizes(self) -> Tensor:
+        """[L], on the device: built anew in every round it would make a GPU wait."""
+        return torch.tensor(self.layout.sizes, device=self.frozen.device)
+
     def mask(self, scores: Tensor, keep: Tensor) -> Tensor:
         """m_{i,l} = Fil[Thres(|y_{i,l}|)], layer by layer.   Paper Eq. (10), (12)"""
         return self.select(scores.abs(), keep)
@@ -38,7 +44,7 @@ class Masker:
         weights = self.frozen[: self.layout.weights]  # [P_w]
         if not self.options.rescale:
             return weights
-        sizes = torch.tensor(self.layout.sizes, device=keep.device)  # [L]
+        sizes = self._sizes
         scale = (sizes / keep).sqrt().to(weights.dtype)  # [A, L]
         return weights * scale.repeat_interleave(sizes, dim=1, output_size=self.layout.weights)  # [A, P_w]
 
