@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,16 +11,24 @@ from tiny_scale import DIGITS, SMALL, Told, campaign
 from peermask.errors import RunError
 from peermask.experiment.folder import read_json, write_json
 from peermask.reproduce import preset as presets
-from peermask.reproduce.campaign import Stopped
+from peermask.reproduce.campaign import Campaign, Stopped
 from peermask.reproduce.cells import Cell
 from peermask.reproduce.home import Home
 from peermask.reproduce.pages import write_pages
+from peermask.reproduce.tuning import Tuning
 
 
-def chosen_already(path: Path, **options: dict[str, float]) -> None:
+@pytest.fixture
+def choose(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Skip tuning: it has tests of its own."""
-    choices = {name.replace("_", "-"): {"chosen": value} for name, value in options.items()}
-    write_json(path / "choices.json", choices)
+
+    def chosen_already(**options: dict[str, float]) -> None:
+        choices = {name.replace("_", "-"): {"algorithm": value} for name, value in options.items()}
+        trials = Tuning.trials
+        monkeypatch.setattr(Tuning, "trials", lambda own, method: [] if method in choices else trials(own, method))
+        monkeypatch.setattr(Tuning, "chosen", lambda _, method: choices.get(method))
+
+    return chosen_already
 
 
 def test_a_table_runs_is_written_and_is_not_run_again(tmp_path: Path) -> None:
@@ -37,9 +46,9 @@ def test_a_table_runs_is_written_and_is_not_run_again(tmp_path: Path) -> None:
     assert not list((tmp_path / "out" / "runs").glob("*/checkpoints"))
 
 
-def test_what_two_experiments_share_is_run_once(tmp_path: Path) -> None:
+def test_what_two_experiments_share_is_run_once(tmp_path: Path, choose: Callable[..., None]) -> None:
     campaign(tmp_path / "out").home.open("quick", DIGITS)
-    chosen_already(tmp_path / "out", mce_pl={"lr": 1.0})
+    choose(mce_pl={"lr": 1.0})
     campaign(tmp_path / "out", "table3").run(Told())
     told = Told()
     both = campaign(tmp_path / "out", "table3", "cost2")
@@ -48,10 +57,10 @@ def test_what_two_experiments_share_is_run_once(tmp_path: Path) -> None:
     assert told.names == []
 
 
-def test_a_stopped_campaign_goes_on_where_it_was(tmp_path: Path) -> None:
+def test_a_stopped_campaign_goes_on_where_it_was(tmp_path: Path, choose: Callable[..., None]) -> None:
     out = tmp_path / "out"
     campaign(out)
-    chosen_already(out, mce_pl={"lr": 1.0})
+    choose(mce_pl={"lr": 1.0})
     asked = iter([False] * 4 + [True] * 100)
     stopped = campaign(out, "table3", should_stop=lambda: next(asked))
     with pytest.raises(Stopped):
@@ -64,23 +73,23 @@ def test_a_stopped_campaign_goes_on_where_it_was(tmp_path: Path) -> None:
     assert on.missing() == 0
 
 
-def test_deleting_the_runs_loses_no_result(tmp_path: Path) -> None:
+def test_deleting_the_runs_loses_no_result(tmp_path: Path, choose: Callable[..., None]) -> None:
     import shutil
 
     out = tmp_path / "out"
     campaign(out)
-    chosen_already(out, mce_pl={"lr": 1.0})
+    choose(mce_pl={"lr": 1.0})
     campaign(out, "table3").run(Told())
     shutil.rmtree(out / "runs")
     kept = campaign(out, "table3")
     assert kept.missing() == 0
 
 
-def test_a_run_that_diverges_is_a_result_and_the_rest_goes_on(tmp_path: Path) -> None:
+def test_a_run_that_diverges_is_a_result_and_the_rest_goes_on(tmp_path: Path, choose: Callable[..., None]) -> None:
     out = tmp_path / "out"
     campaign(out)
     huge = {"lr": 1e30}
-    chosen_already(out, dsgd=huge, dsgd_prox=huge, lottery_dsgd=huge, mce_pl={"lr": 1.0})
+    choose(dsgd=huge, dsgd_prox=huge, lottery_dsgd=huge, mce_pl={"lr": 1.0})
     whole = campaign(out, "cost1")
     whole.run(Told())
     assert whole.missing() == 0
@@ -95,12 +104,11 @@ def test_a_run_that_diverges_is_a_result_and_the_rest_goes_on(tmp_path: Path) ->
     assert again.names == []
 
 
-def test_every_figure_and_filter_table_is_drawn(tmp_path: Path) -> None:
+def test_every_figure_and_filter_table_is_drawn(tmp_path: Path, choose: Callable[..., None]) -> None:
     out = tmp_path / "out"
     campaign(out)
     lr = {"lr": 0.1}
-    chosen_already(
-        out,
+    choose(
         mce_pl=lr,
         ind_mask=lr,
         weight_pm1={"lr": 1e-4},
@@ -152,17 +160,16 @@ def _until(told: Told, word: str):  # type: ignore[no-untyped-def]
     return tell
 
 
-def test_what_a_killed_run_left_behind_is_finished(tmp_path: Path) -> None:
+def test_what_a_killed_run_left_behind_is_finished(tmp_path: Path, choose: Callable[..., None]) -> None:
     """Killed before the config was written, or in the middle of a round: neither leaves a checkpoint."""
     out = tmp_path / "out"
     first = campaign(out, "table3")
-    chosen_already(out, mce_pl={"lr": 1.0})
+    choose(mce_pl={"lr": 1.0})
     early, late = (first.job(Cell("table3", 0, column, 0)) for column in (0, 1))
     assert early is not None
     assert late is not None
     (out / "runs" / early.key / "checkpoints").mkdir(parents=True)
     whole = campaign(tmp_path / "whole", "table3")
-    chosen_already(tmp_path / "whole", mce_pl={"lr": 1.0})
     whole.run(Told())
     left = whole.home.run(late).path.rename(out / "runs" / late.key)
     (left / "result.json").unlink()
@@ -171,12 +178,32 @@ def test_what_a_killed_run_left_behind_is_finished(tmp_path: Path) -> None:
     assert [first.outcome(cell).hash for cell in first.cells] == [whole.outcome(cell).hash for cell in whole.cells]  # type: ignore[union-attr]
 
 
-def test_a_damaged_outcome_is_named(tmp_path: Path) -> None:
+def test_a_damaged_outcome_is_named(tmp_path: Path, choose: Callable[..., None]) -> None:
     out = tmp_path / "out"
     there = campaign(out, "table3")
-    chosen_already(out, mce_pl={"lr": 1.0})
+    choose(mce_pl={"lr": 1.0})
     job = there.job(there.cells[0])
     assert job is not None
     (out / "outcomes" / f"{job.key}.json").write_text("{")
     with pytest.raises(RunError, match=f"{job.key}.json is damaged"):
         there.missing()
+
+
+def test_what_another_process_is_at_is_left_to_it(tmp_path: Path, choose: Callable[..., None]) -> None:
+    choose(mce_pl={"lr": 1.0})
+    whole = campaign(tmp_path / "out", "table3")
+    jobs = [whole.job(cell) for cell in whole.cells]
+    told = Told()
+    with Home(tmp_path / "out").claim(jobs[0]) as ours:  # type: ignore[arg-type]
+        assert ours
+        with pytest.raises(Stopped):  # all the others are done, and it waits for the first
+            campaign(tmp_path / "out", "table3", should_stop=_after(whole, 3)).run(told)
+    assert len(told.names) == 3
+    whole.run(told)
+    assert whole.missing() == 0
+    assert told.names[-1] == whole.cells[0].name
+    assert not list((tmp_path / "out" / "runs").glob(".*.lock"))
+
+
+def _after(whole: Campaign, finished: int) -> Callable[[], bool]:
+    return lambda: len(whole.cells) - whole.missing() >= finished

@@ -7,7 +7,7 @@ from peermask.reproduce.preset import NAMES
 
 
 def test_experiments_share_the_runs_they_have_in_common() -> None:
-    frame, chosen = tiny_frame(), {"lr": 1.0}
+    frame, chosen = tiny_frame(), {"algorithm": {"lr": 1.0}}
     in_table2, in_table3, in_convergence = (
         Cell("table2", 0, 1, 0),
         Cell("table3", 0, 2, 0),
@@ -19,7 +19,7 @@ def test_experiments_share_the_runs_they_have_in_common() -> None:
 def test_seeds_rows_and_columns_are_all_different_runs() -> None:
     frame = tiny_frame()
     cells = cells_of("table2", [0, 1])
-    assert len({frame.job(cell, {"lr": 1.0}).key for cell in cells}) == len(cells) == 42
+    assert len({frame.job(cell, {"algorithm": {"lr": 1.0}}).key for cell in cells}) == len(cells) == 42
 
 
 def test_the_papers_comparison_comes_first_and_no_seed_waits_for_all_others() -> None:

@@ -22,10 +22,11 @@ def test_a_preset_is_whole(name: str) -> None:
 def test_every_cell_is_a_valid_config_with_everything_its_method_may_be_tuned_to(name: str, scale: ScaleName) -> None:
     frame = Frame(scale, scales()[scale], scales()[scale].config)
     for cell in cells_of(name, [0]):
-        for options in cell.method.grid:
-            config = frame.job(cell, options).config
+        for candidate in cell.method.candidates:
+            config = frame.job(cell, candidate).config
             assert config.algorithm.name == cell.method.algorithm["name"]
-            assert config.algorithm.options.lr == options["lr"]
+            assert config.algorithm.options.lr == candidate["algorithm"]["lr"]
+            assert "frozen" not in candidate or config.frozen.init == candidate["frozen"]["init"]
 
 
 def test_every_method_is_tuned_on_an_experiment_that_has_it() -> None:
@@ -49,7 +50,7 @@ def test_the_papers_own_figures() -> None:
 
 def test_the_papers_setting() -> None:
     frame = Frame("paper", scales()["paper"], scales()["paper"].config)
-    config = frame.job(cells_of("table2", [0])[1], {"lr": 1.0}).config
+    config = frame.job(cells_of("table2", [0])[1], {"algorithm": {"lr": 1.0}}).config
     assert (config.agents, config.rounds, config.batch_size, config.data.fraction) == (20, 400, 128, 0.2)
     assert sum(config.retention) / 20 == pytest.approx(0.255)  # type: ignore[arg-type]
     assert config.partition.options.labels_per_agent == 4  # type: ignore[attr-defined]

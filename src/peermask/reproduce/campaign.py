@@ -1,7 +1,11 @@
-"""Runs what an output folder still lacks, most telling first; it can be killed and called again at any time."""
+"""Runs what an output folder still lacks, most telling first.
+
+It can be killed and called again at any time, and several processes may share the work of one folder.
+"""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,6 +23,9 @@ from peermask.reproduce.preset import ScaleName, scales
 from peermask.reproduce.tuning import Tuning
 
 Tell = Callable[[int, int, str], None]  # cells done, cells in all, what begins now
+
+
+PATIENCE = 1.0  # seconds between two looks at what other processes have finished
 
 
 class Stopped(Exception):
@@ -43,17 +50,28 @@ class Campaign:
         return by_value([cell for name in self.names for cell in cells_of(name, self.seeds)], self.seeds)
 
     def run(self, tell: Tell) -> None:
-        """Every cell that is missing; a method is tuned when it is first met."""
-        for place, cell in enumerate(self.cells):
+        """Every cell that is missing; a method is tuned when it is first met.
 
-            def play(job: Job, name: str, place: int = place) -> Outcome:
-                return self._play(job, lambda: tell(place, len(self.cells), name))
+        What another process on the same folder works on is left to it, and waited for at the end.
+        """
+        while unfinished := [place for place, cell in enumerate(self.cells) if self.outcome(cell) is None]:
+            advanced = [self._advance(place, tell) for place in unfinished]
+            if not any(advanced):
+                self._wait()
 
-            chosen = self.tuning.choose(cell.of_row.method, play)
-            play(self.frame.job(cell, chosen), cell.name)
+    def _advance(self, place: int, tell: Tell) -> bool:
+        """Run a cell, or first what its method still has to try; False where others are at all of that."""
+        cell, method = self.cells[place], self.cells[place].of_row.method
+
+        def play(job: Job, name: str) -> bool:
+            return self._play(job, lambda: tell(place, len(self.cells), name))
+
+        tried = [play(trial.job, f"tuning {method}: {trial.name}") for trial in self.tuning.trials(method)]
+        job = self.job(cell)
+        return any(tried) or (job is not None and play(job, cell.name))
 
     def job(self, cell: Cell) -> Job | None:
-        """None while the method's learning rate is not chosen yet."""
+        """None while its method is not tuned yet."""
         chosen = self.tuning.chosen(cell.of_row.method)
         return None if chosen is None else self.frame.job(cell, chosen)
 
@@ -70,17 +88,24 @@ class Campaign:
     def missing(self) -> int:
         return sum(self.outcome(cell) is None for cell in self.cells)
 
-    def _play(self, job: Job, begin: Callable[[], None]) -> Outcome:
-        known = self.home.outcome(job)
-        if known is not None:
-            return known
+    def _play(self, job: Job, begin: Callable[[], None]) -> bool:
+        """Run a job to its end and keep what it came to; False if that is done, or another process is at it."""
+        if self.home.outcome(job) is not None:
+            return False
         if self.execution.should_stop():
             raise Stopped
-        begin()
-        outcome = self._run(job)
-        self.home.keep(job, outcome)
-        drop_checkpoints(self.home.run(job))
-        return outcome
+        with self.home.claim(job) as ours:
+            if not ours or self.home.outcome(job) is not None:
+                return False
+            begin()
+            self.home.keep(job, self._run(job))
+            drop_checkpoints(self.home.run(job))
+        return True
+
+    def _wait(self) -> None:
+        if self.execution.should_stop():
+            raise Stopped
+        time.sleep(PATIENCE)
 
     def _run(self, job: Job) -> Outcome:
         folder = self.home.run(job)

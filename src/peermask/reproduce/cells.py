@@ -72,7 +72,8 @@ class Frame:
             cell.preset.scale.get(self.name, {}),
             cell.of_column.config,
             cell.of_row.config,
-            {"algorithm": chosen, "seed": cell.seed},
+            chosen,
+            {"seed": cell.seed},
             changes,
         )
         table = self.base
@@ -93,7 +94,7 @@ def cells_of(experiment: str, seeds: Sequence[int]) -> list[Cell]:
 
 
 def tuning_cell(name: str, seed: int) -> Cell:
-    """Where a method's learning rate is chosen: the middle column, and the middle one of the method's rows."""
+    """Where a method is tuned: the middle column, and the middle one of the method's rows."""
     experiment = methods()[name].tuned_on
     shape = preset(experiment)
     rows = [index for index, row in enumerate(shape.rows) if row.method == name]

@@ -1,7 +1,7 @@
 """The output folder of `reproduce`: what is in it, and that it is only ever added to.
 
 reproduce.json   the scale and the data everything in it was made with
-choices.json     learning rates: what was tried, what each reached on held-out data, what was chosen
+choices.json     learning rates and first weights: what was tried, what each reached on held-out data, what was chosen
 outcomes/        what every run came to, one small file each; a run with an outcome is never run again
 runs/            the run folders themselves, without checkpoints once finished; may be deleted
 configs/         the exact config of every cell
@@ -11,10 +11,13 @@ NAME.md .tex .csv .png .svg, README.md
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from filelock import FileLock, Timeout
 from pydantic import ValidationError
 
 from peermask.data.dataset import Dataset
@@ -73,6 +76,28 @@ class Home:
 
     def run(self, job: Job) -> RunFolder:
         return RunFolder(self.path / "runs" / job.key)
+
+    @contextmanager
+    def claim(self, job: Job) -> Iterator[bool]:
+        """Keep other processes off a job; False while one of them has it. A claim dies with its process."""
+        lock = FileLock(self.path / "runs" / f".{job.key}.lock", blocking=False)
+        with writing(self.path / "runs"):
+            try:
+                lock.acquire()
+            except Timeout:  # an OSError, like a full disk
+                ours = False
+            else:
+                ours = True
+        if not ours:
+            yield False
+            return
+        try:
+            yield True
+        finally:
+            # Whoever opened it meanwhile finds the outcome before doing anything.
+            with suppress(OSError):
+                Path(lock.lock_file).unlink()
+            lock.release()
 
     def outcome(self, job: Job) -> Outcome | None:
         """What a run came to; None while it has not come to its end."""

@@ -7,7 +7,7 @@ import re
 import tomli_w
 
 from peermask.errors import ConfigError
-from peermask.experiment.folder import write_atomically, writing
+from peermask.experiment.folder import write_atomically, write_json, writing
 from peermask.reproduce.campaign import Campaign
 from peermask.reproduce.cells import Cell
 from peermask.reproduce.figures import draw
@@ -22,6 +22,7 @@ def write_pages(campaign: Campaign) -> list[str]:
     for name in campaign.names:
         problems += _write_experiment(campaign, name)
         _write_configs(campaign, name)
+    write_json(campaign.home.choices, campaign.tuning.record())
     _write(campaign, "README.md", _index(campaign))
     return list(dict.fromkeys(problems))
 

@@ -46,10 +46,18 @@ class Method(Options):
     label: str
     colour: str
     algorithm: Table
-    grid: tuple[Table, ...] = Field(min_length=1)
+    grid: tuple[Table, ...] = Field(min_length=1)  # options of the algorithm
+    starts: tuple[str, ...] = ()  # `frozen.init` to try with each of them; none: what the config says
     tuned_on: str
     config: Table = Field(default_factory=dict)
     scale: dict[ScaleName, Table] = Field(default_factory=dict)
+
+    @property
+    def candidates(self) -> list[Table]:
+        """What may be chosen for the method, as parts of a config."""
+        if not self.starts:
+            return [{"algorithm": options} for options in self.grid]
+        return [{"algorithm": options, "frozen": {"init": start}} for start in self.starts for options in self.grid]
 
 
 class Column(Options):

@@ -90,7 +90,7 @@ def markdown(campaign: Campaign, made: Grid, figure: str | None) -> str:
         "",
         *_detail_table(made),
         "",
-        *_learning_rates(campaign, shape),
+        *_choices(campaign, shape),
     ]
     if figure is not None:
         lines += ["", f"![{shape.title}]({figure})"]
@@ -146,8 +146,8 @@ def _detail_table(made: Grid) -> list[str]:
     return lines
 
 
-def _learning_rates(campaign: Campaign, shape: Preset) -> list[str]:
-    lines = ["Learning rates, chosen on held-out training data (see choices.json):", ""]
+def _choices(campaign: Campaign, shape: Preset) -> list[str]:
+    lines = ["Chosen on held-out training data (see choices.json):", ""]
     for name in dict.fromkeys(row.method for row in shape.rows):
         chosen = campaign.tuning.chosen(name)
         lines.append(f"- {methods()[name].label} (`{name}`): {MISSING if chosen is None else shown(chosen)}")

@@ -1,56 +1,93 @@
-"""Learning rates: every method's are tried on held-out training data, and the choice is written down."""
+"""Learning rates and first weights: every method's are tried on held-out training data, and the best is used."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
-from peermask.experiment.folder import read_json, write_json
-from peermask.reproduce.cells import Frame, Job, tuning_cell
+from peermask.reproduce.cells import Cell, Frame, Job, tuning_cell
 from peermask.reproduce.home import Home
 from peermask.reproduce.outcome import Outcome
 from peermask.reproduce.preset import Table, methods
 
-Play = Callable[[Job, str], Outcome]
+
+@dataclass(frozen=True)
+class Trial:
+    """One candidate of a method's, and the short run that tries it."""
+
+    candidate: Table
+    job: Job
+
+    @property
+    def name(self) -> str:
+        return shown(self.candidate)
 
 
 @dataclass(frozen=True)
 class Tuning:
+    """What was chosen follows from the outcomes of the trials, which are kept like all others."""
+
     frame: Frame
     home: Home
     seed: int
+    _chosen: dict[str, Table] = field(default_factory=dict)  # outcomes never change once they are there
 
-    def recorded(self) -> dict[str, Any]:
-        return read_json(self.home.choices) if self.home.choices.is_file() else {}
+    def trials(self, method: str) -> list[Trial]:
+        cell, rounds = self._cell(method), self.frame.scale.tuning_rounds
+        return [
+            Trial(candidate, self.frame.job(cell, candidate, rounds=rounds))
+            for candidate in methods()[method].candidates
+        ]
 
     def chosen(self, method: str) -> Table | None:
-        """What was chosen for a method, if that has been done."""
-        entry = self.recorded().get(method)
-        return None if entry is None else entry["chosen"]
+        """None until all candidates have been tried."""
+        if method not in self._chosen:
+            trials = self.trials(method)
+            outcomes = [self.home.outcome(trial.job) for trial in trials]
+            reached = [outcome for outcome in outcomes if outcome is not None]
+            if len(reached) < len(trials):
+                return None
+            self._chosen[method] = best(trials, reached).candidate
+        return self._chosen[method]
 
-    def choose(self, method: str, play: Play) -> Table:
-        """Try the grid and record it. Ties, and a grid of which nothing converges, go to the smaller step."""
-        if (known := self.chosen(method)) is not None:
-            return known
-        cell = tuning_cell(method, self.seed)
-        tried: list[tuple[Table, float | None, str]] = []
-        for options in methods()[method].grid:
-            job = self.frame.job(cell, options, rounds=self.frame.scale.tuning_rounds)
-            outcome = play(job, f"learning rate of {method}: {shown(options)}")
-            tried.append((options, outcome.validation, job.key))
-        best = max(tried, key=lambda one: (-1.0 if one[1] is None else one[1], -float(one[0]["lr"])))
-        entry = {
-            "chosen": best[0],
-            "on": f"{cell.name}, {self.frame.scale.tuning_rounds} rounds",
-            "tried": [
-                {"options": options, "validation_accuracy": reached and round(reached, 4), "run": run}
-                for options, reached, run in tried
-            ],
+    def record(self) -> dict[str, Any]:
+        """Of all methods that are tuned: what was chosen, where, and what every candidate reached."""
+        return {
+            method: {
+                "chosen": chosen,
+                "on": f"{self._cell(method).name}, {self.frame.scale.tuning_rounds} rounds",
+                "tried": [self._line(trial) for trial in self.trials(method)],
+            }
+            for method in methods()
+            if (chosen := self.chosen(method)) is not None
         }
-        write_json(self.home.choices, {**self.recorded(), method: entry})
-        return best[0]
+
+    def _cell(self, method: str) -> Cell:
+        return tuning_cell(method, self.seed)
+
+    def _line(self, trial: Trial) -> dict[str, Any]:
+        outcome = self.home.outcome(trial.job)
+        reached = None if outcome is None else outcome.validation
+        return {
+            "candidate": trial.candidate,
+            "validation_accuracy": None if reached is None else round(reached, 4),
+            "run": trial.job.key,
+        }
 
 
-def shown(options: Table) -> str:
-    return ", ".join(f"{name} = {value:g}" for name, value in options.items())
+def best(trials: Sequence[Trial], outcomes: Sequence[Outcome]) -> Trial:
+    """Ties, and a method of which nothing converges, go to the smaller step."""
+
+    def merit(place: int) -> tuple[float, float]:
+        reached = outcomes[place].validation
+        return -1.0 if reached is None else reached, -float(trials[place].candidate["algorithm"]["lr"])
+
+    return trials[max(range(len(trials)), key=merit)]
+
+
+def shown(candidate: Table) -> str:
+    """`lr = 0.1, torch-default weights`."""
+    options = [f"{name} = {value:g}" for name, value in candidate["algorithm"].items()]
+    start = candidate.get("frozen")
+    return ", ".join([*options, *([f"{start['init']} weights"] if start else [])])
