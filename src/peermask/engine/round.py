@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any, Protocol, TypeVar
 
 import torch
@@ -61,6 +62,14 @@ def play_round(
     return Outcome(fused, torch.cat([loss for _, loss in learned]), received)
 
 
-def concatenated(shared: Sequence[Payload]) -> Payload:
-    """The messages of all chunks, one row an agent."""
-    return {name: torch.cat([payload[name] for payload in shared]) for name in shared[0]}
+def concatenated(shared: Sequence[Payload], spread: Spread = in_turn) -> Payload:
+    """The messages of all chunks, one row an agent. Each chunk copies its own rows, so that all cores take part."""
+    sizes = [len(next(iter(payload.values()), ())) for payload in shared]
+    whole = {name: leaf.new_empty(sum(sizes), *leaf.shape[1:]) for name, leaf in shared[0].items()}
+
+    def copy_rows(start: int, payload: Payload) -> None:
+        for name, leaf in payload.items():
+            whole[name][start : start + len(leaf)] = leaf
+
+    spread(copy_rows, accumulate(sizes, initial=0), shared)
+    return whole

@@ -135,7 +135,7 @@ class Simulator:
         )
 
     def _exchange(self, clock: Clock, shared: Sequence[Payload]) -> tuple[Payload, Sequence[Mixing]]:  # noqa: ARG002
-        return concatenated(shared), self.mixings
+        return concatenated(shared, self.spread), self.mixings
 
     def spread(self, function: Callable[..., T], /, *columns: Iterable[Any]) -> list[T]:
         """Apply a function to every chunk, or to whatever else there is one of for each, on all cores."""
