@@ -11,8 +11,9 @@ from torch import nn
 from torch.nn import functional as F
 
 from peermask.errors import ModelError
+from peermask.models.alone import pool_first
 from peermask.models.architectures import LocalResponseNorm, alexnet, cnn, mlp, models, resnet18
-from peermask.models.network import Batch, Network, build_network, pool_first
+from peermask.models.network import Batch, Network, build_network
 
 
 def apart(a: torch.Tensor, b: torch.Tensor) -> float:

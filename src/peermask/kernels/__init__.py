@@ -1,4 +1,4 @@
-"""Triton kernels for the hot path on a GPU; each has an eager twin that says what it computes."""
+"""Fast ways for the hot path: Triton on a GPU, fewer products on a CPU. Each has a twin that says what it computes."""
 
 from __future__ import annotations
 

@@ -18,6 +18,7 @@ from torch.func import functional_call, grad_and_value, vmap
 from torch.nn import functional as F
 
 from peermask.errors import ModelError
+from peermask.models.alone import laid_out, made_for_one, pool_first
 from peermask.models.layout import Layout, find_layout
 from peermask.models.stacked import StackedChain, plan_stack
 
@@ -34,7 +35,8 @@ class Batch:
 class _OwnCopies(threading.local):
     """Each thread its own copy of the module: calling one puts an agent's parameters in place for the while."""
 
-    module: nn.Module | None = None
+    general: nn.Module | None = None
+    alone: nn.Module | None = None
 
 
 @dataclass(frozen=True)
@@ -56,23 +58,28 @@ class Network:
         with torch.no_grad():
             views = self.layout.unflatten(params)
             if len(params) == 1 and params.device.type == "cpu":
-                return self._call({name: _laid_out(view[0]) for name, view in views.items()}, _laid_out(images[0]))[
-                    None
-                ]
+                alone = {name: laid_out(view[0]) for name, view in views.items()}
+                return self._call_alone(alone, laid_out(images[0]))[None]
             return self.stack(views, images) if self.stack is not None else vmap(self._call)(views, images)
 
     def _call(self, params: dict[str, Tensor], images: Tensor) -> Tensor:
-        if self._copies.module is None:
-            self._copies.module = pool_first(copy.deepcopy(self.module))
-        result: Tensor = functional_call(self._copies.module, params, (images,))
+        if self._copies.general is None:
+            self._copies.general = pool_first(copy.deepcopy(self.module))
+        result: Tensor = functional_call(self._copies.general, params, (images,))
+        return result
+
+    def _call_alone(self, params: dict[str, Tensor], images: Tensor) -> Tensor:
+        if self._copies.alone is None:
+            self._copies.alone = made_for_one(copy.deepcopy(self.module))
+        result: Tensor = functional_call(self._copies.alone, params, (images,))
         return result
 
     def _gradient_alone(self, params: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
         # One leaf per layer: a single flat leaf would make autograd fill and add a whole vector for each.
         views = self.layout.unflatten(params.detach())
-        leaves = {name: _laid_out(view[0]).requires_grad_() for name, view in views.items()}
+        leaves = {name: laid_out(view[0]).requires_grad_() for name, view in views.items()}
         with torch.enable_grad():
-            logits = self._call(leaves, _laid_out(batch.images[0]))
+            logits = self._call_alone(leaves, laid_out(batch.images[0]))
             loss = _mean_cross_entropy(logits, batch.labels[0], None if batch.valid is None else batch.valid[0])
         gradients = torch.autograd.grad(loss, list(leaves.values()))
         return torch.cat([g.reshape(-1) for g in gradients])[None], loss.detach()[None]
@@ -95,32 +102,6 @@ class Network:
         gradients, losses = each(self.layout.unflatten(params), batch.images, batch.labels, batch.valid)
         flat = torch.cat([gradients[layer.name].flatten(1) for layer in self.layout.layers], dim=1)
         return flat, losses  # [A, P], [A]
-
-
-def pool_first(module: nn.Module) -> nn.Module:
-    """Max-pooling before the activation that stands before it: the same numbers, on a quarter of the entries.
-
-    ReLU and ELU never fall as their input rises, so they keep the largest entry of a window the largest; ELU may
-    round it differently in the last place. Neither has parameters, so no name changes.
-    """
-    for child in module.modules():
-        if type(child) is nn.Sequential:  # a subclass may call its layers in an order of its own
-            for place in range(len(child) - 1):
-                if isinstance(child[place], nn.ReLU | nn.ELU) and isinstance(child[place + 1], nn.MaxPool2d):
-                    child[place], child[place + 1] = child[place + 1], child[place]
-    return module
-
-
-def _laid_out(x: Tensor) -> Tensor:
-    """Channels last for whatever has channels: a copy, except where it is so already."""
-    if x.dim() != 4:
-        return x.contiguous()
-    y = x.contiguous(memory_format=torch.channels_last)
-    if y.shape[1] == 1:
-        # One channel lies the same either way, and torch would take it for channels first from here on.
-        _, _, height, width = y.shape
-        y = y.as_strided(y.shape, (height * width, 1, width, 1), y.storage_offset())
-    return y
 
 
 def _mean_cross_entropy(logits: Tensor, labels: Tensor, valid: Tensor | None) -> Tensor:

@@ -1,0 +1,153 @@
+"""A 5x5 convolution of one agent on a CPU in fewer multiplications (Winograd, Cook and Toom).
+
+An 8x8 tile of the input gives 4x4 outputs. In one dimension, for a filter g of 5 taps and a tile d of 8 entries,
+
+    y = Aᵀ [(G g) ⊙ (Bᵀ d)]
+
+is their correlation: 8 products in place of 20, and in two dimensions 64 in place of 400. The products of all tiles
+are 64 matrix products over channels; everything else is linear, and its gradient the same steps transposed.
+
+Inside, tensors lie as [width, height, image, channel]: a tile is then a slice, and a transform one product with a
+long row. A tile's part beyond the edge is zero, so the matching columns of Bᵀ are left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+# Shapes: N images, C channels in, O out, H x W pixels in, OH x OW out, T tiles an image
+TAPS, OUTPUTS, TILE = 5, 4, 8
+POINTS = (0.0, 1.0, -1.0, 2.0, -2.0, 0.5, -0.5)  # and infinity: where polynomials are multiplied; small powers of two
+IMAGES = 64  # at once: their transforms stay in the cache
+
+
+def _matrices() -> tuple[Tensor, Tensor, Tensor]:
+    """Aᵀ [4, 8], G [8, 5], Bᵀ [8, 8]; Aᵀ and Bᵀ are exact in float32."""
+    a_t, g, b_t = np.zeros((OUTPUTS, TILE)), np.zeros((TILE, TAPS)), np.zeros((TILE, TILE))
+    for j, point in enumerate(POINTS):
+        others = [other for other in POINTS if other != point]
+        a_t[:, j] = point ** np.arange(OUTPUTS)
+        g[j] = point ** np.arange(TAPS) / np.prod([point - other for other in others])
+        b_t[j, : TILE - 1] = np.poly(others)[::-1]
+    a_t[-1, -1] = g[-1, -1] = 1
+    b_t[-1] = np.poly(POINTS)[::-1]
+    return torch.tensor(a_t).float(), torch.tensor(g), torch.tensor(b_t).float()
+
+
+A_T, G, B_T = _matrices()
+GG = torch.kron(G, G)  # [64, 25] float64: the filter is small, and its rounding would reach everything
+
+
+@dataclass(frozen=True)
+class _Tile:
+    """A tile along one axis, without what lies beyond the edges."""
+
+    into: slice  # of the input
+    b_t: Tensor  # [8, at most 8]
+    out: slice  # of the output
+    a_t: Tensor  # [at most 4, 8]
+
+
+def _tiles(size: int, padding: int) -> list[_Tile]:
+    outputs = size + 2 * padding - TAPS + 1
+    tiles = []
+    for first in range(0, outputs, OUTPUTS):
+        start = first - padding
+        into = slice(max(start, 0), min(start + TILE, size))
+        out = slice(first, min(first + OUTPUTS, outputs))
+        tiles.append(_Tile(into, B_T[:, into.start - start : into.stop - start], out, A_T[: out.stop - first]))
+    return tiles
+
+
+def winograd_pays(x: Tensor, weight: Tensor, padding: tuple[int, int]) -> bool:
+    """Whether a convolution with stride 1 is one that this computes, and faster than torch does.
+
+    As measured: with few channels or images the transforms cost more than the products they save, and a tile that
+    lies half beyond the edge saves too little.
+    """
+    outputs, channels, *taps = weight.shape
+    if taps != [TAPS, TAPS] or max(padding) >= TAPS or x.device.type != "cpu" or x.dtype != torch.float32:
+        return False
+    if len(x) < 32 or min(outputs, channels) < 32 or outputs % 16 or channels % 16:  # 16 floats: a line of the cache
+        return False
+    height, width = (size + 2 * pad - TAPS + 1 for size, pad in zip(x.shape[2:], padding, strict=True))
+    tiles = -(-height // OUTPUTS) * -(-width // OUTPUTS)
+    return min(height, width) > 0 and TAPS**2 * height * width >= 4 * TILE**2 * tiles
+
+
+def winograd(x: Tensor, weight: Tensor, bias: Tensor | None, padding: tuple[int, int]) -> Tensor:
+    """`F.conv2d(x, weight, bias, padding=padding)` of 5x5 filters; fastest in channels-last layout."""
+    result: Tensor = _Convolution.apply(x, weight, bias, padding)  # type: ignore[no-untyped-call]
+    return result
+
+
+class _Convolution(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, padding: tuple[int, int]) -> Tensor:
+        images, channels, height, width = x.shape
+        outputs = len(weight)
+        down, across = _tiles(height, padding[0]), _tiles(width, padding[1])
+        taps = weight.permute(3, 2, 1, 0).reshape(TAPS * TAPS, channels * outputs)
+        u = (GG @ taps.double()).float().view(TILE * TILE, channels, outputs)
+        result = x.new_empty(images, down[-1].out.stop, across[-1].out.stop, outputs).permute(0, 3, 1, 2)
+        kept = []
+        for part in _parts(images):
+            rows, y = _turned(x[part]), _empty_turned(result[part])
+            for column in across:
+                into = torch.mm(column.b_t, rows[column.into].flatten(1)).view(TILE, height, -1)  # [8, H, n C]
+                out = into.new_empty(TILE, y.shape[1], y[0, 0].numel())  # [8, OH, n O]
+                for row in down:
+                    v = torch.bmm(row.b_t.expand(TILE, -1, -1), into[:, row.into])  # [8, 8, n C]: Bᵀ d B
+                    m = torch.bmm(v.view(TILE * TILE, -1, channels), u)  # [64, n, O]
+                    torch.bmm(row.a_t.expand(TILE, -1, -1), m.view(TILE, TILE, -1), out=out[:, row.out])
+                    if any(ctx.needs_input_grad):
+                        kept.append(v)
+                torch.mm(column.a_t, out.flatten(1), out=y[column.out].flatten(1))
+            torch.add(y, 0 if bias is None else bias, out=result[part].permute(3, 2, 0, 1))
+        ctx.tiles = down, across
+        ctx.save_for_backward(x, u, *kept)
+        return result
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor | None, None]:
+        down, across = ctx.tiles
+        x, u, *kept = ctx.saved_tensors
+        _, channels, outputs = u.shape
+        tiles = iter(kept)
+        du, dx = torch.zeros_like(u), torch.empty_like(x)
+        for part in _parts(len(x)):
+            dy, drows = _turned(gradient[part]), _empty_turned(x[part]).zero_()
+            for column in across:
+                dout = torch.mm(column.a_t.T, dy[column.out].flatten(1)).view(TILE, dy.shape[1], -1)
+                dinto = dout.new_zeros(TILE, drows.shape[1], drows[0, 0].numel())
+                for row in down:
+                    dm = torch.bmm(row.a_t.T.expand(TILE, -1, -1), dout[:, row.out]).view(TILE * TILE, -1, outputs)
+                    du.baddbmm_(next(tiles).view(TILE * TILE, -1, channels).transpose(1, 2), dm)
+                    dv = torch.bmm(dm, u.transpose(1, 2)).view(TILE, TILE, -1)
+                    dinto[:, row.into].baddbmm_(row.b_t.T.expand(TILE, -1, -1), dv)
+                drows[column.into].flatten(1).addmm_(column.b_t.T, dinto.flatten(1))
+            dx[part].permute(3, 2, 0, 1).copy_(drows)
+        taps = (GG.T @ du.flatten(1).double()).float()
+        dw = taps.view(TAPS, TAPS, channels, outputs).permute(3, 2, 1, 0)
+        return dx, dw, gradient.sum((0, 2, 3)) if ctx.needs_input_grad[2] else None, None
+
+
+def _parts(images: int) -> Iterator[slice]:
+    return (slice(start, min(start + IMAGES, images)) for start in range(0, images, IMAGES))
+
+
+def _turned(x: Tensor) -> Tensor:
+    """[n, C, H, W] -> [W, H, n, C]"""
+    return x.permute(3, 2, 0, 1).contiguous()
+
+
+def _empty_turned(x: Tensor) -> Tensor:
+    return x.new_empty([x.shape[axis] for axis in (3, 2, 0, 1)])

@@ -1,0 +1,87 @@
+"""The convolution in fewer products against torch's own, which is its slow twin."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from peermask.kernels.winograd import A_T, B_T, IMAGES, G, winograd, winograd_pays
+
+Case = tuple[int, int, int, tuple[int, int], tuple[int, int]]  # images, channels in and out, pixels, padding
+CASES: list[Case] = [
+    (2, 32, 64, (14, 14), (2, 2)),
+    (3, 16, 48, (12, 12), (0, 0)),  # whole tiles
+    (1, 1, 1, (5, 5), (0, 0)),  # one output
+    (2, 3, 5, (7, 18), (4, 1)),  # unequal axes; the widest padding
+    (2, 4, 4, (1, 2), (2, 2)),  # an image smaller than the filter
+    (IMAGES + 3, 2, 3, (6, 9), (1, 2)),  # more images than are transformed at once
+]
+
+
+def drawn(case: Case) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Input, filters, bias and a gradient of the output, in channels-last layout."""
+    images, channels, outputs, (height, width), padding = case
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(images, channels, height, width, generator=generator).relu()
+    weight = torch.randn(outputs, channels, 5, 5, generator=generator)
+    bias = torch.randn(outputs, generator=generator)
+    back = torch.randn(F.conv2d(x, weight, padding=padding).shape, generator=generator)
+    last = torch.channels_last
+    return x.contiguous(memory_format=last), weight.contiguous(memory_format=last), bias, back
+
+
+def apart(a: Tensor, b: Tensor) -> float:
+    return float((a - b).norm() / b.norm())
+
+
+def test_the_matrices_compute_a_correlation() -> None:
+    d, g = torch.arange(8.0).double().square(), torch.tensor([1.0, -2.0, 0.5, 3.0, -1.0]).double()
+    y = A_T.double() @ ((G @ g) * (B_T.double() @ d))
+    assert torch.allclose(y, F.conv1d(d[None, None], g[None, None])[0, 0])
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_it_is_the_convolution(case: Case) -> None:
+    padding = case[-1]
+    *inputs, back = drawn(case)
+    exact = [z.double().requires_grad_() for z in inputs]
+    fast = [z.clone().requires_grad_() for z in inputs]
+    expected, y = F.conv2d(*exact, padding=padding), winograd(*fast, padding)
+    assert y.shape == expected.shape
+    assert apart(y.detach(), expected.detach()) < 1e-5
+    wanted = torch.autograd.grad(expected, exact, back.double())
+    for one, other in zip(torch.autograd.grad(y, fast, back), wanted, strict=True):
+        assert apart(one, other) < 1e-5
+
+
+def test_a_bias_is_not_needed_and_any_layout_will_do() -> None:
+    x, weight, _, _ = drawn(CASES[0])
+    y = winograd(x.contiguous(), weight.contiguous(), None, (2, 2))
+    assert y.is_contiguous(memory_format=torch.channels_last)
+    assert apart(y, F.conv2d(x, weight, padding=2)) < 1e-5
+
+
+def test_threads_side_by_side_give_the_same_bits() -> None:
+    x, weight, bias, _ = drawn(CASES[0])
+    alone = winograd(x, weight, bias, (2, 2))
+    with ThreadPoolExecutor(3) as pool:
+        for y in pool.map(lambda _: winograd(x, weight, bias, (2, 2)), range(12)):
+            assert torch.equal(y, alone)
+
+
+def test_it_is_taken_for_large_convolutions_alone() -> None:
+    x, weight = torch.zeros(64, 32, 14, 14), torch.zeros(64, 32, 5, 5)
+    assert winograd_pays(x, weight, (2, 2))
+    assert winograd_pays(x[:, :, :12], weight, (0, 2))
+    assert not winograd_pays(x[:8], weight, (2, 2))  # few images
+    assert not winograd_pays(x[:, :16], weight[:, :16], (2, 2))  # few channels
+    assert not winograd_pays(x, weight[:40], (2, 2))  # rows that start inside a line of the cache
+    assert not winograd_pays(x, weight[..., :3, :3], (1, 1))  # other filters
+    assert not winograd_pays(x[..., :5, :5], weight, (2, 2))  # little of the second tile is used
+    assert not winograd_pays(x[..., :4, :4], weight, (0, 0))  # nothing comes out
+    assert not winograd_pays(x, weight, (5, 5))
+    assert not winograd_pays(x.double(), weight.double(), (2, 2))

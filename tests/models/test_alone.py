@@ -1,0 +1,47 @@
+"""A module made ready for one agent on a CPU computes what it did before."""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+from torch import nn
+
+from peermask.kernels.winograd import winograd_pays
+from peermask.models.alone import FewerProducts, fewer_products, laid_out, made_for_one
+from peermask.models.architectures import cnn
+
+
+def test_a_network_with_fewer_products_has_the_same_gradients() -> None:
+    torch.manual_seed(0)
+    plain = cnn((1, 28, 28), 10)
+    ready = made_for_one(copy.deepcopy(plain))
+    assert [name for name, _ in ready.named_parameters()] == [name for name, _ in plain.named_parameters()]
+    seen: list[bool] = []
+    ready[3].register_forward_pre_hook(lambda conv, args: seen.append(winograd_pays(args[0], conv.weight, (2, 2))))  # type: ignore[index]
+    images = torch.randn(32, 1, 28, 28)
+    for module, x in ((plain, images), (ready, laid_out(images))):
+        nn.functional.cross_entropy(module(x), torch.arange(32) % 10).backward()
+    assert seen == [True]
+    for one, other in zip(ready.parameters(), plain.parameters(), strict=True):
+        assert one.grad is not None
+        assert other.grad is not None
+        assert (one.grad - other.grad).norm() < 1e-5 * other.grad.norm()
+
+
+def test_only_plain_convolutions_are_replaced() -> None:
+    class Own(nn.Conv2d):
+        pass
+
+    others = [
+        nn.Conv2d(4, 4, 5, stride=2),
+        nn.Conv2d(4, 4, 5, dilation=2),
+        nn.Conv2d(4, 4, 5, groups=2),
+        nn.Conv2d(4, 4, 5, padding="same"),
+        nn.Conv2d(4, 4, 5, padding=2, padding_mode="reflect"),
+        Own(4, 4, 5),
+    ]
+    module = nn.Sequential(nn.Conv2d(4, 4, 5), *others)
+    kinds = [type(child) for child in others]
+    fewer_products(module)
+    assert [type(child) for child in module] == [FewerProducts, *kinds]
