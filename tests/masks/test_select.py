@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -44,4 +45,13 @@ def test_equals_a_stable_sort_on_long_rows(seed: int, keep: int) -> None:
     generator = torch.Generator().manual_seed(seed)
     magnitude = torch.randn(2, 2000, generator=generator).abs()
     counts = torch.tensor([keep, 2001 - keep])
+    assert torch.equal(top_fraction(magnitude, counts), top_fraction_by_sort(magnitude, counts))
+
+
+@pytest.mark.parametrize("keep", [1, 2, 4_000, 20_000, 36_000, 39_999, 40_000])
+def test_equals_a_stable_sort_on_rows_long_enough_to_be_sampled(keep: int) -> None:
+    generator = torch.Generator().manual_seed(keep)
+    spread = torch.rand(40_000, generator=generator)
+    magnitude = torch.stack([spread, spread.mul(50).round(), spread.sort().values, torch.ones(40_000)])
+    counts = torch.full((4,), keep)
     assert torch.equal(top_fraction(magnitude, counts), top_fraction_by_sort(magnitude, counts))

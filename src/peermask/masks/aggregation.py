@@ -16,7 +16,7 @@ def agreement(votes: Tensor, voters: Tensor) -> Tensor:
     Votes are counted before they are divided: counts are exact, so a node's row equals the simulator's bit for
     bit. A sum of weighted masks would differ in the last place, which can flip a mask at the threshold.
     """
-    return votes.float() / voters.clamp(min=1)[:, None]  # [A, P_w]
+    return votes.float().div_(voters.clamp(min=1)[:, None])  # [A, P_w]
 
 
 def aggregation_tensor(scores: Tensor, heard: Tensor, layout: Layout) -> Tensor:

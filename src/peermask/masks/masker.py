@@ -50,5 +50,8 @@ class Masker:
 
     def model(self, mask: Tensor, keep: Tensor) -> Tensor:
         """v_i = w ⊙ m_i, then biases and norms as they are: a whole parameter vector.   Paper Eq. (13)"""
-        kept = self.frozen[self.layout.weights :].expand(len(mask), -1)  # [A, P - P_w]
-        return torch.cat([self.weights(keep) * mask, kept], dim=1)  # [A, P]
+        weights = self.layout.weights
+        params = self.frozen.repeat(len(mask), 1)  # [A, P]
+        # As bytes: a CPU turns them into floats eight times faster than bools.
+        params[:, :weights].copy_(mask.view(torch.uint8)).mul_(self.weights(keep))
+        return params
