@@ -57,7 +57,7 @@ def _kth_largest(values: NDArray[np.float32], keep: int) -> np.float32:
     """
     low, high = _bracket(values, keep)
     reached: NDArray[np.bool_] = values >= low  # [n]
-    above = np.count_nonzero(reached)
+    above = int(np.count_nonzero(reached))
     reached &= values <= high
     inside = values[np.flatnonzero(reached)]  # few of many: faster than by the mask itself
     above -= len(inside)
