@@ -11,7 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from peermask.data import Dataset, LocalSamples, Split, batch_indices, partitions, share_out
+from peermask.data.batches import smallest
 from peermask.errors import DataError
+from peermask.streams import stream
 
 
 def toy(train: int, test: int, classes: int = 4) -> Dataset:
@@ -95,3 +97,15 @@ def test_every_agent_round_and_step_has_its_own_batch() -> None:
     keys = [(0, 0, 0), (1, 0, 0), (0, 1, 0), (0, 0, 1)]
     batches = {tuple(batch_indices(samples, 10, 0, *key)) for key in keys}
     assert len(batches) == 4
+
+
+@given(keys=st.lists(st.integers(0, 9), min_size=1, max_size=60), count=st.integers(1, 70))
+def test_the_smallest_keys_are_the_start_of_a_whole_stable_sort(keys: list[int], count: int) -> None:
+    drawn = np.array(keys, dtype=np.uint64)
+    assert smallest(drawn, count).tolist() == np.argsort(drawn, kind="stable")[:count].tolist()
+
+
+def test_a_batch_is_the_start_of_its_streams_permutation() -> None:
+    samples = np.arange(1000) * 3
+    order = stream(4, "batch", 2, 7, 1).permutation(1000)
+    assert np.array_equal(batch_indices(samples, 64, 4, 2, 7, 1), samples[order[:64]])

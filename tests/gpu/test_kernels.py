@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
@@ -144,9 +145,12 @@ def test_a_run_on_a_gpu_learns_as_on_a_cpu(chunk: int | None) -> None:
 
 @pytest.mark.parametrize("name", [entry.name for entry in algorithms])
 @pytest.mark.parametrize("chunk", [None, 3])
-def test_every_algorithm_plays_on_a_gpu_as_on_a_cpu(name: str, chunk: int | None) -> None:
-    """One round: TF32 rounds gradients to three digits, which moves scores near a threshold across it, and what
-    follows from that grows from round to round."""
+def test_every_algorithm_plays_on_a_gpu_as_on_a_cpu(
+    name: str, chunk: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One round in full float32: rounding moves scores near a threshold across it, and what follows from that grows
+    from round to round; in TF32 FedMask's first round, of five batches, is enough for that."""
+    monkeypatch.setattr("peermask.engine.simulator.fast_float32", nullcontext)
     settings = {"agents": 4, "rounds": 3, "retention": 0.3, "graph": "ring", "model": "mlp", "algorithm": name}
     config = make_config({**settings, "data": {"fraction": 0.3}})
     models, losses = [], []
@@ -157,5 +161,5 @@ def test_every_algorithm_plays_on_a_gpu_as_on_a_cpu(name: str, chunk: int | None
                 message_cost(played.shared, None, simulator.feeds[0].network.layout.sizes)
             models.append(simulator.local_models())
             losses.append(played.losses.cpu())
-    assert torch.allclose(losses[0], losses[1], rtol=0.01)
-    assert float((~torch.isclose(models[0], models[1], rtol=0.05, atol=1e-3)).float().mean()) < 0.05
+    assert torch.allclose(losses[0], losses[1], rtol=1e-3)
+    assert float((~torch.isclose(models[0], models[1], rtol=0.01, atol=1e-3)).float().mean()) < 0.05

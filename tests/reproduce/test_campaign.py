@@ -34,7 +34,8 @@ def choose(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 def test_a_table_runs_is_written_and_is_not_run_again(tmp_path: Path) -> None:
     first, told = campaign(tmp_path / "out", "table3"), Told()
     first.run(told)
-    assert len(told.names) == 3 + 4  # the grid, then ring, 0.3, 0.5 and 0.7
+    assert ["tuning" in name for name in told.names] == [True] * 3 + [False] * 4  # the grid; ring, 0.3, 0.5 and 0.7
+    assert told.names[3:] == [cell.name for cell in first.cells]
     assert first.missing() == 0
     assert write_pages(first) == []
     page = (tmp_path / "out" / "table3.md").read_text()

@@ -41,7 +41,7 @@ class Feed:
         ]
         sizes = [len(indices) for indices in picked]
         width = max(sizes)
-        padded = np.stack([np.pad(indices, (0, width - len(indices)), mode="edge") for indices in picked])  # [A, B]
+        padded = np.stack([np.resize(indices, width) for indices in picked])  # [A, B]: over again where there are few
         device = self.dataset.train.images.device
         index = torch.from_numpy(padded).to(device, non_blocking=True)
         images = self.dataset.normalise(self.dataset.train.images[index])  # [A, B, C, H, W]

@@ -7,6 +7,7 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -14,11 +15,12 @@ from torch import Tensor
 from peermask.algorithms.contract import Clock, Payload
 from peermask.engine.simulator import Simulator
 from peermask.errors import DivergedError
+from peermask.experiment.background import Background
 from peermask.experiment.build import Experiment
 from peermask.experiment.checkpoint import Checkpoint, list_checkpoints, save_checkpoint
 from peermask.experiment.execution import Execution, Status
 from peermask.experiment.folder import RunFolder
-from peermask.experiment.kept_masks import save_masks
+from peermask.experiment.kept_masks import Masks, save_masks
 from peermask.experiment.metrics import Evaluation, Ledger, write_evaluation
 
 
@@ -40,8 +42,13 @@ class Loop:
         # [N] each, of the rounds since the last evaluation; kept on the device, since looking makes a GPU wait
         self.losses: list[Tensor] = list(start.losses.get("recent", ()))
         self.begun = time.perf_counter() - self.progress.seconds
+        self.disk = Background()
 
     def run(self) -> Status:
+        with self.disk:  # everything is written when this returns
+            return self._run()
+
+    def _run(self) -> Status:
         config = self.config
         if self._converged():
             return "converged"
@@ -84,6 +91,7 @@ class Loop:
         wrong = (~torch.isfinite(recent)).nonzero()
         if len(wrong):
             number, agent = self.progress.round - len(recent) + 1 + int(wrong[0, 0]), int(wrong[0, 1])
+            self.disk.wait()
             saved = list_checkpoints(self.folder.checkpoints)
             kept = f"the last good checkpoint is {saved[-1]}" if saved else "there is no checkpoint yet"
             raise DivergedError(
@@ -109,15 +117,25 @@ class Loop:
         losses = {"recent": self._finite_losses(self.losses)} if self.losses else {}
         self.ledger.flush()
         self.progress = replace(self.progress, seconds=self._seconds())
+        checkpoint = masks = None
         if self.execution.final_checkpoint or not ended:
             sent = {name: leaf.cpu() for name, leaf in (self.ledger.before or {}).items()}
-            save_checkpoint(self.folder.checkpoints, Checkpoint(self.progress, self.simulator.tensors(), sent, losses))
+            checkpoint = Checkpoint(self.progress, self.simulator.tensors(), sent, losses)
         if self.config.checkpoint.masks:
-            save_masks(self.folder.masks, self.progress.round, self.simulator.masks().numpy())
+            masks = self.simulator.masks().numpy()
+        self.disk.do(partial(write_state, self.folder, self.progress.round, checkpoint, masks))
 
     def _seconds(self) -> float:
         """Since the start, with the time before every resumption."""
         return time.perf_counter() - self.begun
+
+
+def write_state(folder: RunFolder, round: int, checkpoint: Checkpoint | None, masks: Masks | None) -> None:
+    """What was copied from the simulator after a round."""
+    if checkpoint is not None:
+        save_checkpoint(folder.checkpoints, checkpoint)
+    if masks is not None:
+        save_masks(folder.masks, round, masks)
 
 
 def final_hash(simulator: Simulator) -> str:

@@ -66,9 +66,10 @@ class Campaign:
         def play(job: Job, name: str) -> bool:
             return self._play(job, lambda: tell(place, len(self.cells), name))
 
-        tried = [play(trial.job, f"tuning {method}: {trial.name}") for trial in self.tuning.trials(method)]
-        job = self.job(cell)
-        return any(tried) or (job is not None and play(job, cell.name))
+        done = [play(trial.job, f"tuning {method}: {trial.name}") for trial in self.tuning.trials(method)]
+        if (job := self.job(cell)) is not None:
+            done.append(play(job, cell.name))
+        return any(done)
 
     def job(self, cell: Cell) -> Job | None:
         """None while its method is not tuned yet."""

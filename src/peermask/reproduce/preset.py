@@ -30,6 +30,7 @@ NAMES = (
     "structure",
     "beyond",
     "table1-full",
+    "held-out",
 )
 
 
