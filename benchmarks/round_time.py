@@ -43,13 +43,13 @@ def main() -> None:
     device = pick_device(options.device)
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or platform.machine()
     print(f"{name}, torch {torch.__version__}, {options.agents} agents, AlexNet, batch 128, {options.algorithm}")
-    dataset = random_images(max(options.agents, options.many))
+    dataset = random_images(options.agents)
     with fast_float32():
         base = time_rounds(dataset, options, device, options.agents)
         if options.general:
             time_rounds(dataset, options, device, options.agents, general=True)
         if options.many:
-            many = time_rounds(dataset, options, device, options.many)
+            many = time_rounds(random_images(options.many), options, device, options.many)
             ratio = (many / options.many) / (base / options.agents)
             print(f"cost per agent and round, {options.many} agents against {options.agents}: {ratio:.2f} x")
         time_selection(device)
