@@ -1,0 +1,49 @@
+"""The simulator's side of `cpu_round`: the plain loop's workload, with the bytes counted as in a run."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from benchmarks.plain_loop import AGENTS, BATCH, CHANNELS, FRACTION, HIDDEN, LABELS
+from peermask.algorithms.contract import Clock
+from peermask.engine.traffic import message_cost
+from peermask.experiment.build import build, build_simulator
+from peermask.experiment.config import make_config
+
+
+def workload(algorithm: str) -> dict[str, object]:
+    return {
+        "agents": AGENTS,
+        "rounds": 10_000,
+        "batch_size": BATCH,
+        "retention": 0.3,
+        "dataset": "fashion-mnist",
+        "partition": {"name": "labels", "labels_per_agent": LABELS},
+        "graph": {"name": "erdos-renyi", "p": 0.5},
+        "data": {"fraction": FRACTION, "validation": 0.0},
+        "model": {"name": "cnn", "channels": list(CHANNELS), "hidden": HIDDEN},
+        "algorithm": algorithm,
+    }
+
+
+class Simulated:
+    def __init__(self, algorithm: str) -> None:
+        experiment = build(make_config(workload(algorithm)))
+        self.simulator = build_simulator(experiment, torch.device("cpu"))
+        self.sizes = experiment.network.layout.sizes
+        self.number = 0
+        self.before: dict[str, Tensor] | None = None
+
+    def __enter__(self) -> Simulated:
+        self.simulator.__enter__()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.simulator.__exit__()
+
+    def round(self) -> None:
+        self.number += 1
+        shared = self.simulator.play(Clock(self.number, 10_000)).shared
+        message_cost(shared, self.before, self.sizes, self.simulator.spread)
+        self.before = shared
