@@ -9,7 +9,7 @@ import pytest
 from peermask.experiment.config import ExperimentConfig, make_config
 from peermask.experiment.folder import RunFolder, write_json
 from peermask.experiment.runner import run_experiment
-from peermask.reproduce.outcome import Outcome, measure, summarise
+from peermask.reproduce.outcome import Curve, Outcome, measure, summarise
 
 # Two agents, rounds 2, 4, 6 and 8: the last quarter of the run begins after round 6.
 METRICS = """round,agent,train_loss,validation_accuracy,test_accuracy,density,unmixed_accuracy
@@ -101,3 +101,19 @@ def test_kept_masks_give_live_filters_and_the_first_layer(tmp_path: Path) -> Non
     assert outcome.filters[layer][0] == int(outcome.first_layer.mask(0).any(axis=(1, 2, 3)).sum())
     assert outcome.first_layer.mask(0).sum() == round(0.2 * 24 * 9)
     assert outcome.first_layer.middle(1).shape == (20, 1, 3, 3)
+
+
+def test_half_way_and_the_agents_that_are_stuck() -> None:
+    """Round 4 is half of 8. With two labels one answer for everything gets at most a half, as agent 1 does."""
+    curve = Curve(
+        rounds=[2, 4, 7, 8],
+        agents=[[0.1, 0.6, 0.7, 0.9], [0.1, 0.4, 0.4, 0.6], [0.1, 0.2, 0.5, 0.52]],
+        megabytes=[0] * 4,
+        paper_megabytes=[0] * 4,
+    )
+    outcome = Outcome(config={"partition": {"name": "labels", "labels_per_agent": 2}}, accuracy=0.6, curve=curve)
+    assert outcome.half_way == pytest.approx(0.4)
+    assert outcome.stuck == 1
+    assert summarise([outcome, outcome]).stuck == 2
+    assert Outcome(config={}, accuracy=0.6, curve=curve).stuck is None
+    assert summarise([Outcome(config={}, accuracy=0.6)]).half_way is None

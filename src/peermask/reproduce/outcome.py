@@ -53,6 +53,24 @@ class Outcome(BaseModel):
     filters: dict[str, list[int]] | None = None  # layer -> live filters of each agent, where masks were kept
     first_layer: FirstLayer | None = None
 
+    @property
+    def half_way(self) -> float | None:
+        """Accuracy after half of the rounds: how far the run still had to go."""
+        if self.curve is None:
+            return None
+        half = self.curve.rounds[-1] / 2
+        return min(zip(self.curve.rounds, self.curve.mean, strict=True), key=lambda point: abs(point[0] - half))[1]
+
+    @property
+    def stuck(self) -> int | None:
+        """Agents that came to no more than one answer for everything can get: the share of one of their c labels."""
+        labels: int | None = self.config.get("partition", {}).get("labels_per_agent")
+        if self.curve is None or labels is None:
+            return None
+        late = [place for place, r in enumerate(self.curve.rounds) if r > (1 - TAIL) * self.curve.rounds[-1]]
+        reached = [fmean(agent[place] for place in late) for agent in self.curve.agents]
+        return sum(accuracy <= 1 / labels for accuracy in reached)
+
 
 def measure(folder: RunFolder) -> Outcome:
     """Read a finished run."""
@@ -91,7 +109,9 @@ class Summary(BaseModel):
     diverged: int
     mean: float | None
     deviation: float | None  # None for a single seed
+    half_way: float | None
     worst: float | None
+    stuck: int | None  # agents of all seeds together
     unmixed: float | None
     density: float | None
     megabytes: float | None
@@ -112,7 +132,9 @@ def summarise(outcomes: list[Outcome]) -> Summary:
         diverged=len(outcomes) - len(good),
         mean=mean("accuracy"),
         deviation=stdev(accuracies) if len(accuracies) > 1 else None,
+        half_way=mean("half_way"),
         worst=mean("worst"),
+        stuck=sum(stuck) if (stuck := [each.stuck for each in good if each.stuck is not None]) else None,
         unmixed=mean("unmixed"),
         density=mean("density"),
         megabytes=mean("megabytes"),

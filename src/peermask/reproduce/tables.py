@@ -15,6 +15,17 @@ MISSING = "-"
 OTHER_DATA = "The paper's figures are of CIFAR-10 and its own network: here they show where a difference would stand."
 
 
+CAPTIONS = {
+    "rounds": ("", "Lines are means over seeds; bands reach from the lowest seed to the highest."),
+    "bytes": ("", "Lines are means over seeds; bands reach from the lowest seed to the highest."),
+    "agents": ("", "The first seed."),
+}
+STUCK = (
+    "Half-way: accuracy after half of the rounds. Stuck: agents, of all seeds together, that came to no more than one "
+    "answer for every image gets."
+)
+
+
 @dataclass(frozen=True)
 class Entry:
     """One cell of a table, over its seeds."""
@@ -90,10 +101,12 @@ def markdown(campaign: Campaign, made: Grid, figure: str | None) -> str:
         "",
         *_detail_table(made),
         "",
+        STUCK,
+        "",
         *_choices(campaign, shape),
     ]
     if figure is not None:
-        lines += ["", f"![{shape.title}]({figure})"]
+        lines += ["", f"![{shape.title}]({figure})", *CAPTIONS.get(shape.figure, ())]
     return "\n".join(lines) + "\n"
 
 
@@ -114,7 +127,9 @@ _DETAILS = (
     "method",
     "",
     "seeds",
+    "half-way",
     "worst agent",
+    "stuck agents",
     "before mixing",
     "share of weights used",
     "MB sent",
@@ -134,7 +149,9 @@ def _detail_table(made: Grid) -> list[str]:
                         entry.row,
                         entry.column,
                         str(summary.seeds),
+                        number(summary.half_way),
                         number(summary.worst),
+                        MISSING if summary.stuck is None else str(summary.stuck),
                         number(summary.unmixed),
                         number(summary.density),
                         number(summary.megabytes, 2),
