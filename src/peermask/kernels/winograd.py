@@ -91,21 +91,25 @@ def winograd(x: Tensor, weight: Tensor, bias: Tensor | None, padding: tuple[int,
 class _Convolution(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, padding: tuple[int, int]) -> Tensor:
-        images, channels, height, width = x.shape
+        total, channels, height, width = x.shape
         outputs = len(weight)
         down, across = _tiles(height, padding[0]), _tiles(width, padding[1])
         taps = weight.permute(3, 2, 1, 0).reshape(TAPS * TAPS, channels * outputs)
         u = (GG @ taps.double()).float().view(TILE * TILE, channels, outputs)
-        result = x.new_empty(images, down[-1].out.stop, across[-1].out.stop, outputs).permute(0, 3, 1, 2)
+        result = x.new_empty(total, down[-1].out.stop, across[-1].out.stop, outputs).permute(0, 3, 1, 2)
         kept = []
-        for part in _parts(images):
+        for part in _parts(total):
             rows, y = _turned(x[part]), _empty_turned(result[part])
+            images = rows.shape[2]
+            # Written over for every tile: memory that was just used is still in the cache.
+            into = x.new_empty(TILE, height, images * channels)
+            m = x.new_empty(TILE * TILE, images, outputs)
+            out = x.new_empty(TILE, y.shape[1], images * outputs)
             for column in across:
-                into = torch.mm(column.b_t, rows[column.into].flatten(1)).view(TILE, height, -1)  # [8, H, n C]
-                out = into.new_empty(TILE, y.shape[1], y[0, 0].numel())  # [8, OH, n O]
+                torch.mm(column.b_t, rows[column.into].flatten(1), out=into.flatten(1))
                 for row in down:
                     v = torch.bmm(row.b_t.expand(TILE, -1, -1), into[:, row.into])  # [8, 8, n C]: Bᵀ d B
-                    m = torch.bmm(v.view(TILE * TILE, -1, channels), u)  # [64, n, O]
+                    torch.bmm(v.view(TILE * TILE, images, channels), u, out=m)
                     torch.bmm(row.a_t.expand(TILE, -1, -1), m.view(TILE, TILE, -1), out=out[:, row.out])
                     if any(ctx.needs_input_grad):
                         kept.append(v)
@@ -125,14 +129,19 @@ class _Convolution(torch.autograd.Function):
         du, dx = torch.zeros_like(u), torch.empty_like(x)
         for part in _parts(len(x)):
             dy, drows = _turned(gradient[part]), _empty_turned(x[part]).zero_()
+            images = dy.shape[2]
+            dout = x.new_empty(TILE, dy.shape[1], images * outputs)
+            dm = x.new_empty(TILE * TILE, images, outputs)
+            dv = x.new_empty(TILE * TILE, images, channels)
+            dinto = x.new_empty(TILE, drows.shape[1], images * channels)
             for column in across:
-                dout = torch.mm(column.a_t.T, dy[column.out].flatten(1)).view(TILE, dy.shape[1], -1)
-                dinto = dout.new_zeros(TILE, drows.shape[1], drows[0, 0].numel())
+                torch.mm(column.a_t.T, dy[column.out].flatten(1), out=dout.flatten(1))
+                dinto.zero_()
                 for row in down:
-                    dm = torch.bmm(row.a_t.T.expand(TILE, -1, -1), dout[:, row.out]).view(TILE * TILE, -1, outputs)
-                    du.baddbmm_(next(tiles).view(TILE * TILE, -1, channels).transpose(1, 2), dm)
-                    dv = torch.bmm(dm, u.transpose(1, 2)).view(TILE, TILE, -1)
-                    dinto[:, row.into].baddbmm_(row.b_t.T.expand(TILE, -1, -1), dv)
+                    torch.bmm(row.a_t.T.expand(TILE, -1, -1), dout[:, row.out], out=dm.view(TILE, TILE, -1))
+                    du.baddbmm_(next(tiles).view(TILE * TILE, images, channels).transpose(1, 2), dm)
+                    torch.bmm(dm, u.transpose(1, 2), out=dv)
+                    dinto[:, row.into].baddbmm_(row.b_t.T.expand(TILE, -1, -1), dv.view(TILE, TILE, -1))
                 drows[column.into].flatten(1).addmm_(column.b_t.T, dinto.flatten(1))
             dx[part].permute(3, 2, 0, 1).copy_(drows)
         taps = (GG.T @ du.flatten(1).double()).float()
