@@ -35,6 +35,13 @@ def test_a_saved_file_is_read_back(tmp_path: Path) -> None:
     assert mine.train.images.flatten().tolist() == list(range(60))
 
 
+def test_a_file_that_lacks_the_highest_labels_is_told_how_many_there_are(tmp_path: Path) -> None:
+    path = str(save(tmp_path / "mine.npz"))
+    assert datasets["npz"].make(path=path, classes=5).classes == ("0", "1", "2", "3", "4")
+    with pytest.raises(DataError, match="label"):
+        datasets["npz"].make(path=path, classes=2)
+
+
 @pytest.mark.parametrize(
     ("shape", "expected"), [((3, 8, 9), (1, 8, 9)), ((3, 3, 8, 9), (3, 8, 9)), ((3, 8, 9, 3), (3, 8, 9))]
 )

@@ -44,6 +44,10 @@ def test_no_sample_is_held_twice_and_nobody_is_empty(name: str, agents: int, cou
     assert all(np.array_equal(a, b) for a, b in zip(parts, again, strict=True))
 
 
+def test_everything_is_for_everybody() -> None:
+    assert [part.tolist() for part in deal("everything", balanced(5), 3)] == [[0, 1, 2, 3, 4]] * 3
+
+
 @given(agents=st.integers(1, 30), count=st.integers(1, 10), seed=st.integers(0, 1000))
 def test_labels_are_all_held_and_everybody_has_its_number(agents: int, count: int, seed: int) -> None:
     labels = balanced(1000)

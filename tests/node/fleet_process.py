@@ -30,14 +30,17 @@ CLONE_NEWNET = 0x40000000
 PATIENCE = 60.0  # seconds; a test that needs them fails
 
 
-def agent_process(arguments, log, pace, namespace):
-    """`peermask node ...`, at most one round every `pace` seconds, inside a network namespace if one is named."""
+def agent_process(arguments, log, pace, namespace, folder):
+    """`peermask node ...`, at most one round every `pace` seconds, inside a network namespace or folder if one is
+    named."""
     descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)
     sys.stdout, sys.stderr = os.fdopen(1, "w"), os.fdopen(2, "w")
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)
+    if folder:
+        os.chdir(folder)
     if namespace:
         with Path(f"/run/netns/{namespace}").open() as file:
             if ctypes.CDLL(None, use_errno=True).setns(file.fileno(), CLONE_NEWNET):
@@ -55,8 +58,9 @@ def agent_process(arguments, log, pace, namespace):
 class ProcessFleet:
     """The agents of a fleet as processes. Use as a context manager: none outlives it."""
 
-    def __init__(self, path: Path, fleet, *, pace=0.0, insecure=False, namespaces=()):
-        self.path, self.fleet, self.pace, self.insecure, self.namespaces = path, fleet, pace, insecure, namespaces
+    def __init__(self, path: Path, fleet, *, pace=0.0, insecure=False, namespaces=(), folders=()):
+        self.path, self.fleet, self.pace, self.insecure = path, fleet, pace, insecure
+        self.namespaces, self.folders = namespaces, folders
         self.processes = {}
         self.everyone = range(len(fleet.agents))
         if not insecure:
@@ -88,9 +92,10 @@ class ProcessFleet:
                 "--events",
             ]
             namespace = self.namespaces[agent] if self.namespaces else None
+            folder = self.folders[agent] if self.folders else None
+            arguments += ["--insecure"] * self.insecure
             process = CONTEXT.Process(
-                target=agent_process,
-                args=(arguments + ["--insecure"] * self.insecure, str(self.log(agent)), self.pace, namespace),
+                target=agent_process, args=(arguments, str(self.log(agent)), self.pace, namespace, folder)
             )
             process.start()
             self.processes[agent] = process

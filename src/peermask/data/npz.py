@@ -28,6 +28,9 @@ DENSEST = 1032  # bytes that one byte of a deflate stream can stand for, at most
 def npz(
     *,
     path: Annotated[str, Field(min_length=1, description=".npz file with x_train, y_train, x_test, y_test")],
+    classes: Annotated[
+        int | None, Field(ge=1, le=2**20, description="labels there are, 0 to classes - 1; counted if not set")
+    ] = None,
 ) -> Dataset:
     """Your own images and labels from an .npz file."""
     file = Path(path)
@@ -42,7 +45,8 @@ def npz(
     except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error, RuntimeError) as error:
         reason = str(error).partition("\n")[0]
         raise DataError(f"{file} is not an .npz file that can be read: {reason}") from error
-    return from_arrays(x_train, y_train, x_test, y_test, name=file.stem)
+    names = None if classes is None else [str(label) for label in range(classes)]
+    return from_arrays(x_train, y_train, x_test, y_test, names, name=file.stem)
 
 
 def check_header(archive: zipfile.ZipFile, file: Path, key: str) -> None:

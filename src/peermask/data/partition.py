@@ -1,7 +1,8 @@
 """Partitions: which training samples each agent holds.
 
-A partition is a function `(labels [n], agents, draw, *, options) -> one sorted index array per agent`; no
-sample is held twice, and every agent holds at least one. What an agent makes of its samples is in local.py.
+A partition is a function `(labels [n], agents, draw, *, options) -> one sorted index array per agent`. Every agent
+holds at least one sample, and but for `everything` none is held twice. What an agent makes of its samples is in
+local.py.
 """
 
 from __future__ import annotations
@@ -69,6 +70,12 @@ def deal_labels(present: Indices, wanted: list[int], draw: Stream) -> list[set[i
 def iid(labels: Indices, agents: int, draw: Stream) -> list[Indices]:
     """Samples dealt evenly at random."""
     return finished(np.array_split(draw.permutation(len(labels)), agents), "agents", agents)
+
+
+@partitions.register("everything")
+def everything(labels: Indices, agents: int, draw: Stream) -> list[Indices]:  # noqa: ARG001
+    """Every agent holds every sample: for a fleet whose devices each have a data file of their own."""
+    return [np.arange(len(labels)) for _ in range(agents)]
 
 
 @partitions.register("shards")

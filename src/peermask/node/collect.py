@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import tomli_w
@@ -41,7 +42,7 @@ def collect_run(fleet: Fleet, folders: Sequence[Path], out: Path) -> RunResult:
         target.checkpoints.mkdir(parents=True, exist_ok=True)
     for name, columns in (("metrics.csv", METRICS), ("traffic.csv", TRAFFIC), ("absences.csv", ABSENCES)):
         _merge(out / name, columns, [folder.path / name for folder in agents])
-    write_json(target.manifest, manifest(experiment, torch.device("cpu")))
+    write_json(target.manifest, _manifest(experiment, agents))
     write_atomically(target.config, tomli_w.dumps(fleet.experiment.table()).encode())
     if all(folder.result.is_file() for folder in agents):
         progress, digest = _join_states(experiment, agents, target)
@@ -60,6 +61,16 @@ def _check(fleet: Fleet, agents: Sequence[RunFolder]) -> None:
         rows = read_rows(folder.metrics)
         if rows and int(rows[0]["agent"]) != agent:
             raise NodeError(f"{folder.path} is of agent {rows[0]['agent']}, not {agent}; give folders in their order")
+
+
+def _manifest(experiment: Experiment, agents: Sequence[RunFolder]) -> dict[str, Any]:
+    """Of the whole run. What an agent holds is known on its device alone, and may not be in the data found here."""
+    made = manifest(experiment, torch.device("cpu"))
+    held = [read_json(folder.manifest) for folder in agents]
+    rows = [row for agent, own in enumerate(held) for row in own["agents"] if row["agent"] == agent]
+    hashes = {own["dataset"]["sha256"] for own in held}
+    data = held[0]["dataset"] if len(hashes) == 1 else {"name": held[0]["dataset"]["name"], "sha256": None}
+    return {**made, "agents": rows, "dataset": data}
 
 
 def _merge(path: Path, columns: Sequence[str], parts: Sequence[Path]) -> None:

@@ -1,0 +1,64 @@
+"""Devices that each have a data file of their own, which never leaves them."""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+import pytest
+from fleet_cases import tiny, tiny_fleet, written
+from fleet_process import ProcessFleet
+
+from peermask.data.digits import digits
+from peermask.experiment.folder import read_json
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes are forked and signalled as on Linux")
+HELD = ((0, 1), (1, 2), (2, 3))  # labels of each device; none has all, and none has the highest
+CONFIG = {
+    "agents": 3,
+    "graph": {"name": "complete"},
+    "dataset": {"name": "npz", "path": "own.npz", "classes": 10},
+    "partition": {"name": "everything"},
+    "data": {"fraction": 1.0},
+}
+
+
+def save_own(folder, labels, **changes):
+    """A device's folder with the digits of some labels."""
+    folder.mkdir()
+    arrays = {}
+    for name, split in (("train", digits().train), ("test", digits().test)):
+        chosen = np.isin(split.labels.numpy(), labels)
+        arrays[f"x_{name}"] = split.images.numpy()[chosen] * 15  # bytes from 0 to 240
+        arrays[f"y_{name}"] = split.labels.numpy()[chosen]
+    np.savez_compressed(folder / "own.npz", **(arrays | changes))
+    return folder
+
+
+def test_every_device_learns_from_its_own_file(tmp_path, monkeypatch):
+    devices = [save_own(tmp_path / f"device-{agent}", labels) for agent, labels in enumerate(HELD)]
+    held = tiny_fleet(tiny(**CONFIG, rounds=60, batch_size=32, model={"name": "mlp", "hidden": [32]}))
+    with ProcessFleet(written(tmp_path, held), held, folders=devices) as made:
+        made.start()
+        assert made.join() == [0] * 3
+        assert all(made.result(agent)["absent"] == {} for agent in range(3))
+        monkeypatch.chdir(devices[0])  # whoever collects needs one such file, for its shape
+        run = made.collect()
+    manifest = read_json(run.root / "manifest.json")
+    assert [tuple(row["labels"]) for row in manifest["agents"]] == list(HELD)
+    assert manifest["dataset"] == {"name": "own", "sha256": None}
+    assert run.mean_accuracy > 0.6  # of two labels each
+
+
+def test_a_file_of_another_shape_is_refused_by_the_others(tmp_path):
+    odd = np.zeros((20, 9, 9), dtype=np.uint8)
+    labels = np.arange(20) % 2
+    devices = [
+        *(save_own(tmp_path / f"device-{agent}", HELD[agent]) for agent in (0, 1)),
+        save_own(tmp_path / "device-2", HELD[2], x_train=odd, y_train=labels, x_test=odd, y_test=labels),
+    ]
+    held = tiny_fleet(tiny(**CONFIG))
+    with ProcessFleet(written(tmp_path, held), held, folders=devices) as made:
+        made.start()
+        assert made.join() == [0, 0, 2]
+        assert any("agent 2 was refused: its frozen" in line for line in made.said(0))
