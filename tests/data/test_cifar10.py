@@ -65,7 +65,7 @@ def test_damaged_files_are_named(tiny: Path) -> None:
     with pytest.raises(DataError, match=r"data_batch_3.bin differs from CIFAR-10's own file"):
         datasets["cifar10"].make(folder=str(tiny))
     path.unlink()
-    with pytest.raises(DataError, match=r"cannot read .*data_batch_3.bin: No such file.*dataset.folder needs"):
+    with pytest.raises(DataError, match=r"cannot read .*data_batch_3.bin: No such file.*its folder needs"):
         datasets["cifar10"].make(folder=str(tiny))
 
 

@@ -13,7 +13,7 @@ from peermask.models.network import build_network
 
 
 def test_each_agent_is_scored_on_its_own_samples(monkeypatch) -> None:  # type: ignore[no-untyped-def]
-    monkeypatch.setattr(module, "AT_ONCE", 3)
+    monkeypatch.setattr(module, "AT_ONCE_ON_CPU", 3)
     rng = np.random.default_rng(0)
     images, labels = rng.random((12, 1, 4, 4), dtype=np.float32), rng.integers(0, 3, 12)
     dataset = from_arrays(images, labels, images, labels, classes=("a", "b", "c"))

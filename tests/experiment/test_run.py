@@ -86,7 +86,9 @@ def test_an_interrupted_comparison_goes_on_with_the_arm_it_was_in(small: Small, 
     config = small(compare=["ind-mask"])
     whole = run_experiment(config, tmp_path / "whole")
     run_experiment(config, tmp_path / "cut", execution=Execution(should_stop=StopAfter(2)))
+    assert RunResult.open(tmp_path / "cut").waiting == ("ind-mask",)
     resumed = resume_experiment(tmp_path / "cut")
+    assert RunResult.open(tmp_path / "cut").waiting == ()
     assert (resumed.hash, resumed.compared[0].hash) == (whole.hash, whole.compared[0].hash)
 
 

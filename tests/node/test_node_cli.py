@@ -99,6 +99,12 @@ def test_a_misspelt_key_is_named_with_its_file(peermask, fleet):
     assert "fleet.toml: misssing: unknown key; did you mean 'missing'" in refused(peermask("swarm", fleet))
 
 
+def test_an_experiment_is_no_fleet_file(peermask, tmp_path):
+    (tmp_path / "experiment.toml").write_text("agents = 4\n")
+    said = refused(peermask("swarm", tmp_path / "experiment.toml"))
+    assert "experiment.toml: is not a fleet file; make one of an experiment with `peermask fleet new FLEET" in said
+
+
 def test_folders_to_collect_are_checked(peermask, fleet, tmp_path):
     assert "1 folders for 4 agents" in refused(peermask("fleet", "collect", fleet, tmp_path, "--out", tmp_path / "r"))
     four = [tmp_path] * 4

@@ -19,7 +19,9 @@ def show(run: Annotated[Path, typer.Argument(help="A run folder.")]) -> None:
     console.print(agents_table(result))
     for line in closing_lines(result):
         console.print(line, soft_wrap=True, highlight=False)
-    if any(arm.hash is None for arm in (result, *result.compared)):
+    for name in result.waiting:
+        console.print(f"{name} has not begun", soft_wrap=True)
+    if result.waiting or any(arm.hash is None for arm in (result, *result.compared)):
         console.print(f"not finished; go on with: peermask run --resume {run}", soft_wrap=True)
     else:
         console.print(f"hash {result.hash}", soft_wrap=True, highlight=False)

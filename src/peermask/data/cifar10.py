@@ -100,7 +100,7 @@ def check_file(path: Path, name: str) -> None:
         if file_digest(path, "sha1") != SHA1[name]:
             raise DataError(f"{path} differs from CIFAR-10's own file: it is damaged, or another dataset's")
     except OSError as error:
-        raise DataError(f"cannot read {path}: {error.strerror}; dataset.folder needs {', '.join(SHA1)}") from error
+        raise DataError(f"cannot read {path}: {error.strerror}; its folder needs {', '.join(SHA1)}") from error
 
 
 def read_split(home: Path, names: list[str]) -> Split:

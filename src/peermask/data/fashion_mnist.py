@@ -84,7 +84,7 @@ def locate(folder: Path, name: str) -> Path | None:
 def read_from(folder: Path, name: str) -> NDArray[np.uint8]:
     path = locate(folder, name)
     if path is None:
-        raise DataError(f"{folder} has neither {name} nor {name}.gz; dataset.folder needs all four IDX files")
+        raise DataError(f"{folder} has neither {name} nor {name}.gz; the folder needs all four IDX files")
     return read_genuine(path, name)
 
 

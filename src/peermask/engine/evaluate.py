@@ -14,7 +14,8 @@ from torch.nn import functional as F
 from peermask.data.dataset import Dataset, Split
 from peermask.models.network import Network
 
-AT_ONCE = 500  # images of an agent in one forward pass: enough to fill the device, small enough to fit
+AT_ONCE = 500  # images of an agent in one forward pass: enough to fill a GPU, small enough to fit
+AT_ONCE_ON_CPU = 250  # what a pass computes stays nearer to the cores
 
 
 @dataclass(frozen=True)
@@ -31,8 +32,9 @@ def evaluate(
     sizes = torch.tensor([len(own) for own in indices], device=device)  # [A]
     right = torch.zeros(len(params), device=device)
     loss = torch.zeros(len(params), device=device)
-    for start in range(0, int(sizes.max()), AT_ONCE):
-        picked = [own[start : start + AT_ONCE] for own in indices]
+    at_once = AT_ONCE_ON_CPU if device.type == "cpu" else AT_ONCE
+    for start in range(0, int(sizes.max()), at_once):
+        picked = [own[start : start + at_once] for own in indices]
         width = max(map(len, picked))
         # Agents whose samples are used up repeat any image; it is counted out below.
         padded = np.stack([np.concatenate([own, np.zeros(width - len(own), np.int64)]) for own in picked])

@@ -67,7 +67,7 @@ class Loop:
                 self._evaluate(number, outcome.shared)
             converged = self._converged()
             if last or stopping or converged or number % config.checkpoint.every == 0:
-                self._save(ended=last)
+                self._save(ended=last or converged)
             if converged or stopping:
                 return "converged" if converged else "interrupted"
         return "finished"

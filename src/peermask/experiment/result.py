@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import isnan, nan
 from pathlib import Path
 from statistics import fmean
@@ -44,18 +44,20 @@ class RunResult:
     hash: str | None
     seconds: float
     compared: tuple[RunResult, ...] = ()
+    waiting: tuple[str, ...] = ()  # algorithms of a comparison that have not begun
 
     @classmethod
     def open(cls, path: Path | str) -> RunResult:
         """Read a run, or a comparison, finished or not."""
         root = Path(path)
         if (root / "compare.toml").is_file():
-            arms = [root / name for name in load_config(root / "compare.toml").arms()]
-            results = [_open_one(arm) for arm in arms if RunFolder(arm).is_run]
-            if not results:
+            arms = load_config(root / "compare.toml").arms()
+            begun = [name for name in arms if RunFolder(root / name).is_run]
+            if not begun:
                 raise RunError(f"{root} is a comparison with no run in it yet")
-            first = results[0]
-            return cls(**{**first.__dict__, "root": root, "compared": tuple(results[1:])})
+            first, *others = [_open_one(root / name) for name in begun]
+            waiting = tuple(name for name in arms if name not in begun)
+            return replace(first, root=root, compared=tuple(others), waiting=waiting)
         return _open_one(root)
 
     @property

@@ -125,6 +125,8 @@ def load_fleet(path: Path) -> Fleet:
     """Read and check a fleet file; every mistake is one line."""
     try:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
+        if "experiment" not in values:
+            raise NodeError(f"is not a fleet file; make one of an experiment with `peermask fleet new FLEET {path}`")
         fleet = Fleet.model_validate(values)
         check(fleet)
     except FileNotFoundError:

@@ -21,6 +21,7 @@ TITLED = 4
 
 def write_report(paths: Sequence[Path], out: Path | None = None) -> Path:
     """Write report.html about one run or several; without `out`, into the run's folder, or here for several."""
+    paths = list(dict.fromkeys(paths))  # a run given twice is drawn once
     runs = open_runs(paths)
     folder = out if out is not None else (paths[0] if len(paths) == 1 else Path())
     target = folder / "report.html"
