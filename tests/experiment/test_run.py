@@ -17,10 +17,12 @@ from torch import nn
 import peermask
 from peermask.engine.simulator import Simulator
 from peermask.errors import DivergedError, RunError
-from peermask.experiment.checkpoint import list_checkpoints
+from peermask.experiment import loop
+from peermask.experiment.checkpoint import Checkpoint, list_checkpoints, save_checkpoint
 from peermask.experiment.config import ExperimentConfig
 from peermask.experiment.execution import Execution
 from peermask.experiment.folder import RunFolder
+from peermask.experiment.kept_masks import list_masks
 from peermask.experiment.result import RunResult
 from peermask.experiment.runner import resume_experiment, run_experiment
 from peermask.report.tables import bytes_human, closing_lines
@@ -75,6 +77,25 @@ def test_resumed_equals_left_alone(small: Small, tmp_path: Path, rounds: int) ->
         whole_table, cut_table = (pd.read_csv(getattr(RunFolder(tmp_path / w), name)) for w in ("whole", "cut"))
         timeless = [column for column in whole_table.columns if column != "seconds"]
         pd.testing.assert_frame_equal(whole_table[timeless], cut_table[timeless])
+
+
+def test_a_run_cut_off_between_masks_and_checkpoint_ends_with_both(
+    small: Small, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = small(rounds=6, checkpoint={"every": 2, "masks": True})
+    whole = run_experiment(config, tmp_path / "whole")
+
+    def full(folder: Path, checkpoint: Checkpoint) -> Path:
+        if checkpoint.progress.round == 4:
+            raise RunError("cannot write x: No space left on device")
+        return save_checkpoint(folder, checkpoint)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "save_checkpoint", full)
+        with pytest.raises(RunError, match="No space left"):
+            run_experiment(config, tmp_path / "cut")
+    assert resume_experiment(tmp_path / "cut").hash == whole.hash
+    assert list(list_masks(tmp_path / "cut" / "masks")) == list(list_masks(tmp_path / "whole" / "masks")) == [2, 4, 6]
 
 
 def test_resuming_a_finished_run_only_reads_it(small: Small, tmp_path: Path) -> None:

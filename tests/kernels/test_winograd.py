@@ -74,6 +74,7 @@ def test_threads_side_by_side_give_the_same_bits() -> None:
 
 
 def test_it_is_taken_for_large_convolutions_alone() -> None:
+    assert not winograd_pays(torch.zeros(32, 14, 14), torch.zeros(32, 32, 5, 5), (2, 2))  # one image without an axis
     x, weight = torch.zeros(64, 32, 14, 14), torch.zeros(64, 32, 5, 5)
     assert winograd_pays(x, weight, (2, 2))
     assert winograd_pays(x[:, :, :12], weight, (0, 2))

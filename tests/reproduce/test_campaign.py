@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,10 +11,11 @@ import pytest
 from tiny_scale import DIGITS, SMALL, Told, campaign
 
 from peermask.errors import RunError
+from peermask.experiment.config import make_config
 from peermask.experiment.folder import read_json, write_json
 from peermask.reproduce import preset as presets
-from peermask.reproduce.campaign import Campaign, Stopped
-from peermask.reproduce.cells import Cell
+from peermask.reproduce.campaign import Stopped
+from peermask.reproduce.cells import Cell, Job
 from peermask.reproduce.home import Home
 from peermask.reproduce.pages import write_pages
 from peermask.reproduce.tuning import Tuning
@@ -138,6 +141,12 @@ def test_a_folder_of_another_scale_other_data_or_another_kind_is_refused(tmp_pat
     write_json(out / "reproduce.json", {**marker, "dataset": {"name": "cifar10", "sha256": "0" * 64}})
     with pytest.raises(RunError, match="was begun on cifar10 data with hash 000000000000"):
         Home(out).open("quick", DIGITS)
+    (tmp_path / "begun").mkdir()
+    (tmp_path / "begun" / ".reproduce.json.1234.part").touch()  # another process starts in this very moment
+    Home(tmp_path / "begun").open("quick", DIGITS)
+    (tmp_path / "file").touch()
+    with pytest.raises(RunError, match="was not made by"):
+        Home(tmp_path / "file").open("quick", DIGITS)
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis" / "chapter.tex").write_text("mine")
     with pytest.raises(RunError, match="was not made by"):
@@ -198,13 +207,51 @@ def test_what_another_process_is_at_is_left_to_it(tmp_path: Path, choose: Callab
     with Home(tmp_path / "out").claim(jobs[0]) as ours:  # type: ignore[arg-type]
         assert ours
         with pytest.raises(Stopped):  # all the others are done, and it waits for the first
-            campaign(tmp_path / "out", "table3", should_stop=_after(whole, 3)).run(told)
-    assert len(told.names) == 3
+            campaign(tmp_path / "out", "table3", should_stop=lambda: "waiting" in "".join(told.names[-1:])).run(told)
+    assert len(told.names) == 4
+    assert told.names[-1] == "waiting for runs of other processes"
     whole.run(told)
     assert whole.missing() == 0
     assert told.names[-1] == whole.cells[0].name
     assert not list((tmp_path / "out" / "runs").glob(".*.lock"))
 
 
-def _after(whole: Campaign, finished: int) -> Callable[[], bool]:
-    return lambda: len(whole.cells) - whole.missing() >= finished
+CLAIM = """
+import sys, time
+from pathlib import Path
+from peermask.experiment.config import make_config
+from peermask.reproduce.cells import Job
+from peermask.reproduce.home import Home
+with Home(Path(sys.argv[1])).claim(Job("some-run", make_config({}))) as ours:
+    print(ours, flush=True)
+    time.sleep(600)
+"""
+
+
+def test_a_claim_dies_with_its_process(tmp_path: Path) -> None:
+    home, job = Home(tmp_path / "out"), Job("some-run", make_config({}))
+    home.open("quick", DIGITS)
+    command = [sys.executable, "-c", CLAIM, str(home.path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "True\n"
+        with home.claim(job) as ours:
+            assert not ours
+        other.kill()
+    for _ in range(2):  # and one that is given back can be taken again
+        with home.claim(job) as ours:
+            assert ours
+
+
+def test_a_folder_is_tuned_with_one_seed_whichever_are_asked_for(tmp_path: Path) -> None:
+    first = campaign(tmp_path / "out", "table3", seeds=(4,))
+    first.run(Told())
+    write_pages(first)
+    record = read_json(first.home.choices)
+    told = Told()
+    other = campaign(tmp_path / "out", "table3", seeds=(7, 4))
+    other.run(told)
+    write_pages(other)
+    assert told.names == [cell.name for cell in other.cells if cell.seed == 7]
+    assert read_json(first.home.choices) == record
+    assert "seed 4" in record["mce-pl"]["on"]

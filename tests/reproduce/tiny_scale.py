@@ -29,7 +29,7 @@ def tiny_frame() -> Frame:
 
 def campaign(path: Path, *names: str, seeds: tuple[int, ...] = (0,), **execution: Any) -> Campaign:
     home = Home(path)
-    home.open("quick", DIGITS)
+    home.open("quick", DIGITS, seeds[0])
     return Campaign(tiny_frame(), home, DIGITS, names, seeds, Execution("cpu", workers=1, **execution))
 
 

@@ -52,7 +52,7 @@ def reproduce(
         else:
             pick_device(device)
             dataset = read_data(size, None if data_dir is None else str(data_dir))
-            home.open(size, dataset)
+            home.open(size, dataset, chosen[0] if chosen else 0)
         campaign = plan_campaign(size, wanted, chosen, home, execution, dataset)
         begun = time.monotonic()
 

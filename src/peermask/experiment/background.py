@@ -10,7 +10,7 @@ class Background:
     """Does one thing at a time, in order, beside the caller. Use as a context manager, which waits for the last.
 
     What goes wrong is raised where the caller next waits, which every `do` does first: never more than one thing
-    is on its way, so memory holds one copy of what is written, and what was written before is complete.
+    is on its way, and what was written before it is complete.
     """
 
     def __init__(self) -> None:

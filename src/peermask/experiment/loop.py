@@ -114,6 +114,7 @@ class Loop:
         return 0 < self.config.stop.patience <= self.progress.waited
 
     def _save(self, *, ended: bool) -> None:
+        self.disk.wait()  # before anything is copied: two copies of all states may be too many
         losses = {"recent": self._finite_losses(self.losses)} if self.losses else {}
         self.ledger.flush()
         self.progress = replace(self.progress, seconds=self._seconds())
@@ -131,11 +132,14 @@ class Loop:
 
 
 def write_state(folder: RunFolder, round: int, checkpoint: Checkpoint | None, masks: Masks | None) -> None:
-    """What was copied from the simulator after a round."""
-    if checkpoint is not None:
-        save_checkpoint(folder.checkpoints, checkpoint)
+    """What was copied from the simulator after a round.
+
+    Masks come first: a run that is cut off between the two resumes from the checkpoint before, and writes both again.
+    """
     if masks is not None:
         save_masks(folder.masks, round, masks)
+    if checkpoint is not None:
+        save_checkpoint(folder.checkpoints, checkpoint)
 
 
 def final_hash(simulator: Simulator) -> str:

@@ -73,7 +73,13 @@ def winograd_pays(x: Tensor, weight: Tensor, padding: tuple[int, int]) -> bool:
     lies half beyond the edge saves too little.
     """
     outputs, channels, *taps = weight.shape
-    if taps != [TAPS, TAPS] or max(padding) >= TAPS or x.device.type != "cpu" or x.dtype != torch.float32:
+    if (
+        x.dim() != 4
+        or taps != [TAPS, TAPS]
+        or max(padding) >= TAPS
+        or x.device.type != "cpu"
+        or x.dtype != torch.float32
+    ):
         return False
     if len(x) < 32 or min(outputs, channels) < 32 or outputs % 16 or channels % 16:  # 16 floats: a line of the cache
         return False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -68,9 +69,15 @@ def _manifest(experiment: Experiment, agents: Sequence[RunFolder]) -> dict[str, 
     made = manifest(experiment, torch.device("cpu"))
     held = [read_json(folder.manifest) for folder in agents]
     rows = [row for agent, own in enumerate(held) for row in own["agents"] if row["agent"] == agent]
-    hashes = {own["dataset"]["sha256"] for own in held}
-    data = held[0]["dataset"] if len(hashes) == 1 else {"name": held[0]["dataset"]["name"], "sha256": None}
-    return {**made, "agents": rows, "dataset": data}
+    return {**made, "agents": rows, "dataset": _dataset([own["dataset"] for own in held])}
+
+
+def _dataset(held: Sequence[dict[str, str]]) -> dict[str, str]:
+    """What all devices had; where each had its own, a hash over theirs, so that other data can be told from it."""
+    hashes = [own["sha256"] for own in held]
+    if len(set(hashes)) == 1:
+        return held[0]
+    return {"name": held[0]["name"], "sha256": hashlib.sha256("\n".join(hashes).encode()).hexdigest()}
 
 
 def _merge(path: Path, columns: Sequence[str], parts: Sequence[Path]) -> None:

@@ -43,7 +43,7 @@ class Campaign:
 
     @cached_property
     def tuning(self) -> Tuning:
-        return Tuning(self.frame, self.home, self.seeds[0])
+        return Tuning(self.frame, self.home, self.home.tuning_seed)
 
     @cached_property
     def cells(self) -> list[Cell]:
@@ -54,22 +54,31 @@ class Campaign:
 
         What another process on the same folder works on is left to it, and waited for at the end.
         """
-        while unfinished := [place for place, cell in enumerate(self.cells) if self.outcome(cell) is None]:
-            advanced = [self._advance(place, tell) for place in unfinished]
-            if not any(advanced):
-                self._wait()
+        waiting = False
+        while unfinished := [cell for cell in self.cells if self.outcome(cell) is None]:
+            advanced = [self._advance(cell, tell) for cell in unfinished]
+            if any(advanced):
+                waiting = False
+                continue
+            if not waiting:
+                tell(*self._done(), "waiting for runs of other processes")
+            waiting = True
+            self._wait()
 
-    def _advance(self, place: int, tell: Tell) -> bool:
+    def _advance(self, cell: Cell, tell: Tell) -> bool:
         """Run a cell, or first what its method still has to try; False where others are at all of that."""
-        cell, method = self.cells[place], self.cells[place].of_row.method
+        method = cell.of_row.method
 
         def play(job: Job, name: str) -> bool:
-            return self._play(job, lambda: tell(place, len(self.cells), name))
+            return self._play(job, lambda: tell(*self._done(), name))
 
         done = [play(trial.job, f"tuning {method}: {trial.name}") for trial in self.tuning.trials(method)]
         if (job := self.job(cell)) is not None:
             done.append(play(job, cell.name))
         return any(done)
+
+    def _done(self) -> tuple[int, int]:
+        return len(self.cells) - self.missing(), len(self.cells)
 
     def job(self, cell: Cell) -> Job | None:
         """None while its method is not tuned yet."""

@@ -1,6 +1,6 @@
 """The output folder of `reproduce`: what is in it, and that it is only ever added to.
 
-reproduce.json   the scale and the data everything in it was made with
+reproduce.json   the scale, the data and the tuning seed everything in it was made with
 choices.json     learning rates and first weights: what was tried, what each reached on held-out data, what was chosen
 outcomes/        what every run came to, one small file each; a run with an outcome is never run again
 runs/            the run folders themselves, without checkpoints once finished; may be deleted
@@ -32,19 +32,17 @@ from peermask.reproduce.preset import ScaleName
 class Home:
     path: Path
 
-    def open(self, scale: ScaleName, dataset: Dataset) -> None:
+    def open(self, scale: ScaleName, dataset: Dataset, tuning_seed: int = 0) -> None:
         """Make the folder, or check that it holds results of this scale and data."""
         about = {"scale": scale, "dataset": {"name": dataset.name, "sha256": dataset.fingerprint}}
-        marker = self._marker
-        if marker.is_file():
-            self._check(read_json(marker), about)
-        elif self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
-            raise RunError(f"{self.path} exists and was not made by `peermask reproduce`; give another --out")
+        if not self._is_new():
+            self._check(read_json(self._marker), about)
         with writing(self.path):
+            self.path.mkdir(parents=True, exist_ok=True)
+            if self._is_new():  # the marker comes first: another process that starts now must find it, or nothing
+                write_json(self._marker, {**about, "tuning_seed": tuning_seed})
             for name in ("outcomes", "runs", "configs"):
-                (self.path / name).mkdir(parents=True, exist_ok=True)
-        if not marker.is_file():
-            write_json(marker, about)
+                (self.path / name).mkdir(exist_ok=True)
 
     def look(self, scale: ScaleName) -> None:
         """Check that the folder holds results of this scale, which can be shown without the data."""
@@ -54,8 +52,22 @@ class Home:
         self._check(found, {"scale": scale, "dataset": found.get("dataset")})
 
     @property
+    def tuning_seed(self) -> int:
+        """The seed that methods are tuned with: one for the folder, whichever seeds are asked for later."""
+        return int(read_json(self._marker).get("tuning_seed", 0))
+
+    @property
     def _marker(self) -> Path:
         return self.path / "reproduce.json"
+
+    def _is_new(self) -> bool:
+        """Whether there is nothing yet but, perhaps, another process's marker on its way; anything else is not ours."""
+        there = [each.name for each in self.path.iterdir()] if self.path.is_dir() else []
+        if self._marker.is_file():
+            return False
+        if self.path.is_file() or any(not name.startswith(f".{self._marker.name}.") for name in there):
+            raise RunError(f"{self.path} exists and was not made by `peermask reproduce`; give another --out")
+        return True
 
     def _check(self, found: dict[str, Any], wanted: dict[str, Any]) -> None:
         if found.get("scale") != wanted["scale"]:
@@ -80,23 +92,12 @@ class Home:
     @contextmanager
     def claim(self, job: Job) -> Iterator[bool]:
         """Keep other processes off a job; False while one of them has it. A claim dies with its process."""
-        lock = FileLock(self.path / "runs" / f".{job.key}.lock", blocking=False)
-        with writing(self.path / "runs"):
-            try:
-                lock.acquire()
-            except Timeout:  # an OSError, like a full disk
-                ours = False
-            else:
-                ours = True
-        if not ours:
-            yield False
-            return
+        lock = FileLock(self._lock_path(job), blocking=False)
+        with writing(self.path / "runs"), suppress(Timeout):  # which is an OSError, like a full disk
+            lock.acquire()
         try:
-            yield True
+            yield lock.is_locked
         finally:
-            # Whoever opened it meanwhile finds the outcome before doing anything.
-            with suppress(OSError):
-                Path(lock.lock_file).unlink()
             lock.release()
 
     def outcome(self, job: Job) -> Outcome | None:
@@ -112,6 +113,12 @@ class Home:
     def keep(self, job: Job, outcome: Outcome) -> None:
         text = outcome.model_dump_json(indent=None, exclude_none=True)
         write_atomically(self._outcome_path(job), f"{text}\n".encode())
+        # Nobody needs the lock any more: who has opened it meanwhile, or makes it again, finds the outcome.
+        with suppress(OSError):
+            self._lock_path(job).unlink()
+
+    def _lock_path(self, job: Job) -> Path:
+        return self.path / "runs" / f".{job.key}.lock"
 
     def _outcome_path(self, job: Job) -> Path:
         return self.path / "outcomes" / f"{job.key}.json"
