@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+import peermask
 from peermask.cli import entry
 from peermask.cli.main import main
 from peermask.experiment.checkpoint import list_checkpoints
@@ -225,3 +226,35 @@ class tiny_disk:
     def __exit__(self, *_: object) -> None:
         subprocess.run(["umount", str(self.path)], check=True)
         self.path.rmdir()
+
+
+def test_brackets_in_a_path_are_no_markup(
+    config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("peermask.cli.interrupt.Interrupt.requested", lambda _: True)
+    out = tmp_path / "b[red]c[/x] [lr=0.1]"
+    _, said, _ = call(capsys, "run", config, "--out", out)
+    assert f"go on with: peermask run --resume {out}" in said
+    assert f"go on with: peermask run --resume {out}" in call(capsys, "show", out)[1]
+
+
+def test_a_run_that_devices_made_is_not_gone_on_with_here(
+    config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("peermask.cli.interrupt.Interrupt.requested", lambda _: True)
+    call(capsys, "run", config, "--out", tmp_path / "run")
+    (tmp_path / "run" / "absences.csv").touch()
+    assert "go on with: peermask swarm FLEET" in call(capsys, "show", tmp_path / "run")[1]
+    code, _, err = call(capsys, "run", "--resume", tmp_path / "run")
+    assert (code, "was made by a fleet" in err) == (2, True)
+
+
+def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert call(capsys, "--version")[1] == f"peermask {peermask.__version__}\n"
+
+
+def test_two_runs_of_one_algorithm_are_told_apart(
+    config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, said, _ = call(capsys, "run", config, "--set", 'compare=[{name="mce-pl", lr=0.1}]', "--out", tmp_path / "run")
+    assert "mce-pl against mce-pl-2:" in said

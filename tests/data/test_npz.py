@@ -72,7 +72,7 @@ def test_a_torch_dataset_is_read_once() -> None:
         ({"x_train": np.array([None, 1, "a"], dtype=object)}, "array x_train holds Python objects"),
         ({"x_train": np.zeros(3)}, r"mine x_train has shape \(3,\)"),
         ({"x_train": np.full((3, 4, 5), 2.5)}, r"x_train has pixels from 2.5 to 2.5; float64 images lie in \[0, 1\]"),
-        ({"x_train": np.full((3, 4, 5), np.nan)}, "x_train has pixels from nan"),
+        ({"x_train": np.full((3, 4, 5), np.nan)}, "x_train has a pixel that is NaN"),
         ({"x_test": np.full((3, 4, 5), 300)}, r"x_test has pixels from 300 to 300; int64 images lie in \[0, 255\]"),
         ({"x_test": np.full((3, 4, 5), "a")}, "x_test holds <U1"),
         ({"x_test": np.zeros((3, 4, 5))}, "x_train is torch.uint8 but x_test is torch.float32"),

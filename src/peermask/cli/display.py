@@ -22,7 +22,7 @@ def display(console: Console) -> Iterator[Observer]:
         yield Silent()
         return
     with Progress(
-        TextColumn("[bold]{task.description}"),
+        TextColumn("{task.description}", style="bold", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
         TextColumn("{task.fields[figures]}"),

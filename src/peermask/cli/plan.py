@@ -15,7 +15,7 @@ from peermask.engine.device import pick_device
 from peermask.experiment.build import build
 from peermask.experiment.config import load_config
 from peermask.experiment.plan import Plan, make_plan
-from peermask.report.tables import bytes_human
+from peermask.report.tables import bytes_human, percent
 
 
 def plan(
@@ -42,7 +42,8 @@ def _table(plans: list[Plan], device: torch.device) -> Table:
         "directed links": [str(p.links) for p in plans],
         "masked weights": [f"{p.weights:,}" for p in plans],
         "all parameters": [f"{p.parameters:,}" for p in plans],
-        "training samples per agent": [f"{p.samples[0]} to {p.samples[1]}" for p in plans],
+        "  of which a mask keeps": [_range(percent(p.kept[0]), percent(p.kept[1])) for p in plans],
+        "training samples per agent": [_range(*map(str, p.samples)) for p in plans],
         "agents at once": [str(p.chunk) for p in plans],
         "gradient path": [p.path for p in plans],
         "memory, about": [bytes_human(p.memory) for p in plans],
@@ -50,8 +51,12 @@ def _table(plans: list[Plan], device: torch.device) -> Table:
         "  in a round, over all links": [bytes_human(p.message_bytes * p.links) for p in plans],
         "  in all rounds": [bytes_human(p.message_bytes * p.links * p.rounds) for p in plans],
         "checkpoint": [bytes_human(p.checkpoint) for p in plans],
-        "time without evaluation, about": ["-" if p.seconds is None else f"{p.seconds:.0f} s" for p in plans],
+        "time without evaluation, about": ["-" if p.seconds is None else f"{max(p.seconds, 1):.0f} s" for p in plans],
     }
     for heading, cells in rows.items():
         table.add_row(heading, *cells)
     return table
+
+
+def _range(low: str, high: str) -> str:
+    return low if low == high else f"{low} to {high}"

@@ -14,7 +14,9 @@ from peermask.report.page import write_report
 def report(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders; several are compared.")],
     open_: Annotated[bool, typer.Option("--open", help="Show it in a browser.")] = False,
-    out: Annotated[Path | None, typer.Option(metavar="DIR", help="Where to; the run's folder by default.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Where to; the run's folder, or here for several.")
+    ] = None,
 ) -> None:
     """Write a self-contained report.html: curves, graph, masks, bytes, faults, config."""
     path = write_report(runs, out)

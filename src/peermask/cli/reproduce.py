@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
+from rich.text import Text
 
 from peermask.cli.interrupt import Interrupt
 from peermask.engine.device import pick_device
@@ -20,7 +21,9 @@ from peermask.reproduce.preset import NAMES, ScaleName, preset, scales, selected
 
 
 def reproduce(
-    names: Annotated[list[str] | None, typer.Argument(metavar="[NAME...|all]", help="Experiments; see --list.")] = None,
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="[NAME...|all]", help="Experiments, all if none is named; see --list.")
+    ] = None,
     scale: Annotated[str, typer.Option(help="paper (CIFAR-10, a GPU) or quick (digits, minutes on a CPU).")] = "paper",
     seeds: Annotated[
         str | None,
@@ -37,7 +40,7 @@ def reproduce(
     list_: Annotated[bool, typer.Option("--list", help="List the experiments.")] = False,
 ) -> int:
     """Run the paper's experiments, or what is missing of them, and write their tables and figures."""
-    console = Console(highlight=False)
+    console = Console(highlight=False, markup=False)
     if list_:
         _print_list(console)
         return 0
@@ -69,7 +72,8 @@ def reproduce(
     for problem in problems:
         console.print(problem, soft_wrap=True)
     if missing := campaign.missing():
-        console.print(f"{missing} of {len(campaign.cells)} cells are missing; the same command goes on", soft_wrap=True)
+        how = "without --tables-only they are run" if tables_only else "the same command goes on"
+        console.print(f"{missing} of {len(campaign.cells)} cells are missing; {how}", soft_wrap=True)
     print(home.path)
     return interrupt.exit_code if interrupt.requested() else 0
 
@@ -99,7 +103,7 @@ def _print_list(console: Console) -> None:
     for name in NAMES:
         shape = preset(name)
         count = len(shape.rows) * len(shape.columns)
-        console.print(f"[cyan]{name}[/cyan]  {shape.title} ({count} cells a seed)", soft_wrap=True)
+        console.print(Text(name, style="cyan"), f" {shape.title} ({count} cells a seed)", soft_wrap=True)
         console.print(f"    {shape.about}", soft_wrap=True)
     for name, scale in scales().items():
-        console.print(f"[cyan]--scale {name}[/cyan]  {scale.about}", soft_wrap=True)
+        console.print(Text(f"--scale {name}", style="cyan"), f" {scale.about}", soft_wrap=True)

@@ -13,6 +13,7 @@ from peermask.cli.interrupt import Interrupt
 from peermask.errors import ConfigError
 from peermask.experiment.config import load_config
 from peermask.experiment.execution import Execution
+from peermask.experiment.manifest import is_of_fleet
 from peermask.experiment.runner import resume_experiment, run_experiment
 from peermask.report.observers import Together, loggers
 from peermask.report.tables import agents_table, closing_lines
@@ -41,7 +42,9 @@ def run(
     """Run an experiment and print what every agent reached and sent."""
     if resume is not None and (config is not None or set_ or out is not None):
         raise ConfigError("--resume goes on with the config in the run folder; it takes no CONFIG, --set or --out")
-    console = Console(quiet=quiet)
+    if resume is not None and is_of_fleet(resume):
+        raise ConfigError(f"{resume} was made by a fleet; go on with it by `peermask swarm FLEET` or `peermask node`")
+    console = Console(quiet=quiet, markup=False)  # paths may hold brackets
     beside = (resume or out or Path("runs", "it")).parent
     logs = loggers(beside / "tensorboard" if tensorboard else None, mlflow=mlflow)
     with Interrupt() as interrupt, display(console) as shown:

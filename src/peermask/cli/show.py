@@ -8,13 +8,14 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from peermask.experiment.manifest import is_of_fleet
 from peermask.experiment.result import RunResult
 from peermask.report.tables import agents_table, closing_lines
 
 
 def show(run: Annotated[Path, typer.Argument(help="A run folder.")]) -> None:
     """Print what the agents of a run reached, finished or not."""
-    console = Console()
+    console = Console(markup=False)  # paths may hold brackets
     result = RunResult.open(run)
     console.print(agents_table(result))
     for line in closing_lines(result):
@@ -22,6 +23,7 @@ def show(run: Annotated[Path, typer.Argument(help="A run folder.")]) -> None:
     for name in result.waiting:
         console.print(f"{name} has not begun", soft_wrap=True)
     if result.waiting or any(arm.hash is None for arm in (result, *result.compared)):
-        console.print(f"not finished; go on with: peermask run --resume {run}", soft_wrap=True)
+        how = "peermask swarm FLEET" if is_of_fleet(run) else f"peermask run --resume {run}"
+        console.print(f"not finished; go on with: {how}", soft_wrap=True)
     else:
         console.print(f"hash {result.hash}", soft_wrap=True, highlight=False)

@@ -19,7 +19,7 @@ def theory(
     seed: Annotated[int, typer.Option(help="Seed of targets and random networks.")] = 0,
 ) -> None:
     """Build the masks of Theorem 1 inside one random network and measure how good they are."""
-    console, errors = Console(), Console(stderr=True)
+    console, errors = Console(markup=False), Console(stderr=True)
     folder = out or Path("theory")
     with errors.status("starting") as status:
         study = theory_report(folder, quick, seed, lambda step: status.update(step))

@@ -76,7 +76,8 @@ def to_images(values: ArrayLike, name: str) -> Tensor:
         raise DataError(f"{name} holds {array.dtype}; images are whole numbers 0 to 255 or floats in [0, 1]")
     whole = array.dtype.kind != "f"
     most = 255 if whole else 1
-    # Written so that a NaN fails, too.
+    if np.isnan(array.min(initial=0)):
+        raise DataError(f"{name} has a pixel that is NaN; images are whole numbers 0 to 255 or floats in [0, 1]")
     if array.size and not (array.min() >= 0 and array.max() <= most):
         raise DataError(
             f"{name} has pixels from {array.min()} to {array.max()}; "

@@ -68,7 +68,7 @@ def cached_folder() -> Path:
             unpack(archive, home)
     except (DataError, OSError) as error:
         raise DataError(
-            f"cifar10 is not in {home}, and {error}; unpack {URL} elsewhere and set dataset.folder to it"
+            f"cifar10 is not in {home}, and {error}; unpack {URL} and name its folder (dataset.folder, or --data-dir)"
         ) from error
     return home
 

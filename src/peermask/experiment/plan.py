@@ -24,6 +24,7 @@ class Plan:
     rounds: int
     weights: int
     parameters: int
+    kept: tuple[float, float]  # smallest and largest share of its weights that an agent may keep
     samples: tuple[int, int]  # fewest and most training samples of an agent
     chunk: int
     path: str
@@ -44,6 +45,7 @@ def make_plan(name: str, experiment: Experiment, device: torch.device) -> Plan:
     splits = (experiment.dataset.train, experiment.dataset.test)
     images = sum(split.images.numel() * split.images.element_size() for split in splits)
     sizes = [len(own.train) for own in experiment.samples]
+    kept = experiment.agents.keep.sum(1) / layout.weights  # [N]
     return Plan(
         name=name,
         agents=config.agents,
@@ -51,6 +53,7 @@ def make_plan(name: str, experiment: Experiment, device: torch.device) -> Plan:
         rounds=config.rounds,
         weights=layout.weights,
         parameters=layout.total,
+        kept=(float(kept.min()), float(kept.max())),
         samples=(min(sizes), max(sizes)),
         chunk=chunk,
         path=_path(experiment, device),

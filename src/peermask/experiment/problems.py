@@ -2,26 +2,49 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
 from peermask.errors import ConfigError, nearest
 
+FORMS = ("int", "float", "str", "bool", "none")
+
 
 def first_problem(error: ValidationError, model: type[BaseModel], prefix: str = "") -> ConfigError:
     problems = error.errors()
-    found = problems[0]
-    location = [str(part) for part in found["loc"]]
+    found = _most_telling(problems)
+    location = [str(part) for part in found["loc"] if not _is_form(part)]
     key = ".".join(([prefix] if prefix else []) + location) or "config"
     if found["type"] == "extra_forbidden":
         text = f"{key}: unknown key; {nearest(location[-1], _keys_at(model, location[:-1]))}"
     elif found["type"] == "missing":
         text = f"{key}: must be given"
     else:
-        text = f"{key} = {_shown(found['input'])}: {_plain(found)}"
-    more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+        alike = [each for each in problems if _place(each) == _place(found) and len(each["loc"]) == len(found["loc"])]
+        text = f"{key} = {_shown(found['input'])}: {', or '.join(dict.fromkeys(map(_plain, alike)))}"
+    others = {_place(each) for each in problems} - {_place(found)}
+    more = f" (and {len(others)} more)" if others else ""
     return ConfigError(text + more)
+
+
+def _most_telling(problems: Sequence[Any]) -> Any:
+    """The first; of a value that may have several forms, the complaint of the form it came nearest to."""
+    place = _place(problems[0])
+    return max((each for each in problems if _place(each) == place), key=lambda each: len(each["loc"]))
+
+
+def _place(problem: Any) -> tuple[object, ...]:
+    """Where the value is, up to where it may have several forms."""
+    loc = problem["loc"]
+    return tuple(loc[: next((at for at, part in enumerate(loc) if _is_form(part)), len(loc))])
+
+
+def _is_form(part: object) -> bool:
+    """Whether it is no key, but pydantic's name for one of several forms that a value may have."""
+    text = str(part)
+    return text.startswith(("constrained-", "function-", "list[", "dict[", "literal[", "tuple[")) or text in FORMS
 
 
 def _keys_at(model: type[BaseModel], path: list[str]) -> list[str]:

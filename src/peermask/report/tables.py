@@ -23,14 +23,23 @@ def percent(share: float) -> str:
     return "-" if isnan(share) else f"{100 * share:.1f} %"
 
 
+def label_of(result: RunResult) -> str:
+    """The algorithm, or in a comparison the folder's name, which tells two runs of one algorithm apart."""
+    return result.folder.path.name if result.compared else result.config.algorithm.name
+
+
+def mean_density(result: RunResult) -> float:
+    return sum(agent.density for agent in result.agents) / len(result.agents)
+
+
 def agents_table(result: RunResult) -> Table:
     """Per agent what it holds, keeps, reaches and sends; then the mean and the worst agent."""
-    table = Table(title=f"{result.config.algorithm.name}: round {result.round} ({result.status})", title_justify="left")
+    table = Table(title=f"{label_of(result)}: round {result.round} ({result.status})", title_justify="left")
     for heading in ("agent", "labels", "retention", "density", "accuracy", "sent"):
         table.add_column(heading, justify="left" if heading == "labels" else "right")
     others = [arm for arm in result.compared if len(arm.agents) == len(result.agents)]
     for other in others:
-        table.add_column(other.config.algorithm.name, justify="right", style="dim")
+        table.add_column(other.root.name, justify="right", style="dim")
     for row, agent in enumerate(result.agents):
         table.add_row(
             str(agent.agent),
@@ -42,12 +51,11 @@ def agents_table(result: RunResult) -> Table:
             *(percent(other.agents[row].test_accuracy) for other in others),
         )
     table.add_section()
-    density = sum(agent.density for agent in result.agents) / len(result.agents)
     table.add_row(
         "mean",
         "",
         "",
-        percent(density),
+        percent(mean_density(result)),
         percent(result.mean_accuracy),
         bytes_human(result.sent_bytes / len(result.agents)),
         *(percent(other.mean_accuracy) for other in others),
@@ -71,9 +79,9 @@ def closing_lines(result: RunResult) -> list[str]:
     lines = []
     for other in result.compared:
         gain = 100 * (result.mean_accuracy - other.mean_accuracy)
-        lines.append(
-            f"{result.config.algorithm.name} against {other.config.algorithm.name}: {gain:+.1f} points of mean accuracy"
-        )
+        used = [percent(mean_density(arm)) for arm in (result, other)]
+        with_more = f", with {used[0]} of the weights against {used[1]}" if used[0] != used[1] else ""
+        lines.append(f"{label_of(result)} against {other.root.name}: {gain:+.1f} points of mean accuracy{with_more}")
     links = sum(messages_sent(result.config.algorithm.name, [agent.links for agent in result.agents]))
     if result.sent_bytes and result.round:
         each = result.sent_bytes / links / result.round
