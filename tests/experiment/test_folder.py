@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from peermask.errors import RunError
-from peermask.experiment.folder import RunFolder, append_rows, forget_after, read_rows, write_atomically
+from peermask.experiment.folder import RunFolder, append_rows, forget_after, read_json, read_rows, write_atomically
 
 
 def test_a_folder_with_anything_in_it_is_not_taken(tmp_path: Path) -> None:
@@ -78,8 +78,62 @@ def test_a_table_that_lost_all_it_had_gets_its_header_again(tmp_path: Path) -> N
     assert read_rows(path) == [{"round": "1", "agent": "0"}]
 
 
-def test_a_table_that_is_none_is_one_line(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("content", "what"),
+    [
+        (b"garbage", r"line 1: no header that begins with 'round,agent'"),
+        (b"garbage\n1,0\n", r"line 1: no header"),
+        (b"round,agent\n\0\0\0\n", r"line 2: "),
+        (b"round,agent\n1,0\nx,0\n", r"line 3: round 'x' is no number"),
+        (b"round,agent\n1,0\n\xff\xfe,0\n", r"line 3: byte 0xff is no text"),
+    ],
+)
+def test_a_table_that_is_none_is_one_line(tmp_path: Path, content: bytes, what: str) -> None:
     path = tmp_path / "traffic.csv"
-    path.write_bytes(b"round,agent\n\0\0\0\n")
-    with pytest.raises(RunError, match=r"traffic\.csv cannot be read as a table"):
+    path.write_bytes(content)
+    with pytest.raises(RunError, match=rf"traffic\.csv is damaged \({what}.*\); restore the file, or start a new run"):
         forget_after(path, 3)
+    assert path.read_bytes() == content
+    if b"\n" in content:  # without a line end it may be a table whose first line is just being written
+        with pytest.raises(RunError, match=rf"traffic\.csv is damaged \({what}"):
+            read_rows(path)
+
+
+@pytest.mark.parametrize(
+    ("row", "what"),
+    [
+        ("1,0,0.5", "3 values for 4 columns"),
+        ("1,0,0.5,9,9", "5 values for 4 columns"),
+        ("1,0,word,9", "density 'word' is no number"),
+        ("1,-1,0.5,9", "agent '-1' is no number"),
+        ("1,0,0.5,nan", "sent_bytes 'nan' is no number"),
+        ("9999999999,0,0.5,9", "round '9999999999' is no number"),
+    ],
+)
+def test_a_damaged_row_is_named(tmp_path: Path, row: str, what: str) -> None:
+    path = tmp_path / "metrics.csv"
+    path.write_text(f"round,agent,density,sent_bytes\n1,0,nan,9\n{row}\n")
+    with pytest.raises(RunError, match=rf"metrics\.csv is damaged \(line 3: {what}\); restore the file"):
+        read_rows(path)
+
+
+def test_a_column_that_is_not_there_is_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.csv"
+    append_rows(path, ("round", "agent"), [(1, 0)])
+    (row,) = read_rows(path)
+    assert row.get("density") is None
+    with pytest.raises(RunError, match=r"metrics\.csv is damaged \(line 1: no column 'density'\)"):
+        row["density"]
+
+
+def test_a_table_that_is_not_there_or_empty_has_no_rows(tmp_path: Path) -> None:
+    assert read_rows(tmp_path / "metrics.csv") == []
+    (tmp_path / "metrics.csv").touch()
+    assert read_rows(tmp_path / "metrics.csv") == []
+
+
+def test_a_file_that_cannot_be_read_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "metrics.csv").mkdir()
+    for read in (read_rows, read_json):
+        with pytest.raises(RunError, match=r"metrics\.csv cannot be read: Is a directory; mend that"):
+            read(tmp_path / "metrics.csv")

@@ -20,10 +20,15 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
 from peermask.errors import RunError
+
+KEYS = "round,agent"  # the first columns of every table
+WHOLE = frozenset({"round", "agent", "links", "neighbour"})  # columns of counts and numbers of things
+WORDS = frozenset({"kind", "why", "used"})  # columns that may hold a word, or nothing; all others hold numbers
 
 
 @dataclass(frozen=True)
@@ -119,10 +124,12 @@ def read_json(path: Path) -> dict[str, Any]:
         content = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise RunError(f"{path} does not exist") from None
-    except (OSError, ValueError) as error:
-        raise RunError(f"{path} cannot be read: {error}") from None
+    except OSError as error:
+        raise RunError(f"{path} cannot be read: {error.strerror or error}; mend that, then try again") from None
+    except (ValueError, RecursionError) as error:
+        raise RunError(f"{path} is damaged ({error}); restore the file") from None
     if not isinstance(content, dict):
-        raise RunError(f"{path} is not a JSON object")
+        raise RunError(f"{path} is not a JSON object; restore the file")
     return content
 
 
@@ -141,19 +148,88 @@ def append_rows(path: Path, columns: Sequence[str], rows: Iterable[Sequence[obje
 
 def forget_after(path: Path, round: int) -> None:
     """Drop rows of later rounds, and a last row cut off by a crash: a resumed run writes them again."""
-    if not path.exists():
+    text = read_text(path)
+    if text is None:
         return
-    try:
-        lines = path.read_text(encoding="utf-8").split("\n")[:-1]  # what follows the last line end is cut off
-        kept = lines[:1] + [line for line in lines[1:] if int(line.split(",", 1)[0]) <= round]
-    except (OSError, ValueError) as error:
-        raise RunError(f"{path} cannot be read as a table: {error}; mend it, or start a new run") from None
+    if not (text.startswith(KEYS) or KEYS.startswith(text)):
+        raise damaged(path, 1, f"no header that begins with {KEYS!r}")
+    lines = text.split("\n")[:-1]  # what follows the last line end is cut off
+    kept = lines[:1]
+    for number, line in enumerate(lines[1:], 2):
+        key = line.split(",", 1)[0]
+        if not _is_whole(key):
+            raise damaged(path, number, f"round {key[:20]!r} is no number")
+        if int(key) <= round:
+            kept.append(line)
     write_atomically(path, "".join(f"{line}\n" for line in kept).encode())
 
 
+class Row(dict[str, str]):
+    """A row of a table; asking for a column that the table lacks is the table's fault, not a bug."""
+
+    __slots__ = ("path",)
+
+    def __init__(self, path: Path, values: Iterable[tuple[str, str]]) -> None:
+        super().__init__(values)
+        self.path = path
+
+    def __missing__(self, column: str) -> str:
+        raise damaged(self.path, 1, f"no column {column!r}")
+
+
 def read_rows(path: Path) -> list[dict[str, str]]:
-    """All whole rows: one that is just being written, or was cut off by a crash, is not there yet."""
-    if not path.exists():
-        return []
-    text = path.read_text(encoding="utf-8")
-    return list(csv.DictReader(io.StringIO(text[: text.rfind("\n") + 1])))
+    """All whole rows, with numbers where numbers belong: whoever reads them may convert without a look.
+
+    One that is just being written, or was cut off by a crash, is not there yet.
+    """
+    text = read_text(path) or ""
+    table = csv.reader(io.StringIO(text[: text.rfind("\n") + 1]))
+    rows: list[dict[str, str]] = []
+    try:
+        header = next(table, None)
+        if header is None:
+            return []
+        if header[:2] != KEYS.split(",") or len(set(header)) < len(header):
+            raise damaged(path, 1, f"no header that begins with {KEYS!r}")
+        for values in table:
+            if len(values) != len(header):
+                raise damaged(path, table.line_num, f"{len(values)} values for {len(header)} columns")
+            for column, value in zip(header, values, strict=True):
+                if not _belongs(value, column):
+                    raise damaged(path, table.line_num, f"{column} {value[:20]!r} is no number")
+            rows.append(Row(path, zip(header, values, strict=True)))
+    except csv.Error as error:
+        raise damaged(path, table.line_num, str(error)) from None
+    return rows
+
+
+def read_text(path: Path) -> str | None:
+    """None where there is no such file."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return None
+    except UnicodeDecodeError as error:
+        line = error.object.count(b"\n", 0, error.start) + 1
+        raise damaged(path, line, f"byte 0x{error.object[error.start]:02x} is no text") from None
+    except OSError as error:
+        raise RunError(f"{path} cannot be read: {error.strerror or error}; mend that, then try again") from None
+
+
+def damaged(path: Path, line: int, what: str) -> RunError:
+    return RunError(f"{path} is damaged (line {line}: {what}); restore the file, or start a new run")
+
+
+def _belongs(value: str, column: str) -> bool:
+    if column in WORDS:
+        return True
+    if column in WHOLE:
+        return _is_whole(value)
+    try:
+        return isfinite(float(value)) or not column.endswith(("_bits", "_bytes"))  # accuracies may be unknown: nan
+    except ValueError:
+        return False
+
+
+def _is_whole(text: str) -> bool:
+    return text.isascii() and text.isdecimal() and len(text) < 10

@@ -14,9 +14,10 @@ from torch import nn
 
 from peermask.errors import RunError
 from peermask.experiment.build import Experiment, build, build_simulator
+from peermask.experiment.checked import read_manifest, read_result
 from peermask.experiment.checkpoint import Progress, list_checkpoints, load_checkpoint
 from peermask.experiment.config import ExperimentConfig, load_config
-from peermask.experiment.folder import RunFolder, read_json, read_rows
+from peermask.experiment.folder import RunFolder, damaged, read_rows
 
 TAIL = 10  # evaluations a reported accuracy is averaged over: a single one wavers from round to round
 
@@ -105,8 +106,8 @@ def _open_one(path: Path) -> RunResult:
     if not folder.is_run:
         raise RunError(f"{path} is not a run folder: it has no config.toml")
     config = load_config(folder.config)
-    manifest = read_json(folder.manifest)
-    done = read_json(folder.result) if folder.result.is_file() else {}
+    manifest = read_manifest(folder.manifest)
+    done = read_result(folder.result)
     rows = read_rows(folder.metrics)
     return RunResult(
         root=path,
@@ -142,17 +143,23 @@ def _agents(manifest: dict[str, Any], rows: list[dict[str, str]]) -> list[AgentR
 
 def summarise(experiment: Experiment, folder: RunFolder, status: str, progress: Progress, hash: str) -> dict[str, Any]:
     """What result.json holds."""
-    agents = _agents(read_json(folder.manifest), read_rows(folder.metrics))
-    accuracies = [agent.test_accuracy for agent in agents]
+    rows = read_rows(folder.metrics)
+    agents = _agents(read_manifest(folder.manifest), rows)
+    evaluated = {int(row["agent"]) for row in rows if int(row["round"]) == progress.round}
+    for agent in agents:
+        if agent.agent not in evaluated:
+            raise damaged(folder.metrics, len(rows) + 1, f"no row of agent {agent.agent} in round {progress.round}")
+    accuracies = [agent.test_accuracy for agent in agents if not isnan(agent.test_accuracy)]
     return {
         "status": status,
         "round": progress.round,
         "hash": hash,
         "seconds": round(progress.seconds, 3),
         "algorithm": experiment.config.algorithm.name,
-        "test_accuracy": _mean(accuracies),
-        "test_accuracy_tail": _mean([agent.test_accuracy_tail for agent in agents]),
-        "worst_test_accuracy": min(accuracies),
+        # None where no agent has anything to be tested on: NaN is no JSON.
+        "test_accuracy": fmean(accuracies) if accuracies else None,
+        "test_accuracy_tail": _mean([agent.test_accuracy_tail for agent in agents]) if accuracies else None,
+        "worst_test_accuracy": min(accuracies, default=None),
         "sent_bytes": sum(agent.sent_bytes for agent in agents),
     }
 
