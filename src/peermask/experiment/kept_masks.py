@@ -8,7 +8,6 @@ A mask is where a personal model is not zero, so methods with real-valued weight
 from __future__ import annotations
 
 import io
-import zipfile
 from pathlib import Path
 from typing import TypeAlias
 
@@ -42,10 +41,12 @@ def list_masks(folder: Path) -> dict[int, Path]:
 def load_masks(path: Path, weights: int) -> Masks:
     """[N, P_w]; a file that is anything else is refused with one line."""
     try:
-        with np.load(path, allow_pickle=False) as held:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as held:
             packed = held["masks"]
-    except (OSError, KeyError, ValueError, EOFError, zipfile.BadZipFile) as error:
-        raise RunError(f"masks {path} are damaged ({str(error).splitlines()[0]}); delete that file") from error
+    except OSError as error:
+        raise RunError(f"masks {path} cannot be read: {error.strerror or error}; mend that, or delete them") from error
+    except Exception as error:  # whatever a hostile archive brings forth; numpy's advice, to unpickle it, is not given
+        raise RunError(f"masks {path} are damaged: no table of packed masks; delete that file") from error
     if packed.dtype != np.uint8 or packed.ndim != 2 or packed.shape[1] != (weights + 7) // 8:
         raise RunError(f"masks {path} are {packed.dtype} {list(packed.shape)}, not of {weights} weights; delete it")
     return np.unpackbits(packed, axis=1, count=weights).astype(np.bool_)

@@ -22,12 +22,12 @@ TITLED = 4
 def write_report(paths: Sequence[Path], out: Path | None = None) -> Path:
     """Write report.html about one run or several; without `out`, into the run's folder, or here for several."""
     paths = list(dict.fromkeys(paths))  # a run given twice is drawn once
-    runs = open_runs(paths)
+    page = render(gather(open_runs(paths)), title_of(paths))  # what is wrong with a run is no trouble with writing
     folder = out if out is not None else (paths[0] if len(paths) == 1 else Path())
     target = folder / "report.html"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        write_atomically(target, render(gather(runs), title_of(paths)).encode())
+        write_atomically(target, page.encode())
     except (OSError, RunError) as error:
         cause = error if isinstance(error, OSError) else error.__cause__
         reason = getattr(cause, "strerror", None) or str(cause)

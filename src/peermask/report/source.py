@@ -25,8 +25,7 @@ class Source:
 
     def rows(self, table: str) -> list[Row]:
         """Of `metrics.csv`, `traffic.csv` or `absences.csv`; a line still being written is left out."""
-        rows = [row for folder in self.folders for row in read_rows(folder.path / table)]
-        return [row for row in rows if None not in row.values()]
+        return [row for folder in self.folders for row in read_rows(folder.path / table)]
 
     def masks(self) -> dict[int, tuple[Path, ...]]:
         """By round, the files that together hold all agents' masks; rounds that some agent lacks are left out."""
