@@ -1,14 +1,16 @@
-"""What a run wrote about itself, manifest.json and result.json, read without trust."""
+"""What a run wrote, read without trust: manifest.json, result.json, and tables that a resumed run adds to."""
 
 from __future__ import annotations
 
+from math import isclose
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, Field, FiniteFloat, NonNegativeInt, PositiveInt, ValidationError
 
 from peermask.errors import RunError
-from peermask.experiment.folder import read_json
+from peermask.experiment.config import ExperimentConfig
+from peermask.experiment.folder import RunFolder, read_json, read_rows
 
 
 class _Agent(BaseModel):
@@ -55,10 +57,11 @@ class _Result(BaseModel):
 def read_manifest(path: Path) -> dict[str, Any]:
     content = read_json(path)
     _check(path, _Manifest, content, "restore the file, or start a new run")
-    beyond = max((agent for link in content["graph"]["links"] for agent in link), default=0)
-    if beyond >= len(content["agents"]):
+    numbers = [known["agent"] for known in content["agents"]]
+    linked = {agent for link in content["graph"]["links"] for agent in link}
+    if numbers != list(range(len(numbers))) or not linked <= set(numbers):
         raise RunError(
-            f"{path} is damaged (graph.links: agent {beyond} is not among {len(content['agents'])} agents); "
+            f"{path} is damaged (agents and graph.links: not of agents 0 to {len(numbers) - 1}); "
             "restore the file, or start a new run"
         )
     return content
@@ -71,6 +74,35 @@ def read_result(path: Path) -> dict[str, Any]:
     content = read_json(path)
     _check(path, _Result, content, f"delete it and go on with `peermask run --resume {path.parent}`")
     return content
+
+
+def check_tables(folder: RunFolder, config: ExperimentConfig, done: int) -> None:
+    """That all rows up to a checkpoint are there: without them a run would go on to a false result."""
+    every = range(config.evaluation.every, done + 1, config.evaluation.every)
+    metrics = read_rows(folder.metrics)
+    _check_rows(folder.metrics, metrics, {*every, *([done] if done == config.rounds else [])}, config.agents)
+    traffic = read_rows(folder.traffic)
+    _check_rows(folder.traffic, traffic, {int(row["round"]) for row in traffic}, config.agents)
+    last = max((int(row["round"]) for row in metrics), default=0)
+    told = sum(float(row["sent_bytes"]) for row in metrics if int(row["round"]) == last)
+    upto = [row for row in traffic if int(row["round"]) <= last]
+    sent = sum(int(row["links"]) * float(row["coded_bytes"]) for row in upto)
+    if not isclose(sent, told, rel_tol=1e-5):  # tables hold seven digits
+        raise RunError(
+            f"{folder.traffic} lacks rows: {sent:.0f} bytes sent by round {last}, by metrics.csv {told:.0f}; "
+            "restore the file, or start a new run"
+        )
+
+
+def _check_rows(path: Path, rows: list[dict[str, str]], rounds: set[int], agents: int) -> None:
+    found = {(int(row["round"]), int(row["agent"])) for row in rows}
+    lacking = sorted({(number, agent) for number in rounds for agent in range(agents)} - found)
+    if lacking:
+        number, agent = lacking[0]
+        raise RunError(f"{path} lacks agent {agent} in round {number}; restore the file, or start a new run")
+    foreign = max(agent for _, agent in found) if found else 0
+    if foreign >= agents:
+        raise RunError(f"{path} has rows of agent {foreign}, of {agents} agents; restore the file, or start a new run")
 
 
 def _check(path: Path, shape: type[BaseModel], content: dict[str, Any], remedy: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,10 @@ from peermask.errors import RunError
 from peermask.experiment.folder import write_atomically
 
 KEPT = 2  # the one before is there should the last be damaged
+
+
+class DamagedError(RunError):
+    """A checkpoint that is none; one of another config is whole, and no reason to take the one before."""
 
 
 @dataclass(frozen=True)
@@ -63,8 +68,9 @@ def load_checkpoint(path: Path, config_hash: str, frozen_checksum: str) -> Check
             progress = Progress(**meta)
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (it is no dict)
     except (OSError, safetensors.SafetensorError, KeyError, TypeError, ValueError) as error:
-        raise RunError(
-            f"checkpoint {path} is damaged ({str(error).splitlines()[0]}); delete it to go on from the one before"
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise DamagedError(
+            f"checkpoint {path} is damaged ({reason}); delete it to go on from the one before, or from the start"
         ) from error
     if progress.config_hash != config_hash:
         raise RunError(
@@ -77,6 +83,23 @@ def load_checkpoint(path: Path, config_hash: str, frozen_checksum: str) -> Check
             f"{frozen_checksum}; the same seed gives other weights on this version: start a new run"
         )
     return Checkpoint(progress, *(_group(tensors, group) for group in ("state", "sent", "losses")))
+
+
+def last_good(folder: Path, config_hash: str, frozen_checksum: str, warn: Callable[[str], None]) -> Checkpoint | None:
+    """The last checkpoint, or, said in one line, the one before if that is damaged; None if there is none yet."""
+    problem: DamagedError | None = None
+    for path in reversed(list_checkpoints(folder)):
+        try:
+            checkpoint = load_checkpoint(path, config_hash, frozen_checksum)
+        except DamagedError as error:
+            problem = problem or error
+            continue
+        if problem is not None:
+            warn(f"{str(problem).rpartition(';')[0]}; going on from {path}")
+        return checkpoint
+    if problem is not None:
+        raise problem
+    return None
 
 
 def _group(tensors: dict[str, Tensor], group: str) -> dict[str, Tensor]:

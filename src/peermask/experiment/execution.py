@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
@@ -33,6 +34,10 @@ class Silent:
     def end(self, status: Status) -> None: ...
 
 
+def to_stderr(line: str) -> None:
+    print(f"peermask: {line}", file=sys.stderr, flush=True)
+
+
 @dataclass(frozen=True)
 class Execution:
     """How a run is computed: nothing here changes its result."""
@@ -43,3 +48,4 @@ class Execution:
     observer: Observer = field(default_factory=Silent)
     should_stop: Callable[[], bool] = lambda: False
     final_checkpoint: bool = True  # hundreds of runs of which only the tables matter can do without
+    warn: Callable[[str], None] = to_stderr  # something is wrong that the run gets over by itself

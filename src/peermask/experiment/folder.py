@@ -26,6 +26,7 @@ from typing import Any
 
 from peermask.errors import RunError
 
+LOCK = ".lock"
 KEYS = "round,agent"  # the first columns of every table
 WHOLE = frozenset({"round", "agent", "links", "neighbour"})  # columns of counts and numbers of things
 WORDS = frozenset({"kind", "why", "used"})  # columns that may hold a word, or nothing; all others hold numbers
@@ -64,6 +65,11 @@ class RunFolder:
         return self.path / "masks"
 
     @property
+    def lock(self) -> Path:
+        """Held by the process that runs it; the file itself says nothing."""
+        return self.path / LOCK
+
+    @property
     def is_run(self) -> bool:
         return self.config.is_file()
 
@@ -76,15 +82,18 @@ class RunFolder:
         if not self.path.is_dir():
             return self.path.exists()
         files = [path for path in self.path.rglob("*") if not path.is_dir()]
-        return any(path != self.manifest and not path.name.endswith(".part") for path in files)
+        return any(path != self.manifest and path.name != LOCK and path.suffix != ".part" for path in files)
 
-    def create(self) -> None:
+    def check_free(self) -> None:
         if self.is_taken:
             if not self.is_run and not (self.path / "compare.toml").is_file():
                 raise RunError(f"{self.path} exists and is not a run folder; give another --out")
             raise RunError(
                 f"run folder {self.path} exists; go on with `peermask run --resume {self.path}` or give another --out"
             )
+
+    def create(self) -> None:
+        self.check_free()
         with writing(self.path):
             self.checkpoints.mkdir(parents=True, exist_ok=True)
 

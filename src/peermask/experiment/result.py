@@ -17,7 +17,7 @@ from peermask.experiment.build import Experiment, build, build_simulator
 from peermask.experiment.checked import read_manifest, read_result
 from peermask.experiment.checkpoint import Progress, list_checkpoints, load_checkpoint
 from peermask.experiment.config import ExperimentConfig, load_config
-from peermask.experiment.folder import RunFolder, damaged, read_rows
+from peermask.experiment.folder import RunFolder, read_rows
 
 TAIL = 10  # evaluations a reported accuracy is averaged over: a single one wavers from round to round
 
@@ -148,7 +148,8 @@ def summarise(experiment: Experiment, folder: RunFolder, status: str, progress: 
     evaluated = {int(row["agent"]) for row in rows if int(row["round"]) == progress.round}
     for agent in agents:
         if agent.agent not in evaluated:
-            raise damaged(folder.metrics, len(rows) + 1, f"no row of agent {agent.agent} in round {progress.round}")
+            lacking = f"agent {agent.agent} in round {progress.round}"
+            raise RunError(f"{folder.metrics} lacks {lacking}; restore the file, or start a new run")
     accuracies = [agent.test_accuracy for agent in agents if not isnan(agent.test_accuracy)]
     return {
         "status": status,

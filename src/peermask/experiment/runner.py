@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -14,16 +15,13 @@ from peermask.data.dataset import Dataset
 from peermask.engine.device import enough_memory, pick_device
 from peermask.errors import RunError
 from peermask.experiment.build import Experiment, build, build_simulator
-from peermask.experiment.checkpoint import (
-    Checkpoint,
-    Progress,
-    list_checkpoints,
-    load_checkpoint,
-)
+from peermask.experiment.checked import check_tables, read_manifest
+from peermask.experiment.checkpoint import Checkpoint, Progress, last_good
 from peermask.experiment.config import ExperimentConfig, load_config
 from peermask.experiment.execution import Execution
-from peermask.experiment.folder import RunFolder, read_json, write_atomically, write_json
+from peermask.experiment.folder import RunFolder, write_atomically, write_json
 from peermask.experiment.kept_masks import forget_masks_after
+from peermask.experiment.lock import clear_leftovers, locked
 from peermask.experiment.loop import Loop, final_hash
 from peermask.experiment.manifest import manifest
 from peermask.experiment.metrics import forget_rounds_after
@@ -48,16 +46,23 @@ def run_experiment(
     arms = config.arms()
     root = Path(out) if out is not None else _new_path(config.name)
     experiments = {name: build(arm, dataset, module) for name, arm in arms.items()}
-    if len(arms) > 1 and not resume:
-        RunFolder(root).create()
-        RunFolder(root).checkpoints.rmdir()
-        _write_config(root / "compare.toml", config)
-    results: list[RunResult] = []
-    for name, experiment in experiments.items():
-        folder = RunFolder(root / name if len(arms) > 1 else root)
-        results.append(_run(experiment, name, folder, device, execution, resume=resume and folder.is_run))
-        if results[-1].status == "interrupted":
-            break
+    if len(arms) == 1:
+        ((name, experiment),) = experiments.items()
+        return _run(experiment, name, RunFolder(root), device, execution, resume=resume)
+    whole = RunFolder(root)
+    if not resume:
+        whole.check_free()
+    ended = resume and all(RunFolder(root / name).result.is_file() for name in arms)
+    with nullcontext() if ended else locked(whole):  # it is only read, perhaps where nothing can be written
+        if not resume:
+            whole.create()
+            whole.checkpoints.rmdir()
+            _write_config(root / "compare.toml", config)
+        results: list[RunResult] = []
+        for name, experiment in experiments.items():
+            results.append(_run(experiment, name, RunFolder(root / name), device, execution, resume=resume))
+            if results[-1].status == "interrupted":
+                break
     return replace(results[0], root=root, compared=tuple(results[1:]), status=results[-1].status)
 
 
@@ -80,9 +85,27 @@ def _run(
     resume: bool,
 ) -> RunResult:
     if resume and folder.result.is_file():
-        return RunResult.open(folder.path)
+        return RunResult.open(folder.path)  # without a lock, for the same reason
+    resume = resume and folder.is_run
+    if not resume:
+        folder.check_free()
+    with locked(folder):
+        if resume and folder.result.is_file():  # the process that had it has just finished
+            return RunResult.open(folder.path)
+        return _run_locked(experiment, name, folder, device, execution, resume=resume)
+
+
+def _run_locked(
+    experiment: Experiment,
+    name: str,
+    folder: RunFolder,
+    device: torch.device,
+    execution: Execution,
+    *,
+    resume: bool,
+) -> RunResult:
     progress = Progress(0, experiment.config.hash, experiment.frozen.checksum)
-    checkpoint = _prepare(experiment, folder, device, progress, resume=resume)
+    checkpoint = _prepare(experiment, folder, device, execution, resume=resume)
     with enough_memory(device), build_simulator(experiment, device, execution.chunk, execution.workers) as simulator:
         if checkpoint is not None:
             simulator.restore(checkpoint.states)
@@ -97,27 +120,29 @@ def _run(
 
 
 def _prepare(
-    experiment: Experiment, folder: RunFolder, device: torch.device, progress: Progress, *, resume: bool
+    experiment: Experiment, folder: RunFolder, device: torch.device, execution: Execution, *, resume: bool
 ) -> Checkpoint | None:
     """Make the folder, or find where the run in it stood."""
+    clear_leftovers(folder)
     if not resume:
         folder.create()
         write_json(folder.manifest, manifest(experiment, device))
         _write_config(folder.config, experiment.config)  # last: a folder with a config is a run
         return None
     _check_same_data(experiment, folder)
-    saved = list_checkpoints(folder.checkpoints)
-    checkpoint = load_checkpoint(saved[-1], progress.config_hash, progress.frozen_checksum) if saved else None
-    forget_rounds_after(folder, checkpoint.progress.round if checkpoint else 0)
-    forget_masks_after(folder.masks, checkpoint.progress.round if checkpoint else 0)
+    checkpoint = last_good(folder.checkpoints, experiment.config.hash, experiment.frozen.checksum, execution.warn)
+    done = checkpoint.progress.round if checkpoint else 0
+    forget_rounds_after(folder, done)
+    forget_masks_after(folder.masks, done)
+    check_tables(folder, experiment.config, done)
     return checkpoint
 
 
 def _check_same_data(experiment: Experiment, folder: RunFolder) -> None:
-    before = read_json(folder.manifest).get("dataset", {}).get("sha256")
+    before = read_manifest(folder.manifest)["dataset"]["sha256"]
     if before != experiment.dataset.fingerprint:
         raise RunError(
-            f"{folder.path} was run on {experiment.dataset.name} data with hash {str(before)[:12]}, "
+            f"{folder.path} was run on {experiment.dataset.name} data with hash {before[:12]}, "
             f"here it is {experiment.dataset.fingerprint[:12]}; give it the data it had"
         )
 

@@ -1,0 +1,44 @@
+"""One process at a time works on a run folder: two would write each other's rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+from filelock import FileLock, Timeout
+
+from peermask.errors import RunError
+from peermask.experiment.folder import RunFolder, writing
+
+
+@contextmanager
+def locked(folder: RunFolder) -> Iterator[None]:
+    """Keep other processes off a folder; a lock dies with its process, whatever file it leaves."""
+    with writing(folder.path):
+        folder.path.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(folder.lock, blocking=False)
+    with writing(folder.lock):
+        try:
+            lock.acquire()
+        except Timeout:  # which is an OSError, like a full disk
+            raise RunError(f"{folder.path} is being run by another process; wait for it, or stop it first") from None
+    try:
+        yield
+    finally:
+        # Who holds a deleted lock and who makes it again do not keep each other off. Of a finished run that does no
+        # harm: both find its result and only read it.
+        if folder.result.is_file():
+            with suppress(OSError):
+                folder.lock.unlink()
+        lock.release()
+
+
+def clear_leftovers(folder: RunFolder) -> None:
+    """Remove what a killed process had half written; for who holds the lock, since only runs write these files."""
+    own = (folder.config, folder.manifest, folder.metrics, folder.traffic, folder.result)
+    rests = [rest for file in own for rest in folder.path.glob(f".{file.name}.*.part")]
+    for inner in (folder.checkpoints, folder.masks):
+        rests += inner.glob(".*.part")
+    for rest in rests:
+        with suppress(OSError):  # it harms nobody
+            rest.unlink()
