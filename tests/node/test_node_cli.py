@@ -10,6 +10,7 @@ from fleet_cases import tiny_fleet, written
 
 from peermask.cli.main import main
 from peermask.errors import NodeError
+from peermask.experiment.config import load_config
 from peermask.node.certificates import make_certificates
 from peermask.node.fleet import load_fleet
 
@@ -105,12 +106,16 @@ def test_an_experiment_is_no_fleet_file(peermask, tmp_path):
     assert "experiment.toml: is not a fleet file; make one of an experiment with `peermask fleet new FLEET" in said
 
 
+def test_the_experiment_of_a_fleet_is_a_config(peermask, fleet, tmp_path):
+    code, out, _ = peermask("fleet", "experiment", fleet)
+    (tmp_path / "experiment.toml").write_text(out)
+    assert (code, load_config(tmp_path / "experiment.toml").hash) == (0, load_fleet(fleet).experiment.hash)
+
+
 def test_folders_to_collect_are_checked(peermask, fleet, tmp_path):
-    assert "1 folders for 4 agents" in refused(peermask("fleet", "collect", fleet, tmp_path, "--out", tmp_path / "r"))
-    four = [tmp_path] * 4
-    assert "is not the folder of an agent" in refused(
-        peermask("fleet", "collect", fleet, *four, "--out", tmp_path / "r")
-    )
+    said = refused(peermask("fleet", "collect", fleet, tmp_path, "--out", tmp_path / "r"))
+    assert "is not the folder of an agent" in said
+    assert not (tmp_path / "r").exists()
 
 
 def test_collecting_overwrites_no_file_and_no_run(peermask, fleet, tmp_path):

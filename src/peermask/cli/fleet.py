@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated, cast, get_args
 
+import tomli_w
 import typer
 
 from peermask.cli.run import Config, Set
 from peermask.errors import NodeError
 from peermask.experiment.config import load_config
 from peermask.experiment.folder import RunFolder
-from peermask.node.collect import collect_run
+from peermask.node.collect import collect_run, named
 from peermask.node.fleet import Missing, load_fleet, new_fleet, save_fleet
 from peermask.node.start import certificates_of
 
@@ -37,10 +39,10 @@ def new(
     """Write one file for the whole deployment: experiment, agents, addresses and links."""
     if missing not in get_args(Missing):
         raise NodeError(f"--missing {missing!r} is not one of {', '.join(get_args(Missing))}")
-    experiment = load_config(config, set_ or ())
-    made = new_fleet(experiment, host or ["127.0.0.1"], port, cast(Missing, missing))
+    wanted = load_config(config, set_ or ())
+    made = new_fleet(wanted, host or ["127.0.0.1"], port, cast(Missing, missing))
     save_fleet(fleet, made)
-    for choice in experiment.compare:
+    for choice in wanted.compare:
         print(f"{choice.name} is left out: a fleet runs one algorithm, {made.experiment.algorithm.name}")
     print(f"{fleet}: {len(made.agents)} agents, {len(made.links)} links, {made.experiment.algorithm.name}")
     print(f"next: peermask fleet certs {fleet}")
@@ -62,14 +64,25 @@ def certs(
 
 
 @fleet_app.command()
+def experiment(fleet: FleetFile) -> None:
+    """Print the experiment of a fleet as a config, every default written out, for `peermask run`."""
+    print(tomli_w.dumps(load_fleet(fleet).experiment.table()), end="")
+
+
+@fleet_app.command()
 def collect(
     fleet: FleetFile,
     folders: Annotated[list[Path], typer.Argument(help="The agents' folders, copied here from their devices.")],
     out: Annotated[Path, typer.Option(help="The run folder to make.")],
+    partial: Annotated[
+        bool, typer.Option("--partial", help="Without those whose folder is lost: tables of the others, no models.")
+    ] = False,
 ) -> None:
     """Put the folders of all agents together as one run, which `show` and `report` read."""
     held = load_fleet(fleet)
     if RunFolder(out).is_taken:
         raise NodeError(f"{out} exists; give another --out")
-    collect_run(held, folders, out)
+    missing = collect_run(held, folders, out, partial=partial).manifest.get("missing_agents")
+    if missing:
+        print(f"without {named(missing)}: an unfinished run, with tables and no models", file=sys.stderr)
     print(out)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+import os
+import shutil
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +16,11 @@ import torch
 
 from peermask.errors import NodeError
 from peermask.experiment.build import Experiment, build, build_simulator
-from peermask.experiment.checkpoint import Checkpoint, Progress, list_checkpoints, load_checkpoint, save_checkpoint
-from peermask.experiment.config import load_config
+from peermask.experiment.checkpoint import Checkpoint, Progress, load_checkpoint, save_checkpoint
 from peermask.experiment.folder import (
     RunFolder,
     append_rows,
     read_json,
-    read_rows,
     write_atomically,
     write_json,
     writing,
@@ -27,49 +28,101 @@ from peermask.experiment.folder import (
 from peermask.experiment.kept_masks import list_masks, load_masks, save_masks
 from peermask.experiment.loop import final_hash
 from peermask.experiment.manifest import manifest
-from peermask.experiment.metrics import METRICS, TRAFFIC
 from peermask.experiment.result import RunResult, summarise
+from peermask.node.agent_folder import TABLES, AgentFolder, Table, open_agent_folder
 from peermask.node.fleet import Fleet
-from peermask.node.journal import ABSENCES
+from peermask.node.journal import ranges
+
+LAST = ("config.toml", "result.json")  # what makes a folder a run, and a run a finished one
 
 
-def collect_run(fleet: Fleet, folders: Sequence[Path], out: Path) -> RunResult:
-    """One run of the agents' folders, in the order of agents; finished if every agent is."""
+def collect_run(fleet: Fleet, folders: Sequence[Path], out: Path, *, partial: bool = False) -> RunResult:
+    """One run of the agents' folders, whichever order they come in; finished if every agent is.
+
+    With `partial`, folders may be missing: the run then has the tables of those that are there, and no models.
+    """
     experiment = build(fleet.experiment)
-    agents = [RunFolder(path) for path in folders]
-    _check(fleet, agents)
-    target = RunFolder(out)
-    with writing(out):
-        target.checkpoints.mkdir(parents=True, exist_ok=True)
-    for name, columns in (("metrics.csv", METRICS), ("traffic.csv", TRAFFIC), ("absences.csv", ABSENCES)):
-        _merge(out / name, columns, [folder.path / name for folder in agents])
-    write_json(target.manifest, _manifest(experiment, agents))
-    write_atomically(target.config, tomli_w.dumps(fleet.experiment.table()).encode())
-    if all(folder.result.is_file() for folder in agents):
-        progress, digest = _join_states(experiment, agents, target)
-        write_json(target.result, summarise(experiment, target, "finished", progress, digest))
+    agents = _agents(fleet, folders)
+    missing = missing_agents(fleet, agents)
+    if missing and not partial:
+        raise NodeError(
+            f"no folder of {named(missing)} among the {len(agents)} given; give every agent's, "
+            "or collect those that are there with --partial"
+        )
+    with _in_one_go(out) as made:
+        target = RunFolder(made)
+        for name, columns in TABLES.items():
+            _merge(made / name, columns, [one.tables[name] for one in agents])
+        write_json(target.manifest, _manifest(experiment, agents, missing))
+        write_atomically(target.config, tomli_w.dumps(fleet.experiment.table()).encode())
+        if not missing and all(one.is_finished for one in agents):
+            progress, digest = _join_states(experiment, agents, target)
+            write_json(target.result, summarise(experiment, target, "finished", progress, digest))
     return RunResult.open(out)
 
 
-def _check(fleet: Fleet, agents: Sequence[RunFolder]) -> None:
-    if len(agents) != len(fleet.agents):
-        raise NodeError(f"{len(agents)} folders for {len(fleet.agents)} agents; give every agent's, in their order")
-    for agent, folder in enumerate(agents):
-        if not folder.is_run:
-            raise NodeError(f"{folder.path} is not the folder of an agent: it has no config.toml")
-        if load_config(folder.config).hash != fleet.experiment.hash:
-            raise NodeError(f"{folder.path} is of another experiment than this fleet")
-        rows = read_rows(folder.metrics)
-        if rows and int(rows[0]["agent"]) != agent:
-            raise NodeError(f"{folder.path} is of agent {rows[0]['agent']}, not {agent}; give folders in their order")
+def missing_agents(fleet: Fleet, agents: Iterable[AgentFolder]) -> list[int]:
+    return sorted({member.agent for member in fleet.agents} - {one.agent for one in agents})
 
 
-def _manifest(experiment: Experiment, agents: Sequence[RunFolder]) -> dict[str, Any]:
+def named(agents: Sequence[int]) -> str:
+    """`agent 3`, `agents 0, 4-6`."""
+    return f"agent{'s' * (len(agents) > 1)} {ranges(agents)}"
+
+
+def _agents(fleet: Fleet, folders: Sequence[Path]) -> list[AgentFolder]:
+    """In the order of agents."""
+    found: dict[int, AgentFolder] = {}
+    for path in folders:
+        one = open_agent_folder(fleet, path)
+        if one.agent in found:
+            raise NodeError(
+                f"{found[one.agent].folder.path} and {path} are both of agent {one.agent}; give one of them"
+            )
+        found[one.agent] = one
+    return [one for _, one in sorted(found.items())]
+
+
+@contextmanager
+def _in_one_go(out: Path) -> Iterator[Path]:
+    """A folder to write into that takes its place at `out` once all is written; on any error nothing is left of it.
+
+    A swarm's `out` exists and holds its agents. It may be a disk of its own, so what is to be moved into it is
+    made inside.
+    """
+    inside = out.is_dir()
+    made = (out if inside else out.parent) / f".{out.name}.{os.getpid()}.part"
+    try:
+        with writing(out):
+            (made / "checkpoints").mkdir(parents=True)
+        yield made
+        with writing(out):
+            if inside:
+                _move_into(made, out)
+            else:
+                made.rename(out)
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
+
+
+def _move_into(made: Path, out: Path) -> None:
+    for part in sorted(made.iterdir(), key=lambda part: (part.name in LAST, part.name)):
+        if part.is_dir() and (out / part.name).exists():
+            shutil.rmtree(out / part.name)
+        part.replace(out / part.name)
+
+
+def _manifest(experiment: Experiment, agents: Sequence[AgentFolder], missing: Sequence[int]) -> dict[str, Any]:
     """Of the whole run. What an agent holds is known on its device alone, and may not be in the data found here."""
     made = manifest(experiment, torch.device("cpu"))
-    held = [read_json(folder.manifest) for folder in agents]
-    rows = [row for agent, own in enumerate(held) for row in own["agents"] if row["agent"] == agent]
-    return {**made, "agents": rows, "dataset": _dataset([own["dataset"] for own in held])}
+    dataset = _dataset([one.dataset for one in agents])
+    rows = {one.agent: one.about for one in agents}
+    # Of a missing agent only what follows from the config: with data of its own, what it held went with it.
+    shared = dataset == made["dataset"] and experiment.config.partition.name != "everything"
+    lost: dict[str, Any] = {} if shared else {"labels": [], "train": None, "validation": None, "test": None}
+    rows |= {row["agent"]: {**row, **lost} for row in made["agents"] if row["agent"] in missing}
+    lacking = {"missing_agents": list(missing)} if missing else {}
+    return {**made, "agents": [rows[agent] for agent in sorted(rows)], "dataset": dataset, **lacking}
 
 
 def _dataset(held: Sequence[dict[str, str]]) -> dict[str, str]:
@@ -80,19 +133,17 @@ def _dataset(held: Sequence[dict[str, str]]) -> dict[str, str]:
     return {"name": held[0]["name"], "sha256": hashlib.sha256("\n".join(hashes).encode()).hexdigest()}
 
 
-def _merge(path: Path, columns: Sequence[str], parts: Sequence[Path]) -> None:
-    """The rows of all agents by round, then agent."""
-    rows = [row for part in parts for row in read_rows(part)]
+def _merge(path: Path, columns: Sequence[str], parts: Sequence[Table]) -> None:
+    """The rows of all agents by round, then agent; a table without rows is written too, in place of an earlier one."""
+    rows = [row for part in parts for row in part]
     rows.sort(key=lambda row: (int(row["round"]), int(row["agent"])))
-    path.unlink(missing_ok=True)
-    if rows:
-        append_rows(path, columns, ([row[column] for column in columns] for row in rows))
+    append_rows(path, columns, ([row[column] for column in columns] for row in rows))
 
 
-def _join_states(experiment: Experiment, agents: Sequence[RunFolder], target: RunFolder) -> tuple[Progress, str]:
+def _join_states(experiment: Experiment, agents: Sequence[AgentFolder], target: RunFolder) -> tuple[Progress, str]:
     """One checkpoint of all agents, and the hash of their states as a simulator would give it."""
     config, checksum = experiment.config, experiment.frozen.checksum
-    last = [load_checkpoint(list_checkpoints(folder.checkpoints)[-1], config.hash, checksum) for folder in agents]
+    last = [load_checkpoint(one.last_checkpoint(), config.hash, checksum) for one in agents]
     states = {name: torch.cat([one.states[name] for one in last]) for name in last[0].states}  # [N, ...]
     progress = Progress(config.rounds, config.hash, checksum, seconds=max(one.progress.seconds for one in last))
     save_checkpoint(target.checkpoints, Checkpoint(progress, states, {}, {}))
@@ -102,9 +153,9 @@ def _join_states(experiment: Experiment, agents: Sequence[RunFolder], target: Ru
     return progress, final_hash(simulator)
 
 
-def _join_masks(experiment: Experiment, agents: Sequence[RunFolder], target: RunFolder) -> None:
+def _join_masks(experiment: Experiment, agents: Sequence[AgentFolder], target: RunFolder) -> None:
     """Masks of the rounds that every agent has kept."""
-    kept = [list_masks(folder.masks) for folder in agents]
+    kept = [list_masks(one.folder.masks) for one in agents]
     weights = experiment.network.layout.weights
     for number in sorted(set.intersection(*map(set, kept))):
         masks = np.concatenate([load_masks(held[number], weights) for held in kept])  # [N, P_w]

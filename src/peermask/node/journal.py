@@ -40,7 +40,8 @@ class Journal:
         config = self.experiment.config
         if not self.folder.is_run:
             self.folder.create()
-            write_json(self.folder.manifest, manifest(self.experiment, torch.device("cpu")))
+            about = manifest(self.experiment, torch.device("cpu"))
+            write_json(self.folder.manifest, {**about, "agent": self.agent})  # whose folder it is, wherever copied to
             write_atomically(self.folder.config, tomli_w.dumps(config.table()).encode())  # last: it is a run now
             return None
         held = load_config(self.folder.config).hash

@@ -1,0 +1,82 @@
+"""The folder of one agent as it was copied here: whose it is, and that it can be read to its end.
+
+What comes from a device may be cut off, mixed up or another's; every such thing is one line that names the file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from peermask.errors import NodeError
+from peermask.experiment.checkpoint import list_checkpoints
+from peermask.experiment.config import load_config
+from peermask.experiment.folder import RunFolder, read_json, read_rows
+from peermask.experiment.metrics import METRICS, TRAFFIC
+from peermask.node.fleet import Fleet
+from peermask.node.journal import ABSENCES
+
+TABLES = {"metrics.csv": METRICS, "traffic.csv": TRAFFIC, "absences.csv": ABSENCES}
+Table: TypeAlias = Sequence[Mapping[str, str]]
+AGAIN = "copy it from its device again"
+
+
+@dataclass(frozen=True)
+class AgentFolder:
+    agent: int
+    folder: RunFolder
+    about: dict[str, Any]  # the agent's own row of its manifest
+    dataset: dict[str, str]  # name and sha256 of what its device had
+    tables: dict[str, Table]  # by file name
+
+    @property
+    def is_finished(self) -> bool:
+        return self.folder.result.is_file()
+
+    def last_checkpoint(self) -> Path:
+        saved = list_checkpoints(self.folder.checkpoints)
+        if not saved:
+            raise NodeError(f"{self.folder.checkpoints} holds no checkpoint of agent {self.agent}; {AGAIN}")
+        return saved[-1]
+
+
+def open_agent_folder(fleet: Fleet, path: Path) -> AgentFolder:
+    folder = RunFolder(path)
+    if not folder.is_run:
+        raise NodeError(f"{path} is not the folder of an agent: it has no config.toml")
+    if load_config(folder.config).hash != fleet.experiment.hash:
+        raise NodeError(f"{path} is of another experiment than this fleet")
+    manifest = read_json(folder.manifest)
+    tables: dict[str, Table] = {name: read_rows(path / name) for name in TABLES}
+    agent = _whose(folder, manifest, tables["metrics.csv"])
+    if not 0 <= agent < len(fleet.agents):
+        raise NodeError(f"{path} is of agent {agent}; this fleet has agents 0 to {len(fleet.agents) - 1}")
+    for name, rows in tables.items():
+        strange = next((row["agent"] for row in rows if int(row["agent"]) != agent), None)
+        if strange is not None:
+            raise NodeError(f"{path / name} has a row of agent {strange}, but its folder is of agent {agent}; {AGAIN}")
+    if folder.result.is_file() and not tables["metrics.csv"]:
+        raise NodeError(f"{folder.metrics} has no row of agent {agent}, which has finished; {AGAIN}")
+    return AgentFolder(agent, folder, *_own(folder, manifest, agent), tables)
+
+
+def _whose(folder: RunFolder, manifest: dict[str, Any], rows: Table) -> int:
+    """By whatever the agent has written its number into; a folder can have been renamed on its way."""
+    result = read_json(folder.result) if folder.result.is_file() else {}
+    said = [held.get("agent") for held in (manifest, result)] + [int(row["agent"]) for row in rows[:1]]
+    agent = next((number for number in said if type(number) is int), None)
+    if agent is None:
+        raise NodeError(f"{folder.path} does not say which agent it is of (manifest.json: agent); {AGAIN}")
+    return agent
+
+
+def _own(folder: RunFolder, manifest: dict[str, Any], agent: int) -> tuple[dict[str, Any], dict[str, str]]:
+    try:
+        about = next(row for row in manifest["agents"] if row["agent"] == agent)
+        dataset = {key: str(manifest["dataset"][key]) for key in ("name", "sha256")}
+        [int(label) for label in about["labels"]], float(about["retention"]), int(about["links"])
+    except (KeyError, TypeError, ValueError, StopIteration):
+        raise NodeError(f"{folder.manifest} does not say what agent {agent} holds (agents, dataset); {AGAIN}") from None
+    return about, dataset
