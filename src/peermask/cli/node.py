@@ -25,7 +25,7 @@ Insecure = Annotated[
 def node(
     fleet: FleetFile,
     agent: Annotated[int, typer.Option(min=0, help="Which agent of the fleet this is.")],
-    out: Annotated[Path | None, typer.Option(help="Its folder; runs/NAME-RUN/agent-N by default.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Its folder; runs/NAME-RUN/agents/agent-N by default.")] = None,
     insecure: Insecure = False,
     device: Annotated[str, typer.Option(help="cpu, cuda, cuda:N or auto.")] = "cpu",
     events: Annotated[bool, typer.Option("--events", help="A line of JSON per round, for other programs.")] = False,

@@ -31,7 +31,7 @@ def swarm(
     with Interrupt() as interrupt, _live(console) as show:
         result = run_swarm(fleet, out, insecure=insecure, show=show, should_stop=interrupt.requested)
     for agent, words in result.failed.items():
-        errors.print(f"agent {agent} failed: {words}", soft_wrap=True, highlight=False)
+        errors.print(f"agent {agent} {words}", soft_wrap=True, highlight=False)
     if result.interrupted:
         console.print("stopped and saved; the same command goes on")
         return interrupt.exit_code

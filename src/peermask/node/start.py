@@ -10,6 +10,7 @@ from peermask.engine.device import pick_device
 from peermask.experiment.build import build
 from peermask.experiment.folder import RunFolder
 from peermask.node.agent import NodeAgent, NodeStatus, Observer
+from peermask.node.claim import claimed
 from peermask.node.fleet import Fleet, load_fleet
 
 SLACK = 2**20  # bytes beside the values of a message
@@ -47,17 +48,19 @@ def run_node(
     else:
         credentials = check_credentials(fleet, certificates_of(path, fleet), agent)
     experiment = build(fleet.experiment)
-    out = out if out is not None else default_out(fleet, agent)
-    node = NodeAgent(fleet, experiment, agent, out, observer, should_stop, where)
-    node.restore()
-    if RunFolder(out).result.is_file():
-        observer.say(f"this run is finished; its result is in {out}")
-        return NodeResult("finished", out, node.journal.absent_rounds())
-    # All that an honest neighbour can send: a few float32 per parameter.
-    settings = session_settings(fleet, agent, credentials, 16 * experiment.network.layout.total + SLACK)
-    with open_zenoh(settings, agent, node.responder) as transport:
-        status = node.run(transport)
-    return NodeResult(status, out, node.journal.absent_rounds())
+    out = out if out is not None else agent_out(default_out(fleet), agent)
+    busy = f"agent {agent} is being run in {out} by another process; stop that one first, or wait for its end"
+    with claimed(out.parent / f".{out.name}.lock", busy):  # beside the folder, which begins as nothing
+        node = NodeAgent(fleet, experiment, agent, out, observer, should_stop, where)
+        node.restore()
+        if RunFolder(out).result.is_file():
+            observer.say(f"this run is finished; its result is in {out}")
+            return NodeResult("finished", out, node.journal.absent_rounds())
+        # All that an honest neighbour can send: a few float32 per parameter.
+        settings = session_settings(fleet, agent, credentials, 16 * experiment.network.layout.total + SLACK)
+        with open_zenoh(settings, agent, node.responder) as transport:
+            status = node.run(transport)
+        return NodeResult(status, out, node.journal.absent_rounds())
 
 
 def certificates_of(path: Path, fleet: Fleet) -> Path:
@@ -65,6 +68,11 @@ def certificates_of(path: Path, fleet: Fleet) -> Path:
     return path.parent / fleet.certificates
 
 
-def default_out(fleet: Fleet, agent: int) -> Path:
-    """The same for every start of an agent, so that a restart finds its checkpoints."""
-    return Path("runs") / f"{fleet.experiment.name}-{fleet.run[:8]}" / f"agent-{agent}"
+def default_out(fleet: Fleet) -> Path:
+    """The same for every start of a fleet or of its agents, so that a restart finds their checkpoints."""
+    return Path("runs") / f"{fleet.experiment.name}-{fleet.run[:8]}"
+
+
+def agent_out(out: Path, agent: int) -> Path:
+    """Where an agent's folder is within its fleet's."""
+    return out / "agents" / f"agent-{agent}"

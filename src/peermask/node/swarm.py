@@ -18,9 +18,10 @@ from typing import Any
 from peermask.errors import NodeError
 from peermask.experiment.folder import RunFolder, writing
 from peermask.experiment.result import RunResult
+from peermask.node.claim import claimed
 from peermask.node.collect import collect_run, finished
 from peermask.node.fleet import Fleet, load_fleet
-from peermask.node.start import certificates_of
+from peermask.node.start import agent_out, certificates_of, default_out
 
 POLL = 0.2  # seconds between looks at the processes
 LEAVE_WITHIN = 60.0  # seconds an agent has to finish its round and save once it was told to stop
@@ -46,15 +47,19 @@ class Member:
     def log(self) -> Path:
         return self.folder.with_suffix(".log")
 
-    def last_words(self) -> str:
+    def failure(self) -> str:
+        """What became of it, as the rest of a sentence that begins with the agent."""
+        if self.process.returncode < 0:  # it had no time for last words
+            return f"was killed by signal {-self.process.returncode}; start the same command again to go on"
         lines = self.log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-        return lines[-1].removeprefix("peermask: ") if lines else f"exit code {self.process.returncode}"
+        words = lines[-1].removeprefix("peermask: ") if lines else f"exit code {self.process.returncode}"
+        return f"failed: {words}"
 
 
 @dataclass(frozen=True)
 class SwarmResult:
     run: RunResult | None  # None: there is nothing to collect
-    failed: dict[int, str]  # agent -> its last words
+    failed: dict[int, str]  # agent -> what became of it
     interrupted: bool
 
 
@@ -73,23 +78,23 @@ def run_swarm(
 
         for member in fleet.agents:
             check_credentials(fleet, certificates_of(path, fleet), member.agent)
-    out = out if out is not None else Path("runs") / f"{fleet.experiment.name}-{fleet.run[:8]}"
-    _prepare(out)
-    with _processes(path, fleet, out, insecure) as members:
-        told = _watch(members, show, should_stop)
-    failed = {member.agent: member.last_words() for member in members if member.state == "failed"}
-    folders = [member.folder for member in members]
-    run = collect_run(fleet, folders, out) if all(RunFolder(folder).is_run for folder in folders) else None
+    out = out if out is not None else default_out(fleet)
+    _check(out)
+    busy = f"{out} is being run by another swarm; wait for its end, or stop it with Ctrl-C and start this one again"
+    with claimed(out / "agents" / ".swarm.lock", busy):
+        with _processes(path, fleet, out, insecure) as members:
+            told = _watch(members, show, should_stop)
+        failed = {member.agent: member.failure() for member in members if member.state == "failed"}
+        folders = [member.folder for member in members]
+        run = collect_run(fleet, folders, out) if all(RunFolder(folder).is_run for folder in folders) else None
     return SwarmResult(run, failed, told and not all(map(finished, folders)))
 
 
-def _prepare(out: Path) -> None:
+def _check(out: Path) -> None:
     if RunFolder(out).result.is_file():
         raise NodeError(f"{out} holds the finished run of this fleet; look at it with `peermask show {out}`")
     if out.exists() and not (out / "agents").is_dir() and (not out.is_dir() or any(out.iterdir())):
         raise NodeError(f"{out} exists and is not a run of this fleet; give another --out")
-    with writing(out):
-        (out / "agents").mkdir(parents=True, exist_ok=True)
 
 
 @contextmanager
@@ -97,7 +102,7 @@ def _processes(path: Path, fleet: Fleet, out: Path, insecure: bool) -> Iterator[
     """The agents' processes; none outlives this block, however it is left."""
     members: list[Member] = []
     try:
-        members.extend(_start(path, member.agent, out / "agents", insecure) for member in fleet.agents)
+        members.extend(_start(path, member.agent, agent_out(out, member.agent), insecure) for member in fleet.agents)
         yield members
     finally:
         for member in members:
@@ -106,8 +111,7 @@ def _processes(path: Path, fleet: Fleet, out: Path, insecure: bool) -> Iterator[
             member.process.wait()
 
 
-def _start(path: Path, agent: int, folder: Path, insecure: bool) -> Member:
-    own = folder / f"agent-{agent}"
+def _start(path: Path, agent: int, own: Path, insecure: bool) -> Member:
     command = [
         sys.executable,
         "-m",
@@ -120,7 +124,7 @@ def _start(path: Path, agent: int, folder: Path, insecure: bool) -> Member:
         str(own),
         "--events",
     ]
-    with writing(folder), own.with_suffix(".log").open("wb") as log:
+    with writing(own.parent), own.with_suffix(".log").open("wb") as log:
         process = subprocess.Popen(
             command + ["--insecure"] * insecure,
             stdin=subprocess.DEVNULL,
@@ -137,9 +141,10 @@ def _start(path: Path, agent: int, folder: Path, insecure: bool) -> Member:
 
 def _listen(member: Member) -> None:
     assert member.process.stdout is not None
-    for line in member.process.stdout:
-        with suppress(ValueError):  # cut off as the agent was killed
-            member.report = json.loads(line)
+    with member.process.stdout as lines:
+        for line in lines:
+            with suppress(ValueError):  # cut off as the agent was killed
+                member.report = json.loads(line)
 
 
 def _watch(
