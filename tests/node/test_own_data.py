@@ -62,4 +62,8 @@ def test_a_file_of_another_shape_is_refused_by_the_others(tmp_path):
     with ProcessFleet(written(tmp_path, held), held, folders=devices) as made:
         made.start()
         assert made.join() == [0, 0, 2]
-        assert any("agent 2 was refused: its frozen" in line for line in made.said(0))
+        assert any(
+            "agent 2 was refused: its data is '9x9 images, 1 channels, 10 classes', here it is '8x8 images" in line
+            for line in made.said(0)
+        )
+        assert "images of the same size" in made.said(2)[-1]

@@ -147,7 +147,7 @@ def test_a_late_joiner_hears_and_is_heard():
     assert same(late.pull(2).payloads[0], 0, 2)
 
 
-@pytest.mark.parametrize("field", ["run", "config_hash", "frozen_checksum"])
+@pytest.mark.parametrize("field", ["run", "config_hash", "frozen_checksum", "data"])
 def test_another_experiment_is_refused_on_both_sides(field):
     network = MemoryNetwork([(0, 1)])
     odd = Card(**{**CARD.__dict__, field: "odd"})

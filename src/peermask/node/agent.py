@@ -61,7 +61,10 @@ class Observer(Protocol):
 
 
 def card_of(fleet: Fleet, experiment: Experiment) -> Card:
-    return Card(fleet.run, experiment.config.hash, experiment.frozen.checksum)
+    data = experiment.dataset
+    channels, height, width = data.shape
+    kind = f"{width}x{height} images, {channels} channels, {len(data.classes)} classes"
+    return Card(fleet.run, experiment.config.hash, experiment.frozen.checksum, kind)
 
 
 class NodeAgent:

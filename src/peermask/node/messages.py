@@ -33,19 +33,27 @@ class Card:
     run: str
     config_hash: str
     frozen_checksum: str
+    data: str = ""  # size of the images and number of classes: devices may each have their own
 
     @property
     def identity(self) -> bytes:
         """Eight bytes that stand for the card in every frame."""
-        text = "/".join((self.run, self.config_hash, self.frozen_checksum))
+        text = "/".join((self.run, self.config_hash, self.frozen_checksum, self.data))
         return hashlib.blake2b(text.encode(), digest_size=8).digest()
 
     def difference(self, other: Card) -> str | None:
         """`its config hash is 1a2b, here it is 3c4d`, or None."""
-        words = {"run": "run id", "config_hash": "config hash", "frozen_checksum": "frozen-weight checksum"}
+        words = {
+            "run": "run id",
+            "config_hash": "config hash",
+            "data": "data",
+            "frozen_checksum": "frozen-weight checksum",
+        }
+        if self.data != other.data:
+            del words["frozen_checksum"]  # other images, other weights: that says nothing more
         pairs = {name: (getattr(other, name), getattr(self, name)) for name in words}
         found = [
-            f"its {words[name]} is {theirs[:40]!r}, here it is {ours[:40]!r}"
+            f"its {words[name]} is {theirs[:50]!r}, here it is {ours[:50]!r}"
             for name, (theirs, ours) in pairs.items()
             if theirs != ours
         ]

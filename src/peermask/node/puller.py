@@ -109,7 +109,7 @@ class Puller:
         if self.neighbours and self.responder.turned_away >= set(self.neighbours):
             raise NodeError(
                 "no neighbour runs the same experiment (the lines above say how they differ); "
-                "give every device the same fleet file and version"
+                "give every device the same fleet file, version, and images of the same size"
             )
 
     def catch_up(self) -> int:
