@@ -7,6 +7,7 @@
     checkpoints/      round-NNNNNN.safetensors, the last few
     masks/            round-NNNNNN.npz, every agent's mask at checkpoints
     result.json       written once at the end: final hash and summary
+    .lock             held by the process that runs it; gone with a finished run
 
 A comparison is a folder of such folders, one per algorithm.
 """
@@ -17,6 +18,7 @@ import csv
 import io
 import json
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -157,11 +159,9 @@ def append_rows(path: Path, columns: Sequence[str], rows: Iterable[Sequence[obje
 
 def forget_after(path: Path, round: int) -> None:
     """Drop rows of later rounds, and a last row cut off by a crash: a resumed run writes them again."""
-    text = read_text(path)
+    text = _table_text(path)
     if text is None:
         return
-    if not (text.startswith(KEYS) or KEYS.startswith(text)):
-        raise damaged(path, 1, f"no header that begins with {KEYS!r}")
     lines = text.split("\n")[:-1]  # what follows the last line end is cut off
     kept = lines[:1]
     for number, line in enumerate(lines[1:], 2):
@@ -191,15 +191,15 @@ def read_rows(path: Path) -> list[dict[str, str]]:
 
     One that is just being written, or was cut off by a crash, is not there yet.
     """
-    text = read_text(path) or ""
+    text = _table_text(path) or ""
     table = csv.reader(io.StringIO(text[: text.rfind("\n") + 1]))
     rows: list[dict[str, str]] = []
     try:
         header = next(table, None)
         if header is None:
             return []
-        if header[:2] != KEYS.split(",") or len(set(header)) < len(header):
-            raise damaged(path, 1, f"no header that begins with {KEYS!r}")
+        if len(set(header)) < len(header):
+            raise damaged(path, 1, "a column is there twice")
         for values in table:
             if len(values) != len(header):
                 raise damaged(path, table.line_num, f"{len(values)} values for {len(header)} columns")
@@ -212,10 +212,10 @@ def read_rows(path: Path) -> list[dict[str, str]]:
     return rows
 
 
-def read_text(path: Path) -> str | None:
-    """None where there is no such file."""
+def _table_text(path: Path) -> str | None:
+    """None where there is no such file; a header just being written, or cut off, is no damage."""
     try:
-        return path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
         return None
     except UnicodeDecodeError as error:
@@ -223,6 +223,9 @@ def read_text(path: Path) -> str | None:
         raise damaged(path, line, f"byte 0x{error.object[error.start]:02x} is no text") from None
     except OSError as error:
         raise RunError(f"{path} cannot be read: {error.strerror or error}; mend that, then try again") from None
+    if not (re.match(rf"{KEYS}[,\n]", text) or f"{KEYS},".startswith(text)):
+        raise damaged(path, 1, f"no header that begins with {KEYS!r}")
+    return text
 
 
 def damaged(path: Path, line: int, what: str) -> RunError:
