@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 
 from filelock import FileLock, Timeout
 
@@ -12,25 +13,31 @@ from peermask.experiment.folder import RunFolder, writing
 
 
 @contextmanager
-def locked(folder: RunFolder) -> Iterator[None]:
-    """Keep other processes off a folder; a lock dies with its process, whatever file it leaves."""
-    with writing(folder.path):
-        folder.path.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(folder.lock, blocking=False)
-    with writing(folder.lock):
-        try:
+def claimed(path: Path) -> Iterator[bool]:
+    """Whether this process has the lock file to itself while inside; a claim dies with its process."""
+    lock = FileLock(path, blocking=False)
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with suppress(Timeout):  # which is an OSError, like a full disk
             lock.acquire()
-        except Timeout:  # which is an OSError, like a full disk
-            raise RunError(f"{folder.path} is being run by another process; wait for it, or stop it first") from None
     try:
-        yield
+        yield lock.is_locked
     finally:
+        lock.release()
+
+
+@contextmanager
+def locked(folder: RunFolder) -> Iterator[None]:
+    """Keep other processes off a run folder."""
+    with claimed(folder.lock) as ours:
+        if not ours:
+            raise RunError(f"{folder.path} is being run by another process; wait for it, or stop it first")
+        yield
         # Who holds a deleted lock and who makes it again do not keep each other off. Of a finished run that does no
         # harm: both find its result and only read it.
         if folder.result.is_file():
             with suppress(OSError):
                 folder.lock.unlink()
-        lock.release()
 
 
 def clear_leftovers(folder: RunFolder) -> None:

@@ -6,23 +6,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from filelock import FileLock, Timeout
-
 from peermask.errors import NodeError
-from peermask.experiment.folder import writing
+from peermask.experiment import lock
 
 
 @contextmanager
-def claimed(lock: Path, otherwise: str) -> Iterator[None]:
-    """Hold the lock, which dies with its process; a NodeError that says `otherwise` while another holds it."""
-    held = FileLock(lock, blocking=False)
-    with writing(lock):
-        lock.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            held.acquire()
-        except Timeout:  # which is an OSError, like a full disk
-            raise NodeError(otherwise) from None
-    try:
+def claimed(path: Path, otherwise: str) -> Iterator[None]:
+    """Hold a lock file; a NodeError that says `otherwise` while another process does."""
+    with lock.claimed(path) as ours:
+        if not ours:
+            raise NodeError(otherwise)
         yield
-    finally:
-        held.release()

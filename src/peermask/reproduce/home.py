@@ -11,18 +11,17 @@ NAME.md .tex .csv .png .svg, README.md
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
 from pydantic import ValidationError
 
 from peermask.data.dataset import Dataset
 from peermask.errors import RunError
 from peermask.experiment.folder import RunFolder, read_json, write_atomically, write_json, writing
+from peermask.experiment.lock import claimed
 from peermask.reproduce.cells import Job
 from peermask.reproduce.outcome import Outcome
 from peermask.reproduce.preset import ScaleName
@@ -89,16 +88,9 @@ class Home:
     def run(self, job: Job) -> RunFolder:
         return RunFolder(self.path / "runs" / job.key)
 
-    @contextmanager
-    def claim(self, job: Job) -> Iterator[bool]:
-        """Keep other processes off a job; False while one of them has it. A claim dies with its process."""
-        lock = FileLock(self._lock_path(job), blocking=False)
-        with writing(self.path / "runs"), suppress(Timeout):  # which is an OSError, like a full disk
-            lock.acquire()
-        try:
-            yield lock.is_locked
-        finally:
-            lock.release()
+    def claim(self, job: Job) -> AbstractContextManager[bool]:
+        """Keep other processes off a job; False while one of them has it."""
+        return claimed(self._lock_path(job))
 
     def outcome(self, job: Job) -> Outcome | None:
         """What a run came to; None while it has not come to its end."""
