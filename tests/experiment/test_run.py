@@ -201,3 +201,11 @@ def test_a_device_that_is_not_there(small: Small, tmp_path: Path) -> None:
         with pytest.raises(RunError, match="sees no CUDA device here; use --device cpu"):
             run_experiment(small(), tmp_path / "run", execution=Execution(device="cuda"))
     assert not (tmp_path / "run").exists()
+
+
+def test_runs_that_begin_in_the_same_second_have_folders_of_their_own(
+    small: Small, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    roots = [run_experiment(small(rounds=1)).root for _ in range(3)]
+    assert len(set(roots)) == 3

@@ -22,7 +22,9 @@ def show(run: Annotated[Path, typer.Argument(help="A run folder.")]) -> None:
         console.print(line, soft_wrap=True, highlight=False)
     for name in result.waiting:
         console.print(f"{name} has not begun", soft_wrap=True)
-    if result.waiting or any(arm.hash is None for arm in (result, *result.compared)):
+    if missing := result.manifest.get("missing_agents"):
+        console.print(f"collected without agents {', '.join(map(str, missing))}", soft_wrap=True)
+    elif result.waiting or any(arm.hash is None for arm in (result, *result.compared)):
         how = "peermask swarm FLEET" if is_of_fleet(run) else f"peermask run --resume {run}"
         console.print(f"not finished; go on with: {how}", soft_wrap=True)
     else:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+import itertools
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -19,7 +20,7 @@ from peermask.experiment.checked import check_tables, read_manifest
 from peermask.experiment.checkpoint import Checkpoint, Progress, last_good
 from peermask.experiment.config import ExperimentConfig, load_config
 from peermask.experiment.execution import Execution
-from peermask.experiment.folder import RunFolder, write_atomically, write_json
+from peermask.experiment.folder import RunFolder, write_atomically, write_json, writing
 from peermask.experiment.kept_masks import forget_masks_after
 from peermask.experiment.lock import clear_leftovers, locked
 from peermask.experiment.loop import Loop, final_hash
@@ -44,8 +45,8 @@ def run_experiment(
     execution = execution or Execution()
     device = pick_device(execution.device)
     arms = config.arms()
-    root = Path(out) if out is not None else _new_path(config.name)
     experiments = {name: build(arm, dataset, module) for name, arm in arms.items()}
+    root = Path(out) if out is not None else _new_path(config.name)
     if len(arms) == 1:
         ((name, experiment),) = experiments.items()
         return _run(experiment, name, RunFolder(root), device, execution, resume=resume)
@@ -152,4 +153,11 @@ def _write_config(path: Path, config: ExperimentConfig) -> None:
 
 
 def _new_path(name: str) -> Path:
-    return Path("runs") / f"{name}-{datetime.now():%Y%m%d-%H%M%S}"
+    """A folder of its own, made at once: another run may begin in the same second."""
+    begun = f"{name}-{datetime.now():%Y%m%d-%H%M%S}"
+    for count in itertools.count(1):
+        path = Path("runs") / (begun if count == 1 else f"{begun}-{count}")
+        with writing(path), suppress(FileExistsError):
+            path.mkdir(parents=True)
+            break
+    return path
