@@ -72,7 +72,7 @@ def test_damaged_files_are_named(tiny: Path) -> None:
 @pytest.mark.usefixtures("tiny")
 def test_a_damaged_or_unreachable_archive_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cifar10, "ARCHIVE_MD5", "0" * 32)
-    with pytest.raises(DataError, match=r"cifar10 is not in .* came damaged; unpack .* set dataset.folder"):
+    with pytest.raises(DataError, match=r"cifar10 is not in .* came damaged; unpack .* name its folder"):
         datasets["cifar10"].make()
     monkeypatch.setattr(cifar10, "URL", "file:///nowhere/archive.tar.gz")
     with pytest.raises(DataError, match="cannot download file:///nowhere"):
