@@ -209,3 +209,16 @@ def test_runs_that_begin_in_the_same_second_have_folders_of_their_own(
     monkeypatch.chdir(tmp_path)
     roots = [run_experiment(small(rounds=1)).root for _ in range(3)]
     assert len(set(roots)) == 3
+
+
+def test_models_of_a_run_with_data_and_a_module_of_ones_own(small: Small, tmp_path: Path) -> None:
+    images, labels = torch.rand(60, 1, 6, 6).numpy(), torch.arange(60).numpy() % 4
+    dataset = peermask.from_arrays(images, labels, images, labels)
+    module = nn.Sequential(nn.Flatten(), nn.Linear(36, 4))
+    config = small(partition={"name": "iid"}, data={"fraction": 1.0})
+    result = run_experiment(config, tmp_path / "run", dataset=dataset, module=module)
+    read = RunResult.open(tmp_path / "run")
+    for models in (result.local_models(), read.local_models(dataset, module)):
+        assert [model(torch.rand(2, 1, 6, 6)).shape for model in models] == [(2, 4)] * 4
+    with pytest.raises(RunError, match=r"another network than its config names; give it again: local_models\(module="):
+        read.local_models()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import isnan, nan
 from pathlib import Path
 from statistics import fmean
@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from peermask.data.dataset import Dataset
 from peermask.errors import RunError
 from peermask.experiment.build import Experiment, build, build_simulator
 from peermask.experiment.checked import read_manifest, read_result
@@ -46,6 +47,8 @@ class RunResult:
     seconds: float
     compared: tuple[RunResult, ...] = ()
     waiting: tuple[str, ...] = ()  # algorithms of a comparison that have not begun
+    dataset: Dataset | None = field(default=None, repr=False)  # given in Python, in place of the config's
+    module: nn.Module | None = field(default=None, repr=False)  # likewise
 
     @classmethod
     def open(cls, path: Path | str) -> RunResult:
@@ -83,21 +86,34 @@ class RunResult:
         """The rows of metrics.csv: `pandas.DataFrame(result.metrics())`."""
         return [{key: float(value) for key, value in row.items()} for row in read_rows(self.folder.metrics)]
 
-    def local_models(self) -> list[nn.Module]:
-        """Every agent's personal network, as an ordinary module, from the last checkpoint."""
-        experiment = build(self.config)
+    def local_models(self, dataset: Dataset | None = None, module: nn.Module | None = None) -> list[nn.Module]:
+        """Every agent's personal network, as an ordinary module, from the last checkpoint.
+
+        A run that was given a dataset or module of one's own needs them again once it is read from its folder.
+        """
+        experiment = build(
+            self.config,
+            self.dataset if dataset is None else dataset,
+            self.module if module is None else module,
+        )
         simulator = build_simulator(experiment, torch.device("cpu"))
         saved = list_checkpoints(self.folder.checkpoints)
         if not saved:
             raise RunError(f"{self.folder.path} has no checkpoint yet")
+        made_with = self.manifest.get("frozen_checksum")
+        if made_with != experiment.frozen.checksum and self.module is None and module is None:
+            raise RunError(
+                f"{self.folder.path} was run with another network than its config names; "
+                "give it again: local_models(module=..., dataset=...)"
+            )
         checkpoint = load_checkpoint(saved[-1], self.config.hash, experiment.frozen.checksum)
         simulator.restore(checkpoint.states)
         models = []
         for params in simulator.local_models():
-            module = copy.deepcopy(experiment.network.module)
+            own = copy.deepcopy(experiment.network.module)
             views = {name: view.clone() for name, view in experiment.network.layout.unflatten(params).items()}
-            module.load_state_dict(views, strict=False)
-            models.append(module)
+            own.load_state_dict(views, strict=False)
+            models.append(own)
         return models
 
 

@@ -49,7 +49,8 @@ def run_experiment(
     root = Path(out) if out is not None else _new_path(config.name)
     if len(arms) == 1:
         ((name, experiment),) = experiments.items()
-        return _run(experiment, name, RunFolder(root), device, execution, resume=resume)
+        only = _run(experiment, name, RunFolder(root), device, execution, resume=resume)
+        return replace(only, dataset=dataset, module=module)
     whole = RunFolder(root)
     if not resume:
         whole.check_free()
@@ -61,7 +62,8 @@ def run_experiment(
             _write_config(root / "compare.toml", config)
         results: list[RunResult] = []
         for name, experiment in experiments.items():
-            results.append(_run(experiment, name, RunFolder(root / name), device, execution, resume=resume))
+            one = _run(experiment, name, RunFolder(root / name), device, execution, resume=resume)
+            results.append(replace(one, dataset=dataset, module=module))
             if results[-1].status == "interrupted":
                 break
     return replace(results[0], root=root, compared=tuple(results[1:]), status=results[-1].status)

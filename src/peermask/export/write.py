@@ -39,7 +39,7 @@ def export_agent(
     """Write one agent's personal model; nothing is there unless all of it is."""
     path = Path(to)
     _check_target(path)
-    personal = open_personal(result, agent, dataset, module)
+    personal = open_personal(result, agent, result.dataset if dataset is None else dataset, module)
     make = {".ticket": _ticket, ".onnx": _onnx, ".safetensors": _safetensors}[path.suffix]
     data, lines = make(personal)
     try:
