@@ -7,7 +7,7 @@ import torch
 
 from peermask.engine.traffic import entropy_bits, message_cost
 from peermask.wire import FrameHeader, Schema, encode_frame
-from peermask.wire.device_cost import payload_frame_size_torch
+from peermask.wire.device_cost import count_ones, payload_frame_size_torch
 
 SIZES = (4, 4)
 MASK = torch.tensor([[1, 0, 0, 0, 1, 1, 0, 0], [1, 1, 1, 1, 0, 0, 0, 0]], dtype=torch.bool)
@@ -50,3 +50,5 @@ def test_coded_bytes_are_the_bytes_of_the_frame(with_base: bool) -> None:
         frame = encode_frame(header, row, Schema.of(row, sizes), held)
         assert int(cost.coded_bytes[agent]) == len(frame)
     assert payload_frame_size_torch(payload, base, sizes).tolist() == cost.coded_bytes.tolist()
+    counted = {"mask": count_ones(mask, sizes)}
+    assert payload_frame_size_torch(payload, base, sizes, counted).tolist() == cost.coded_bytes.tolist()

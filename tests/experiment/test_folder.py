@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from peermask.errors import RunError
-from peermask.experiment.folder import RunFolder, append_rows, forget_after, read_json, read_rows, write_atomically
+from peermask.experiment.folder import RunFolder, read_json, write_atomically
+from peermask.experiment.table import append_rows, forget_after, read_rows
 
 
 def test_a_folder_with_anything_in_it_is_not_taken(tmp_path: Path) -> None:

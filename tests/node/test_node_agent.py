@@ -11,8 +11,9 @@ from fleet_cases import Killed, MemoryFleet, simulated, tiny, tiny_fleet
 from peermask.algorithms import algorithms
 from peermask.errors import RunError
 from peermask.experiment.checkpoint import list_checkpoints
-from peermask.experiment.folder import RunFolder, read_json, read_rows
+from peermask.experiment.folder import RunFolder, read_json
 from peermask.experiment.result import RunResult
+from peermask.experiment.table import read_rows
 from peermask.node.collect import collect_run
 from peermask.node.journal import ranges
 

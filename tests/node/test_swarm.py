@@ -12,9 +12,9 @@ import pytest
 from fleet_cases import Notes, simulated, tiny, tiny_fleet, written
 
 from peermask.errors import NodeError
+from peermask.experiment.lock import claimed
 from peermask.experiment.result import RunResult
 from peermask.node.certificates import make_certificates
-from peermask.node.claim import claimed
 from peermask.node.start import agent_out, certificates_of, default_out, run_node
 from peermask.node.swarm import run_swarm
 
@@ -90,6 +90,6 @@ def test_an_agent_by_hand_has_the_folder_a_swarm_gives_it(tmp_path, monkeypatch)
 
 def test_an_agent_that_runs_is_not_run_twice(tmp_path):
     path, _ = two_agents(tmp_path, 3)
-    with claimed(tmp_path / ".mine.lock", ""), pytest.raises(NodeError, match=r"agent 0 is being run in .*mine"):
+    with claimed(tmp_path / ".mine.lock"), pytest.raises(NodeError, match=r"agent 0 is being run in .*mine"):
         run_node(path, 0, Notes(), out=tmp_path / "mine")
     assert not (tmp_path / "mine").exists()

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 from report_cases import write_run
 
-from peermask.experiment.folder import RunFolder, append_rows
+from peermask.experiment.folder import RunFolder
 from peermask.experiment.metrics import METRICS
+from peermask.experiment.table import append_rows
 from peermask.report.page import write_report
 from peermask.report.watch import make_server
 

@@ -14,9 +14,10 @@ import pytest
 from report_cases import write_run
 
 from peermask.errors import RunError
-from peermask.experiment.folder import RunFolder, append_rows
+from peermask.experiment.folder import RunFolder
 from peermask.experiment.kept_masks import save_masks
 from peermask.experiment.metrics import METRICS
+from peermask.experiment.table import append_rows
 from peermask.report.watch import Server, make_server
 
 

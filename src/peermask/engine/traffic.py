@@ -78,7 +78,7 @@ def _measured_at_once(
     rows = [leaf.flatten(1) for leaf in payload.values()]
     members = [row if row.dtype == torch.bool else row.ne(0) for row in rows]
     counts = [count_ones(where, cut) for where, cut in zip(members, layers, strict=True)]
-    return counts, payload_frame_size_torch(payload, before, sizes)
+    return counts, payload_frame_size_torch(payload, before, sizes, dict(zip(payload, counts, strict=True)))
 
 
 def _measured_by_rows(

@@ -10,7 +10,8 @@ from pydantic import BaseModel, Field, FiniteFloat, NonNegativeInt, PositiveInt,
 
 from peermask.errors import RunError
 from peermask.experiment.config import ExperimentConfig
-from peermask.experiment.folder import RunFolder, read_json, read_rows
+from peermask.experiment.folder import RunFolder, read_json
+from peermask.experiment.table import read_rows
 
 
 class _Agent(BaseModel):

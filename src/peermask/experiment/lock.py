@@ -8,7 +8,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from peermask.errors import RunError
+from peermask.errors import PeermaskError, RunError
 from peermask.experiment.folder import RunFolder, writing
 
 
@@ -27,11 +27,19 @@ def claimed(path: Path) -> Iterator[bool]:
 
 
 @contextmanager
+def held(path: Path, busy: PeermaskError) -> Iterator[None]:
+    """Have the lock file to oneself, or raise what says that another process has it."""
+    with claimed(path) as ours:
+        if not ours:
+            raise busy
+        yield
+
+
+@contextmanager
 def locked(folder: RunFolder) -> Iterator[None]:
     """Keep other processes off a run folder."""
-    with claimed(folder.lock) as ours:
-        if not ours:
-            raise RunError(f"{folder.path} is being run by another process; wait for it, or stop it first")
+    busy = RunError(f"{folder.path} is being run by another process; wait for it, or stop it first")
+    with held(folder.lock, busy):
         yield
         # Who holds a deleted lock and who makes it again do not keep each other off. Of a finished run that does no
         # harm: both find its result and only read it.

@@ -13,7 +13,8 @@ from peermask.engine.evaluate import Score
 from peermask.engine.round import Spread, in_turn
 from peermask.engine.traffic import COST_COLUMNS, Cost, message_cost
 from peermask.experiment.build import Experiment
-from peermask.experiment.folder import RunFolder, append_rows, forget_after, read_rows
+from peermask.experiment.folder import RunFolder
+from peermask.experiment.table import append_rows, forget_after, read_rows
 
 METRICS = (
     "round",

@@ -18,7 +18,8 @@ from peermask.experiment.build import Experiment, build, build_simulator
 from peermask.experiment.checked import read_manifest, read_result
 from peermask.experiment.checkpoint import Progress, list_checkpoints, load_checkpoint
 from peermask.experiment.config import ExperimentConfig, load_config
-from peermask.experiment.folder import RunFolder, read_rows
+from peermask.experiment.folder import RunFolder
+from peermask.experiment.table import read_rows
 
 TAIL = 10  # evaluations a reported accuracy is averaged over: a single one wavers from round to round
 

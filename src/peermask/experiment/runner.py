@@ -95,31 +95,22 @@ def _run(
     with locked(folder):
         if resume and folder.result.is_file():  # the process that had it has just finished
             return RunResult.open(folder.path)
-        return _run_locked(experiment, name, folder, device, execution, resume=resume)
-
-
-def _run_locked(
-    experiment: Experiment,
-    name: str,
-    folder: RunFolder,
-    device: torch.device,
-    execution: Execution,
-    *,
-    resume: bool,
-) -> RunResult:
-    progress = Progress(0, experiment.config.hash, experiment.frozen.checksum)
-    checkpoint = _prepare(experiment, folder, device, execution, resume=resume)
-    with enough_memory(device), build_simulator(experiment, device, execution.chunk, execution.workers) as simulator:
-        if checkpoint is not None:
-            simulator.restore(checkpoint.states)
-            progress = checkpoint.progress
-        execution.observer.begin(experiment, name, progress.round)
-        loop = Loop(experiment, folder, simulator, execution, checkpoint or Checkpoint(progress, {}, {}, {}))
-        status = loop.run()
-        execution.observer.end(status)
-        if status != "interrupted":
-            write_json(folder.result, summarise(experiment, folder, status, loop.progress, final_hash(simulator)))
-    return replace(RunResult.open(folder.path), status=status)
+        progress = Progress(0, experiment.config.hash, experiment.frozen.checksum)
+        checkpoint = _prepare(experiment, folder, device, execution, resume=resume)
+        with (
+            enough_memory(device),
+            build_simulator(experiment, device, execution.chunk, execution.workers) as simulator,
+        ):
+            if checkpoint is not None:
+                simulator.restore(checkpoint.states)
+                progress = checkpoint.progress
+            execution.observer.begin(experiment, name, progress.round)
+            loop = Loop(experiment, folder, simulator, execution, checkpoint or Checkpoint(progress, {}, {}, {}))
+            status = loop.run()
+            execution.observer.end(status)
+            if status != "interrupted":
+                write_json(folder.result, summarise(experiment, folder, status, loop.progress, final_hash(simulator)))
+        return replace(RunResult.open(folder.path), status=status)
 
 
 def _prepare(

@@ -17,18 +17,12 @@ import torch
 from peermask.errors import NodeError
 from peermask.experiment.build import Experiment, build, build_simulator
 from peermask.experiment.checkpoint import Checkpoint, Progress, load_checkpoint, save_checkpoint
-from peermask.experiment.folder import (
-    RunFolder,
-    append_rows,
-    read_json,
-    write_atomically,
-    write_json,
-    writing,
-)
+from peermask.experiment.folder import RunFolder, read_json, write_atomically, write_json, writing
 from peermask.experiment.kept_masks import list_masks, load_masks, save_masks
 from peermask.experiment.loop import final_hash
 from peermask.experiment.manifest import manifest
 from peermask.experiment.result import RunResult, summarise
+from peermask.experiment.table import append_rows
 from peermask.node.agent_folder import TABLES, AgentFolder, Table, open_agent_folder
 from peermask.node.fleet import Fleet
 from peermask.node.journal import ranges

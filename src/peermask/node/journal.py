@@ -14,14 +14,15 @@ import torch
 
 from peermask.algorithms.contract import Payload
 from peermask.engine.traffic import message_cost
-from peermask.errors import NodeError, RunError
+from peermask.errors import NodeError
 from peermask.experiment.build import Experiment
-from peermask.experiment.checkpoint import Checkpoint, list_checkpoints, load_checkpoint
+from peermask.experiment.checkpoint import Checkpoint, last_good
 from peermask.experiment.config import load_config
-from peermask.experiment.folder import RunFolder, append_rows, forget_after, read_rows, write_atomically, write_json
+from peermask.experiment.folder import RunFolder, write_atomically, write_json
 from peermask.experiment.kept_masks import forget_masks_after
 from peermask.experiment.manifest import manifest
 from peermask.experiment.metrics import TRAFFIC, forget_rounds_after
+from peermask.experiment.table import append_rows, forget_after, read_rows
 from peermask.node.puller import Absence
 from peermask.node.responder import Sent
 
@@ -47,7 +48,7 @@ class Journal:
         held = load_config(self.folder.config).hash
         if held != config.hash:
             raise NodeError(f"{self.folder.path} holds a run of config {held}, not {config.hash}; give another --out")
-        checkpoint = self._last_good(say)
+        checkpoint = last_good(self.folder.checkpoints, config.hash, self.experiment.frozen.checksum, say)
         if self.folder.result.is_file():
             return checkpoint
         done = checkpoint.progress.round if checkpoint else 0
@@ -88,22 +89,6 @@ class Journal:
         for row in read_rows(self.absences):
             missed[int(row["neighbour"])].append(int(row["round"]))
         return dict(sorted(missed.items()))
-
-    def _last_good(self, say: Callable[[str], None]) -> Checkpoint | None:
-        saved = list_checkpoints(self.folder.checkpoints)
-        problems: list[RunError] = []
-        for path in reversed(saved):
-            try:
-                checkpoint = load_checkpoint(path, self.experiment.config.hash, self.experiment.frozen.checksum)
-            except RunError as error:
-                problems.append(error)
-                continue
-            if problems:
-                say(f"{problems[0]}; going on from {path}")
-            return checkpoint
-        if problems:
-            raise problems[0]
-        return None
 
 
 def changes(round: int, before: Iterable[Absence], now: Iterable[Absence]) -> list[str]:

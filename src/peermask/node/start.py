@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from peermask.engine.device import pick_device
+from peermask.errors import NodeError
 from peermask.experiment.build import build
 from peermask.experiment.folder import RunFolder
+from peermask.experiment.lock import held
 from peermask.node.agent import NodeAgent, NodeStatus, Observer
-from peermask.node.claim import claimed
 from peermask.node.fleet import Fleet, load_fleet
 
 SLACK = 2**20  # bytes beside the values of a message
@@ -50,7 +51,7 @@ def run_node(
     experiment = build(fleet.experiment)
     out = out if out is not None else agent_out(default_out(fleet), agent)
     busy = f"agent {agent} is being run in {out} by another process; stop that one first, or wait for its end"
-    with claimed(out.parent / f".{out.name}.lock", busy):  # beside the folder, which begins as nothing
+    with held(out.parent / f".{out.name}.lock", NodeError(busy)):  # beside the folder, which begins as nothing
         node = NodeAgent(fleet, experiment, agent, out, observer, should_stop, where)
         node.restore()
         if RunFolder(out).result.is_file():

@@ -17,8 +17,8 @@ from typing import Any
 
 from peermask.errors import NodeError
 from peermask.experiment.folder import RunFolder, writing
+from peermask.experiment.lock import held
 from peermask.experiment.result import RunResult
-from peermask.node.claim import claimed
 from peermask.node.collect import collect_run, finished
 from peermask.node.fleet import Fleet, load_fleet
 from peermask.node.start import agent_out, certificates_of, default_out
@@ -81,7 +81,7 @@ def run_swarm(
     out = out if out is not None else default_out(fleet)
     _check(out)
     busy = f"{out} is being run by another swarm; wait for its end, or stop it with Ctrl-C and start this one again"
-    with claimed(out / "agents" / ".swarm.lock", busy):
+    with held(out / "agents" / ".swarm.lock", NodeError(busy)):
         with _processes(path, fleet, out, insecure) as members:
             told = _watch(members, show, should_stop)
         failed = {member.agent: member.failure() for member in members if member.state == "failed"}

@@ -6,9 +6,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from peermask.errors import RunError
-from peermask.experiment.folder import RunFolder, read_rows
+from peermask.experiment.folder import RunFolder
 from peermask.experiment.kept_masks import list_masks
 from peermask.experiment.result import RunResult
+from peermask.experiment.table import read_rows
 from peermask.report.curves import Row
 
 

@@ -72,7 +72,8 @@ class Campaign:
         def play(job: Job, name: str) -> bool:
             return self._play(job, lambda: tell(*self._done(), name))
 
-        done = [play(trial.job, f"tuning {method}: {trial.name}") for trial in self.tuning.trials(method)]
+        trials = [] if self.tuning.chosen(method) is not None else self.tuning.trials(method)
+        done = [play(trial.job, f"tuning {method}: {trial.name}") for trial in trials]
         if (job := self.job(cell)) is not None:
             done.append(play(job, cell.name))
         return any(done)

@@ -25,22 +25,28 @@ CHUNK = 256
 
 
 def payload_frame_size_torch(
-    payload: Mapping[str, Tensor], base: Mapping[str, Tensor] | None, layers: Sequence[int]
+    payload: Mapping[str, Tensor],
+    base: Mapping[str, Tensor] | None,
+    layers: Sequence[int],
+    ones: Mapping[str, Tensor] | None = None,
 ) -> Tensor:
-    """`frame_size(...).total` of each agent's payload [A, ...]."""
+    """`frame_size(...).total` of each agent's payload [A, ...]; `ones`: of masks by layer [A, L], if known already."""
     masks = [leaf for leaf in payload.values() if leaf.dtype == torch.bool]
     sizes = [
-        leaf_size_torch(leaf, None if base is None else base[name], layers, masks) for name, leaf in payload.items()
+        leaf_size_torch(leaf, None if base is None else base[name], layers, masks, (ones or {}).get(name))
+        for name, leaf in payload.items()
     ]
     return FRAME_BYTES + torch.stack(sizes).sum(0)  # [A]
 
 
-def leaf_size_torch(leaf: Tensor, base: Tensor | None, layers: Sequence[int], masks: Sequence[Tensor]) -> Tensor:
+def leaf_size_torch(
+    leaf: Tensor, base: Tensor | None, layers: Sequence[int], masks: Sequence[Tensor], ones: Tensor | None = None
+) -> Tensor:
     """Bytes of `plan_leaf(...)` of each row, its kind byte included."""
     rows = leaf.flatten(1)  # [A, P]
     cut = layers if rows.shape[1] == sum(layers) else (rows.shape[1],)
     if leaf.dtype == torch.bool:
-        return 1 + smaller_set(rows, None if base is None else base.flatten(1), cut)
+        return 1 + smaller_set(rows, None if base is None else base.flatten(1), cut, ones)
     # As the encoder does: -0.0 counts as a value.
     where, held = rows.view(torch.int32) != 0, None if base is None else base.flatten(1).view(torch.int32) != 0
     dense = torch.full((len(rows),), 4 * rows.shape[1], device=rows.device)
@@ -52,18 +58,18 @@ def leaf_size_torch(leaf: Tensor, base: Tensor | None, layers: Sequence[int], ma
     return 1 + torch.stack(ways).amin(0)  # [A]
 
 
-def smaller_set(members: Tensor, base: Tensor | None, layers: Sequence[int]) -> Tensor:
+def smaller_set(members: Tensor, base: Tensor | None, layers: Sequence[int], ones: Tensor | None = None) -> Tensor:
     """The smaller of keyframe and delta of each row."""
-    keyframe = set_size_torch(members, layers)  # [A]
+    keyframe = set_size_torch(members, layers, ones)  # [A]
     return keyframe if base is None else torch.minimum(keyframe, set_size_torch(members ^ base, layers))
 
 
-def set_size_torch(members: Tensor, layers: Sequence[int]) -> Tensor:
+def set_size_torch(members: Tensor, layers: Sequence[int], ones: Tensor | None = None) -> Tensor:
     """Bytes of `sets.encode_set` of each row of `members` [A, P].
 
     Two passes over the weights, `count_ones` and `high_parts`, with arithmetic on [A, L] around them.
     """
-    ones = count_ones(members, layers)  # [A, L]
+    ones = count_ones(members, layers) if ones is None else ones  # [A, L]
     # Filled on the device: a copy from the host would wait for all work under way.
     sizes = torch.cat([ones.new_full((1,), size) for size in layers])  # [L]
     count = torch.minimum(ones, sizes - ones)  # of the rarer symbol

@@ -1,0 +1,121 @@
+"""Tables that only grow: one row per agent and round or evaluation, read without trust."""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+import re
+from collections.abc import Iterable, Sequence
+from math import isfinite
+from pathlib import Path
+
+from peermask.errors import RunError
+from peermask.experiment.folder import write_atomically, writing
+
+KEYS = "round,agent"  # the first columns of every table
+WHOLE = frozenset({"round", "agent", "links", "neighbour"})  # columns of counts and numbers of things
+WORDS = frozenset({"kind", "why", "used"})  # columns that may hold a word, or nothing; all others hold numbers
+
+
+def append_rows(path: Path, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Add rows to a table, with its header if it is new; on the disk before a checkpoint says that they are there."""
+    text = io.StringIO()
+    table = csv.writer(text, lineterminator="\n")
+    if not path.exists() or not path.stat().st_size:
+        table.writerow(columns)
+    table.writerows(rows)
+    with writing(path), path.open("a", encoding="utf-8") as file:
+        file.write(text.getvalue())
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def forget_after(path: Path, round: int) -> None:
+    """Drop rows of later rounds, and a last row cut off by a crash: a resumed run writes them again."""
+    text = _table_text(path)
+    if text is None:
+        return
+    lines = text.split("\n")[:-1]  # what follows the last line end is cut off
+    kept = lines[:1]
+    for number, line in enumerate(lines[1:], 2):
+        key = line.split(",", 1)[0]
+        if not _is_whole(key):
+            raise damaged(path, number, f"round {key[:20]!r} is no number")
+        if int(key) <= round:
+            kept.append(line)
+    write_atomically(path, "".join(f"{line}\n" for line in kept).encode())
+
+
+class Row(dict[str, str]):
+    """A row of a table; asking for a column that the table lacks is the table's fault, not a bug."""
+
+    __slots__ = ("path",)
+
+    def __init__(self, path: Path, values: Iterable[tuple[str, str]]) -> None:
+        super().__init__(values)
+        self.path = path
+
+    def __missing__(self, column: str) -> str:
+        raise damaged(self.path, 1, f"no column {column!r}")
+
+
+def read_rows(path: Path) -> list[dict[str, str]]:
+    """All whole rows, with numbers where numbers belong: whoever reads them may convert without a look.
+
+    One that is just being written, or was cut off by a crash, is not there yet.
+    """
+    text = _table_text(path) or ""
+    table = csv.reader(io.StringIO(text[: text.rfind("\n") + 1]))
+    rows: list[dict[str, str]] = []
+    try:
+        header = next(table, None)
+        if header is None:
+            return []
+        if len(set(header)) < len(header):
+            raise damaged(path, 1, "a column is there twice")
+        for values in table:
+            if len(values) != len(header):
+                raise damaged(path, table.line_num, f"{len(values)} values for {len(header)} columns")
+            for column, value in zip(header, values, strict=True):
+                if not _belongs(value, column):
+                    raise damaged(path, table.line_num, f"{column} {value[:20]!r} is no number")
+            rows.append(Row(path, zip(header, values, strict=True)))
+    except csv.Error as error:
+        raise damaged(path, table.line_num, str(error)) from None
+    return rows
+
+
+def _table_text(path: Path) -> str | None:
+    """None where there is no such file; a header just being written, or cut off, is no damage."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return None
+    except UnicodeDecodeError as error:
+        line = error.object.count(b"\n", 0, error.start) + 1
+        raise damaged(path, line, f"byte 0x{error.object[error.start]:02x} is no text") from None
+    except OSError as error:
+        raise RunError(f"{path} cannot be read: {error.strerror or error}; mend that, then try again") from None
+    if not (re.match(rf"{KEYS}[,\n]", text) or f"{KEYS},".startswith(text)):
+        raise damaged(path, 1, f"no header that begins with {KEYS!r}")
+    return text
+
+
+def damaged(path: Path, line: int, what: str) -> RunError:
+    return RunError(f"{path} is damaged (line {line}: {what}); restore the file, or start a new run")
+
+
+def _belongs(value: str, column: str) -> bool:
+    if column in WORDS:
+        return True
+    if column in WHOLE:
+        return _is_whole(value)
+    try:
+        return isfinite(float(value)) or not column.endswith(("_bits", "_bytes"))  # accuracies may be unknown: nan
+    except ValueError:
+        return False
+
+
+def _is_whole(text: str) -> bool:
+    return text.isascii() and text.isdecimal() and len(text) < 10
