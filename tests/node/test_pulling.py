@@ -183,8 +183,13 @@ def test_who_lingers_leaves_once_the_neighbour_is_gone():
     for peer in (a, b):
         peer.publish(1)
     a.pull(1)
-    threading.Timer(0.1, a.network.leave, [1]).start()
-    a.puller.farewell(1)
+    leaving = threading.Thread(target=a.puller.farewell, args=(1,))
+    leaving.start()
+    time.sleep(0.1)
+    assert leaving.is_alive()  # b has not got its message yet
+    a.network.leave(1)
+    leaving.join(10)
+    assert not leaving.is_alive()
 
 
 @pytest.mark.parametrize("missing", ["last", "wait"])
