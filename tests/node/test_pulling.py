@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 
 import pytest
 from pulling_peers import CARD, SCHEMA, Peer, message, pair, same
