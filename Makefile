@@ -2,13 +2,17 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: run test check format clean
+.PHONY: run test test-kernels check format clean
 
 run: .venv/.installed
 	@$(BIN)/peermask run
 
 test: .venv/.installed-dev
 	@$(BIN)/python -m pytest -n auto --dist worksteal
+
+# The GPU's kernels, interpreted on a CPU; Triton is a gigabyte, so `make test` skips them where it is not there.
+test-kernels: .venv/.installed-kernels
+	@TRITON_INTERPRET=1 $(BIN)/python -m pytest -n auto --dist worksteal tests/kernels
 
 check: .venv/.installed-dev
 	@$(BIN)/ruff format --check .
@@ -31,4 +35,9 @@ clean:
 .venv/.installed-dev: .venv/.installed
 	@echo "adding the tools for checks and tests"
 	@$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+.venv/.installed-kernels: .venv/.installed-dev tests/kernels/requirements.txt
+	@echo "adding Triton"
+	@$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps -r tests/kernels/requirements.txt
 	@touch $@

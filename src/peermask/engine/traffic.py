@@ -20,7 +20,10 @@ from torch import Tensor
 from peermask.algorithms.contract import Payload
 from peermask.engine.round import Spread, in_turn
 from peermask.errors import DivergedError, WireError
+from peermask.kernels import have_triton
+from peermask.kernels.gaps import count_frames_triton
 from peermask.wire import Schema, bitmap_size, frame_size
+from peermask.wire.cost import FRAME_BYTES
 from peermask.wire.device_cost import count_ones, payload_frame_size_torch
 from peermask.wire.sets import slices
 
@@ -41,52 +44,58 @@ class Cost:
         return [column.tolist() for column in columns]
 
 
+Shape = tuple[tuple[str, torch.dtype, int], ...]  # of a message: name, type and entries of each leaf
+
 COST_COLUMNS = ("paper_bits", "ones_bits", "bitmap_bytes", "entropy_bytes", "coded_bytes")
 
 
 def message_cost(payload: Payload, before: Payload | None, sizes: Sequence[int], spread: Spread = in_turn) -> Cost:
     """The cost of one round's messages [N, ...]; `before` are those of the round before, where there was one."""
-    leaves = list(payload.values())
-    agents, device = len(leaves[0]), leaves[0].device
-    layers = [sizes if leaf.dtype == torch.bool else (leaf[0].numel(),) for leaf in leaves]
-    measure = _measured_by_rows if device.type == "cpu" else _measured_at_once
-    counts, coded = measure(payload, before, sizes, layers, spread)
-    ones = torch.zeros(agents, dtype=torch.int64, device=device)
-    entropy = torch.zeros(agents, dtype=torch.float64, device=device)
-    paper = 0
-    for leaf, by_layer, cut in zip(leaves, counts, layers, strict=True):
-        bits = 1 if leaf.dtype == torch.bool else 32
-        kept = by_layer.sum(1)  # [N]
-        ones += bits * kept
-        entropy += entropy_bits(by_layer, cut) / 8 + (4 * kept if bits == 32 else 0)
-        paper += bits * leaf[0].numel()
-    bitmap = bitmap_size(schema_of(payload, sizes))
-    return Cost(
-        torch.full((agents,), paper, device=device),
-        ones,
-        torch.full((agents,), bitmap, device=device),
-        entropy,
-        coded,
-    )
+    leaf = next(iter(payload.values()))
+    paper, bitmap = _always(_shape(payload), tuple(sizes), len(leaf), leaf.device)
+    if leaf.device.type == "cpu":
+        ones, entropy, coded = _measured_by_rows(payload, before, sizes, spread)
+    elif have_triton():
+        ones, entropy, coded = _measured_by_kernels(payload, before, sizes)
+    else:
+        ones, entropy, coded = _measured_at_once(payload, before, sizes)
+    return Cost(paper, ones, bitmap, entropy, coded)
 
 
-def _measured_at_once(
-    payload: Payload, before: Payload | None, sizes: Sequence[int], layers: Sequence[Sequence[int]], _: Spread
-) -> tuple[list[Tensor], Tensor]:
-    """For every leaf what is not zero by agent and layer, [N, L], and bytes of every agent's frame, [N]; on a GPU,
-    without leaving it."""
+@lru_cache(maxsize=16)
+def _always(shape: Shape, sizes: tuple[int, ...], agents: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """What is the same in every round, [N] each: bits as papers count, and bytes of a bitmap."""
+    paper = sum(size * (1 if dtype == torch.bool else 32) for _, dtype, size in shape)
+    bitmap = bitmap_size(_schema(shape, sizes))
+    return torch.full((agents,), paper, device=device), torch.full((agents,), bitmap, device=device)
+
+
+def _measured_by_kernels(
+    payload: Payload, before: Payload | None, sizes: Sequence[int]
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Bits of ones, bytes of the bound and bytes of the frame of every agent, [N] each; nothing leaves the GPU."""
+    rows = [leaf.flatten(1) for leaf in payload.values()]
+    held = None if before is None else [before[name].flatten(1) for name in payload]
+    whole = tuple(sizes)
+    cuts = [whole if row.shape[1] == sum(whole) else (row.shape[1],) for row in rows]
+    return count_frames_triton(rows, held, cuts, FRAME_BYTES)
+
+
+def _measured_at_once(payload: Payload, before: Payload | None, sizes: Sequence[int]) -> tuple[Tensor, Tensor, Tensor]:
+    """The same with torch alone."""
     rows = [leaf.flatten(1) for leaf in payload.values()]
     members = [row if row.dtype == torch.bool else row.ne(0) for row in rows]
-    counts = [count_ones(where, cut) for where, cut in zip(members, layers, strict=True)]
-    return counts, payload_frame_size_torch(payload, before, sizes, dict(zip(payload, counts, strict=True)))
+    counts = [count_ones(where, cut) for where, cut in zip(members, _cuts(payload, sizes), strict=True)]
+    coded = payload_frame_size_torch(payload, before, sizes, dict(zip(payload, counts, strict=True)))
+    return *_by_counts(payload, counts, sizes), coded
 
 
 def _measured_by_rows(
-    payload: Payload, before: Payload | None, sizes: Sequence[int], layers: Sequence[Sequence[int]], spread: Spread
-) -> tuple[list[Tensor], Tensor]:
+    payload: Payload, before: Payload | None, sizes: Sequence[int], spread: Spread
+) -> tuple[Tensor, Tensor, Tensor]:
     """The same on the cores of a CPU, frames by the codec's own plan. An agent's row is counted and planned while it
     is in the cache."""
-    schema = schema_of(payload, sizes)
+    schema, layers = schema_of(payload, sizes), _cuts(payload, sizes)
 
     def measured(agent: int) -> tuple[list[list[int]], int]:
         row, base = _row(payload, agent), None if before is None else _row(before, agent)
@@ -97,7 +106,25 @@ def _measured_by_rows(
             raise DivergedError(f"agent {agent} would send {error}; try a smaller algorithm.lr") from error
 
     counts, coded = zip(*spread(measured, range(len(next(iter(payload.values()))))), strict=True)
-    return [torch.tensor(by_agent) for by_agent in zip(*counts, strict=True)], torch.tensor(coded)
+    by_leaf = [torch.tensor(by_agent) for by_agent in zip(*counts, strict=True)]
+    return *_by_counts(payload, by_leaf, sizes), torch.tensor(coded)
+
+
+def _cuts(payload: Payload, sizes: Sequence[int]) -> list[Sequence[int]]:
+    """Where ones are counted by layer: in masks; the density of values is one number."""
+    return [sizes if leaf.dtype == torch.bool else (leaf[0].numel(),) for leaf in payload.values()]
+
+
+def _by_counts(payload: Payload, counts: Sequence[Tensor], sizes: Sequence[int]) -> tuple[Tensor, Tensor]:
+    """Bits of ones and bytes of the bound, [N] each, from what is not zero in each leaf, [N, L]."""
+    ones = torch.zeros(len(counts[0]), dtype=torch.int64, device=counts[0].device)
+    entropy = torch.zeros(len(counts[0]), dtype=torch.float64, device=counts[0].device)
+    for leaf, by_layer, cut in zip(payload.values(), counts, _cuts(payload, sizes), strict=True):
+        bits = 1 if leaf.dtype == torch.bool else 32
+        kept = by_layer.sum(1)  # [N]
+        ones += bits * kept
+        entropy += entropy_bits(by_layer, cut) / 8 + (4 * kept if bits == 32 else 0)
+    return ones, entropy
 
 
 def _kept(values: NDArray[Any]) -> int:
@@ -107,11 +134,20 @@ def _kept(values: NDArray[Any]) -> int:
 
 def schema_of(payload: Payload, sizes: Sequence[int]) -> Schema:
     """Which leaves a message has, and how they are cut into layers."""
-    for name, leaf in payload.items():
-        if leaf.dtype not in (torch.bool, torch.float32):
-            raise WireError(f"leaf {name!r} is {leaf.dtype}; allowed: bool, float32")
-    masks = {name: leaf[0].numel() for name, leaf in payload.items() if leaf.dtype == torch.bool}
-    values = {name: leaf[0].numel() for name, leaf in payload.items() if leaf.dtype != torch.bool}
+    return _schema(_shape(payload), tuple(sizes))
+
+
+def _shape(payload: Payload) -> Shape:
+    return tuple((name, leaf.dtype, leaf.numel() // len(leaf)) for name, leaf in payload.items())
+
+
+@lru_cache(maxsize=16)
+def _schema(shape: Shape, sizes: tuple[int, ...]) -> Schema:
+    for name, dtype, _ in shape:
+        if dtype not in (torch.bool, torch.float32):
+            raise WireError(f"leaf {name!r} is {dtype}; allowed: bool, float32")
+    masks = {name: size for name, dtype, size in shape if dtype == torch.bool}
+    values = {name: size for name, dtype, size in shape if dtype != torch.bool}
     return Schema.of_sizes(masks, values, sizes)
 
 

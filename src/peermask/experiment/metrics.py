@@ -99,12 +99,16 @@ class Ledger:
     def flush(self) -> None:
         if not self._pending:
             return
-        rows: list[list[object]] = []
-        for number, cost in self._pending:
-            columns = cost.columns()
-            self.sent += self.links * torch.tensor(columns[-1], dtype=torch.float64)
-            for agent, values in enumerate(zip(*columns, strict=True)):
-                rows.append([number, agent, int(self.links[agent]), *map(_number, values)])
+        # One copy for each column, not for each round: every one waits for the device.
+        columns = [torch.stack([getattr(cost, name) for _, cost in self._pending]).cpu() for name in COST_COLUMNS]
+        self.sent += self.links * columns[-1].double().sum(0)  # whole numbers: exact in any order
+        links = [int(count) for count in self.links]
+        by_round = zip(*(column.tolist() for column in columns), strict=True)
+        rows = [
+            [number, agent, count, *map(_number, values)]
+            for (number, _), costs in zip(self._pending, by_round, strict=True)
+            for agent, (count, *values) in enumerate(zip(links, *costs, strict=True))
+        ]
         append_rows(self.folder.traffic, TRAFFIC, rows)
         self._pending.clear()
 

@@ -18,21 +18,14 @@ def spans_of(sizes: tuple[int, ...]) -> list[tuple[int, int]]:
 
 
 @lru_cache(maxsize=16)
-def block_table(sizes: tuple[int, ...], device: torch.device) -> Tensor:
-    """[N, 3] layer, start, end: pieces of at most BLOCK entries that no layer's edge cuts."""
+def block_table(sizes: tuple[int, ...], device: torch.device, block: int = BLOCK) -> Tensor:
+    """[N, 3] layer, start, end: pieces of at most `block` entries that no layer's edge cuts."""
     rows = [
-        (layer, at, min(at + BLOCK, end))
+        (layer, at, min(at + block, end))
         for layer, (start, end) in enumerate(spans_of(sizes))
-        for at in range(start, end, BLOCK)
+        for at in range(start, end, block)
     ]
     return torch.tensor(rows, dtype=torch.int32, device=device)
-
-
-@lru_cache(maxsize=16)
-def layer_starts(sizes: tuple[int, ...], device: torch.device) -> Tensor:
-    """[N] the start of each block's layer."""
-    spans = torch.tensor(spans_of(sizes), dtype=torch.int32, device=device)
-    return spans[block_table(sizes, device)[:, 0].long(), 0]
 
 
 @lru_cache(maxsize=16)

@@ -1,41 +1,107 @@
-"""What a gap code of every agent's mask needs to know, counted on a GPU without leaving it."""
+"""What every agent's message costs, counted on a GPU without leaving it: two passes over the weights of each leaf."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import accumulate
 
 import torch
 from torch import Tensor
 
-from peermask.kernels.blocks import BLOCK, block_table, layer_starts
+from peermask.kernels.blocks import BLOCK, block_table, spans_of
+
+Leaf = tuple[bool, tuple[int, ...]]  # whether it is a mask, and the sizes of its layers
+
+_BLOCKS_AT_ONCE = 256  # of a layer
+_LAYERS_AT_ONCE = 64  # of a leaf
 
 
-def count_members_triton(members: Tensor, sizes: Sequence[int]) -> Tensor:
-    """Members in each layer of each row: [A, P] bool -> [A, L] int64."""
-    from peermask.kernels.gaps_triton import count_kernel
+@dataclass(frozen=True)
+class _Tables:
+    """Where the layers of all leaves lie, on one device."""
 
-    blocks = block_table(tuple(sizes), members.device)
-    counts = torch.zeros(len(members), len(sizes), dtype=torch.int32, device=members.device)
-    grid = (len(blocks), len(members))
-    count_kernel[grid](members.view(torch.uint8), blocks, counts, members.shape[1], len(sizes), BLOCK, num_warps=8)
-    return counts.long()
+    blocks: tuple[Tensor, ...]  # of each leaf [N, 3] layer, start, end
+    first_blocks: tuple[int, ...]  # of each leaf among those of all, and one past the last
+    first_layers: tuple[int, ...]
+    layers: Tensor  # [LAYERS, 4] first block, one past its last, start, size
+    leaves: Tensor  # [LEAVES, 4] whether it is a mask, first layer, one past its last, size
 
 
-def high_parts_triton(members: Tensor, invert: Tensor, k: Tensor, sizes: Sequence[int]) -> Tensor:
-    """Σ (gap >> k) over members, or over the others where `invert` is set, by layer: [A, L] int64."""
-    from peermask.kernels.gaps_triton import high_kernel, last_kernel
+def count_frames_triton(
+    rows: Sequence[Tensor],
+    bases: Sequence[Tensor] | None,
+    layers: Sequence[tuple[int, ...]],
+    frame_bytes: int,
+    block: int = BLOCK,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Of every agent's message bits of ones and values, bytes of the entropy's bound, and bytes of its frame: [A] each.
 
-    key = (tuple(sizes), members.device)
-    blocks = block_table(*key)
-    agents, width, layers = len(members), members.shape[1], len(sizes)
-    last = torch.empty(agents, len(blocks), dtype=torch.int32, device=members.device)
-    grid = (len(blocks), agents)
-    rows, turned = members.view(torch.uint8), invert.contiguous().view(torch.uint8)
-    last_kernel[grid](rows, blocks, turned, last, width, layers, len(blocks), BLOCK, num_warps=8)
-    # Positions grow from layer to layer, so what an earlier layer left never passes a layer's own start.
-    before = torch.nn.functional.pad(last.cummax(1).values[:, :-1], (1, 0), value=-1)
-    before = torch.maximum(before, layer_starts(*key) - 1)
-    high = torch.zeros(agents, layers, dtype=torch.int32, device=members.device)
-    shifts = k.to(torch.int32).contiguous()
-    high_kernel[grid](rows, blocks, turned, shifts, before, high, width, layers, len(blocks), BLOCK, num_warps=8)
-    return high.long()
+    `rows` are its leaves [A, P], bool or float32, each with its layers; `bases` those that receivers hold.
+    """
+    from peermask.kernels import gaps_triton as kernels
+
+    device, agents, leaves = rows[0].device, len(rows[0]), len(rows)
+    is_mask = [leaf.dtype == torch.bool for leaf in rows]
+    tables = _tables(tuple(zip(is_mask, layers, strict=True)), block, device)
+    members = [_as_integers(leaf) for leaf in rows]
+    held = members if bases is None else [_as_integers(leaf) for leaf in bases]
+    sets, total_layers, total_blocks = 1 if bases is None else 2, len(tables.layers), tables.first_blocks[-1]
+    width = 3 * total_layers + leaves * leaves
+    counts = torch.zeros(agents, width, dtype=torch.int32, device=device)
+    found = torch.empty(agents, total_blocks, sets, 3, dtype=torch.int32, device=device)
+    lengths = torch.empty(agents, total_layers, sets, 2, dtype=torch.int32, device=device)
+    whole = torch.empty(2, agents, dtype=torch.int64, device=device)
+    entropy = torch.empty(agents, dtype=torch.float64, device=device)
+    for leaf, (row, base, blocks) in enumerate(zip(members, held, tables.blocks, strict=True)):
+        grid, first_layer = (len(blocks), agents), tables.first_layers[leaf]
+        strides = (row.stride(0), base.stride(0))
+        kernels.count_kernel[grid](
+            row, base, blocks, counts, *strides, first_layer, width, not is_mask[leaf], sets, block, num_warps=8
+        )
+        kernels.gaps_kernel[grid](
+            row, base, blocks, tables.layers, counts, found, *strides, first_layer, tables.first_blocks[leaf], width,
+            total_blocks, sets, block, num_warps=8,
+        )  # fmt: skip
+        for other, mask in enumerate(members):
+            if is_mask[other] and not is_mask[leaf] and mask.shape == row.shape:
+                place = 3 * total_layers + leaf * leaves + other
+                kernels.outside_kernel[grid](
+                    row, mask, blocks, counts, row.stride(0), mask.stride(0), place, width, block, num_warps=8
+                )
+    kernels.layer_kernel[(total_layers, agents)](
+        tables.layers, counts, found, lengths, total_layers, width, total_blocks, sets, _BLOCKS_AT_ONCE
+    )
+    kernels.frame_kernel[(agents,)](
+        tables.leaves, tables.layers, counts, lengths, whole, entropy, leaves, total_layers, width, frame_bytes, sets,
+        _LAYERS_AT_ONCE, num_warps=2,
+    )  # fmt: skip
+    return whole[0], entropy, whole[1]
+
+
+def _as_integers(leaf: Tensor) -> Tensor:
+    """The same bits, each row in one piece: an entry is in the set where they are not 0, so that -0.0 counts."""
+    rows = leaf if leaf.stride(1) == 1 else leaf.contiguous()
+    return rows.view(torch.uint8 if leaf.dtype == torch.bool else torch.int32)
+
+
+@lru_cache(maxsize=16)
+def _tables(leaves: tuple[Leaf, ...], block: int, device: torch.device) -> _Tables:
+    blocks = tuple(block_table(sizes, device, block) for _, sizes in leaves)
+    first_layers = (0, *accumulate(len(sizes) for _, sizes in leaves))
+    spans = [span for _, sizes in leaves for span in spans_of(sizes)]
+    ends = list(accumulate(-(-(end - start) // block) for start, end in spans))
+    layers = [
+        (before, after, start, end - start)
+        for before, after, (start, end) in zip([0, *ends[:-1]], ends, spans, strict=True)
+    ]
+    each = zip(leaves, first_layers[:-1], first_layers[1:], strict=True)
+    described = [(is_mask, first, end, sum(sizes)) for (is_mask, sizes), first, end in each]
+    return _Tables(
+        blocks,
+        (0, *accumulate(len(table) for table in blocks)),
+        first_layers,
+        torch.tensor(layers, dtype=torch.int32, device=device),
+        torch.tensor(described, dtype=torch.int32, device=device),
+    )

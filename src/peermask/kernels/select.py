@@ -12,55 +12,56 @@ from torch import Tensor
 
 from peermask.kernels.blocks import BLOCK, block_table, spans_of
 
-_SAMPLE = 8192  # entries of a layer that are sorted to bracket the threshold
+_SAMPLE = 8192  # entries of a layer that are ranked to bracket the threshold
 _SIGMAS = 5.0  # half the bracket's width, in standard deviations of the sample's rank
+_PIECE = 1024  # entries that are gathered or searched at once; measured best on an H200, as are numbers of warps
+_COARSE = 11  # bits of a float that a bracket's ends leave open: 12 of the mantissa are kept
 
 
 @dataclass(frozen=True)
 class _Tables:
     """Where layers lie, on one device."""
 
-    blocks: Tensor  # [N, 3] layer, start, end: pieces that no layer's edge cuts
+    blocks: Tensor  # [N, 3] layer, start, end: of BLOCK entries, and no layer's edge cuts one
+    pieces: Tensor  # the same of _PIECE entries
     spans: Tensor  # [L, 2] start, end
     rooms: Tensor  # [L, 2] first place and size of the room for what lies in a layer's bracket
-    sample: Tensor  # [L * _SAMPLE] positions
-    sizes: Tensor  # [L]
     room: int
 
 
 def top_fraction_by_layer_triton(magnitude: Tensor, keep: Tensor, sizes: Sequence[int]) -> Tensor:
-    """True at the keep[a, l] largest entries of layer l of row a; ties to the lower index. [A, P], [A, L] -> [A, P]"""
+    """True at the keep[a, l] largest entries of layer l of row a; ties to the lower index. [A, P], [A, L] -> [A, P]
+
+    Four launches: on its own this is bound by how fast they follow each other.
+    """
     from peermask.kernels import select_triton as kernels
 
     agents, layers = keep.shape
-    tables = _tables(tuple(sizes), magnitude.device)
-    rank = keep.to(torch.int32).contiguous()
-    drawn = magnitude[:, tables.sample].view(agents, layers, _SAMPLE).sort(dim=-1, descending=True).values
-    low, high = torch.empty_like(keep, dtype=torch.float32), torch.empty_like(keep, dtype=torch.float32)
-    kernels.bracket_kernel[(agents * layers,)](
-        drawn, rank, tables.sizes, low, high, layers, _SIGMAS, _SAMPLE, num_warps=1
-    )
-    counters = torch.zeros(2, agents, layers, dtype=torch.int32, device=magnitude.device)
-    inside = torch.empty(agents, tables.room, device=magnitude.device)
-    threshold, left, excess = (torch.empty_like(rank) for _ in range(3))
+    device = magnitude.device
+    tables = _tables(tuple(sizes), device)
+    keep = keep.contiguous()
+    low, high, threshold, cut = torch.empty(4, agents, layers, dtype=torch.int32, device=device)
+    counter = torch.empty(agents, layers, dtype=torch.int64, device=device)
+    inside = torch.empty(agents, tables.room, device=device)
+    place = torch.empty(agents, tables.room, dtype=torch.int32, device=device)
+    mask = torch.empty(magnitude.shape, dtype=torch.bool, device=device)
     stride, width = magnitude.stride(0), magnitude.shape[1]
-    each_block, each_row = (len(tables.blocks), agents), (layers, agents)
-    kernels.gather_kernel[each_block](
-        magnitude, tables.blocks, low, high, counters[0], counters[1], inside, tables.rooms, stride, tables.room,
-        layers, BLOCK, num_warps=8,
+    each_row = (layers, agents)
+    kernels.bracket_kernel[each_row](
+        magnitude, tables.spans, keep, low, high, counter, stride, layers, _SIGMAS, _SAMPLE, _COARSE, num_warps=16
+    )
+    kernels.gather_kernel[(len(tables.pieces), agents)](
+        magnitude, tables.pieces, low, high, counter, inside, place, tables.rooms, stride, tables.room, layers, _PIECE,
+        num_warps=4,
     )  # fmt: skip
     kernels.threshold_kernel[each_row](
-        magnitude, inside, tables.spans, tables.rooms, rank, counters[0], counters[1], threshold, left, excess,
-        stride, tables.room, layers, BLOCK, num_warps=16,
+        magnitude, inside, place, tables.spans, tables.rooms, keep, low, high, counter, threshold, cut,
+        stride, tables.room, layers, _PIECE, num_warps=32,
     )  # fmt: skip
-    mask = torch.empty(magnitude.shape, dtype=torch.uint8, device=magnitude.device)
-    kernels.mask_kernel[each_block](
-        magnitude, tables.blocks, threshold, mask, stride, width, layers, BLOCK, num_warps=8
+    kernels.mask_kernel[(len(tables.blocks), agents)](
+        magnitude, tables.blocks, threshold, cut, mask.view(torch.uint8), stride, width, layers, BLOCK, num_warps=8
     )
-    kernels.tie_kernel[each_row](
-        magnitude, tables.spans, threshold, left, excess, mask, stride, width, layers, BLOCK, num_warps=8
-    )
-    return mask.view(torch.bool)
+    return mask
 
 
 @lru_cache(maxsize=16)
@@ -68,13 +69,10 @@ def _tables(sizes: tuple[int, ...], device: torch.device) -> _Tables:
     spans = spans_of(sizes)
     room_sizes = [min(size, size // 12 + 4 * _SAMPLE) for size in sizes]
     firsts = [0, *accumulate(room_sizes)]
-    step = torch.arange(_SAMPLE, dtype=torch.int64)
-    sample = torch.cat([start + step * (end - start) // _SAMPLE for start, end in spans])
     return _Tables(
         block_table(sizes, device),
+        block_table(sizes, device, _PIECE),
         torch.tensor(spans, dtype=torch.int32, device=device),
         torch.tensor(list(zip(firsts[:-1], room_sizes, strict=True)), dtype=torch.int32, device=device),
-        sample.to(device),
-        torch.tensor(sizes, device=device),
         firsts[-1],
     )

@@ -1,9 +1,9 @@
 """Triton kernels of the selection: the keep-th largest magnitude of every agent's every layer.
 
-A sorted sample gives a bracket that holds the answer all but surely; one pass over the data counts what lies above
-it and gathers what lies inside, a few percent; among those the answer is found bit by bit. Should a bracket miss,
-the same search runs over the whole row, so the result is exact in any case. Bit patterns of non-negative floats
-order as the floats do. All layers of all agents go through each launch together.
+A sample gives a bracket that holds the answer all but surely; one pass over the data counts what lies above it and
+gathers what lies inside, a few percent; among those the answer is found bit by bit. Should a bracket miss, the same
+search runs over the whole row, so the result is exact in any case. Bit patterns of non-negative floats order as the
+floats do, so everything compares integers. All layers of all agents go through each launch together.
 """
 
 from __future__ import annotations
@@ -11,29 +11,53 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+LAST = tl.constexpr(0x7FFFFFFF)  # no position lies behind it, and no float's bits above it
+
 
 @triton.jit
-def bracket_kernel(drawn_ptr, keep_ptr, sizes_ptr, low_ptr, high_ptr, L, SIGMAS: tl.constexpr, SAMPLE: tl.constexpr):
-    """Two entries of the sample, sorted downwards, between which the threshold lies; small layers are taken whole."""
-    row = tl.program_id(0).to(tl.int64)
-    size = tl.load(sizes_ptr + row % L).to(tl.float32)
-    share = tl.load(keep_ptr + row).to(tl.float32) / size
+def bracket_kernel(
+    x_ptr, spans_ptr, keep_ptr, low_ptr, high_ptr, counter_ptr, stride, L,
+    SIGMAS: tl.constexpr, SAMPLE: tl.constexpr, COARSE: tl.constexpr,
+):  # fmt: skip
+    """Two bounds between which the threshold lies, by ranks in an even sample; small layers are taken whole.
+
+    Bounds are searched for down to bit COARSE and rounded outwards: the bracket grows by nothing that counts.
+    """
+    layer = tl.program_id(0)
+    a = tl.program_id(1).to(tl.int64)
+    row = a * L + layer
+    start = tl.load(spans_ptr + 2 * layer)
+    size = tl.load(spans_ptr + 2 * layer + 1) - start
+    at = start + tl.arange(0, SAMPLE).to(tl.int64) * size // SAMPLE
+    bits = tl.load(x_ptr + a * stride + at).to(tl.int32, bitcast=True)
+    share = tl.load(keep_ptr + row).to(tl.float32) / size.to(tl.float32)
     spread = SIGMAS * tl.sqrt(SAMPLE * share * (1.0 - share)) + 2.0
-    first = tl.floor(share * SAMPLE - spread).to(tl.int32)
+    first = tl.floor(share * SAMPLE - spread).to(tl.int32)  # ranks, the largest being 0
     last = tl.ceil(share * SAMPLE + spread).to(tl.int32)
+    high = first * 0
+    low = first * 0
+    for i in range(31 - COARSE):
+        step = 1 << (30 - i)
+        # How many reach either bound, in one sum: each count fits in 16 bits.
+        reached = (bits >= high + step).to(tl.int32) * 65536 + (bits >= low + step).to(tl.int32)
+        counts = tl.sum(reached, 0)
+        high += tl.where((counts >> 16) > first, step, 0)
+        low += tl.where((counts & 65535) > last, step, 0)
     whole = size <= SAMPLE
-    above = tl.load(drawn_ptr + row * SAMPLE + tl.maximum(first, 0))
-    below = tl.load(drawn_ptr + row * SAMPLE + tl.minimum(last, SAMPLE - 1))
-    tl.store(high_ptr + row, tl.where(whole | (first < 0), float("inf"), above))
-    tl.store(low_ptr + row, tl.where(whole | (last >= SAMPLE), 0.0, below))
+    tl.store(high_ptr + row, tl.where(whole | (first < 0), LAST, high + (1 << COARSE) - 1))
+    tl.store(low_ptr + row, tl.where(whole | (last >= SAMPLE), 0, low))
+    tl.store(counter_ptr + row, row * 0)
 
 
 @triton.jit
 def gather_kernel(
-    x_ptr, blocks_ptr, low_ptr, high_ptr, above_ptr, found_ptr, inside_ptr, rooms_ptr, stride, room, L,
+    x_ptr, blocks_ptr, low_ptr, high_ptr, counter_ptr, inside_ptr, place_ptr, rooms_ptr, stride, room, L,
     BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Count entries above the bracket; copy those inside to the layer's room as far as it goes."""
+    """Count entries above the bracket; copy those inside to the layer's room as far as it goes, with their positions.
+
+    A row's counter holds both counts, those above in the upper half: one trip to memory for a block.
+    """
     layer = tl.load(blocks_ptr + 3 * tl.program_id(0))
     start = tl.load(blocks_ptr + 3 * tl.program_id(0) + 1)
     end = tl.load(blocks_ptr + 3 * tl.program_id(0) + 2)
@@ -42,40 +66,41 @@ def gather_kernel(
     i = start + tl.arange(0, BLOCK)
     live = i < end
     x = tl.load(x_ptr + a * stride + i, mask=live, other=0.0)
+    bits = x.to(tl.int32, bitcast=True)
     high = tl.load(high_ptr + row)
-    above = live & (x > high)
-    inside = live & (x >= tl.load(low_ptr + row)) & (x <= high)
-    tl.atomic_add(above_ptr + row, tl.sum(above.to(tl.int32), 0))
-    base = tl.atomic_add(found_ptr + row, tl.sum(inside.to(tl.int32), 0))
-    place = base + tl.cumsum(inside.to(tl.int32), 0) - 1
-    first = tl.load(rooms_ptr + 2 * layer)
-    size = tl.load(rooms_ptr + 2 * layer + 1)
-    tl.store(inside_ptr + a * room + first + place, x, mask=inside & (place < size))
+    above = (live & (bits > high)).to(tl.int32)
+    inside = live & (bits >= tl.load(low_ptr + row)) & (bits <= high)
+    counts = tl.sum(above * 65536 + inside.to(tl.int32), 0)
+    before = tl.atomic_add(counter_ptr + row, ((counts >> 16).to(tl.int64) << 32) + (counts & 65535))
+    nth = before.to(tl.int32) + tl.cumsum(inside.to(tl.int32), 0) - 1
+    to = a * room + tl.load(rooms_ptr + 2 * layer) + nth
+    fits = inside & (nth < tl.load(rooms_ptr + 2 * layer + 1))
+    tl.store(inside_ptr + to, x, mask=fits)
+    tl.store(place_ptr + to, i, mask=fits)
 
 
 @triton.jit
-def threshold_kernel(
-    x_ptr, inside_ptr, spans_ptr, rooms_ptr, keep_ptr, above_ptr, found_ptr, threshold_ptr, left_ptr, excess_ptr,
-    stride, room, L, BLOCK: tl.constexpr,
-):  # fmt: skip
-    """The bits of the keep-th largest, how many of those equal to it stay, and how many are too many."""
-    layer = tl.program_id(0)
-    a = tl.program_id(1).to(tl.int64)
-    row = a * L + layer
-    start = tl.load(spans_ptr + 2 * layer)
-    count = tl.load(spans_ptr + 2 * layer + 1) - start
-    rank = tl.load(keep_ptr + row)
-    found = tl.load(found_ptr + row)
-    within = rank - tl.load(above_ptr + row)
-    caught = (within >= 1) & (within <= found) & (found <= tl.load(rooms_ptr + 2 * layer + 1))
-    ptr = x_ptr + a * stride + start
-    if caught:
-        ptr = inside_ptr + a * room + tl.load(rooms_ptr + 2 * layer)
-        count = found
-        rank = within
-    prefix = rank * 0
-    for digit in range(11):  # 31 bits: ten times three, then the last
-        shift = tl.maximum(28 - 3 * digit, 0)
+def keys(x_ptr, place_ptr, at, count, start, listed, tied, TIES: tl.constexpr, BLOCK: tl.constexpr):
+    """What is ranked: bits of entries or, of those whose bits are `tied`, positions, the first being the largest."""
+    i = at + tl.arange(0, BLOCK)
+    bits = tl.load(x_ptr + i, mask=i < count, other=0.0).to(tl.int32, bitcast=True)
+    if TIES:
+        place = tl.load(place_ptr + i, mask=i < listed, other=0)
+        bits = tl.where(bits == tied, LAST - tl.where(i < listed, place, start + i), -1)
+    return tl.where(i < count, bits, -1)
+
+
+@triton.jit
+def nth_largest(
+    x_ptr, place_ptr, count, start, listed, tied, rank, least, reach, TIES: tl.constexpr, BLOCK: tl.constexpr
+):
+    """The rank-th largest key, known to lie in least .. least + reach: three bits with each pass."""
+    width = 1
+    while (reach >> width) > 0:  # bits in which keys differ; at most 31
+        width += 3
+    answer = least
+    while width > 0:
+        shift = tl.maximum(width - 3, 0)
         n1 = tl.zeros([BLOCK], tl.int32)
         n2 = tl.zeros([BLOCK], tl.int32)
         n3 = tl.zeros([BLOCK], tl.int32)
@@ -84,61 +109,77 @@ def threshold_kernel(
         n6 = tl.zeros([BLOCK], tl.int32)
         n7 = tl.zeros([BLOCK], tl.int32)
         for at in range(0, count, BLOCK):
-            i = at + tl.arange(0, BLOCK)
-            bits = tl.load(ptr + i, mask=i < count, other=0.0).to(tl.int32, bitcast=True)
-            bits = tl.where(i < count, bits, -1) - prefix
-            n1 += (bits >= (1 << shift)).to(tl.int32)
-            n2 += (bits >= (2 << shift)).to(tl.int32)
-            n3 += (bits >= (3 << shift)).to(tl.int32)
-            n4 += (bits >= (4 << shift)).to(tl.int32)
-            n5 += (bits >= (5 << shift)).to(tl.int32)
-            n6 += (bits >= (6 << shift)).to(tl.int32)
-            n7 += (bits >= (7 << shift)).to(tl.int32)
+            key = keys(x_ptr, place_ptr, at, count, start, listed, tied, TIES, BLOCK) - answer
+            n1 += (key >= (1 << shift)).to(tl.int32)
+            n2 += (key >= (2 << shift)).to(tl.int32)
+            n3 += (key >= (3 << shift)).to(tl.int32)
+            n4 += (key >= (4 << shift)).to(tl.int32)
+            n5 += (key >= (5 << shift)).to(tl.int32)
+            n6 += (key >= (6 << shift)).to(tl.int32)
+            n7 += (key >= (7 << shift)).to(tl.int32)
         step = (tl.sum(n1, 0) >= rank).to(tl.int32) + (tl.sum(n2, 0) >= rank).to(tl.int32)
         step += (tl.sum(n3, 0) >= rank).to(tl.int32) + (tl.sum(n4, 0) >= rank).to(tl.int32)
         step += (tl.sum(n5, 0) >= rank).to(tl.int32) + (tl.sum(n6, 0) >= rank).to(tl.int32)
         step += (tl.sum(n7, 0) >= rank).to(tl.int32)
-        prefix += step << shift
-    more = tl.zeros([BLOCK], tl.int32)
-    same = tl.zeros([BLOCK], tl.int32)
-    for at in range(0, count, BLOCK):
-        i = at + tl.arange(0, BLOCK)
-        bits = tl.load(ptr + i, mask=i < count, other=0.0).to(tl.int32, bitcast=True)
-        more += ((i < count) & (bits > prefix)).to(tl.int32)
-        same += ((i < count) & (bits == prefix)).to(tl.int32)
-    left = rank - tl.sum(more, 0)
-    tl.store(threshold_ptr + row, prefix)
-    tl.store(left_ptr + row, left)
-    tl.store(excess_ptr + row, tl.sum(same, 0) - left)
+        answer += step << shift
+        width -= 3
+    return answer
 
 
 @triton.jit
-def mask_kernel(x_ptr, blocks_ptr, threshold_ptr, mask_ptr, stride, width, L, BLOCK: tl.constexpr):
-    layer = tl.load(blocks_ptr + 3 * tl.program_id(0))
-    start = tl.load(blocks_ptr + 3 * tl.program_id(0) + 1)
-    end = tl.load(blocks_ptr + 3 * tl.program_id(0) + 2)
-    a = tl.program_id(1).to(tl.int64)
-    i = start + tl.arange(0, BLOCK)
-    bits = tl.load(x_ptr + a * stride + i, mask=i < end, other=0.0).to(tl.int32, bitcast=True)
-    tl.store(mask_ptr + a * width + i, (bits >= tl.load(threshold_ptr + a * L + layer)).to(tl.uint8), mask=i < end)
-
-
-@triton.jit
-def tie_kernel(x_ptr, spans_ptr, threshold_ptr, left_ptr, excess_ptr, mask_ptr, stride, width, L, BLOCK: tl.constexpr):
-    """Where more entries equal the threshold than may stay, the later ones go. Almost always there are none."""
+def threshold_kernel(
+    x_ptr, inside_ptr, place_ptr, spans_ptr, rooms_ptr, keep_ptr, low_ptr, high_ptr, counter_ptr, threshold_ptr,
+    cut_ptr, stride, room, L, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """The bits of the keep-th largest, and the last position at which an entry equal to it stays."""
     layer = tl.program_id(0)
     a = tl.program_id(1).to(tl.int64)
     row = a * L + layer
     start = tl.load(spans_ptr + 2 * layer)
-    end = tl.load(spans_ptr + 2 * layer + 1)
-    end = tl.where(tl.load(excess_ptr + row) > 0, end, start)
+    size = tl.load(spans_ptr + 2 * layer + 1) - start
+    counter = tl.load(counter_ptr + row)
+    found = counter.to(tl.int32)
+    rank = tl.load(keep_ptr + row).to(tl.int32)
+    within = rank - (counter >> 32).to(tl.int32)
+    caught = (within >= 1) & (within <= found) & (found <= tl.load(rooms_ptr + 2 * layer + 1))
+    first = a * room + tl.load(rooms_ptr + 2 * layer)
+    x_ptr += a * stride + start
+    count = size
+    least = rank * 0
+    reach = least + LAST
+    if caught:
+        x_ptr = inside_ptr + first
+        count = found
+        rank = within
+        least = tl.load(low_ptr + row)
+        reach = tl.load(high_ptr + row) - least
+    place_ptr += first
+    listed = tl.where(caught, found, 0)  # entries whose position is in a list; the others lie in their order
+    threshold = nth_largest(x_ptr, place_ptr, count, start, listed, rank, rank, least, reach, False, BLOCK)
+    more = tl.zeros([BLOCK], tl.int32)
+    same = tl.zeros([BLOCK], tl.int32)
+    for at in range(0, count, BLOCK):
+        bits = keys(x_ptr, place_ptr, at, count, start, listed, rank, False, BLOCK)
+        more += (bits > threshold).to(tl.int32)
+        same += (bits == threshold).to(tl.int32)
+    left = rank - tl.sum(more, 0)
+    cut = start * 0 + LAST
+    if tl.sum(same, 0) > left:  # of those equal to the threshold the first stay; almost always all may
+        lowest = LAST - (start + size - 1)
+        cut = LAST - nth_largest(x_ptr, place_ptr, count, start, listed, threshold, left, lowest, size, True, BLOCK)
+    tl.store(threshold_ptr + row, threshold)
+    tl.store(cut_ptr + row, cut)
+
+
+@triton.jit
+def mask_kernel(x_ptr, blocks_ptr, threshold_ptr, cut_ptr, mask_ptr, stride, width, L, BLOCK: tl.constexpr):
+    layer = tl.load(blocks_ptr + 3 * tl.program_id(0))
+    start = tl.load(blocks_ptr + 3 * tl.program_id(0) + 1)
+    end = tl.load(blocks_ptr + 3 * tl.program_id(0) + 2)
+    a = tl.program_id(1).to(tl.int64)
+    row = a * L + layer
+    i = start + tl.arange(0, BLOCK)
+    bits = tl.load(x_ptr + a * stride + i, mask=i < end, other=0.0).to(tl.int32, bitcast=True)
     threshold = tl.load(threshold_ptr + row)
-    left = tl.load(left_ptr + row)
-    seen = tl.zeros([1], tl.int32)
-    for at in range(start, end, BLOCK):
-        i = at + tl.arange(0, BLOCK)
-        bits = tl.load(x_ptr + a * stride + i, mask=i < end, other=0.0).to(tl.int32, bitcast=True)
-        tied = (i < end) & (bits == threshold)
-        rank = seen + tl.cumsum(tied.to(tl.int32), 0)
-        tl.store(mask_ptr + a * width + i, tl.zeros([BLOCK], tl.uint8), mask=tied & (rank > left))
-        seen += tl.sum(tied.to(tl.int32), 0)
+    kept = (bits > threshold) | ((bits == threshold) & (i <= tl.load(cut_ptr + row)))
+    tl.store(mask_ptr + a * width + i, kept.to(tl.uint8), mask=i < end)

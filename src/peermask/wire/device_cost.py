@@ -1,6 +1,6 @@
 """The cost of every agent's payload at once, with torch alone: nothing leaves the device inside a round.
 
-Same rules as `sets.plan_layer`, same numbers to the byte.
+Same rules as `sets.plan_layer`, same numbers to the byte. Where there is Triton, kernels/gaps.py counts the same.
 Shapes: A agents, P weights, L layers, n weights of one layer.
 """
 
@@ -13,8 +13,6 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from peermask.kernels import have_triton
-from peermask.kernels.gaps import count_members_triton, high_parts_triton
 from peermask.wire.cost import FRAME_BYTES
 from peermask.wire.cursor import MAX_VARINT_BYTES
 from peermask.wire.sets import slices
@@ -84,8 +82,6 @@ def set_size_torch(members: Tensor, layers: Sequence[int], ones: Tensor | None =
 
 def count_ones(members: Tensor, layers: Sequence[int]) -> Tensor:
     """Members in each layer of each row."""
-    if members.device.type == "cuda" and have_triton():
-        return count_members_triton(members.contiguous(), layers)
     if members.device.type == "cpu":  # numpy counts a byte at a time, torch widens each to eight
         rows = members.numpy()
         counts = [[np.count_nonzero(row[part]) for part in slices(layers)] for row in rows]
@@ -95,8 +91,6 @@ def count_ones(members: Tensor, layers: Sequence[int]) -> Tensor:
 
 def high_parts(members: Tensor, zeros_are_rarer: Tensor, k: Tensor, layers: Sequence[int]) -> Tensor:
     """Sum of `gap >> k` over the gaps between the rarer symbols of each layer; `zeros_are_rarer` and `k` are [A, L]."""
-    if members.device.type == "cuda" and have_triton():
-        return high_parts_triton(members.contiguous(), zeros_are_rarer, k, layers)
     swaps = zip(members.split(list(layers), 1), zeros_are_rarer.split(1, 1), strict=True)
     rare = torch.cat([layer ^ swap for layer, swap in swaps], 1)  # [A, P]
     gaps = gaps_before(rare, layers) * rare

@@ -1,0 +1,155 @@
+"""Batches and bytes on a GPU against the same on a CPU, where there is a GPU."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from peermask.algorithms.contract import Clock, Payload
+from peermask.data.augment import Augmentation
+from peermask.data.dataset import Dataset, Split
+from peermask.engine.evaluate import evaluate
+from peermask.engine.traffic import message_cost
+from peermask.experiment.build import assemble, build
+from peermask.experiment.config import make_config
+from peermask.kernels import have_triton
+from peermask.kernels.batches import gather_triton
+from peermask.wire.device_cost import payload_frame_size_torch
+
+pytestmark = pytest.mark.skipif(not have_triton(), reason="needs a CUDA device and Triton")
+
+ALEXNET = (4800, 204800, 819200, 196608, 1920)
+
+
+def on_gpu(payload: Payload) -> Payload:
+    return {name: leaf.cuda() for name, leaf in payload.items()}
+
+
+def counted_alike(payload: Payload, base: Payload | None, sizes: tuple[int, ...]) -> None:
+    here = message_cost(payload, base, sizes)  # by the codec's own plan
+    there = message_cost(on_gpu(payload), None if base is None else on_gpu(base), sizes)
+    for name in ("paper_bits", "ones_bits", "bitmap_bytes", "coded_bytes"):
+        assert getattr(there, name).tolist() == getattr(here, name).tolist(), name
+    assert there.entropy_bytes.tolist() == pytest.approx(here.entropy_bytes.tolist(), rel=1e-12)
+    twin = payload_frame_size_torch(on_gpu(payload), None if base is None else on_gpu(base), sizes)
+    assert twin.tolist() == here.coded_bytes.tolist()
+
+
+@pytest.mark.parametrize("flips", [None, 0.0, 0.003, 0.4])
+@pytest.mark.parametrize("sizes", [ALEXNET, (1, 4096, 4097, 37), (9,)])
+def test_masks_take_the_codecs_bytes(sizes: tuple[int, ...], flips: float | None) -> None:
+    generator = torch.Generator().manual_seed(0)
+    densities = torch.tensor([[0.0], [0.0005], [0.3], [0.5], [0.97], [1.0]])
+    mask = torch.rand(6, sum(sizes), generator=generator) < densities
+    base = None if flips is None else {"mask": mask ^ (torch.rand(mask.shape, generator=generator) < flips)}
+    counted_alike({"mask": mask}, base, sizes)
+
+
+@pytest.mark.parametrize("with_base", [False, True])
+@pytest.mark.parametrize("on_mask", [False, True])
+def test_values_take_the_codecs_bytes(with_base: bool, on_mask: bool) -> None:
+    sizes = (300, 20_000, 37)
+    generator = torch.Generator().manual_seed(0)
+    mask = torch.rand(4, sum(sizes), generator=generator) < torch.tensor([[0.05], [0.3], [0.5], [0.95]])
+    support = torch.rand(mask.shape, generator=generator) < 0.6
+    values = torch.randn(mask.shape, generator=generator) * (mask if on_mask else support)  # -0.0 among them
+    payload = {"mask": mask, "support": support, "weights": values, "rest": torch.randn(4, 202, generator=generator)}
+    before = mask ^ (torch.rand(mask.shape, generator=generator) < 0.01)
+    base = {**payload, "mask": before, "weights": values * before}
+    counted_alike(payload, base if with_base else None, sizes)
+
+
+def test_rows_further_apart_than_32_bits_count() -> None:
+    agents, size = 2_200, 1_000_000
+    mask = torch.zeros(agents, size, dtype=torch.bool, device="cuda")
+    mask[-1] = torch.rand(size, generator=torch.Generator("cuda").manual_seed(0), device="cuda") < 0.1
+    sizes = (300_000, 700_000)
+    whole = message_cost({"mask": mask}, {"mask": mask}, sizes)
+    alone = message_cost({"mask": mask[-1:]}, {"mask": mask[-1:]}, sizes)
+    assert int(whole.coded_bytes[-1]) == int(alone.coded_bytes[0])
+    assert int(whole.ones_bits[-1]) == int(mask[-1].sum())
+    first = message_cost({"mask": mask}, None, sizes)
+    assert int(first.coded_bytes[-1]) == int(message_cost({"mask": mask[-1:]}, None, sizes).coded_bytes[0])
+
+
+def drawn(count: int, shape: tuple[int, ...], dtype: torch.dtype) -> Dataset:
+    generator = torch.Generator().manual_seed(0)
+    images = torch.randint(0, 256, (count, *shape), generator=generator).to(dtype)
+    split = Split(images, torch.randint(0, 10, (count,), generator=generator))
+    return Dataset("drawn", split, split, tuple("0123456789"), 255.0)
+
+
+def moved(dataset: Dataset) -> Dataset:
+    there = Split(dataset.train.images.cuda(), dataset.train.labels.cuda())
+    return replace(dataset, train=there, test=there)
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
+@pytest.mark.parametrize("shape", [(3, 32, 32), (1, 28, 28), (2, 5, 7)])
+def test_a_batch_is_its_twin_to_the_bit(shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    here = drawn(300, shape, dtype)
+    there = moved(here)
+    index = torch.randint(0, 300, (5, 33), generator=torch.Generator().manual_seed(1))
+    images, labels = there.gather(there.train, index.cuda())
+    wanted, own = here.gather(here.train, index)
+    assert torch.equal(images.cpu(), wanted)
+    assert torch.equal(labels.cpu(), own)
+    assert images.permute(0, 1, 3, 4, 2).is_contiguous()
+    assert torch.allclose(there.normalise(there.train.images[index.cuda()]), images, atol=1e-6)
+
+
+def test_more_pixels_than_32_bits_count() -> None:
+    count = 2**31 // 3072 + 5
+    if torch.cuda.mem_get_info()[0] < 5 * 2**31:
+        pytest.skip("needs 10 GB of GPU memory")
+    images = torch.randint(0, 256, (7, 3, 32, 32), dtype=torch.uint8, device="cuda")
+    index = torch.arange(count, device="cuda").remainder(7).view(1, -1)
+    labels = torch.arange(7, device="cuda")
+    gathered, picked = gather_triton(images, labels, index, 255.0)
+    tail, _ = gather_triton(images, labels, index[:, -9:], 255.0)
+    assert torch.equal(gathered[:, -9:], tail)
+    assert torch.equal(picked, index)
+
+
+@pytest.mark.parametrize("augmented", [False, True])
+@pytest.mark.parametrize("batch_size", [16, 500])
+def test_a_feed_gives_what_it_gives_on_a_cpu(batch_size: int, augmented: bool) -> None:
+    """With batches larger than what an agent holds, too."""
+    config = make_config({"agents": 5, "rounds": 3, "batch_size": batch_size, "data": {"fraction": 0.3}})
+    experiment = build(config)
+
+    def batch(device: str) -> tuple[Tensor, Tensor, Tensor | None]:
+        feed = assemble(experiment, torch.device(device))[1]
+        if augmented:
+            feed = replace(feed, augmentation=Augmentation(flip=True, crop=1))
+        made = feed.batch(Clock(2, 3), step=1)
+        return made.images.cpu(), made.labels.cpu(), None if made.valid is None else made.valid.cpu()
+
+    for here, there in zip(batch("cpu"), batch("cuda"), strict=True):
+        assert (here is None) == (there is None)
+        if here is not None:
+            assert there is not None
+            assert torch.equal(here, there)
+
+
+@pytest.mark.parametrize("model", ["cnn", "mlp"])
+def test_models_see_the_same_images_by_either_path(model: str) -> None:
+    """Channels lie last in memory: neither the fused nor the general path may care."""
+    experiment = build(make_config({"agents": 3, "rounds": 3, "model": model}))
+    feed = assemble(experiment, torch.device("cuda"))[1]
+    torch.manual_seed(0)
+    params = 0.05 * torch.randn(3, feed.network.layout.total, device="cuda")
+    batch = feed.batch(Clock(1, 3))
+    plain = replace(batch, images=batch.images.contiguous())
+    for network in (feed.network, replace(feed.network, stack=None)):
+        for one, other in zip(network.gradient(params, batch), network.gradient(params, plain), strict=True):
+            assert torch.allclose(one, other, rtol=1e-3, atol=1e-4)
+    indices = [own.test for own in feed.samples]
+    fused, general = (
+        evaluate(network, params, feed.dataset, feed.dataset.test, indices)
+        for network in (feed.network, replace(feed.network, stack=None))
+    )
+    assert torch.allclose(fused.loss, general.loss, rtol=1e-2)

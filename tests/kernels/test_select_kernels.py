@@ -1,0 +1,51 @@
+"""The selection's kernels, interpreted on a CPU, against a stable sort."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from peermask.kernels.select import top_fraction_by_layer_triton
+from peermask.masks.select import top_fraction_by_sort
+
+pytestmark = pytest.mark.usefixtures("interpreted")
+
+
+def agrees(magnitude: Tensor, keep: Tensor, sizes: tuple[int, ...]) -> None:
+    mask = top_fraction_by_layer_triton(magnitude, keep, sizes)
+    for layer, (part, chosen) in enumerate(zip(magnitude.split(sizes, 1), mask.split(sizes, 1), strict=True)):
+        assert torch.equal(chosen, top_fraction_by_sort(part, keep[:, layer]))
+
+
+@pytest.mark.parametrize("kind", ["floats", "few values", "zeros", "huge and tiny"])
+def test_it_is_a_stable_sort(kind: str) -> None:
+    generator = torch.Generator().manual_seed(0)
+    sizes = (100, 60_000, 9_000, 37, 1)
+    magnitude = torch.rand(3, sum(sizes), generator=generator)
+    if kind == "few values":
+        magnitude = (8 * magnitude).floor()
+    elif kind == "zeros":
+        magnitude = magnitude * (magnitude > 0.9)
+    elif kind == "huge and tiny":
+        magnitude = torch.exp(160 * magnitude - 80)
+    keep = torch.stack([torch.randint(1, size + 1, (3,), generator=generator) for size in sizes], dim=1)
+    agrees(magnitude, keep, sizes)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.001, 0.3, 0.999, 1.0])
+def test_every_share_may_be_kept(share: float) -> None:
+    magnitude = torch.rand(2, 50_000, generator=torch.Generator().manual_seed(1))
+    keep = torch.tensor([[max(1, round(50_000 * share))], [1]])
+    agrees(magnitude, keep, (50_000,))
+
+
+def test_it_is_exact_where_a_sample_misleads() -> None:
+    magnitude = torch.arange(81_920.0).repeat(2, 1)
+    magnitude[:, ::10] = 1e9  # just where the sample looks
+    agrees(magnitude, torch.tensor([[500], [60_000]]), (81_920,))
+
+
+def test_rows_may_lie_apart() -> None:
+    magnitude = torch.rand(3, 30_000, generator=torch.Generator().manual_seed(2))[:, :20_000]
+    agrees(magnitude, torch.tensor([[7], [700], [19_000]]), (20_000,))
