@@ -92,7 +92,10 @@ class Network:
             each = each.view_as(batch.labels)  # [A, B]
             losses = each.mean(1) if batch.valid is None else (each * batch.valid).sum(1) / batch.valid.sum(1)
         gradients = torch.autograd.grad(losses.sum(), list(leaves.values()))  # agents share nothing: each its own
-        return torch.cat([g.flatten(1) for g in gradients], dim=1), losses.detach()
+        flat = torch.empty_like(params)  # [A, P]
+        for place, own in zip(self.layout.unflatten(flat).values(), gradients, strict=True):
+            place.copy_(own)  # in whatever order a kernel wrote it: joining copies would be a second pass
+        return flat, losses.detach()
 
     def _gradient_vectorised(self, params: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
         def loss(views: dict[str, Tensor], images: Tensor, labels: Tensor, valid: Tensor | None) -> Tensor:

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from peermask.kernels.conv_block import Activation, ConvBlock
+from peermask.kernels.conv_trunk import run_trunk, shapes_of, trunk_fits, trunk_trials
 from peermask.models.architectures import LocalResponseNorm
 from peermask.models.layout import Layout
 
@@ -35,46 +36,42 @@ class StackedChain:
 
     def __call__(self, params: dict[str, Tensor], images: Tensor) -> Tensor:
         """Logits [A, B, classes] of images [A, B, C, H, W] under each agent's own parameters."""
-        x = images.permute(0, 1, 3, 4, 2)  # channels last: [A, B, H, W, C]
-        for stage in self.stages:
-            weight = params[stage.weight]
-            bias = None if stage.bias is None else params[stage.bias]
-            if stage.block is not None:
-                x = stage.block(x, weight.permute(0, 1, 3, 4, 2), bias)  # [A, B, PH, PW, O]
-                continue
-            if x.dim() == 5:
-                x = x.permute(0, 1, 4, 2, 3).flatten(2)  # as nn.Flatten orders: channels, rows, columns
-            x = x @ weight.transpose(1, 2)  # [A, B, I] @ [A, I, O]
-            x = _activate(x if bias is None else x + bias[:, None], stage.activation)
+        x = self._trunk(params, images.permute(0, 1, 3, 4, 2))  # channels last: [A, B, H, W, C]
+        if x.dim() == 5:
+            x = x.permute(0, 1, 4, 2, 3).flatten(2)  # as nn.Flatten orders: channels, rows, columns
+        for stage in self.stages[len(self._blocks) :]:
+            x = x @ params[stage.weight].transpose(1, 2)  # [A, B, I] @ [A, I, O]
+            x = _activate(x if stage.bias is None else x + params[stage.bias][:, None], stage.activation)
+        return x
+
+    @cached_property
+    def _blocks(self) -> tuple[ConvBlock, ...]:
+        """Of the stages that come first; linear layers follow."""
+        return tuple(stage.block for stage in self.stages if stage.block is not None)
+
+    def _trunk(self, params: dict[str, Tensor], x: Tensor) -> Tensor:
+        """All blocks: by the kernels where they can, one by one where not."""
+        stages = self.stages[: len(self._blocks)]
+        weights = [params[stage.weight] for stage in stages]  # [A, O, C, R, S] each
+        biases = [None if stage.bias is None else params[stage.bias] for stage in stages]
+        shapes = shapes_of(self._blocks, x, weights)
+        if shapes and trunk_fits(shapes, x):
+            return run_trunk(shapes, x, weights, biases)
+        for block, weight, bias in zip(self._blocks, weights, biases, strict=True):
+            x = block(x, weight, bias)
         return x
 
     def trials(
         self, layout: Layout, shape: Sequence[int], batch: int, device: torch.device
     ) -> list[Callable[[], object]]:
-        """A forward and backward pass of each block alone, for one agent, to be called in any order."""
+        """Each kernel once, for one agent, to be called in any order."""
         sizes = {layer.name: layer.shape for layer in layout.layers}
-        trials: list[Callable[[], object]] = []
-        side = (shape[1], shape[2])
-        first = True
-        for stage in self.stages:
-            if stage.block is None:
-                break
-            out, into, rows, columns = sizes[stage.weight]
-            x = torch.rand(1, batch, *side, into, device=device, requires_grad=not first)
-            w = torch.rand(1, out, rows, columns, into, device=device, requires_grad=True)
-            bias = None if stage.bias is None else torch.rand(1, out, device=device, requires_grad=True)
-            trials.append(partial(_try, stage.block, x, w, bias))
-            padding = 2 * stage.block.padding
-            side = (
-                stage.block.pooled(side[0] + padding - rows + 1),
-                stage.block.pooled(side[1] + padding - columns + 1),
-            )
-            first = False
-        return trials
-
-
-def _try(block: ConvBlock, x: Tensor, w: Tensor, bias: Tensor | None) -> None:
-    block(x, w, bias).sum().backward()
+        x = torch.zeros(1, batch, *shape, device=device).permute(0, 1, 3, 4, 2)  # [1, B, H, W, C]
+        stages = self.stages[: len(self._blocks)]
+        weights = [torch.zeros(1, *sizes[stage.weight], device=device) for stage in stages]
+        shapes = shapes_of(self._blocks, x, weights)
+        biased = [stage.bias is not None for stage in stages]
+        return trunk_trials(shapes, x, weights, biased) if shapes and trunk_fits(shapes, x) else []
 
 
 def plan_stack(module: nn.Module) -> StackedChain | None:

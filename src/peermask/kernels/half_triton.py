@@ -1,0 +1,64 @@
+"""Triton kernels that turn numbers into halves without losing what matters.
+
+A half has the ten digits after the point that the matrix unit keeps of a float (TF32), at half the bytes and twice the
+speed, but a short range. So numbers are multiplied by a power of two that puts the largest near the range's top; what
+then falls below its bottom is 2^-27 of the largest or less.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def half_scale(largest):
+    """The power of two that carries numbers up to `largest` to below 2^14."""
+    exponent = (largest.to(tl.int32, bitcast=True) >> 23) - 127
+    exponent = tl.minimum(tl.maximum(exponent, -60), 60)
+    return ((127 + 13 - exponent) << 23).to(tl.float32, bitcast=True)
+
+
+@triton.jit(do_not_specialize=["w_ptr", "stride", "row_stride", "inner_stride"])
+def weights_kernel(
+    w_ptr, half_ptr, inverse_ptr, stride, row_stride, inner_stride,
+    INNER: tl.constexpr, PADDED: tl.constexpr, TAPS: tl.constexpr, TURN: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """One row of products [taps, PADDED inner channels], scaled by its own largest; turned round for the other way.
+
+    Stores the inverse of the scale, by which a product is to be multiplied.
+    """
+    row = tl.program_id(0)
+    a = tl.program_id(1).to(tl.int64)
+    t = tl.arange(0, BLOCK)
+    j = t % PADDED
+    tap = t // PADDED
+    if TURN:
+        tap = TAPS - 1 - tap
+    known = (t < TAPS * PADDED) & (j < INNER)
+    w = tl.load(w_ptr + a * stride + row * row_stride + j * inner_stride + tap, mask=known, other=0.0)
+    scale = half_scale(tl.max(tl.abs(w), 0))
+    place = a * tl.num_programs(0) + row
+    tl.store(half_ptr + place * (TAPS * PADDED) + t, (w * scale).to(tl.float16), mask=t < TAPS * PADDED)
+    tl.store(inverse_ptr + place, 1.0 / scale)
+
+
+@triton.jit(do_not_specialize=["B", "A_STRIDE", "B_STRIDE", "H_STRIDE", "W_STRIDE", "C_STRIDE"])
+def images_kernel(
+    x_ptr, half_ptr, largest_ptr, B, A_STRIDE, B_STRIDE, H_STRIDE, W_STRIDE, C_STRIDE,
+    H: tl.constexpr, W: tl.constexpr, C: tl.constexpr, PADDED: tl.constexpr, PAD: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Images [A, B, H, W, C] with a margin of zeros, and of zero channels up to PADDED."""
+    a = tl.program_id(1).to(tl.int64)
+    WIDE: tl.constexpr = W + 2 * PAD
+    HIGH: tl.constexpr = H + 2 * PAD
+    t = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    c = t % PADDED
+    w = (t // PADDED) % WIDE - PAD
+    h = (t // (PADDED * WIDE)) % HIGH - PAD
+    b = (t // (PADDED * WIDE * HIGH)).to(tl.int64)
+    inside = (b < B) & (c < C) & (h >= 0) & (h < H) & (w >= 0) & (w < W)
+    at = a * A_STRIDE + b * B_STRIDE + h * H_STRIDE + w * W_STRIDE + c * C_STRIDE
+    x = tl.load(x_ptr + at, mask=inside, other=0.0) * half_scale(tl.load(largest_ptr + a))
+    entries = B * (HIGH * WIDE * PADDED)
+    tl.store(half_ptr + a * entries + t, x.to(tl.float16), mask=t < entries)
