@@ -7,6 +7,7 @@ the former for ever and not the latter, and here the seed *is* the model.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -60,5 +61,23 @@ class Stream:
 
 def stream(seed: int, purpose: str, agent: int = 0, round: int = 0, step: int = 0) -> Stream:
     """The stream of one purpose: the same arguments give the same numbers on every machine."""
-    key = hashlib.blake2b(f"{seed}/{purpose}/{agent}/{round}/{step}".encode(), digest_size=16).digest()
-    return Stream(np.random.Philox(key=int.from_bytes(key, "little")))
+    return Stream(np.random.Philox(key=int.from_bytes(_key(seed, purpose, agent, round, step), "little")))
+
+
+def raw_of_each(
+    seed: int, purpose: str, agents: Sequence[int], round: int, step: int, counts: Sequence[int]
+) -> Iterator[NDArray[np.uint64]]:
+    """The first numbers of the streams of several agents.
+
+    One generator is keyed anew for each: to make one takes longer than to draw a batch from it.
+    """
+    source = np.random.Philox(key=0)  # of this call alone: other threads draw at the same time
+    state = source.state
+    for agent, count in zip(agents, counts, strict=True):
+        state["state"]["key"] = np.frombuffer(_key(seed, purpose, agent, round, step), "<u8")
+        source.state = state  # its position is the start's
+        yield source.random_raw(count)  # [count]
+
+
+def _key(seed: int, purpose: str, agent: int, round: int, step: int) -> bytes:
+    return hashlib.blake2b(f"{seed}/{purpose}/{agent}/{round}/{step}".encode(), digest_size=16).digest()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -11,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from peermask.data import Dataset, LocalSamples, Split, batch_indices, partitions, share_out
-from peermask.data.batches import smallest
+from peermask.data.batches import batch_rows, smallest
 from peermask.errors import DataError
-from peermask.streams import stream
+from peermask.streams import raw_of_each, stream
 
 
 def toy(train: int, test: int, classes: int = 4) -> Dataset:
@@ -109,3 +110,43 @@ def test_a_batch_is_the_start_of_its_streams_permutation() -> None:
     samples = np.arange(1000) * 3
     order = stream(4, "batch", 2, 7, 1).permutation(1000)
     assert np.array_equal(batch_indices(samples, 64, 4, 2, 7, 1), samples[order[:64]])
+
+
+def test_batches_stay_what_they_always_were() -> None:
+    assert next(raw_of_each(7, "batch", [3], 11, 2, [2])).tolist() == [8259914978133992404, 15836112579426705437]
+    assert batch_indices(np.arange(500), 6, 7, 3, 11, 2).tolist() == [350, 456, 386, 56, 311, 219]
+
+
+@given(counts=st.lists(st.integers(1, 600), min_size=1, max_size=5), size=st.integers(1, 200), round=st.integers(0, 9))
+def test_batches_of_many_agents_are_those_of_each(counts: list[int], size: int, round: int) -> None:
+    """An agent with fewer samples than the widest batch goes over its own again."""
+    samples = [np.arange(count) * 7 + agent for agent, count in enumerate(counts)]
+    agents = list(range(5, 5 + len(counts)))
+    rows = batch_rows(samples, size, 3, agents, round, 1)
+    assert rows.shape == (len(counts), min(size, max(counts)))
+    for row, own, agent in zip(rows, samples, agents, strict=True):
+        order = stream(3, "batch", agent, round, 1).permutation(len(own))[:size]
+        assert row.tolist() == np.resize(own[order], rows.shape[1]).tolist()
+
+
+def test_streams_of_many_agents_are_those_of_each() -> None:
+    counts = [5, 0, 700, 1]
+    drawn = raw_of_each(2, "any", [4, 0, 9, 4], 8, 1, counts)
+    for agent, count, numbers in zip([4, 0, 9, 4], counts, drawn, strict=True):
+        assert np.array_equal(numbers, stream(2, "any", agent, 8, 1).raw(count))
+
+
+def test_threads_draw_side_by_side() -> None:
+    samples = [np.arange(300)] * 4
+
+    def drawn(round: int) -> list[list[int]]:
+        return batch_rows(samples, 32, 0, range(4), round).tolist()
+
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(drawn, range(60))) == [drawn(number) for number in range(60)]
+
+
+def test_smallest_keys_are_found_where_too_few_are_small() -> None:
+    keys = np.full(100, 2**64 - 1, np.uint64)
+    keys[70] = 5
+    assert smallest(keys, 3).tolist() == [70, 0, 1]

@@ -2,27 +2,45 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from math import sqrt
+
 import numpy as np
 from numpy.typing import NDArray
 
 from peermask.data.partition import Indices
-from peermask.streams import stream
+from peermask.streams import raw_of_each
 
 
 def batch_indices(samples: Indices, size: int, seed: int, agent: int, round: int, step: int = 0) -> Indices:
     """The first `size` of a fresh shuffle (all, if there are fewer): without replacement inside a batch, with
     replacement across rounds."""
-    keys = stream(seed, "batch", agent, round, step).raw(len(samples))  # [n]
-    return samples[smallest(keys, size)]  # [min(size, n)]
+    own: Indices = batch_rows([samples], size, seed, [agent], round, step)[0]
+    return own  # [min(size, n)]
+
+
+def batch_rows(
+    samples: Sequence[Indices], size: int, seed: int, agents: Sequence[int], round: int, step: int = 0
+) -> Indices:
+    """The batches of several agents, as wide as the largest; an agent with fewer samples goes over them again."""
+    counts = [len(own) for own in samples]
+    rows = np.empty((len(counts), min(size, max(counts))), np.int64)
+    keys = raw_of_each(seed, "batch", agents, round, step, counts)
+    for row, own, drawn in zip(rows, samples, keys, strict=True):
+        batch = own[smallest(drawn, size)]
+        row[:] = batch if len(batch) == len(row) else np.resize(batch, len(row))
+    return rows  # [A, B]
 
 
 def smallest(keys: NDArray[np.uint64], count: int) -> Indices:
     """Where the `count` smallest keys are, in their order: the start of `Stream.permutation`, without sorting the rest.
 
-    Of equal keys the first comes first, also at the edge.
+    Keys are spread evenly, so that it is known beforehand below which number enough of them lie; should they not,
+    all are sorted. Of equal keys the first comes first.
     """
-    if count >= len(keys):
-        return np.argsort(keys, kind="stable")  # [n]
-    edge = np.partition(keys, count - 1)[count - 1]
-    near = np.flatnonzero(keys <= edge)  # in rising order, so that a stable sort leaves equal keys in theirs
-    return near[np.argsort(keys[near], kind="stable")[:count]]  # [count]
+    share = (count + 4 * sqrt(count) + 8) / len(keys)
+    if share < 1:
+        (near,) = (keys <= np.uint64(share * 2.0**64)).nonzero()
+        if len(near) >= count:  # they rise, so that a stable sort leaves equal keys in their order
+            return near[keys[near].argsort(kind="stable")[:count]]  # [count]
+    return keys.argsort(kind="stable")[:count]  # [min(count, n)]

@@ -16,6 +16,8 @@ import torch
 from torch import Tensor
 
 from peermask.errors import DataError
+from peermask.kernels import have_triton
+from peermask.kernels.batches import gather_triton
 from peermask.registry import Registry
 
 
@@ -64,6 +66,12 @@ class Dataset:
     def normalise(self, images: Tensor) -> Tensor:
         """(x / peak - 0.5) / 0.5 in float32, so pixels lie in [-1, 1]."""
         return (images.float() / self.peak).sub_(0.5).div_(0.5)  # [B, C, H, W]
+
+    def gather(self, split: Split, index: Tensor) -> tuple[Tensor, Tensor]:
+        """The samples of a split at `index` [A, B]: images, normalised, [A, B, C, H, W], and labels [A, B]."""
+        if index.device.type == "cuda" and have_triton() and split.images.is_contiguous():
+            return gather_triton(split.images, split.labels, index, self.peak)
+        return self.normalise(split.images[index]), split.labels[index]
 
 
 datasets: Registry[Callable[..., Dataset]] = Registry("dataset")

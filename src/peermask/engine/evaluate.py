@@ -33,15 +33,15 @@ def evaluate(
     right = torch.zeros(len(params), device=device)
     loss = torch.zeros(len(params), device=device)
     at_once = AT_ONCE_ON_CPU if device.type == "cpu" else AT_ONCE
-    for start in range(0, int(sizes.max()), at_once):
+    for start in range(0, max(map(len, indices)), at_once):
         picked = [own[start : start + at_once] for own in indices]
         width = max(map(len, picked))
         # Agents whose samples are used up repeat any image; it is counted out below.
         padded = np.stack([np.concatenate([own, np.zeros(width - len(own), np.int64)]) for own in picked])
         index = torch.from_numpy(padded).to(device)  # [A, B]
         valid = torch.arange(start, start + width, device=device) < sizes[:, None]  # [A, B]
-        labels = split.labels[index]
-        logits = network.logits(params, dataset.normalise(split.images[index]))  # [A, B, classes]
+        images, labels = dataset.gather(split, index)
+        logits = network.logits(params, images)  # [A, B, classes]
         right += ((logits.argmax(-1) == labels) & valid).sum(1)
         each = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="none").view_as(labels)
         loss += (each * valid).sum(1)

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from peermask.algorithms.contract import Clock
 from peermask.data.augment import Augmentation
-from peermask.data.batches import batch_indices
+from peermask.data.batches import batch_rows
 from peermask.data.dataset import Dataset
 from peermask.data.local import LocalSamples
 from peermask.engine.evaluate import Score, evaluate
@@ -35,23 +38,12 @@ class Feed:
         return replace(self, samples=self.samples[rows], ids=self.ids[rows])
 
     def batch(self, clock: Clock, step: int = 0) -> Batch:
-        picked = [
-            batch_indices(own.train, self.batch_size, self.seed, agent, clock.round, step)
-            for own, agent in zip(self.samples, self.ids, strict=True)
-        ]
-        sizes = [len(indices) for indices in picked]
-        width = max(sizes)
-        padded = np.stack([np.resize(indices, width) for indices in picked])  # [A, B]: over again where there are few
-        device = self.dataset.train.images.device
-        index = torch.from_numpy(padded).to(device, non_blocking=True)
-        images = self.dataset.normalise(self.dataset.train.images[index])  # [A, B, C, H, W]
+        samples = [own.train for own in self.samples]
+        index = batch_rows(samples, self.batch_size, self.seed, self.ids, clock.round, step)  # [A, B]
+        images, labels = self.dataset.gather(self.dataset.train, self._moved(index))
         if self.augmentation != Augmentation():
             images = self._augmented(images, clock, step)
-        valid = None
-        if min(sizes) < width:
-            filled = np.arange(width) < np.array(sizes)[:, None]
-            valid = torch.from_numpy(filled.astype(np.float32)).to(device, non_blocking=True)  # [A, B]
-        return Batch(images, self.dataset.train.labels[index], valid)
+        return Batch(images, labels, self._valid)
 
     def validation_accuracy(self, params: Tensor) -> Tensor:
         return self.validate(params).accuracy
@@ -63,6 +55,20 @@ class Feed:
 
     def test(self, params: Tensor) -> Score:
         return evaluate(self.network, params, self.dataset, self.dataset.test, [own.test for own in self.samples])
+
+    @cached_property
+    def _valid(self) -> Tensor | None:
+        """[A, B] 1 where a place of a batch holds a sample for the first time; None where all do."""
+        sizes = [min(self.batch_size, len(own.train)) for own in self.samples]
+        if min(sizes) == max(sizes):
+            return None
+        return self._moved((np.arange(max(sizes)) < np.array(sizes)[:, None]).astype(np.float32))
+
+    def _moved(self, array: NDArray[Any]) -> Tensor:
+        device = self.dataset.train.images.device
+        here = torch.from_numpy(array)
+        # More than a few bytes of pageable memory would be copied only after all work under way.
+        return (here.pin_memory() if device.type == "cuda" else here).to(device, non_blocking=True)
 
     def _augmented(self, images: Tensor, clock: Clock, step: int) -> Tensor:
         draws = [self.augmentation.draw(images.shape[1], self.seed, agent, clock.round, step) for agent in self.ids]
