@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from peermask.masks.aggregation import aggregated_magnitude, aggregation_tensor, agreement
+from peermask.masks.aggregation import aggregated_magnitude, aggregation_tensor, agreement, fine_tuned
 from peermask.masks.budget import MaskOptions
 from peermask.masks.masker import Masker
 from peermask.masks.scores import initial_scores, keep_sign, score_gradient
@@ -47,6 +47,15 @@ def test_the_straight_through_gradient() -> None:
     """G = ∂f/∂v · w · sign(z): 2·3·(+1), 2·3·(−1), and 0 where z is 0."""
     gradient = score_gradient(torch.full((1, 3), 2.0), torch.full((3,), 3.0), torch.tensor([[0.5, -0.1, 0.0]]))
     assert gradient.tolist() == [[6.0, -6.0, 0.0]]
+
+
+def test_fine_tuning_steps_where_neighbours_agree_eq_17() -> None:
+    """z − η_ft G n with n = (1, ½, 0): 0.4 − 0.5·0.2·1, 0.4 − 0.5·0.2·½, 0.4; and nothing where nobody is heard."""
+    scores, gradient = torch.full((2, 3), 0.4), torch.full((2, 3), 0.2)
+    votes, voters = torch.tensor([[2, 1, 0], [0, 0, 0]], dtype=torch.uint8), torch.tensor([2, 0])
+    tuned = fine_tuned(scores, gradient, votes, voters, 0.5)
+    assert tuned[0].tolist() == pytest.approx([0.3, 0.35, 0.4])
+    assert tuned[1].equal(scores[1])
 
 
 def test_a_score_that_would_cross_zero_stops_there() -> None:

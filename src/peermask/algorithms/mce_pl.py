@@ -26,7 +26,7 @@ from peermask.algorithms.contract import Agents, Clock, LocalData, Payload, Sett
 from peermask.algorithms.momentum import accumulated, first_velocity
 from peermask.algorithms.schedule import Schedule, scheduled
 from peermask.graph.mixing import Mixing
-from peermask.masks.aggregation import aggregated_magnitude, agreement
+from peermask.masks.aggregation import aggregated_magnitude, fine_tuned
 from peermask.masks.budget import share_kept
 from peermask.masks.masker import Masker
 from peermask.masks.scores import ScoreInit, initial_scores, keep_sign, regularised, score_gradient
@@ -109,8 +109,8 @@ class McePl:
         assert state.gradient is not None
         votes, voters = mixing.count_open(received["mask"]), mixing.degree
         lr = self.options.lr if self.options.lr_fine_tune is None else self.options.lr_fine_tune
-        step = agreement(votes, voters).mul_(state.gradient)  # G ⊙ n
-        scores = torch.sub(state.scores, step, alpha=scheduled(lr, self.options.schedule, clock))
+        lr = scheduled(lr, self.options.schedule, clock)
+        scores = fine_tuned(state.scores, state.gradient, votes, voters, lr)
         if self.options.keep_sign:
             scores = keep_sign(scores, state.scores)
         mask = self._mask(scores, votes, voters, state.keep)

@@ -7,19 +7,25 @@ from concurrent.futures import ThreadPoolExecutor
 
 import torch
 
+from peermask.engine.traffic import message_cost
+from peermask.graph.mixing import count_votes
 from peermask.kernels import have_triton
-from peermask.masks.aggregation import aggregated_magnitude
+from peermask.kernels.batches import gather_triton
+from peermask.kernels.votes import FEW
+from peermask.masks.aggregation import aggregated_magnitude, fine_tuned
+from peermask.masks.budget import MaskOptions
+from peermask.masks.masker import Masker
+from peermask.masks.scores import score_gradient
 from peermask.masks.select import top_fraction_by_layer
 from peermask.models.layout import Layout
 from peermask.models.network import Network
-from peermask.wire.device_cost import set_size_torch
 
 
 def compile_kernels(network: Network, shape: tuple[int, ...], batch: int, device: torch.device) -> None:
     """Call every kernel once for a single agent, whose shapes per agent are those of all."""
     if device.type != "cuda" or not have_triton():
         return
-    work = [*_of_masks(network.layout, device)]
+    work = [*_of_masks(network.layout, device), lambda: _gather(shape, device)]
     if network.stack is not None:
         work += network.stack.trials(network.layout, shape, batch, device)
     with ThreadPoolExecutor(len(work)) as pool:
@@ -33,13 +39,30 @@ def _on(device: torch.device, trial: Callable[[], object]) -> None:
         trial()
 
 
+def _gather(shape: tuple[int, ...], device: torch.device) -> object:
+    image = torch.zeros(1, *shape, dtype=torch.uint8, device=device)
+    index = torch.zeros(1, 1, dtype=torch.int64, device=device)
+    return gather_triton(image, index[0], index, 1.0)
+
+
 def _of_masks(layout: Layout, device: torch.device) -> list[Callable[[], object]]:
     scores = torch.rand(1, layout.weights, device=device)
     votes = torch.zeros(1, layout.weights, dtype=torch.uint8, device=device)
+    mask = votes.bool()
     keep = torch.tensor([layout.sizes], device=device)
     voters = torch.ones(1, dtype=torch.int64, device=device)
+    masker = Masker(layout, torch.rand(layout.total, device=device), MaskOptions())
+    gradient = torch.rand(1, layout.total, device=device)[:, : layout.weights]
+    links = torch.ones(FEW + 1, 1, dtype=torch.bool, device=device)
+    message = {"mask": mask, "weights": scores}
     return [
+        lambda: masker.model(mask, keep),
+        lambda: score_gradient(gradient, masker.weights(keep), scores),
         lambda: top_fraction_by_layer(scores, keep, layout.sizes),
         lambda: aggregated_magnitude(scores, votes, voters, 1.0, layout),
-        lambda: set_size_torch(votes.bool(), layout.sizes),
+        lambda: count_votes(links[:1], mask, torch.uint8),
+        lambda: count_votes(links, mask, torch.uint8),  # many agents are counted in larger tiles
+        lambda: fine_tuned(scores, scores, votes, voters, 1.0),
+        lambda: message_cost(message, None, layout.sizes),
+        lambda: message_cost(message, message, layout.sizes),
     ]

@@ -18,6 +18,8 @@ from torch import Tensor
 
 from peermask.errors import GraphError
 from peermask.graph.topology import Graph
+from peermask.kernels import have_triton
+from peermask.kernels.votes import count_votes_triton
 
 # Shapes: A receivers, K received messages, P weights
 BLOCK = 2**26  # elements of a matmul's temporary operands: 128 MB in half precision
@@ -49,11 +51,11 @@ class Mixing:
 
     def count_open(self, votes: Tensor) -> Tensor:
         """Σ_{j∈N_i} m_j, as exact integers."""
-        return self._count(self.links, votes)  # [A, K], [K, P] bool -> [A, P]
+        return count_votes(self.links, votes, self.count_dtype)  # [A, K], [K, P] bool -> [A, P]
 
     def count_closed(self, votes: Tensor) -> Tensor:
         """Σ_{j∈N_i∪{i}} m_j, as exact integers."""
-        return self._count(self.closed, votes)  # [A, P]
+        return count_votes(self.closed, votes, self.count_dtype)  # [A, P]
 
     def sum_closed(self, values: Tensor) -> Tensor:
         """Σ_{j∈N_i∪{i}} x_j."""
@@ -99,12 +101,6 @@ class Mixing:
         shares = self.shares[columns].double()
         return Mixing(self.links[:, columns], own, metropolis.float(), (shares / shares.sum()).float())
 
-    def _count(self, weights: Tensor, votes: Tensor) -> Tensor:
-        if votes.device.type == "cpu":
-            return count_by_rows(weights, votes, self.count_dtype)
-        exact = torch.half if votes.shape[0] <= HALF_EXACT else torch.float32
-        return matmul_in_blocks(weights.to(exact), votes, self.count_dtype)
-
     def _same_for_all(self, row: Tensor) -> Tensor:
         return row.expand(self.links.shape[0], -1)  # [1, P] -> [A, P]
 
@@ -127,6 +123,16 @@ def build_mixing(graph: Graph, shares: Sequence[float]) -> Mixing:
         metropolis=torch.from_numpy(metropolis).float(),
         shares=torch.from_numpy(held / held.sum()).float(),
     )
+
+
+def count_votes(chosen: Tensor, votes: Tensor, dtype: torch.dtype) -> Tensor:
+    """How many of the chosen messages keep each weight, as exact integers: [A, K], [K, P] bool -> [A, P]."""
+    if votes.device.type == "cuda" and have_triton():
+        return count_votes_triton(chosen, votes, dtype)
+    if votes.device.type == "cpu":
+        return count_by_rows(chosen, votes, dtype)
+    exact = torch.half if votes.shape[0] <= HALF_EXACT else torch.float32
+    return matmul_in_blocks(chosen.to(exact), votes, dtype)
 
 
 def count_by_rows(chosen: Tensor, votes: Tensor, dtype: torch.dtype) -> Tensor:

@@ -1,8 +1,9 @@
-"""|y| of every agent and layer in three launches."""
+"""|y| of every agent and layer in two launches."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 
 import torch
@@ -10,29 +11,45 @@ from torch import Tensor
 
 from peermask.kernels.blocks import BLOCK, block_table, first_blocks
 
+_SUMS = 256  # of a layer's blocks, added up at a time
+_LINE = 16  # entries; where layers begin at multiples of it, several are loaded at a time
+
+
+@dataclass(frozen=True)
+class _Tables:
+    """Where layers lie, on one device."""
+
+    blocks: Tensor  # [N, 3] layer, start, end: pieces that no layer's edge cuts
+    firsts: Tensor  # [L + 1] the first block of each layer, and one past the last
+    sizes: Tensor  # [L] float32
+    in_lines: bool
+
 
 def aggregated_magnitude_triton(
     scores: Tensor, votes: Tensor, voters: Tensor, gain: float, sizes: Sequence[int]
 ) -> Tensor:
     """|z| + mean|z_l| · gain · votes / voters where z is not 0: [A, P]."""
-    from peermask.kernels.aggregate_triton import magnitude_kernel, mean_kernel, sum_kernel
+    from peermask.kernels.aggregate_triton import magnitude_kernel, sum_kernel
 
-    key = (tuple(sizes), scores.device)
-    blocks = block_table(*key)
-    agents, width, layers = len(scores), scores.shape[1], len(sizes)
-    scores, votes = scores.contiguous(), votes.contiguous()
-    sums = torch.empty(agents, len(blocks), device=scores.device)
-    mean = torch.empty(agents, layers, device=scores.device)
+    tables = _tables(tuple(sizes), scores.device)
+    (agents, width), count, lines = scores.shape, len(tables.blocks), tables.in_lines
+    scores, votes, voters = scores.contiguous(), votes.contiguous(), voters.contiguous()
+    sums = torch.empty(agents, count, device=scores.device)
     out = torch.empty_like(scores)
-    each_block, each_row = (len(blocks), agents), (layers, agents)
-    sum_kernel[each_block](scores, blocks, sums, width, len(blocks), BLOCK, num_warps=8)
-    mean_kernel[each_row](sums, first_blocks(*key), _sizes(*key), mean, len(blocks), layers, 256)
-    magnitude_kernel[each_block](
-        scores, votes, voters.to(torch.int32), mean, blocks, out, gain, width, layers, BLOCK, num_warps=8
-    )
+    grid = (count, agents)
+    sum_kernel[grid](scores, tables.blocks, sums, width, count, lines, BLOCK, num_warps=8)
+    magnitude_kernel[grid](
+        scores, votes, voters, sums, tables.blocks, tables.firsts, tables.sizes, out, gain, width, count, lines,
+        BLOCK, _SUMS, num_warps=8,
+    )  # fmt: skip
     return out
 
 
 @lru_cache(maxsize=16)
-def _sizes(sizes: tuple[int, ...], device: torch.device) -> Tensor:
-    return torch.tensor(sizes, dtype=torch.float32, device=device)
+def _tables(sizes: tuple[int, ...], device: torch.device) -> _Tables:
+    return _Tables(
+        block_table(sizes, device),
+        first_blocks(sizes, device),
+        torch.tensor(sizes, dtype=torch.float32, device=device),
+        all(size % _LINE == 0 for size in sizes),
+    )

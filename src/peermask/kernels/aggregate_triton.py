@@ -7,39 +7,43 @@ import triton.language as tl
 
 
 @triton.jit
-def sum_kernel(z_ptr, blocks_ptr, sums_ptr, P, N, BLOCK: tl.constexpr):
+def entries_of_block(blocks_ptr, IN_LINES: tl.constexpr, BLOCK: tl.constexpr):
+    """The places of a block's entries, and where they end."""
     start = tl.load(blocks_ptr + 3 * tl.program_id(0) + 1)
     end = tl.load(blocks_ptr + 3 * tl.program_id(0) + 2)
+    if IN_LINES:
+        start = tl.multiple_of(start, 16)
+        end = tl.multiple_of(end, 16)
+    return start + tl.arange(0, BLOCK), end
+
+
+@triton.jit
+def sum_kernel(z_ptr, blocks_ptr, sums_ptr, P, N, IN_LINES: tl.constexpr, BLOCK: tl.constexpr):
+    i, end = entries_of_block(blocks_ptr, IN_LINES, BLOCK)
     a = tl.program_id(1).to(tl.int64)
-    i = start + tl.arange(0, BLOCK)
     z = tl.load(z_ptr + a * P + i, mask=i < end, other=0.0)
     tl.store(sums_ptr + a * N + tl.program_id(0), tl.sum(tl.abs(z), 0))
 
 
 @triton.jit
-def mean_kernel(sums_ptr, firsts_ptr, sizes_ptr, mean_ptr, N, L, BLOCK: tl.constexpr):
-    """Block sums added in their order, so that the mean does not depend on how agents are chunked."""
-    layer = tl.program_id(0)
-    a = tl.program_id(1).to(tl.int64)
-    first = tl.load(firsts_ptr + layer)
-    end = tl.load(firsts_ptr + layer + 1)
-    total = tl.zeros([BLOCK], tl.float32)
-    for at in range(first, end, BLOCK):
-        i = at + tl.arange(0, BLOCK)
-        total += tl.load(sums_ptr + a * N + i, mask=i < end, other=0.0)
-    tl.store(mean_ptr + a * L + layer, tl.sum(total, 0) / tl.load(sizes_ptr + layer))
-
-
-@triton.jit
-def magnitude_kernel(z_ptr, votes_ptr, voters_ptr, mean_ptr, blocks_ptr, out_ptr, gain, P, L, BLOCK: tl.constexpr):
+def magnitude_kernel(
+    z_ptr, votes_ptr, voters_ptr, sums_ptr, blocks_ptr, firsts_ptr, sizes_ptr, out_ptr, gain, P, N,
+    IN_LINES: tl.constexpr, BLOCK: tl.constexpr, SUMS: tl.constexpr,
+):  # fmt: skip
+    """Each block adds up its layer's sums for itself: they are a few hundred, and a launch of their own costs more.
+    All add in the same order, so that the mean does not depend on how agents are chunked."""
     layer = tl.load(blocks_ptr + 3 * tl.program_id(0))
-    start = tl.load(blocks_ptr + 3 * tl.program_id(0) + 1)
-    end = tl.load(blocks_ptr + 3 * tl.program_id(0) + 2)
+    i, end = entries_of_block(blocks_ptr, IN_LINES, BLOCK)
     a = tl.program_id(1).to(tl.int64)
-    i = start + tl.arange(0, BLOCK)
     z = tl.abs(tl.load(z_ptr + a * P + i, mask=i < end, other=0.0))
     votes = tl.load(votes_ptr + a * P + i, mask=i < end, other=0).to(tl.float32)
     voters = tl.maximum(tl.load(voters_ptr + a), 1).to(tl.float32)
-    heard = gain * (votes / voters)
-    y = tl.where(z > 0, z + tl.load(mean_ptr + a * L + layer) * heard, 0.0)
+    first = tl.load(firsts_ptr + layer)
+    last = tl.load(firsts_ptr + layer + 1)
+    total = tl.zeros([SUMS], tl.float32)
+    for at in range(first, last, SUMS):
+        n = at + tl.arange(0, SUMS)
+        total += tl.load(sums_ptr + a * N + n, mask=n < last, other=0.0)
+    mean = tl.sum(total, 0) / tl.load(sizes_ptr + layer)
+    y = tl.where(z > 0, z + mean * (gain * (votes / voters)), 0.0)
     tl.store(out_ptr + a * P + i, y, mask=i < end)

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from peermask.kernels import have_triton
 from peermask.kernels.aggregate import aggregated_magnitude_triton
+from peermask.kernels.scores import fine_tuned_triton
 from peermask.models.layout import Layout
 
 
@@ -17,6 +18,13 @@ def agreement(votes: Tensor, voters: Tensor) -> Tensor:
     bit. A sum of weighted masks would differ in the last place, which can flip a mask at the threshold.
     """
     return votes.float().div_(voters.clamp(min=1)[:, None])  # [A, P_w]
+
+
+def fine_tuned(scores: Tensor, gradient: Tensor, votes: Tensor, voters: Tensor, lr: float) -> Tensor:
+    """z = z½ − η_ft G ⊙ n: a step where neighbours agree.   Paper Eq. (17)"""
+    if scores.device.type == "cuda" and have_triton():
+        return fine_tuned_triton(scores, gradient, votes, voters, lr)
+    return torch.sub(scores, agreement(votes, voters).mul_(gradient), alpha=lr)  # [A, P_w]
 
 
 def aggregation_tensor(scores: Tensor, heard: Tensor, layout: Layout) -> Tensor:

@@ -8,6 +8,8 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from peermask.kernels import have_triton
+from peermask.kernels.masked import masked_model_triton
 from peermask.masks.budget import MaskOptions
 from peermask.masks.select import top_fraction_by_layer
 from peermask.masks.structure import filter_rule
@@ -50,6 +52,8 @@ class Masker:
 
     def model(self, mask: Tensor, keep: Tensor) -> Tensor:
         """v_i = w ⊙ m_i, then biases and norms as they are: a whole parameter vector.   Paper Eq. (13)"""
+        if mask.device.type == "cuda" and have_triton():
+            return masked_model_triton(mask, self.weights(keep), self.frozen)
         weights = self.layout.weights
         params = self.frozen.new_empty(len(mask), self.layout.total)  # [A, P]
         params[:, weights:] = self.frozen[weights:]

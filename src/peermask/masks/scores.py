@@ -10,6 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from peermask.kernels import have_triton
+from peermask.kernels.scores import score_gradient_triton
 from peermask.masks.structure import group_lasso_gradient
 from peermask.models.layout import Layout
 from peermask.streams import stream
@@ -37,6 +39,8 @@ def score_gradient(model_gradient: Tensor, weights: Tensor, scores: Tensor) -> T
     The straight-through estimator: threshold and filter rule count as the identity, so what is left of
     ∂m/∂z is the derivative of the absolute value.
     """
+    if scores.device.type == "cuda" and have_triton():
+        return score_gradient_triton(model_gradient, weights, scores)
     return scores.sign().mul_(weights).mul_(model_gradient)  # [A, P_w]
 
 

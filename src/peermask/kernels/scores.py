@@ -1,0 +1,35 @@
+"""Gradient and fine-tuning of all agents' scores, each in one pass."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+_BLOCK = 2048
+
+
+def score_gradient_triton(model_gradient: Tensor, weights: Tensor, scores: Tensor) -> Tensor:
+    """sign(z) · w · g, multiplied in this order: [A, P_w], weights [P_w] or [A, P_w]."""
+    from peermask.kernels.scores_triton import gradient_kernel
+
+    scores, weights = scores.contiguous(), weights.contiguous()
+    # A slice of all parameters' gradient: rows that lie apart.
+    gradient = model_gradient if model_gradient.stride(1) == 1 else model_gradient.contiguous()
+    agents, width = scores.shape
+    out = torch.empty_like(scores)
+    row = 0 if weights.dim() == 1 else width
+    grid = (-(-width // _BLOCK), agents)
+    gradient_kernel[grid](gradient, weights, scores, out, gradient.stride(0), row, width, _BLOCK)
+    return out
+
+
+def fine_tuned_triton(scores: Tensor, gradient: Tensor, votes: Tensor, voters: Tensor, lr: float) -> Tensor:
+    """z − lr · (votes / voters · G): [A, P_w]."""
+    from peermask.kernels.scores_triton import fine_tune_kernel
+
+    scores, gradient, votes = scores.contiguous(), gradient.contiguous(), votes.contiguous()
+    agents, width = scores.shape
+    out = torch.empty_like(scores)
+    grid = (-(-width // _BLOCK), agents)
+    fine_tune_kernel[grid](scores, gradient, votes, voters.contiguous(), out, lr, width, _BLOCK)
+    return out

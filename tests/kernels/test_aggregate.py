@@ -1,0 +1,51 @@
+"""The aggregation tensor's kernels, interpreted on a CPU, against their eager twin."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from peermask.kernels.aggregate import aggregated_magnitude_triton
+from peermask.masks.aggregation import aggregated_magnitude
+from peermask.models.layout import Layer, Layout
+
+pytestmark = pytest.mark.usefixtures("interpreted")
+
+
+def layout_of(sizes: tuple[int, ...]) -> Layout:
+    starts = [sum(sizes[:at]) for at in range(len(sizes))]
+    layers = zip(sizes, starts, strict=True)
+    return Layout(tuple(Layer(f"{start}", "conv", (size, 1), start, 1) for size, start in layers), ())
+
+
+@pytest.mark.parametrize("sizes", [(37,), (1, 37), (4096, 4097, 5), (20_000, 37), (16, 12_288, 5_008)])
+@pytest.mark.parametrize("gain", [1.0, 2.0])
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int32])
+def test_the_magnitude_is_its_twin(sizes: tuple[int, ...], gain: float, dtype: torch.dtype) -> None:
+    generator = torch.Generator().manual_seed(0)
+    scores = torch.randn(3, sum(sizes), generator=generator)
+    scores[1, ::7] = 0.0
+    votes, voters = torch.randint(0, 5, scores.shape, generator=generator).to(dtype), torch.tensor([4, 0, 3])
+    twin = aggregated_magnitude(scores, votes, voters, gain, layout_of(sizes))
+    magnitude = aggregated_magnitude_triton(scores, votes, voters, gain, sizes)
+    torch.testing.assert_close(magnitude, twin, rtol=1e-5, atol=1e-7)
+    assert bool((magnitude[1, ::7] == 0).all())
+
+
+def test_a_chunk_of_agents_is_computed_as_all_are() -> None:
+    generator = torch.Generator().manual_seed(1)
+    scores = torch.randn(4, 9000, generator=generator)
+    votes, voters = torch.ones(4, 9000, dtype=torch.uint8), torch.ones(4, dtype=torch.int64)
+    every = aggregated_magnitude_triton(scores, votes, voters, 1.0, (8000, 1000))
+    for rows in (slice(0, 1), slice(1, 4)):
+        part = aggregated_magnitude_triton(scores[rows], votes[rows], voters[rows], 1.0, (8000, 1000))
+        assert torch.equal(part, every[rows])
+
+
+def test_more_blocks_than_are_added_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("peermask.kernels.aggregate._SUMS", 2)
+    sizes = (30_000, 10)
+    scores = torch.randn(2, sum(sizes), generator=torch.Generator().manual_seed(2))
+    votes, voters = torch.ones(2, sum(sizes), dtype=torch.uint8), torch.tensor([1, 2])
+    twin = aggregated_magnitude(scores, votes, voters, 1.0, layout_of(sizes))
+    torch.testing.assert_close(aggregated_magnitude_triton(scores, votes, voters, 1.0, sizes), twin)

@@ -1,0 +1,80 @@
+"""The kernel that counts votes, interpreted on a CPU, against the loop over links."""
+
+from __future__ import annotations
+
+import networkx as nx
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from peermask.graph import build_mixing
+from peermask.graph.mixing import count_by_rows
+from peermask.kernels.votes import FEW, count_votes_triton
+
+pytestmark = pytest.mark.usefixtures("interpreted")
+
+
+def drawn(agents: int, senders: int, width: int, seed: int = 0) -> tuple[Tensor, Tensor]:
+    """Who is listened to, and what all say."""
+    generator = torch.Generator().manual_seed(seed)
+    return (
+        torch.rand(agents, senders, generator=generator) < 0.5,
+        torch.rand(senders, width, generator=generator) < 0.3,
+    )
+
+
+def agrees(chosen: Tensor, votes: Tensor, dtype: torch.dtype = torch.uint8) -> None:
+    counted = count_votes_triton(chosen, votes, dtype)
+    assert counted.dtype == dtype
+    assert torch.equal(counted, count_by_rows(chosen, votes, dtype))
+
+
+@given(
+    agents=st.integers(1, 5) | st.just(FEW + 1),
+    senders=st.integers(1, 70),
+    width=st.sampled_from([1, 37, 300, 512, 514]),
+    seed=st.integers(0, 99),
+)
+@settings(max_examples=15)
+def test_it_is_a_count(agents: int, senders: int, width: int, seed: int) -> None:
+    agrees(*drawn(agents, senders, width, seed))
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int16, torch.int32])
+def test_every_type_of_count(dtype: torch.dtype) -> None:
+    agrees(*drawn(3, 40, 37), dtype)
+
+
+@pytest.mark.parametrize("agents", [3, FEW + 100])
+def test_counts_of_thousands_are_exact(agents: int) -> None:
+    votes = torch.ones(2_100, 3, dtype=torch.bool)
+    votes[7, 1] = False
+    chosen = torch.ones(agents, len(votes), dtype=torch.bool)
+    chosen[-1] = False
+    agrees(chosen, votes, torch.int16)
+
+
+@pytest.mark.parametrize("width", [6, 7])
+def test_the_largest_counts_of_a_byte(width: int) -> None:
+    chosen, votes = torch.ones(2, 256, dtype=torch.bool), torch.ones(256, width, dtype=torch.bool)
+    chosen[:, 0], votes[1:, ::2], votes[5, 1] = False, False, False
+    agrees(chosen, votes)
+    assert count_votes_triton(chosen, votes, torch.uint8)[0, :4].tolist() == [0, 254, 0, 255]
+
+
+def test_nobody_may_be_heard() -> None:
+    alone = build_mixing(nx.empty_graph(1), [1])
+    votes = torch.ones(1, 37, dtype=torch.bool)
+    assert not count_votes_triton(alone.links, votes, torch.uint8).any()
+    assert bool((count_votes_triton(alone.closed, votes, torch.uint8) == 1).all())
+
+
+def test_rows_and_columns_may_lie_apart() -> None:
+    chosen, votes = drawn(6, 9, 600)
+    agrees(chosen[::2], votes[:, :300])
+    agrees(chosen, votes[:, 1:301])  # two bytes that are no number
+    agrees(chosen, drawn(6, 9, 599)[1][:, :300])
+    agrees(chosen[:, ::3], votes[::3, ::2])
+    agrees(chosen[:, :4], votes[:1].expand(4, -1))
