@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
+from torch import Tensor
 
 from peermask.errors import RunError
+
+MOST_PINNED = 2**30  # bytes
 
 
 def pick_device(name: str) -> torch.device:
@@ -28,6 +31,23 @@ def pick_device(name: str) -> torch.device:
 def made_current(device: torch.device) -> AbstractContextManager[None]:
     """Triton launches kernels on the current GPU, wherever their tensors are."""
     return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
+
+
+def rows_on_cpu(parts: Sequence[Tensor]) -> Tensor:
+    """The rows of all parts, copied to the CPU.
+
+    A GPU fills pinned memory many times faster than any other. PyTorch keeps what it has pinned for the next time and
+    rounds it up to a power of two, so that very large copies go without.
+    """
+    if parts[0].device.type == "cpu":
+        return torch.cat(list(parts))
+    shape = (sum(len(part) for part in parts), *parts[0].shape[1:])
+    pinned = sum(part.numel() * part.element_size() for part in parts) <= MOST_PINNED
+    whole = torch.empty(shape, dtype=parts[0].dtype, pin_memory=pinned)
+    for rows, part in zip(whole.split([len(part) for part in parts]), parts, strict=True):
+        rows.copy_(part, non_blocking=True)
+    torch.cuda.current_stream(parts[0].device).synchronize()
+    return whole
 
 
 @contextmanager

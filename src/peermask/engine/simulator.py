@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from peermask.algorithms.contract import Agents, Algorithm, Clock, Payload
-from peermask.engine.device import fast_float32, made_current, one_thread_each
+from peermask.engine.device import fast_float32, made_current, one_thread_each, rows_on_cpu
 from peermask.engine.evaluate import Score
 from peermask.engine.feed import Feed
 from peermask.engine.round import Outcome, concatenated, in_turn, play_round
@@ -96,7 +96,7 @@ class Simulator:
     def masks(self) -> Tensor:
         """[N, P_w] bool on the CPU: which masked weights each personal model uses."""
         weights = self.feeds[0].network.layout.weights
-        return torch.cat([(self.algorithm.local_model(state)[:, :weights] != 0).cpu() for state in self.states])
+        return rows_on_cpu([self.algorithm.local_model(state)[:, :weights] != 0 for state in self.states])
 
     def local_models(self) -> Tensor:
         """[N, P] on the CPU: every agent's personal parameters."""
@@ -104,7 +104,7 @@ class Simulator:
 
     def tensors(self) -> dict[str, Tensor]:
         """The whole state by name, one row an agent, on the CPU."""
-        return {name: torch.cat([getattr(state, name).cpu() for state in self.states]) for name in self._names()}
+        return {name: rows_on_cpu([getattr(state, name) for state in self.states]) for name in self._names()}
 
     def restore(self, tensors: dict[str, Tensor]) -> None:
         """Go on from what `tensors` gave."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import torch
 
@@ -54,7 +55,7 @@ def _of_masks(layout: Layout, device: torch.device) -> list[Callable[[], object]
     masker = Masker(layout, torch.rand(layout.total, device=device), MaskOptions())
     gradient = torch.rand(1, layout.total, device=device)[:, : layout.weights]
     links = torch.ones(FEW + 1, 1, dtype=torch.bool, device=device)
-    message = {"mask": mask, "weights": scores}
+    messages = ({"mask": mask}, {"weights": scores}, {"mask": mask, "weights": scores})
     return [
         lambda: masker.model(mask, keep),
         lambda: score_gradient(gradient, masker.weights(keep), scores),
@@ -63,6 +64,5 @@ def _of_masks(layout: Layout, device: torch.device) -> list[Callable[[], object]
         lambda: count_votes(links[:1], mask, torch.uint8),
         lambda: count_votes(links, mask, torch.uint8),  # many agents are counted in larger tiles
         lambda: fine_tuned(scores, scores, votes, voters, 1.0),
-        lambda: message_cost(message, None, layout.sizes),
-        lambda: message_cost(message, message, layout.sizes),
+        *(partial(message_cost, sent, before, layout.sizes) for sent in messages for before in (None, sent)),
     ]

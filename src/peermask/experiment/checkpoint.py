@@ -13,7 +13,7 @@ import safetensors.torch
 from torch import Tensor
 
 from peermask.errors import RunError
-from peermask.experiment.folder import write_atomically
+from peermask.experiment.folder import replacing
 
 KEPT = 2  # the one before is there should the last be damaged
 
@@ -49,7 +49,15 @@ class Checkpoint:
 def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> Path:
     path = folder / f"round-{checkpoint.progress.round:06d}.safetensors"
     meta = {"progress": json.dumps(asdict(checkpoint.progress))}
-    write_atomically(path, safetensors.torch.save(checkpoint.tensors(), metadata=meta))
+    with replacing(path) as temporary:
+        temporary.touch()
+        mode = temporary.stat().st_mode
+        try:
+            # Not `save`, which makes one long string of it first, while no other thread can run.
+            safetensors.torch.save_file(checkpoint.tensors(), temporary, metadata=meta)
+        except safetensors.SafetensorError as error:
+            raise OSError(str(error)) from error
+        temporary.chmod(mode)  # the library's own files are their owner's alone
     for old in list_checkpoints(folder)[:-KEPT]:
         old.unlink(missing_ok=True)
     return path

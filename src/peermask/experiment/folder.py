@@ -105,12 +105,18 @@ def writing(path: Path) -> Iterator[None]:
 
 def write_atomically(path: Path, data: bytes) -> None:
     """All of it or nothing: a reader never sees half a file, not even after a power cut."""
+    with replacing(path) as temporary:
+        temporary.write_bytes(data)
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Where to write what then takes the file's place, all of it or nothing."""
     with writing(path):
         temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
         try:
-            with temporary.open("wb") as file:
-                file.write(data)
-                file.flush()
+            yield temporary
+            with temporary.open("rb+") as file:
                 os.fsync(file.fileno())
             temporary.replace(path)
         except OSError:

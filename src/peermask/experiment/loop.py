@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from peermask.algorithms.contract import Clock, Payload
+from peermask.engine.device import rows_on_cpu
 from peermask.engine.simulator import Simulator
 from peermask.errors import DivergedError
 from peermask.experiment.background import Background
@@ -120,7 +121,7 @@ class Loop:
         self.progress = replace(self.progress, seconds=self._seconds())
         checkpoint = masks = None
         if self.execution.final_checkpoint or not ended:
-            sent = {name: leaf.cpu() for name, leaf in (self.ledger.before or {}).items()}
+            sent = {name: rows_on_cpu([leaf]) for name, leaf in (self.ledger.before or {}).items()}
             checkpoint = Checkpoint(self.progress, self.simulator.tensors(), sent, losses)
         if self.config.checkpoint.masks:
             masks = self.simulator.masks().numpy()
