@@ -15,7 +15,7 @@ from peermask.experiment.checkpoint import Checkpoint, Progress, load_checkpoint
 
 def made(round: int) -> Checkpoint:
     state = {"scores": torch.arange(6.0).view(2, 3), "mask": torch.tensor([[True, False, True]] * 2)}
-    return Checkpoint(Progress(round, "config", "frozen"), state, {"mask": state["mask"]}, {})
+    return Checkpoint(Progress(round, "config", "frozen"), state, {"mask": state["mask"].clone()}, {})
 
 
 def test_it_comes_back_as_it_was_and_may_be_read_by_whom_other_files_may(tmp_path: Path) -> None:
