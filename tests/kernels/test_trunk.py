@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from peermask.kernels.conv_block import ConvBlock
-from peermask.kernels.conv_trunk import run_trunk, shapes_of
+from peermask.kernels.conv_trunk import run_trunk, shapes_of, trunk_fits
 
 pytestmark = pytest.mark.usefixtures("interpreted")
 
@@ -25,8 +25,8 @@ def compare(
     blocks: tuple[ConvBlock, ...], x: Tensor, weights: list[Tensor], biases: list[Tensor | None]
 ) -> list[float]:
     """How far result and gradients lie from the twin's."""
-    shapes = shapes_of(blocks, x, weights)
-    assert all(shape.fits(x.shape[1], first=place == 0) for place, shape in enumerate(shapes))
+    shapes = shapes_of(blocks, *x.shape[2:4], [w.shape[1:] for w in weights])
+    assert trunk_fits(shapes, x.shape[1])
     results = []
     for fused in (True, False):
         leaves = [None if leaf is None else leaf.clone().requires_grad_() for leaf in (*weights, *biases)]
@@ -68,8 +68,8 @@ def test_numbers_outside_the_range_of_halves_are_carried_into_it(size: float) ->
 
 def test_an_agent_that_keeps_nothing_of_a_layer_gets_zeros() -> None:
     x = torch.randn(1, 2, 1, 5, 5).permute(0, 1, 3, 4, 2)
-    shapes = shapes_of(NORMED[:1], x, [w := torch.zeros(1, 32, 1, 3, 3)])
-    w.requires_grad_()
+    shapes = shapes_of(NORMED[:1], 5, 5, [(32, 1, 3, 3)])
+    w = torch.zeros(1, 32, 1, 3, 3, requires_grad=True)
     y = run_trunk(shapes, x, [w], [None])
     assert not y.any()
     assert not torch.autograd.grad(y.sum(), w)[0].isnan().any()

@@ -131,9 +131,18 @@ def agents_at_once(experiment: Experiment, device: torch.device) -> int:
         return 1
     free, _ = torch.cuda.mem_get_info(device)
     config, shape = experiment.config, experiment.dataset.shape
-    fused = experiment.network.stack is not None and have_triton()
-    activations = activation_bytes(experiment.network.module, shape, config.batch_size, fused=fused)
+    activations = activation_bytes(experiment.network.module, shape, config.batch_size, fused=is_fused(experiment))
     return chunk_that_fits(config.agents, experiment.network.layout, activations, free)
+
+
+def is_fused(experiment: Experiment) -> bool:
+    """Whether a GPU here would compute gradients by the kernels."""
+    network = experiment.network
+    return (
+        have_triton()
+        and network.stack is not None
+        and network.stack.fits_kernels(network.layout, experiment.dataset.shape, experiment.config.batch_size)
+    )
 
 
 def _moved(split: Split, device: torch.device) -> Split:

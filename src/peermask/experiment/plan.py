@@ -12,7 +12,7 @@ from peermask.algorithms.contract import Clock
 from peermask.engine.device import one_thread_each
 from peermask.engine.memory import STATE_COPIES, activation_bytes
 from peermask.engine.traffic import message_cost
-from peermask.experiment.build import Experiment, agents_at_once, assemble
+from peermask.experiment.build import Experiment, agents_at_once, assemble, is_fused
 from peermask.kernels import have_triton
 
 
@@ -38,7 +38,7 @@ def make_plan(name: str, experiment: Experiment, device: torch.device) -> Plan:
     config, layout = experiment.config, experiment.network.layout
     chunk = agents_at_once(experiment, device)
     cost, held, seconds = _try_one(experiment)
-    fused = device.type == "cuda" and experiment.network.stack is not None and have_triton()
+    fused = device.type == "cuda" and is_fused(experiment)
     module, shape = experiment.network.module, experiment.dataset.shape
     passes = activation_bytes(module, shape, config.batch_size, fused=fused)
     side_by_side = min(config.agents, os.cpu_count() or 1) if device.type == "cpu" else chunk
@@ -70,7 +70,9 @@ def _path(experiment: Experiment, device: torch.device) -> str:
         return "one agent at a time, on each core"
     if experiment.network.stack is None:
         return "agents vectorised (the module is no chain of common layers)"
-    return "agents in fused kernels" if have_triton() else "agents as groups (no Triton here)"
+    if is_fused(experiment):
+        return "agents in fused kernels"
+    return f"agents as groups ({'sizes that the kernels cannot do' if have_triton() else 'no Triton here'})"
 
 
 def _try_one(experiment: Experiment) -> tuple[float, int, float]:

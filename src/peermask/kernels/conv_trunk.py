@@ -5,7 +5,7 @@ Activations pass from block to block as scaled halves (half_triton.py), gradient
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
@@ -13,7 +13,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from peermask.kernels import have_triton
 from peermask.kernels.conv_block import ConvBlock
 
 _PATCH = 128  # the longest patch that a first layer takes in one piece
@@ -68,21 +67,20 @@ class Shape:
         return tiled and entries < _MOST_ENTRIES and self.block.pool <= _LARGEST_POOL and min(self.pooled) > 0
 
 
-def shapes_of(blocks: Sequence[ConvBlock], x: Tensor, weights: Sequence[Tensor]) -> tuple[Shape, ...]:
-    """Of x [A, B, H, W, C] through all blocks."""
-    height, width = x.shape[2:4]
+def shapes_of(
+    blocks: Sequence[ConvBlock], height: int, width: int, kernels: Iterable[Sequence[int]]
+) -> tuple[Shape, ...]:
+    """Of images through all blocks, with kernels [O, C, R, S]."""
     shapes = []
-    for block, w in zip(blocks, weights, strict=True):
-        out, into, rows, columns = w.shape[1:]
+    for block, (out, into, rows, columns) in zip(blocks, kernels, strict=True):
         shapes.append(Shape(block, height, width, into, out, rows, columns))
         height, width = shapes[-1].pooled
     return tuple(shapes)
 
 
-def trunk_fits(shapes: Sequence[Shape], x: Tensor) -> bool:
-    """Whether the kernels can compute the whole chain."""
-    able = x.device.type == "cuda" and have_triton() and not x.requires_grad
-    return able and all(shape.fits(x.shape[1], first=place == 0) for place, shape in enumerate(shapes))
+def trunk_fits(shapes: Sequence[Shape], batch: int) -> bool:
+    """Whether the kernels can compute the whole chain, where there is a GPU."""
+    return all(shape.fits(batch, first=place == 0) for place, shape in enumerate(shapes))
 
 
 def run_trunk(

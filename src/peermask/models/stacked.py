@@ -14,8 +14,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from peermask.kernels import have_triton
 from peermask.kernels.conv_block import Activation, ConvBlock
-from peermask.kernels.conv_trunk import run_trunk, shapes_of, trunk_fits, trunk_trials
+from peermask.kernels.conv_trunk import Shape, run_trunk, shapes_of, trunk_fits, trunk_trials
 from peermask.models.architectures import LocalResponseNorm
 from peermask.models.layout import Layout
 
@@ -54,8 +55,9 @@ class StackedChain:
         stages = self.stages[: len(self._blocks)]
         weights = [params[stage.weight] for stage in stages]  # [A, O, C, R, S] each
         biases = [None if stage.bias is None else params[stage.bias] for stage in stages]
-        shapes = shapes_of(self._blocks, x, weights)
-        if shapes and trunk_fits(shapes, x):
+        shapes = shapes_of(self._blocks, x.shape[2], x.shape[3], [w.shape[1:] for w in weights])
+        able = x.device.type == "cuda" and have_triton() and not x.requires_grad
+        if shapes and able and trunk_fits(shapes, x.shape[1]):
             return run_trunk(shapes, x, weights, biases)
         for block, weight, bias in zip(self._blocks, weights, biases, strict=True):
             x = block(x, weight, bias)
@@ -65,13 +67,21 @@ class StackedChain:
         self, layout: Layout, shape: Sequence[int], batch: int, device: torch.device
     ) -> list[Callable[[], object]]:
         """Each kernel once, for one agent, to be called in any order."""
-        sizes = {layer.name: layer.shape for layer in layout.layers}
+        if not self._blocks or not self.fits_kernels(layout, shape, batch):
+            return []
+        shapes = self._shapes(layout, shape)
         x = torch.zeros(1, batch, *shape, device=device).permute(0, 1, 3, 4, 2)  # [1, B, H, W, C]
-        stages = self.stages[: len(self._blocks)]
-        weights = [torch.zeros(1, *sizes[stage.weight], device=device) for stage in stages]
-        shapes = shapes_of(self._blocks, x, weights)
-        biased = [stage.bias is not None for stage in stages]
-        return trunk_trials(shapes, x, weights, biased) if shapes and trunk_fits(shapes, x) else []
+        weights = [torch.zeros(1, s.out, s.into, s.rows, s.columns, device=device) for s in shapes]
+        return trunk_trials(shapes, x, weights, [stage.bias is not None for stage in self.stages[: len(shapes)]])
+
+    def fits_kernels(self, layout: Layout, shape: Sequence[int], batch: int) -> bool:
+        """Whether the kernels can do all blocks, for images [C, H, W]; where not, torch's own operations do."""
+        return trunk_fits(self._shapes(layout, shape), batch)
+
+    def _shapes(self, layout: Layout, shape: Sequence[int]) -> tuple[Shape, ...]:
+        sizes = {layer.name: layer.shape for layer in layout.layers}
+        kernels = [sizes[stage.weight] for stage in self.stages[: len(self._blocks)]]
+        return shapes_of(self._blocks, shape[1], shape[2], kernels)
 
 
 def plan_stack(module: nn.Module) -> StackedChain | None:
