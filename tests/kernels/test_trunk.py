@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from peermask.kernels.conv_block import ConvBlock
-from peermask.kernels.conv_trunk import run_trunk, shapes_of, trunk_fits
+from peermask.kernels.conv_shape import shapes_of, trunk_fits
+from peermask.kernels.conv_trunk import run_trunk
 
 pytestmark = pytest.mark.usefixtures("interpreted")
 

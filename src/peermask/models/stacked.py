@@ -16,7 +16,8 @@ from torch.nn import functional as F
 
 from peermask.kernels import have_triton
 from peermask.kernels.conv_block import Activation, ConvBlock
-from peermask.kernels.conv_trunk import Shape, run_trunk, shapes_of, trunk_fits, trunk_trials
+from peermask.kernels.conv_shape import Shape, shapes_of, trunk_fits
+from peermask.kernels.conv_trunk import run_trunk, trunk_trials
 from peermask.models.architectures import LocalResponseNorm
 from peermask.models.layout import Layout
 

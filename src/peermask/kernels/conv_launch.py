@@ -1,0 +1,173 @@
+"""The steps of a convolution block, forward and backward, as launches of kernels.
+
+Halves come with a bound of each agent's numbers, [A], from which kernels know their scale (half_triton.py).
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from peermask.kernels.conv_shape import Shape, power_from
+
+_SPLITS = 24  # parts a first layer's weight gradient is summed in
+
+
+def halved_images(x: Tensor, largest: Tensor, shape: Shape) -> Tensor:
+    """[A, B, H, W, C] floats to halves; few channels with a margin and up to a power of two."""
+    from peermask.kernels.half_triton import images_kernel
+
+    padding = shape.block.padding if shape.by_patches else 0
+    agents, batch, height, width, into = x.shape
+    sides = (height + 2 * padding, width + 2 * padding)
+    half = torch.empty(agents, batch, *sides, shape.channels, dtype=torch.float16, device=x.device)
+    tile = 1024
+    images_kernel[(-(-half[0].numel() // tile), agents)](
+        x, half, largest, batch, *x.stride(), height, width, into, shape.channels, padding, tile
+    )
+    return half
+
+
+def halved_weights(w: Tensor, channels: int, *, turned: bool) -> tuple[Tensor, Tensor]:
+    """[A, O, C, R, S] floats to halves [A, O, R, S, channels], or turned round [A, C, R, S, O]; and the inverse of each
+    row's scale, [A, O] or [A, C]."""
+    from peermask.kernels.half_triton import weights_kernel
+
+    agents, out, into, rows, columns = w.shape
+    taps = rows * columns
+    w = w if w[0].is_contiguous() else w.contiguous()
+    heads, inner, strides = (into, out, (taps, into * taps)) if turned else (out, into, (into * taps, taps))
+    padded = inner if turned else channels
+    half = torch.empty(agents, heads, rows, columns, padded, dtype=torch.float16, device=w.device)
+    inverse = torch.empty(agents, heads, device=w.device)
+    block = power_from(taps * padded)
+    weights_kernel[(heads, agents)](
+        w,
+        half,
+        inverse,
+        w.stride(0),
+        *strides,
+        inner,
+        padded,
+        taps,
+        turned,
+        block,
+        num_warps=min(8, max(1, block // 512)),
+    )
+    return half, inverse
+
+
+def convolved(shape: Shape, x: Tensor, bound: Tensor, w: Tensor, bias: Tensor | None, largest: Tensor) -> Tensor:
+    """e [A, B, OH, OW, O], activated; notes its largest of each agent."""
+    from peermask.kernels.conv_triton import ACTIVATIONS, patch_forward_kernel
+
+    half, inverse = halved_weights(w, shape.channels, turned=False)
+    agents, batch, height, width, _ = x.shape
+    oh, ow = shape.convolved
+    y = torch.empty(agents, batch, oh, ow, shape.out, device=x.device)
+    operands = (x, bound, half, inverse, half if bias is None else bias.contiguous(), y, largest.view(torch.int32))
+    kernel = (shape.channels, shape.out, shape.rows, shape.columns)
+    end = (bias is not None, ACTIVATIONS[shape.block.activation])
+    if not shape.by_patches:
+        _product(operands, (height, width, oh, ow), kernel, shape.block.padding, 1, end)
+        return y
+    tile = 64
+    patch_forward_kernel[(-(-batch * oh * ow // tile), agents)](
+        *operands, batch, height, width, oh, ow, *kernel, *end, tile, shape.patch, num_warps=4
+    )
+    return y
+
+
+def input_gradient(shape: Shape, de: Tensor, bound: Tensor, w: Tensor, largest: Tensor) -> Tensor:
+    """The same product with the kernel turned round and its channels swapped; notes its largest of each agent."""
+    half, inverse = halved_weights(w, shape.into, turned=True)
+    dx = torch.empty(*de.shape[:2], shape.height, shape.width, shape.into, device=de.device)
+    operands = (de, bound, half, inverse, half, dx, largest.view(torch.int32))
+    kernel = (shape.out, shape.into, shape.rows, shape.columns)
+    padding = shape.rows - 1 - shape.block.padding
+    _product(operands, (*shape.convolved, shape.height, shape.width), kernel, padding, shape.block.growth, (False, 0))
+    return dx
+
+
+def _product(
+    operands: tuple[Tensor, ...],
+    sizes: tuple[int, int, int, int],
+    kernel: tuple[int, int, int, int],
+    padding: int,
+    growth: int,
+    end: tuple[bool, int],
+) -> None:
+    from peermask.kernels.conv_triton import forward_kernel
+
+    agents, batch = operands[0].shape[:2]
+    into, out = kernel[:2]
+    tile, across, step = 128, min(128, out), 64 if into % 64 == 0 else 32
+    grid = (-(-batch * sizes[2] * sizes[3] // tile), out // across, agents)
+    forward_kernel[grid](
+        *operands, batch, *sizes, *kernel, padding, growth, *end, tile, across, step, num_warps=4, num_stages=3
+    )
+
+
+def weight_gradient(shape: Shape, x: Tensor, x_bound: Tensor, de: Tensor, bound: Tensor) -> Tensor:
+    """[A, O, C, R, S]."""
+    from peermask.kernels.conv_triton import patch_weight_kernel, weight_kernel
+
+    agents, batch, height, width, channels = x.shape
+    oh, ow, out = de.shape[2:]
+    rows, columns = shape.rows, shape.columns
+    operands, growth = (x, x_bound, de, bound), shape.block.growth
+    sizes = (height, width, oh, ow, channels, out, rows, columns)
+    if shape.by_patches:
+        parts = torch.empty(agents, _SPLITS, out, shape.patch, device=x.device)
+        each = -(-batch * oh * ow // _SPLITS)
+        patch_weight_kernel[(_SPLITS, agents)](
+            *operands, parts, batch, each, *sizes, growth, 64, shape.patch, num_warps=8, num_stages=3
+        )
+        dw = parts.sum(1)[:, :, : rows * columns * channels].view(agents, out, rows, columns, channels)
+        return dw[..., : shape.into].permute(0, 1, 4, 2, 3)
+    dw = torch.empty(agents, out, rows, columns, channels, device=x.device)
+    tile, across = min(128, out), next(width for width in (128, 64, 32) if channels % width == 0)
+    grid = (rows * columns * (channels // across), out // tile, agents)
+    weight_kernel[grid](
+        *operands, dw, batch, *sizes, shape.block.padding, growth, tile, across, 32, num_warps=4, num_stages=4
+    )
+    return dw.permute(0, 1, 4, 2, 3)
+
+
+def bias_gradient(shape: Shape, de: Tensor, bound: Tensor) -> Tensor:
+    """[A, O]."""
+    exponent = torch.frexp(bound * shape.block.growth).exponent.clamp(-59, 61)  # as half_scale takes it, and one more
+    return torch.ldexp(de.sum((1, 2, 3), dtype=torch.float32), (exponent - 14)[:, None])
+
+
+def pooled(shape: Shape, e: Tensor, largest: Tensor, *, half: bool) -> tuple[Tensor, Tensor]:
+    """y [A, B, PH, PW, O], as scaled halves or floats, and where in its window each maximum was."""
+    from peermask.kernels.pool_triton import forward_kernel
+
+    agents, batch, height, width, channels = e.shape
+    block, (ph, pw) = shape.block, shape.pooled
+    y = torch.empty(agents, batch, ph, pw, channels, dtype=torch.float16 if half else torch.float32, device=e.device)
+    where = torch.empty(y.shape, dtype=torch.uint8, device=e.device)
+    tile, warps = max(1, 256 // channels), 4  # measured best on an H200, as are those below
+    forward_kernel[(-(-batch * ph * pw // tile), agents)](
+        e, largest, y, where, batch, block.norm_scale or 0.0, height, width, ph, pw, channels,
+        block.norm_scale is not None, block.pool, block.pool_stride, block.pool_padding, half, tile, num_warps=warps,
+    )  # fmt: skip
+    return y, where
+
+
+def pooled_gradient(shape: Shape, dy: Tensor, bound: Tensor, e: Tensor, where: Tensor) -> Tensor:
+    """Before the activation, as scaled halves."""
+    from peermask.kernels.conv_triton import ACTIVATIONS
+    from peermask.kernels.pool_triton import backward_kernel
+
+    agents, batch, height, width, channels = e.shape
+    block = shape.block
+    de = torch.empty(e.shape, dtype=torch.float16, device=e.device)
+    tile, warps = max(1, 1024 // channels), 4
+    backward_kernel[(-(-batch * height * width // tile), agents)](
+        e, dy, bound, where, de, batch, block.norm_scale or 0.0, height, width, *shape.pooled, channels,
+        ACTIVATIONS[block.activation], block.norm_scale is not None, block.pool, block.pool_stride, block.pool_padding,
+        block.cover, block.growth, tile, num_warps=warps,
+    )  # fmt: skip
+    return de
