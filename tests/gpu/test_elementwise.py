@@ -6,7 +6,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from peermask.engine.warmup import compile_kernels
 from peermask.graph.mixing import count_by_rows, count_votes
 from peermask.kernels import have_triton
 from peermask.masks.aggregation import aggregated_magnitude, agreement, fine_tuned
@@ -15,7 +14,6 @@ from peermask.masks.masker import Masker
 from peermask.masks.scores import score_gradient
 from peermask.models.architectures import alexnet
 from peermask.models.layout import Layer, Layout, find_layout
-from peermask.models.network import build_network
 
 pytestmark = pytest.mark.skipif(not have_triton(), reason="needs a CUDA device and Triton")
 
@@ -118,29 +116,3 @@ def test_an_agents_magnitude_does_not_depend_on_the_chunk() -> None:
     every = aggregated_magnitude(scores, votes, voters, 1.0, layout)
     for rows in (slice(0, 1), slice(1, 5)):
         assert torch.equal(aggregated_magnitude(scores[rows], votes[rows], voters[rows], 1.0, layout), every[rows])
-
-
-def test_kernels_are_compiled_beforehand() -> None:
-    """What a round of many agents calls was compiled for one."""
-    from peermask.kernels import aggregate_triton, masked_triton, scores_triton, votes_triton
-
-    kernels = [
-        aggregate_triton.sum_kernel, aggregate_triton.magnitude_kernel, masked_triton.masked_model_kernel,
-        scores_triton.gradient_kernel, scores_triton.fine_tune_kernel, votes_triton.votes_kernel,
-    ]  # fmt: skip
-    device, shape = torch.device("cuda", torch.cuda.current_device()), (3, 32, 32)
-    network = build_network(alexnet(shape, 10), shape, 10)
-    compile_kernels(network, shape, 8, device)
-
-    def compiled() -> list[int]:
-        return [sum(len(variants[0]) for variants in kernel.device_caches.values()) for kernel in kernels]
-
-    before = compiled()
-    layout = network.layout
-    masker = Masker(layout, normal(layout.total).to(device), MaskOptions())
-    scores, keep = normal(5, layout.weights).to(device), torch.tensor([layout.sizes] * 5, device=device)
-    mask, voters = scores > 0, torch.full((5,), 4, device=device)
-    votes = count_votes(torch.ones(5, 5, dtype=torch.bool, device=device), mask, torch.uint8)
-    gradient = score_gradient(masker.model(mask, keep)[:, : layout.weights], masker.weights(keep), scores)
-    aggregated_magnitude(fine_tuned(scores, gradient, votes, voters, 0.5), votes, voters, 1.0, layout)
-    assert compiled() == before

@@ -55,7 +55,7 @@ def _of_masks(layout: Layout, device: torch.device) -> list[Callable[[], object]
     masker = Masker(layout, torch.rand(layout.total, device=device), MaskOptions())
     gradient = torch.rand(1, layout.total, device=device)[:, : layout.weights]
     links = torch.ones(FEW + 1, 1, dtype=torch.bool, device=device)
-    messages = ({"mask": mask}, {"weights": scores}, {"mask": mask, "weights": scores})
+    messages = ({"mask": mask}, {"weights": scores})
     return [
         lambda: masker.model(mask, keep),
         lambda: score_gradient(gradient, masker.weights(keep), scores),

@@ -40,7 +40,8 @@ def top_fraction_by_layer_triton(magnitude: Tensor, keep: Tensor, sizes: Sequenc
     device = magnitude.device
     tables = _tables(tuple(sizes), device)
     keep = keep.contiguous()
-    low, high, threshold, cut = torch.empty(4, agents, layers, dtype=torch.int32, device=device)
+    # Each row where a kernel compiled for aligned memory can take it.
+    low, high, threshold, cut = torch.empty(4, -(-agents * layers // 4) * 4, dtype=torch.int32, device=device)
     counter = torch.empty(agents, layers, dtype=torch.int64, device=device)
     inside = torch.empty(agents, tables.room, device=device)
     place = torch.empty(agents, tables.room, dtype=torch.int32, device=device)

@@ -1,0 +1,68 @@
+"""Kernels are compiled side by side before a run: what a round of many agents calls was compiled for one."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from pkgutil import iter_modules
+
+import numpy as np
+import pytest
+import torch
+
+import peermask.kernels
+from peermask.algorithms.contract import Clock
+from peermask.data.arrays import from_arrays
+from peermask.engine import warmup
+from peermask.engine.traffic import message_cost
+from peermask.experiment import build as building
+from peermask.experiment.config import make_config
+from peermask.kernels import have_triton
+
+pytestmark = pytest.mark.skipif(not have_triton(), reason="needs a CUDA device and Triton")
+
+
+def compiled() -> dict[str, int]:
+    """How many variants there are of each kernel."""
+    counts = {}
+    for module in iter_modules(peermask.kernels.__path__):
+        if module.name.endswith("_triton"):
+            for name, kernel in vars(import_module(f"peermask.kernels.{module.name}")).items():
+                if hasattr(kernel, "device_caches"):
+                    variants = sum(len(cache[0]) for cache in kernel.device_caches.values())
+                    counts[f"{module.name}.{name}"] = variants
+    return counts
+
+
+@pytest.mark.parametrize("agents", [5, 8])
+@pytest.mark.parametrize(("model", "shape"), [("alexnet", (3, 32, 32)), ("cnn", (1, 28, 28))])
+@pytest.mark.parametrize("algorithm", ["mce-pl", "dsgd"])
+def test_kernels_are_compiled_beforehand(
+    agents: int, model: str, shape: tuple[int, ...], algorithm: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = np.random.default_rng(0)
+    labels = np.arange(600) % 10
+    images = rng.integers(0, 256, (600, *shape), dtype=np.uint8)
+    settings = {
+        "agents": agents,
+        "rounds": 3,
+        "retention": 0.3,
+        "model": model,
+        "algorithm": algorithm,
+        "batch_size": 20,
+    }
+    experiment = building.build(make_config(settings), from_arrays(images, labels, images, labels))
+    counts = {}
+
+    def compile_and_count(*arguments: object) -> None:
+        warmup.compile_kernels(*arguments)  # type: ignore[arg-type]
+        counts.update(compiled())
+
+    monkeypatch.setattr(building, "compile_kernels", compile_and_count)
+    with building.build_simulator(experiment, torch.device("cuda")) as simulator:
+        before = None
+        for number in (1, 2):
+            shared = simulator.play(Clock(number, 3)).shared
+            message_cost(shared, before, experiment.network.layout.sizes)
+            before = shared
+        simulator.test()
+    assert {name: count for name, count in compiled().items() if count > counts[name]} == {}
