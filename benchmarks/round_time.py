@@ -97,6 +97,8 @@ def time_rounds(
 
         each = timed(one_round, options.rounds, device)
         print(f"  a round, learn + exchange + fuse: {each * 1e3:8.2f} ms")
+        if device.type == "cuda":
+            print(f"    issued by the host in       {issued(one_round, options.rounds, device) * 1e3:8.2f} ms")
         time_parts(simulator, options.rounds, device, experiment.network.layout.sizes)
         if options.profile and device.type == "cuda":
             list_kernels(simulator)
@@ -133,6 +135,8 @@ def list_kernels(simulator: Simulator, rounds: int = 10) -> None:
             simulator.play(Clock(number, 10_000))
         torch.cuda.synchronize()
     kernels = sorted(recorded.key_averages(), key=lambda kernel: -kernel.self_device_time_total)
+    total = sum(kernel.self_device_time_total for kernel in kernels) / rounds / 1e3
+    print(f"      {total:8.3f} ms of work on the device, of it")
     for kernel in kernels[:20]:
         each = kernel.self_device_time_total / rounds / 1e3
         print(f"      {each:8.3f} ms in {kernel.count / rounds:5.1f} calls  {kernel.key[:80]}")
@@ -181,6 +185,17 @@ def timed(work: Callable[[], object], times: int, device: torch.device) -> float
             work()
         wait()
         spans.append((time.perf_counter() - begun) / max(1, times // 3))
+    return statistics.median(spans)
+
+
+def issued(work: Callable[[], object], times: int, device: torch.device) -> float:
+    """Median seconds until a GPU that was idle has been told all it is to do."""
+    spans = []
+    for _ in range(max(1, times)):
+        torch.cuda.synchronize(device)
+        begun = time.perf_counter()
+        work()
+        spans.append(time.perf_counter() - begun)
     return statistics.median(spans)
 
 
