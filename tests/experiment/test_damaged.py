@@ -121,6 +121,7 @@ def test_a_warning_is_one_line_on_stderr(capsys: pytest.CaptureFixture[str]) -> 
 def test_what_a_killed_process_had_half_written_is_removed(ended: RunFolder) -> None:
     rests = [
         ended.checkpoints / ".round-000004.safetensors.123.part",
+        ended.checkpoints / ".tmpR6NVKS",  # safetensors writes to a file of its own first
         ended.masks / ".round-000004.npz.123.part",
         ended.path / ".result.json.123.part",
     ]

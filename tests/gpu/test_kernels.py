@@ -11,11 +11,12 @@ import torch
 
 from peermask.algorithms import algorithms
 from peermask.algorithms.contract import Clock
+from peermask.engine.device import rows_on_cpu
 from peermask.engine.traffic import message_cost
 from peermask.experiment.build import build, build_simulator
 from peermask.experiment.config import make_config
 from peermask.kernels import have_triton
-from peermask.kernels.conv_block import ConvBlock
+from peermask.kernels.conv_block import Activation, ConvBlock
 from peermask.kernels.conv_shape import shapes_of, trunk_fits
 from peermask.kernels.conv_trunk import run_trunk
 from peermask.masks.aggregation import aggregated_magnitude
@@ -80,16 +81,35 @@ def test_a_trunk_is_its_twin(
         assert apart(own, twin) < (0.1 if place and chosen else 0.005)
 
 
-def test_a_number_that_is_none_stays_one() -> None:
+@pytest.mark.parametrize("activation", ["none", "elu", "relu"])
+def test_a_number_that_is_none_stays_one(activation: Activation) -> None:
     x = torch.randn(1, 2, 1, 5, 5, device="cuda").permute(0, 1, 3, 4, 2)
     x[0, 0, 2, 2, 0] = float("nan")
     weights = [torch.randn(1, 32, 1, 3, 3, device="cuda"), torch.randn(1, 32, 32, 3, 3, device="cuda")]
-    block = ConvBlock(1, "none", None, 1, 1, 0)
-    assert (
-        run_trunk(shapes_of((block, block), 5, 5, [w.shape[1:] for w in weights]), x, weights, [None, None])
-        .isnan()
-        .any()
-    )
+    block = ConvBlock(1, activation, None, 1, 1, 0)
+    shapes = shapes_of((block, block), 5, 5, [w.shape[1:] for w in weights])
+    assert run_trunk(shapes, x, weights, [None, None]).isnan().any()
+
+
+def test_an_agent_is_computed_alike_in_any_chunk() -> None:
+    torch.manual_seed(0)
+    x = torch.randn(20, 7, 1, 28, 28, device="cuda").permute(0, 1, 3, 4, 2)
+    weights = [torch.randn(20, 32, 1, 5, 5, device="cuda") / 5, torch.randn(20, 64, 32, 5, 5, device="cuda") / 28]
+    biases = [torch.randn(20, 32, device="cuda"), torch.randn(20, 64, device="cuda")]
+    shapes = shapes_of(SMALL, 28, 28, [w.shape[1:] for w in weights])
+
+    def computed(rows: slice) -> list[torch.Tensor]:
+        leaves = [leaf[rows].clone().requires_grad_() for leaf in (*weights, *biases)]
+        y = run_trunk(shapes, x[rows], leaves[:2], leaves[2:])
+        return [y, *torch.autograd.grad(y.sum(), leaves)]
+
+    for together, alone in zip(computed(slice(0, 20)), computed(slice(3, 5)), strict=True):
+        assert torch.equal(together[3:5], alone)
+
+
+def test_chunks_that_count_differently_far_are_joined_on_the_cpu() -> None:
+    few, many = torch.full((2, 3), 7, dtype=torch.uint8), torch.full((1, 3), 299, dtype=torch.int16)
+    assert rows_on_cpu([few.cuda(), many.cuda()]).tolist() == [[7] * 3, [7] * 3, [299] * 3]
 
 
 @pytest.mark.parametrize("ties", [False, True])

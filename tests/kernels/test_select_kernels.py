@@ -49,3 +49,8 @@ def test_it_is_exact_where_a_sample_misleads() -> None:
 def test_rows_may_lie_apart() -> None:
     magnitude = torch.rand(3, 30_000, generator=torch.Generator().manual_seed(2))[:, :20_000]
     agrees(magnitude, torch.tensor([[7], [700], [19_000]]), (20_000,))
+
+
+def test_columns_may_lie_apart() -> None:
+    magnitude = torch.rand(9_000, 2, generator=torch.Generator().manual_seed(3)).T
+    agrees(magnitude, torch.tensor([[7], [700]]), (9_000,))

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from functools import reduce
 
 import torch
 from torch import Tensor
 
 from peermask.errors import RunError
 
-MOST_PINNED = 2**30  # bytes
+MOST_PINNED = 2**30  # bytes of one copy
 
 
 def pick_device(name: str) -> torch.device:
@@ -42,12 +44,20 @@ def rows_on_cpu(parts: Sequence[Tensor]) -> Tensor:
     if parts[0].device.type == "cpu":
         return torch.cat(list(parts))
     shape = (sum(len(part) for part in parts), *parts[0].shape[1:])
-    pinned = sum(part.numel() * part.element_size() for part in parts) <= MOST_PINNED
-    whole = torch.empty(shape, dtype=parts[0].dtype, pin_memory=pinned)
+    dtype = reduce(torch.promote_types, (part.dtype for part in parts))  # votes: chunks count to as far as each must
+    whole = _empty_on_cpu(shape, dtype)
     for rows, part in zip(whole.split([len(part) for part in parts]), parts, strict=True):
         rows.copy_(part, non_blocking=True)
     torch.cuda.current_stream(parts[0].device).synchronize()
     return whole
+
+
+def _empty_on_cpu(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    """Pinned where it can be: a machine may allow little of that."""
+    if math.prod(shape) * dtype.itemsize <= MOST_PINNED:
+        with suppress(RuntimeError):
+            return torch.empty(shape, dtype=dtype, pin_memory=True)
+    return torch.empty(shape, dtype=dtype)
 
 
 @contextmanager
@@ -67,7 +77,7 @@ def one_thread_each() -> Iterator[None]:
 
 @contextmanager
 def fast_float32() -> Iterator[None]:
-    """Let matrix products on a GPU round their inputs to TF32, as its convolutions do by default."""
+    """Let matrix products on a GPU round their inputs to TF32, as torch's convolutions do there by default."""
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("high")
     try:

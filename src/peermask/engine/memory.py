@@ -9,7 +9,7 @@ from peermask.models.layout import Layout
 
 STATE_COPIES = 8  # float32 vectors of P an agent needs at the peak of a round: scores, gradients, model, sort keys
 RESTING = 12  # bytes per parameter that an agent holds while others are computed: its state, its last two messages
-FUSED = 2  # times what modules give, of the memory of a pass through fused kernels; measured on AlexNet: 1.1
+FUSED = 2  # times what modules give, of the memory of a pass through fused kernels; measured on AlexNet: 1.2
 GENERAL = 5  # of any other pass, which also keeps what lies inside a module; measured on AlexNet: 4.4
 
 

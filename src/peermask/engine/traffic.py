@@ -7,7 +7,7 @@ sender's message of the round before, so what the codec sends is a delta against
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import lru_cache
 from math import log
 from typing import Any
@@ -40,13 +40,11 @@ class Cost:
 
     def columns(self) -> list[list[float]]:
         """On the CPU, in the order of the fields."""
-        columns = (self.paper_bits, self.ones_bits, self.bitmap_bytes, self.entropy_bytes, self.coded_bytes)
-        return [column.tolist() for column in columns]
+        return [getattr(self, name).tolist() for name in COST_COLUMNS]
 
 
+COST_COLUMNS = tuple(field.name for field in fields(Cost))
 Shape = tuple[tuple[str, torch.dtype, int], ...]  # of a message: name, type and entries of each leaf
-
-COST_COLUMNS = ("paper_bits", "ones_bits", "bitmap_bytes", "entropy_bytes", "coded_bytes")
 
 
 def message_cost(payload: Payload, before: Payload | None, sizes: Sequence[int], spread: Spread = in_turn) -> Cost:

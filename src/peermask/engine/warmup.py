@@ -8,6 +8,7 @@ from functools import partial
 
 import torch
 
+from peermask.engine.device import made_current
 from peermask.engine.traffic import message_cost
 from peermask.graph.mixing import count_votes
 from peermask.kernels import have_triton
@@ -26,9 +27,10 @@ def compile_kernels(network: Network, shape: tuple[int, ...], batch: int, device
     """Call every kernel once for a single agent, whose shapes per agent are those of all."""
     if device.type != "cuda" or not have_triton():
         return
-    work = [*_of_masks(network.layout, device), lambda: _gather(shape, device)]
-    if network.stack is not None:
-        work += network.stack.trials(network.layout, shape, batch, device)
+    with made_current(device):
+        work = [*_of_masks(network.layout, device), lambda: _gather(shape, device)]
+        if network.stack is not None:
+            work += network.stack.trials(network.layout, shape, batch, device)
     with ThreadPoolExecutor(len(work)) as pool:
         for done in [pool.submit(_on, device, trial) for trial in work]:
             done.result()
@@ -36,7 +38,7 @@ def compile_kernels(network: Network, shape: tuple[int, ...], batch: int, device
 
 
 def _on(device: torch.device, trial: Callable[[], object]) -> None:
-    with torch.cuda.device(device):
+    with made_current(device):  # of this thread
         trial()
 
 

@@ -14,6 +14,7 @@ from peermask.data import datasets
 from peermask.data.augment import Augmentation
 from peermask.data.dataset import Dataset, Split
 from peermask.data.local import LocalSamples, share_out
+from peermask.engine.evaluate import AT_ONCE
 from peermask.engine.feed import Feed
 from peermask.engine.memory import activation_bytes, chunk_that_fits
 from peermask.engine.simulator import Simulator
@@ -141,7 +142,9 @@ def is_fused(experiment: Experiment) -> bool:
     return (
         have_triton()
         and network.stack is not None
-        and network.stack.fits_kernels(network.layout, experiment.dataset.shape, experiment.config.batch_size)
+        and network.stack.fits_kernels(
+            network.layout, experiment.dataset.shape, max(experiment.config.batch_size, AT_ONCE)
+        )
     )
 
 

@@ -77,7 +77,9 @@ class RunFolder:
         if not self.path.is_dir():
             return self.path.exists()
         files = [path for path in self.path.rglob("*") if not path.is_dir()]
-        return any(path != self.manifest and path.name != LOCK and path.suffix != ".part" for path in files)
+        half_written = (path.suffix == ".part" or path.name.startswith(".tmp") for path in files)
+        kept = [path for path, half in zip(files, half_written, strict=True) if not half]
+        return any(path != self.manifest and path.name != LOCK for path in kept)
 
     def check_free(self) -> None:
         if self.is_taken:

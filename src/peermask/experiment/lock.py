@@ -53,7 +53,7 @@ def clear_leftovers(folder: RunFolder) -> None:
     own = (folder.config, folder.manifest, folder.metrics, folder.traffic, folder.result)
     rests = [rest for file in own for rest in folder.path.glob(f".{file.name}.*.part")]
     for inner in (folder.checkpoints, folder.masks):
-        rests += inner.glob(".*.part")
+        rests += [*inner.glob(".*.part"), *inner.glob(".tmp*")]  # ours, and safetensors' own
     for rest in rests:
         with suppress(OSError):  # it harms nobody
             rest.unlink()

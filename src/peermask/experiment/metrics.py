@@ -100,10 +100,12 @@ class Ledger:
         if not self._pending:
             return
         # One copy for each column, not for each round: every one waits for the device.
-        columns = [torch.stack([getattr(cost, name) for _, cost in self._pending]).cpu() for name in COST_COLUMNS]
-        self.sent += self.links * columns[-1].double().sum(0)  # whole numbers: exact in any order
+        columns = {
+            name: torch.stack([getattr(cost, name) for _, cost in self._pending]).cpu() for name in COST_COLUMNS
+        }  # [rounds, N] each
+        self.sent += self.links * columns["coded_bytes"].double().sum(0)  # whole numbers: exact in any order
         links = [int(count) for count in self.links]
-        by_round = zip(*(column.tolist() for column in columns), strict=True)
+        by_round = zip(*(column.tolist() for column in columns.values()), strict=True)
         rows = [
             [number, agent, count, *map(_number, values)]
             for (number, _), costs in zip(self._pending, by_round, strict=True)

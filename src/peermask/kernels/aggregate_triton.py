@@ -45,5 +45,5 @@ def magnitude_kernel(
         n = at + tl.arange(0, SUMS)
         total += tl.load(sums_ptr + a * N + n, mask=n < last, other=0.0)
     mean = tl.sum(total, 0) / tl.load(sizes_ptr + layer)
-    y = tl.where(z > 0, z + mean * (gain * (votes / voters)), 0.0)
+    y = tl.where(z == 0, 0.0, z + mean * (gain * (votes / voters)))
     tl.store(out_ptr + a * P + i, y, mask=i < end)

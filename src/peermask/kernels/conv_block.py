@@ -55,7 +55,8 @@ class ConvBlock:
     def growth(self) -> int:
         """How many times the largest gradient of the result bounds that of the convolution.
 
-        A pixel hears from cover² windows. The norm passes on no more than four times that: 1 by itself, and from each
-        of the four norms it takes part in 3/2 · α/4 · e_c e_j / u, where u >= 1 + α/4 (e_c² + e_j²), so at most 3/4.
+        A pixel hears from cover² windows. The norm passes on less than four times that: through channel c's own u,
+        which is at least 1 + α/4 e_c², a factor between -1/2 and 1; through the u of each of three others that it takes
+        part in, 3/2 · α/4 · e_c e_j / u with u >= 1 + α/4 (e_c² + e_j²), so at most 3/4.
         """
         return self.cover**2 * (1 if self.norm_scale is None else 4)

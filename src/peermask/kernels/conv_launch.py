@@ -10,25 +10,24 @@ from torch import Tensor
 
 from peermask.kernels.conv_shape import Shape, power_from
 
-_SPLITS = 24  # parts a first layer's weight gradient is summed in
+_SPLITS = 24  # parts that gradients of a first layer's weights, and of biases, are summed in
 
 
 def halved_images(x: Tensor, largest: Tensor, shape: Shape) -> Tensor:
     """[A, B, H, W, C] floats to halves; few channels with a margin and up to a power of two."""
     from peermask.kernels.half_triton import images_kernel
 
-    padding = shape.block.padding if shape.by_patches else 0
     agents, batch, height, width, into = x.shape
-    sides = (height + 2 * padding, width + 2 * padding)
+    sides = (height + 2 * shape.margin, width + 2 * shape.margin)
     half = torch.empty(agents, batch, *sides, shape.channels, dtype=torch.float16, device=x.device)
     tile = 1024
     images_kernel[(-(-half[0].numel() // tile), agents)](
-        x, half, largest, batch, *x.stride(), height, width, into, shape.channels, padding, tile
+        x, half, largest, batch, *x.stride(), height, width, into, shape.channels, shape.margin, tile
     )
     return half
 
 
-def halved_weights(w: Tensor, channels: int, *, turned: bool) -> tuple[Tensor, Tensor]:
+def halved_weights(shape: Shape, w: Tensor, *, turned: bool) -> tuple[Tensor, Tensor]:
     """[A, O, C, R, S] floats to halves [A, O, R, S, channels], or turned round [A, C, R, S, O]; and the inverse of each
     row's scale, [A, O] or [A, C]."""
     from peermask.kernels.half_triton import weights_kernel
@@ -37,7 +36,7 @@ def halved_weights(w: Tensor, channels: int, *, turned: bool) -> tuple[Tensor, T
     taps = rows * columns
     w = w if w[0].is_contiguous() else w.contiguous()
     heads, inner, strides = (into, out, (taps, into * taps)) if turned else (out, into, (into * taps, taps))
-    padded = inner if turned else channels
+    padded = inner if turned else shape.channels
     half = torch.empty(agents, heads, rows, columns, padded, dtype=torch.float16, device=w.device)
     inverse = torch.empty(agents, heads, device=w.device)
     block = power_from(taps * padded)
@@ -61,7 +60,7 @@ def convolved(shape: Shape, x: Tensor, bound: Tensor, w: Tensor, bias: Tensor | 
     """e [A, B, OH, OW, O], activated; notes its largest of each agent."""
     from peermask.kernels.conv_triton import ACTIVATIONS, patch_forward_kernel
 
-    half, inverse = halved_weights(w, shape.channels, turned=False)
+    half, inverse = halved_weights(shape, w, turned=False)
     agents, batch, height, width, _ = x.shape
     oh, ow = shape.convolved
     y = torch.empty(agents, batch, oh, ow, shape.out, device=x.device)
@@ -80,7 +79,7 @@ def convolved(shape: Shape, x: Tensor, bound: Tensor, w: Tensor, bias: Tensor | 
 
 def input_gradient(shape: Shape, de: Tensor, bound: Tensor, w: Tensor, largest: Tensor) -> Tensor:
     """The same product with the kernel turned round and its channels swapped; notes its largest of each agent."""
-    half, inverse = halved_weights(w, shape.into, turned=True)
+    half, inverse = halved_weights(shape, w, turned=True)
     dx = torch.empty(*de.shape[:2], shape.height, shape.width, shape.into, device=de.device)
     operands = (de, bound, half, inverse, half, dx, largest.view(torch.int32))
     kernel = (shape.out, shape.into, shape.rows, shape.columns)
@@ -136,8 +135,14 @@ def weight_gradient(shape: Shape, x: Tensor, x_bound: Tensor, de: Tensor, bound:
 
 def bias_gradient(shape: Shape, de: Tensor, bound: Tensor) -> Tensor:
     """[A, O]."""
-    exponent = torch.frexp(bound * shape.block.growth).exponent.clamp(-59, 61)  # as half_scale takes it, and one more
-    return torch.ldexp(de.sum((1, 2, 3), dtype=torch.float32), (exponent - 14)[:, None])
+    from peermask.kernels.conv_triton import bias_kernel
+
+    agents, pixels = len(de), de[0].numel() // shape.out
+    parts = torch.empty(agents, _SPLITS, shape.out, device=de.device)
+    bias_kernel[(_SPLITS, agents)](
+        de, bound, parts, pixels, -(-pixels // _SPLITS), shape.out, shape.block.growth, max(1, 2048 // shape.out)
+    )
+    return parts.sum(1)
 
 
 def pooled(shape: Shape, e: Tensor, largest: Tensor, *, half: bool) -> tuple[Tensor, Tensor]:

@@ -45,6 +45,11 @@ class Shape:
         return power_from(self.into) if self.by_patches else self.into
 
     @property
+    def margin(self) -> int:
+        """Pixels of zeros that are stored around an image: patches are read without asking where it ends."""
+        return self.block.padding if self.by_patches else 0
+
+    @property
     def patch(self) -> int:
         return power_from(self.rows * self.columns * self.channels, 16)
 

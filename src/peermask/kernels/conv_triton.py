@@ -23,13 +23,16 @@ def finish(
     """Undo the scales, add the bias, activate, write, and note the agent's largest."""
     live = m < M
     scale = half_scale(tl.load(x_largest_ptr + a) * BOUND)
-    y = acc * (tl.load(inverse_ptr + a * OUT + n) / scale)[None, :]
+    y = acc * tl.load(inverse_ptr + a * OUT + n)[None, :] / scale
     if BIAS:
         y += tl.load(bias_ptr + a * OUT + n)[None, :]
+    # What is no number stays none, so that a loss shows it: maximum and minimum would drop it.
     if ACT == 1:
-        y = tl.where(y > 0, y, tl.exp(tl.minimum(y, 0.0)) - 1.0)
+        small = tl.maximum(tl.minimum(y, 0.0), -0.02)
+        near = small * (1.0 + small * (0.5 + small * (1.0 / 6.0)))  # near 0 the difference below has no digits left
+        y = tl.where(y < 0, tl.where(y > -0.02, near, tl.exp(tl.minimum(y, 0.0)) - 1.0), y)
     if ACT == 2:
-        y = tl.maximum(y, 0.0)
+        y = tl.where(y < 0, 0.0, y)
     at = a * M * OUT + m.to(tl.int64) * OUT
     tl.store(y_ptr + at[:, None] + n[None, :], y, mask=live[:, None])
     largest = tl.max(tl.max(tl.where(live[:, None], tl.abs(y), 0.0), 1), 0)
@@ -101,9 +104,9 @@ def weight_kernel(
         x = tl.load(x_ptr + at[:, None] + c[None, :], mask=inside[:, None], other=0.0)  # [BK, BN]
         dy = tl.load(dy_ptr + m[:, None] * OUT + o[None, :], mask=live[:, None], other=0.0)  # [BK, BM]
         acc = tl.dot(tl.trans(dy), x, acc)
-    scale = half_scale(tl.load(x_largest_ptr + a)) * half_scale(tl.load(dy_largest_ptr + a) * BOUND)
+    dw = acc / half_scale(tl.load(x_largest_ptr + a)) / half_scale(tl.load(dy_largest_ptr + a) * BOUND)
     out = a * (OUT * R * S * C) + o.to(tl.int64) * (R * S * C) + rs * C
-    tl.store(dw_ptr + out[:, None] + c[None, :], acc / scale)
+    tl.store(dw_ptr + out[:, None] + c[None, :], dw)
 
 
 @triton.jit(do_not_specialize=["B"])
@@ -156,6 +159,21 @@ def patch_weight_kernel(
         x = tl.load(x_ptr + corner[:, None] + reach[None, :], mask=live[:, None] & used[None, :], other=0.0)
         dy = tl.load(dy_ptr + m[:, None] * OUT + o[None, :], mask=live[:, None], other=0.0)  # [BK, OUT]
         acc = tl.dot(tl.trans(dy), x, acc)
-    scale = half_scale(tl.load(x_largest_ptr + a)) * half_scale(tl.load(dy_largest_ptr + a) * BOUND)
+    dw = acc / half_scale(tl.load(x_largest_ptr + a)) / half_scale(tl.load(dy_largest_ptr + a) * BOUND)
     part = (a * tl.num_programs(0) + tl.program_id(0)) * (OUT * PATCH)
-    tl.store(part_ptr + part + o[:, None] * PATCH + k[None, :], acc / scale)
+    tl.store(part_ptr + part + o[:, None] * PATCH + k[None, :], dw)
+
+
+@triton.jit(do_not_specialize=["M", "each"])
+def bias_kernel(dy_ptr, dy_largest_ptr, part_ptr, M, each, OUT: tl.constexpr, BOUND: tl.constexpr, BK: tl.constexpr):
+    """Part of dbias [OUT] from `each` pixels: in an order that does not depend on how agents are chunked."""
+    a = tl.program_id(1).to(tl.int64)
+    o = tl.arange(0, OUT)
+    first = tl.program_id(0) * each
+    end = tl.minimum(first + each, M)
+    acc = tl.zeros([BK, OUT], tl.float32)
+    for start in range(first, end, BK):
+        m = start + tl.arange(0, BK)
+        acc += tl.load(dy_ptr + a * M * OUT + m[:, None] * OUT + o[None, :], mask=(m < end)[:, None], other=0.0)
+    part = (a * tl.num_programs(0) + tl.program_id(0)) * OUT
+    tl.store(part_ptr + part + o, tl.sum(acc, 0) / half_scale(tl.load(dy_largest_ptr + a) * BOUND))

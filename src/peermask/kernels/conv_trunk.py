@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from peermask.kernels.conv_launch import (
     bias_gradient,
@@ -53,6 +54,7 @@ class _Trunk(torch.autograd.Function):
         return x
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         shapes: tuple[Shape, ...] = ctx.shapes
         kept = ctx.saved_tensors
@@ -80,11 +82,11 @@ def trunk_trials(
     """Every kernel once, so that they can be compiled side by side; [A, B, H, W, C] and [A, O, C, R, S] as in a run."""
     (agents, batch), device = x.shape[:2], x.device
     bound = torch.ones(agents, device=device)
-    first = halved_images(x, bound, shapes[0])
-    trials: list[Callable[[], object]] = []
+    trials: list[Callable[[], object]] = [partial(halved_images, x, bound, shapes[0])]
     for place, (shape, w, bias) in enumerate(zip(shapes, weights, biased, strict=True)):
-        sides = (shape.height, shape.width, shape.into)
-        inputs = torch.zeros(agents, batch, *sides, dtype=torch.float16, device=device) if place else first
+        margin = 2 * shape.margin
+        sides = (shape.height + margin, shape.width + margin, shape.channels)
+        inputs = torch.zeros(agents, batch, *sides, dtype=torch.float16, device=device)
         e = torch.zeros(agents, batch, *shape.convolved, shape.out, device=device)
         dy = torch.zeros(agents, batch, *shape.pooled, shape.out, device=device)
         where, de = dy.to(torch.uint8), e.half()
@@ -95,6 +97,8 @@ def trunk_trials(
             partial(pooled_gradient, shape, dy, bound, e, where),
             partial(weight_gradient, shape, inputs, bound, de, bound),
         ]
+        if bias:
+            trials.append(partial(bias_gradient, shape, de, bound))
         if place:
             trials.append(partial(input_gradient, shape, de, bound, w, torch.zeros_like(bound)))
     return trials

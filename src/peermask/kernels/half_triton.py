@@ -2,7 +2,8 @@
 
 A half has the ten digits after the point that the matrix unit keeps of a float (TF32), at half the bytes and twice the
 speed, but a short range. So numbers are multiplied by a power of two that puts the largest near the range's top; what
-then falls below its bottom is 2^-27 of the largest or less.
+then falls below its bottom is 2^-37 of the largest or less, and below 2^-27 of it digits are lost. Where a bound stands
+for the largest, that is of the bound.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import triton.language as tl
 def half_scale(largest):
     """The power of two that carries numbers up to `largest` to below 2^14."""
     exponent = (largest.to(tl.int32, bitcast=True) >> 23) - 127
-    exponent = tl.minimum(tl.maximum(exponent, -60), 60)
+    exponent = tl.minimum(tl.maximum(exponent, -110), 127)  # as far as the scale and its inverse are normal floats
     return ((127 + 13 - exponent) << 23).to(tl.float32, bitcast=True)
 
 

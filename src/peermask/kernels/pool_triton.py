@@ -1,7 +1,7 @@
 """Triton kernels of local response norm and max-pooling in one, forward and backward.
 
-One by one they are bound by memory and made up most of a training step; fused, each activation is read once in
-either direction, and only the pooled result and one byte of where the maximum was are written.
+One by one they are bound by memory and made up most of a training step; fused, each activation comes from memory once
+in either direction, and only the pooled result and one byte of where the maximum was are written.
 The input e [A, B, H, W, C] is what an activation function gave; the backward pass goes through that function too,
 since its slope can be told from its value. Programs run over an agent's pixels, q, and all its channels.
 """

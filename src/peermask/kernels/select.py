@@ -30,9 +30,9 @@ class _Tables:
 
 
 def top_fraction_by_layer_triton(magnitude: Tensor, keep: Tensor, sizes: Sequence[int]) -> Tensor:
-    """True at the keep[a, l] largest entries of layer l of row a; ties to the lower index. [A, P], [A, L] -> [A, P]
+    """True at the keep[a, l] largest entries, one at least, of layer l of row a; ties to the lower index.
 
-    Four launches: on its own this is bound by how fast they follow each other.
+    [A, P], [A, L] -> [A, P]. Four launches: on its own this is bound by how fast they follow each other.
     """
     from peermask.kernels import select_triton as kernels
 
@@ -40,6 +40,7 @@ def top_fraction_by_layer_triton(magnitude: Tensor, keep: Tensor, sizes: Sequenc
     device = magnitude.device
     tables = _tables(tuple(sizes), device)
     keep = keep.contiguous()
+    magnitude = magnitude if magnitude.stride(1) == 1 else magnitude.contiguous()
     # Each row where a kernel compiled for aligned memory can take it.
     low, high, threshold, cut = torch.empty(4, -(-agents * layers // 4) * 4, dtype=torch.int32, device=device)
     counter = torch.empty(agents, layers, dtype=torch.int64, device=device)
