@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 from peermask.kernels.winograd import winograd_pays
-from peermask.models.alone import FewerProducts, fewer_products, laid_out, made_for_one
-from peermask.models.architectures import cnn
+from peermask.models.alone import FewerPasses, FewerProducts, fewer_passes, fewer_products, laid_out, made_for_one
+from peermask.models.architectures import LocalResponseNorm, alexnet, cnn
 
 
 def test_a_network_with_fewer_products_has_the_same_gradients() -> None:
@@ -45,3 +45,23 @@ def test_only_plain_convolutions_are_replaced() -> None:
     kinds = [type(child) for child in others]
     fewer_products(module)
     assert [type(child) for child in module] == [FewerProducts, *kinds]
+
+
+def test_the_papers_network_in_fewer_passes_has_the_same_gradients() -> None:
+    torch.manual_seed(0)
+    plain = alexnet((3, 32, 32), 10)
+    ready = made_for_one(copy.deepcopy(plain))
+    assert sum(type(layer) is FewerPasses for layer in ready.modules()) == 3
+    images = torch.randn(4, 3, 32, 32)
+    for module, x in ((plain, images), (ready, laid_out(images))):
+        nn.functional.cross_entropy(module(x), torch.arange(4)).backward()
+    for one, other in zip(ready.parameters(), plain.parameters(), strict=True):
+        assert one.grad is not None
+        assert other.grad is not None
+        assert (one.grad - other.grad).norm() < 1e-4 * other.grad.norm()
+
+
+def test_only_the_norm_that_two_roots_make_is_replaced() -> None:
+    module = nn.Sequential(LocalResponseNorm(4, 0.1), LocalResponseNorm(4, 0.1, beta=0.5))
+    fewer_passes(module)
+    assert [type(child) for child in module] == [FewerPasses, LocalResponseNorm]

@@ -5,12 +5,14 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from peermask.kernels.response_norm import BETA, response_norm
 from peermask.kernels.winograd import winograd, winograd_pays
+from peermask.models.architectures import LocalResponseNorm
 
 
 def made_for_one(module: nn.Module) -> nn.Module:
     """The module, changed in place, for input and parameters that are `laid_out`."""
-    return fewer_products(pool_first(module))
+    return fewer_passes(fewer_products(pool_first(module)))
 
 
 def pool_first(module: nn.Module) -> nn.Module:
@@ -43,6 +45,21 @@ def fewer_products(module: nn.Module) -> nn.Module:
     for child in module.modules():
         if type(child) is nn.Conv2d and _is_plain(child):  # a subclass may compute something else
             child.__class__ = FewerProducts  # all that is different is `forward`
+    return module
+
+
+class FewerPasses(LocalResponseNorm):
+    """A norm that goes through a block of pixels while it is in the cache."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return response_norm(x, self.size, self.alpha)
+
+
+def fewer_passes(module: nn.Module) -> nn.Module:
+    """Local response norms as `FewerPasses`: a little other rounding."""
+    for child in module.modules():
+        if type(child) is LocalResponseNorm and child.beta == BETA:
+            child.__class__ = FewerPasses
     return module
 
 
