@@ -82,7 +82,9 @@ def closing_lines(result: RunResult) -> list[str]:
         used = [percent(mean_density(arm)) for arm in (result, other)]
         with_more = f", with {used[0]} of the weights against {used[1]}" if used[0] != used[1] else ""
         lines.append(f"{label_of(result)} against {other.root.name}: {gain:+.1f} points of mean accuracy{with_more}")
-    links = sum(messages_sent(result.config.algorithm.name, [agent.links for agent in result.agents]))
+    messages = messages_sent(result.config.algorithm.name, [agent.links for agent in result.agents])
+    # Of those whose tables are here: of a fleet that was collected in part some are not.
+    links = sum(count for count, agent in zip(messages, result.agents, strict=True) if agent.sent_bytes)
     if result.sent_bytes and result.round:
         each = result.sent_bytes / links / result.round
         floats = 4 * result.manifest["parameters"]
