@@ -17,19 +17,16 @@ from peermask.experiment.build import build, build_simulator
 from peermask.experiment.config import make_config
 from peermask.kernels import have_triton
 from peermask.kernels.conv_block import Activation, ConvBlock
-from peermask.kernels.conv_shape import shapes_of, trunk_fits
+from peermask.kernels.conv_shape import shapes_of
 from peermask.kernels.conv_trunk import run_trunk
 from peermask.masks.aggregation import aggregated_magnitude
 from peermask.masks.select import top_fraction_by_layer, top_fraction_by_sort
 from peermask.models.architectures import alexnet, cnn
 from peermask.models.layout import find_layout
 from peermask.models.network import Batch, build_network
+from trunk_twin import apart, from_twin
 
 pytestmark = pytest.mark.skipif(not have_triton(), reason="needs a CUDA device and Triton")
-
-
-def apart(a: torch.Tensor, b: torch.Tensor) -> float:
-    return float((a - b).detach().norm() / b.detach().norm())
 
 
 ALEXNET = (
@@ -60,25 +57,10 @@ def test_a_trunk_is_its_twin(
     blocks = blocks[: len(pairs)]
     weights = [torch.randn(3, out, into, 5, 5, device="cuda") / (5 * into**0.5) for into, out in pairs]
     biases = [torch.randn(3, out, device="cuda") if biased else None for _, out in pairs]
-    shapes = shapes_of(blocks, *x.shape[2:4], [w.shape[1:] for w in weights])
-    assert trunk_fits(shapes, x.shape[1])
-    results = []
-    for fused in (True, False):
-        leaves = [None if leaf is None else leaf.clone().requires_grad_() for leaf in (*weights, *biases)]
-        if fused:
-            y = run_trunk(shapes, x, leaves[: len(blocks)], leaves[len(blocks) :])  # type: ignore[arg-type]
-        else:
-            y = x
-            for block, w, bias in zip(blocks, leaves[: len(blocks)], leaves[len(blocks) :], strict=True):
-                assert w is not None
-                y = block(y, w, bias)
-        generator = torch.Generator("cuda").manual_seed(1)
-        sent = torch.randn(y.shape, device="cuda", generator=generator) / gain
-        wanted = [leaf for leaf in leaves if leaf is not None]
-        results.append([y, *torch.autograd.grad(y, wanted, sent)])
-    for place, (own, twin) in enumerate(zip(*results, strict=True)):
-        chosen = pooling or blocks[0].activation == "relu"  # by rounding, in windows or at zero
-        assert apart(own, twin) < (0.1 if place and chosen else 0.005)
+    result, *gradients = from_twin(blocks, x, weights, biases, 1 / gain)
+    assert result < 0.005
+    chosen = pooling or blocks[0].activation == "relu"  # by rounding, in windows or at zero
+    assert max(gradients) < (0.1 if chosen else 0.005)
 
 
 @pytest.mark.parametrize("activation", ["none", "elu", "relu"])

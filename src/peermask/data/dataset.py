@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from peermask.errors import DataError
-from peermask.kernels import have_triton
+from peermask.kernels import by_kernels
 from peermask.kernels.batches import gather_triton
 from peermask.registry import Registry
 
@@ -69,7 +69,7 @@ class Dataset:
 
     def gather(self, split: Split, index: Tensor) -> tuple[Tensor, Tensor]:
         """The samples of a split at `index` [A, B]: images, normalised, [A, B, C, H, W], and labels [A, B]."""
-        if index.device.type == "cuda" and have_triton() and split.images.is_contiguous():
+        if by_kernels(index) and split.images.is_contiguous():
             return gather_triton(split.images, split.labels, index, self.peak)
         return self.normalise(split.images[index]), split.labels[index]
 

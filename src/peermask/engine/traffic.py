@@ -20,7 +20,7 @@ from torch import Tensor
 from peermask.algorithms.contract import Payload
 from peermask.engine.round import Spread, in_turn
 from peermask.errors import DivergedError, WireError
-from peermask.kernels import have_triton
+from peermask.kernels import by_kernels
 from peermask.kernels.gaps import count_frames_triton
 from peermask.wire import Schema, bitmap_size, frame_size
 from peermask.wire.cost import FRAME_BYTES
@@ -51,10 +51,10 @@ def message_cost(payload: Payload, before: Payload | None, sizes: Sequence[int],
     """The cost of one round's messages [N, ...]; `before` are those of the round before, where there was one."""
     leaf = next(iter(payload.values()))
     paper, bitmap = _always(_shape(payload), tuple(sizes), len(leaf), leaf.device)
-    if leaf.device.type == "cpu":
-        ones, entropy, coded = _measured_by_rows(payload, before, sizes, spread)
-    elif have_triton():
+    if by_kernels(leaf):
         ones, entropy, coded = _measured_by_kernels(payload, before, sizes)
+    elif leaf.device.type == "cpu":
+        ones, entropy, coded = _measured_by_rows(payload, before, sizes, spread)
     else:
         ones, entropy, coded = _measured_at_once(payload, before, sizes)
     return Cost(paper, ones, bitmap, entropy, coded)

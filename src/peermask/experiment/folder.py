@@ -76,10 +76,8 @@ class RunFolder:
         """
         if not self.path.is_dir():
             return self.path.exists()
-        files = [path for path in self.path.rglob("*") if not path.is_dir()]
-        half_written = (path.suffix == ".part" or path.name.startswith(".tmp") for path in files)
-        kept = [path for path, half in zip(files, half_written, strict=True) if not half]
-        return any(path != self.manifest and path.name != LOCK for path in kept)
+        files = [path for path in self.path.rglob("*") if not path.is_dir() and not is_half_written(path)]
+        return any(path != self.manifest and path.name != LOCK for path in files)
 
     def check_free(self) -> None:
         if self.is_taken:
@@ -93,6 +91,11 @@ class RunFolder:
         self.check_free()
         with writing(self.path):
             self.checkpoints.mkdir(parents=True, exist_ok=True)
+
+
+def is_half_written(path: Path) -> bool:
+    """What `replacing` writes to, and what safetensors does by itself, before it takes its place."""
+    return path.name.startswith(".") and (path.suffix == ".part" or path.name.startswith(".tmp"))
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from peermask.errors import PeermaskError, RunError
-from peermask.experiment.folder import RunFolder, writing
+from peermask.experiment.folder import RunFolder, is_half_written, writing
 
 
 @contextmanager
@@ -53,7 +53,7 @@ def clear_leftovers(folder: RunFolder) -> None:
     own = (folder.config, folder.manifest, folder.metrics, folder.traffic, folder.result)
     rests = [rest for file in own for rest in folder.path.glob(f".{file.name}.*.part")]
     for inner in (folder.checkpoints, folder.masks):
-        rests += [*inner.glob(".*.part"), *inner.glob(".tmp*")]  # ours, and safetensors' own
+        rests += filter(is_half_written, inner.glob(".*"))
     for rest in rests:
         with suppress(OSError):  # it harms nobody
             rest.unlink()

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from peermask.errors import GraphError
 from peermask.graph.topology import Graph
-from peermask.kernels import have_triton
+from peermask.kernels import by_kernels
 from peermask.kernels.votes import count_votes_triton
 
 # Shapes: A receivers, K received messages, P weights
@@ -127,7 +127,7 @@ def build_mixing(graph: Graph, shares: Sequence[float]) -> Mixing:
 
 def count_votes(chosen: Tensor, votes: Tensor, dtype: torch.dtype) -> Tensor:
     """How many of the chosen messages keep each weight, as exact integers: [A, K], [K, P] bool -> [A, P]."""
-    if votes.device.type == "cuda" and have_triton():
+    if by_kernels(votes):
         return count_votes_triton(chosen, votes, dtype)
     if votes.device.type == "cpu":
         return count_by_rows(chosen, votes, dtype)

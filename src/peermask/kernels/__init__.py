@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import cache
 
 import torch
+from torch import Tensor
 
 
 @cache
@@ -15,3 +16,8 @@ def have_triton() -> bool:
     except ImportError:
         return False
     return torch.cuda.is_available()
+
+
+def by_kernels(x: Tensor) -> bool:
+    """Whether the kernels, and not their eager twins, are to compute with a tensor."""
+    return x.device.type == "cuda" and have_triton()

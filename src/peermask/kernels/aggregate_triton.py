@@ -5,21 +5,22 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from peermask.kernels.blocks_triton import own_block
+
 
 @triton.jit
 def entries_of_block(blocks_ptr, IN_LINES: tl.constexpr, BLOCK: tl.constexpr):
-    """The places of a block's entries, and where they end."""
-    start = tl.load(blocks_ptr + 3 * tl.program_id(0) + 1)
-    end = tl.load(blocks_ptr + 3 * tl.program_id(0) + 2)
+    """A block's layer, the places of its entries, and where they end."""
+    layer, start, end = own_block(blocks_ptr)
     if IN_LINES:
         start = tl.multiple_of(start, 16)
         end = tl.multiple_of(end, 16)
-    return start + tl.arange(0, BLOCK), end
+    return layer, start + tl.arange(0, BLOCK), end
 
 
 @triton.jit
 def sum_kernel(z_ptr, blocks_ptr, sums_ptr, P, N, IN_LINES: tl.constexpr, BLOCK: tl.constexpr):
-    i, end = entries_of_block(blocks_ptr, IN_LINES, BLOCK)
+    _, i, end = entries_of_block(blocks_ptr, IN_LINES, BLOCK)
     a = tl.program_id(1).to(tl.int64)
     z = tl.load(z_ptr + a * P + i, mask=i < end, other=0.0)
     tl.store(sums_ptr + a * N + tl.program_id(0), tl.sum(tl.abs(z), 0))
@@ -32,8 +33,7 @@ def magnitude_kernel(
 ):  # fmt: skip
     """Each block adds up its layer's sums for itself: they are a few hundred, and a launch of their own costs more.
     All add in the same order, so that the mean does not depend on how agents are chunked."""
-    layer = tl.load(blocks_ptr + 3 * tl.program_id(0))
-    i, end = entries_of_block(blocks_ptr, IN_LINES, BLOCK)
+    layer, i, end = entries_of_block(blocks_ptr, IN_LINES, BLOCK)
     a = tl.program_id(1).to(tl.int64)
     z = tl.abs(tl.load(z_ptr + a * P + i, mask=i < end, other=0.0))
     votes = tl.load(votes_ptr + a * P + i, mask=i < end, other=0).to(tl.float32)

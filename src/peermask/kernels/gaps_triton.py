@@ -15,6 +15,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from peermask.kernels.blocks_triton import own_block
+
 NOWHERE = tl.constexpr(2**31 - 1)  # the first member of a block without one; its last is -1
 
 
@@ -41,9 +43,8 @@ def count_kernel(
     row_ptr, base_ptr, blocks_ptr, counts_ptr, stride, base_stride, first_layer, WIDTH,
     VALUES: tl.constexpr, SETS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    layer = first_layer + tl.load(blocks_ptr + 3 * tl.program_id(0))
-    start = tl.load(blocks_ptr + 3 * tl.program_id(0) + 1)
-    end = tl.load(blocks_ptr + 3 * tl.program_id(0) + 2)
+    layer, start, end = own_block(blocks_ptr)
+    layer += first_layer
     a = tl.program_id(1).to(tl.int64)
     i = start + tl.arange(0, BLOCK)
     counts = counts_ptr + a * WIDTH + 3 * layer
@@ -58,8 +59,7 @@ def count_kernel(
 
 @triton.jit(do_not_specialize=["stride", "mask_stride", "place", "WIDTH"])
 def outside_kernel(row_ptr, mask_ptr, blocks_ptr, counts_ptr, stride, mask_stride, place, WIDTH, BLOCK: tl.constexpr):
-    start = tl.load(blocks_ptr + 3 * tl.program_id(0) + 1)
-    end = tl.load(blocks_ptr + 3 * tl.program_id(0) + 2)
+    _, start, end = own_block(blocks_ptr)
     a = tl.program_id(1).to(tl.int64)
     i = start + tl.arange(0, BLOCK)
     outside = members_at(row_ptr + a * stride, i, i < end) & ~members_at(mask_ptr + a * mask_stride, i, i < end)
@@ -72,9 +72,8 @@ def gaps_kernel(
     WIDTH, BLOCKS, SETS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Gaps between the rarer symbols of a block; the gap before its first reaches into blocks before."""
-    layer = first_layer + tl.load(blocks_ptr + 3 * tl.program_id(0))
-    start = tl.load(blocks_ptr + 3 * tl.program_id(0) + 1)
-    end = tl.load(blocks_ptr + 3 * tl.program_id(0) + 2)
+    layer, start, end = own_block(blocks_ptr)
+    layer += first_layer
     a = tl.program_id(1).to(tl.int64)
     size = tl.load(layers_ptr + 4 * layer + 3)
     i = start + tl.arange(0, BLOCK)

@@ -11,6 +11,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from peermask.kernels.blocks_triton import own_block
+
 LAST = tl.constexpr(0x7FFFFFFF)  # no position lies behind it, and no float's bits above it
 
 
@@ -58,9 +60,7 @@ def gather_kernel(
 
     A row's counter holds both counts, those above in the upper half: one trip to memory for a block.
     """
-    layer = tl.load(blocks_ptr + 3 * tl.program_id(0))
-    start = tl.load(blocks_ptr + 3 * tl.program_id(0) + 1)
-    end = tl.load(blocks_ptr + 3 * tl.program_id(0) + 2)
+    layer, start, end = own_block(blocks_ptr)
     a = tl.program_id(1).to(tl.int64)
     row = a * L + layer
     i = start + tl.arange(0, BLOCK)
@@ -173,9 +173,7 @@ def threshold_kernel(
 
 @triton.jit
 def mask_kernel(x_ptr, blocks_ptr, threshold_ptr, cut_ptr, mask_ptr, stride, width, L, BLOCK: tl.constexpr):
-    layer = tl.load(blocks_ptr + 3 * tl.program_id(0))
-    start = tl.load(blocks_ptr + 3 * tl.program_id(0) + 1)
-    end = tl.load(blocks_ptr + 3 * tl.program_id(0) + 2)
+    layer, start, end = own_block(blocks_ptr)
     a = tl.program_id(1).to(tl.int64)
     row = a * L + layer
     i = start + tl.arange(0, BLOCK)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from peermask.kernels import have_triton
+from peermask.kernels import by_kernels
 from peermask.kernels.aggregate import aggregated_magnitude_triton
 from peermask.kernels.scores import fine_tuned_triton
 from peermask.models.layout import Layout
@@ -22,7 +22,7 @@ def agreement(votes: Tensor, voters: Tensor) -> Tensor:
 
 def fine_tuned(scores: Tensor, gradient: Tensor, votes: Tensor, voters: Tensor, lr: float) -> Tensor:
     """z = z½ − η_ft G ⊙ n: a step where neighbours agree.   Paper Eq. (17)"""
-    if scores.device.type == "cuda" and have_triton():
+    if by_kernels(scores):
         return fine_tuned_triton(scores, gradient, votes, voters, lr)
     return torch.sub(scores, agreement(votes, voters).mul_(gradient), alpha=lr)  # [A, P_w]
 
@@ -38,7 +38,7 @@ def aggregation_tensor(scores: Tensor, heard: Tensor, layout: Layout) -> Tensor:
 
 def aggregated_magnitude(scores: Tensor, votes: Tensor, voters: Tensor, gain: float, layout: Layout) -> Tensor:
     """|y| for n = gain · votes / voters: all that a threshold needs of y."""
-    if scores.device.type == "cuda" and have_triton():
+    if by_kernels(scores):
         return aggregated_magnitude_triton(scores, votes, voters, gain, layout.sizes)
     heard = agreement(votes, voters)
     if gain != 1.0:

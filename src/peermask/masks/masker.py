@@ -8,7 +8,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from peermask.kernels import have_triton
+from peermask.kernels import by_kernels
 from peermask.kernels.masked import masked_model_triton
 from peermask.masks.budget import MaskOptions
 from peermask.masks.select import top_fraction_by_layer
@@ -52,7 +52,7 @@ class Masker:
 
     def model(self, mask: Tensor, keep: Tensor) -> Tensor:
         """v_i = w ⊙ m_i, then biases and norms as they are: a whole parameter vector.   Paper Eq. (13)"""
-        if mask.device.type == "cuda" and have_triton():
+        if by_kernels(mask):
             return masked_model_triton(mask, self.weights(keep), self.frozen)
         weights = self.layout.weights
         params = self.frozen.new_empty(len(mask), self.layout.total)  # [A, P]

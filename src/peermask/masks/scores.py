@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from peermask.kernels import have_triton
+from peermask.kernels import by_kernels
 from peermask.kernels.scores import score_gradient_triton
 from peermask.masks.structure import group_lasso_gradient
 from peermask.models.layout import Layout
@@ -39,7 +39,7 @@ def score_gradient(model_gradient: Tensor, weights: Tensor, scores: Tensor) -> T
     The straight-through estimator: threshold and filter rule count as the identity, so what is left of
     ∂m/∂z is the derivative of the absolute value.
     """
-    if scores.device.type == "cuda" and have_triton():
+    if by_kernels(scores):
         return score_gradient_triton(model_gradient, weights, scores)
     return scores.sign().mul_(weights).mul_(model_gradient)  # [A, P_w]
 

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from peermask.kernels import have_triton
+from peermask.kernels import by_kernels
 from peermask.kernels.select import top_fraction_by_layer_triton
 
 _SAMPLE = 8192  # entries of a layer that are ranked to bracket the threshold
@@ -21,7 +21,7 @@ _SIGMAS = 5.0  # half the bracket's width, in standard deviations of the sample'
 
 def top_fraction_by_layer(magnitude: Tensor, keep: Tensor, sizes: Sequence[int]) -> Tensor:
     """The top fraction of each layer: [A, P_w] and [A, L] counts to [A, P_w]."""
-    if magnitude.device.type == "cuda" and have_triton():
+    if by_kernels(magnitude):
         return top_fraction_by_layer_triton(magnitude, keep, sizes)
     mask = torch.empty_like(magnitude, dtype=torch.bool)
     parts = zip(magnitude.split(list(sizes), dim=1), mask.split(list(sizes), dim=1), keep.T, strict=True)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from peermask.kernels import have_triton
+from peermask.kernels import by_kernels
 from peermask.kernels.conv_block import Activation, ConvBlock
 from peermask.kernels.conv_shape import Shape, shapes_of, trunk_fits
 from peermask.kernels.conv_trunk import run_trunk, trunk_trials
@@ -57,7 +57,7 @@ class StackedChain:
         weights = [params[stage.weight] for stage in stages]  # [A, O, C, R, S] each
         biases = [None if stage.bias is None else params[stage.bias] for stage in stages]
         shapes = shapes_of(self._blocks, x.shape[2], x.shape[3], [w.shape[1:] for w in weights])
-        able = x.device.type == "cuda" and have_triton() and not x.requires_grad
+        able = by_kernels(x) and not x.requires_grad
         if shapes and able and trunk_fits(shapes, x.shape[1]):
             return run_trunk(shapes, x, weights, biases)
         for block, weight, bias in zip(self._blocks, weights, biases, strict=True):
