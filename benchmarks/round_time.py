@@ -24,6 +24,7 @@ from peermask.data.dataset import Dataset
 from peermask.engine.device import fast_float32, pick_device
 from peermask.engine.simulator import Simulator
 from peermask.engine.traffic import message_cost
+from peermask.errors import RunError
 from peermask.experiment.build import build, build_simulator
 from peermask.experiment.config import make_config
 from peermask.masks.select import top_fraction_by_layer
@@ -40,7 +41,10 @@ def main() -> None:
     parser.add_argument("--profile", action="store_true", help="also list the kernels of a round by time (CUDA)")
     parser.add_argument("--general", action="store_true", help="also time the path for arbitrary modules")
     options = parser.parse_args()
-    device = pick_device(options.device)
+    try:
+        device = pick_device(options.device)
+    except RunError as error:
+        parser.error(str(error))
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or platform.machine()
     print(f"{name}, torch {torch.__version__}, {options.agents} agents, AlexNet, batch 128, {options.algorithm}")
     dataset = random_images(options.agents)

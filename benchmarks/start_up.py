@@ -26,11 +26,15 @@ def main() -> None:
     from benchmarks.round_time import random_images
     from peermask.algorithms.contract import Clock
     from peermask.engine.device import pick_device
+    from peermask.errors import RunError
     from peermask.experiment.build import build, build_simulator
     from peermask.experiment.config import make_config
 
     say("peermask imported")
-    device = pick_device(options.device)
+    try:
+        device = pick_device(options.device)
+    except RunError as error:
+        parser.error(str(error))
     settings = {"agents": options.agents, "batch_size": 128, "retention": 0.3, "model": "alexnet"}
     experiment = build(make_config(settings), random_images(options.agents))
     say("data, graph and network built")
