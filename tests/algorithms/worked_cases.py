@@ -57,7 +57,7 @@ def make(name: str, frozen: list[float], options: dict[str, Any] | None = None, 
     """An algorithm over the tiny network with these first weights."""
     masker = Masker(LAYOUT, torch.tensor(frozen, dtype=torch.float32), MaskOptions(**mask))
     entry = algorithms[name]
-    return entry.make(entry.options.model_validate(options or {}), Setting(StraightLine(), masker, seed=0))  # type: ignore[arg-type]
+    return entry.make(entry.options.model_validate(options or {}), Setting(StraightLine(), masker, 0, (0.5,)))  # type: ignore[arg-type]
 
 
 def agents(*keep: int) -> Agents:

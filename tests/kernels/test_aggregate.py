@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from peermask.kernels.aggregate import aggregated_magnitude_triton
-from peermask.masks.aggregation import aggregated_magnitude
+from peermask.kernels.aggregate import aggregated_magnitude_triton, pulled_triton
+from peermask.masks.aggregation import aggregated_magnitude, pulled
 from peermask.models.layout import Layer, Layout
 
 pytestmark = pytest.mark.usefixtures("interpreted")
@@ -30,6 +30,20 @@ def test_the_magnitude_is_its_twin(sizes: tuple[int, ...], gain: float, dtype: t
     magnitude = aggregated_magnitude_triton(scores, votes, voters, gain, sizes)
     torch.testing.assert_close(magnitude, twin, rtol=1e-5, atol=1e-7)
     assert bool((magnitude[1, ::7] == 0).all())
+
+
+@pytest.mark.parametrize("sizes", [(37,), (1, 37), (4096, 4097, 5), (16, 12_288, 5_008)])
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int32])
+def test_the_pull_is_its_twin(sizes: tuple[int, ...], dtype: torch.dtype) -> None:
+    generator = torch.Generator().manual_seed(0)
+    scores = torch.randn(3, sum(sizes), generator=generator)
+    scores[1, ::7] = 0.0
+    votes, voters = torch.randint(0, 4, scores.shape, generator=generator).to(dtype), torch.tensor([4, 0, 3])
+    mask = torch.rand(scores.shape, generator=generator) < 0.4
+    twin = pulled(scores, votes, voters, mask, 0.3, layout_of(sizes))
+    moved = pulled_triton(scores, votes, voters, mask, 0.3, sizes)
+    torch.testing.assert_close(moved, twin, rtol=1e-5, atol=1e-6)
+    assert torch.equal(moved[1], scores[1])  # nobody heard
 
 
 def test_a_chunk_of_agents_is_computed_as_all_are() -> None:

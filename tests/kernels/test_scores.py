@@ -7,11 +7,11 @@ import torch
 from torch import Tensor
 
 from peermask.kernels.masked import masked_model_triton
-from peermask.kernels.scores import fine_tuned_triton, score_gradient_triton
+from peermask.kernels.scores import fine_tuned_triton, score_gradient_triton, stepped_triton
 from peermask.masks.aggregation import fine_tuned
 from peermask.masks.budget import MaskOptions
 from peermask.masks.masker import Masker
-from peermask.masks.scores import score_gradient
+from peermask.masks.scores import score_gradient, stepped
 from peermask.models.layout import Layer, Layout
 
 pytestmark = pytest.mark.usefixtures("interpreted")
@@ -43,6 +43,22 @@ def test_the_gradient_of_scores_that_lie_apart() -> None:
     assert same_bits(score_gradient_triton(gradient, weights, scores), score_gradient(gradient, weights, scores))
     both = normal(1, 50, seed=2).expand(6, -1)
     assert same_bits(score_gradient_triton(gradient, both, scores), score_gradient(gradient, both, scores))
+
+
+@pytest.mark.parametrize(("agents", "width"), SHAPES)
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+@pytest.mark.parametrize("rescaled", [False, True])
+def test_a_step(agents: int, width: int, momentum: float, rescaled: bool) -> None:
+    scores = normal(agents, width)
+    scores[:, ::5] = 0.0
+    gradient = normal(agents, width + 11, seed=1)[:, :width]
+    weights = normal(agents, width, seed=2) if rescaled else normal(width, seed=2)
+    velocity = normal(agents, width, seed=3) if momentum else None
+    layout = Layout((Layer("w", "conv", (1, width), 0, 2),), ())
+    fast = stepped_triton(scores, gradient, weights, velocity, 0.3, momentum)
+    slow = stepped(scores, gradient, weights, velocity, 0.3, momentum, 0.0, 0.0, layout)
+    for one, other in zip(fast, slow, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize(("agents", "width"), SHAPES)

@@ -1,6 +1,7 @@
 """One file per method, behind the contract of contract.py. Importing this package registers all of them."""
 
 from peermask.algorithms import (
+    accord,
     avr_weipru,
     dis_pfl,
     dsgd,
@@ -17,6 +18,7 @@ from peermask.algorithms import (
 from peermask.algorithms.contract import algorithms
 
 __all__ = [
+    "accord",
     "algorithms",
     "avr_weipru",
     "dis_pfl",

@@ -82,6 +82,7 @@ class Setting:
     network: Network
     masker: Masker
     seed: int
+    retentions: tuple[float, ...]  # r_i of every agent
 
 
 State = TypeVar("State")

@@ -21,6 +21,12 @@ class DescentOptions(registry.Options):
     weight_decay: Annotated[float, Field(ge=0)] = Field(0.0, description="ω, on the parameters")
 
 
+class MomentumOptions(DescentOptions):
+    """The same with momentum, which the paper has not: off unless asked for."""
+
+    momentum: Annotated[float, Field(ge=0, lt=1)] = Field(0.0, description="β, how much of the last round's g is kept")
+
+
 def common_start(masker: Masker, agents: Agents) -> Tensor:
     """x^0: the weights that mask methods freeze, and that these train. The same for all agents."""
     return masker.frozen.to(agents.keep.device).repeat(len(agents.ids), 1)  # [P] -> [A, P]

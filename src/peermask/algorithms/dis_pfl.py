@@ -19,9 +19,10 @@ from pydantic import Field
 from torch import Tensor
 
 from peermask.algorithms.contract import Agents, Clock, LocalData, Payload, Setting, algorithms
-from peermask.algorithms.descent import DescentOptions, common_start, descent
+from peermask.algorithms.descent import MomentumOptions, common_start, descent
 from peermask.algorithms.erk import erk_counts
 from peermask.algorithms.message import as_message, as_params, holders_mean, with_rest
+from peermask.algorithms.momentum import accumulated, first_velocity
 from peermask.graph.mixing import Mixing
 from peermask.masks.select import top_fraction_by_layer
 from peermask.models.layout import Layout
@@ -33,6 +34,7 @@ class State:
     params: Tensor  # [A, P] x, zero outside m
     mask: Tensor  # [A, P_w] m
     ids: Tensor  # [A] whose rows these are
+    velocity: Tensor | None = None  # [A, P] where momentum is on; never sent
     next_mask: Tensor | None = None  # [A, P_w] m', from learn to fuse
 
 
@@ -40,7 +42,7 @@ class State:
 class DisPfl:
     """Personal sparse models whose masks move by dropping and regrowing weights."""
 
-    class Options(DescentOptions):
+    class Options(MomentumOptions):
         lr: Annotated[float, Field(gt=0)] = Field(0.1, description="η, step size of the parameters")
         drop: Annotated[float, Field(ge=0, lt=1)] = Field(
             0.5, description="α, share of a layer's weights dropped at first; falls as a cosine over the run"
@@ -65,17 +67,20 @@ class DisPfl:
             counts = erk_counts(self.layout, agents.retention.tolist()).to(device)
         draws = self._draws("dis-pfl/first", agents.ids, 0).to(device)
         mask = largest(self.layout, draws, counts)
-        return State(self._on(mask, params), mask, torch.tensor(agents.ids, device=device))
+        velocity = first_velocity(params, self.options.momentum)
+        return State(self._on(mask, params), mask, torch.tensor(agents.ids, device=device), velocity)
 
     def learn(self, state: State, data: LocalData, clock: Clock) -> tuple[State, Tensor]:
         gradient, loss = self.setting.network.gradient(state.params, data.batch(clock))
         if self.options.clip:
             gradient = gradient * (self.options.clip / gradient.norm(dim=1, keepdim=True)).clamp(max=1.0)
-        params = self._on(state.mask, state.params - descent(state.params, gradient, self.options, clock))
+        summed = accumulated(gradient, state.velocity, self.options.momentum)
+        params = self._on(state.mask, state.params - descent(state.params, summed, self.options, clock))
         mask = state.mask
         if clock.round % self.options.update_every == 0 and clock.progress < self.options.update_until:
             mask = self._moved(params, state, data, clock)
-        return replace(state, params=params, next_mask=mask), loss
+        velocity = summed if self.options.momentum else None
+        return replace(state, params=params, velocity=velocity, next_mask=mask), loss
 
     def share(self, state: State) -> Payload:
         return {"mask": state.mask, **as_message(state.params, self.layout.weights)}

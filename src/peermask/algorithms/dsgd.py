@@ -6,21 +6,23 @@ lian                 share x;   x ← Σ_j W_ij x_j − η (∇f(x) + ω x)
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from pydantic import Field
 from torch import Tensor
 
 from peermask.algorithms.contract import Agents, Clock, LocalData, Payload, Setting, algorithms
-from peermask.algorithms.descent import DescentOptions, common_start, descent
+from peermask.algorithms.descent import MomentumOptions, common_start, descent
 from peermask.algorithms.message import Neighbours, as_message, as_params, mixed, neighbour_mean
+from peermask.algorithms.momentum import accumulated, first_velocity
 from peermask.graph.mixing import Mixing
 
 
 @dataclass(frozen=True)
 class State:
     params: Tensor  # [A, P] x
+    velocity: Tensor | None = None  # [A, P] g summed over rounds, where momentum is on; never sent
     step: Tensor | None = None  # [A, P] η (g + ω x), from learn to fuse in Lian's form
 
 
@@ -28,7 +30,7 @@ class State:
 class Dsgd:
     """Decentralised gradient descent: one model, agreed on by gossip."""
 
-    class Options(DescentOptions):
+    class Options(MomentumOptions):
         form: Literal["adapt-then-combine", "lian"] = Field(
             "adapt-then-combine", description="share the model after the gradient step, or before it"
         )
@@ -40,21 +42,24 @@ class Dsgd:
         self.options, self.setting = options, setting
 
     def init(self, agents: Agents) -> State:
-        return State(common_start(self.setting.masker, agents))
+        params = common_start(self.setting.masker, agents)
+        return State(params, first_velocity(params, self.options.momentum))
 
     def learn(self, state: State, data: LocalData, clock: Clock) -> tuple[State, Tensor]:
         gradient, loss = self.setting.network.gradient(state.params, data.batch(clock))
-        step = descent(state.params, gradient, self.options, clock)
+        summed = accumulated(gradient, state.velocity, self.options.momentum)
+        step = descent(state.params, summed, self.options, clock)
+        velocity = summed if self.options.momentum else None
         if self.options.form == "lian":
-            return State(state.params, step), loss
-        return State(state.params - step), loss
+            return State(state.params, velocity, step), loss
+        return State(state.params - step, velocity), loss
 
     def share(self, state: State) -> Payload:
         return as_message(state.params, self.setting.masker.layout.weights)
 
     def fuse(self, state: State, received: Payload, mixing: Mixing, clock: Clock) -> State:  # noqa: ARG002
         params = mixed(received, neighbour_mean(mixing, self.options.neighbours))
-        return State(params if state.step is None else params - state.step)
+        return replace(state, params=params if state.step is None else params - state.step, step=None)
 
     def local_model(self, state: State) -> Tensor:
         return state.params

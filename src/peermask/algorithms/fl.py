@@ -5,7 +5,7 @@ x½_i = x − η (∇f_i(x) + ω x), once or a few times;   share x½_i;   x ←
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar, Literal
 
 import torch
@@ -13,14 +13,16 @@ from pydantic import Field
 from torch import Tensor
 
 from peermask.algorithms.contract import Agents, Clock, LocalData, Payload, Setting, algorithms
-from peermask.algorithms.descent import DescentOptions, common_start, descent
+from peermask.algorithms.descent import MomentumOptions, common_start, descent
 from peermask.algorithms.message import as_message, as_params, mixed
+from peermask.algorithms.momentum import accumulated, first_velocity
 from peermask.graph.mixing import Mixing
 
 
 @dataclass(frozen=True)
 class State:
     params: Tensor  # [A, P] x, the same row for every agent
+    velocity: Tensor | None = None  # [A, P] each agent's own, where momentum is on; never sent
 
 
 @algorithms.register("fl")
@@ -29,7 +31,7 @@ class Fl:
 
     hears_all: ClassVar[bool] = True  # a message goes to the server and one comes back, whatever the graph
 
-    class Options(DescentOptions):
+    class Options(MomentumOptions):
         shares: Literal["samples", "uniform"] = Field(
             "samples", description="p_i: an agent's share of all training samples, or 1/N"
         )
@@ -39,23 +41,25 @@ class Fl:
         self.options, self.setting = options, setting
 
     def init(self, agents: Agents) -> State:
-        return State(common_start(self.setting.masker, agents))
+        params = common_start(self.setting.masker, agents)
+        return State(params, first_velocity(params, self.options.momentum))
 
     def learn(self, state: State, data: LocalData, clock: Clock) -> tuple[State, Tensor]:
-        params, losses = state.params, []
+        params, velocity, losses = state.params, state.velocity, []
         for number in range(self.options.local_steps):
             gradient, loss = self.setting.network.gradient(params, data.batch(clock, number))
-            params = params - descent(params, gradient, self.options, clock)
+            summed = accumulated(gradient, velocity, self.options.momentum)
+            params = params - descent(params, summed, self.options, clock)
+            velocity = summed if self.options.momentum else None
             losses.append(loss)
-        return State(params), torch.stack(losses).mean(0)
+        return State(params, velocity), torch.stack(losses).mean(0)
 
     def share(self, state: State) -> Payload:
         return as_message(state.params, self.setting.masker.layout.weights)
 
     def fuse(self, state: State, received: Payload, mixing: Mixing, clock: Clock) -> State:  # noqa: ARG002
-        return State(
-            mixed(received, mixing.server_mean if self.options.shares == "samples" else mixing.uniform_server_mean)
-        )
+        mean = mixing.server_mean if self.options.shares == "samples" else mixing.uniform_server_mean
+        return replace(state, params=mixed(received, mean))
 
     def local_model(self, state: State) -> Tensor:
         return state.params

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
 
-from pydantic import Field
 from torch import Tensor
 
 from peermask.algorithms.contract import Agents, Clock, LocalData, Payload, Setting, algorithms
-from peermask.algorithms.descent import DescentOptions, common_start, descent
+from peermask.algorithms.descent import MomentumOptions, common_start, descent
 from peermask.algorithms.momentum import accumulated, first_velocity
 from peermask.graph.mixing import Mixing
 
@@ -24,12 +22,9 @@ class State:
 class IndDense:
     """Each agent trains all weights on its own data; nothing is pruned or exchanged."""
 
-    class Options(DescentOptions):
-        momentum: Annotated[float, Field(ge=0, lt=1)] = Field(
-            0.0, description="β, how much of the last round's g is kept"
-        )
+    Options = MomentumOptions
 
-    def __init__(self, options: Options, setting: Setting) -> None:
+    def __init__(self, options: MomentumOptions, setting: Setting) -> None:
         self.options, self.setting = options, setting
 
     def init(self, agents: Agents) -> State:

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Annotated
 
-import torch
-from pydantic import Field
 from torch import Tensor
 
-from peermask import registry
 from peermask.algorithms.contract import Agents, Clock, LocalData, Payload, Setting, algorithms
-from peermask.algorithms.momentum import accumulated, first_velocity
-from peermask.algorithms.schedule import Schedule, scheduled
+from peermask.algorithms.momentum import first_velocity
+from peermask.algorithms.score_step import ScoreOptions, score_step
 from peermask.graph.mixing import Mixing
-from peermask.masks.scores import ScoreInit, initial_scores, keep_sign, regularised, score_gradient
+from peermask.masks.scores import initial_scores
 
 
 @dataclass(frozen=True)
@@ -29,18 +25,9 @@ class State:
 class IndMask:
     """Each agent learns its own mask; nothing is exchanged."""
 
-    class Options(registry.Options):
-        lr: Annotated[float, Field(gt=0)] = Field(1.0, description="η, step size of the scores")
-        schedule: Schedule = Field("constant", description="how η changes over the run")
-        weight_decay: Annotated[float, Field(ge=0)] = Field(0.0, description="ω, on the scores")
-        momentum: Annotated[float, Field(ge=0, lt=1)] = Field(
-            0.0, description="β, how much of the last round's G is kept"
-        )
-        group_lasso: Annotated[float, Field(ge=0)] = Field(0.0, description="λ of the group lasso on the scores")
-        score_init: ScoreInit = Field("shared", description="one draw of the first scores for all agents, or one each")
-        keep_sign: bool = Field(False, description="stop a score at zero instead of letting a step carry it across")
+    Options = ScoreOptions
 
-    def __init__(self, options: Options, setting: Setting) -> None:
+    def __init__(self, options: ScoreOptions, setting: Setting) -> None:
         self.options, self.setting, self.masker = options, setting, setting.masker
 
     def init(self, agents: Agents) -> State:
@@ -51,16 +38,9 @@ class IndMask:
 
     def learn(self, state: State, data: LocalData, clock: Clock) -> tuple[State, Tensor]:
         """z ← z − η (G(z) + ω z + λ ∂R/∂z).   Paper Eq. (4)"""
-        params = self.masker.model(state.mask, state.keep)
-        gradient, loss = self.setting.network.gradient(params, data.batch(clock))
-        weights = self.masker.weights(state.keep)
-        step = score_gradient(gradient[:, : self.masker.layout.weights], weights, state.scores)
-        summed = accumulated(step, state.velocity, self.options.momentum)
-        decay, lasso = self.options.weight_decay, self.options.group_lasso
-        step = regularised(summed, state.scores, decay, lasso, self.masker.layout)
-        scores = torch.sub(state.scores, step, alpha=scheduled(self.options.lr, self.options.schedule, clock))
-        if self.options.keep_sign:
-            scores = keep_sign(scores, state.scores)
+        scores, summed, loss = score_step(
+            self.setting, self.options, state.scores, state.mask, state.keep, state.velocity, data, clock
+        )
         mask = self.masker.mask(scores, state.keep)
         return replace(state, scores=scores, mask=mask, velocity=summed if self.options.momentum else None), loss
 

@@ -21,15 +21,15 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from peermask import registry
 from peermask.algorithms.contract import Agents, Clock, LocalData, Payload, Setting, algorithms
-from peermask.algorithms.momentum import accumulated, first_velocity
-from peermask.algorithms.schedule import Schedule, scheduled
+from peermask.algorithms.momentum import first_velocity
+from peermask.algorithms.schedule import scheduled
+from peermask.algorithms.score_step import ScoreOptions, score_step
 from peermask.graph.mixing import Mixing
 from peermask.masks.aggregation import aggregated_magnitude, fine_tuned
 from peermask.masks.budget import share_kept
 from peermask.masks.masker import Masker
-from peermask.masks.scores import ScoreInit, initial_scores, keep_sign, regularised, score_gradient
+from peermask.masks.scores import initial_scores, keep_sign
 from peermask.streams import stream
 
 FirstVotes = Literal["common", "retention", "none"]
@@ -51,18 +51,10 @@ class State:
 class McePl:
     """The paper's method: masks travel, are averaged, and pull the scores where neighbours agree."""
 
-    class Options(registry.Options):
-        lr: Annotated[float, Field(gt=0)] = Field(1.0, description="η, step size of the scores")
+    class Options(ScoreOptions):
         lr_fine_tune: Annotated[float, Field(ge=0)] | None = Field(
             None, description="η_ft, of the fine-tuning step; as lr if not set"
         )
-        schedule: Schedule = Field("constant", description="how η and η_ft change over the run")
-        weight_decay: Annotated[float, Field(ge=0)] = Field(0.0, description="ω, on the scores, in learn alone")
-        momentum: Annotated[float, Field(ge=0, lt=1)] = Field(
-            0.0, description="β, how much of the last round's G is kept"
-        )
-        group_lasso: Annotated[float, Field(ge=0)] = Field(0.0, description="λ of the group lasso on the scores")
-        score_init: ScoreInit = Field("shared", description="one draw of the first scores for all agents, or one each")
         first_votes: FirstVotes = Field(
             "common",
             description="n before anything is heard: one draw for all, a draw with each agent's r_i, or 0",
@@ -72,7 +64,6 @@ class McePl:
             description="share of ones in the common first draw, in convolutions; linear layers use mask.fc_keep",
         )
         aggregation_gain: Annotated[float, Field(ge=0)] = Field(1.0, description="factor on the neighbours' term of y")
-        keep_sign: bool = Field(False, description="stop a score at zero instead of letting a step carry it across")
 
     def __init__(self, options: Options, setting: Setting) -> None:
         self.options, self.setting, self.masker = options, setting, setting.masker
@@ -87,16 +78,9 @@ class McePl:
         return State(scores, mask, votes, voters, agents.keep, first_velocity(scores, self.options.momentum))
 
     def learn(self, state: State, data: LocalData, clock: Clock) -> tuple[State, Tensor]:
-        params = self.masker.model(state.mask, state.keep)
-        model_gradient, loss = self.setting.network.gradient(params, data.batch(clock))
-        weights = self.masker.weights(state.keep)
-        gradient = score_gradient(model_gradient[:, : self.masker.layout.weights], weights, state.scores)
-        gradient = accumulated(gradient, state.velocity, self.options.momentum)
-        decay, lasso = self.options.weight_decay, self.options.group_lasso
-        step = regularised(gradient, state.scores, decay, lasso, self.masker.layout)
-        scores = torch.sub(state.scores, step, alpha=scheduled(self.options.lr, self.options.schedule, clock))
-        if self.options.keep_sign:
-            scores = keep_sign(scores, state.scores)
+        scores, gradient, loss = score_step(
+            self.setting, self.options, state.scores, state.mask, state.keep, state.velocity, data, clock
+        )
         proposal = self._mask(scores, state.votes, state.voters, state.keep)
         velocity = gradient if self.options.momentum else None
         return replace(state, scores=scores, velocity=velocity, gradient=gradient, proposal=proposal), loss

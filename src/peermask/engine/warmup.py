@@ -14,10 +14,11 @@ from peermask.graph.mixing import count_votes
 from peermask.kernels import have_triton
 from peermask.kernels.batches import gather_triton
 from peermask.kernels.votes import FEW
-from peermask.masks.aggregation import aggregated_magnitude, fine_tuned
+from peermask.masks.aggregation import aggregated_magnitude, fine_tuned, pulled
 from peermask.masks.budget import MaskOptions
+from peermask.masks.guard import believed
 from peermask.masks.masker import Masker
-from peermask.masks.scores import score_gradient
+from peermask.masks.scores import stepped
 from peermask.masks.select import top_fraction_by_layer
 from peermask.models.layout import Layout
 from peermask.models.network import Network
@@ -60,11 +61,14 @@ def _of_masks(layout: Layout, device: torch.device) -> list[Callable[[], object]
     messages = ({"mask": mask}, {"weights": scores})
     return [
         lambda: masker.model(mask, keep),
-        lambda: score_gradient(gradient, masker.weights(keep), scores),
+        lambda: stepped(scores, gradient, masker.weights(keep), None, 1.0, 0.0, 0.0, 0.0, layout),
+        lambda: stepped(scores, gradient, masker.weights(keep), scores, 1.0, 0.5, 0.0, 0.0, layout),
         lambda: top_fraction_by_layer(scores, keep, layout.sizes),
         lambda: aggregated_magnitude(scores, votes, voters, 1.0, layout),
         lambda: count_votes(links[:1], mask, torch.uint8),
         lambda: count_votes(links, mask, torch.uint8),  # many agents are counted in larger tiles
         lambda: fine_tuned(scores, scores, votes, voters, 1.0),
+        lambda: pulled(scores, votes, voters, mask, 1.0, layout),
+        lambda: believed(mask, mask, links[:1], layout.sizes, 1.5),
         *(partial(message_cost, sent, before, layout.sizes) for sent in messages for before in (None, sent)),
     ]

@@ -109,7 +109,8 @@ def assemble(experiment: Experiment, device: torch.device) -> tuple[Algorithm[An
     )
     network = replace(experiment.network, module=copy.deepcopy(experiment.network.module).to(device))
     masker = Masker(network.layout, experiment.frozen.values.to(device), config.mask)
-    algorithm = make_algorithm(config.algorithm.name, config.algorithm.options, Setting(network, masker, config.seed))
+    setting = Setting(network, masker, config.seed, experiment.retentions)
+    algorithm = make_algorithm(config.algorithm.name, config.algorithm.options, setting)
     augmentation = Augmentation(config.data.flip, config.data.crop)
     ids = experiment.agents.ids
     feed = Feed(dataset, experiment.samples, ids, config.batch_size, config.seed, augmentation, network)

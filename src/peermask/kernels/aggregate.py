@@ -1,4 +1,4 @@
-"""|y| of every agent and layer in two launches."""
+"""|y| of every agent and layer, and the pull towards the neighbours' masks, in two launches each."""
 
 from __future__ import annotations
 
@@ -40,6 +40,26 @@ def aggregated_magnitude_triton(
     sum_kernel[grid](scores, tables.blocks, sums, width, count, lines, BLOCK, num_warps=8)
     magnitude_kernel[grid](
         scores, votes, voters, sums, tables.blocks, tables.firsts, tables.sizes, out, gain, width, count, lines,
+        BLOCK, _SUMS, num_warps=8,
+    )  # fmt: skip
+    return out
+
+
+def pulled_triton(
+    scores: Tensor, votes: Tensor, voters: Tensor, mask: Tensor, gain: float, sizes: Sequence[int]
+) -> Tensor:
+    """z + gain · mean|z_l| · sign(z) · (votes / voters − mask), and z itself where there are no voters: [A, P]."""
+    from peermask.kernels.aggregate_triton import pull_kernel, sum_kernel
+
+    tables = _tables(tuple(sizes), scores.device)
+    (agents, width), count, lines = scores.shape, len(tables.blocks), tables.in_lines
+    scores, votes, voters, mask = scores.contiguous(), votes.contiguous(), voters.contiguous(), mask.contiguous()
+    sums = torch.empty(agents, count, device=scores.device)
+    out = torch.empty_like(scores)
+    grid = (count, agents)
+    sum_kernel[grid](scores, tables.blocks, sums, width, count, lines, BLOCK, num_warps=8)
+    pull_kernel[grid](
+        scores, votes, voters, mask, sums, tables.blocks, tables.firsts, tables.sizes, out, gain, width, count, lines,
         BLOCK, _SUMS, num_warps=8,
     )  # fmt: skip
     return out

@@ -27,23 +27,48 @@ def sum_kernel(z_ptr, blocks_ptr, sums_ptr, P, N, IN_LINES: tl.constexpr, BLOCK:
 
 
 @triton.jit
-def magnitude_kernel(
-    z_ptr, votes_ptr, voters_ptr, sums_ptr, blocks_ptr, firsts_ptr, sizes_ptr, out_ptr, gain, P, N,
-    IN_LINES: tl.constexpr, BLOCK: tl.constexpr, SUMS: tl.constexpr,
-):  # fmt: skip
-    """Each block adds up its layer's sums for itself: they are a few hundred, and a launch of their own costs more.
-    All add in the same order, so that the mean does not depend on how agents are chunked."""
-    layer, i, end = entries_of_block(blocks_ptr, IN_LINES, BLOCK)
-    a = tl.program_id(1).to(tl.int64)
-    z = tl.abs(tl.load(z_ptr + a * P + i, mask=i < end, other=0.0))
-    votes = tl.load(votes_ptr + a * P + i, mask=i < end, other=0).to(tl.float32)
-    voters = tl.maximum(tl.load(voters_ptr + a), 1).to(tl.float32)
+def layer_mean(sums_ptr, firsts_ptr, sizes_ptr, layer, SUMS: tl.constexpr):
+    """mean|z| of a layer of one agent.
+
+    Each block adds up its layer's sums for itself: they are a few hundred, and a launch of their own costs more. All
+    add in the same order, so that the mean does not depend on how agents are chunked."""
     first = tl.load(firsts_ptr + layer)
     last = tl.load(firsts_ptr + layer + 1)
     total = tl.zeros([SUMS], tl.float32)
     for at in range(first, last, SUMS):
         n = at + tl.arange(0, SUMS)
-        total += tl.load(sums_ptr + a * N + n, mask=n < last, other=0.0)
-    mean = tl.sum(total, 0) / tl.load(sizes_ptr + layer)
+        total += tl.load(sums_ptr + n, mask=n < last, other=0.0)
+    return tl.sum(total, 0) / tl.load(sizes_ptr + layer)
+
+
+@triton.jit
+def magnitude_kernel(
+    z_ptr, votes_ptr, voters_ptr, sums_ptr, blocks_ptr, firsts_ptr, sizes_ptr, out_ptr, gain, P, N,
+    IN_LINES: tl.constexpr, BLOCK: tl.constexpr, SUMS: tl.constexpr,
+):  # fmt: skip
+    layer, i, end = entries_of_block(blocks_ptr, IN_LINES, BLOCK)
+    a = tl.program_id(1).to(tl.int64)
+    z = tl.abs(tl.load(z_ptr + a * P + i, mask=i < end, other=0.0))
+    votes = tl.load(votes_ptr + a * P + i, mask=i < end, other=0).to(tl.float32)
+    voters = tl.maximum(tl.load(voters_ptr + a), 1).to(tl.float32)
+    mean = layer_mean(sums_ptr + a * N, firsts_ptr, sizes_ptr, layer, SUMS)
     y = tl.where(z == 0, 0.0, z + mean * (gain * (votes / voters)))
     tl.store(out_ptr + a * P + i, y, mask=i < end)
+
+
+@triton.jit
+def pull_kernel(
+    z_ptr, votes_ptr, voters_ptr, mask_ptr, sums_ptr, blocks_ptr, firsts_ptr, sizes_ptr, out_ptr, gain, P, N,
+    IN_LINES: tl.constexpr, BLOCK: tl.constexpr, SUMS: tl.constexpr,
+):  # fmt: skip
+    layer, i, end = entries_of_block(blocks_ptr, IN_LINES, BLOCK)
+    a = tl.program_id(1).to(tl.int64)
+    z = tl.load(z_ptr + a * P + i, mask=i < end, other=0.0)
+    votes = tl.load(votes_ptr + a * P + i, mask=i < end, other=0).to(tl.float32)
+    kept = tl.load(mask_ptr + a * P + i, mask=i < end, other=0).to(tl.float32)
+    voters = tl.load(voters_ptr + a)
+    mean = layer_mean(sums_ptr + a * N, firsts_ptr, sizes_ptr, layer, SUMS)
+    strength = tl.where(voters > 0, gain * mean, 0.0)
+    sign = tl.where(z > 0, 1.0, tl.where(z < 0, -1.0, 0.0))
+    away = votes / tl.maximum(voters, 1).to(tl.float32) - kept
+    tl.store(out_ptr + a * P + i, z + strength * sign * away, mask=i < end)

@@ -23,6 +23,26 @@ def score_gradient_triton(model_gradient: Tensor, weights: Tensor, scores: Tenso
     return out
 
 
+def stepped_triton(
+    scores: Tensor, model_gradient: Tensor, weights: Tensor, velocity: Tensor | None, lr: float, momentum: float
+) -> tuple[Tensor, Tensor]:
+    """z − lr · u and u = momentum · velocity + sign(z) · w · g in one pass; without a velocity u is the last term."""
+    from peermask.kernels.scores_triton import step_kernel
+
+    scores, weights = scores.contiguous(), weights.contiguous()
+    gradient = model_gradient if model_gradient.stride(1) == 1 else model_gradient.contiguous()
+    before = scores if velocity is None else velocity.contiguous()  # not read where there is none
+    agents, width = scores.shape
+    moved, summed = torch.empty_like(scores), torch.empty_like(scores)
+    row = 0 if weights.dim() == 1 else width
+    grid = (-(-width // _BLOCK), agents)
+    step_kernel[grid](
+        gradient, weights, scores, before, moved, summed, lr, momentum, gradient.stride(0), row, width,
+        velocity is not None, _BLOCK,
+    )  # fmt: skip
+    return moved, summed
+
+
 def fine_tuned_triton(scores: Tensor, gradient: Tensor, votes: Tensor, voters: Tensor, lr: float) -> Tensor:
     """z − lr · (votes / voters · G): [A, P_w]."""
     from peermask.kernels.scores_triton import fine_tune_kernel

@@ -18,6 +18,23 @@ def gradient_kernel(g_ptr, w_ptr, z_ptr, out_ptr, g_stride, w_stride, P, BLOCK: 
 
 
 @triton.jit
+def step_kernel(
+    g_ptr, w_ptr, z_ptr, u_ptr, z_out_ptr, u_out_ptr, lr, momentum, g_stride, w_stride, P,
+    HAS_VELOCITY: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    a = tl.program_id(1).to(tl.int64)
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    z = tl.load(z_ptr + a * P + i, mask=i < P, other=0.0)
+    w = tl.load(w_ptr + a * w_stride + i, mask=i < P, other=0.0)
+    g = tl.load(g_ptr + a * g_stride + i, mask=i < P, other=0.0)
+    u = tl.where(z > 0, 1.0, tl.where(z < 0, -1.0, 0.0)) * w * g
+    if HAS_VELOCITY:
+        u += momentum * tl.load(u_ptr + a * P + i, mask=i < P, other=0.0)
+    tl.store(u_out_ptr + a * P + i, u, mask=i < P)
+    tl.store(z_out_ptr + a * P + i, tl.fma(u, -lr, z), mask=i < P)
+
+
+@triton.jit
 def fine_tune_kernel(z_ptr, g_ptr, votes_ptr, voters_ptr, out_ptr, lr, P, BLOCK: tl.constexpr):
     a = tl.program_id(1).to(tl.int64)
     i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)

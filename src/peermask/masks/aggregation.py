@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from peermask.kernels import by_kernels
-from peermask.kernels.aggregate import aggregated_magnitude_triton
+from peermask.kernels.aggregate import aggregated_magnitude_triton, pulled_triton
 from peermask.kernels.scores import fine_tuned_triton
 from peermask.models.layout import Layout
 
@@ -25,6 +25,22 @@ def fine_tuned(scores: Tensor, gradient: Tensor, votes: Tensor, voters: Tensor, 
     if by_kernels(scores):
         return fine_tuned_triton(scores, gradient, votes, voters, lr)
     return torch.sub(scores, agreement(votes, voters).mul_(gradient), alpha=lr)  # [A, P_w]
+
+
+def pulled(scores: Tensor, votes: Tensor, voters: Tensor, mask: Tensor, gain: float, layout: Layout) -> Tensor:
+    """z_l + γ mean|z_l| · sign(z_l) ⊙ (n_l − m_l): scores move towards what neighbours keep.
+
+    An entry that all neighbours keep and the agent does not grows by γ mean|z|, the opposite shrinks as much, and
+    where all agree nothing moves. Who hears nobody is not pulled.
+    """
+    if by_kernels(scores):
+        return pulled_triton(scores, votes, voters, mask, gain, layout.sizes)
+    away = agreement(votes, voters).sub_(mask.view(torch.uint8))  # [A, P_w] n − m
+    away *= scores.sign()
+    strength = gain * (voters > 0).to(scores.dtype)[:, None]  # [A, 1]
+    for layer in layout.masked:
+        away[:, layer.span] *= scores[:, layer.span].abs().mean(dim=1, keepdim=True) * strength
+    return away.add_(scores)
 
 
 def aggregation_tensor(scores: Tensor, heard: Tensor, layout: Layout) -> Tensor:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from peermask.kernels import by_kernels
-from peermask.kernels.scores import score_gradient_triton
+from peermask.kernels.scores import score_gradient_triton, stepped_triton
 from peermask.masks.structure import group_lasso_gradient
 from peermask.models.layout import Layout
 from peermask.streams import stream
@@ -42,6 +42,27 @@ def score_gradient(model_gradient: Tensor, weights: Tensor, scores: Tensor) -> T
     if by_kernels(scores):
         return score_gradient_triton(model_gradient, weights, scores)
     return scores.sign().mul_(weights).mul_(model_gradient)  # [A, P_w]
+
+
+def stepped(
+    scores: Tensor,
+    model_gradient: Tensor,
+    weights: Tensor,
+    velocity: Tensor | None,
+    lr: float,
+    momentum: float,
+    decay: float,
+    lasso: float,
+    layout: Layout,
+) -> tuple[Tensor, Tensor]:
+    """z½ = z − η (u + ω z + λ ∂R/∂z) and u ← β u + G, where u is G itself without momentum: [A, P_w] both."""
+    if by_kernels(scores) and not decay and not lasso:
+        return stepped_triton(scores, model_gradient, weights, velocity, lr, momentum)
+    summed = score_gradient(model_gradient, weights, scores)
+    if velocity is not None:
+        summed = momentum * velocity + summed
+    step = regularised(summed, scores, decay, lasso, layout)
+    return torch.sub(scores, step, alpha=lr), summed
 
 
 def regularised(gradient: Tensor, scores: Tensor, decay: float, lasso: float, layout: Layout) -> Tensor:

@@ -1,0 +1,147 @@
+"""accord: scores are pulled towards the neighbours' masks, so that agents come to agree, and answer as persons.
+
+One round of agent i, n_i being the mean of its neighbours' masks and s_l the mean of |z| over a layer:
+
+    learn   G   = ∂f/∂v ⊙ w ⊙ sign(z);   u ← β u + G;   z½ = z − η u
+            m½  = Thres(|z½| + κ s n)                       with the n of the round before
+    share   m½
+    fuse    n   = mean of m½_j over the neighbours that are believed (masks/guard.py)
+            z   = z½ + γ s sign(z½) ⊙ (n − m½)              the pull
+            m   = Thres(|z| + κ s n)                        the deployed model is w ⊙ m
+
+MCE-PL's votes change which entries are *selected* and never reach the scores, so its agents drift apart. The pull moves
+the scores themselves; the term with κ, which is MCE-PL's, keeps masks quiet between rounds, and messages short. Who
+hears nobody is not pulled, and plays ind-mask's round with the same momentum. An agent answers among the labels that
+it has seen (`readout`): a consensus knows all labels, and would often choose one that the agent never meets.
+
+docs/collaboration.md has what each part is worth.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Annotated, ClassVar
+
+import torch
+from pydantic import Field, field_validator
+from torch import Tensor
+
+from peermask.algorithms.contract import Agents, Clock, LocalData, Payload, Setting, algorithms
+from peermask.algorithms.momentum import first_velocity
+from peermask.algorithms.schedule import Schedule
+from peermask.algorithms.score_step import ScoreOptions, score_step
+from peermask.graph.mixing import Mixing, count_votes
+from peermask.masks.aggregation import aggregated_magnitude, pulled
+from peermask.masks.budget import kept_counts
+from peermask.masks.guard import believed, ones_by_layer
+from peermask.masks.levels import Levels, level_of, levels_of
+from peermask.masks.scores import initial_scores
+
+
+@dataclass(frozen=True)
+class State:
+    scores: Tensor  # [A, P_w] z
+    mask: Tensor  # [A, P_w] m, the deployed mask
+    votes: Tensor  # [A, P_w] how many of those believed keep each weight
+    voters: Tensor  # [A] how many those are; n = votes / voters
+    keep: Tensor  # [A, L] K_l, at the agent's level
+    velocity: Tensor | None = None  # [A, P_w] u, where momentum is on
+    proposal: Tensor | None = None  # [A, P_w] m½, from learn to fuse
+
+
+@algorithms.register("accord")
+class Accord:
+    """Masks travel and pull the scores: a consensus on weights, answered by each agent among its own labels."""
+
+    readout: ClassVar[str] = "own"
+
+    class Options(ScoreOptions):
+        lr: Annotated[float, Field(gt=0)] = Field(0.5, description="η, step size of the scores")
+        schedule: Schedule = Field("cosine", description="how η changes over the run")
+        momentum: Annotated[float, Field(ge=0, lt=1)] = Field(
+            0.9, description="β, how much of the last round's G is kept"
+        )
+        pull: Annotated[float, Field(ge=0)] = Field(
+            0.3, description="γ, how far scores move towards the neighbours' masks, in means of |z|"
+        )
+        vote_gain: Annotated[float, Field(ge=0)] = Field(
+            0.6, description="κ, factor on the neighbours' votes when a mask is selected"
+        )
+        guard: float = Field(
+            1.5,
+            description="believe neighbours up to this many times the median distance of masks; 0: believe everybody",
+        )
+        levels: Levels = Field(
+            "two",
+            description="densities of agents with different retentions: the smallest and the median, "
+            "the smallest alone, or each its own",
+        )
+
+        @field_validator("guard")
+        @classmethod
+        def _guard(cls, value: float) -> float:
+            if value != 0 and value < 1:
+                raise ValueError("must be 0 (off) or at least 1: below that half of all neighbours would be left out")
+            return value
+
+    def __init__(self, options: Options, setting: Setting) -> None:
+        self.options, self.setting, self.masker = options, setting, setting.masker
+
+    def init(self, agents: Agents) -> State:
+        layout, device = self.masker.layout, agents.keep.device
+        # Rounded as those of all agents are: a float32 may lie just below the level it stands for.
+        own = [level_of(round(retention, 6), self.levels) for retention in agents.retention.tolist()]
+        keep = kept_counts(layout, own, self.masker.options).to(device)
+        scores = initial_scores(layout, self.options.score_init, agents.ids, self.setting.seed).to(device)
+        nobody = torch.zeros(len(scores), dtype=torch.int64, device=device)
+        votes = torch.zeros_like(scores, dtype=torch.uint8)
+        velocity = first_velocity(scores, self.options.momentum)
+        return State(scores, self.masker.mask(scores, keep), votes, nobody, keep, velocity)
+
+    def learn(self, state: State, data: LocalData, clock: Clock) -> tuple[State, Tensor]:
+        scores, summed, loss = score_step(
+            self.setting, self.options, state.scores, state.mask, state.keep, state.velocity, data, clock
+        )
+        proposal = self._mask(scores, state.votes, state.voters, state.keep)
+        velocity = summed if self.options.momentum else None
+        return replace(state, scores=scores, velocity=velocity, proposal=proposal), loss
+
+    def share(self, state: State) -> Payload:
+        assert state.proposal is not None
+        return {"mask": state.proposal}
+
+    def fuse(self, state: State, received: Payload, mixing: Mixing, clock: Clock) -> State:  # noqa: ARG002
+        assert state.proposal is not None
+        masks, heard, sizes = received["mask"], mixing.links, self.masker.layout.sizes
+        if len(self.levels) > 1:
+            heard = heard & self._same_level(state.keep, masks)
+        if self.options.guard:
+            heard = believed(state.proposal, masks, heard, sizes, self.options.guard)
+        votes, voters = count_votes(heard, masks, mixing.count_dtype), heard.sum(1)
+        scores = pulled(state.scores, votes, voters, state.proposal, self.options.pull, self.masker.layout)
+        mask = self._mask(scores, votes, voters, state.keep)
+        return replace(state, scores=scores, mask=mask, votes=votes, voters=voters, proposal=None)
+
+    def local_model(self, state: State) -> Tensor:
+        return self.masker.model(state.mask, state.keep)
+
+    @cached_property
+    def levels(self) -> tuple[float, ...]:
+        return levels_of(self.setting.retentions, self.options.levels)
+
+    def _same_level(self, keep: Tensor, masks: Tensor) -> Tensor:
+        """[A, K]: a mask's own ones tell at which level it was cut; the nearest, since filters may be emptied."""
+        layout = self.masker.layout
+        counts = kept_counts(layout, self.levels, self.masker.options).sum(1).to(keep.device)  # [levels]
+        theirs = ones_by_layer(masks, layout.sizes).sum(1)  # [K]
+        return _nearest(keep.sum(1), counts)[:, None] == _nearest(theirs, counts)[None, :]
+
+    def _mask(self, scores: Tensor, votes: Tensor, voters: Tensor, keep: Tensor) -> Tensor:
+        gain = self.options.vote_gain
+        return self.masker.select(aggregated_magnitude(scores, votes, voters, gain, self.masker.layout), keep)
+
+
+def _nearest(ones: Tensor, counts: Tensor) -> Tensor:
+    """The level whose count is nearest: [n], [levels] -> [n]."""
+    return (ones[:, None] - counts[None, :]).abs().argmin(1)

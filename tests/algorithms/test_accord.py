@@ -1,0 +1,135 @@
+"""One round of accord on a layer of four weights, every number worked by hand; whom it listens to; what it equals."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from four_weights import FROZEN, KEEP, LAYOUT, SCORES, FixedGradient, NoData, close, hear
+
+from peermask.algorithms.accord import Accord, State
+from peermask.algorithms.contract import Agents, Clock, Setting
+from peermask.data.digits import digits
+from peermask.errors import ConfigError
+from peermask.experiment.build import build, build_simulator
+from peermask.experiment.config import make_config
+from peermask.graph.mixing import Mixing
+from peermask.masks.budget import MaskOptions
+from peermask.masks.masker import Masker
+
+HAND = {"lr": 0.5, "schedule": "constant", "momentum": 0.5, "pull": 0.4, "vote_gain": 0.6, "guard": 0.0}
+DIGITS = digits()
+
+
+def algorithm(retentions: tuple[float, ...] = (0.5,), **options: Any) -> Accord:
+    masker = Masker(LAYOUT, FROZEN, MaskOptions())
+    setting = Setting(FixedGradient(), masker, 0, retentions)  # type: ignore[arg-type]
+    return Accord(Accord.Options(**{**HAND, **options}), setting)
+
+
+def start() -> State:
+    votes = torch.tensor([[0, 1, 1, 0]], dtype=torch.uint8)
+    velocity = torch.tensor([[0.2, 0.0, 0.0, 0.0]])
+    return State(SCORES, torch.tensor([[False, True, True, False]]), votes, torch.tensor([1]), KEEP, velocity)
+
+
+def test_learn() -> None:
+    """G = (.1, .2, -.2, .1); u = ½ u + G; z½ = z − ½ u; mean|z½| = .2875; votes add .6 · .2875 to two entries."""
+    method = algorithm()
+    state, loss = method.learn(start(), NoData(), Clock(1, 10))
+    assert close(state.velocity, [0.2, 0.2, -0.2, 0.1])
+    assert close(state.scores, [0.3, -0.4, 0.3, -0.15])
+    assert method.share(state)["mask"].int().tolist() == [[0, 1, 1, 0]]
+    assert loss.tolist() == [1.0]
+
+
+def test_fuse() -> None:
+    """n = (1, ½, ½, 0), n − m½ = (1, −½, −½, 0); each moves by .4 · .2875 of that; the first weight enters the mask."""
+    method = algorithm()
+    state, _ = method.learn(start(), NoData(), Clock(1, 10))
+    state = method.fuse(state, *hear([1, 0, 1, 0], [1, 1, 0, 0]), Clock(1, 10))
+    assert close(state.scores, [0.415, -0.3425, 0.2425, -0.15])
+    assert state.mask.int().tolist() == [[1, 1, 0, 0]]  # |z| + .1725 n = (.5875, .42875, .32875, .15)
+    assert state.votes.tolist() == [[2, 1, 1, 0]]
+    assert state.voters.tolist() == [2]
+    assert state.proposal is None
+    assert method.local_model(state).tolist() == [[1.0, -1.0, 0.0, 0.0]]
+
+
+def test_who_hears_nobody_is_not_pulled() -> None:
+    method = algorithm()
+    state, _ = method.learn(start(), NoData(), Clock(1, 10))
+    nobody = Mixing(torch.tensor([[False]]), torch.tensor([[True]]), torch.ones(1, 1), torch.ones(1))
+    fused = method.fuse(state, {"mask": torch.ones(1, 4, dtype=torch.bool)}, nobody, Clock(1, 10))
+    assert torch.equal(fused.scores, state.scores)
+    assert fused.voters.tolist() == [0]
+
+
+def states(name: str, rounds: int = 4, **changes: Any) -> dict[str, torch.Tensor]:
+    config = make_config(
+        {
+            "agents": 4,
+            "batch_size": 8,
+            "retention": 0.4,
+            "graph": {"name": "ring"},
+            "model": {"name": "mlp", "hidden": [8]},
+            "algorithm": {"name": name, "lr": 0.2, "schedule": "cosine", "momentum": 0.9},
+            **changes,
+        }
+    )
+    with build_simulator(build(config, DIGITS), torch.device("cpu"), workers=1) as playing:
+        for number in range(1, rounds + 1):
+            playing.play(Clock(number, rounds))
+        return playing.tensors()
+
+
+def test_a_single_agent_learns_as_ind_mask_does_bit_for_bit() -> None:
+    alone = {"agents": 1, "graph": {"name": "complete"}, "partition": {"name": "iid"}}
+    own, other = states("accord", **alone), states("ind-mask", **alone)
+    assert all(torch.equal(own[name], other[name]) for name in ("scores", "mask", "velocity"))
+
+
+def test_listening_makes_a_difference() -> None:
+    assert not torch.equal(states("accord")["scores"], states("ind-mask")["scores"])
+
+
+def test_agents_take_the_highest_level_they_can_carry() -> None:
+    method = algorithm(
+        (0.25, 0.5, 0.75, 1.0)
+    )  # levels 0.25 and 0.75: the third largest of four is 0.5, half carry 0.75
+    assert method.levels == (0.25, 0.75)
+    agents = Agents((0, 1, 2, 3), torch.tensor([[1], [2], [3], [4]]), torch.tensor([0.25, 0.5, 0.75, 1.0]))
+    assert method.init(agents).keep.tolist() == [[1], [1], [3], [3]]
+
+
+def test_agents_listen_to_their_own_level_alone() -> None:
+    method = algorithm((0.25, 0.75))
+    state, _ = method.learn(replace(start(), keep=torch.tensor([[3]])), NoData(), Clock(1, 10))
+    dense, sparse = [1, 1, 0, 1], [1, 0, 0, 0]
+    fused = method.fuse(state, *hear(dense, sparse), Clock(1, 10))
+    assert fused.voters.tolist() == [1]
+    assert fused.votes.tolist() == [dense]
+
+
+def test_a_far_mask_is_not_believed() -> None:
+    """m½ = (0, 1, 1, 0): two equal masks are at distance 0 and the opposite one at 2."""
+    method = algorithm(guard=1.5)
+    state, _ = method.learn(start(), NoData(), Clock(1, 10))
+    fused = method.fuse(state, *hear([0, 1, 1, 0], [1, 0, 0, 1], [0, 1, 1, 0]), Clock(1, 10))
+    assert fused.voters.tolist() == [2]
+    assert fused.votes.tolist() == [[0, 2, 2, 0]]
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "says"),
+    [
+        ("pull", -0.1, "greater than or equal to 0"),
+        ("vote_gain", -1, "greater than or equal"),
+        ("guard", 0.5, "at least 1"),
+    ],
+)
+def test_options_out_of_range_are_one_line(option: str, value: float, says: str) -> None:
+    with pytest.raises(ConfigError, match=rf"algorithm\.{option} = .*{says}"):
+        make_config({"algorithm": {"name": "accord", option: value}})
