@@ -24,9 +24,15 @@ def score_gradient_triton(model_gradient: Tensor, weights: Tensor, scores: Tenso
 
 
 def stepped_triton(
-    scores: Tensor, model_gradient: Tensor, weights: Tensor, velocity: Tensor | None, lr: float, momentum: float
+    scores: Tensor,
+    model_gradient: Tensor,
+    weights: Tensor,
+    velocity: Tensor | None,
+    lr: float,
+    momentum: float,
+    decay: float,
 ) -> tuple[Tensor, Tensor]:
-    """z − lr · u and u = momentum · velocity + sign(z) · w · g in one pass; without a velocity u is the last term."""
+    """z − lr · (u + decay · z) and u = momentum · velocity + sign(z) · w · g in one pass; without a velocity u is the last term."""
     from peermask.kernels.scores_triton import step_kernel
 
     scores, weights = scores.contiguous(), weights.contiguous()
@@ -37,7 +43,7 @@ def stepped_triton(
     row = 0 if weights.dim() == 1 else width
     grid = (-(-width // _BLOCK), agents)
     step_kernel[grid](
-        gradient, weights, scores, before, moved, summed, lr, momentum, gradient.stride(0), row, width,
+        gradient, weights, scores, before, moved, summed, lr, momentum, decay, gradient.stride(0), row, width,
         velocity is not None, _BLOCK,
     )  # fmt: skip
     return moved, summed

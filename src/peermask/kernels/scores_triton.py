@@ -19,7 +19,7 @@ def gradient_kernel(g_ptr, w_ptr, z_ptr, out_ptr, g_stride, w_stride, P, BLOCK: 
 
 @triton.jit
 def step_kernel(
-    g_ptr, w_ptr, z_ptr, u_ptr, z_out_ptr, u_out_ptr, lr, momentum, g_stride, w_stride, P,
+    g_ptr, w_ptr, z_ptr, u_ptr, z_out_ptr, u_out_ptr, lr, momentum, decay, g_stride, w_stride, P,
     HAS_VELOCITY: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     a = tl.program_id(1).to(tl.int64)
@@ -31,7 +31,7 @@ def step_kernel(
     if HAS_VELOCITY:
         u += momentum * tl.load(u_ptr + a * P + i, mask=i < P, other=0.0)
     tl.store(u_out_ptr + a * P + i, u, mask=i < P)
-    tl.store(z_out_ptr + a * P + i, tl.fma(u, -lr, z), mask=i < P)
+    tl.store(z_out_ptr + a * P + i, tl.fma(u + decay * z, -lr, z), mask=i < P)
 
 
 @triton.jit

@@ -56,8 +56,8 @@ def stepped(
     layout: Layout,
 ) -> tuple[Tensor, Tensor]:
     """z½ = z − η (u + ω z + λ ∂R/∂z) and u ← β u + G, where u is G itself without momentum: [A, P_w] both."""
-    if by_kernels(scores) and not decay and not lasso:
-        return stepped_triton(scores, model_gradient, weights, velocity, lr, momentum)
+    if by_kernels(scores) and not lasso:
+        return stepped_triton(scores, model_gradient, weights, velocity, lr, momentum, decay)
     summed = score_gradient(model_gradient, weights, scores)
     if velocity is not None:
         summed = momentum * velocity + summed

@@ -1,0 +1,60 @@
+"""What accord adds on a GPU, against the same on a CPU."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from peermask.kernels import have_triton
+from peermask.masks.aggregation import pulled
+from peermask.masks.guard import believed, distances
+from peermask.masks.scores import stepped
+from peermask.models.architectures import alexnet
+from peermask.models.layout import find_layout
+
+pytestmark = pytest.mark.skipif(not have_triton(), reason="needs a CUDA device and Triton")
+
+LAYOUT = find_layout(alexnet((3, 32, 32), 10))
+AGENTS = 20
+
+
+def normal(seed: int = 0) -> Tensor:
+    return torch.randn(AGENTS, LAYOUT.weights, generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+@pytest.mark.parametrize("decay", [0.0, 0.01])
+def test_a_step(momentum: float, decay: float) -> None:
+    scores, gradient, weights = normal(), normal(1), normal(2)[0]
+    velocity = normal(3) if momentum else None
+    there = stepped(
+        scores.cuda(), gradient.cuda(), weights.cuda(), None if velocity is None else velocity.cuda(), 0.3, momentum,
+        decay, 0.0, LAYOUT,
+    )  # fmt: skip
+    here = stepped(scores, gradient, weights, velocity, 0.3, momentum, decay, 0.0, LAYOUT)
+    for one, other in zip(there, here, strict=True):
+        torch.testing.assert_close(one.cpu(), other, rtol=1e-5, atol=1e-6)
+
+
+def test_the_pull() -> None:
+    scores, mask = normal(), normal(1) > 0.5
+    votes, voters = (normal(2).abs() * 3).to(torch.uint8), torch.arange(AGENTS)
+    there = pulled(scores.cuda(), votes.cuda(), voters.cuda(), mask.cuda(), 0.3, LAYOUT)
+    torch.testing.assert_close(there.cpu(), pulled(scores, votes, voters, mask, 0.3, LAYOUT), rtol=1e-4, atol=1e-5)
+    assert torch.equal(there[0].cpu(), scores[0])  # hears nobody
+
+
+@pytest.mark.parametrize("rows", [slice(None), slice(3, 4)])
+def test_the_guard_believes_the_same_neighbours(rows: slice) -> None:
+    honest = normal().abs() > 0.7
+    honest[5:] = honest[:1] ^ (normal(1)[5:] > 2.0)  # a few entries apart from the first
+    received = honest.clone()
+    received[::7] = normal(2)[::7] > 0.5
+    heard = torch.rand(AGENTS, AGENTS, generator=torch.Generator().manual_seed(3)) < 0.6
+    mine, heard = honest[rows], heard[rows]
+    near = distances(mine, received, heard, LAYOUT.sizes)
+    far = distances(mine.cuda(), received.cuda(), heard.cuda(), LAYOUT.sizes)
+    assert torch.equal(far.cpu()[heard], near[heard])
+    there = believed(mine.cuda(), received.cuda(), heard.cuda(), LAYOUT.sizes, 1.5)
+    assert torch.equal(there.cpu(), believed(mine, received, heard, LAYOUT.sizes, 1.5))
