@@ -32,7 +32,10 @@ def stepped_triton(
     momentum: float,
     decay: float,
 ) -> tuple[Tensor, Tensor]:
-    """z − lr · (u + decay · z) and u = momentum · velocity + sign(z) · w · g in one pass; without a velocity u is the last term."""
+    """z − lr · (u + decay · z) and u = momentum · velocity + sign(z) · w · g in one pass.
+
+    Without a velocity u is the last term alone.
+    """
     from peermask.kernels.scores_triton import step_kernel
 
     scores, weights = scores.contiguous(), weights.contiguous()
