@@ -100,8 +100,9 @@ class Accord:
         return State(scores, self.masker.mask(scores, keep), votes, nobody, keep, velocity)
 
     def learn(self, state: State, data: LocalData, clock: Clock) -> tuple[State, Tensor]:
+        mask = state.mask if state.proposal is None else state.proposal  # of the batch before
         scores, summed, loss = score_step(
-            self.setting, self.options, state.scores, state.mask, state.keep, state.velocity, data, clock
+            self.setting, self.options, state.scores, mask, state.keep, state.velocity, data, clock
         )
         proposal = self._mask(scores, state.votes, state.voters, state.keep)
         velocity = summed if self.options.momentum else None

@@ -9,8 +9,9 @@ An algorithm is a few pure functions over a frozen state whose tensors have a le
     params        = local_model(state)                     what is evaluated, exported, deployed [A, P]
 
 The simulator calls them with A = all agents or a chunk of them and K = all; a node on a network with A = 1 and
-K = itself and its neighbours. Nothing in an algorithm tells the two apart. Between `learn` and `fuse` a state may
-carry tensors that are None at the end of a round; those are never saved.
+K = itself and its neighbours. Nothing in an algorithm tells the two apart. `learn` is called once for every batch
+of a round, and goes on from what the call before left. Between `learn` and `fuse` a state may carry tensors that are
+None at the end of a round; those are never saved.
 
 Two things an algorithm may have besides: `hears_all = True` if it talks to a server instead of to neighbours, and
 `unmixed_model(payload)` [K, P] if what it sends is a model, which can then be tested before it is mixed.
@@ -37,15 +38,21 @@ Payload = dict[str, Tensor]  # name -> [A, ...]: bool leaves are masks, float le
 
 @dataclass(frozen=True)
 class Clock:
-    """Which round it is, of how many."""
+    """Which round it is, of how many; and which batch of it, where a round has several."""
 
     round: int  # 1 is the first
     rounds: int
+    batch: int = 0  # 0 is the first
+    batches: int = 1
 
     @property
     def progress(self) -> float:
         """0 in the first round, towards 1 in the last."""
         return (self.round - 1) / self.rounds
+
+    @property
+    def is_last_batch(self) -> bool:
+        return self.batch == self.batches - 1
 
 
 @dataclass(frozen=True)
@@ -67,7 +74,7 @@ class LocalData(Protocol):
     """The private data of the agents of one chunk."""
 
     def batch(self, clock: Clock, step: int = 0) -> Batch:
-        """The batch of a round; further steps of the same round draw further batches."""
+        """The batch of a clock; further steps draw further batches."""
         ...
 
     def validation_accuracy(self, params: Tensor) -> Tensor:

@@ -77,7 +77,8 @@ class DisPfl:
         summed = accumulated(gradient, state.velocity, self.options.momentum)
         params = self._on(state.mask, state.params - descent(state.params, summed, self.options, clock))
         mask = state.mask
-        if clock.round % self.options.update_every == 0 and clock.progress < self.options.update_until:
+        due = clock.round % self.options.update_every == 0 and clock.is_last_batch
+        if due and clock.progress < self.options.update_until:
             mask = self._moved(params, state, data, clock)
         velocity = summed if self.options.momentum else None
         return replace(state, params=params, velocity=velocity, next_mask=mask), loss

@@ -46,12 +46,13 @@ class Dsgd:
         return State(params, first_velocity(params, self.options.momentum))
 
     def learn(self, state: State, data: LocalData, clock: Clock) -> tuple[State, Tensor]:
-        gradient, loss = self.setting.network.gradient(state.params, data.batch(clock))
+        params = state.params if state.step is None else state.params - state.step
+        gradient, loss = self.setting.network.gradient(params, data.batch(clock))
         summed = accumulated(gradient, state.velocity, self.options.momentum)
-        step = descent(state.params, summed, self.options, clock)
+        step = descent(params, summed, self.options, clock)
         velocity = summed if self.options.momentum else None
         if self.options.form == "lian":
-            return State(state.params, velocity, step), loss
+            return State(state.params, velocity, step if state.step is None else state.step + step), loss
         return State(state.params - step, velocity), loss
 
     def share(self, state: State) -> Payload:

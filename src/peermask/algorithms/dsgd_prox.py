@@ -26,6 +26,7 @@ from peermask.graph.mixing import Mixing
 class State:
     params: Tensor  # [A, P] x
     anchor: Tensor | None = None  # [A, P] a, in the personal form
+    first: Tensor | None = None  # [A, P] the round's first model, from learn to fuse, in the literal form
 
 
 @algorithms.register("dsgd-prox")
@@ -50,14 +51,15 @@ class DsgdProx:
         return State(params, params.clone() if self.options.form == "personal" else None)
 
     def learn(self, state: State, data: LocalData, clock: Clock) -> tuple[State, Tensor]:
-        anchor = state.params if state.anchor is None else state.anchor
+        first = state.params if state.first is None else state.first
+        anchor = first if state.anchor is None else state.anchor
         params, losses = state.params, []
         for number in range(1 if self.options.form == "personal" else self.options.local_steps):
             gradient, loss = self.setting.network.gradient(params, data.batch(clock, number))
             pulled = gradient + self.options.mu * (params - anchor)  # [A, P]
             params = params - descent(params, pulled, self.options, clock)
             losses.append(loss)
-        return State(params, state.anchor), torch.stack(losses).mean(0)
+        return State(params, state.anchor, first if state.anchor is None else None), torch.stack(losses).mean(0)
 
     def share(self, state: State) -> Payload:
         return as_message(state.params, self.setting.masker.layout.weights)

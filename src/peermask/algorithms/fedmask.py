@@ -70,7 +70,7 @@ class FedMask:
         return State(torch.where(kept, delta, -delta), agents.keep)
 
     def learn(self, state: State, data: LocalData, clock: Clock) -> tuple[State, Tensor]:
-        if state.support is None or clock.round > 1:
+        if state.support is None or clock.round > 1 or clock.batch > 0:
             return self._step(state, data, clock, 0)
         for number in range(self.options.warmup_steps):
             state, _ = self._step(state, data, clock, number)

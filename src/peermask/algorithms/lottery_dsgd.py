@@ -60,8 +60,8 @@ class LotteryDsgd:
         return State(params, mask, sizes.repeat(len(params), 1), agents.keep)
 
     def learn(self, state: State, data: LocalData, clock: Clock) -> tuple[State, Tensor]:
-        ticket = self._on(state.mask, state.params)
-        if clock.round % self.options.prune_every == 0:
+        ticket = self._on(state.mask, state.params) if state.ticket is None else state.ticket
+        if clock.round % self.options.prune_every == 0 and clock.batch == 0:
             state, ticket = self._prune(state, ticket, data)
         gradient, loss = self.setting.network.gradient(ticket, data.batch(clock))
         step = self._on(state.mask, descent(ticket, gradient, self.options, clock))

@@ -21,6 +21,9 @@ from peermask.engine.evaluate import Score, evaluate
 from peermask.models.network import Batch, Network
 
 
+STEPS = 1000  # streams kept apart for the steps of one batch
+
+
 @dataclass(frozen=True)
 class Feed:
     """Implements `LocalData` for the agents `ids`; the dataset lies on the device that computes."""
@@ -38,6 +41,7 @@ class Feed:
         return replace(self, samples=self.samples[rows], ids=self.ids[rows])
 
     def batch(self, clock: Clock, step: int = 0) -> Batch:
+        step += STEPS * clock.batch
         samples = [own.train for own in self.samples]
         index = batch_rows(samples, self.batch_size, self.seed, self.ids, clock.round, step)  # [A, B]
         images, labels = self.dataset.gather(self.dataset.train, self._moved(index))

@@ -1,0 +1,113 @@
+"""Agents that lie: they learn as all others do and send something else. For trying what a method bears."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Annotated, Literal
+
+import numpy as np
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from peermask.algorithms.contract import Clock, Payload
+from peermask.errors import ConfigError
+from peermask.masks.guard import HALFWAY, distances, median, ones_by_layer
+from peermask.masks.select import top_fraction_by_layer
+from peermask.registry import Options
+from peermask.streams import stream
+
+# Shapes: N agents, P weights of a leaf, L layers
+
+INSIDE = 0.9  # of the guard's limit: how far off a crafted mask lies
+MEDIANS = 1.5  # the guard's usual factor, which a liar is taken to know
+SCATTER = 0.3  # how far liars prefer the same entries over those most or least agreed on
+
+
+class LiarOptions(Options):
+    """Some agents send lies. Accuracies are then those of the honest."""
+
+    count: Annotated[int, Field(ge=1)] = Field(description="how many agents lie; fewer than half of them")
+    kind: Literal["random", "inverted", "crafted"] = Field(
+        "random",
+        description="what they send: as many ones at random places, the opposite of what they learned, or a mask as far "
+        "off as a guard still believes, away from what their neighbours agree on, all liars alike",
+    )
+
+
+def pick_liars(options: LiarOptions, agents: int, seed: int) -> tuple[int, ...]:
+    """Who lies; those of a smaller count lie in a larger one, too."""
+    if 2 * options.count >= agents:
+        most = (agents - 1) // 2
+        raise ConfigError(
+            f"liars.count = {options.count}: half of {agents} agents or more is beyond the guard, since nobody can tell "
+            f"then who lies; at most {most}"
+        )
+    return tuple(sorted(stream(seed, "liars").permutation(agents)[: options.count].tolist()))
+
+
+class Liars:
+    """Puts lies in the place of some agents' messages."""
+
+    def __init__(
+        self, kind: str, ids: Sequence[int], links: Tensor, layers: Sequence[int], seed: int, device: torch.device
+    ) -> None:
+        self.kind, self.ids, self.layers, self.seed, self.device = kind, tuple(ids), tuple(layers), seed, device
+        self.links = links.to(device)  # [N, N]: who hears whom
+        honest = torch.ones(len(links), dtype=torch.bool, device=device)
+        honest[list(self.ids)] = False
+        self.honest = honest  # [N]
+
+    def told(self, messages: Payload, clock: Clock) -> Payload:
+        """What reaches the others: [N, ...] leaves with the liars' rows replaced."""
+        return {name: self._leaf(leaf, clock) for name, leaf in messages.items()}
+
+    def _leaf(self, leaf: Tensor, clock: Clock) -> Tensor:
+        lies = leaf.clone()
+        for agent in self.ids:
+            lies[agent] = (self._mask if leaf.dtype == torch.bool else self._values)(leaf, agent, clock)
+        return lies
+
+    def _values(self, leaf: Tensor, agent: int, clock: Clock) -> Tensor:
+        own = leaf[agent]
+        if self.kind == "inverted":
+            return -own
+        if self.kind == "crafted":
+            raise ConfigError("liars.kind = 'crafted': only masks can be crafted; this algorithm sends real values")
+        return own.roll(self._offset(agent, clock, own.numel()))
+
+    def _mask(self, leaf: Tensor, agent: int, clock: Clock) -> Tensor:
+        own = leaf[agent]
+        if self.kind == "inverted":
+            return ~own
+        keep = ones_by_layer(own[None], self.layers)  # [1, L]
+        if self.kind == "random":
+            keys = self._keys.roll(self._offset(agent, clock, own.numel()))
+            return top_fraction_by_layer(keys[None], keep.clamp(min=1), self.layers)[0]
+        return self._crafted(leaf, agent, keep)
+
+    def _crafted(self, leaf: Tensor, agent: int, keep: Tensor) -> Tensor:
+        """Drops what neighbours agree on and takes up what none of them keeps, as much as a guard lets pass."""
+        own, hears = leaf[agent], self.links[agent]
+        taught = leaf[hears & self.honest].float()
+        agreed = taught.mean(0) if len(taught) else own.float()  # [P]
+        usual = median(distances(own[None], leaf, hears[None], self.layers), hears[None])
+        limit = (MEDIANS * usual).clamp(max=HALFWAY)  # [1]
+        sizes = torch.tensor(self.layers, device=self.device)
+        swaps = (INSIDE * limit * (keep - keep * keep / sizes)).long()  # [1, L]
+        swaps = torch.minimum(swaps, torch.minimum(keep, sizes - keep)).clamp(min=1)
+        given_up = torch.where(own, 1.0 + agreed + SCATTER * self._keys, 0.0)
+        taken_up = torch.where(own, 0.0, 2.0 - agreed + SCATTER * self._keys)
+        dropped = top_fraction_by_layer(given_up[None], swaps, self.layers)[0]
+        added = top_fraction_by_layer(taken_up[None], swaps, self.layers)[0]
+        return (own & ~dropped) | added
+
+    @cached_property
+    def _keys(self) -> Tensor:
+        """[P] in (0, 1): one draw for all liars and rounds, since a draw for each takes longer than a round."""
+        draw = stream(self.seed, "lies").uniform(sum(self.layers))
+        return torch.from_numpy(draw.astype(np.float32)).to(self.device)
+
+    def _offset(self, agent: int, clock: Clock, size: int) -> int:
+        return int(stream(self.seed, "lies", agent, clock.round).raw(1)[0] % np.uint64(size))
