@@ -9,7 +9,7 @@ import peermask
 
 ROOT = Path(peermask.__file__).parent
 ORDER = [
-    {"errors", "streams", "registry"},
+    {"errors", "files", "streams", "registry"},
     {"kernels"},
     {"graph", "data", "models", "wire"},
     {"masks"},

@@ -11,9 +11,10 @@ from fleet_cases import Killed, MemoryFleet, simulated, tiny, tiny_fleet
 from peermask.algorithms import algorithms
 from peermask.errors import RunError
 from peermask.experiment.checkpoint import list_checkpoints
-from peermask.experiment.folder import RunFolder, read_json
+from peermask.experiment.folder import RunFolder
 from peermask.experiment.result import RunResult
 from peermask.experiment.table import read_rows
+from peermask.files import read_json
 from peermask.node.collect import collect_run
 from peermask.node.journal import ranges
 
@@ -215,19 +216,19 @@ def test_when_every_checkpoint_is_damaged_the_agent_says_so(fleet):
 
 
 def test_a_full_disk_ends_one_agent_with_a_line_and_its_last_checkpoint_stays(fleet, monkeypatch):
-    from peermask.experiment import folder
+    from peermask import files
 
     made = fleet()
-    whole = folder.os.fsync
+    whole = files.os.fsync
     full = made.out(2) / "checkpoints"
 
     def fsync(descriptor):
-        path = folder.os.readlink(f"/proc/self/fd/{descriptor}")
+        path = files.os.readlink(f"/proc/self/fd/{descriptor}")
         if path.startswith(str(full)) and "000004" in path:
             raise OSError(errno.ENOSPC, "No space left on device")
         whole(descriptor)
 
-    monkeypatch.setattr(folder.os, "fsync", fsync)
+    monkeypatch.setattr(files.os, "fsync", fsync)
     made.run()
     assert isinstance(made.results[2], RunError)
     assert "No space left on device" in str(made.results[2])

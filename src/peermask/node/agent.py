@@ -24,10 +24,10 @@ from peermask.engine.simulator import Simulator
 from peermask.errors import DivergedError
 from peermask.experiment.build import Experiment, assemble
 from peermask.experiment.checkpoint import Checkpoint, Progress, save_checkpoint
-from peermask.experiment.folder import write_json
 from peermask.experiment.kept_masks import save_masks
 from peermask.experiment.loop import final_hash
 from peermask.experiment.metrics import Evaluation, write_evaluation
+from peermask.files import write_json
 from peermask.node.exchange import NodeExchange
 from peermask.node.fleet import Fleet
 from peermask.node.journal import Journal, changes

@@ -24,8 +24,8 @@ from pydantic import Field, ValidationError
 from peermask.algorithms import algorithms
 from peermask.errors import ConfigError, NodeError
 from peermask.experiment.config import ExperimentConfig
-from peermask.experiment.folder import write_atomically
 from peermask.experiment.problems import first_problem
+from peermask.files import write_atomically
 from peermask.graph import build_graph
 from peermask.masks.budget import retentions
 from peermask.registry import Options

@@ -10,7 +10,7 @@ from peermask.engine.device import pick_device
 from peermask.errors import NodeError
 from peermask.experiment.build import build
 from peermask.experiment.folder import RunFolder
-from peermask.experiment.lock import held
+from peermask.files import held
 from peermask.node.agent import NodeAgent, NodeStatus, Observer
 from peermask.node.fleet import Fleet, load_fleet
 
