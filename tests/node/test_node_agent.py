@@ -184,7 +184,7 @@ def test_a_stop_finishes_the_round_saves_and_goes_on_later(fleet, tmp_path):
     start_all(made, agent_1={"on_round": stop, "should_stop": lambda: stopping["now"]})
     made.threads[1].join(30)
     assert made.results[1] == "interrupted"
-    assert made.nodes[1].progress.round == 3
+    assert made.notes[1].reports[-1].round == 3
     stopping["now"] = False
     made.start(1)
     made.join()
@@ -237,7 +237,7 @@ def test_a_full_disk_ends_one_agent_with_a_line_and_its_last_checkpoint_stays(fl
     monkeypatch.undo()
     made.start(2, should_stop=lambda: True)
     made.join()
-    assert made.nodes[2].progress.round == 3
+    assert made.notes[2].reports[-1].round == 3
 
 
 def test_a_finished_folder_is_left_as_it_is(fleet):

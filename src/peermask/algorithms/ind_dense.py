@@ -8,7 +8,7 @@ from typing import Annotated
 from pydantic import Field
 from torch import Tensor
 
-from peermask.algorithms.contract import Agents, Clock, LocalData, Payload, Setting, algorithms
+from peermask.algorithms.contract import Agents, Algorithm, Clock, LocalData, Payload, Setting, algorithms
 from peermask.algorithms.descent import DescentOptions, common_start, descent
 from peermask.algorithms.momentum import accumulated, first_velocity
 from peermask.graph.mixing import Mixing
@@ -21,7 +21,7 @@ class State:
 
 
 @algorithms.register("ind-dense")
-class IndDense:
+class IndDense(Algorithm[State]):
     """Each agent trains all weights on its own data; nothing is pruned or exchanged."""
 
     class Options(DescentOptions):

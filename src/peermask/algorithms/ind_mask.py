@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
 from peermask import registry
-from peermask.algorithms.contract import Agents, Clock, LocalData, Payload, Setting, algorithms
+from peermask.algorithms.contract import Agents, Algorithm, Clock, LocalData, Payload, Setting, algorithms
 from peermask.algorithms.momentum import accumulated, first_velocity
 from peermask.algorithms.schedule import Schedule, scheduled
 from peermask.graph.mixing import Mixing
@@ -26,8 +26,10 @@ class State:
 
 
 @algorithms.register("ind-mask")
-class IndMask:
+class IndMask(Algorithm[State]):
     """Each agent learns its own mask; nothing is exchanged."""
+
+    over_frozen_weights: ClassVar[bool] = True
 
     class Options(registry.Options):
         lr: Annotated[float, Field(gt=0)] = Field(1.0, description="η, step size of the scores")

@@ -14,7 +14,7 @@ One round of agent i (paper, Algorithm 1), n_i being the mean of its neighbours'
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -22,7 +22,7 @@ from pydantic import Field
 from torch import Tensor
 
 from peermask import registry
-from peermask.algorithms.contract import Agents, Clock, LocalData, Payload, Setting, algorithms
+from peermask.algorithms.contract import Agents, Algorithm, Clock, LocalData, Payload, Setting, algorithms
 from peermask.algorithms.momentum import accumulated, first_velocity
 from peermask.algorithms.schedule import Schedule, scheduled
 from peermask.graph.mixing import Mixing
@@ -48,8 +48,10 @@ class State:
 
 
 @algorithms.register("mce-pl")
-class McePl:
+class McePl(Algorithm[State]):
     """The paper's method: masks travel, are averaged, and pull the scores where neighbours agree."""
+
+    over_frozen_weights: ClassVar[bool] = True
 
     class Options(registry.Options):
         lr: Annotated[float, Field(gt=0)] = Field(1.0, description="η, step size of the scores")

@@ -17,6 +17,7 @@ from peermask.errors import RunError
 from peermask.experiment.build import Experiment, build, build_simulator
 from peermask.experiment.checked import check_tables, read_manifest
 from peermask.experiment.checkpoint import Checkpoint, Progress, last_good
+from peermask.experiment.concatenation import Concatenation
 from peermask.experiment.config import ExperimentConfig, load_config
 from peermask.experiment.execution import Execution
 from peermask.experiment.folder import RunFolder
@@ -105,11 +106,14 @@ def _run(
                 simulator.restore(checkpoint.states)
                 progress = checkpoint.progress
             execution.observer.begin(experiment, name, progress.round)
-            loop = Loop(experiment, folder, simulator, execution, checkpoint or Checkpoint(progress, {}, {}, {}))
+            start = checkpoint or Checkpoint(progress, {}, {}, {})
+            exchange = Concatenation(experiment, folder, simulator, start.sent)
+            loop = Loop(experiment, folder, simulator, exchange, execution, start)
             status = loop.run()
             execution.observer.end(status)
             if status != "interrupted":
-                write_json(folder.result, summarise(experiment, folder, status, loop.progress, final_hash(simulator)))
+                digest = final_hash(simulator.tensors())
+                write_json(folder.result, summarise(experiment, folder, status, loop.progress, digest))
         return replace(RunResult.open(folder.path), status=status)
 
 

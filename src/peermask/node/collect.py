@@ -144,7 +144,7 @@ def _join_states(experiment: Experiment, agents: Sequence[AgentFolder], target: 
     _join_masks(experiment, agents, target)
     simulator = build_simulator(experiment, torch.device("cpu"))
     simulator.restore(states)
-    return progress, final_hash(simulator)
+    return progress, final_hash(simulator.tensors())
 
 
 def _join_masks(experiment: Experiment, agents: Sequence[AgentFolder], target: RunFolder) -> None:

@@ -53,7 +53,8 @@ class Journal:
             return checkpoint
         done = checkpoint.progress.round if checkpoint else 0
         forget_rounds_after(self.folder, done)
-        forget_after(self.folder.metrics, min(done, config.rounds - 1))  # the last comes after the last checkpoint
+        if checkpoint is not None and checkpoint.losses:  # the last round is evaluated after a checkpoint of it
+            forget_after(self.folder.metrics, done - 1)
         forget_after(self.absences, done)
         forget_masks_after(self.folder.masks, done)
         rows = read_rows(self.folder.traffic)
