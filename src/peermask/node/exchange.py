@@ -69,8 +69,7 @@ class NodeExchange:
         self.journal.write_absences(self.absent)
 
     def sent_bytes(self) -> Tensor:
-        sent = self.journal.sent_before + sum(sent.bytes for sent in self.responder.sent.values())
-        return torch.tensor([sent], dtype=torch.float64)
+        return torch.tensor([self.journal.sent_before + self.responder.sent_bytes], dtype=torch.float64)
 
     def flush(self) -> None:
         """Neighbours that have sent a round have all they need of those before it."""

@@ -72,7 +72,7 @@ class Journal:
         rows: list[list[object]] = []
         for number in sorted(number for number in self._costs if number < before):
             paper, ones, bitmap, entropy, _ = self._costs.pop(number)
-            handed = sent.get(number, Sent())
+            handed = sent.pop(number, Sent())
             coded = handed.bytes / handed.frames if handed.frames else 0
             counted: list[object] = [int(paper), int(ones), int(bitmap), f"{entropy:.7g}", f"{coded:.10g}"]
             rows.append([number, self.agent, handed.frames, *counted])
