@@ -12,9 +12,11 @@ from peermask.algorithms import algorithms
 from peermask.errors import RunError
 from peermask.experiment.checkpoint import list_checkpoints
 from peermask.experiment.folder import RunFolder
+from peermask.experiment.loop import Loop
 from peermask.experiment.result import RunResult
 from peermask.experiment.table import read_rows
 from peermask.files import read_json
+from peermask.node.agent import NodeAgent
 from peermask.node.collect import collect_run
 from peermask.node.journal import ranges
 
@@ -75,6 +77,34 @@ def test_the_collected_folder_is_an_ordinary_run(fleet, tmp_path):
     assert read_rows(tmp_path / "run" / "absences.csv") == []
 
 
+@pytest.mark.parametrize("name", ["dsgd", "mce-pl"])
+def test_models_are_tested_as_they_were_sent_too(fleet, tmp_path, name):
+    config = tiny(algorithm=name, evaluation={"every": 2, "unmixed": True})
+    made = fleet(config)
+    made.run()
+    collected(made, tmp_path)
+    simulated(config, tmp_path / "sim")
+    ours, theirs = (read_rows(tmp_path / run / "metrics.csv") for run in ("run", "sim"))
+    assert len(ours) == 3 * 4
+    unmixed = [[float(row["unmixed_accuracy"]) for row in rows] for rows in (ours, theirs)]
+    assert unmixed[0] == pytest.approx(unmixed[1], abs=0.02, nan_ok=True)
+    assert all(value != value for value in unmixed[0]) == (name == "mce-pl")  # what it sends is no model
+
+
+def test_losses_are_kept_as_floats_until_they_are_evaluated(fleet, monkeypatch):
+    """Tensors would keep what they were computed from."""
+    kept = []
+
+    def looked_at(self, latest):
+        kept.extend(latest)
+        return finite(self, latest)
+
+    finite = Loop._finite_losses
+    monkeypatch.setattr(Loop, "_finite_losses", looked_at)
+    fleet().run()
+    assert {type(loss) for losses in kept for loss in losses} == {float}
+
+
 @pytest.mark.parametrize(("agent", "number"), [(0, 1), (1, 3), (2, 5), (3, 4), (0, ROUNDS)])
 def test_with_wait_a_killed_agent_leaves_no_trace_in_the_result(fleet, tmp_path, agent, number):
     made = fleet(missing="wait")
@@ -84,6 +114,25 @@ def test_with_wait_a_killed_agent_leaves_no_trace_in_the_result(fleet, tmp_path,
     made.join()
     assert set(made.results.values()) == {"finished"}
     assert collected(made, tmp_path).hash == simulated(tiny(), tmp_path / "sim").hash
+
+
+def test_an_agent_killed_before_its_result_is_written_writes_it_later(fleet, tmp_path, monkeypatch):
+    made = fleet(missing="wait")
+
+    def killed(*_):
+        raise Killed
+
+    with monkeypatch.context() as patched:
+        patched.setattr(NodeAgent, "_finish", killed)
+        made.run()
+    assert made.results == {}
+    before = [read_rows(made.out(agent) / "metrics.csv") for agent in range(4)]
+    made.run()
+    assert set(made.results.values()) == {"finished"}
+    assert [read_rows(made.out(agent) / "metrics.csv") for agent in range(4)] == before
+    run = collected(made, tmp_path)
+    assert run.hash == simulated(tiny(), tmp_path / "sim").hash
+    assert read_json(RunFolder(made.out(0)).result)["test_accuracy"] == pytest.approx(run.agents[0].test_accuracy)
 
 
 @pytest.mark.parametrize("missing", ["last", "skip"])
