@@ -17,12 +17,8 @@ from peermask.algorithms.contract import Algorithm, Clock, LocalData, Payload
 from peermask.graph.mixing import Mixing
 
 T = TypeVar("T")
-
-
-class Move(Protocol):
-    """Moves what the chunks share: all messages that came, and how each chunk is to mix them."""
-
-    def __call__(self, clock: Clock, shared: Sequence[Payload]) -> tuple[Payload, Sequence[Mixing]]: ...
+# What each chunk shares -> all messages that came, and how each chunk is to mix them
+Move = Callable[[Clock, Sequence[Payload]], tuple[Payload, Sequence[Mixing]]]
 
 
 class Spread(Protocol):

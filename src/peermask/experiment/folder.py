@@ -23,42 +23,28 @@ from peermask.files import is_half_written, writing
 LOCK = ".lock"
 
 
+class Inside:
+    """A path inside a run folder."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __get__(self, folder: RunFolder, _: type[RunFolder]) -> Path:
+        return folder.path / self.name
+
+
 @dataclass(frozen=True)
 class RunFolder:
     path: Path
 
-    @property
-    def config(self) -> Path:
-        return self.path / "config.toml"
-
-    @property
-    def manifest(self) -> Path:
-        return self.path / "manifest.json"
-
-    @property
-    def metrics(self) -> Path:
-        return self.path / "metrics.csv"
-
-    @property
-    def traffic(self) -> Path:
-        return self.path / "traffic.csv"
-
-    @property
-    def result(self) -> Path:
-        return self.path / "result.json"
-
-    @property
-    def checkpoints(self) -> Path:
-        return self.path / "checkpoints"
-
-    @property
-    def masks(self) -> Path:
-        return self.path / "masks"
-
-    @property
-    def lock(self) -> Path:
-        """Held by the process that runs it; the file itself says nothing."""
-        return self.path / LOCK
+    config = Inside("config.toml")
+    manifest = Inside("manifest.json")
+    metrics = Inside("metrics.csv")
+    traffic = Inside("traffic.csv")
+    result = Inside("result.json")
+    checkpoints = Inside("checkpoints")
+    masks = Inside("masks")
+    lock = Inside(LOCK)  # held by the process that runs it; the file itself says nothing
 
     @property
     def is_run(self) -> bool:

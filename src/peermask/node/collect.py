@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from peermask.errors import NodeError
-from peermask.experiment.build import Experiment, build, build_simulator
+from peermask.experiment.build import Experiment, build
 from peermask.experiment.checkpoint import Checkpoint, Progress, load_checkpoint, save_checkpoint
 from peermask.experiment.folder import RunFolder
 from peermask.experiment.kept_masks import list_masks, load_masks, save_masks
@@ -142,9 +142,7 @@ def _join_states(experiment: Experiment, agents: Sequence[AgentFolder], target: 
     progress = Progress(config.rounds, config.hash, checksum, seconds=max(one.progress.seconds for one in last))
     save_checkpoint(target.checkpoints, Checkpoint(progress, states, {}, {}))
     _join_masks(experiment, agents, target)
-    simulator = build_simulator(experiment, torch.device("cpu"))
-    simulator.restore(states)
-    return progress, final_hash(simulator.tensors())
+    return progress, final_hash(states)
 
 
 def _join_masks(experiment: Experiment, agents: Sequence[AgentFolder], target: RunFolder) -> None:
