@@ -91,11 +91,10 @@ def test_a_node_that_hears_its_neighbours_fuses_as_the_simulator_does(experiment
     learned = [algorithm.learn(state, feed.rows(slice(i, i + 1)), clock)[0] for i, state in enumerate(states)]
     shared = [algorithm.share(state) for state in learned]
     received = {name: torch.cat([payload[name] for payload in shared]) for name in shared[0]}
-    hears_all = getattr(algorithm, "hears_all", False)
     for agent, state in enumerate(learned):
         mixing = experiment.mixing.rows(slice(agent, agent + 1))
         whole = algorithm.fuse(state, received, mixing, clock)
-        heard = torch.arange(4) if hears_all else mixing.closed[0].nonzero().flatten()
+        heard = torch.arange(4) if algorithm.hears_all else mixing.closed[0].nonzero().flatten()
         partial = {name: leaf[heard] for name, leaf in received.items()}
         node = algorithm.fuse(state, partial, mixing.restrict(heard), clock)
         exact = all(leaf.dtype == torch.bool for leaf in received.values())

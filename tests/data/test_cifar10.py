@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from peermask.data import cifar10, datasets
-from peermask.data.download import cache_folder, download, file_digest
+from peermask.data.download import cache_folder, download
 from peermask.errors import DataError
+from peermask.files import file_digest
 
 
 @pytest.fixture

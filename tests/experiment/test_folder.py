@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from peermask.errors import RunError
-from peermask.experiment.folder import RunFolder, read_json, write_atomically
+from peermask.experiment.folder import RunFolder
 from peermask.experiment.table import append_rows, forget_after, read_rows
+from peermask.files import read_json, write_atomically
 
 
 def test_a_folder_with_anything_in_it_is_not_taken(tmp_path: Path) -> None:

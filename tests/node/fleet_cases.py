@@ -7,12 +7,13 @@ import threading
 from contextlib import ExitStack
 from pathlib import Path
 
+from memory_network import MemoryNetwork
+
 from peermask.experiment.build import build
 from peermask.experiment.config import make_config
 from peermask.experiment.runner import Execution, run_experiment
 from peermask.node.agent import NodeAgent
 from peermask.node.fleet import new_fleet, save_fleet
-from peermask.node.memory import MemoryNetwork
 
 TINY = {
     "agents": 4,

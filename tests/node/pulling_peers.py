@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
+from memory_network import MemoryNetwork
 
-from peermask.node.memory import MemoryNetwork
 from peermask.node.messages import Card
 from peermask.node.puller import Patience, Puller
 from peermask.node.responder import Responder

@@ -10,9 +10,9 @@ from fleet_cases import MemoryFleet, tiny, tiny_fleet, written
 from test_node_cli import peermask, refused  # noqa: F401 (a fixture)
 
 from peermask.errors import NodeError, PeermaskError
-from peermask.experiment.folder import read_json
 from peermask.experiment.result import RunResult
 from peermask.experiment.table import read_rows
+from peermask.files import read_json
 from peermask.node import collect
 from peermask.node.agent_folder import TABLES
 from peermask.node.collect import collect_run

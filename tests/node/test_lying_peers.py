@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 
 import pytest
+from memory_network import MemoryNetwork
 from pulling_peers import CARD, SCHEMA, Peer, message, pair, same
 
-from peermask.node.memory import MemoryNetwork
 from peermask.node.messages import Answer, Card, Greeting, Pull, decode_request
 from peermask.node.responder import Responder
 

@@ -11,9 +11,12 @@ from fleet_cases import Killed, MemoryFleet, simulated, tiny, tiny_fleet
 from peermask.algorithms import algorithms
 from peermask.errors import RunError
 from peermask.experiment.checkpoint import list_checkpoints
-from peermask.experiment.folder import RunFolder, read_json
+from peermask.experiment.folder import RunFolder
+from peermask.experiment.loop import Loop
 from peermask.experiment.result import RunResult
 from peermask.experiment.table import read_rows
+from peermask.files import read_json
+from peermask.node.agent import NodeAgent
 from peermask.node.collect import collect_run
 from peermask.node.journal import ranges
 
@@ -74,6 +77,34 @@ def test_the_collected_folder_is_an_ordinary_run(fleet, tmp_path):
     assert read_rows(tmp_path / "run" / "absences.csv") == []
 
 
+@pytest.mark.parametrize("name", ["dsgd", "mce-pl"])
+def test_models_are_tested_as_they_were_sent_too(fleet, tmp_path, name):
+    config = tiny(algorithm=name, evaluation={"every": 2, "unmixed": True})
+    made = fleet(config)
+    made.run()
+    collected(made, tmp_path)
+    simulated(config, tmp_path / "sim")
+    ours, theirs = (read_rows(tmp_path / run / "metrics.csv") for run in ("run", "sim"))
+    assert len(ours) == 3 * 4
+    unmixed = [[float(row["unmixed_accuracy"]) for row in rows] for rows in (ours, theirs)]
+    assert unmixed[0] == pytest.approx(unmixed[1], abs=0.02, nan_ok=True)
+    assert all(value != value for value in unmixed[0]) == (name == "mce-pl")  # what it sends is no model
+
+
+def test_losses_are_kept_as_floats_until_they_are_evaluated(fleet, monkeypatch):
+    """Tensors would keep what they were computed from."""
+    kept = []
+
+    def looked_at(self, latest):
+        kept.extend(latest)
+        return finite(self, latest)
+
+    finite = Loop._finite_losses
+    monkeypatch.setattr(Loop, "_finite_losses", looked_at)
+    fleet().run()
+    assert {type(loss) for losses in kept for loss in losses} == {float}
+
+
 @pytest.mark.parametrize(("agent", "number"), [(0, 1), (1, 3), (2, 5), (3, 4), (0, ROUNDS)])
 def test_with_wait_a_killed_agent_leaves_no_trace_in_the_result(fleet, tmp_path, agent, number):
     made = fleet(missing="wait")
@@ -83,6 +114,25 @@ def test_with_wait_a_killed_agent_leaves_no_trace_in_the_result(fleet, tmp_path,
     made.join()
     assert set(made.results.values()) == {"finished"}
     assert collected(made, tmp_path).hash == simulated(tiny(), tmp_path / "sim").hash
+
+
+def test_an_agent_killed_before_its_result_is_written_writes_it_later(fleet, tmp_path, monkeypatch):
+    made = fleet(missing="wait")
+
+    def killed(*_):
+        raise Killed
+
+    with monkeypatch.context() as patched:
+        patched.setattr(NodeAgent, "_finish", killed)
+        made.run()
+    assert made.results == {}
+    before = [read_rows(made.out(agent) / "metrics.csv") for agent in range(4)]
+    made.run()
+    assert set(made.results.values()) == {"finished"}
+    assert [read_rows(made.out(agent) / "metrics.csv") for agent in range(4)] == before
+    run = collected(made, tmp_path)
+    assert run.hash == simulated(tiny(), tmp_path / "sim").hash
+    assert read_json(RunFolder(made.out(0)).result)["test_accuracy"] == pytest.approx(run.agents[0].test_accuracy)
 
 
 @pytest.mark.parametrize("missing", ["last", "skip"])
@@ -183,7 +233,7 @@ def test_a_stop_finishes_the_round_saves_and_goes_on_later(fleet, tmp_path):
     start_all(made, agent_1={"on_round": stop, "should_stop": lambda: stopping["now"]})
     made.threads[1].join(30)
     assert made.results[1] == "interrupted"
-    assert made.nodes[1].progress.round == 3
+    assert made.notes[1].reports[-1].round == 3
     stopping["now"] = False
     made.start(1)
     made.join()
@@ -215,19 +265,19 @@ def test_when_every_checkpoint_is_damaged_the_agent_says_so(fleet):
 
 
 def test_a_full_disk_ends_one_agent_with_a_line_and_its_last_checkpoint_stays(fleet, monkeypatch):
-    from peermask.experiment import folder
+    from peermask import files
 
     made = fleet()
-    whole = folder.os.fsync
+    whole = files.os.fsync
     full = made.out(2) / "checkpoints"
 
     def fsync(descriptor):
-        path = folder.os.readlink(f"/proc/self/fd/{descriptor}")
+        path = files.os.readlink(f"/proc/self/fd/{descriptor}")
         if path.startswith(str(full)) and "000004" in path:
             raise OSError(errno.ENOSPC, "No space left on device")
         whole(descriptor)
 
-    monkeypatch.setattr(folder.os, "fsync", fsync)
+    monkeypatch.setattr(files.os, "fsync", fsync)
     made.run()
     assert isinstance(made.results[2], RunError)
     assert "No space left on device" in str(made.results[2])
@@ -236,7 +286,7 @@ def test_a_full_disk_ends_one_agent_with_a_line_and_its_last_checkpoint_stays(fl
     monkeypatch.undo()
     made.start(2, should_stop=lambda: True)
     made.join()
-    assert made.nodes[2].progress.round == 3
+    assert made.notes[2].reports[-1].round == 3
 
 
 def test_a_finished_folder_is_left_as_it_is(fleet):

@@ -10,7 +10,7 @@ from fleet_cases import tiny, tiny_fleet, written
 from fleet_process import ProcessFleet
 
 from peermask.data.digits import digits
-from peermask.experiment.folder import read_json
+from peermask.files import read_json
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes are forked and signalled as on Linux")
 HELD = ((0, 1), (1, 2), (2, 3))  # labels of each device; none has all, and none has the highest

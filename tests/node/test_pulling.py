@@ -6,10 +6,10 @@ import threading
 import time
 
 import pytest
+from memory_network import MemoryNetwork
 from pulling_peers import CARD, SCHEMA, Peer, message, pair, same
 
 from peermask.errors import NodeError
-from peermask.node.memory import MemoryNetwork
 from peermask.node.messages import Card
 from peermask.node.puller import Abandoned
 from peermask.wire.mailbox import KEPT_ROUNDS

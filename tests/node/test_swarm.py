@@ -12,8 +12,8 @@ import pytest
 from fleet_cases import Notes, simulated, tiny, tiny_fleet, written
 
 from peermask.errors import NodeError
-from peermask.experiment.lock import claimed
 from peermask.experiment.result import RunResult
+from peermask.files import claimed
 from peermask.node.certificates import make_certificates
 from peermask.node.start import agent_out, certificates_of, default_out, run_node
 from peermask.node.swarm import run_swarm

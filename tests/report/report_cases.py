@@ -9,10 +9,11 @@ import numpy as np
 import tomli_w
 
 from peermask.experiment.config import make_config
-from peermask.experiment.folder import RunFolder, write_json
+from peermask.experiment.folder import RunFolder
 from peermask.experiment.kept_masks import save_masks
 from peermask.experiment.metrics import METRICS, TRAFFIC
 from peermask.experiment.table import append_rows
+from peermask.files import write_json
 
 SMALL_LAYERS: list[dict[str, Any]] = [
     {"name": "0.weight", "kind": "conv", "shape": [8, 1, 3, 3]},

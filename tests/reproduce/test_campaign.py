@@ -12,7 +12,7 @@ from tiny_scale import DIGITS, SMALL, Told, campaign
 
 from peermask.errors import RunError
 from peermask.experiment.config import make_config
-from peermask.experiment.folder import read_json, write_json
+from peermask.files import read_json, write_json
 from peermask.reproduce import preset as presets
 from peermask.reproduce.campaign import Stopped
 from peermask.reproduce.cells import Cell, Job

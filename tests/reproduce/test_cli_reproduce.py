@@ -9,7 +9,7 @@ import pytest
 from peermask.cli.main import main
 from peermask.cli.reproduce import parse_seeds
 from peermask.errors import ConfigError
-from peermask.experiment.folder import write_json
+from peermask.files import write_json
 
 
 def fails(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:

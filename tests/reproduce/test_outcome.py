@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from peermask.experiment.config import ExperimentConfig, make_config
-from peermask.experiment.folder import RunFolder, write_json
+from peermask.experiment.folder import RunFolder
 from peermask.experiment.runner import run_experiment
+from peermask.files import write_json
 from peermask.reproduce.outcome import Curve, Outcome, measure, summarise
 
 # Two agents, rounds 2, 4, 6 and 8: the last quarter of the run begins after round 6.

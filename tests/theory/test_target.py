@@ -37,7 +37,7 @@ def test_layers_must_follow_each_other() -> None:
 
 def test_the_edge_of_the_class_is_inside() -> None:
     target = Target((kernel(0.25, -0.75), kernel(0.5).expand(1, 2, 1, 1)))
-    assert (target.depth, target.channels_in, target.weights, target.problems) == (2, 1, 4, 4)
+    assert (target.depth, target.weights, target.problems) == (2, 4, 4)
 
 
 def test_outputs_are_equation_20_with_zero_padding() -> None:

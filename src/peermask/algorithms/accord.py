@@ -27,7 +27,7 @@ import torch
 from pydantic import Field, field_validator
 from torch import Tensor
 
-from peermask.algorithms.contract import Agents, Clock, LocalData, Payload, Setting, algorithms
+from peermask.algorithms.contract import Agents, Algorithm, Clock, LocalData, Payload, Setting, algorithms
 from peermask.algorithms.momentum import first_velocity
 from peermask.algorithms.schedule import Schedule
 from peermask.algorithms.score_step import ScoreOptions, score_step
@@ -51,10 +51,10 @@ class State:
 
 
 @algorithms.register("accord")
-class Accord:
+class Accord(Algorithm[State]):
     """Masks travel and pull the scores: a consensus on weights, answered by each agent among its own labels."""
 
-    readout: ClassVar[str] = "own"
+    over_frozen_weights: ClassVar[bool] = True
 
     class Options(ScoreOptions):
         lr: Annotated[float, Field(gt=0)] = Field(0.5, description="η, step size of the scores")

@@ -12,7 +12,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from peermask.algorithms.contract import Agents, Clock, LocalData, Payload, Setting, algorithms
+from peermask.algorithms.contract import Agents, Algorithm, Clock, LocalData, Payload, Setting, algorithms
 from peermask.algorithms.descent import DescentOptions, common_start
 from peermask.algorithms.message import as_message, as_params, mixed
 from peermask.algorithms.pruning import prune, straight_through_step
@@ -26,7 +26,7 @@ class State:
 
 
 @algorithms.register("avr-weipru")
-class AvrWeipru:
+class AvrWeipru(Algorithm[State]):
     """Pruned real weights travel and are averaged, entries that were pruned away counting as zeros."""
 
     class Options(DescentOptions):

@@ -13,15 +13,15 @@ K = itself and its neighbours. Nothing in an algorithm tells the two apart. `lea
 of a round, and goes on from what the call before left. Between `learn` and `fuse` a state may carry tensors that are
 None at the end of a round; those are never saved.
 
-Two things an algorithm may have besides: `hears_all = True` if it talks to a server instead of to neighbours, and
-`unmixed_model(payload)` [K, P] if what it sends is a model, which can then be tested before it is mixed.
+All else that may be known of an algorithm is declared on `Algorithm` below, with its default. A class says that it is
+one by inheriting from that protocol, and from no other algorithm.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, ClassVar, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -96,6 +96,14 @@ State = TypeVar("State")
 
 
 class Algorithm(Protocol[State]):
+    hears_all: ClassVar[bool] = False
+    """Whether agents talk to a server, one message there and one back, instead of to their neighbours."""
+
+    over_frozen_weights: ClassVar[bool] = False
+    """Whether a personal model is the frozen weights under a mask, so that seed and mask are all of it."""
+
+    def __init__(self, options: Any, setting: Setting) -> None: ...
+
     def init(self, agents: Agents) -> State: ...
 
     def learn(self, state: State, data: LocalData, clock: Clock) -> tuple[State, Tensor]: ...
@@ -106,8 +114,12 @@ class Algorithm(Protocol[State]):
 
     def local_model(self, state: State) -> Tensor: ...
 
+    def unmixed_model(self, payload: Payload) -> Tensor | None:  # noqa: ARG002
+        """[K, ...] -> [K, P]: the models in messages, to be tested before they are mixed; None: they have none."""
+        return None
 
-algorithms: Registry[Callable[[Any, Setting], Algorithm[Any]]] = Registry("algorithm")
+
+algorithms: Registry[type[Algorithm[Any]]] = Registry("algorithm")
 
 
 def make_algorithm(name: str, options: Options, setting: Setting) -> Algorithm[Any]:
@@ -116,5 +128,4 @@ def make_algorithm(name: str, options: Options, setting: Setting) -> Algorithm[A
 
 def messages_sent(name: str, links: Sequence[int]) -> list[int]:
     """Messages of each agent in a round: one per directed link, or one to a server and one back."""
-    through_server = getattr(algorithms[name].make, "hears_all", False)
-    return [2] * len(links) if through_server else list(links)
+    return [2] * len(links) if algorithms[name].make.hears_all else list(links)

@@ -18,7 +18,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from peermask.algorithms.contract import Agents, Clock, LocalData, Payload, Setting, algorithms
+from peermask.algorithms.contract import Agents, Algorithm, Clock, LocalData, Payload, Setting, algorithms
 from peermask.algorithms.descent import MomentumOptions, common_start, descent
 from peermask.algorithms.erk import erk_counts
 from peermask.algorithms.message import as_message, as_params, holders_mean, with_rest
@@ -39,7 +39,7 @@ class State:
 
 
 @algorithms.register("dis-pfl")
-class DisPfl:
+class DisPfl(Algorithm[State]):
     """Personal sparse models whose masks move by dropping and regrowing weights."""
 
     class Options(MomentumOptions):

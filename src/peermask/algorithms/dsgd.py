@@ -12,7 +12,7 @@ from typing import Literal
 from pydantic import Field
 from torch import Tensor
 
-from peermask.algorithms.contract import Agents, Clock, LocalData, Payload, Setting, algorithms
+from peermask.algorithms.contract import Agents, Algorithm, Clock, LocalData, Payload, Setting, algorithms
 from peermask.algorithms.descent import MomentumOptions, common_start, descent
 from peermask.algorithms.message import Neighbours, as_message, as_params, mixed, neighbour_mean
 from peermask.algorithms.momentum import accumulated, first_velocity
@@ -27,7 +27,7 @@ class State:
 
 
 @algorithms.register("dsgd")
-class Dsgd:
+class Dsgd(Algorithm[State]):
     """Decentralised gradient descent: one model, agreed on by gossip."""
 
     class Options(MomentumOptions):

@@ -16,7 +16,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from peermask.algorithms.contract import Agents, Clock, LocalData, Payload, Setting, algorithms
+from peermask.algorithms.contract import Agents, Algorithm, Clock, LocalData, Payload, Setting, algorithms
 from peermask.algorithms.descent import DescentOptions, common_start, descent
 from peermask.algorithms.message import Neighbours, as_message, as_params, mixed, neighbour_mean
 from peermask.graph.mixing import Mixing
@@ -30,7 +30,7 @@ class State:
 
 
 @algorithms.register("dsgd-prox")
-class DsgdProx:
+class DsgdProx(Algorithm[State]):
     """DSGD with a proximal pull towards the neighbours' mean (P1) or the round's first model (P2)."""
 
     class Options(DescentOptions):

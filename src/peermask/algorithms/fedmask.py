@@ -12,14 +12,14 @@ overlap (F2)   no support; m = 1[s > 0], s first +Î´ on r_i of the weights and â
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
 from peermask import registry
-from peermask.algorithms.contract import Agents, Clock, LocalData, Payload, Setting, algorithms
+from peermask.algorithms.contract import Agents, Algorithm, Clock, LocalData, Payload, Setting, algorithms
 from peermask.algorithms.schedule import Schedule, scheduled
 from peermask.graph.mixing import Mixing
 from peermask.masks.scores import ScoreInit, initial_scores
@@ -34,8 +34,10 @@ class State:
 
 
 @algorithms.register("fedmask")
-class FedMask:
+class FedMask(Algorithm[State]):
     """Binary masks averaged where they overlap; scores are set anew from the average."""
+
+    over_frozen_weights: ClassVar[bool] = True
 
     class Options(registry.Options):
         variant: Literal["support", "overlap"] = Field(

@@ -12,7 +12,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from peermask.algorithms.contract import Agents, Clock, LocalData, Payload, Setting, algorithms
+from peermask.algorithms.contract import Agents, Algorithm, Clock, LocalData, Payload, Setting, algorithms
 from peermask.algorithms.descent import MomentumOptions, common_start, descent
 from peermask.algorithms.message import as_message, as_params, mixed
 from peermask.algorithms.momentum import accumulated, first_velocity
@@ -26,7 +26,7 @@ class State:
 
 
 @algorithms.register("fl")
-class Fl:
+class Fl(Algorithm[State]):
     """Federated averaging: one global model from a server that hears everybody."""
 
     hears_all: ClassVar[bool] = True  # a message goes to the server and one comes back, whatever the graph

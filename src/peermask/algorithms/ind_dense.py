@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from peermask.algorithms.contract import Agents, Clock, LocalData, Payload, Setting, algorithms
+from peermask.algorithms.contract import Agents, Algorithm, Clock, LocalData, Payload, Setting, algorithms
 from peermask.algorithms.descent import MomentumOptions, common_start, descent
 from peermask.algorithms.momentum import accumulated, first_velocity
 from peermask.graph.mixing import Mixing
@@ -19,7 +19,7 @@ class State:
 
 
 @algorithms.register("ind-dense")
-class IndDense:
+class IndDense(Algorithm[State]):
     """Each agent trains all weights on its own data; nothing is pruned or exchanged."""
 
     Options = MomentumOptions

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 from torch import Tensor
 
-from peermask.algorithms.contract import Agents, Clock, LocalData, Payload, Setting, algorithms
+from peermask.algorithms.contract import Agents, Algorithm, Clock, LocalData, Payload, Setting, algorithms
 from peermask.algorithms.momentum import first_velocity
 from peermask.algorithms.score_step import ScoreOptions, score_step
 from peermask.graph.mixing import Mixing
@@ -22,8 +23,10 @@ class State:
 
 
 @algorithms.register("ind-mask")
-class IndMask:
+class IndMask(Algorithm[State]):
     """Each agent learns its own mask; nothing is exchanged."""
+
+    over_frozen_weights: ClassVar[bool] = True
 
     Options = ScoreOptions
 

@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 from torch import Tensor
 
-from peermask.algorithms.contract import Agents, Clock, LocalData, Payload, Setting, algorithms
+from peermask.algorithms.contract import Agents, Algorithm, Clock, LocalData, Payload, Setting, algorithms
 from peermask.algorithms.descent import DescentOptions, common_start, descent
 from peermask.algorithms.pruning import prune, straight_through_step
 from peermask.graph.mixing import Mixing
@@ -25,7 +25,7 @@ class State:
 
 
 @algorithms.register("ind-weipru")
-class IndWeipru:
+class IndWeipru(Algorithm[State]):
     """Each agent trains and prunes real weights on its own; nothing is exchanged."""
 
     class Options(DescentOptions):

@@ -15,7 +15,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from peermask.algorithms.contract import Agents, Clock, LocalData, Payload, Setting, algorithms
+from peermask.algorithms.contract import Agents, Algorithm, Clock, LocalData, Payload, Setting, algorithms
 from peermask.algorithms.descent import DescentOptions, common_start, descent
 from peermask.algorithms.message import as_message, as_params, holders_mean, with_rest
 from peermask.graph.mixing import Mixing
@@ -34,7 +34,7 @@ class State:
 
 
 @algorithms.register("lottery-dsgd")
-class LotteryDsgd:
+class LotteryDsgd(Algorithm[State]):
     """Lottery tickets pruned by each agent and averaged where they overlap."""
 
     class Options(DescentOptions):

@@ -14,14 +14,14 @@ One round of agent i (paper, Algorithm 1), n_i being the mean of its neighbours'
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 import torch
 from pydantic import Field
 from torch import Tensor
 
-from peermask.algorithms.contract import Agents, Clock, LocalData, Payload, Setting, algorithms
+from peermask.algorithms.contract import Agents, Algorithm, Clock, LocalData, Payload, Setting, algorithms
 from peermask.algorithms.momentum import first_velocity
 from peermask.algorithms.schedule import scheduled
 from peermask.algorithms.score_step import ScoreOptions, score_step
@@ -48,8 +48,10 @@ class State:
 
 
 @algorithms.register("mce-pl")
-class McePl:
+class McePl(Algorithm[State]):
     """The paper's method: masks travel, are averaged, and pull the scores where neighbours agree."""
+
+    over_frozen_weights: ClassVar[bool] = True
 
     class Options(ScoreOptions):
         lr_fine_tune: Annotated[float, Field(ge=0)] | None = Field(

@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 from torch import Tensor
 
-from peermask.algorithms.contract import Agents, Clock, LocalData, Payload, Setting, algorithms
+from peermask.algorithms.contract import Agents, Algorithm, Clock, LocalData, Payload, Setting, algorithms
 from peermask.algorithms.descent import DescentOptions, common_start
 from peermask.algorithms.message import as_message, as_params, holders_mean, with_rest
 from peermask.algorithms.pruning import prune, straight_through_step
@@ -27,7 +27,7 @@ class State:
 
 
 @algorithms.register("par-weipru")
-class ParWeipru:
+class ParWeipru(Algorithm[State]):
     """Pruned real weights travel, and every entry is averaged over the agents that kept it."""
 
     class Options(DescentOptions):

@@ -6,7 +6,6 @@ import sys
 from pathlib import Path
 from typing import Annotated, cast, get_args
 
-import tomli_w
 import typer
 
 from peermask.cli.run import Config, Set
@@ -66,7 +65,7 @@ def certs(
 @fleet_app.command()
 def experiment(fleet: FleetFile) -> None:
     """Print the experiment of a fleet as a config, every default written out, for `peermask run`."""
-    print(tomli_w.dumps(load_fleet(fleet).experiment.table()), end="")
+    print(load_fleet(fleet).experiment.toml(), end="")
 
 
 @fleet_app.command()

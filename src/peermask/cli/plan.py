@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import tomli_w
 import torch
 import typer
 from rich.console import Console
@@ -29,7 +28,7 @@ def plan(
     where = pick_device(device)
     made = [make_plan(name, build(arm), where) for name, arm in resolved.arms().items()]
     console.print(_table(made, where))
-    console.print(tomli_w.dumps(resolved.table()), markup=False)
+    console.print(resolved.toml(), markup=False)
 
 
 def _table(plans: list[Plan], device: torch.device) -> Table:

@@ -9,7 +9,6 @@ import shutil
 import tarfile
 import tempfile
 import zlib
-from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -18,8 +17,9 @@ import torch
 from pydantic import Field
 
 from peermask.data.dataset import Dataset, Split, datasets
-from peermask.data.download import cache_folder, download, file_digest, write_atomically
+from peermask.data.download import cache_folder, download
 from peermask.errors import DataError
+from peermask.files import file_digest, replacing
 
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 URL = "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz"
@@ -86,8 +86,10 @@ def unpack(archive: Path, home: Path) -> None:
                 member = tar.extractfile(f"{FOLDER}/{name}")
                 if member is None:
                     raise DataError(f"{URL} has no plain file {name}")
-                with member:
-                    write_atomically(home / name, partial(shutil.copyfileobj, member), partial(check_file, name=name))
+                with member, replacing(home / name) as temporary:
+                    with temporary.open("wb") as file:
+                        shutil.copyfileobj(member, file)
+                    check_file(temporary, name)
     except (tarfile.TarError, KeyError, EOFError, zlib.error) as error:
         raise DataError(f"{URL} cannot be unpacked: {error}") from error
 

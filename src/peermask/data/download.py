@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import hashlib
 import http.client
 import os
 import sys
-import tempfile
 import urllib.request
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
 from peermask.errors import DataError
+from peermask.files import replacing
 
 CHUNK = 2**20
 TIMEOUT = 30.0  # seconds without a byte
@@ -27,33 +25,15 @@ def cache_folder() -> Path:
 
 def download(url: str, target: Path, limit: int, check: Callable[[Path], None]) -> None:
     """Fetches at most `limit` bytes; `check` raises DataError on contents that are not the right ones."""
-
-    def fetch(file: BinaryIO) -> None:
-        with urllib.request.urlopen(url, timeout=TIMEOUT) as answer:
-            copy(answer, file, limit, url)
-
     try:
-        write_atomically(target, fetch, check)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(target) as temporary:
+            with urllib.request.urlopen(url, timeout=TIMEOUT) as answer, temporary.open("wb") as file:
+                copy(answer, file, limit, url)
+            check(temporary)
     except (OSError, http.client.HTTPException) as error:  # URLError and timeouts are OSErrors
         reason = getattr(error, "reason", None) or error
         raise DataError(f"cannot download {url}: {reason}") from error
-
-
-def write_atomically(target: Path, write: Callable[[BinaryIO], None], check: Callable[[Path], None]) -> None:
-    """Writes beside the target, checks, and only then gives the file its name."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-    temporary = Path(name)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            write(file)
-            file.flush()
-            os.fsync(file.fileno())
-        check(temporary)
-        temporary.replace(target)
-    finally:
-        with suppress(FileNotFoundError):  # it has its new name when all went well
-            temporary.unlink()
 
 
 def copy(source: http.client.HTTPResponse, file: BinaryIO, limit: int, url: str) -> None:
@@ -69,8 +49,3 @@ def copy(source: http.client.HTTPResponse, file: BinaryIO, limit: int, url: str)
             sys.stderr.write(f"\r{url} {done / 1e6:.0f} MB")
     if shown:
         sys.stderr.write("\n")
-
-
-def file_digest(path: Path, algorithm: str) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, algorithm).hexdigest()

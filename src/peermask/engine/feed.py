@@ -20,7 +20,6 @@ from peermask.data.local import LocalSamples
 from peermask.engine.evaluate import Score, evaluate
 from peermask.models.network import Batch, Network
 
-
 STEPS = 1000  # streams kept apart for the steps of one batch
 
 

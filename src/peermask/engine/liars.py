@@ -31,8 +31,8 @@ class LiarOptions(Options):
     count: Annotated[int, Field(ge=1)] = Field(description="how many agents lie; fewer than half of them")
     kind: Literal["random", "inverted", "crafted"] = Field(
         "random",
-        description="what they send: as many ones at random places, the opposite of what they learned, or a mask as far "
-        "off as a guard still believes, away from what their neighbours agree on, all liars alike",
+        description="what they send: as many ones at random places, the opposite of what they learned, or a mask as "
+        "far off as a guard still believes, away from what their neighbours agree on, all liars alike",
     )
 
 
@@ -41,8 +41,8 @@ def pick_liars(options: LiarOptions, agents: int, seed: int) -> tuple[int, ...]:
     if 2 * options.count >= agents:
         most = (agents - 1) // 2
         raise ConfigError(
-            f"liars.count = {options.count}: half of {agents} agents or more is beyond the guard, since nobody can tell "
-            f"then who lies; at most {most}"
+            f"liars.count = {options.count}: half of {agents} agents or more is beyond the guard, "
+            f"since nobody can tell then who lies; at most {most}"
         )
     return tuple(sorted(stream(seed, "liars").permutation(agents)[: options.count].tolist()))
 

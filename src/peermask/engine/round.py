@@ -1,6 +1,6 @@
 """The order of a round, written once: learn, share, exchange, fuse.
 
-The simulator, shards and nodes differ in the exchange alone.
+The simulator and nodes differ in the exchange alone (`engine/exchange.py`).
 """
 
 from __future__ import annotations
@@ -17,12 +17,8 @@ from peermask.algorithms.contract import Algorithm, Clock, LocalData, Payload
 from peermask.graph.mixing import Mixing
 
 T = TypeVar("T")
-
-
-class Exchange(Protocol):
-    """Moves what the chunks share: all messages that came, and how each chunk is to mix them."""
-
-    def __call__(self, clock: Clock, shared: Sequence[Payload]) -> tuple[Payload, Sequence[Mixing]]: ...
+# What each chunk shares -> all messages that came, and how each chunk is to mix them
+Move = Callable[[Clock, Sequence[Payload]], tuple[Payload, Sequence[Mixing]]]
 
 
 class Spread(Protocol):
@@ -47,13 +43,13 @@ def play_round(
     algorithm: Algorithm[Any],
     states: Sequence[Any],
     data: Sequence[LocalData],
-    exchange: Exchange,
+    move: Move,
     clock: Clock,
     spread: Spread,
 ) -> Outcome:
     learned = spread(lambda state, local: algorithm.learn(state, local, clock), states, data)
     shared = [algorithm.share(state) for state, _ in learned]
-    received, mixings = exchange(clock, shared)
+    received, mixings = move(clock, shared)
     fused = spread(
         lambda state, mixing: algorithm.fuse(state, received, mixing, clock),
         [state for state, _ in learned],

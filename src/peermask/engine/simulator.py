@@ -1,4 +1,4 @@
-"""All agents of a run on one machine: one after another on the cores of a CPU, stacked on a GPU.
+"""The agents of one process, all of a run or some: one after another on the cores of a CPU, stacked on a GPU.
 
 Agents are held in chunks. On a CPU a chunk is a single agent, computed on one thread as on a device of its own,
 and chunks run side by side; on a GPU a chunk is as many agents as fit.
@@ -20,7 +20,7 @@ from peermask.algorithms.contract import Agents, Algorithm, Clock, Payload
 from peermask.engine.device import fast_float32, made_current, one_thread_each, rows_on_cpu
 from peermask.engine.evaluate import Score
 from peermask.engine.feed import Feed
-from peermask.engine.round import Outcome, concatenated, in_turn, play_round
+from peermask.engine.round import Move, Outcome, concatenated, in_turn, play_round
 from peermask.errors import RunError
 from peermask.graph.mixing import Mixing
 
@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 
 class Simulator:
-    """The states of all agents, and the round that moves them on. Use as a context manager."""
+    """The states of the agents here, and the round that moves them on. Use as a context manager."""
 
     def __init__(
         self,
@@ -65,8 +65,14 @@ class Simulator:
     def __exit__(self, *_: object) -> None:
         self._exit.close()
 
-    def play(self, clock: Clock) -> Outcome:
-        outcome = play_round(self.algorithm, self.states, self.feeds, self._exchange, clock, self.spread)
+    @property
+    def ids(self) -> tuple[int, ...]:
+        return tuple(agent for feed in self.feeds for agent in feed.ids)
+
+    def play(self, clock: Clock, move: Move | None = None) -> Outcome:
+        """One round; messages move between the agents that are here, unless given another way."""
+        move = move or self.concatenate
+        outcome = play_round(self.algorithm, self.states, self.feeds, move, clock, self.spread)
         self.states = outcome.states
         return outcome
 
@@ -75,11 +81,11 @@ class Simulator:
 
     def test_unmixed(self, shared: Payload) -> Tensor | None:
         """[N]: test accuracy of the models as they were sent; None for an algorithm that sends no model."""
-        unmixed = getattr(self.algorithm, "unmixed_model", None)
-        if unmixed is None:
+        models = self.algorithm.unmixed_model(shared)  # [N, P]
+        if models is None:
             return None
-        models = unmixed(shared).split([len(feed.ids) for feed in self.feeds])  # [N, P]
-        return torch.cat([score.accuracy for score in self.spread(Feed.test, self.feeds, models)]).cpu()
+        parts = models.to(self._device).split([len(feed.ids) for feed in self.feeds])
+        return torch.cat([score.accuracy for score in self.spread(Feed.test, self.feeds, parts)]).cpu()
 
     def validate(self) -> Score:
         return self._score(Feed.validate)
@@ -134,7 +140,8 @@ class Simulator:
             torch.cat([score.loss for score in scores]).cpu(),
         )
 
-    def _exchange(self, clock: Clock, shared: Sequence[Payload]) -> tuple[Payload, Sequence[Mixing]]:  # noqa: ARG002
+    def concatenate(self, clock: Clock, shared: Sequence[Payload]) -> tuple[Payload, Sequence[Mixing]]:  # noqa: ARG002
+        """All agents are here, so nothing moves."""
         return concatenated(shared, self.spread), self.mixings
 
     def spread(self, function: Callable[..., T], /, *columns: Iterable[Any]) -> list[T]:

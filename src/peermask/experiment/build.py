@@ -118,13 +118,18 @@ def assemble(experiment: Experiment, device: torch.device) -> tuple[Algorithm[An
 
 
 def build_simulator(
-    experiment: Experiment, device: torch.device, chunk: int | None = None, workers: int | None = None
+    experiment: Experiment,
+    device: torch.device,
+    chunk: int | None = None,
+    workers: int | None = None,
+    rows: slice = slice(None),
 ) -> Simulator:
-    """All agents of an experiment on one device."""
+    """All agents of an experiment on one device, or some of them."""
     algorithm, feed = assemble(experiment, device)
     compile_kernels(feed.network, experiment.dataset.shape, experiment.config.batch_size, device)
     chunk = chunk or agents_at_once(experiment, device)
-    return Simulator(algorithm, experiment.agents, feed, experiment.mixing, chunk, workers)
+    agents, mixing = experiment.agents.rows(rows), experiment.mixing.rows(rows)
+    return Simulator(algorithm, agents, feed.rows(rows), mixing, chunk, workers)
 
 
 def agents_at_once(experiment: Experiment, device: torch.device) -> int:

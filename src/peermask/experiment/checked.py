@@ -10,8 +10,9 @@ from pydantic import BaseModel, Field, FiniteFloat, NonNegativeInt, PositiveInt,
 
 from peermask.errors import RunError
 from peermask.experiment.config import ExperimentConfig
-from peermask.experiment.folder import RunFolder, read_json
+from peermask.experiment.folder import RunFolder
 from peermask.experiment.table import read_rows
+from peermask.files import read_json
 
 
 class _Agent(BaseModel):

@@ -13,7 +13,7 @@ import safetensors.torch
 from torch import Tensor
 
 from peermask.errors import RunError
-from peermask.experiment.folder import replacing
+from peermask.files import replacing, writing
 
 KEPT = 2  # the one before is there should the last be damaged
 
@@ -49,7 +49,7 @@ class Checkpoint:
 def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> Path:
     path = folder / f"round-{checkpoint.progress.round:06d}.safetensors"
     meta = {"progress": json.dumps(asdict(checkpoint.progress))}
-    with replacing(path) as temporary:
+    with writing(path), replacing(path) as temporary:
         temporary.touch()
         mode = temporary.stat().st_mode
         try:

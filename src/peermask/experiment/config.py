@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
+import tomli_w
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from peermask.errors import ConfigError
@@ -112,6 +113,10 @@ class ExperimentConfig(BaseModel):
     def table(self) -> dict[str, Any]:
         """As plain values, every default written out."""
         return self.model_dump(mode="json", exclude_none=True)
+
+    def toml(self) -> str:
+        """As a config file, every default written out."""
+        return tomli_w.dumps(self.table())
 
     @property
     def hash(self) -> str:

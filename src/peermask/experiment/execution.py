@@ -48,4 +48,6 @@ class Execution:
     observer: Observer = field(default_factory=Silent)
     should_stop: Callable[[], bool] = lambda: False
     final_checkpoint: bool = True  # hundreds of runs of which only the tables matter can do without
+    # Checkpoints: beside the rounds that follow, or before the first of them; or another process writes the run
+    writes: Literal["beside", "first", "never"] = "beside"
     warn: Callable[[str], None] = to_stderr  # something is wrong that the run gets over by itself

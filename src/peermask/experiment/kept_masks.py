@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from peermask.errors import RunError
-from peermask.experiment.folder import write_atomically, writing
+from peermask.files import write_atomically, writing
 
 KEPT = 24  # rounds; beyond that they are thinned out evenly, so a long run costs no more than a short one
 

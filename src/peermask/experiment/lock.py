@@ -4,35 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
 
-from filelock import FileLock, Timeout
-
-from peermask.errors import PeermaskError, RunError
-from peermask.experiment.folder import RunFolder, is_half_written, writing
-
-
-@contextmanager
-def claimed(path: Path) -> Iterator[bool]:
-    """Whether this process has the lock file to itself while inside; a claim dies with its process."""
-    lock = FileLock(path, blocking=False)
-    with writing(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with suppress(Timeout):  # which is an OSError, like a full disk
-            lock.acquire()
-    try:
-        yield lock.is_locked
-    finally:
-        lock.release()
-
-
-@contextmanager
-def held(path: Path, busy: PeermaskError) -> Iterator[None]:
-    """Have the lock file to oneself, or raise what says that another process has it."""
-    with claimed(path) as ours:
-        if not ours:
-            raise busy
-        yield
+from peermask.errors import RunError
+from peermask.experiment.folder import RunFolder
+from peermask.files import held, is_half_written
 
 
 @contextmanager

@@ -1,19 +1,20 @@
-"""The rounds of a run, with all that is written between them."""
+"""The rounds of a run, with all that is written between them: the same for the simulator and for a node."""
 
 from __future__ import annotations
 
 import hashlib
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
 import torch
 from torch import Tensor
 
-from peermask.algorithms.contract import Clock, Payload
-from peermask.engine.device import rows_on_cpu
+from peermask.algorithms.contract import Clock
+from peermask.engine.evaluate import Score
+from peermask.engine.exchange import Abandoned, Exchange
 from peermask.engine.simulator import Simulator
 from peermask.errors import DivergedError
 from peermask.experiment.background import Background
@@ -22,82 +23,113 @@ from peermask.experiment.checkpoint import Checkpoint, list_checkpoints, save_ch
 from peermask.experiment.execution import Execution, Status
 from peermask.experiment.folder import RunFolder
 from peermask.experiment.kept_masks import Masks, save_masks
-from peermask.experiment.metrics import Evaluation, Ledger, write_evaluation
+from peermask.experiment.metrics import Evaluation, write_evaluation
 
 
 class Loop:
-    """Plays, evaluates and saves from a checkpoint to the end, or until asked to stop."""
+    """Plays, evaluates and saves from a checkpoint to the end, or until asked to stop.
+
+    Shapes: A agents are in this process, N are those whose rows it writes.
+    """
 
     def __init__(
         self,
         experiment: Experiment,
         folder: RunFolder,
         simulator: Simulator,
+        exchange: Exchange,
         execution: Execution,
         start: Checkpoint,
     ) -> None:
-        self.experiment, self.folder, self.simulator = experiment, folder, simulator
+        self.folder, self.simulator, self.exchange = folder, simulator, exchange
         self.execution, self.progress = execution, start.progress
         self.config = experiment.config
-        self.ledger = Ledger(experiment, folder, start.sent or None)
-        # [N] each, of the rounds since the last evaluation; kept on the device, since looking makes a GPU wait
-        self.losses: list[Tensor] = list(start.losses.get("recent", ()))
+        self.ids: list[int] = exchange.everyone(torch.tensor(simulator.ids)).tolist()  # N of them
+        # [N] each, of the rounds since the last evaluation: on a CPU floats, which are small; on a GPU tensors there,
+        # since looking at one waits for the device
+        self.losses: list[list[float] | Tensor] = start.losses["recent"].tolist() if start.losses else []
+        self.sent_bytes = float(exchange.sent_bytes().sum())  # when it was last looked at
         self.begun = time.perf_counter() - self.progress.seconds
         self.disk = Background()
 
     def run(self) -> Status:
         with self.disk:  # everything is written when this returns
-            return self._run()
+            try:
+                return self._run()
+            except Abandoned:
+                self._save()
+                return "interrupted"
 
     def _run(self) -> Status:
-        config = self.config
-        if self._converged():
-            return "converged"
-        for number in range(self.progress.round + 1, config.rounds + 1):
-            clock = Clock(number, config.rounds)
-            outcome = self.simulator.play(clock)
-            self.progress = replace(self.progress, round=number)
-            self.losses.append(outcome.losses)
-            if outcome.losses.device.type == "cpu":  # on a GPU looking would wait; evaluations and checkpoints look
-                self._finite_losses(self.losses[-1:])
-            self.ledger.record(number, outcome.shared, self.simulator.spread)
-            self.execution.observer.round(clock, outcome.losses, self.ledger.sent_bytes)
-            last = number == config.rounds
-            stopping = self.execution.should_stop() and not last
-            if last or number % config.evaluation.every == 0:
-                self._evaluate(number, outcome.shared)
+        config, rounds = self.config, self.config.rounds
+        while self.progress.round < rounds and not self._converged():
+            number = self._play()
+            if number == rounds:
+                break
+            stopping = self.execution.should_stop()
+            if number % config.evaluation.every == 0:
+                self._evaluate()
             converged = self._converged()
-            if last or stopping or converged or number % config.checkpoint.every == 0:
-                self._save(ended=last or converged)
-            if converged or stopping:
-                return "converged" if converged else "interrupted"
-        return "finished"
+            if stopping or converged or number % config.checkpoint.every == 0:
+                self._save(ended=converged)
+            if stopping and not converged:
+                return "interrupted"
+        if self.progress.round == rounds and self.losses:  # it is not evaluated yet
+            self.exchange.conclude(self._save)
+            self._evaluate()
+            self._save(ended=True)
+        return "converged" if self._converged() else "finished"
 
-    def _evaluate(self, number: int, shared: Payload) -> None:
+    def _play(self) -> int:
+        clock = Clock(self.exchange.proceed(self.progress.round), self.config.rounds)
+        outcome = self.simulator.play(clock, self.exchange.move)
+        self.progress = replace(self.progress, round=clock.round)
+        losses = self.exchange.everyone(outcome.losses)
+        if losses.device.type == "cpu":
+            self.losses.append(losses.tolist())
+            self._finite_losses(self.losses[-1:])
+        else:
+            self.losses.append(losses)  # evaluations and checkpoints look
+        self.exchange.count(clock.round)
+        self.execution.observer.round(clock, losses, self.sent_bytes)
+        return clock.round
+
+    def _evaluate(self) -> None:
         train_loss = self._finite_losses(self.losses).mean(0)
         self.losses.clear()
-        test, validation = self.simulator.test(), self.simulator.validate()
-        unmixed = self.simulator.test_unmixed(shared) if self.config.evaluation.unmixed else None
-        self.ledger.flush()
+        simulator, exchange = self.simulator, self.exchange
+        unmixed = simulator.test_unmixed(exchange.messages) if self.config.evaluation.unmixed else None
         evaluation = Evaluation(
-            number, train_loss, validation, test, self.simulator.densities(), self.ledger.sent, self._seconds(), unmixed
+            round=self.progress.round,
+            train_loss=train_loss,
+            validation=self._of_everyone(simulator.validate()),
+            test=self._of_everyone(simulator.test()),
+            density=exchange.everyone(simulator.densities()),
+            sent_bytes=exchange.sent_bytes(),
+            seconds=self._seconds(),
+            unmixed_accuracy=None if unmixed is None else exchange.everyone(unmixed),
         )
-        write_evaluation(self.folder, evaluation)
+        self.sent_bytes = float(evaluation.sent_bytes.sum())
+        if self.execution.writes != "never":
+            write_evaluation(self.folder, evaluation, self.ids)
         self.execution.observer.evaluation(evaluation)
         self._wait_for_rise(evaluation.plateau_signal)
 
-    def _finite_losses(self, latest: Sequence[Tensor]) -> Tensor:
+    def _of_everyone(self, score: Score) -> Score:
+        return Score(self.exchange.everyone(score.accuracy), self.exchange.everyone(score.loss))
+
+    def _finite_losses(self, latest: Sequence[list[float] | Tensor]) -> Tensor:
         """The losses of the latest rounds; the first that is no number ends the run, before it is saved."""
-        recent = torch.stack([loss.cpu() for loss in latest])  # [rounds, N]
+        recent = torch.stack([torch.as_tensor(losses).cpu() for losses in latest])  # [rounds, N]
         wrong = (~torch.isfinite(recent)).nonzero()
         if len(wrong):
-            number, agent = self.progress.round - len(recent) + 1 + int(wrong[0, 0]), int(wrong[0, 1])
+            row, place = wrong[0].tolist()
             self.disk.wait()
             saved = list_checkpoints(self.folder.checkpoints)
             kept = f"the last good checkpoint is {saved[-1]}" if saved else "there is no checkpoint yet"
             raise DivergedError(
-                f"the loss of agent {agent} is {float(recent[wrong[0, 0], agent])} in round {number}; {kept}; "
-                f"try a smaller algorithm.lr"
+                f"the loss of agent {self.ids[place]} is {float(recent[row, place])} in round "
+                f"{self.progress.round - len(recent) + 1 + row}; {kept}; try a smaller algorithm.lr"
             )
         return recent
 
@@ -114,18 +146,23 @@ class Loop:
     def _converged(self) -> bool:
         return 0 < self.config.stop.patience <= self.progress.waited
 
-    def _save(self, *, ended: bool) -> None:
+    def _save(self, *, ended: bool = False) -> None:
         self.disk.wait()  # before anything is copied: two copies of all states may be too many
         losses = {"recent": self._finite_losses(self.losses)} if self.losses else {}
-        self.ledger.flush()
+        self.exchange.flush()
+        self.sent_bytes = float(self.exchange.sent_bytes().sum())
         self.progress = replace(self.progress, seconds=self._seconds())
+        everyone = self.exchange.everyone
         checkpoint = masks = None
         if self.execution.final_checkpoint or not ended:
-            sent = {name: rows_on_cpu([leaf]) for name, leaf in (self.ledger.before or {}).items()}
-            checkpoint = Checkpoint(self.progress, self.simulator.tensors(), sent, losses)
+            states = {name: everyone(rows) for name, rows in self.simulator.tensors().items()}
+            checkpoint = Checkpoint(self.progress, states, self.exchange.state(), losses)
         if self.config.checkpoint.masks:
-            masks = self.simulator.masks().numpy()
-        self.disk.do(partial(write_state, self.folder, self.progress.round, checkpoint, masks))
+            masks = everyone(self.simulator.masks()).numpy()
+        if self.execution.writes != "never":
+            self.disk.do(partial(write_state, self.folder, self.progress.round, checkpoint, masks))
+        if self.execution.writes == "first":
+            self.disk.wait()
 
     def _seconds(self) -> float:
         """Since the start, with the time before every resumption."""
@@ -143,10 +180,10 @@ def write_state(folder: RunFolder, round: int, checkpoint: Checkpoint | None, ma
         save_checkpoint(folder.checkpoints, checkpoint)
 
 
-def final_hash(simulator: Simulator) -> str:
+def final_hash(states: Mapping[str, Tensor]) -> str:
     """Over every agent's whole state: equal only for equal runs."""
     digest = hashlib.sha256()
-    for name, tensor in sorted(simulator.tensors().items()):
+    for name, tensor in sorted(states.items()):
         digest.update(f"{name}:{tensor.dtype}:{tuple(tensor.shape)};".encode())
         digest.update(tensor.contiguous().view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import nan
 
@@ -53,8 +54,8 @@ class Evaluation:
         return float(known.mean()) if len(known) else -float(self.train_loss.mean())
 
 
-def write_evaluation(folder: RunFolder, evaluation: Evaluation, first: int = 0) -> None:
-    """One row per agent, numbered from `first`."""
+def write_evaluation(folder: RunFolder, evaluation: Evaluation, ids: Sequence[int]) -> None:
+    """One row per agent, with its number."""
     columns = (
         evaluation.train_loss,
         evaluation.validation.accuracy,
@@ -67,7 +68,7 @@ def write_evaluation(folder: RunFolder, evaluation: Evaluation, first: int = 0) 
         _or_unknown(evaluation.unmixed_accuracy, evaluation.sent_bytes),
     )
     rows = zip(*(column.tolist() for column in columns), strict=True)
-    shown = ([evaluation.round, agent, *map(_number, row)] for agent, row in enumerate(rows, first))
+    shown = ([evaluation.round, agent, *map(_number, row)] for agent, row in zip(ids, rows, strict=True))
     append_rows(folder.metrics, METRICS, shown)
 
 
@@ -113,11 +114,6 @@ class Ledger:
         ]
         append_rows(self.folder.traffic, TRAFFIC, rows)
         self._pending.clear()
-
-    @property
-    def sent_bytes(self) -> float:
-        """All agents' bytes as of the last row written."""
-        return float(self.sent.sum())
 
 
 def _or_unknown(values: Tensor | None, like: Tensor) -> Tensor:

@@ -8,7 +8,6 @@ from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
-import tomli_w
 import torch
 from torch import nn
 
@@ -18,15 +17,17 @@ from peermask.errors import RunError
 from peermask.experiment.build import Experiment, build, build_simulator
 from peermask.experiment.checked import check_tables, read_manifest
 from peermask.experiment.checkpoint import Checkpoint, Progress, last_good
+from peermask.experiment.concatenation import Concatenation
 from peermask.experiment.config import ExperimentConfig, load_config
 from peermask.experiment.execution import Execution
-from peermask.experiment.folder import RunFolder, write_atomically, write_json, writing
+from peermask.experiment.folder import RunFolder
 from peermask.experiment.kept_masks import forget_masks_after
 from peermask.experiment.lock import clear_leftovers, locked
 from peermask.experiment.loop import Loop, final_hash
 from peermask.experiment.manifest import manifest
 from peermask.experiment.metrics import forget_rounds_after
 from peermask.experiment.result import RunResult, summarise
+from peermask.files import write_atomically, write_json, writing
 
 
 def run_experiment(
@@ -59,7 +60,7 @@ def run_experiment(
         if not resume:
             whole.create()
             whole.checkpoints.rmdir()
-            _write_config(root / "compare.toml", config)
+            write_atomically(root / "compare.toml", config.toml().encode())
         results: list[RunResult] = []
         for name, experiment in experiments.items():
             one = _run(experiment, name, RunFolder(root / name), device, execution, resume=resume)
@@ -105,11 +106,14 @@ def _run(
                 simulator.restore(checkpoint.states)
                 progress = checkpoint.progress
             execution.observer.begin(experiment, name, progress.round)
-            loop = Loop(experiment, folder, simulator, execution, checkpoint or Checkpoint(progress, {}, {}, {}))
+            start = checkpoint or Checkpoint(progress, {}, {}, {})
+            exchange = Concatenation(experiment, folder, simulator, start.sent)
+            loop = Loop(experiment, folder, simulator, exchange, execution, start)
             status = loop.run()
             execution.observer.end(status)
             if status != "interrupted":
-                write_json(folder.result, summarise(experiment, folder, status, loop.progress, final_hash(simulator)))
+                digest = final_hash(simulator.tensors())
+                write_json(folder.result, summarise(experiment, folder, status, loop.progress, digest))
         return replace(RunResult.open(folder.path), status=status)
 
 
@@ -121,7 +125,7 @@ def _prepare(
     if not resume:
         folder.create()
         write_json(folder.manifest, manifest(experiment, device))
-        _write_config(folder.config, experiment.config)  # last: a folder with a config is a run
+        write_atomically(folder.config, experiment.config.toml().encode())  # last: a folder with a config is a run
         return None
     _check_same_data(experiment, folder)
     checkpoint = last_good(folder.checkpoints, experiment.config.hash, experiment.frozen.checksum, execution.warn)
@@ -139,10 +143,6 @@ def _check_same_data(experiment: Experiment, folder: RunFolder) -> None:
             f"{folder.path} was run on {experiment.dataset.name} data with hash {before[:12]}, "
             f"here it is {experiment.dataset.fingerprint[:12]}; give it the data it had"
         )
-
-
-def _write_config(path: Path, config: ExperimentConfig) -> None:
-    write_atomically(path, tomli_w.dumps(config.table()).encode())
 
 
 def _new_path(name: str) -> Path:

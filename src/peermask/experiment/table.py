@@ -11,7 +11,7 @@ from math import isfinite
 from pathlib import Path
 
 from peermask.errors import RunError
-from peermask.experiment.folder import write_atomically, writing
+from peermask.files import write_atomically, writing
 
 KEYS = "round,agent"  # the first columns of every table
 WHOLE = frozenset({"round", "agent", "links", "neighbour"})  # columns of counts and numbers of things

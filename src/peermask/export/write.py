@@ -12,10 +12,10 @@ from torch import nn
 
 from peermask.data.dataset import Dataset
 from peermask.errors import ExportError, RunError, nearest
-from peermask.experiment.folder import write_atomically
 from peermask.experiment.result import RunResult
 from peermask.export.make_ticket import make_ticket
 from peermask.export.personal import Personal, open_personal
+from peermask.files import write_atomically
 from peermask.report.tables import bytes_human
 
 SUFFIXES = (".onnx", ".safetensors", ".ticket")

@@ -13,9 +13,10 @@ from typing import Any, TypeAlias
 from peermask.errors import NodeError
 from peermask.experiment.checkpoint import list_checkpoints
 from peermask.experiment.config import load_config
-from peermask.experiment.folder import RunFolder, read_json
+from peermask.experiment.folder import RunFolder
 from peermask.experiment.metrics import METRICS, TRAFFIC
 from peermask.experiment.table import read_rows
+from peermask.files import read_json
 from peermask.node.fleet import Fleet
 from peermask.node.journal import ABSENCES
 

@@ -15,7 +15,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from peermask.errors import NodeError
-from peermask.experiment.folder import writing
+from peermask.files import writing
 from peermask.node.fleet import Fleet
 
 try:

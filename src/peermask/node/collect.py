@@ -11,18 +11,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import tomli_w
 import torch
 
 from peermask.errors import NodeError
-from peermask.experiment.build import Experiment, build, build_simulator
+from peermask.experiment.build import Experiment, build
 from peermask.experiment.checkpoint import Checkpoint, Progress, load_checkpoint, save_checkpoint
-from peermask.experiment.folder import RunFolder, read_json, write_atomically, write_json, writing
+from peermask.experiment.folder import RunFolder
 from peermask.experiment.kept_masks import list_masks, load_masks, save_masks
 from peermask.experiment.loop import final_hash
 from peermask.experiment.manifest import manifest
 from peermask.experiment.result import RunResult, summarise
 from peermask.experiment.table import append_rows
+from peermask.files import read_json, write_atomically, write_json, writing
 from peermask.node.agent_folder import TABLES, AgentFolder, Table, open_agent_folder
 from peermask.node.fleet import Fleet
 from peermask.node.journal import ranges
@@ -48,7 +48,7 @@ def collect_run(fleet: Fleet, folders: Sequence[Path], out: Path, *, partial: bo
         for name, columns in TABLES.items():
             _merge(made / name, columns, [one.tables[name] for one in agents])
         write_json(target.manifest, _manifest(experiment, agents, missing))
-        write_atomically(target.config, tomli_w.dumps(fleet.experiment.table()).encode())
+        write_atomically(target.config, fleet.experiment.toml().encode())
         if not missing and all(one.is_finished for one in agents):
             progress, digest = _join_states(experiment, agents, target)
             write_json(target.result, summarise(experiment, target, "finished", progress, digest))
@@ -142,9 +142,7 @@ def _join_states(experiment: Experiment, agents: Sequence[AgentFolder], target: 
     progress = Progress(config.rounds, config.hash, checksum, seconds=max(one.progress.seconds for one in last))
     save_checkpoint(target.checkpoints, Checkpoint(progress, states, {}, {}))
     _join_masks(experiment, agents, target)
-    simulator = build_simulator(experiment, torch.device("cpu"))
-    simulator.restore(states)
-    return progress, final_hash(simulator)
+    return progress, final_hash(states)
 
 
 def _join_masks(experiment: Experiment, agents: Sequence[AgentFolder], target: RunFolder) -> None:

@@ -2,47 +2,99 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from peermask.algorithms.contract import Clock, Payload
+from peermask.engine.exchange import Abandoned
+from peermask.experiment.build import Experiment
 from peermask.graph.mixing import Mixing
+from peermask.node.journal import Journal, changes
 from peermask.node.puller import Absence, Heard, Puller
 from peermask.node.responder import Responder
 from peermask.wire import Schema
 
 
 class NodeExchange:
-    """An `Exchange` for the one agent of a node: A = 1, K = itself and those it heard, in the order of agents."""
+    """An `Exchange` for the one agent of a node: A = N = 1, K = itself and those it heard, in the order of agents."""
 
-    def __init__(self, agent: int, mixing: Mixing, sizes: Sequence[int], responder: Responder, puller: Puller) -> None:
-        self.agent, self.mixing, self.sizes = agent, mixing, sizes  # mixing: the agent's row [1, N]
+    def __init__(
+        self,
+        experiment: Experiment,
+        journal: Journal,
+        responder: Responder,
+        puller: Puller,
+        report: Callable[[], None],
+    ) -> None:
+        self.agent, self.journal, self.report = journal.agent, journal, report
         self.responder, self.puller = responder, puller
-        self.own: Payload = {}  # of the last round, as are the two below
-        self.absent: list[Absence] = []
-        self.behind: int | None = None
+        self.mixing = experiment.mixing.rows(slice(self.agent, self.agent + 1))  # [1, N]
+        self.sizes, self.rounds = experiment.network.layout.sizes, experiment.config.rounds
+        self.messages: Payload = {}  # of the last round; after a restart somebody may still want it
+        self.absent: list[Absence] = []  # in the last round
+        self.reached: int | None = None  # the round to jump to
+        self.round = 0  # the last in which anything was moved
 
-    def __call__(self, clock: Clock, shared: Sequence[Payload]) -> tuple[Payload, Sequence[Mixing]]:
-        own = self.own = shared[0]
+    def resume(self, round: int, messages: Payload) -> None:
+        """Hand out the messages of a checkpoint again."""
+        self.messages = messages
+        if messages:
+            self._publish(round, messages)
+
+    def proceed(self, round: int) -> int:
+        if self.round:
+            self.report()
+        if self.puller.should_stop():
+            raise Abandoned
+        return max(round + 1, min(self.reached or 0, self.rounds))
+
+    def move(self, clock: Clock, shared: Sequence[Payload]) -> tuple[Payload, Sequence[Mixing]]:
+        self.round, own = clock.round, shared[0]
         if not own:  # a method that sends nothing waits for nobody
             return own, [self.mixing]
-        schema = self.publish(clock.round, own)
+        schema = self._publish(clock.round, own)
         heard = self.puller.pull(clock.round, schema)
-        self.absent, self.behind = heard.absent, heard.behind
+        for line in changes(clock.round, self.absent, heard.absent):
+            self.responder.say(line)
+        self.messages, self.absent, self.reached = own, heard.absent, heard.behind
         columns = torch.tensor(sorted([self.agent, *heard.payloads]))  # [K]
         received = {name: self._stacked(name, leaf, columns, heard) for name, leaf in own.items()}
         return received, [self.mixing.restrict(columns).to(next(iter(own.values())).device)]
 
-    def publish(self, round: int, own: Payload) -> Schema:
+    def count(self, round: int) -> None:
+        self.journal.record(round, self.messages)
+        self.journal.write_absences(self.absent)
+
+    def sent_bytes(self) -> Tensor:
+        return torch.tensor([self.journal.sent_before + self.responder.sent_bytes], dtype=torch.float64)
+
+    def flush(self) -> None:
+        """Neighbours that have sent a round have all they need of those before it."""
+        self.journal.write_traffic(self.responder.sent, self.round)
+
+    def state(self) -> Payload:
+        return {name: leaf.cpu() for name, leaf in self.messages.items()}
+
+    def everyone(self, rows: Tensor) -> Tensor:
+        return rows
+
+    def conclude(self, save: Callable[[], None]) -> None:
+        """The evaluation that follows counts the last message's bytes too."""
+        save()
+        self.report()
+        self.puller.farewell(self.rounds)
+
+    def _publish(self, round: int, own: Payload) -> Schema:
         """Hand out this agent's message [1, ...] of a round from now on."""
         rows = {name: leaf[0].flatten().cpu().numpy().copy() for name, leaf in own.items()}
         schema = Schema.of(rows, self.sizes)
         self.responder.publish(round, rows, schema)
         return schema
 
-    def _stacked(self, name: str, own: torch.Tensor, columns: torch.Tensor, heard: Heard) -> torch.Tensor:
+    def _stacked(self, name: str, own: Tensor, columns: Tensor, heard: Heard) -> Tensor:
         leaves = [
             own[0] if j == self.agent else torch.from_numpy(np.array(heard.payloads[j][name])).view(own[0].shape)
             for j in columns.tolist()

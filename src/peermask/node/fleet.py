@@ -24,8 +24,8 @@ from pydantic import Field, ValidationError
 from peermask.algorithms import algorithms
 from peermask.errors import ConfigError, NodeError
 from peermask.experiment.config import ExperimentConfig
-from peermask.experiment.folder import write_atomically
 from peermask.experiment.problems import first_problem
+from peermask.files import write_atomically
 from peermask.graph import build_graph
 from peermask.masks.budget import retentions
 from peermask.registry import Options
@@ -100,7 +100,7 @@ def new_fleet(
 
 def links_of(config: ExperimentConfig) -> tuple[Link, ...]:
     """The links of the experiment's graph, or all of them for a method in which everybody hears everybody."""
-    if getattr(algorithms[config.algorithm.name].make, "hears_all", False):
+    if algorithms[config.algorithm.name].make.hears_all:
         return tuple(combinations(range(config.agents), 2))
     graph = build_graph(config.graph.name, config.graph.options, config.agents, config.seed)
     return tuple(sorted((min(i, j), max(i, j)) for i, j in graph.edges))

@@ -9,7 +9,6 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-import tomli_w
 import torch
 
 from peermask.algorithms.contract import Payload
@@ -18,11 +17,12 @@ from peermask.errors import NodeError
 from peermask.experiment.build import Experiment
 from peermask.experiment.checkpoint import Checkpoint, last_good
 from peermask.experiment.config import load_config
-from peermask.experiment.folder import RunFolder, write_atomically, write_json
+from peermask.experiment.folder import RunFolder
 from peermask.experiment.kept_masks import forget_masks_after
 from peermask.experiment.manifest import manifest
 from peermask.experiment.metrics import TRAFFIC, forget_rounds_after
 from peermask.experiment.table import append_rows, forget_after, read_rows
+from peermask.files import write_atomically, write_json
 from peermask.node.puller import Absence
 from peermask.node.responder import Sent
 
@@ -43,7 +43,7 @@ class Journal:
             self.folder.create()
             about = manifest(self.experiment, torch.device("cpu"))
             write_json(self.folder.manifest, {**about, "agent": self.agent})  # whose folder it is, wherever copied to
-            write_atomically(self.folder.config, tomli_w.dumps(config.table()).encode())  # last: it is a run now
+            write_atomically(self.folder.config, config.toml().encode())  # last: it is a run now
             return None
         held = load_config(self.folder.config).hash
         if held != config.hash:
@@ -53,7 +53,8 @@ class Journal:
             return checkpoint
         done = checkpoint.progress.round if checkpoint else 0
         forget_rounds_after(self.folder, done)
-        forget_after(self.folder.metrics, min(done, config.rounds - 1))  # the last comes after the last checkpoint
+        if checkpoint is not None and checkpoint.losses:  # the last round is evaluated after a checkpoint of it
+            forget_after(self.folder.metrics, done - 1)
         forget_after(self.absences, done)
         forget_masks_after(self.folder.masks, done)
         rows = read_rows(self.folder.traffic)
@@ -71,7 +72,7 @@ class Journal:
         rows: list[list[object]] = []
         for number in sorted(number for number in self._costs if number < before):
             paper, ones, bitmap, entropy, _ = self._costs.pop(number)
-            handed = sent.get(number, Sent())
+            handed = sent.pop(number, Sent())
             coded = handed.bytes / handed.frames if handed.frames else 0
             counted: list[object] = [int(paper), int(ones), int(bitmap), f"{entropy:.7g}", f"{coded:.10g}"]
             rows.append([number, self.agent, handed.frames, *counted])

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from peermask.engine.exchange import Abandoned
 from peermask.errors import NodeError, WireError
 from peermask.node.fleet import Missing
 from peermask.node.messages import BOOT_BYTES, Answer, Greeting, Pull, decode_answer
@@ -51,10 +52,6 @@ class Heard:
     payloads: dict[int, Payload]
     absent: list[Absence]
     behind: int | None  # the round to jump to, where neighbours no longer keep this one
-
-
-class Abandoned(Exception):
-    """Told to stop while waiting: the round is left unplayed, since with `wait` none is played without everybody."""
 
 
 class Puller:
@@ -147,7 +144,7 @@ class Puller:
             else:
                 break
         if wanted and stopping and self.patience.missing == "wait":
-            raise Abandoned
+            raise Abandoned  # with `wait` no round is played without everybody
         return self._heard(round, wanted, behind)
 
     def farewell(self, round: int) -> None:

@@ -46,7 +46,8 @@ class Responder:
         self.met: set[int] = set()  # who ever came with the same card
         self.turned_away: set[int] = set()  # who ever came with another
         self.heard_from: set[int] = set()  # who has asked for anything since it was last emptied
-        self.sent: dict[int, Sent] = defaultdict(Sent)  # by round
+        self.sent: dict[int, Sent] = defaultdict(Sent)  # by round, of rounds whose row is not written yet
+        self.sent_bytes = 0  # of all rounds
         self._waiting: dict[int, Waiting] = {}
         self._said: set[str] = set()
         self._lock = threading.Lock()
@@ -121,6 +122,7 @@ class Responder:
         if frame is not None:
             self.sent[number].frames += 1
             self.sent[number].bytes += len(frame)
+            self.sent_bytes += len(frame)
         return Answer(self.boot, self.newest, frame)
 
     def say_once(self, line: str) -> None:

@@ -9,9 +9,10 @@ from pathlib import Path
 from peermask.engine.device import pick_device
 from peermask.errors import NodeError
 from peermask.experiment.build import build
+from peermask.experiment.execution import Status
 from peermask.experiment.folder import RunFolder
-from peermask.experiment.lock import held
-from peermask.node.agent import NodeAgent, NodeStatus, Observer
+from peermask.files import held
+from peermask.node.agent import NodeAgent, Observer
 from peermask.node.fleet import Fleet, load_fleet
 
 SLACK = 2**20  # bytes beside the values of a message
@@ -19,7 +20,7 @@ SLACK = 2**20  # bytes beside the values of a message
 
 @dataclass(frozen=True)
 class NodeResult:
-    status: NodeStatus
+    status: Status
     out: Path
     absent: dict[int, list[int]]  # neighbour -> rounds it was missed in
 

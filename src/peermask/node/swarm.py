@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from peermask.errors import NodeError
-from peermask.experiment.folder import RunFolder, writing
-from peermask.experiment.lock import held
+from peermask.experiment.folder import RunFolder
 from peermask.experiment.result import RunResult
+from peermask.files import held, writing
 from peermask.node.collect import collect_run, finished
 from peermask.node.fleet import Fleet, load_fleet
 from peermask.node.start import agent_out, certificates_of, default_out

@@ -10,12 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import safetensors
 from numpy.typing import NDArray
 
-from peermask.experiment.checkpoint import list_checkpoints
+from peermask.algorithms import algorithms
 from peermask.experiment.config import ExperimentConfig
-from peermask.experiment.folder import RunFolder
 from peermask.experiment.kept_masks import Masks, load_masks
 from peermask.models.frozen import frozen_weights
 from peermask.models.layout import Layer, Layout
@@ -57,6 +55,8 @@ def mask_pictures(source: Source, shown: int) -> dict[str, Any] | None:
         return None
     layers = layers_of(source.result.manifest)
     window = first_window(layers, shown, len(held))
+    config = source.result.config
+    frozen = algorithms[config.algorithm.name].make.over_frozen_weights  # where the seed knows the signs of weights
     rounds = [_pictures_of(paths, _stamps(paths), layers, window, shown) for paths in held.values()]
     return {
         "rounds": list(held),
@@ -66,7 +66,7 @@ def mask_pictures(source: Source, shown: int) -> dict[str, Any] | None:
             "start": window.start,
             "filters": window.filters,
             "kernel": kernel(window.layer),
-            "signs": _signs(window, source.result.config) if over_frozen_weights(source.folders[0]) else None,
+            "signs": _signs(window, config) if frozen else None,
             "bits": [picture["first"] for picture in rounds],
         },
         "kept": [picture["kept"] for picture in rounds],  # [rounds][agents][layers]
@@ -128,19 +128,6 @@ def kernel(layer: Layer) -> list[int]:
         if channels * side * side == size:
             return [channels, side, side]
     return [1, 1, size]
-
-
-def over_frozen_weights(folder: RunFolder) -> bool:
-    """Whether the method keeps scores and no weights of its own, so that the seed's weights are the model's."""
-    saved = list_checkpoints(folder.checkpoints)
-    if not saved:
-        return False
-    try:
-        with safetensors.safe_open(saved[-1], framework="np") as file:
-            names = {name.rpartition("/")[2] for name in file.keys() if name.startswith("state/")}  # noqa: SIM118
-    except (OSError, safetensors.SafetensorError):
-        return False
-    return "scores" in names and "weights" not in names
 
 
 def _signs(window: Window, config: ExperimentConfig) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from peermask.errors import RunError
-from peermask.experiment.folder import write_atomically
+from peermask.files import write_atomically
 from peermask.report.gather import gather, open_runs
 
 SCRIPTS = ("uplot", "dom", "curves", "network", "masks", "traffic", "faults", "tables", "page")

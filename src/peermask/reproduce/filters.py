@@ -9,8 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
-from peermask.experiment.folder import RunFolder, read_json
+from peermask.experiment.folder import RunFolder
 from peermask.experiment.kept_masks import list_masks, load_masks
+from peermask.files import read_json
 
 Masks: TypeAlias = NDArray[np.bool_]
 

@@ -20,8 +20,8 @@ from pydantic import ValidationError
 
 from peermask.data.dataset import Dataset
 from peermask.errors import RunError
-from peermask.experiment.folder import RunFolder, read_json, write_atomically, write_json, writing
-from peermask.experiment.lock import claimed
+from peermask.experiment.folder import RunFolder
+from peermask.files import claimed, read_json, write_atomically, write_json, writing
 from peermask.reproduce.cells import Job
 from peermask.reproduce.outcome import Outcome
 from peermask.reproduce.preset import ScaleName

@@ -11,8 +11,9 @@ from pydantic import BaseModel, ConfigDict
 
 from peermask.errors import RunError
 from peermask.experiment.config import load_config
-from peermask.experiment.folder import RunFolder, read_json
+from peermask.experiment.folder import RunFolder
 from peermask.experiment.table import read_rows
+from peermask.files import read_json
 from peermask.reproduce.filters import FirstLayer, first_layer, live_filters
 
 TAIL = 0.25  # the share of a run whose evaluations are averaged: a single one wavers from round to round

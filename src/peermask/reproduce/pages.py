@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import re
 
-import tomli_w
-
 from peermask.errors import ConfigError
-from peermask.experiment.folder import write_atomically, write_json, writing
+from peermask.files import write_atomically, write_json, writing
 from peermask.reproduce.campaign import Campaign
 from peermask.reproduce.cells import Cell
 from peermask.reproduce.figures import draw
@@ -55,7 +53,7 @@ def _write_configs(campaign: Campaign, name: str) -> None:
             if job is not None:
                 file = f"{_slug(shape.rows[row].name)}--{_slug(shape.columns[column].name)}.toml"
                 text = f"# {shape.title}\n# seeds: {', '.join(map(str, campaign.seeds))}\n"
-                write_atomically(folder / file, (text + tomli_w.dumps(job.config.table())).encode())
+                write_atomically(folder / file, (text + job.config.toml()).encode())
 
 
 def _index(campaign: Campaign) -> str:

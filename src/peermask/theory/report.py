@@ -10,7 +10,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from peermask.errors import RunError
-from peermask.experiment.folder import write_atomically
+from peermask.files import write_atomically
 from peermask.theory.figures import CAPTIONS, blank, figures
 from peermask.theory.study import FULL, QUICK, Study, run_study
 from peermask.theory.tables import Table, tables

@@ -31,10 +31,6 @@ class Target:
         return len(self.layers)
 
     @property
-    def channels_in(self) -> int:
-        return self.layers[0].shape[1]
-
-    @property
     def weights(self) -> int:
         return sum(weight.numel() for weight in self.layers)
 

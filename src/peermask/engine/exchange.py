@@ -1,0 +1,62 @@
+"""The seam between a run and the world it is in: how the agents of this process hear all others.
+
+One loop of rounds (`experiment/loop.py`) is given an exchange and does not know which:
+
+    Concatenation   experiment/concatenation.py   all agents are here; bytes are what the codec would send
+    NodeExchange    node/exchange.py              one agent is here; bytes are what was really sent
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from torch import Tensor
+
+from peermask.algorithms.contract import Clock, Payload
+from peermask.graph.mixing import Mixing
+
+
+class Abandoned(Exception):
+    """Raised by an exchange that was told to stop while it waited for others: the round is left unplayed."""
+
+
+class Exchange(Protocol):
+    """Of A agents in this process, which writes the rows of N: of all agents, or of its own alone."""
+
+    @property
+    def messages(self) -> Payload:
+        """What the agents here sent last [A, ...]; empty where nothing was."""
+        ...
+
+    def proceed(self, round: int) -> int:
+        """The round to play after `round`, of which everything is done: the next, or one that the others reached."""
+        ...
+
+    def move(self, clock: Clock, shared: Sequence[Payload]) -> tuple[Payload, Sequence[Mixing]]:
+        """What each chunk here shares -> all messages that came [K, ...], and how each chunk is to mix them."""
+        ...
+
+    def count(self, round: int) -> None:
+        """Note what the messages of a round cost. No round waits for a device here."""
+        ...
+
+    def sent_bytes(self) -> Tensor:
+        """[N] float64 on the CPU: so far, over all links."""
+        ...
+
+    def flush(self) -> None:
+        """Write the rows of traffic.csv that are known by now."""
+        ...
+
+    def state(self) -> Payload:
+        """What a resumed run must know of messages, on the CPU; it is part of a checkpoint."""
+        ...
+
+    def everyone(self, rows: Tensor) -> Tensor:
+        """[A, ...] of the agents here -> [N, ...] of all whose rows this process writes."""
+        ...
+
+    def conclude(self, save: Callable[[], None]) -> None:
+        """The last round was played: stay for those who still need its messages, having saved it."""
+        ...

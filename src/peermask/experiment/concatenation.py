@@ -1,0 +1,50 @@
+"""The exchange of the simulator: all agents are in this process, so nothing moves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from torch import Tensor
+
+from peermask.algorithms.contract import Clock, Payload
+from peermask.engine.device import rows_on_cpu
+from peermask.engine.simulator import Simulator
+from peermask.experiment.build import Experiment
+from peermask.experiment.folder import RunFolder
+from peermask.experiment.metrics import Ledger
+from peermask.graph.mixing import Mixing
+
+
+class Concatenation:
+    """An `Exchange`: A = K = N, and a message costs what the codec would send."""
+
+    def __init__(self, experiment: Experiment, folder: RunFolder, simulator: Simulator, sent: Payload) -> None:
+        self.simulator = simulator
+        self.ledger = Ledger(experiment, folder, sent or None)
+        self.messages: Payload = {}
+
+    def proceed(self, round: int) -> int:
+        return round + 1
+
+    def move(self, clock: Clock, shared: Sequence[Payload]) -> tuple[Payload, Sequence[Mixing]]:
+        self.messages, mixings = self.simulator.concatenate(clock, shared)
+        return self.messages, mixings
+
+    def count(self, round: int) -> None:
+        self.ledger.record(round, self.messages, self.simulator.spread)
+
+    def sent_bytes(self) -> Tensor:
+        self.ledger.flush()
+        return self.ledger.sent
+
+    def flush(self) -> None:
+        self.ledger.flush()
+
+    def state(self) -> Payload:
+        return {name: rows_on_cpu([leaf]) for name, leaf in (self.ledger.before or {}).items()}
+
+    def everyone(self, rows: Tensor) -> Tensor:
+        return rows
+
+    def conclude(self, save: Callable[[], None]) -> None:
+        """Nobody else is there."""
