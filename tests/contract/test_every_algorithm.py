@@ -134,3 +134,19 @@ def differs(a: Tensor, b: Tensor) -> float:
     if a.dtype == torch.bool or not a.is_floating_point():
         return float((a != b).float().mean())
     return float((~torch.isclose(a, b, rtol=1e-3, atol=1e-5)).float().mean())
+
+
+def test_a_round_of_several_batches(small: Small, experiment: Experiment) -> None:
+    """It ends with the fields it began with, and learns something else than from one batch."""
+    algorithm = experiment.config.algorithm.name
+    once, twice = build(small(algorithm=algorithm)), build(small(algorithm=algorithm, local_batches=2))
+    states = []
+    for each in (once, twice):
+        with build_simulator(each, CPU, 1) as simulator:
+            for number in range(1, 3):
+                simulator.play(Clock(number, 2, batches=each.config.local_batches or 1))
+            states.append((simulator.tensors(), simulator.local_models()))
+    (alone, one), (both, other) = states
+    assert {name: tensor.shape for name, tensor in alone.items()} == {name: t.shape for name, t in both.items()}
+    changed = any(not torch.equal(alone[name], both[name]) for name in alone) or not torch.equal(one, other)
+    assert changed

@@ -6,7 +6,7 @@ The simulator and nodes differ in the exchange alone (`engine/exchange.py`).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any, Protocol, TypeVar
 
@@ -47,7 +47,7 @@ def play_round(
     clock: Clock,
     spread: Spread,
 ) -> Outcome:
-    learned = spread(lambda state, local: algorithm.learn(state, local, clock), states, data)
+    learned = spread(lambda state, local: learn_all(algorithm, state, local, clock), states, data)
     shared = [algorithm.share(state) for state, _ in learned]
     received, mixings = move(clock, shared)
     fused = spread(
@@ -56,6 +56,15 @@ def play_round(
         mixings,
     )
     return Outcome(fused, torch.cat([loss for _, loss in learned]), received)
+
+
+def learn_all(algorithm: Algorithm[Any], state: Any, data: LocalData, clock: Clock) -> tuple[Any, Tensor]:
+    """All batches of a round, one after the other; the mean of their losses [A]."""
+    losses = []
+    for batch in range(clock.batches):
+        state, loss = algorithm.learn(state, data, replace(clock, batch=batch))
+        losses.append(loss)
+    return state, losses[0] if len(losses) == 1 else torch.stack(losses).mean(0)
 
 
 def concatenated(shared: Sequence[Payload], spread: Spread = in_turn) -> Payload:

@@ -40,22 +40,22 @@ class Simulator:
         workers: int | None = None,
     ) -> None:
         self.algorithm = algorithm
-        self._device = feed.dataset.train.images.device
-        mixing = mixing.to(self._device)
+        self.device = feed.dataset.train.images.device
+        mixing = mixing.to(self.device)
         self.feeds, self.mixings, self.states = [], [], []
         for start in range(0, len(agents.ids), chunk):
             rows = slice(start, start + chunk)
             self.feeds.append(feed.rows(rows))
             self.mixings.append(mixing.rows(rows))
-            with made_current(self._device):
-                self.states.append(algorithm.init(agents.rows(rows).to(self._device)))
+            with made_current(self.device):
+                self.states.append(algorithm.init(agents.rows(rows).to(self.device)))
         self._workers = workers or os.cpu_count() or 1
         self._pool: ThreadPoolExecutor | None = None
         self._exit = ExitStack()
 
     def __enter__(self) -> Simulator:
-        if self._device.type == "cuda":
-            self._exit.enter_context(made_current(self._device))
+        if self.device.type == "cuda":
+            self._exit.enter_context(made_current(self.device))
             self._exit.enter_context(fast_float32())
         elif len(self.states) > 1:
             self._exit.enter_context(one_thread_each())
@@ -84,7 +84,7 @@ class Simulator:
         models = self.algorithm.unmixed_model(shared)  # [N, P]
         if models is None:
             return None
-        parts = models.to(self._device).split([len(feed.ids) for feed in self.feeds])
+        parts = models.to(self.device).split([len(feed.ids) for feed in self.feeds])
         return torch.cat([score.accuracy for score in self.spread(Feed.test, self.feeds, parts)]).cpu()
 
     def validate(self) -> Score:
@@ -122,7 +122,7 @@ class Simulator:
         start = 0
         for index, (state, feed) in enumerate(zip(self.states, self.feeds, strict=True)):
             rows = slice(start, start + len(feed.ids))
-            own = {name: tensor[rows].to(self._device) for name, tensor in tensors.items()}
+            own = {name: tensor[rows].to(self.device) for name, tensor in tensors.items()}
             self.states[index] = replace(state, **own)
             start = rows.stop
 

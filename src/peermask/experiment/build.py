@@ -16,6 +16,7 @@ from peermask.data.dataset import Dataset, Split
 from peermask.data.local import LocalSamples, share_out
 from peermask.engine.evaluate import AT_ONCE
 from peermask.engine.feed import Feed
+from peermask.engine.liars import pick_liars
 from peermask.engine.memory import activation_bytes, chunk_that_fits
 from peermask.engine.simulator import Simulator
 from peermask.engine.warmup import compile_kernels
@@ -42,6 +43,7 @@ class Experiment:
     network: Network
     frozen: FrozenWeights
     agents: Agents
+    liars: tuple[int, ...] = ()  # who sends lies
 
     @property
     def retentions(self) -> tuple[float, ...]:
@@ -83,6 +85,7 @@ def build(config: ExperimentConfig, dataset: Dataset | None = None, module: nn.M
         network=network,
         frozen=frozen_weights(network.layout, config.frozen.init, config.frozen.bias_init, config.seed),
         agents=Agents(tuple(range(config.agents)), kept_counts(network.layout, kept, config.mask), torch.tensor(kept)),
+        liars=() if config.liars is None else pick_liars(config.liars, config.agents, config.seed),
     )
 
 

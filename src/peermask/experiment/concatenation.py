@@ -8,6 +8,7 @@ from torch import Tensor
 
 from peermask.algorithms.contract import Clock, Payload
 from peermask.engine.device import rows_on_cpu
+from peermask.engine.liars import Liars
 from peermask.engine.simulator import Simulator
 from peermask.experiment.build import Experiment
 from peermask.experiment.folder import RunFolder
@@ -22,12 +23,18 @@ class Concatenation:
         self.simulator = simulator
         self.ledger = Ledger(experiment, folder, sent or None)
         self.messages: Payload = {}
+        self.liars: Liars | None = None
+        if experiment.liars and (options := experiment.config.liars):
+            links, sizes = experiment.mixing.links, experiment.network.layout.sizes
+            seed, device = experiment.config.seed, simulator.device
+            self.liars = Liars(options.kind, experiment.liars, links, sizes, seed, device)
 
     def proceed(self, round: int) -> int:
         return round + 1
 
     def move(self, clock: Clock, shared: Sequence[Payload]) -> tuple[Payload, Sequence[Mixing]]:
-        self.messages, mixings = self.simulator.concatenate(clock, shared)
+        honest, mixings = self.simulator.concatenate(clock, shared)
+        self.messages = honest if self.liars is None else self.liars.told(honest, clock)
         return self.messages, mixings
 
     def count(self, round: int) -> None:

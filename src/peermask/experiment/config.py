@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import tomli_w
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
+from peermask.engine.liars import LiarOptions
 from peermask.errors import ConfigError
 from peermask.experiment.choice import (
     AlgorithmChoice,
@@ -96,6 +97,9 @@ class ExperimentConfig(BaseModel):
     agents: Annotated[int, Field(ge=1, le=65_535)] = 10
     rounds: Annotated[int, Field(ge=1, le=10_000_000)] = 200
     batch_size: Annotated[int, Field(ge=1, le=1_000_000)] = 32
+    local_batches: Annotated[int, Field(ge=1, le=10_000)] | None = Field(
+        None, description="batches an agent learns from between two exchanges; 1 if left out"
+    )
     retention: Annotated[Retention, BeforeValidator(_retention)] = RetentionDraw(choices=(0.1, 0.2, 0.3, 0.4))
     graph: GraphChoice = Field({}, validate_default=True)
     dataset: DatasetChoice = Field({}, validate_default=True)
@@ -109,6 +113,7 @@ class ExperimentConfig(BaseModel):
     evaluation: EvaluationOptions = EvaluationOptions()
     stop: StopOptions = StopOptions()
     checkpoint: CheckpointOptions = CheckpointOptions()
+    liars: LiarOptions | None = Field(None, description="agents that send lies, to try what a method bears")
 
     def table(self) -> dict[str, Any]:
         """As plain values, every default written out."""

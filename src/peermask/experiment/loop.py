@@ -81,7 +81,8 @@ class Loop:
         return "converged" if self._converged() else "finished"
 
     def _play(self) -> int:
-        clock = Clock(self.exchange.proceed(self.progress.round), self.config.rounds)
+        number = self.exchange.proceed(self.progress.round)
+        clock = Clock(number, self.config.rounds, batches=self.config.local_batches or 1)
         outcome = self.simulator.play(clock, self.exchange.move)
         self.progress = replace(self.progress, round=clock.round)
         losses = self.exchange.everyone(outcome.losses)

@@ -37,6 +37,7 @@ def manifest(experiment: Experiment, device: torch.device) -> dict[str, Any]:
                 "train": len(own.train),
                 "validation": len(own.validation),
                 "test": len(own.test),
+                **({"liar": True} if agent in experiment.liars else {}),
             }
             for agent, own in enumerate(experiment.samples)
         ],

@@ -159,6 +159,8 @@ def check(fleet: Fleet) -> None:
             raise NodeError(f"agents {seen[member.address]} and {member.agent} have the same address {member.address}")
         seen[member.address] = member.agent
     retentions(config.retention, config.agents, config.seed)
+    if config.liars is not None:
+        raise NodeError("experiment.liars: only the simulator plays liars; delete it")
     if config.compare:
         raise NodeError("experiment.compare: a fleet runs one algorithm; delete it and write one fleet file for each")
     if config.stop.patience:

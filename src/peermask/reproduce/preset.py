@@ -14,7 +14,7 @@ from peermask.errors import ConfigError, nearest
 from peermask.registry import Options
 
 ScaleName = Literal["paper", "quick"]
-Figure = Literal["none", "rounds", "bytes", "agents", "masks", "filters"]
+Figure = Literal["none", "rounds", "bytes", "bytes-a-link", "agents", "masks", "filters"]
 Table = dict[str, Any]  # a part of a config, as in a config file
 
 # The order in which `all` and `--list` go through them.
@@ -31,6 +31,12 @@ NAMES = (
     "beyond",
     "table1-full",
     "held-out",
+    "accord",
+    "accord-100",
+    "accord-nodes",
+    "accord-more",
+    "exchanges",
+    "liars",
 )
 
 
@@ -50,6 +56,7 @@ class Method(Options):
     grid: tuple[Table, ...] = Field(min_length=1)  # options of the algorithm
     starts: tuple[str, ...] = ()  # `frozen.init` to try with each of them; none: what the config says
     tuned_on: str
+    tuned_for: Literal["short", "whole"] = "short"  # the scale's `tuning_rounds`, or as many rounds as the experiment
     config: Table = Field(default_factory=dict)
     scale: dict[ScaleName, Table] = Field(default_factory=dict)
 

@@ -34,10 +34,11 @@ class Tuning:
     _chosen: dict[str, Table] = field(default_factory=dict)  # outcomes never change once they are there
 
     def trials(self, method: str) -> list[Trial]:
-        cell, rounds = self._cell(method), self.frame.scale.tuning_rounds
+        cell, changes = self._cell(method), {}
+        if methods()[method].tuned_for == "short":
+            changes["rounds"] = self.frame.scale.tuning_rounds
         return [
-            Trial(candidate, self.frame.job(cell, candidate, rounds=rounds))
-            for candidate in methods()[method].candidates
+            Trial(candidate, self.frame.job(cell, candidate, **changes)) for candidate in methods()[method].candidates
         ]
 
     def chosen(self, method: str) -> Table | None:
@@ -56,7 +57,7 @@ class Tuning:
         return {
             method: {
                 "chosen": chosen,
-                "on": f"{self._cell(method).name}, {self.frame.scale.tuning_rounds} rounds",
+                "on": f"{self._cell(method).name}, {self.trials(method)[0].job.config.rounds} rounds",
                 "tried": [self._line(trial) for trial in self.trials(method)],
             }
             for method in methods()
