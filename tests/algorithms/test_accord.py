@@ -19,7 +19,15 @@ from peermask.graph.mixing import Mixing
 from peermask.masks.budget import MaskOptions
 from peermask.masks.masker import Masker
 
-HAND = {"lr": 0.5, "schedule": "constant", "momentum": 0.5, "pull": 0.4, "vote_gain": 0.6, "guard": 0.0}
+HAND = {
+    "lr": 0.5,
+    "schedule": "constant",
+    "momentum": 0.5,
+    "pull": 0.4,
+    "vote_gain": 0.6,
+    "guard": 0.0,
+    "weight_decay": 0.0,
+}
 DIGITS = digits()
 
 
@@ -75,7 +83,7 @@ def states(name: str, rounds: int = 4, **changes: Any) -> dict[str, torch.Tensor
             "retention": 0.4,
             "graph": {"name": "ring"},
             "model": {"name": "mlp", "hidden": [8]},
-            "algorithm": {"name": name, "lr": 0.2, "schedule": "cosine", "momentum": 0.9},
+            "algorithm": {"name": name, "lr": 0.2, "schedule": "cosine", "momentum": 0.9, "weight_decay": 0.001},
             **changes,
         }
     )

@@ -2,7 +2,7 @@
 
 One round of agent i, n_i being the mean of its neighbours' masks and s_l the mean of |z| over a layer:
 
-    learn   G   = ∂f/∂v ⊙ w ⊙ sign(z);   u ← β u + G;   z½ = z − η u
+    learn   G   = ∂f/∂v ⊙ w ⊙ sign(z);   u ← β u + G;   z½ = z − η (u + ω z)
             m½  = Thres(|z½| + κ s n)                       with the n of the round before
     share   m½
     fuse    n   = mean of m½_j over the neighbours that are believed (masks/guard.py)
@@ -59,6 +59,7 @@ class Accord(Algorithm[State]):
     class Options(ScoreOptions):
         lr: Annotated[float, Field(gt=0)] = Field(0.5, description="η, step size of the scores")
         schedule: Schedule = Field("cosine", description="how η changes over the run")
+        weight_decay: Annotated[float, Field(ge=0)] = Field(5e-4, description="ω, on the scores, in learn alone")
         momentum: Annotated[float, Field(ge=0, lt=1)] = Field(
             0.9, description="β, how much of the last round's G is kept"
         )
