@@ -20,7 +20,7 @@ def test_each_agent_is_scored_on_its_own_samples(monkeypatch) -> None:  # type: 
     network = build_network(mlp(dataset.shape, 3, hidden=(5,)), dataset.shape, 3)
     params = torch.randn(3, network.layout.total, generator=torch.Generator().manual_seed(0))
     indices = [np.arange(7), np.array([3, 1]), np.array([], dtype=np.int64)]
-    score = evaluate(network, params, dataset, dataset.test, indices)
+    score = evaluate(network, params, dataset, dataset.test, indices, torch.ones(3, 3))
     for agent, own in enumerate(indices[:2]):
         logits = network.logits(params[agent : agent + 1], dataset.normalise(dataset.test.images[own])[None])[0]
         expected = (logits.argmax(1) == dataset.test.labels[own]).float().mean()

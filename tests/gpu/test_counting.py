@@ -149,7 +149,7 @@ def test_models_see_the_same_images_by_either_path(model: str) -> None:
             assert torch.allclose(one, other, rtol=1e-3, atol=1e-4)
     indices = [own.test for own in feed.samples]
     fused, general = (
-        evaluate(network, params, feed.dataset, feed.dataset.test, indices)
+        evaluate(network, params, feed.dataset, feed.dataset.test, indices, torch.ones(3, 10, device="cuda"))
         for network in (feed.network, replace(feed.network, stack=None))
     )
     assert torch.allclose(fused.loss, general.loss, rtol=1e-2)

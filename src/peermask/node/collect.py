@@ -20,6 +20,7 @@ from peermask.experiment.folder import RunFolder
 from peermask.experiment.kept_masks import list_masks, load_masks, save_masks
 from peermask.experiment.loop import final_hash
 from peermask.experiment.manifest import manifest
+from peermask.experiment.metrics import LATER
 from peermask.experiment.result import RunResult, summarise
 from peermask.experiment.table import append_rows
 from peermask.files import read_json, write_atomically, write_json, writing
@@ -131,7 +132,8 @@ def _merge(path: Path, columns: Sequence[str], parts: Sequence[Table]) -> None:
     """The rows of all agents by round, then agent; a table without rows is written too, in place of an earlier one."""
     rows = [row for part in parts for row in part]
     rows.sort(key=lambda row: (int(row["round"]), int(row["agent"])))
-    append_rows(path, columns, ([row[column] for column in columns] for row in rows))
+    there = [column for column in columns if column not in LATER or all(column in row for row in rows)]
+    append_rows(path, there, ([row[column] for column in there] for row in rows))
 
 
 def _join_states(experiment: Experiment, agents: Sequence[AgentFolder], target: RunFolder) -> tuple[Progress, str]:
