@@ -131,7 +131,7 @@ class Summary(BaseModel):
     megabytes: float | None
     paper_megabytes: float | None
     ones_megabytes: float | None
-    among_all: float | None  # accuracy with answers among all labels
+    all_labels: float | None  # accuracy with answers among all labels
     own_labels: float | None  # among an agent's own
     weighted: float | None
 
@@ -157,7 +157,7 @@ def summarise(outcomes: list[Outcome]) -> Summary:
         megabytes=mean("megabytes"),
         paper_megabytes=mean("paper_megabytes"),
         ones_megabytes=mean("ones_megabytes"),
-        among_all=mean("among_all"),
+        all_labels=mean("among_all"),
         own_labels=mean("own_labels"),
         weighted=mean("weighted"),
     )

@@ -155,7 +155,7 @@ def _detail_table(made: Grid) -> list[str]:
     for entries in made.entries:
         for entry in entries:
             summary = entry.summary
-            readouts = (summary.among_all, summary.own_labels, summary.weighted) if made.has_own else ()
+            readouts = (summary.all_labels, summary.own_labels, summary.weighted) if made.has_own else ()
             lines.append(
                 _line(
                     [
