@@ -151,7 +151,7 @@ def test_a_run_that_an_earlier_version_began_goes_on_with_its_own_columns(small:
     assert (resumed.hash, resumed.mean_accuracy) == (whole.hash, whole.mean_accuracy)
     rows = read_rows(tmp_path / "cut" / "metrics.csv")
     assert {row["round"] for row in rows} == {"2", "4"}
-    assert not LATER & set(rows[0])
+    assert not set(LATER) & set(rows[0])
     assert read_json(tmp_path / "cut" / "result.json")["test_accuracy_own"] is None
 
 

@@ -17,6 +17,13 @@ from peermask.experiment.build import Experiment
 from peermask.experiment.folder import RunFolder
 from peermask.experiment.table import append_rows, forget_after, read_rows
 
+LATER = (  # columns that tables of earlier versions lack
+    "test_accuracy_all",
+    "test_accuracy_own",
+    "test_accuracy_weighted",
+    "validation_accuracy_all",
+    "validation_accuracy_own",
+)
 METRICS = (
     "round",
     "agent",
@@ -29,13 +36,8 @@ METRICS = (
     "sent_bytes",
     "seconds",
     "unmixed_accuracy",
-    "test_accuracy_all",
-    "test_accuracy_own",
-    "test_accuracy_weighted",
-    "validation_accuracy_all",
-    "validation_accuracy_own",
+    *LATER,
 )
-LATER = frozenset(METRICS[11:])  # columns that tables of earlier versions lack
 TRAFFIC = ("round", "agent", "links", *COST_COLUMNS)
 
 
