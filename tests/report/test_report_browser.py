@@ -160,7 +160,7 @@ def test_the_table_is_copied_in_three_forms(page: Any) -> None:
         return text.split("\n")
 
     assert form("Markdown")[0] == (
-        "| agent | labels | retention | density | accuracy | among own labels | weighted | links | sent bytes |"
+        "| agent | labels | retention | density | accuracy | own labels | weighted | links | sent bytes |"
     )
     assert form("Markdown")[2] == "| 0 | 0 1 | 0.1 | 30.0 % | 90.0 % | 91.0 % | 89.0 % | 2 | 5.44 kB |"
     assert form("LaTeX")[4] == r"0 & 0 1 & 0.1 & 30.0 \% & 90.0 \% & 91.0 \% & 89.0 \% & 2 & 5.44 kB \\"

@@ -6,7 +6,7 @@ function agentRows() {
     agent.retention, agent.density, agent.accuracy, agent[`accuracy_${other(own)}`], agent.accuracy_weighted, agent.links, Math.round(agent.sent)]);
   const average = (place) => mean(rows.map((row) => row[place]));
   return {
-    columns: ["agent", "labels", "retention", "density", "accuracy", `among ${other(own)} labels`, "weighted", "links", "sent bytes"], rows,
+    columns: ["agent", "labels", "retention", "density", "accuracy", `${other(own)} labels`, "weighted", "links", "sent bytes"], rows,
     total: ["mean", "", ...[2, 3, 4, 5, 6, 7].map(average), Math.round(average(8))],
   };
 }
@@ -19,10 +19,10 @@ function runRows() {
     return [each.label, each.round, each.accuracy, average("accuracy_all"), average("accuracy_own"), average("accuracy_weighted"),
       known.length ? Math.min(...known) : null, average("density"), Math.round(sent), each.seconds];
   });
-  return { columns: ["run", "round", "mean accuracy", "among all labels", "among own labels", "weighted", "worst agent", "density", "sent bytes", "seconds"], rows };
+  return { columns: ["run", "round", "mean accuracy", "all labels", "own labels", "weighted", "worst agent", "density", "sent bytes", "seconds"], rows };
 }
 
-const TEXT = ["labels", "run"], SHARES = ["density", "accuracy", "mean accuracy", "among all labels", "among own labels", "weighted", "worst agent"];
+const TEXT = ["labels", "run"], SHARES = ["density", "accuracy", "mean accuracy", "all labels", "own labels", "weighted", "worst agent"];
 
 function cell(column, value) {
   if (value == null || value === "") return value === "" ? "" : "–";
