@@ -9,7 +9,7 @@ from rich.table import Table
 from peermask.algorithms.contract import messages_sent
 from peermask.experiment.result import RunResult
 
-EVEN = ("labels", "iid")  # partitions that give an agent about as much of each of its labels
+UNEVEN = ("dirichlet", "shards", "quantity", "everything")  # partitions whose label frequencies deserve a column
 
 
 def bytes_human(count: float) -> str:
@@ -86,9 +86,9 @@ def agents_table(result: RunResult) -> Table:
 def _beside(result: RunResult) -> dict[str, str]:
     """Figures worth a column of their own, and its heading: those that differ from the accuracy that counts."""
     other = _other(result)
-    headings = {f"test_accuracy_{other}": f"{other}\nlabels", "test_accuracy_weighted": "weighted"}
-    if result.config.partition.name in EVEN:
-        del headings["test_accuracy_weighted"]
+    headings = {f"test_accuracy_{other}": f"{other}\nlabels"}
+    if result.config.partition.name in UNEVEN:
+        headings["test_accuracy_weighted"] = "weighted"
     return {
         figure: heading
         for figure, heading in headings.items()
