@@ -114,8 +114,8 @@ def _manifest(experiment: Experiment, agents: Sequence[AgentFolder], missing: Se
     rows = {one.agent: one.about for one in agents}
     # Of a missing agent only what follows from the config: with data of its own, what it held went with it.
     shared = dataset == made["dataset"] and experiment.config.partition.name != "everything"
-    unknown = {"labels": [], "counts": [], "train": None, "validation": None, "test": None}
-    lost: dict[str, Any] = {} if shared else unknown
+    unknown: dict[str, Any] = {"labels": [], "counts": [], "train": None, "validation": None, "test": None}
+    lost = {} if shared else unknown
     rows |= {row["agent"]: {**row, **lost} for row in made["agents"] if row["agent"] in missing}
     lacking = {"missing_agents": list(missing)} if missing else {}
     return {**made, "agents": [rows[agent] for agent in sorted(rows)], "dataset": dataset, **lacking}
