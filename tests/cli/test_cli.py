@@ -83,6 +83,7 @@ def test_plan_shows_the_whole_config_and_writes_nothing(
         (["--set", "roundz=3"], "roundz: unknown key; did you mean 'rounds'?"),
         (["--set", "rounds=few"], "rounds = 'few'"),
         (["--set", "retention=1.2"], "retention = 1.2: must be in (0, 1]"),
+        (["--set", "readout=mine"], "readout = 'mine': input should be 'all' or 'own'"),
         (["--set", "retention=[0.1,0.2]"], "retention: 2 values for 4 agents"),
         (["--set", "graph.name=erdos-renyi", "--set", "graph.p=0.001"], "raise graph.p"),
         (["--set", "partition.labels_per_agent=11"], "labels_per_agent"),

@@ -1,18 +1,26 @@
-"""Accuracy over an agent's own samples, whatever the size of its set."""
+"""Accuracy over an agent's own samples, whatever the size of its set, by either readout."""
 
 from __future__ import annotations
 
 import numpy as np
+import pytest
 import torch
 
 from peermask.data.arrays import from_arrays
 from peermask.engine import evaluate as module
-from peermask.engine.evaluate import evaluate
+from peermask.engine.evaluate import evaluate, weighted
+from peermask.experiment.build import assemble, build
+from peermask.experiment.config import make_config
 from peermask.models.architectures import mlp
 from peermask.models.network import build_network
+from peermask.models.readout import Readout
+
+COUNTS = torch.tensor([[4.0, 0.0, 1.0], [0.0, 2.0, 0.0], [1.0, 1.0, 1.0]])  # training samples of each label
 
 
-def test_each_agent_is_scored_on_its_own_samples(monkeypatch) -> None:  # type: ignore[no-untyped-def]
+@pytest.mark.parametrize("readout", ["all", "own"])
+def test_each_agent_is_scored_on_its_own_samples(monkeypatch: pytest.MonkeyPatch, readout: Readout) -> None:
+    """Against each sample by itself: its largest logit, and its largest among the labels that have a count."""
     monkeypatch.setattr(module, "AT_ONCE_ON_CPU", 3)
     rng = np.random.default_rng(0)
     images, labels = rng.random((12, 1, 4, 4), dtype=np.float32), rng.integers(0, 3, 12)
@@ -20,9 +28,51 @@ def test_each_agent_is_scored_on_its_own_samples(monkeypatch) -> None:  # type: 
     network = build_network(mlp(dataset.shape, 3, hidden=(5,)), dataset.shape, 3)
     params = torch.randn(3, network.layout.total, generator=torch.Generator().manual_seed(0))
     indices = [np.arange(7), np.array([3, 1]), np.array([], dtype=np.int64)]
-    score = evaluate(network, params, dataset, dataset.test, indices)
+    score = evaluate(network, params, dataset, dataset.test, indices, COUNTS, readout)
     for agent, own in enumerate(indices[:2]):
         logits = network.logits(params[agent : agent + 1], dataset.normalise(dataset.test.images[own])[None])[0]
-        expected = (logits.argmax(1) == dataset.test.labels[own]).float().mean()
-        assert torch.allclose(score.accuracy[agent], expected)
-    assert bool(score.accuracy[2].isnan())
+        held = COUNTS[agent].nonzero()[:, 0].tolist()
+        right_all, right_own = [], []
+        for row, label in zip(logits.tolist(), labels[own].tolist(), strict=True):
+            right_all.append(max(range(3), key=row.__getitem__) == label)
+            right_own.append(max(held, key=row.__getitem__) == label)
+        assert float(score.accuracy_all[agent]) == pytest.approx(np.mean(right_all))
+        assert float(score.accuracy_own[agent]) == pytest.approx(np.mean(right_own))
+    assert score.accuracy is (score.accuracy_all if readout == "all" else score.accuracy_own)
+    assert all(bool(column[2].isnan()) for column in score.columns())
+
+
+def test_labels_are_weighted_as_in_the_training_data() -> None:
+    """Agent 0 trains on labels 0 and 1 in shares 3/4 and 1/4, and gets 1 of 2 and 4 of 8 right, plainly 5 of 10.
+
+    Agent 1 has the same shares and gets 2 of 2 and 4 of 8 right: 3/4 · 1 + 1/4 · 1/2, plainly 6 of 10. Agent 2 trains
+    on label 2, too, of which there is no test sample: of 2/6, 1/6 and 3/6 the first two count, as 2/3 and 1/3.
+    """
+    right = torch.tensor([[1.0, 4, 0], [2, 4, 0], [2, 4, 0]])
+    samples = torch.tensor([[2.0, 8, 0], [2, 8, 0], [2, 8, 0]])
+    counts = torch.tensor([[3.0, 1, 0], [3, 1, 0], [2, 1, 3]])
+    assert weighted(right, samples, counts).tolist() == pytest.approx([0.5, 7 / 8, 5 / 6])
+
+
+@pytest.mark.parametrize("partition", ["labels", "dirichlet", "shards", "quantity", "iid"])
+def test_counts_are_of_the_samples_an_agent_trains_on(partition: str) -> None:
+    """The weighted accuracy of a run, from every test image by itself and a count of the training labels."""
+    experiment = build(
+        make_config({"agents": 4, "retention": 0.3, "partition": partition, "model": "mlp", "readout": "own"})
+    )
+    _, feed = assemble(experiment, torch.device("cpu"))
+    data = experiment.dataset
+    params = 0.1 * torch.randn(4, feed.network.layout.total, generator=torch.Generator().manual_seed(1))
+    score = feed.test(params)
+    for agent, own in enumerate(experiment.samples):
+        trained = data.train.labels[torch.from_numpy(own.train)]
+        logits = feed.network.logits(params[agent : agent + 1], data.normalise(data.test.images[own.test])[None])[0]
+        held = torch.unique(trained)
+        right = held[logits[:, held].argmax(1)] == data.test.labels[own.test]
+        assert float(score.accuracy[agent]) == pytest.approx(float(right.float().mean()))
+        shares = [
+            float((trained == label).float().mean()) * float(right[data.test.labels[own.test] == label].float().mean())
+            for label in held
+        ]
+        assert float(score.accuracy_weighted[agent]) == pytest.approx(sum(shares))
+        assert not set(data.test.labels[own.test].tolist()) - set(held.tolist())

@@ -23,7 +23,7 @@ from peermask.experiment.runner import run_experiment
 from peermask.export.make_ticket import make_ticket
 from peermask.export.personal import Personal, open_personal
 from peermask.export.rebuild import rebuild
-from peermask.export.ticket import DIGEST_BYTES, HEAD, MAGIC, MAX_HEADER_BYTES, decode_ticket
+from peermask.export.ticket import DIGEST_BYTES, HEAD, MAGIC, MAX_HEADER_BYTES, VERSION, decode_ticket
 from peermask.export.write import export_agent
 
 # Few parameters, but a forward pass that would take 275 GB.
@@ -81,10 +81,10 @@ def test_a_network_of_ones_own_has_to_be_brought_along(tmp_path: Path) -> None:
         peermask.load_ticket(tmp_path / "a.ticket", module=other)
 
 
-def sealed(header: dict[str, Any] | bytes, frame: bytes = b"") -> bytes:
+def sealed(header: dict[str, Any] | bytes, frame: bytes = b"", version: int = VERSION) -> bytes:
     """A file whose checksum is right, whatever it says."""
     text = header if isinstance(header, bytes) else json.dumps(header).encode()
-    content = HEAD.pack(MAGIC, 1, len(text)) + text + frame
+    content = HEAD.pack(MAGIC, version, len(text)) + text + frame
     return content + hashlib.sha256(content).digest()
 
 
@@ -117,6 +117,7 @@ def test_a_sealed_header_is_read_as_it_was_written(good: tuple[dict[str, Any], b
         ("keep", [1, 1, 1, 10**9], "keeps"),
         ("keep", [0, 1, 1, 1], "keep"),
         ("about.agent", 2, "mask that cannot be read: .*agent"),
+        ("readout", "mine", "readout: Input should be 'all' or 'own'"),
         ("extra", 1, "extra"),
     ],
 )

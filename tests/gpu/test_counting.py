@@ -149,7 +149,18 @@ def test_models_see_the_same_images_by_either_path(model: str) -> None:
             assert torch.allclose(one, other, rtol=1e-3, atol=1e-4)
     indices = [own.test for own in feed.samples]
     fused, general = (
-        evaluate(network, params, feed.dataset, feed.dataset.test, indices)
+        evaluate(network, params, feed.dataset, feed.dataset.test, indices, torch.ones(3, 10, device="cuda"))
         for network in (feed.network, replace(feed.network, stack=None))
     )
     assert torch.allclose(fused.loss, general.loss, rtol=1e-2)
+
+
+def test_readouts_are_measured_as_on_a_cpu() -> None:
+    """An image or two may stand on the edge between two labels."""
+    experiment = build(make_config({"agents": 3, "rounds": 3, "partition": "dirichlet", "readout": "own"}))
+    params = 0.05 * torch.randn(3, experiment.network.layout.total, generator=torch.Generator().manual_seed(0))
+    here, there = (
+        assemble(experiment, torch.device(device))[1].test(params.to(device)).columns() for device in ("cpu", "cuda")
+    )
+    for one, other in zip(here, there, strict=True):
+        assert torch.allclose(one, other.cpu(), atol=0.02)

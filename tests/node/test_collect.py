@@ -10,6 +10,7 @@ from fleet_cases import MemoryFleet, tiny, tiny_fleet, written
 from test_node_cli import peermask, refused  # noqa: F401 (a fixture)
 
 from peermask.errors import NodeError, PeermaskError
+from peermask.experiment.metrics import LATER
 from peermask.experiment.result import RunResult
 from peermask.experiment.table import read_rows
 from peermask.files import read_json
@@ -45,6 +46,18 @@ def test_agents_are_told_by_what_their_folder_says(copied, tmp_path):
     assert run.hash == collect_run(fleet, [zero, one, two], tmp_path / "again").hash
     (zero / "manifest.json").write_text(json.dumps({**read_json(zero / "manifest.json"), "agent": None}))
     assert collect_run(fleet, [two, one, zero], tmp_path / "third").hash == run.hash  # by its result and tables
+
+
+def test_tables_of_an_earlier_version_are_collected(copied, tmp_path):
+    fleet, _, folders = copied
+    for number, folder in enumerate(folders):
+        table = folder / "metrics.csv"
+        lines = [line.split(",") for line in table.read_text().splitlines()]
+        if number:  # one device has been updated since
+            table.write_text("".join(",".join(line[: -len(LATER)]) + "\n" for line in lines))
+    run = collect_run(fleet, folders, tmp_path / "run")
+    assert run.status == "finished"
+    assert not set(LATER) & set(read_rows(run.folder.metrics)[0])
 
 
 def test_a_lost_agent_is_named_and_the_others_can_be_collected(copied, tmp_path, peermask):  # noqa: F811

@@ -13,6 +13,7 @@ from peermask.errors import RunError
 from peermask.experiment.checkpoint import list_checkpoints
 from peermask.experiment.folder import RunFolder
 from peermask.experiment.loop import Loop
+from peermask.experiment.metrics import METRICS
 from peermask.experiment.result import RunResult
 from peermask.experiment.table import read_rows
 from peermask.files import read_json
@@ -65,6 +66,19 @@ def test_a_fleet_ends_as_the_simulator_does(fleet, tmp_path, name):
     assert [agent.test_accuracy for agent in run.agents] == pytest.approx(
         [agent.test_accuracy for agent in expected.agents], abs=0.02
     )
+
+
+def test_answers_among_own_labels_are_counted_as_in_the_simulator(fleet, tmp_path):
+    config = tiny(algorithm={"name": "mce-pl", "lr": 1e-3}, readout="own")  # steps so small that the readout matters
+    made = fleet(config)
+    made.run()
+    run, expected = collected(made, tmp_path), simulated(config, tmp_path / "sim")
+    assert run.readout == "own"
+    assert run.mean_accuracy == run.mean("test_accuracy_own") > run.mean("test_accuracy_all")
+    for name in METRICS:
+        if "accuracy" in name and name != "unmixed_accuracy":
+            tables = [read_rows(each.folder.metrics) for each in (run, expected)]
+            assert [row[name] for row in tables[0]] == [row[name] for row in tables[1]]
 
 
 def test_the_collected_folder_is_an_ordinary_run(fleet, tmp_path):

@@ -51,6 +51,24 @@ def test_every_device_learns_from_its_own_file(tmp_path, monkeypatch):
     assert run.mean_accuracy > 0.6  # of two labels each
 
 
+def test_devices_answer_among_the_labels_of_their_own_files(tmp_path, monkeypatch):
+    devices = [save_own(tmp_path / f"device-{agent}", labels) for agent, labels in enumerate(HELD)]
+    held = tiny_fleet(tiny(**CONFIG, algorithm={"name": "dsgd"}, readout="own"))
+    with ProcessFleet(written(tmp_path, held), held, folders=devices) as made:
+        made.start()
+        assert made.join() == [0] * 3
+        monkeypatch.chdir(devices[0])
+        run = made.collect()
+    test = digits().test
+    for agent, (labels, model) in enumerate(zip(HELD, run.local_models(), strict=True)):
+        own = np.isin(test.labels.numpy(), labels)
+        answers = model((test.images[own] * 15).float() / 127.5 - 1).argmax(1)
+        assert set(answers.tolist()) <= set(labels)
+        right = float((answers == test.labels[own]).float().mean())
+        assert right == pytest.approx(run.agents[agent].test_accuracy, abs=1e-6)
+        assert right == pytest.approx(made.result(agent)["test_accuracy"], abs=1e-6)
+
+
 def test_a_file_of_another_shape_is_refused_by_the_others(tmp_path):
     odd = np.zeros((20, 9, 9), dtype=np.uint8)
     labels = np.arange(20) % 2

@@ -11,7 +11,7 @@ import tomli_w
 from peermask.experiment.config import make_config
 from peermask.experiment.folder import RunFolder
 from peermask.experiment.kept_masks import save_masks
-from peermask.experiment.metrics import METRICS, TRAFFIC
+from peermask.experiment.metrics import LATER, METRICS, TRAFFIC
 from peermask.experiment.table import append_rows
 from peermask.files import write_json
 
@@ -42,8 +42,12 @@ def write_run(
     data_hash: str = "d" * 64,
     classes: tuple[str, ...] = tuple("0123456789"),
     finished: bool = True,
+    earlier: bool = False,
 ) -> Path:
-    """A ring of agents whose accuracy rises with round and agent; each sends 1,000 bytes, then 136 a round."""
+    """A ring of agents whose accuracy rises with round and agent; each sends 1,000 bytes, then 136 a round.
+
+    With `earlier`, as versions wrote it that knew no readout.
+    """
     layers = layers or SMALL_LAYERS
     folder = RunFolder(path)
     folder.create()
@@ -52,9 +56,9 @@ def write_run(
     folder.config.write_text(tomli_w.dumps(config.table()))
     write_json(folder.manifest, manifest_of(agents, seed, layers, data_hash, classes, config.hash))
     numbers = range(every, rounds + 1, every)
-    append_rows(
-        folder.metrics, METRICS, [_evaluation(number, agent, rounds) for number in numbers for agent in range(agents)]
-    )
+    rows = [_evaluation(number, agent, rounds) for number in numbers for agent in range(agents)]
+    columns = [name for name in METRICS if not (earlier and name in LATER)]
+    append_rows(folder.metrics, columns, [row[: len(columns)] for row in rows])
     sent = [
         [number, agent, 2, 800, 240, 136, 80, 1036 if number == 1 else 136]
         for number in range(1, rounds + 1)
@@ -88,6 +92,11 @@ def _evaluation(number: int, agent: int, rounds: int) -> list[object]:
         272.0 * number,
         0.5 * number,
         "nan",
+        accuracy,
+        accuracy + 0.01,
+        accuracy - 0.01,
+        accuracy - 0.02,
+        accuracy - 0.01,
     ]
 
 

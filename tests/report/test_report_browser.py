@@ -122,6 +122,23 @@ def test_curves_change_axes_and_hide(page: Any) -> None:
     assert "–" not in find(page, "#chart-loss .u-legend .line .u-value").text
 
 
+def test_accuracy_is_drawn_by_either_readout(page: Any) -> None:
+    for name in ("test_accuracy_own", "test_accuracy_all", "test_accuracy_weighted", "validation_accuracy"):
+        choose(page, "#curves select[aria-label='measured on']", name)
+        assert ink(page, "#chart-accuracy canvas")
+    assert "among own labels\n91.0 %" in find(page, "#agent .facts").text
+    beside = find(page, "#summary .figure").get_attribute("title")
+    assert beside == "answers among all labels; among own labels 92.5 %"
+
+
+def test_runs_of_an_earlier_version_are_drawn(browser: Any, tmp_path: Path) -> None:
+    browser.get(write_report([write_run(tmp_path / "old", earlier=True)]).as_uri())
+    assert ink(browser, "#chart-accuracy canvas")
+    options = browser.find_elements("css selector", "#curves select[aria-label='measured on']")[0].text.split("\n")
+    assert [option.strip() for option in options] == ["test", "validation"]
+    assert [entry for entry in browser.get_log("browser") if entry["level"] != "INFO"] == []
+
+
 def test_an_agent_a_round_and_a_run_can_be_picked(page: Any) -> None:
     find(page, ".network [data-agent='2'] circle").click()
     assert find(page, "#agent h3").text == "agent 2"
@@ -142,10 +159,12 @@ def test_the_table_is_copied_in_three_forms(page: Any) -> None:
         text: str = page.execute_script(f"return FORMATS.{name}(agentRows())")
         return text.split("\n")
 
-    assert form("Markdown")[0] == "| agent | labels | retention | density | accuracy | links | sent bytes |"
-    assert form("Markdown")[2] == "| 0 | 0 1 | 0.1 | 30.0 % | 90.0 % | 2 | 5.44 kB |"
-    assert form("LaTeX")[4] == r"0 & 0 1 & 0.1 & 30.0 \% & 90.0 \% & 2 & 5.44 kB \\"
-    assert form("CSV")[1] == "0,0 1,0.1,0.3,0.9,2,5440"
+    assert form("Markdown")[0] == (
+        "| agent | labels | retention | density | accuracy | own labels | weighted | links | sent bytes |"
+    )
+    assert form("Markdown")[2] == "| 0 | 0 1 | 0.1 | 30.0 % | 90.0 % | 91.0 % | 89.0 % | 2 | 5.44 kB |"
+    assert form("LaTeX")[4] == r"0 & 0 1 & 0.1 & 30.0 \% & 90.0 \% & 91.0 \% & 89.0 \% & 2 & 5.44 kB \\"
+    assert form("CSV")[1] == "0,0 1,0.1,0.3,0.9,0.91,0.89,2,5440"
     page.execute_script(
         "window.copied = null; navigator.clipboard.writeText = async (text) => { window.copied = text; };"
     )
@@ -182,7 +201,7 @@ def test_a_live_page_follows_its_run(browser: Any, tmp_path: Path) -> None:
         try:
             browser.get(server.url)
             WebDriverWait(browser, 10).until(lambda _: find(browser, "#waiting").is_displayed())
-            rows = [[5, agent, 1.0, 0.5, 1.0, 0.5, 1.0, 0.3, 9.0, 2.0, "nan"] for agent in range(4)]
+            rows = [[5, agent, 1.0, 0.5, 1.0, 0.5, 1.0, 0.3, 9.0, 2.0, "nan", *[0.5] * 5] for agent in range(4)]
             append_rows(run.metrics, METRICS, rows)
             WebDriverWait(browser, 10).until(lambda _: find(browser, "#curves").is_displayed())
             assert find(browser, "#live").text == "live, round 5"

@@ -43,6 +43,7 @@ def test_a_table_runs_is_written_and_is_not_run_again(tmp_path: Path) -> None:
     assert write_pages(first) == []
     page = (tmp_path / "out" / "table3.md").read_text()
     assert "| MCE-PL | 0." in page
+    assert "| all labels | own labels | weighted |" in page
     assert (tmp_path / "out" / "table3.tex").read_text().startswith("% Table III")
     again = Told()
     campaign(tmp_path / "out", "table3").run(again)

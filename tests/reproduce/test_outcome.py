@@ -52,6 +52,20 @@ def test_accuracies_are_means_over_the_last_quarter(folder: RunFolder) -> None:
     assert outcome.density == pytest.approx(0.6)
 
 
+def test_both_readouts_are_there_unless_an_earlier_version_ran(folder: RunFolder) -> None:
+    outcome = measure(folder)
+    assert (outcome.own_labels, outcome.weighted, outcome.among_all) == (None, None, outcome.accuracy)
+    names = "test_accuracy_all,test_accuracy_own,test_accuracy_weighted"
+    header, *rows = METRICS.splitlines()
+    with_both = [f"{header},{names}", *(f"{row},0.1,{0.1 * int(row[0])},0.3" for row in rows)]
+    folder.metrics.write_text("\n".join(with_both) + "\n")
+    outcome = measure(folder)
+    assert outcome.among_all == pytest.approx(0.1)
+    assert outcome.own_labels == pytest.approx(0.75)  # of rounds 7 and 8
+    assert outcome.weighted == pytest.approx(0.3)
+    assert summarise([outcome]).own_labels == outcome.own_labels
+
+
 def test_bytes_are_counted_over_all_links_and_rounds(folder: RunFolder) -> None:
     """By round 2: 2 · 0.5 + 0.25 MB; by round 8 another 2 · 1 MB."""
     outcome = measure(folder)

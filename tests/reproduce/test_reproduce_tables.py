@@ -28,6 +28,10 @@ def test_latex_and_csv_show_ours_the_papers_and_the_difference() -> None:
     text = latex(made)
     assert r"\begin{tabular}{l|rrr|rrr|rrr|rrr}" in text
     assert r"MCE-PL & 0.650 $\pm$ 0.071 & 0.639 & +0.011 & - & - & -" in text
+    measured = Outcome(config={}, accuracy=0.6, all_labels=0.6, own_labels=0.7, weighted=0.61)
+    both = Grid("table3", ((Entry("MCE-PL", "ring", 0.6394, summarise([measured])), entry(0.6)),))
+    assert r"ours & own labels & paper & diff." in latex(both)
+    assert r"MCE-PL & 0.600 & 0.700 & 0.639 & $-$0.039 & 0.600 & - & -" in latex(both)
     header, first, *_ = comma_separated(made).splitlines()
     assert header.startswith("experiment,row,column,seeds,diverged,mean,deviation,half_way,worst,stuck")
-    assert first == "table3,MCE-PL,ring,2,0,0.65,0.0707107,,,,,,0,0,0,0.6394,0.0106"
+    assert first == "table3,MCE-PL,ring,2,0,0.65,0.0707107,,,,,,0,0,0,0.65,,,0.6394,0.0106"

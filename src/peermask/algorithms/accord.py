@@ -37,6 +37,7 @@ from peermask.masks.budget import kept_counts
 from peermask.masks.guard import believed, ones_by_layer
 from peermask.masks.levels import Levels, level_of, levels_of
 from peermask.masks.scores import initial_scores
+from peermask.models.readout import Readout
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,7 @@ class Accord(Algorithm[State]):
     """Masks travel and pull the scores: a consensus on weights, answered by each agent among its own labels."""
 
     over_frozen_weights: ClassVar[bool] = True
+    readout: ClassVar[Readout] = "own"
 
     class Options(ScoreOptions):
         lr: Annotated[float, Field(gt=0)] = Field(0.5, description="η, step size of the scores")

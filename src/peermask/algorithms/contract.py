@@ -29,6 +29,7 @@ from torch import Tensor
 from peermask.graph.mixing import Mixing
 from peermask.masks.masker import Masker
 from peermask.models.network import Batch, Network
+from peermask.models.readout import Readout
 from peermask.registry import Options, Registry
 
 # Shapes: A agents of this chunk, K messages received, P_w masked weights, P all parameters, L masked layers
@@ -78,7 +79,7 @@ class LocalData(Protocol):
         ...
 
     def validation_accuracy(self, params: Tensor) -> Tensor:
-        """[A, P] -> [A]: accuracy on each agent's held-out part of its training data."""
+        """[A, P] -> [A]: accuracy on each agent's held-out part of its training data, by the readout that counts."""
         ...
 
 
@@ -101,6 +102,9 @@ class Algorithm(Protocol[State]):
 
     over_frozen_weights: ClassVar[bool] = False
     """Whether a personal model is the frozen weights under a mask, so that seed and mask are all of it."""
+
+    readout: ClassVar[Readout] = "all"
+    """Which labels an agent's answer is chosen among where a config does not say."""
 
     def __init__(self, options: Any, setting: Setting) -> None: ...
 

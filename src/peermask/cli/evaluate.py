@@ -26,6 +26,7 @@ def evaluate(
     if found.own_samples:
         print(f"its own labels: {_share(found.own_right, found.own_samples)}")
     print(f"all labels: {_share(found.right, found.samples)}")
+    print(f"answers were chosen among {'its own' if found.readout == 'own' else 'all'} labels")
 
 
 def _share(right: int, samples: int) -> str:

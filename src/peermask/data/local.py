@@ -22,6 +22,7 @@ class LocalSamples:
     validation: Indices
     test: Indices
     labels: tuple[int, ...]  # those it trains on
+    counts: tuple[int, ...]  # training samples of each of them
 
 
 def share_out(
@@ -65,7 +66,7 @@ def local_samples(
     train = np.sort(np.concatenate([samples[n:] for samples, n in zip(kept, held_out, strict=True)]))
     if not len(train):
         raise DataError(f"agent {agent} has no training samples: raise data.fraction or use fewer agents")
-    own = np.unique(labels[train])
+    own, counts = np.unique(labels[train], return_counts=True)
     test = np.flatnonzero(np.isin(test_labels, own))
     if not len(test):
         raise DataError(f"agent {agent} holds labels {own.tolist()}, of which the test split has no sample")
@@ -74,6 +75,7 @@ def local_samples(
         validation=np.sort(np.concatenate([samples[:n] for samples, n in zip(kept, held_out, strict=True)])),
         test=test,
         labels=tuple(own.tolist()),
+        counts=tuple(counts.tolist()),
     )
 
 

@@ -15,10 +15,12 @@ from torch import Tensor
 from peermask.algorithms.contract import Clock
 from peermask.data.augment import Augmentation
 from peermask.data.batches import batch_rows
-from peermask.data.dataset import Dataset
+from peermask.data.dataset import Dataset, Split
 from peermask.data.local import LocalSamples
+from peermask.data.partition import Indices
 from peermask.engine.evaluate import Score, evaluate
 from peermask.models.network import Batch, Network
+from peermask.models.readout import Readout
 
 STEPS = 1000  # streams kept apart for the steps of one batch
 
@@ -34,6 +36,7 @@ class Feed:
     seed: int
     augmentation: Augmentation
     network: Network
+    readout: Readout = "all"  # the one that counts
 
     def rows(self, rows: slice) -> Feed:
         """The feed of some of these agents."""
@@ -52,12 +55,21 @@ class Feed:
         return self.validate(params).accuracy
 
     def validate(self, params: Tensor) -> Score:
-        return evaluate(
-            self.network, params, self.dataset, self.dataset.train, [own.validation for own in self.samples]
-        )
+        return self._evaluate(params, self.dataset.train, [own.validation for own in self.samples])
 
     def test(self, params: Tensor) -> Score:
-        return evaluate(self.network, params, self.dataset, self.dataset.test, [own.test for own in self.samples])
+        return self._evaluate(params, self.dataset.test, [own.test for own in self.samples])
+
+    def _evaluate(self, params: Tensor, split: Split, indices: Sequence[Indices]) -> Score:
+        return evaluate(self.network, params, self.dataset, split, indices, self._counts, self.readout)
+
+    @cached_property
+    def _counts(self) -> Tensor:
+        """[A, classes] training samples of each label."""
+        counts = np.zeros((len(self.samples), len(self.dataset.classes)), np.float32)
+        for row, own in zip(counts, self.samples, strict=True):
+            row[list(own.labels)] = own.counts
+        return self._moved(counts)
 
     @cached_property
     def _valid(self) -> Tensor | None:

@@ -135,10 +135,8 @@ class Simulator:
         scores = self.spread(
             lambda feed, state: measure(feed, self.algorithm.local_model(state)), self.feeds, self.states
         )
-        return Score(
-            torch.cat([score.accuracy for score in scores]).cpu(),
-            torch.cat([score.loss for score in scores]).cpu(),
-        )
+        columns = torch.cat([torch.stack(score.columns()) for score in scores], dim=1)  # [figures, N]
+        return Score(*columns.cpu())  # one copy: every one waits for the device
 
     def concatenate(self, clock: Clock, shared: Sequence[Payload]) -> tuple[Payload, Sequence[Mixing]]:  # noqa: ARG002
         """All agents are here, so nothing moves."""

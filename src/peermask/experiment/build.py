@@ -116,7 +116,16 @@ def assemble(experiment: Experiment, device: torch.device) -> tuple[Algorithm[An
     algorithm = make_algorithm(config.algorithm.name, config.algorithm.options, setting)
     augmentation = Augmentation(config.data.flip, config.data.crop)
     ids = experiment.agents.ids
-    feed = Feed(dataset, experiment.samples, ids, config.batch_size, config.seed, augmentation, network)
+    feed = Feed(
+        dataset,
+        experiment.samples,
+        ids,
+        config.batch_size,
+        config.seed,
+        augmentation,
+        network,
+        config.resolved_readout,
+    )
     return algorithm, feed
 
 

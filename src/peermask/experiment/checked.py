@@ -13,6 +13,7 @@ from peermask.experiment.config import ExperimentConfig
 from peermask.experiment.folder import RunFolder
 from peermask.experiment.table import read_rows
 from peermask.files import read_json
+from peermask.models.readout import Readout
 
 
 class _Agent(BaseModel):
@@ -44,6 +45,7 @@ class _Manifest(BaseModel):
     graph: _Graph
     agents: list[_Agent] = Field(min_length=1)
     classes: list[str]
+    readout: Readout = "all"  # as all runs of earlier versions
     weights: PositiveInt
     parameters: PositiveInt
     layers: list[_Layer] = Field(min_length=1)
@@ -60,6 +62,12 @@ def read_manifest(path: Path) -> dict[str, Any]:
     content = read_json(path)
     _check(path, _Manifest, content, "restore the file, or start a new run")
     numbers = [known["agent"] for known in content["agents"]]
+    held = {label for known in content["agents"] for label in known["labels"]}
+    if not held <= set(range(len(content["classes"]))):
+        raise RunError(
+            f"{path} is damaged (agents.labels: not of labels 0 to {len(content['classes']) - 1}); "
+            "restore the file, or start a new run"
+        )
     linked = {agent for link in content["graph"]["links"] for agent in link}
     if numbers != list(range(len(numbers))) or not linked <= set(numbers):
         raise RunError(

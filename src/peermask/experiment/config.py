@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import tomli_w
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
+from peermask.algorithms import algorithms
 from peermask.engine.liars import LiarOptions
 from peermask.errors import ConfigError
 from peermask.experiment.choice import (
@@ -25,6 +26,7 @@ from peermask.experiment.choice import (
 from peermask.experiment.problems import first_problem
 from peermask.masks.budget import MaskOptions, Retention, RetentionDraw
 from peermask.models.frozen import BiasInit, inits
+from peermask.models.readout import Readout
 from peermask.registry import Options
 
 DEFAULT = Path(__file__).parent / "default.toml"
@@ -101,6 +103,9 @@ class ExperimentConfig(BaseModel):
         None, description="batches an agent learns from between two exchanges; 1 if left out"
     )
     retention: Annotated[Retention, BeforeValidator(_retention)] = RetentionDraw(choices=(0.1, 0.2, 0.3, 0.4))
+    readout: Readout | None = Field(
+        None, description="answers among all labels, or an agent's own; left out: as the algorithm declares"
+    )
     graph: GraphChoice = Field({}, validate_default=True)
     dataset: DatasetChoice = Field({}, validate_default=True)
     partition: PartitionChoice = Field({}, validate_default=True)
@@ -127,6 +132,11 @@ class ExperimentConfig(BaseModel):
     def hash(self) -> str:
         """Equal for two configs that mean the same run."""
         return hashlib.sha256(json.dumps(self.table(), sort_keys=True).encode()).hexdigest()[:16]
+
+    @property
+    def resolved_readout(self) -> Readout:
+        """The readout that counts: as the config says, or else as the algorithm declares."""
+        return self.readout or algorithms[self.algorithm.name].make.readout
 
     def arms(self) -> dict[str, ExperimentConfig]:
         """The configs of a comparison, one an algorithm: `mce-pl`, and `ind-mask` beside it."""

@@ -32,6 +32,7 @@ def manifest(experiment: Experiment, device: torch.device) -> dict[str, Any]:
             {
                 "agent": agent,
                 "labels": [int(label) for label in own.labels],
+                "counts": [int(count) for count in own.counts],
                 "retention": experiment.retentions[agent],
                 "links": experiment.links[agent],
                 "train": len(own.train),
@@ -41,6 +42,7 @@ def manifest(experiment: Experiment, device: torch.device) -> dict[str, Any]:
             }
             for agent, own in enumerate(experiment.samples)
         ],
+        "readout": experiment.config.resolved_readout,
         "classes": list(experiment.dataset.classes),
         "weights": experiment.network.layout.weights,
         "parameters": experiment.network.layout.total,

@@ -17,6 +17,13 @@ from peermask.experiment.build import Experiment
 from peermask.experiment.folder import RunFolder
 from peermask.experiment.table import append_rows, forget_after, read_rows
 
+LATER = (  # columns that tables of earlier versions lack
+    "test_accuracy_all",
+    "test_accuracy_own",
+    "test_accuracy_weighted",
+    "validation_accuracy_all",
+    "validation_accuracy_own",
+)
 METRICS = (
     "round",
     "agent",
@@ -29,6 +36,7 @@ METRICS = (
     "sent_bytes",
     "seconds",
     "unmixed_accuracy",
+    *LATER,
 )
 TRAFFIC = ("round", "agent", "links", *COST_COLUMNS)
 
@@ -66,6 +74,11 @@ def write_evaluation(folder: RunFolder, evaluation: Evaluation, ids: Sequence[in
         evaluation.sent_bytes,
         torch.full_like(evaluation.sent_bytes, evaluation.seconds),
         _or_unknown(evaluation.unmixed_accuracy, evaluation.sent_bytes),
+        evaluation.test.accuracy_all,
+        evaluation.test.accuracy_own,
+        evaluation.test.accuracy_weighted,
+        evaluation.validation.accuracy_all,
+        evaluation.validation.accuracy_own,
     )
     rows = zip(*(column.tolist() for column in columns), strict=True)
     shown = ([evaluation.round, agent, *map(_number, row)] for agent, row in zip(ids, rows, strict=True))

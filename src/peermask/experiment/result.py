@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from math import isnan, nan
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -20,7 +20,9 @@ from peermask.experiment.checkpoint import Progress, list_checkpoints, load_chec
 from peermask.experiment.config import ExperimentConfig, load_config
 from peermask.experiment.folder import RunFolder
 from peermask.experiment.table import read_rows
+from peermask.models.readout import Readout, with_readout
 
+BY_READOUT = ("test_accuracy_all", "test_accuracy_own", "test_accuracy_weighted")
 TAIL = 10  # evaluations a reported accuracy is averaged over: a single one wavers from round to round
 
 
@@ -30,10 +32,13 @@ class AgentResult:
     labels: tuple[int, ...]
     retention: float
     density: float
-    test_accuracy: float  # of the last evaluation
+    test_accuracy: float  # of the last evaluation, by the readout that counts
     test_accuracy_tail: float  # mean of the last ten
     sent_bytes: float
     links: int
+    test_accuracy_all: float = nan  # of the last evaluation, with answers among all labels
+    test_accuracy_own: float = nan  # likewise, among the agent's own
+    test_accuracy_weighted: float = nan  # by the readout that counts, labels weighted as in the agent's training data
 
 
 @dataclass(frozen=True)
@@ -72,8 +77,17 @@ class RunResult:
         return inner if inner.is_run else RunFolder(self.root)
 
     @property
+    def readout(self) -> Readout:
+        """The one that counts."""
+        return cast(Readout, self.manifest.get("readout", "all"))  # checked when it was read
+
+    @property
     def mean_accuracy(self) -> float:
-        return _mean([agent.test_accuracy for agent in self.agents])
+        return self.mean("test_accuracy")
+
+    def mean(self, figure: str) -> float:
+        """Over agents, of any figure of `AgentResult`; NaN where none has it."""
+        return _mean([getattr(agent, figure) for agent in self.agents])
 
     @property
     def worst(self) -> AgentResult:
@@ -88,7 +102,8 @@ class RunResult:
         return [{key: float(value) for key, value in row.items()} for row in read_rows(self.folder.metrics)]
 
     def local_models(self, dataset: Dataset | None = None, module: nn.Module | None = None) -> list[nn.Module]:
-        """Every agent's personal network, as an ordinary module, from the last checkpoint.
+        """Every agent's personal network, as an ordinary module that answers by the run's readout, from the last
+        checkpoint.
 
         A run that was given a dataset or module of one's own needs them again once it is read from its folder.
         """
@@ -110,11 +125,11 @@ class RunResult:
         checkpoint = load_checkpoint(saved[-1], self.config.hash, experiment.frozen.checksum)
         simulator.restore(checkpoint.states)
         models = []
-        for params in simulator.local_models():
+        for agent, params in zip(self.agents, simulator.local_models(), strict=True):
             own = copy.deepcopy(experiment.network.module)
             views = {name: view.clone() for name, view in experiment.network.layout.unflatten(params).items()}
             own.load_state_dict(views, strict=False)
-            models.append(own)
+            models.append(with_readout(own, self.readout, agent.labels, len(experiment.dataset.classes)))
         return models
 
 
@@ -153,9 +168,16 @@ def _agents(manifest: dict[str, Any], rows: list[dict[str, str]]) -> list[AgentR
                 test_accuracy_tail=_mean(accuracies[-TAIL:]),
                 sent_bytes=float(own[-1]["sent_bytes"]) if own else 0.0,
                 links=known["links"],
+                **(_by_readout(own[-1]) if own else {}),
             )
         )
     return results
+
+
+def _by_readout(row: dict[str, str]) -> dict[str, float]:
+    """Tables of earlier versions have one accuracy, with answers among all labels."""
+    known = {"test_accuracy_all": row["test_accuracy"], **row}
+    return {name: float(known.get(name, nan)) for name in BY_READOUT}
 
 
 def summarise(experiment: Experiment, folder: RunFolder, status: str, progress: Progress, hash: str) -> dict[str, Any]:
@@ -167,17 +189,20 @@ def summarise(experiment: Experiment, folder: RunFolder, status: str, progress: 
         if agent.agent not in evaluated:
             lacking = f"agent {agent.agent} in round {progress.round}"
             raise RunError(f"{folder.metrics} lacks {lacking}; restore the file, or start a new run")
-    accuracies = [agent.test_accuracy for agent in agents if not isnan(agent.test_accuracy)]
+    means = {
+        name: _mean([getattr(agent, name) for agent in agents])
+        for name in ("test_accuracy", "test_accuracy_tail", *BY_READOUT)
+    }
     return {
         "status": status,
         "round": progress.round,
         "hash": hash,
         "seconds": round(progress.seconds, 3),
         "algorithm": experiment.config.algorithm.name,
+        "readout": experiment.config.resolved_readout,
         # None where no agent has anything to be tested on: NaN is no JSON.
-        "test_accuracy": fmean(accuracies) if accuracies else None,
-        "test_accuracy_tail": _mean([agent.test_accuracy_tail for agent in agents]) if accuracies else None,
-        "worst_test_accuracy": min(accuracies, default=None),
+        **{name: None if isnan(mean) else mean for name, mean in means.items()},
+        "worst_test_accuracy": min((a.test_accuracy for a in agents if not isnan(a.test_accuracy)), default=None),
         "sent_bytes": sum(agent.sent_bytes for agent in agents),
     }
 

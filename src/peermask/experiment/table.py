@@ -19,13 +19,21 @@ WORDS = frozenset({"kind", "why", "used"})  # columns that may hold a word, or n
 
 
 def append_rows(path: Path, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Add rows to a table, with its header if it is new; on the disk before a checkpoint says that they are there."""
+    """Add rows to a table, with its header if it is new; on the disk before a checkpoint says that they are there.
+
+    A table that an earlier version began goes on with the columns it has.
+    """
     text = io.StringIO()
     table = csv.writer(text, lineterminator="\n")
-    if not path.exists() or not path.stat().st_size:
-        table.writerow(columns)
-    table.writerows(rows)
-    with writing(path), path.open("a", encoding="utf-8") as file:
+    with writing(path), path.open("a+", encoding="utf-8") as file:
+        file.seek(0)
+        held = file.readline().rstrip("\n").split(",")
+        if held == [""]:
+            table.writerow(held := list(columns))
+        elif unknown := set(held) - set(columns):
+            raise damaged(path, 1, f"a column {min(unknown)[:20]!r} that this version does not write")
+        places = [columns.index(name) for name in held]
+        table.writerows([row[place] for place in places] for row in rows)
         file.write(text.getvalue())
         file.flush()
         os.fsync(file.fileno())

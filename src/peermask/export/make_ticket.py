@@ -47,6 +47,7 @@ def _header(personal: Personal, keep: list[int]) -> Header:
         ),
         rescale=config.mask.rescale,
         keep=tuple(keep),
+        readout=personal.result.readout,
         about=About(
             agent=personal.agent,
             round=personal.round,

@@ -11,6 +11,7 @@ from peermask.data.dataset import Dataset
 from peermask.errors import ExportError
 from peermask.export.rebuild import rebuild
 from peermask.export.ticket import read_ticket
+from peermask.models.readout import Readout
 
 AT_ONCE = 500
 
@@ -21,6 +22,7 @@ class Accuracy:
     samples: int
     own_right: int  # of the labels the agent learned
     own_samples: int
+    readout: Readout  # the ticket's, by which it answered
 
 
 def measure(ticket: Path | str, dataset: Dataset) -> Accuracy:
@@ -40,7 +42,7 @@ def measure(ticket: Path | str, dataset: Dataset) -> Accuracy:
             right.append(module(images).argmax(1) == dataset.test.labels[start : start + AT_ONCE])
     hits = torch.cat(right)  # [n]
     own = torch.isin(dataset.test.labels, torch.tensor(read.header.about.labels, dtype=torch.int64))
-    return Accuracy(int(hits.sum()), len(hits), int((hits & own).sum()), int(own.sum()))
+    return Accuracy(int(hits.sum()), len(hits), int((hits & own).sum()), int(own.sum()), read.header.readout)
 
 
 def _by(shape: tuple[int, ...]) -> str:

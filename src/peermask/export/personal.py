@@ -14,6 +14,7 @@ from peermask.experiment.build import Experiment, build, build_simulator
 from peermask.experiment.checkpoint import list_checkpoints, load_checkpoint
 from peermask.experiment.result import AgentResult, RunResult
 from peermask.models.layout import Layout
+from peermask.models.readout import with_readout
 
 
 @dataclass(frozen=True)
@@ -34,8 +35,9 @@ class Personal:
         return self.experiment.network.layout
 
     def module(self) -> nn.Module:
-        """An ordinary module with this agent's parameters."""
-        return with_params(copy.deepcopy(self.experiment.network.module), self.layout, self.params)
+        """An ordinary module with this agent's parameters, which answers by the run's readout."""
+        module = with_params(copy.deepcopy(self.experiment.network.module), self.layout, self.params)
+        return with_readout(module, self.result.readout, self.about.labels, len(self.experiment.dataset.classes))
 
 
 def with_params(module: nn.Module, layout: Layout, params: Tensor) -> nn.Module:

@@ -30,7 +30,7 @@ def predict(ticket: Path | str, images: Sequence[Path | str], top: int = 3) -> l
         pixels = read_image(path, read.header.architecture.shape)  # [C, H, W] in [0, 1]
         with torch.no_grad():
             logits: Tensor = module(pixels[None].sub(0.5).div(0.5))
-        chances, places = logits[0].softmax(0).topk(min(top, len(read.header.classes)))
+        chances, places = logits[0].softmax(0).topk(min(top, len(set(read.header.answers))))
         names = tuple(read.header.classes[place] for place in places.tolist())
         predictions.append(Prediction(path, names, tuple(chances.tolist())))
     return predictions

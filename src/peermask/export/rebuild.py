@@ -19,6 +19,7 @@ from peermask.masks.masker import Masker
 from peermask.models.architectures import models
 from peermask.models.frozen import frozen_weights
 from peermask.models.layout import Layout, find_layout
+from peermask.models.readout import with_readout
 
 MAX_PARAMETERS = 1 << 26  # a quarter of a gigabyte in float32; a small file must not ask for more
 MAX_ACTIVATION = 1 << 27  # values between two layers, for one image
@@ -49,7 +50,8 @@ def rebuild(ticket: Ticket, name: str = "ticket", module: nn.Module | None = Non
     params = masker.model(mask[None], torch.tensor([header.keep]))[0]  # [P]
     if module is None:
         empty = empty.to_empty(device="cpu")
-    return with_params(empty, layout, params)
+    network = with_params(empty, layout, params)
+    return with_readout(network, header.readout, header.about.labels, len(header.classes))
 
 
 def _own(module: nn.Module) -> nn.Module:

@@ -18,6 +18,7 @@ from torch.nn import functional as F
 
 from peermask.errors import ExportError
 from peermask.models.architectures import LocalResponseNorm
+from peermask.models.readout import OwnLabels
 
 Leaves: TypeAlias = list[tuple[str, nn.Module]]
 
@@ -47,6 +48,9 @@ class Flow:
 
 def slim(module: nn.Module, shape: tuple[int, int, int]) -> Slim:
     """Cut dead filters out of a chain of layers, or raise NotSlimmable with the layer that stands in the way."""
+    if isinstance(module, OwnLabels):
+        inner = slim(module.network, shape)
+        return Slim(OwnLabels(inner.module, module.own).eval(), inner.removed)
     leaves = _chain(module)
     flow = Flow(torch.ones(shape[0], dtype=torch.bool), torch.zeros(shape[0]))
     x = torch.zeros(1, *shape)

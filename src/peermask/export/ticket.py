@@ -1,9 +1,10 @@
 """A ticket: everything that makes a personal model, in a few kilobytes.
 
-    PMTICKET | version 1 | u32 bytes of the header | header, JSON | mask, a keyframe of the wire codec | sha256
+    PMTICKET | version 2 | u32 bytes of the header | header, JSON | mask, a keyframe of the wire codec | sha256
 
 The seed and the architecture give the frozen weights, the mask says which of them are kept. Nothing in a ticket is
-executed: the header is data of a fixed form, and a model is built only from names this package knows.
+executed: the header is data of a fixed form, and a model is built only from names this package knows. Version 1 knew
+no readout: its models answer among all labels.
 """
 
 from __future__ import annotations
@@ -17,14 +18,15 @@ from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from peermask.errors import ExportError, WireError
 from peermask.models.frozen import BiasInit
+from peermask.models.readout import Readout
 from peermask.wire import Expected, FrameHeader, Leaf, Schema, decode_frame, encode_frame
 
 MAGIC = b"PMTICKET"
-VERSION = 1
+VERSION = 2
 HEAD = struct.Struct("<8sBI")
 DIGEST_BYTES = 32
 MAX_HEADER_BYTES = 1 << 16
@@ -57,7 +59,7 @@ class Frozen(_Part):
 
 
 class About(_Part):
-    """Where a ticket comes from; nothing here changes the model."""
+    """Where a ticket comes from; of all this only `labels` matter to the model, if it answers among them."""
 
     agent: Count
     round: Count
@@ -76,7 +78,19 @@ class Header(_Part):
     frozen: Frozen
     rescale: bool
     keep: tuple[Annotated[int, Field(ge=1, lt=2**32)], ...] = Field(min_length=1, max_length=4096)  # K_l
+    readout: Readout = "all"
     about: About
+
+    @model_validator(mode="after")
+    def _answers_among_labels(self) -> Header:
+        if self.readout == "own" and not 0 <= max(self.about.labels, default=-1) < len(self.classes):
+            raise ValueError(f"answers among labels {self.about.labels[:10]} of {len(self.classes)} classes")
+        return self
+
+    @property
+    def answers(self) -> tuple[int, ...]:
+        """The labels that an answer is chosen among."""
+        return self.about.labels if self.readout == "own" else tuple(range(len(self.classes)))
 
 
 @dataclass(frozen=True)
@@ -114,8 +128,8 @@ def decode_ticket(data: bytes, name: str = "ticket") -> Ticket:
     if len(data) < HEAD.size + DIGEST_BYTES or not data.startswith(MAGIC):
         raise ExportError(f"{name} is not a ticket: it does not start with {MAGIC.decode()}")
     _, version, length = HEAD.unpack_from(data)
-    if version != VERSION:
-        raise ExportError(f"{name} is a ticket of version {version}; this program reads {VERSION}: update it")
+    if not 1 <= version <= VERSION:
+        raise ExportError(f"{name} is a ticket of version {version}; this program reads 1 to {VERSION}: update it")
     if len(data) > MAX_TICKET_BYTES or length > MAX_HEADER_BYTES:
         raise ExportError(f"{name} has {len(data)} bytes, {length} of them header; that is too much for a ticket")
     content, digest = data[:-DIGEST_BYTES], data[-DIGEST_BYTES:]

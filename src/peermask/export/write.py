@@ -113,5 +113,6 @@ def _about(personal: Personal) -> dict[str, Any]:
         "dataset": personal.experiment.dataset.name,
         "classes": list(personal.experiment.dataset.classes),
         "labels": list(personal.about.labels),
+        "readout": personal.result.readout,
         "config_hash": config.hash,
     }

@@ -20,6 +20,7 @@ from peermask.experiment.folder import RunFolder
 from peermask.experiment.kept_masks import list_masks, load_masks, save_masks
 from peermask.experiment.loop import final_hash
 from peermask.experiment.manifest import manifest
+from peermask.experiment.metrics import LATER
 from peermask.experiment.result import RunResult, summarise
 from peermask.experiment.table import append_rows
 from peermask.files import read_json, write_atomically, write_json, writing
@@ -113,7 +114,8 @@ def _manifest(experiment: Experiment, agents: Sequence[AgentFolder], missing: Se
     rows = {one.agent: one.about for one in agents}
     # Of a missing agent only what follows from the config: with data of its own, what it held went with it.
     shared = dataset == made["dataset"] and experiment.config.partition.name != "everything"
-    lost: dict[str, Any] = {} if shared else {"labels": [], "train": None, "validation": None, "test": None}
+    unknown: dict[str, Any] = {"labels": [], "counts": [], "train": None, "validation": None, "test": None}
+    lost = {} if shared else unknown
     rows |= {row["agent"]: {**row, **lost} for row in made["agents"] if row["agent"] in missing}
     lacking = {"missing_agents": list(missing)} if missing else {}
     return {**made, "agents": [rows[agent] for agent in sorted(rows)], "dataset": dataset, **lacking}
@@ -131,7 +133,8 @@ def _merge(path: Path, columns: Sequence[str], parts: Sequence[Table]) -> None:
     """The rows of all agents by round, then agent; a table without rows is written too, in place of an earlier one."""
     rows = [row for part in parts for row in part]
     rows.sort(key=lambda row: (int(row["round"]), int(row["agent"])))
-    append_rows(path, columns, ([row[column] for column in columns] for row in rows))
+    there = [column for column in columns if column not in LATER or all(column in row for row in rows)]
+    append_rows(path, there, ([row[column] for column in there] for row in rows))
 
 
 def _join_states(experiment: Experiment, agents: Sequence[AgentFolder], target: RunFolder) -> tuple[Progress, str]:

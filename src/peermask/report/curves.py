@@ -11,7 +11,17 @@ from numpy.typing import NDArray
 Floats: TypeAlias = NDArray[np.float64]
 Row: TypeAlias = dict[str, str]
 
-MEASURES = ("test_accuracy", "validation_accuracy", "test_loss", "validation_loss", "train_loss", "density")
+MEASURES = (
+    "test_accuracy",
+    "test_accuracy_all",
+    "test_accuracy_own",
+    "test_accuracy_weighted",
+    "validation_accuracy",
+    "test_loss",
+    "validation_loss",
+    "train_loss",
+    "density",
+)
 POINTS = 400  # evaluations drawn; more would not fit a screen's pixels
 DIGITS = 5
 

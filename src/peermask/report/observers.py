@@ -58,6 +58,9 @@ def summary_of(evaluation: Evaluation) -> dict[str, float]:
     figures = {
         "test_accuracy": float(test.accuracy.nanmean()),
         "test_accuracy_worst": float(known.min()) if len(known) else float("nan"),
+        "test_accuracy_all": float(test.accuracy_all.nanmean()),
+        "test_accuracy_own": float(test.accuracy_own.nanmean()),
+        "test_accuracy_weighted": float(test.accuracy_weighted.nanmean()),
         "test_loss": float(test.loss.nanmean()),
         "validation_accuracy": float(validation.accuracy.nanmean()),
         "validation_loss": float(validation.loss.nanmean()),

@@ -35,6 +35,7 @@ def run_detail(source: Source, curves: Curves, label: str) -> dict[str, Any]:
         "rounds": config.rounds,
         "seconds": _known(float(curves.seconds[-1])) if curves.seconds.size else None,
         "weights": manifest["weights"],
+        "readout": result.readout,
         "accuracy": _known(result.mean_accuracy),
         "agents": _agents(result),
         "shown": shown,
@@ -60,6 +61,9 @@ def _agents(result: RunResult) -> list[dict[str, Any]]:
             "retention": agent.retention,
             "density": _known(agent.density),
             "accuracy": _known(agent.test_accuracy),
+            "accuracy_all": _known(agent.test_accuracy_all),
+            "accuracy_own": _known(agent.test_accuracy_own),
+            "accuracy_weighted": _known(agent.test_accuracy_weighted),
             "sent": agent.sent_bytes,
             "links": agent.links,
         }

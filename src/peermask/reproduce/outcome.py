@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict
 from peermask.errors import RunError
 from peermask.experiment.config import load_config
 from peermask.experiment.folder import RunFolder
+from peermask.experiment.metrics import LATER
 from peermask.experiment.table import read_rows
 from peermask.files import read_json
 from peermask.reproduce.filters import FirstLayer, first_layer, live_filters
@@ -44,6 +45,9 @@ class Outcome(BaseModel):
     seconds: float | None = None
     device: str | None = None
     accuracy: float | None = None  # on test data, mean over agents and over the last quarter of the run
+    all_labels: float | None = None  # likewise, with answers among all labels
+    own_labels: float | None = None  # likewise, among an agent's own; earlier versions did not measure it
+    weighted: float | None = None  # as `accuracy`, labels weighted as in an agent's training data
     validation: float | None = None  # on held-out training data, likewise
     worst: float | None = None  # of the worst agent
     unmixed: float | None = None  # of the models before mixing, where that was tested
@@ -54,6 +58,11 @@ class Outcome(BaseModel):
     curve: Curve | None = None
     filters: dict[str, list[int]] | None = None  # layer -> live filters of each agent, where masks were kept
     first_layer: FirstLayer | None = None
+
+    @property
+    def among_all(self) -> float | None:
+        """Accuracy with answers among all labels, as the paper's; earlier versions knew no other."""
+        return self.accuracy if self.own_labels is None else self.all_labels
 
     @property
     def half_way(self) -> float | None:
@@ -91,6 +100,9 @@ def measure(folder: RunFolder) -> Outcome:
         seconds=done["seconds"],
         device=read_json(folder.manifest)["device"],
         accuracy=_mean(tail, "test_accuracy"),
+        all_labels=_mean(tail, "test_accuracy_all"),
+        own_labels=_mean(tail, "test_accuracy_own"),
+        weighted=_mean(tail, "test_accuracy_weighted"),
         validation=_mean(tail, "validation_accuracy"),
         worst=min(map(fmean, by_agent.values())),
         unmixed=_mean(tail, "unmixed_accuracy"),
@@ -119,6 +131,9 @@ class Summary(BaseModel):
     megabytes: float | None
     paper_megabytes: float | None
     ones_megabytes: float | None
+    all_labels: float | None  # accuracy with answers among all labels
+    own_labels: float | None  # among an agent's own
+    weighted: float | None
 
 
 def summarise(outcomes: list[Outcome]) -> Summary:
@@ -142,11 +157,16 @@ def summarise(outcomes: list[Outcome]) -> Summary:
         megabytes=mean("megabytes"),
         paper_megabytes=mean("paper_megabytes"),
         ones_megabytes=mean("ones_megabytes"),
+        all_labels=mean("among_all"),
+        own_labels=mean("own_labels"),
+        weighted=mean("weighted"),
     )
 
 
 def _mean(rows: list[dict[str, str]], column: str) -> float | None:
-    """Of the entries that are numbers."""
+    """Of the entries that are numbers; None where there are none, or an earlier version had no such column."""
+    if column in LATER and column not in rows[0]:
+        return None
     known = [value for row in rows if not isnan(value := float(row[column]))]
     return fmean(known) if known else None
 

@@ -24,6 +24,10 @@ STUCK = (
     "Half-way: accuracy after half of the rounds. Stuck: agents, of all seeds together, that came to no more than one "
     "answer for every image gets."
 )
+READOUTS = (
+    "All labels, own labels: accuracy with answers among all labels, as in the paper, and among those an agent trains "
+    "on. Weighted: the accuracy above, labels weighted as in the agent's training data."
+)
 
 
 @dataclass(frozen=True)
@@ -52,6 +56,11 @@ class Grid:
     @property
     def preset(self) -> Preset:
         return preset(self.name)
+
+    @property
+    def has_own(self) -> bool:
+        """Whether any run measured answers among own labels; those of earlier versions did not."""
+        return any(entry.summary.own_labels is not None for entries in self.entries for entry in entries)
 
 
 def grid(campaign: Campaign, name: str) -> Grid:
@@ -102,6 +111,7 @@ def markdown(campaign: Campaign, made: Grid, figure: str | None) -> str:
         *_detail_table(made),
         "",
         STUCK,
+        *([READOUTS] if made.has_own else []),
         "",
         *_choices(campaign, shape),
     ]
@@ -136,13 +146,16 @@ _DETAILS = (
     "MB, paper's count",
     "MB, authors' code's count",
 )
+_READOUTS = ("all labels", "own labels", "weighted")
 
 
 def _detail_table(made: Grid) -> list[str]:
-    lines = [_line(_DETAILS), _line(["---", "---", *("---:" for _ in _DETAILS[2:])])]
+    headings = (*_DETAILS, *(_READOUTS if made.has_own else ()))
+    lines = [_line(headings), _line(["---", "---", *("---:" for _ in headings[2:])])]
     for entries in made.entries:
         for entry in entries:
             summary = entry.summary
+            readouts = (summary.all_labels, summary.own_labels, summary.weighted) if made.has_own else ()
             lines.append(
                 _line(
                     [
@@ -157,6 +170,7 @@ def _detail_table(made: Grid) -> list[str]:
                         number(summary.megabytes, 2),
                         number(summary.paper_megabytes, 2),
                         number(summary.ones_megabytes, 2),
+                        *map(number, readouts),
                     ]
                 )
             )
@@ -176,10 +190,11 @@ def _line(cells: list[str] | tuple[str, ...]) -> str:
 
 
 def latex(made: Grid) -> str:
-    """A tabular with ours, the paper's figure and the difference under every column."""
+    """A tabular with ours, also among own labels, the paper's figure and the difference under every column."""
     shape = made.preset
     has_paper = any(row.paper for row in shape.rows)
-    width = 3 if has_paper else 1
+    parts = ["ours", *(["own labels"] if made.has_own else []), *(["paper", "diff."] if has_paper else [])]
+    width = len(parts)
     lines = [
         f"% {shape.title}: {shape.about}",
         rf"\begin{{tabular}}{{l{('|' + 'r' * width) * len(shape.columns)}}}",
@@ -187,13 +202,15 @@ def latex(made: Grid) -> str:
         " & ".join(["", *(rf"\multicolumn{{{width}}}{{c}}{{{_tex(column.name)}}}" for column in shape.columns)])
         + r" \\",
     ]
-    if has_paper:
-        lines.append(" & ".join(["", *("ours & paper & diff." for _ in shape.columns)]) + r" \\")
+    if width > 1:
+        lines.append(" & ".join(["", *(" & ".join(parts) for _ in shape.columns)]) + r" \\")
     lines.append(r"\hline")
     for entries in made.entries:
         cells = [_tex(entries[0].row)]
         for entry in entries:
             cells.append(_tex(with_deviation(entry.summary)))
+            if made.has_own:
+                cells.append(_tex(number(entry.summary.own_labels)))
             if has_paper:
                 cells += [_tex(number(entry.paper)), _tex(number(entry.difference, sign=True))]
         lines.append(" & ".join(cells) + r" \\")

@@ -2,8 +2,9 @@
 
 const X = { rounds: "round", bytes: "bytes sent by all agents", seconds: "time" };
 const MEASURES = {
-  test_accuracy: "test", validation_accuracy: "validation", train_loss: "training", validation_loss: "validation",
-  test_loss: "test",
+  test_accuracy: "test", test_accuracy_all: "test, answers among all labels", test_accuracy_own: "test, answers among own labels",
+  test_accuracy_weighted: "test, weighted by own labels", validation_accuracy: "validation",
+  train_loss: "training", validation_loss: "validation", test_loss: "test",
 };
 const WHOLE = [0, 1, 2, 3, 4, 5, 6].flatMap((power) => [1, 2, 5].map((first) => first * 10 ** power)); // there is no half a round
 const plots = new Map(); // by the id of the box they are in
@@ -104,7 +105,7 @@ function curve(box, measure, y) {
       lines.push({ label: `agent ${own.agents[i].agent}`, stroke: mixed(seriesColour(i), 0.75), width: 1 });
     });
   }
-  plot(box, tables, lines, { y, yTick: measure.endsWith("accuracy") ? percentTick : figure, bands });
+  plot(box, tables, lines, { y, yTick: measure.includes("accuracy") ? percentTick : figure, bands });
 }
 
 function mixed(hex, alpha) {
@@ -122,7 +123,8 @@ function drawCurves() {
     check("log x", state.logX, set("logX")), check("log y", state.logY, set("logY")),
     select("band", bandsOf, state.band, set("band")),
     check("every agent", state.every, set("every")), state.every ? runSelect() : null);
-  const cards = [["accuracy", ["test_accuracy", "validation_accuracy"], (v) => percent(v, v > 0.999 && v < 1 ? 2 : 1)],
+  const known = (measure) => R.series.some((series) => series.measures[measure].mean.some((value) => value != null));
+  const cards = [["accuracy", Object.keys(MEASURES).filter((name) => name.includes("accuracy") && known(name)), (v) => percent(v, v > 0.999 && v < 1 ? 2 : 1)],
     ["loss", ["train_loss", "validation_loss", "test_loss"], figure]];
   const two = el("div", { class: "two" });
   section.append(two);

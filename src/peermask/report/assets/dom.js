@@ -42,6 +42,7 @@ const figure = (value) => (value == null ? "–" : String(+value.toPrecision(4))
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 const seriesColour = (index) => colour(`s${index % 8}`);
 const seriesDash = (index) => (index < 8 ? null : [6, 4]); // the colours begin again
+const other = (each) => (each.readout === "own" ? "all" : "own"); // the readout that does not count
 const run = () => R.runs[Math.min(state.run, R.runs.length - 1)];
 const mean = (values) => {
   const known = values.filter((value) => value != null);

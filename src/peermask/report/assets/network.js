@@ -39,7 +39,7 @@ function network(own) {
     },
     el("circle", { cx: x, cy: y, r: radius, fill: rgb(ramp(share)) }),
     el("text", { x, y, fill: share > 0.55 ? "#111" : "#fff", style: crowd < 0.6 ? "display:none" : null }, agent.agent),
-    el("title", {}, `agent ${agent.agent}: ${percent(agent.accuracy)}, retention ${agent.retention}`)));
+    el("title", {}, `agent ${agent.agent}: ${percent(agent.accuracy)} (answers among ${other(own)} labels: ${percent(agent[`accuracy_${other(own)}`])}), retention ${agent.retention}`)));
   });
   return svg;
 }
@@ -57,7 +57,8 @@ function drawAgent() {
   panel.replaceChildren(
     el("h3", {}, `agent ${agent.agent}`),
     el("dl", { class: "facts" }, [
-      ["accuracy", percent(agent.accuracy)], ["labels", labels], ["retention", agent.retention],
+      ["accuracy", percent(agent.accuracy)], [`among ${other(own)} labels`, percent(agent[`accuracy_${other(own)}`])],
+      ["weighted by labels", percent(agent.accuracy_weighted)], ["labels", labels], ["retention", agent.retention],
       ["density", percent(agent.density)], ["links", agent.links], ["sent", bytes(agent.sent)],
     ].flatMap(([key, value]) => [el("dt", {}, key), el("dd", {}, value)])));
   const box = el("div", { class: "chart small", id: "chart-agent" });

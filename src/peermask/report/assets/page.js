@@ -8,9 +8,10 @@ function drawTop() {
     + `${first.weights.toLocaleString("en")} masked weights, round ${first.round} of ${first.rounds} (${first.status})`;
   const worst = first.agents.reduce((low, agent) => ((agent.accuracy ?? 2) < (low.accuracy ?? 2) ? agent : low));
   const sent = first.agents.reduce((sum, agent) => sum + agent.sent, 0);
-  const figures = [[percent(first.accuracy), `mean accuracy, ${first.algorithm}`], [percent(worst.accuracy), `worst agent (${worst.agent})`],
+  const beside = percent(mean(first.agents.map((agent) => agent[`accuracy_${other(first)}`])));
+  const figures = [[percent(first.accuracy), `mean accuracy, ${first.algorithm}`, `answers among ${first.readout} labels; among ${other(first)} labels ${beside}`], [percent(worst.accuracy), `worst agent (${worst.agent})`],
     [bytes(sent), "sent by all agents"], [percent(mean(first.agents.map((agent) => agent.density))), "mean density"], [duration(first.seconds), "of computing"]];
-  $("summary").replaceChildren(...figures.map(([value, name]) => el("div", { class: "figure" }, el("b", {}, value), el("span", {}, name))));
+  $("summary").replaceChildren(...figures.map(([value, name, title]) => el("div", { class: "figure", title }, el("b", {}, value), el("span", {}, name))));
   const sections = [...document.querySelectorAll("main > section[data-name]")].filter((section) => !section.hidden);
   $("nav").replaceChildren(...sections.map((section) => el("a", { href: `#${section.id}` }, section.dataset.name)));
 }

@@ -3,11 +3,11 @@
 function agentRows() {
   const own = run();
   const rows = own.agents.map((agent) => [agent.agent, agent.labels.map((label) => own.classes[label] ?? label).join(" "),
-    agent.retention, agent.density, agent.accuracy, agent.links, Math.round(agent.sent)]);
+    agent.retention, agent.density, agent.accuracy, agent[`accuracy_${other(own)}`], agent.accuracy_weighted, agent.links, Math.round(agent.sent)]);
   const average = (place) => mean(rows.map((row) => row[place]));
   return {
-    columns: ["agent", "labels", "retention", "density", "accuracy", "links", "sent bytes"], rows,
-    total: ["mean", "", average(2), average(3), average(4), average(5), Math.round(average(6))],
+    columns: ["agent", "labels", "retention", "density", "accuracy", `${other(own)} labels`, "weighted", "links", "sent bytes"], rows,
+    total: ["mean", "", ...[2, 3, 4, 5, 6, 7].map(average), Math.round(average(8))],
   };
 }
 
@@ -15,13 +15,14 @@ function runRows() {
   const rows = R.runs.map((each) => {
     const known = each.agents.map((agent) => agent.accuracy).filter((value) => value != null);
     const sent = each.agents.reduce((sum, agent) => sum + agent.sent, 0);
-    return [each.label, each.round, each.accuracy, known.length ? Math.min(...known) : null,
-      mean(each.agents.map((agent) => agent.density)), Math.round(sent), each.seconds];
+    const average = (name) => mean(each.agents.map((agent) => agent[name]));
+    return [each.label, each.round, each.accuracy, average("accuracy_all"), average("accuracy_own"), average("accuracy_weighted"),
+      known.length ? Math.min(...known) : null, average("density"), Math.round(sent), each.seconds];
   });
-  return { columns: ["run", "round", "mean accuracy", "worst agent", "density", "sent bytes", "seconds"], rows };
+  return { columns: ["run", "round", "mean accuracy", "all labels", "own labels", "weighted", "worst agent", "density", "sent bytes", "seconds"], rows };
 }
 
-const TEXT = ["labels", "run"], SHARES = ["density", "accuracy", "mean accuracy", "worst agent"];
+const TEXT = ["labels", "run"], SHARES = ["density", "accuracy", "mean accuracy", "all labels", "own labels", "weighted", "worst agent"];
 
 function cell(column, value) {
   if (value == null || value === "") return value === "" ? "" : "–";
