@@ -38,6 +38,7 @@ class AgentResult:
     links: int
     test_accuracy_all: float = nan  # of the last evaluation, with answers among all labels
     test_accuracy_own: float = nan  # likewise, among the agent's own
+    liar: bool = False  # sent lies, as the config asked for; means are those of the honest
     test_accuracy_weighted: float = nan  # by the readout that counts, labels weighted as in the agent's training data
 
 
@@ -86,12 +87,12 @@ class RunResult:
         return self.mean("test_accuracy")
 
     def mean(self, figure: str) -> float:
-        """Over agents, of any figure of `AgentResult`; NaN where none has it."""
-        return _mean([getattr(agent, figure) for agent in self.agents])
+        """Over honest agents, of any figure of `AgentResult`; NaN where none has it."""
+        return _mean([getattr(agent, figure) for agent in self.agents if not agent.liar])
 
     @property
     def worst(self) -> AgentResult:
-        return min(self.agents, key=lambda agent: agent.test_accuracy)
+        return min((agent for agent in self.agents if not agent.liar), key=lambda agent: agent.test_accuracy)
 
     @property
     def sent_bytes(self) -> float:
@@ -168,6 +169,7 @@ def _agents(manifest: dict[str, Any], rows: list[dict[str, str]]) -> list[AgentR
                 test_accuracy_tail=_mean(accuracies[-TAIL:]),
                 sent_bytes=float(own[-1]["sent_bytes"]) if own else 0.0,
                 links=known["links"],
+                liar=known.get("liar", False),
                 **(_by_readout(own[-1]) if own else {}),
             )
         )
@@ -189,8 +191,9 @@ def summarise(experiment: Experiment, folder: RunFolder, status: str, progress: 
         if agent.agent not in evaluated:
             lacking = f"agent {agent.agent} in round {progress.round}"
             raise RunError(f"{folder.metrics} lacks {lacking}; restore the file, or start a new run")
+    honest = [agent for agent in agents if not agent.liar]
     means = {
-        name: _mean([getattr(agent, name) for agent in agents])
+        name: _mean([getattr(agent, name) for agent in honest])
         for name in ("test_accuracy", "test_accuracy_tail", *BY_READOUT)
     }
     return {
@@ -202,7 +205,7 @@ def summarise(experiment: Experiment, folder: RunFolder, status: str, progress: 
         "readout": experiment.config.resolved_readout,
         # None where no agent has anything to be tested on: NaN is no JSON.
         **{name: None if isnan(mean) else mean for name, mean in means.items()},
-        "worst_test_accuracy": min((a.test_accuracy for a in agents if not isnan(a.test_accuracy)), default=None),
+        "worst_test_accuracy": min((a.test_accuracy for a in honest if not isnan(a.test_accuracy)), default=None),
         "sent_bytes": sum(agent.sent_bytes for agent in agents),
     }
 

@@ -92,11 +92,31 @@ def _by_bytes(name: str, runs: Runs) -> Figure:
     return figure
 
 
-def _curve_with_band(axes: Axes, outcomes: list[Outcome], x: str, name: str, row: int) -> None:
-    """The mean over seeds of accuracy over the curve's `x`, and the range they span."""
+def _by_link(name: str, runs: Runs) -> Figure:
+    """Accuracy against what a link has carried; a method that sends nothing is a line across."""
+    figure, panels = blank(1, 1, (7.2, 4.6))
+    axes: Axes = panels[0, 0]
+    for row, outcomes in runs.items():
+        if all(outcome.messages for outcome in outcomes):
+            _curve_with_band(axes, outcomes, "megabytes", name, row, a_link=True)
+        else:
+            reached = fmean(outcome.last for outcome in outcomes if outcome.last is not None)
+            look = {**_look(name, row), "linestyle": "--"}
+            axes.axhline(reached, label=f"{preset(name).rows[row].name} (sends nothing)", linewidth=1.2, **look)
+    axes.set_xscale("log")
+    axes.set_title(preset(name).columns[0].name, fontsize=10)
+    _finish(axes, "MB sent over a link, as the codec sends it", "mean test accuracy")
+    axes.legend(frameon=False, fontsize=9)
+    return figure
+
+
+def _curve_with_band(axes: Axes, outcomes: list[Outcome], x: str, name: str, row: int, *, a_link: bool = False) -> None:
+    """The mean over seeds of accuracy over the curve's `x`, and the range they span; bytes of all links, or of one."""
     curves = [outcome.curve for outcome in outcomes if outcome.curve is not None]
+    shares = [outcome.messages_a_round or 1.0 if a_link else 1.0 for outcome in outcomes if outcome.curve is not None]
     each = list(zip(*(curve.mean for curve in curves), strict=True))
-    places = [fmean(values) for values in zip(*(getattr(curve, x) for curve in curves), strict=True)]
+    scaled = [[value / share for value in getattr(curve, x)] for curve, share in zip(curves, shares, strict=True)]
+    places = [fmean(values) for values in zip(*scaled, strict=True)]
     look = _look(name, row)
     axes.plot(places, [fmean(values) for values in each], label=preset(name).rows[row].name, linewidth=1.6, **look)
     if len(curves) > 1:
@@ -199,6 +219,7 @@ def _bytes(figure: Figure, extension: str) -> bytes:
 _KINDS: dict[FigureKind, Callable[[str, Runs], Figure]] = {
     "rounds": _by_rounds,
     "bytes": _by_bytes,
+    "bytes-a-link": _by_link,
     "agents": _by_agents,
     "masks": _first_layer,
     "filters": _live_filters,

@@ -52,6 +52,7 @@ class Outcome(BaseModel):
     worst: float | None = None  # of the worst agent
     unmixed: float | None = None  # of the models before mixing, where that was tested
     density: float | None = None
+    messages: int | None = None  # of all agents in all rounds
     megabytes: float = 0.0
     paper_megabytes: float = 0.0
     ones_megabytes: float = 0.0  # as the authors' code counts: only mask ones and non-zero values
@@ -63,6 +64,24 @@ class Outcome(BaseModel):
     def among_all(self) -> float | None:
         """Accuracy with answers among all labels, as the paper's; earlier versions knew no other."""
         return self.accuracy if self.own_labels is None else self.all_labels
+
+    @property
+    def last(self) -> float | None:
+        """Accuracy after the last round."""
+        return None if self.curve is None else self.curve.mean[-1]
+
+    @property
+    def kilobytes_a_message(self) -> float | None:
+        return 1e3 * self.megabytes / self.messages if self.messages else None
+
+    @property
+    def messages_a_round(self) -> float | None:
+        """Directed links, or messages to a server and back."""
+        return self.messages / self.curve.rounds[-1] if self.messages and self.curve else None
+
+    @property
+    def megabytes_a_link(self) -> float | None:
+        return self.megabytes / self.messages_a_round if self.messages_a_round else None
 
     @property
     def half_way(self) -> float | None:
@@ -84,8 +103,10 @@ class Outcome(BaseModel):
 
 
 def measure(folder: RunFolder) -> Outcome:
-    """Read a finished run."""
-    rows, traffic = read_rows(folder.metrics), _traffic(folder)
+    """Read a finished run: what its honest agents came to."""
+    manifest, traffic = read_json(folder.manifest), _traffic(folder)
+    liars = {known["agent"] for known in manifest["agents"] if known.get("liar")}
+    rows = [row for row in read_rows(folder.metrics) if int(row["agent"]) not in liars]
     if not rows:
         raise RunError(f"{folder.path} is finished but has no metrics.csv; delete it to run it again")
     done, last = read_json(folder.result), max(int(row["round"]) for row in rows)
@@ -98,7 +119,7 @@ def measure(folder: RunFolder) -> Outcome:
         config=load_config(folder.config).table(),
         hash=done["hash"],
         seconds=done["seconds"],
-        device=read_json(folder.manifest)["device"],
+        device=manifest["device"],
         accuracy=_mean(tail, "test_accuracy"),
         all_labels=_mean(tail, "test_accuracy_all"),
         own_labels=_mean(tail, "test_accuracy_own"),
@@ -107,6 +128,7 @@ def measure(folder: RunFolder) -> Outcome:
         worst=min(map(fmean, by_agent.values())),
         unmixed=_mean(tail, "unmixed_accuracy"),
         density=_mean([row for row in rows if int(row["round"]) == last], "density"),
+        messages=round(sum(each["messages"] for each in traffic.values())),
         megabytes=curve.megabytes[-1],
         paper_megabytes=curve.paper_megabytes[-1],
         ones_megabytes=sum(each["ones_bits"] for each in traffic.values()) / 8e6,
@@ -134,6 +156,9 @@ class Summary(BaseModel):
     all_labels: float | None  # accuracy with answers among all labels
     own_labels: float | None  # among an agent's own
     weighted: float | None
+    last: float | None  # after the last round
+    kilobytes_a_message: float | None
+    megabytes_a_link: float | None
 
 
 def summarise(outcomes: list[Outcome]) -> Summary:
@@ -160,6 +185,9 @@ def summarise(outcomes: list[Outcome]) -> Summary:
         all_labels=mean("among_all"),
         own_labels=mean("own_labels"),
         weighted=mean("weighted"),
+        last=mean("last"),
+        kilobytes_a_message=mean("kilobytes_a_message"),
+        megabytes_a_link=mean("megabytes_a_link"),
     )
 
 
@@ -175,6 +203,7 @@ def _traffic(folder: RunFolder) -> dict[int, dict[str, float]]:
     """Round -> bits and bytes over all links of all agents in that round."""
     total: dict[int, dict[str, float]] = defaultdict(lambda: defaultdict(float))
     for row in read_rows(folder.traffic):
+        total[int(row["round"])]["messages"] += int(row["links"])
         for name in ("paper_bits", "ones_bits", "coded_bytes"):
             total[int(row["round"])][name] += int(row["links"]) * float(row[name])
     return total

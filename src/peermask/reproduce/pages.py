@@ -11,6 +11,7 @@ from peermask.reproduce.cells import Cell
 from peermask.reproduce.figures import draw
 from peermask.reproduce.filter_tables import filter_tables
 from peermask.reproduce.preset import NAMES, preset
+from peermask.reproduce.retention_tables import retention_tables
 from peermask.reproduce.tables import comma_separated, grid, latex, markdown
 
 
@@ -35,7 +36,8 @@ def _write_experiment(campaign: Campaign, name: str) -> list[str]:
     for file, content in pictures.items():
         write_atomically(campaign.home.path / file, content)
     figure = f"{name}.png" if f"{name}.png" in pictures else None
-    _write(campaign, f"{name}.md", markdown(campaign, made, figure) + filter_tables(campaign, name))
+    text = markdown(campaign, made, figure) + retention_tables(campaign, name) + filter_tables(campaign, name)
+    _write(campaign, f"{name}.md", text)
     _write(campaign, f"{name}.tex", latex(made))
     _write(campaign, f"{name}.csv", comma_separated(made))
     return problems

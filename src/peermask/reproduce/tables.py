@@ -18,6 +18,7 @@ OTHER_DATA = "The paper's figures are of CIFAR-10 and its own network: here they
 CAPTIONS = {
     "rounds": ("", "Lines are means over seeds; bands reach from the lowest seed to the highest."),
     "bytes": ("", "Lines are means over seeds; bands reach from the lowest seed to the highest."),
+    "bytes-a-link": ("", "Lines are means over seeds of the first column; bands reach from the lowest to the highest."),
     "agents": ("", "The first seed."),
 }
 STUCK = (
@@ -122,14 +123,14 @@ def markdown(campaign: Campaign, made: Grid, figure: str | None) -> str:
 
 def _accuracy_table(made: Grid) -> list[str]:
     against = f" ({made.preset.paper_name}, difference)" if made.preset.paper_name else ""
-    lines = [_line(["accuracy" + against, *(column.name for column in made.preset.columns)])]
-    lines.append(_line(["---", *("---:" for _ in made.preset.columns)]))
+    lines = [line(["accuracy" + against, *(column.name for column in made.preset.columns)])]
+    lines.append(line(["---", *("---:" for _ in made.preset.columns)]))
     for entries in made.entries:
         cells = []
         for entry in entries:
             paper = "" if entry.paper is None else f" ({number(entry.paper)}, {number(entry.difference, sign=True)})"
             cells.append(with_deviation(entry.summary) + paper)
-        lines.append(_line([entries[0].row, *cells]))
+        lines.append(line([entries[0].row, *cells]))
     return lines
 
 
@@ -138,11 +139,14 @@ _DETAILS = (
     "",
     "seeds",
     "half-way",
+    "last round",
     "worst agent",
     "stuck agents",
     "before mixing",
     "share of weights used",
     "MB sent",
+    "MB a link",
+    "kB a message",
     "MB, paper's count",
     "MB, authors' code's count",
 )
@@ -151,23 +155,26 @@ _READOUTS = ("all labels", "own labels", "weighted")
 
 def _detail_table(made: Grid) -> list[str]:
     headings = (*_DETAILS, *(_READOUTS if made.has_own else ()))
-    lines = [_line(headings), _line(["---", "---", *("---:" for _ in headings[2:])])]
+    lines = [line(headings), line(["---", "---", *("---:" for _ in headings[2:])])]
     for entries in made.entries:
         for entry in entries:
             summary = entry.summary
             readouts = (summary.all_labels, summary.own_labels, summary.weighted) if made.has_own else ()
             lines.append(
-                _line(
+                line(
                     [
                         entry.row,
                         entry.column,
                         str(summary.seeds),
                         number(summary.half_way),
+                        number(summary.last),
                         number(summary.worst),
                         MISSING if summary.stuck is None else str(summary.stuck),
                         number(summary.unmixed),
                         number(summary.density),
                         number(summary.megabytes, 2),
+                        number(summary.megabytes_a_link, 2),
+                        number(summary.kilobytes_a_message, 2),
                         number(summary.paper_megabytes, 2),
                         number(summary.ones_megabytes, 2),
                         *map(number, readouts),
@@ -185,7 +192,7 @@ def _choices(campaign: Campaign, shape: Preset) -> list[str]:
     return lines
 
 
-def _line(cells: list[str] | tuple[str, ...]) -> str:
+def line(cells: list[str] | tuple[str, ...]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
