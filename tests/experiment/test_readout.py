@@ -17,11 +17,12 @@ from peermask.errors import ConfigError, RunError
 from peermask.experiment.build import build
 from peermask.experiment.config import ExperimentConfig, load_config, make_config
 from peermask.experiment.execution import Execution
-from peermask.experiment.folder import RunFolder, read_json, write_json
+from peermask.experiment.folder import RunFolder
 from peermask.experiment.metrics import LATER
 from peermask.experiment.result import RunResult
 from peermask.experiment.runner import resume_experiment, run_experiment
 from peermask.experiment.table import read_rows
+from peermask.files import read_json, write_json
 from peermask.report.page import write_report
 from peermask.report.tables import agents_table, closing_lines
 

@@ -117,7 +117,7 @@ class Loop:
         self._wait_for_rise(evaluation.plateau_signal)
 
     def _of_everyone(self, score: Score) -> Score:
-        return Score(self.exchange.everyone(score.accuracy), self.exchange.everyone(score.loss))
+        return Score(*self.exchange.everyone(torch.stack(score.columns(), 1)).unbind(1))  # one exchange for all
 
     def _finite_losses(self, latest: Sequence[list[float] | Tensor]) -> Tensor:
         """The losses of the latest rounds; the first that is no number ends the run, before it is saved."""
