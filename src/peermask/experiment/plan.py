@@ -87,6 +87,6 @@ def _try_one(experiment: Experiment) -> tuple[float, int, float]:
         state, _ = algorithm.learn(state, alone, Clock(1, experiment.config.rounds))
         seconds = time.perf_counter() - begun
     payload = algorithm.share(state)
-    bitmap = message_cost(payload, None, experiment.network.layout.sizes).bitmap_bytes[0] if payload else 0.0
+    bitmap = message_cost(payload, None, experiment.network.layout.sizes)[0].bitmap_bytes[0] if payload else 0.0
     size = sum(tensor.numel() * tensor.element_size() for tensor in held if tensor is not None)
     return float(bitmap), size, seconds

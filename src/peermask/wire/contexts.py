@@ -1,12 +1,13 @@
 """How likely each weight of a mask is to flip, from what the sender sent before: one byte of state a weight.
 
     bit 0     the mask bit sent last
-    bits 1-3  age: 0 flipped in the last frame, 1 and 2 one and two frames ago, then 3-4, 5-8, ... roughly doubling; 7 at first
+    bits 1-3  age: 0 flipped in the last frame, 1 one and 2 two frames before, then ever longer; 7 at first
     bits 4-7  how often it has flipped, 15 at most
 
-A state moves by fixed rules, so that how many weights are in which state follows from the flips alone. Flips and weights
-are added up by layer and state over the frames, older ones ever less. Weights whose state flips about as often, once in
-2^c to 2^(c + 1), form class c; the flips of a class are coded as one layer of a set. All of it is integer arithmetic.
+A state moves by fixed rules, so that how many weights are in which state follows from the flips alone. Flips and
+weights are added up by layer and state over the frames, older ones ever less. Weights whose states flip about as often,
+once in 2^c to 2^(c + 1) frames, form class c; the flips of a class are coded as one layer of a set. All is integer
+arithmetic.
 Shapes: P weights, L layers, S = 256 states, C = 32 classes.
 """
 
@@ -38,27 +39,25 @@ UNKNOWN = 4  # the class of a state that was hardly ever seen
 
 _STATE = np.arange(STATES)
 _AGE = (_STATE >> 1) & OLDEST
+# The state after each state [S] when the weight flips.
+FLIPPED: Bytes = (_STATE & 1 ^ 1 | np.minimum((_STATE >> 4) + 1, MOST_FLIPS) << 4).astype(np.uint8)
 
 
 def unflipped(frame: int) -> Bytes:
-    """The state after each state [S] when frame number `frame` leaves the weight as it is; ages 3 to 6 are 2, 4, 8, 16 long."""
+    """The state after each state [S] when frame number `frame` leaves a weight as it is: ages 3 to 6 end every 2, 4, 8
+    and 16 frames."""
     older = (_AGE < OLDEST) & (frame % (1 << np.maximum(_AGE - 2, 0)) == 0)
-    return (_STATE + 2 * older).astype(np.uint8)
-
-
-def flipped_states() -> Bytes:
-    """The state after each state [S] when the weight flips."""
-    return ((_STATE & 1 ^ 1) | np.minimum((_STATE >> 4) + 1, MOST_FLIPS) << 4).astype(np.uint8)
-
-
-FLIPPED = flipped_states()
+    states: Bytes = (_STATE + 2 * older).astype(np.uint8)
+    return states
 
 
 def classes_of(seen: Integers, flips: Integers) -> Bytes:
-    """The class of each layer and state [L, S] from the sums [L, S]; a state little seen in a layer is judged by all."""
+    """The class of each layer and state [L, S] from the sums [L, S]; one little seen in a layer is judged by all."""
     own = seen >= ENOUGH
     weights = np.where(own, seen, seen.sum(0))
-    ratio = weights // np.maximum(np.where(own, flips, flips.sum(0)), 1)  # flips are among those seen, so it is 1 or more
+    ratio = weights // np.maximum(
+        np.where(own, flips, flips.sum(0)), 1
+    )  # flips are among those seen, so it is 1 or more
     powers = 1 << np.arange(1, CLASSES)
     octave = (ratio[..., None] >= powers).sum(-1)  # floor(log2)
     return np.where(weights >= ENOUGH, octave, UNKNOWN).astype(np.uint8)
@@ -84,6 +83,12 @@ class Contexts:
             layer[FIRST], layer[FIRST + 1] = part.stop - part.start - ones, ones
         none = np.zeros_like(weights)
         return cls(tuple(layers), mask.view(np.uint8) + np.uint8(FIRST), weights, none, none, 0)
+
+    @classmethod
+    def again(cls, states: Bytes, seen: Integers, flips: Integers, frames: int, layers: Sequence[int]) -> Contexts:
+        """From what cannot be worked out."""
+        weights = np.stack([np.bincount(states[part], minlength=STATES) for part in slices(layers)])
+        return cls(tuple(layers), states, weights, seen, flips, frames)
 
     def after(self, flipped: Integers) -> Contexts:
         """After a frame in which the positions `flipped` changed."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from peermask.wire.frame import CHECKSUM, HEADER, plan_frame
+from peermask.wire.frame import CHECKSUM, HEADER, builds_on, plan_frame
 from peermask.wire.history import History
-from peermask.wire.leaves import NEEDS_HISTORY, Kind
+from peermask.wire.leaves import Kind
 from peermask.wire.schema import Payload, Schema
 
 FRAME_BYTES = HEADER.size + CHECKSUM.size
@@ -23,7 +23,7 @@ class FrameCost:
     framing: int
     body: int
     kind: FrameKind
-    is_delta: bool = False  # whether a leaf is written as what changed
+    is_delta: bool = False  # whether it builds on a history
 
 
 def frame_size(payload: Payload, schema: Schema, history: History | None = None) -> FrameCost:
@@ -34,7 +34,7 @@ def frame_size(payload: Payload, schema: Schema, history: History | None = None)
     total = FRAME_BYTES + sum(plan.size for plan in plans)
     kinds = [plan.kind for plan in plans]
     framing = FRAME_BYTES + sum(plan.table_bytes for plan in plans)
-    return FrameCost(total, framing, total - framing, kind_of(kinds), any(kind in NEEDS_HISTORY for kind in kinds))
+    return FrameCost(total, framing, total - framing, kind_of(kinds), builds_on(history, plans, schema))
 
 
 def kind_of(kinds: list[Kind]) -> FrameKind:

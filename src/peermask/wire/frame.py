@@ -64,15 +64,22 @@ def plan_frame(payload: Payload, schema: Schema, history: History | None) -> lis
     return [plan_leaf(leaf, payload[leaf.name], history, masks) for leaf in schema.leaves]
 
 
+def builds_on(history: History | None, plans: list[LeafPlan], schema: Schema) -> bool:
+    """Whether a frame is a delta: with masks it goes on with a history even where a mask is sent whole; without, only
+    if a leaf needs it."""
+    return history is not None and (
+        any(leaf.is_mask for leaf in schema.leaves) or any(plan.kind in NEEDS_HISTORY for plan in plans)
+    )
+
+
 def encode_frame(header: FrameHeader, payload: Payload, schema: Schema, history: History | None = None) -> bytes:
-    """The smallest frame. With masks it goes on with `history`, even where a mask is sent whole; without, only if a leaf
-    needs it."""
+    """The smallest frame that builds on `history`, or on nothing."""
     if (None if history is None else history.name) != header.history:
         raise WireError(f"header names history {header.history}, given is {None if history is None else history.name}")
     if not schema.leaves:
         raise WireError("payload has no leaves: there is nothing to send")
     plans = plan_frame(payload, schema, history)
-    if not any(leaf.is_mask for leaf in schema.leaves) and not any(plan.kind in NEEDS_HISTORY for plan in plans):
+    if not builds_on(history, plans, schema):
         header = replace(header, history=None)
     body = b"".join(plan.encode() for plan in plans)
     head = HEADER.pack(
@@ -92,6 +99,11 @@ def encode_frame(header: FrameHeader, payload: Payload, schema: Schema, history:
 def name_after(frame: bytes) -> int:
     """The name of the history that ends with `frame`: its checksum, or one less where that would mean none."""
     return min(int(CHECKSUM.unpack_from(frame, len(frame) - CHECKSUM.size)[0]), NO_HISTORY - 1)
+
+
+def is_keyframe(frame: bytes) -> bool:
+    """Whether an encoded frame builds on nothing."""
+    return bool(HEADER.unpack_from(frame)[6] == NO_HISTORY)
 
 
 def split_frames(data: bytes) -> list[bytes]:

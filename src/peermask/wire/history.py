@@ -1,7 +1,7 @@
 """What both ends of a link know of a sender after one of its frames, which the next frame builds on.
 
-A history is named by the checksum of its last frame. That frame names the history before it in turn, back to a keyframe,
-so two ends whose histories have the same name have the same history.
+A history is named by the checksum of its last frame. That frame names the history before it in turn, back to a
+keyframe, so two ends whose histories have the same name have the same history.
 """
 
 from __future__ import annotations
@@ -25,12 +25,15 @@ class History:
     @classmethod
     def begin(cls, payload: Payload, schema: Schema, round: int = 0, name: int = 0) -> History:
         """After a keyframe."""
-        contexts = {leaf.name: Contexts.begin(payload[leaf.name], leaf.layers) for leaf in schema.leaves if leaf.is_mask}
+        contexts = {
+            leaf.name: Contexts.begin(payload[leaf.name], leaf.layers) for leaf in schema.leaves if leaf.is_mask
+        }
         return cls(payload, contexts, round, name)
 
     def after(self, payload: Payload, round: int = 0, name: int = 0) -> History:
         """After a frame that builds on this history."""
         contexts = {
-            leaf: known.after(np.flatnonzero(payload[leaf] ^ self.payload[leaf])) for leaf, known in self.contexts.items()
+            leaf: known.after(np.flatnonzero(payload[leaf] ^ self.payload[leaf]))
+            for leaf, known in self.contexts.items()
         }
         return History(payload, contexts, round, name)

@@ -20,8 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from peermask.errors import WireError
-from peermask.wire.cursor import Cursor
 from peermask.wire.contexts import decode_flips
+from peermask.wire.cursor import Cursor
 from peermask.wire.history import History
 from peermask.wire.masks import plan_mask, plan_support, support
 from peermask.wire.schema import Array, Leaf

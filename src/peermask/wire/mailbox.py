@@ -53,12 +53,10 @@ class Line:
             for old in sorted(rounds)[: -kept - 1]:
                 del rounds[old]
 
-    def leading(self, name: int, round: int) -> list[bytes] | None:
-        """The frames from the history `name` to `round`, or None where it is not on this line."""
-        for held, end in self.ends.items():
-            if end == name and held < round and round in self.frames:
-                return [self.frames[r] for r in sorted(self.frames) if held < r <= round]
-        return None
+    def leading(self, name: int, round: int) -> list[bytes]:
+        """The frames from the history `name` to `round`; none where it is no longer there, or later than that."""
+        held = next((number for number, end in self.ends.items() if end == name), round)
+        return [self.frames[number] for number in sorted(self.frames) if held < number <= round]
 
 
 class Outbox:
@@ -95,16 +93,17 @@ class Outbox:
         wanted = self.newest if round is None else round
         if wanted is None or wanted not in self.payloads:
             return None
-        for line in self.lines if held is not None else ():
-            if line.ends.get(wanted) == held:
-                return None
-            if held in line.ends.values():
-                self._advance(line, wanted)
-                chain = line.leading(held, wanted)
-                if chain and (len(chain) == 1 or sum(map(len, chain)) < len(self._keyframe(wanted))):
-                    self._use(line)
-                    return b"".join(chain)
-        return self._begin(wanted)
+        line = next((line for line in self.lines if held in line.ends.values()), None)
+        if line is None or held is None:
+            return self._begin(wanted)
+        if line.ends.get(wanted) == held:
+            return None
+        self._advance(line, wanted)
+        chain = line.leading(held, wanted)
+        if not chain or (len(chain) > 1 and sum(map(len, chain)) > len(self._keyframe(wanted))):
+            return self._begin(wanted)
+        self._use(line)
+        return b"".join(chain)
 
     def _advance(self, line: Line, wanted: int) -> None:
         for number in sorted(self.payloads):
@@ -161,7 +160,7 @@ class Inbox:
         return self.histories[sender].name if sender in self.histories else None
 
     def accept(self, data: bytes, sender: int | None = None) -> tuple[FrameHeader, Payload]:
-        """Decode and keep what an outbox answered, or raise WireError; a `sender` that is given must be the frames' own."""
+        """Decode and keep what an outbox answered, or raise WireError; all of it is from one sender, `sender` if given."""
         frames = split_frames(data)
         if not 1 <= len(frames) <= KEPT_ROUNDS:
             raise WireError(f"{len(frames)} frames at once, allowed: 1 to {KEPT_ROUNDS}")
@@ -174,8 +173,9 @@ class Inbox:
             header, payload = decode_frame(frame, expected, history)
             if header.sender != first.sender or header.round <= last:
                 raise WireError(f"frame of agent {header.sender}, round {header.round} follows round {last}")
-            history, last = history_after(frame, header, payload, expected.schema, history), header.round
-        self.newest[first.sender], self.histories[first.sender] = (last, payload), history
+            after = history_after(frame, header, payload, expected.schema, history)
+            history, last = after, header.round
+        self.newest[first.sender], self.histories[first.sender] = (last, payload), after
         return header, payload
 
     def announced(self, frame: bytes) -> FrameHeader:
