@@ -15,7 +15,7 @@ from peermask.wire.sets import encode_set
 
 
 def test_a_weights_ages_by_hand():
-    """Flipped in frame 1: then it is one, two, three frames older, and leaves the longer ages every 2, 4, 8, 16 frames."""
+    """Flipped in frame 1: then a frame older each time, until ages last for 2, 4, 8 and 16 frames."""
     state = np.array([14])  # off, oldest, never flipped
     state = FLIPPED[state]
     assert state[0] == 0b0001_000_1

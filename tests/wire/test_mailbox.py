@@ -214,7 +214,7 @@ def test_a_delta_on_a_history_not_held_is_refused():
     sender = outbox()
     follow(sender, other, 1)
     sender.publish(2, ROUNDS[2])
-    with pytest.raises(WireError, match="builds on history .* is held"):
+    with pytest.raises(WireError, match=r"builds on history .* is held"):
         receiver.accept(sender.answer(other.history(7)))
     assert (mask_of(receiver) == ROUNDS[0]["mask"]).all()
 

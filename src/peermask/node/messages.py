@@ -22,7 +22,7 @@ FRAME = b"F"  # the round asked for, or the newest where that is no longer kept 
 NO_NEWS = b"N"  # nothing newer than what the asker holds
 
 _PULL = struct.Struct("<B8sIII")  # version, identity, round, history, patience in ms
-_ANSWER = struct.Struct("<BI")  # version, newest
+_ANSWER = struct.Struct("<I")  # newest
 
 
 @dataclass(frozen=True)
@@ -93,17 +93,18 @@ class Answer:
     frame: bytes | None  # one or several that follow each other; None: nothing newer than what the asker holds
 
     def encode(self) -> bytes:
-        head = _ANSWER.pack(VERSION, self.newest)
+        head = _ANSWER.pack(self.newest)
         return NO_NEWS + head if self.frame is None else FRAME + head + self.frame
 
 
 def decode_request(data: bytes) -> Greeting | Pull:
     if data[:1] == GREETING:
         return _greeting(data)
+    if data[:1] == PULL and len(data) > 1:
+        _check_version(data[1])
     if data[:1] != PULL or len(data) != 1 + _PULL.size:
         raise WireError(f"request of {len(data)} bytes starts with {data[:1].hex() or 'nothing'}: not a request")
-    version, identity, round_, history, patience = _PULL.unpack_from(data, 1)
-    _check_version(version)
+    _, identity, round_, history, patience = _PULL.unpack_from(data, 1)
     return Pull(identity, round_, None if history == NOTHING else history, patience / 1000)
 
 
@@ -112,8 +113,7 @@ def decode_answer(data: bytes) -> Greeting | Answer:
         return _greeting(data)
     if data[:1] not in (FRAME, NO_NEWS) or len(data) < 1 + _ANSWER.size:
         raise WireError(f"answer of {len(data)} bytes starts with {data[:1].hex() or 'nothing'}: not an answer")
-    version, newest = _ANSWER.unpack_from(data, 1)
-    _check_version(version)
+    (newest,) = _ANSWER.unpack_from(data, 1)
     return Answer(newest, data[1 + _ANSWER.size :] if data[:1] == FRAME else None)
 
 

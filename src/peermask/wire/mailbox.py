@@ -160,7 +160,7 @@ class Inbox:
         return self.histories[sender].name if sender in self.histories else None
 
     def accept(self, data: bytes, sender: int | None = None) -> tuple[FrameHeader, Payload]:
-        """Decode and keep what an outbox answered, or raise WireError; all of it is from one sender, `sender` if given."""
+        """Decode and keep what an outbox answered, or raise WireError; all is from one sender, `sender` if given."""
         frames = split_frames(data)
         if not 1 <= len(frames) <= KEPT_ROUNDS:
             raise WireError(f"{len(frames)} frames at once, allowed: 1 to {KEPT_ROUNDS}")
