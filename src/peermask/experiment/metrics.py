@@ -130,7 +130,12 @@ class Ledger:
         """What receivers knew before this message: what a checkpoint holds, or the agents' openings."""
         device, schema = next(iter(shared.values())).device, schema_of(shared, self.sizes)
         if self._saved is not None:
-            return restored(self._saved, schema, device)
+            try:
+                return restored(self._saved, schema, device)
+            except KeyError as error:
+                raise RunError(
+                    f"the checkpoint in {self.folder.path} lacks {error} of what was sent; start a new run"
+                ) from None
         opening = openings(self.experiment, self.experiment.agents)
         return first_message({name: leaf.to(device) for name, leaf in opening.items()}, schema) if opening else None
 

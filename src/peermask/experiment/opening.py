@@ -10,7 +10,6 @@ from peermask.masks.masker import Masker
 def openings(experiment: Experiment, agents: Agents) -> Payload:
     """[A, ...] on the CPU; nothing where the algorithm has no opening."""
     config, network = experiment.config, experiment.network
-    setting = Setting(network, Masker(network.layout, experiment.frozen.values, config.mask), config.seed)
-    algorithm = make_algorithm(config.algorithm.name, config.algorithm.options, setting)
-    found: Payload = algorithm.opening(agents) if hasattr(algorithm, "opening") else {}
-    return found
+    masker = Masker(network.layout, experiment.frozen.values, config.mask)
+    setting = Setting(network, masker, config.seed, experiment.retentions)
+    return make_algorithm(config.algorithm.name, config.algorithm.options, setting).opening(agents)
