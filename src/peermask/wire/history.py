@@ -37,3 +37,9 @@ class History:
             for leaf, known in self.contexts.items()
         }
         return History(payload, contexts, round, name)
+
+    @property
+    def nbytes(self) -> int:
+        """Memory that it takes."""
+        tables = (array for c in self.contexts.values() for array in (c.states, c.weights, c.seen, c.flips))
+        return sum(array.nbytes for array in (*self.payload.values(), *tables))
