@@ -14,7 +14,7 @@ from peermask.experiment.opening import openings
 
 
 def test_the_largest_of_each_layer_by_hand() -> None:
-    """Mean of |z| of the first layer 0.25: a vote raises 0.1 to 0.35, above 0.3. In the second a tie goes to the first."""
+    """The mean of |z| is 0.25 in the first layer: a vote raises 0.1 above 0.3. In the second the first equals win."""
     scores = np.array([-0.5, 0.1, 0.3, 0.1, 0.5, 0.5, -0.5], np.float32)
     votes = np.array([0, 1, 0, 0, 0, 0, 0], np.uint8)
     mask = opening_mask(scores, votes, 1.0, [2, 2], (4, 3))

@@ -10,8 +10,8 @@ import torch
 
 from peermask.algorithms.contract import Clock
 from peermask.engine.device import one_thread_each
-from peermask.engine.memory import STATE_COPIES, activation_bytes
 from peermask.engine.known import row_of
+from peermask.engine.memory import STATE_COPIES, activation_bytes
 from peermask.engine.traffic import schema_of
 from peermask.experiment.build import Experiment, agents_at_once, assemble, is_fused
 from peermask.kernels import have_triton
