@@ -1,20 +1,21 @@
-"""Bytes and milliseconds of the mask codec on masks of a real run, beside a bitmap, zstd and the entropy bound.
+"""Bytes and milliseconds of the mask codec on masks of a real run: by contexts, without memory, and as bitmaps.
 
-    python -m benchmarks.codec [--rounds 60] [--retentions 0.1 0.2 0.3 0.4] [--dataset cifar10] [--folder FOLDER]
+    python -m benchmarks.codec [--algorithm mce-pl] [--rounds 100] [--retentions 0.1 0.2 0.3 0.4] [--labels 3]
+                               [--dataset cifar10] [--model alexnet] [--folder FOLDER]
 
-One agent per retention, all linked, train the paper's AlexNet with MCE-PL; every agent's masks of chosen rounds are
-then coded as keyframes and as deltas. A time is the least CPU time of fifteen on one core, as that depends least on
-what else the machine does.
+One agent per retention, all linked, train together; what each shares is then coded as a node would: the first round
+against the opening, every other against all rounds before. `memoryless` is what the same message takes if only the mask
+of the round before is known (or nothing, in the first), as in version 1 of the format. A time is CPU time on one core,
+the median over all rounds and the longest, each the least of three; what both ends then remember is part of it.
 """
 
 from __future__ import annotations
 
 import argparse
 import platform
-from collections.abc import Callable, Iterator, Sequence
-from importlib import import_module
-from importlib.util import find_spec
+from collections.abc import Callable, Sequence
 from time import process_time
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -23,43 +24,40 @@ from numpy.typing import NDArray
 from peermask.algorithms.contract import Clock
 from peermask.experiment.build import build, build_simulator
 from peermask.experiment.config import make_config
-from peermask.wire import (
-    Expected,
-    FrameHeader,
-    Schema,
-    bitmap_size,
-    decode_frame,
-    encode_frame,
-    entropy_bound,
-    frame_size,
-)
+from peermask.experiment.opening import openings
+from peermask.wire import Expected, FrameHeader, History, Schema, bitmap_size, decode_frame, encode_frame, frame_size
+from peermask.wire.frame import history_after
+from peermask.wire.mailbox import opened
+from peermask.wire.sets import plan_set
 
 RETENTIONS = (0.1, 0.2, 0.3, 0.4)
 RUN_ID = b"codecrun"
-REPEATS = 15
+REPEATS = 3
 
 Mask = NDArray[np.bool_]
+T = TypeVar("T")
 
 
-def real_masks(
-    dataset: dict[str, str], rounds: int, retentions: Sequence[float]
-) -> tuple[NDArray[np.uint8], list[int]]:
-    """What every agent shared in every round, packed [rounds, agents, P / 8], and the layer sizes."""
+def real_masks(options: argparse.Namespace) -> tuple[NDArray[np.uint8], NDArray[np.bool_] | None, list[int]]:
+    """What every agent shared in every round, packed [rounds, agents, P / 8], the openings [agents, P], layer sizes."""
+    agents, rounds = len(options.retentions), options.rounds
+    dataset = {"name": options.dataset} | ({"folder": options.folder} if options.folder else {})
     config = make_config(
         {
             "name": "codec",
-            "agents": len(retentions),
+            "agents": agents,
             "rounds": rounds,
             "batch_size": 64,
-            "retention": list(retentions),
+            "retention": list(options.retentions),
             "graph": {"name": "complete"},
             "dataset": dataset,
-            "partition": {"name": "labels", "labels_per_agent": 3},
-            "model": {"name": "alexnet"},
-            "algorithm": {"name": "mce-pl"},
+            "partition": {"name": "labels", "labels_per_agent": options.labels},
+            "model": {"name": options.model},
+            "algorithm": {"name": options.algorithm},
         }
     )
     experiment = build(config)
+    known = openings(experiment, experiment.agents)
     packed = []
     with build_simulator(experiment, torch.device("cpu")) as simulator:
         for number in range(1, rounds + 1):
@@ -67,95 +65,91 @@ def real_masks(
             packed.append(np.packbits(masks.numpy(), axis=1))
             print(f"\rtraining: round {number} of {rounds}", end="", flush=True)
     print()
-    return np.stack(packed), [layer.size for layer in experiment.network.layout.masked]
+    return np.stack(packed), known["mask"].numpy() if known else None, list(experiment.network.layout.sizes)
 
 
-def best_ms(function: Callable[[], object]) -> float:
+def timed(function: Callable[[], T]) -> tuple[T, float]:
+    """What it gives, and the least of a few times in ms."""
     times = []
     for _ in range(REPEATS):
         start = process_time()
-        function()
+        result = function()
         times.append(process_time() - start)
-    return 1e3 * min(times)
+    return result, 1e3 * min(times)
 
 
-def zstd_size(packed: bytes) -> str:
-    """zstandard is not a dependency: a dash where it is missing."""
-    if find_spec("zstandard") is None:
-        return "-"
-    return str(len(import_module("zstandard").ZstdCompressor(level=19).compress(packed)))
+def memoryless(mask: Mask, base: Mask | None, schema: Schema) -> int:
+    """Bytes if only the mask of the round before is known."""
+    keyframe = frame_size({"mask": mask}, schema).total
+    layers = schema.leaves[0].layers
+    whole = plan_set(mask, layers).size
+    return keyframe if base is None else keyframe - whole + min(whole, plan_set(mask ^ base, layers).size)
 
 
-def line(retention: float, round: int, mask: Mask, layers: list[int], base_round: int | None, base: Mask | None) -> str:
-    """One row of the table."""
-    payload, older = {"mask": mask}, None if base is None else {"mask": base}
-    schema = Schema.of(payload, layers)
-    header, expected = FrameHeader(RUN_ID, 0, round, base_round), Expected(RUN_ID, schema)
-    cost = frame_size(payload, schema, older)
-    sent = mask if base is None or cost.kind == "keyframe" else mask ^ base
-    frame = encode_frame(header, payload, schema, older)
-    bound = entropy_bound(sent, layers)
-    times = (
-        best_ms(lambda: encode_frame(header, payload, schema, older)),
-        best_ms(lambda: decode_frame(frame, expected, lambda _: older)),
-        best_ms(lambda: frame_size(payload, schema, older)),
-    )
-    what = f"{cost.kind} {round}" if base is None else f"{cost.kind} {base_round}-{round}"
-    cells = [
-        f"{retention}",
-        what,
-        f"{np.count_nonzero(sent)}",
-        f"{bound:.0f}",
-        f"{len(frame)}",
-        f"{cost.framing}",
-        f"{100 * (cost.body / bound - 1):.1f} %",
-        zstd_size(np.packbits(sent).tobytes()),
-        f"{bitmap_size(schema)}",
-        *(f"{time:.1f}" for time in times),
-    ]
-    return "| " + " | ".join(cells) + " |"
-
-
-def pairs(rounds: int) -> Iterator[tuple[int | None, int]]:
-    """Rounds to code: the first whole, then flips early, in the middle, at the end, and over a gap of five."""
-    yield None, 1
-    for later in sorted({2, 3, 10, rounds // 2, rounds} & set(range(2, rounds + 1))):
-        yield later - 1, later
-    if rounds > 6:
-        yield rounds - 5, rounds
-
-
-def whole_run(masks: list[Mask], layers: list[int]) -> tuple[int, int]:
-    """Bytes on one directed link over all rounds: frames, each against the round before, and bitmaps."""
+def code(masks: Sequence[Mask], opening: Mask | None, layers: list[int]) -> NDArray[np.float64]:
+    """Of every round [rounds, 4] bytes without memory and by contexts, and the ms to encode and to decode."""
     schema = Schema.of({"mask": masks[0]}, layers)
-    bases = [None, *({"mask": mask} for mask in masks)]
-    frames = sum(frame_size({"mask": mask}, schema, base).total for mask, base in zip(masks, bases[:-1], strict=True))
-    return frames, len(masks) * bitmap_size(schema)
+    expected = Expected(RUN_ID, schema)
+    held = None if opening is None else opened(RUN_ID, 0, schema, {"mask": opening})
+    rows = []
+    before: Mask | None = None
+    for number, mask in enumerate(masks, 1):
+        header = FrameHeader(RUN_ID, 0, number, None if held is None else held.name)
+
+        def encode(
+            header: FrameHeader = header, mask: Mask = mask, held: History | None = held
+        ) -> tuple[bytes, History]:
+            frame = encode_frame(header, {"mask": mask}, schema, held)
+            return frame, history_after(frame, header, {"mask": mask}, schema, held)
+
+        (frame, after), encoding = timed(encode)
+
+        def decode(frame: bytes = frame, held: History | None = held) -> tuple[History, Mask]:
+            header, payload = decode_frame(frame, expected, held)
+            return history_after(frame, header, payload, schema, held), payload["mask"]
+
+        (_, back), decoding = timed(decode)
+        if not np.array_equal(back, mask):
+            raise SystemExit(f"round {number} did not come back as it was")
+        rows.append((memoryless(mask, before, schema), len(frame), encoding, decoding))
+        held, before = after, mask
+    return np.array(rows)
+
+
+def show(retention: float, coded: NDArray[np.float64], schema: Schema) -> None:
+    rounds = len(coded)
+    for number in sorted({1, 2, 3, 5, 10, 20, 50, rounds} & set(range(1, rounds + 1))):
+        old, new, encoding, decoding = coded[number - 1]
+        cells = [number, f"{old:.0f}", f"{new:.0f}", f"{new / old:.2f}", f"{encoding:.1f}", f"{decoding:.1f}"]
+        print("| " + " | ".join(map(str, [retention, *cells])) + " |")
+    old, new = coded[:, :2].sum(0)
+    median, longest = np.median(coded[:, 2:], 0), coded[:, 2:].max(0)
+    times = [f"{middle:.1f} to {most:.1f}" for middle, most in zip(median, longest, strict=True)]
+    cells = [f"all {rounds}", f"{old:.0f}", f"{new:.0f}", f"{new / old:.3f}", *times]
+    print("| " + " | ".join(map(str, [retention, *cells])) + " |")
+    first = coded[1:, :2].sum(0)
+    print(f"| {retention} | without the first | {first[0]:.0f} | {first[1]:.0f} | {first[1] / first[0]:.3f} | | |")
+    print(f"| {retention} | as bitmaps | | {rounds * bitmap_size(schema)} | | | |")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="bytes and times of the mask codec on masks of a real run")
-    parser.add_argument("--rounds", type=int, default=60)
+    parser.add_argument("--algorithm", default="mce-pl")
+    parser.add_argument("--rounds", type=int, default=100)
     parser.add_argument("--retentions", type=float, nargs="+", default=RETENTIONS)
+    parser.add_argument("--labels", type=int, default=3, help="of each agent")
     parser.add_argument("--dataset", default="cifar10")
+    parser.add_argument("--model", default="alexnet")
     parser.add_argument("--folder", help="where the dataset's files lie")
     options = parser.parse_args()
-    dataset = {"name": options.dataset} | ({"folder": options.folder} if options.folder else {})
-    packed, layers = real_masks(dataset, options.rounds, options.retentions)
+    packed, known, layers = real_masks(options)
     print(f"{platform.machine()}, Python {platform.python_version()}, numpy {np.__version__}")
-    print(f"{sum(layers)} weights in layers of {layers}; sizes in bytes, CPU times in ms\n")
-    print(
-        "| r | frame | ones or flips | bound | frame size | of it framing | body over bound | zstd -19 | bitmap "
-        "| encode | decode | size only |"
-    )
-    print("|" + "---|" * 12)
+    print(f"{options.algorithm}, {sum(layers)} weights in layers of {layers}; sizes in bytes, CPU times in ms\n")
+    print("| r | round | memoryless | by contexts | ratio | encode | decode |\n" + "|---" * 7 + "|")
     for agent, retention in enumerate(options.retentions):
         masks = [np.unpackbits(row[agent])[: sum(layers)].astype(np.bool_) for row in packed]
-        for base, round_ in pairs(options.rounds):
-            older = None if base is None else masks[base - 1]
-            print(line(retention, round_, masks[round_ - 1], layers, base, older))
-        frames, bitmaps = whole_run(masks, layers)
-        print(f"| {retention} | all {options.rounds} rounds | | | {frames} | | | | {bitmaps} | | | |")
+        coded = code(masks, None if known is None else known[agent], layers)
+        show(retention, coded, Schema.of({"mask": masks[0]}, layers))
 
 
 if __name__ == "__main__":

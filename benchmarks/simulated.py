@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor
 
 from benchmarks.plain_loop import AGENTS, BATCH, CHANNELS, FRACTION, HIDDEN, LABELS
 from peermask.algorithms.contract import Clock
+from peermask.engine.known import Known
 from peermask.engine.traffic import message_cost
 from peermask.experiment.build import build, build_simulator
 from peermask.experiment.config import make_config
@@ -33,7 +33,7 @@ class Simulated:
         self.simulator = build_simulator(experiment, torch.device("cpu"))
         self.sizes = experiment.network.layout.sizes
         self.number = 0
-        self.before: dict[str, Tensor] | None = None
+        self.known: Known | None = None
 
     def __enter__(self) -> Simulated:
         self.simulator.__enter__()
@@ -45,5 +45,4 @@ class Simulated:
     def round(self) -> None:
         self.number += 1
         shared = self.simulator.play(Clock(self.number, 10_000)).shared
-        message_cost(shared, self.before, self.sizes, self.simulator.spread)
-        self.before = shared
+        _, self.known = message_cost(shared, self.known, self.sizes, self.simulator.spread)

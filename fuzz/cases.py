@@ -13,37 +13,37 @@ from dataclasses import dataclass
 import numpy as np
 
 from peermask.streams import stream
-from peermask.wire import Expected, FrameHeader, Schema, encode_frame
-from peermask.wire.frame import CHECKSUM, HEADER, MAGIC, NO_BASE, VERSION
+from peermask.wire import Expected, FrameHeader, History, Schema, encode_frame
+from peermask.wire.frame import CHECKSUM, HEADER, MAGIC, NO_HISTORY, VERSION
 from peermask.wire.schema import Payload
 
 RUN_ID = b"peermask"
-SENDER, ROUND, BASE_ROUND = 3, 12, 11
+SENDER, ROUND, NAME = 3, 12, 11
 
 
 @dataclass(frozen=True)
 class Case:
-    """One schema with a base that the receiver holds."""
+    """One schema with a history that the receiver holds, long enough to have classes of its own."""
 
     expected: Expected
-    base: Payload
+    history: History
     payloads: tuple[Payload, ...]
 
     def frames(self) -> list[bytes]:
-        """Every payload as a keyframe and against the base."""
+        """Every payload as a keyframe and against the history."""
         schema = self.expected.schema
-        alone, after = FrameHeader(RUN_ID, SENDER, ROUND), FrameHeader(RUN_ID, SENDER, ROUND, BASE_ROUND)
+        alone, after = FrameHeader(RUN_ID, SENDER, ROUND), FrameHeader(RUN_ID, SENDER, ROUND, NAME)
         return [
             frame
             for payload in self.payloads
             for frame in (
                 encode_frame(alone, payload, schema),
-                encode_frame(after, payload, schema, self.base),
+                encode_frame(after, payload, schema, self.history),
             )
         ]
 
 
-def dressed(case: Case, body: bytes, with_base: bool) -> bytes:
+def dressed(case: Case, body: bytes, with_history: bool) -> bytes:
     """`body` between a right header and a right checksum."""
     schema = case.expected.schema
     head = HEADER.pack(
@@ -53,7 +53,7 @@ def dressed(case: Case, body: bytes, with_base: bool) -> bytes:
         RUN_ID,
         SENDER,
         ROUND,
-        BASE_ROUND if with_base else NO_BASE,
+        NAME if with_history else NO_HISTORY,
         schema.fingerprint,
         len(body),
     )
@@ -83,7 +83,13 @@ def make_cases() -> list[Case]:
 
 
 def case(payloads: list[Payload], layers: tuple[int, ...]) -> Case:
-    return Case(Expected(RUN_ID, Schema.of(payloads[0], layers)), payloads[3], tuple(payloads))
+    schema = Schema.of(payloads[0], layers)
+    history = History.begin(payloads[3], schema)
+    for number in range(4):
+        flips = uniform(f"flips {number}", sum(layers)) < 0.05
+        later = {name: leaf ^ flips if leaf.dtype == np.bool_ else leaf for name, leaf in history.payload.items()}
+        history = history.after(later, ROUND - 1, NAME)
+    return Case(Expected(RUN_ID, schema), history, tuple(payloads))
 
 
 def uniform(purpose: str, count: int) -> np.typing.NDArray[np.float64]:

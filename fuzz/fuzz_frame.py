@@ -3,7 +3,7 @@
     pip install atheris
     PYTHONPATH=src:. python -m fuzz.fuzz_frame -runs=1000000 CORPUS_DIR
 
-The first input byte picks the schema, how the rest becomes a frame, and whether the receiver holds the base.
+The first input byte picks the schema, how the rest becomes a frame, and whether the receiver holds the history.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ with atheris.instrument_imports(include=["peermask.wire"]):
 from fuzz.cases import CHECKSUM, HEADER, Case, dressed, make_cases, resealed
 
 CASES = make_cases()
-AS_IS, RESEALED, BODY, BODY_WITH_BASE = range(4)
+AS_IS, RESEALED, BODY, DELTA_BODY = range(4)
 
 
 def split(data: bytes) -> tuple[Case, bool, bytes]:
-    """Schema, whether the base is held, and the frame that `data` stands for."""
+    """Schema, whether the history is held, and the frame that `data` stands for."""
     choice, rest = data[0], data[1:]
     case = CASES[choice % len(CASES)]
     way = (choice // len(CASES)) % 4
-    if way in (BODY, BODY_WITH_BASE):
-        rest = dressed(case, rest, way == BODY_WITH_BASE)
+    if way in (BODY, DELTA_BODY):
+        rest = dressed(case, rest, way == DELTA_BODY)
     elif way == RESEALED:
         rest = resealed(rest)
     return case, choice < 192, rest
@@ -38,21 +38,30 @@ def check(data: bytes) -> None:
     """Decode; a payload that is accepted must survive another trip."""
     if not data:
         return
-    case, holds_base, frame = split(data)
-    before = {name: array.copy() for name, array in case.base.items()}
+    case, holds_history, frame = split(data)
+    before = held(case)
     try:
-        header, payload = decode_frame(frame, case.expected, lambda _: case.base if holds_base else None)
+        header, payload = decode_frame(frame, case.expected, case.history if holds_history else None)
     except WireError:
         return
     finally:
-        if any(before[name].tobytes() != case.base[name].tobytes() for name in before):
-            raise AssertionError("decoding changed the base")
+        if held(case) != before:
+            raise AssertionError("decoding changed the history")
     schema = case.expected.schema
     schema.check(payload)
     again = encode_frame(FrameHeader(header.run_id, header.sender, header.round), payload, schema)
-    _, back = decode_frame(again, case.expected, lambda _: None)
+    _, back = decode_frame(again, case.expected)
     if any(back[name].tobytes() != payload[name].tobytes() for name in payload):
         raise AssertionError("a payload changed on its second trip")
+    if header.history is not None:
+        case.history.after(payload)
+
+
+def held(case: Case) -> list[bytes]:
+    """All that a decoder could change."""
+    contexts = case.history.contexts.values()
+    arrays = [a for c in contexts for a in (c.states, c.weights, c.seen, c.flips)]
+    return [array.tobytes() for array in (*case.history.payload.values(), *arrays)]
 
 
 def write_seeds(folder: Path) -> None:
@@ -61,7 +70,7 @@ def write_seeds(folder: Path) -> None:
     for number, case in enumerate(CASES):
         for index, frame in enumerate(case.frames()):
             body = frame[HEADER.size : -CHECKSUM.size]
-            for way, content in ((AS_IS, frame), (RESEALED, frame), (BODY, body), (BODY_WITH_BASE, body)):
+            for way, content in ((AS_IS, frame), (RESEALED, frame), (BODY, body), (DELTA_BODY, body)):
                 name = f"{number}-{index}-{way}"
                 (folder / name).write_bytes(bytes([number + len(CASES) * way]) + content)
 

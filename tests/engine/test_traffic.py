@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from peermask.engine.traffic import entropy_bits, message_cost
-from peermask.wire import FrameHeader, Schema, encode_frame
-from peermask.wire.device_cost import count_ones, payload_frame_size_torch
+from peermask.engine.known import first_message, restored, row_of
+from peermask.engine.traffic import entropy_bits, message_cost, schema_of
+from peermask.wire import FrameHeader, History, encode_frame
 
 SIZES = (4, 4)
 MASK = torch.tensor([[1, 0, 0, 0, 1, 1, 0, 0], [1, 1, 1, 1, 0, 0, 0, 0]], dtype=torch.bool)
@@ -20,35 +20,63 @@ def test_entropy_of_a_quarter_and_a_half() -> None:
 
 
 def test_what_papers_count() -> None:
-    cost = message_cost({"mask": MASK}, None, SIZES)
+    cost, _ = message_cost({"mask": MASK}, None, SIZES)
     assert cost.paper_bits.tolist() == [8, 8]
     assert cost.ones_bits.tolist() == [3, 4]
 
 
 def test_real_values_cost_32_bits_and_their_positions() -> None:
     values = torch.tensor([[0.0, 1.5, 0.0, 0.0, 2.0, 0.0, 0.0, 0.0]])
-    cost = message_cost({"weights": values}, None, SIZES)
+    cost, _ = message_cost({"weights": values}, None, SIZES)
     assert cost.paper_bits.tolist() == [256]
     assert cost.ones_bits.tolist() == [64]
     assert float(cost.coded_bytes[0]) < float(cost.bitmap_bytes[0])
 
 
-@pytest.mark.parametrize("with_base", [False, True])
-def test_coded_bytes_are_the_bytes_of_the_frame(with_base: bool) -> None:
+def rounds(count: int) -> list[dict[str, torch.Tensor]]:
+    """Messages of three agents: a mask, values on it, and a bias."""
     generator = torch.Generator().manual_seed(0)
-    sizes = (300, 1000)
     mask = torch.rand(3, 1300, generator=generator) < 0.3
-    before = mask ^ (torch.rand(3, 1300, generator=generator) < 0.01)
-    values = torch.where(mask, torch.randn(3, 1300, generator=generator), torch.zeros(()))
-    payload = {"mask": mask, "values": values, "bias": torch.randn(3, 7, generator=generator)}
-    base = {"mask": before, "values": values * before, "bias": payload["bias"]} if with_base else None
-    cost = message_cost(payload, base, sizes)
-    for agent in range(3):
-        row = {name: leaf[agent].numpy() for name, leaf in payload.items()}
-        held = None if base is None else {name: leaf[agent].numpy() for name, leaf in base.items()}
-        header = FrameHeader(b"run-id-8", agent, 2, 1 if with_base else None)
-        frame = encode_frame(header, row, Schema.of(row, sizes), held)
-        assert int(cost.coded_bytes[agent]) == len(frame)
-    assert payload_frame_size_torch(payload, base, sizes).tolist() == cost.coded_bytes.tolist()
-    counted = {"mask": count_ones(mask, sizes)}
-    assert payload_frame_size_torch(payload, base, sizes, counted).tolist() == cost.coded_bytes.tolist()
+    messages = []
+    for _ in range(count):
+        mask = mask ^ (torch.rand(3, 1300, generator=generator) < 0.01)
+        values = torch.where(mask, torch.randn(3, 1300, generator=generator), torch.zeros(()))
+        messages.append({"mask": mask, "values": values, "bias": torch.randn(3, 7, generator=generator)})
+    return messages
+
+
+def test_coded_bytes_are_the_bytes_of_the_frame() -> None:
+    sizes = (300, 1000)
+    known, histories = None, [None] * 3
+    for number, payload in enumerate(rounds(5)):
+        schema = schema_of(payload, sizes)
+        cost, known = message_cost(payload, known, sizes)
+        for agent in range(3):
+            row, history = row_of(payload, agent), histories[agent]
+            header = FrameHeader(b"run-id-8", agent, 2, None if history is None else history.name)
+            frame = encode_frame(header, row, schema, history)
+            assert int(cost.coded_bytes[agent]) == len(frame)
+            histories[agent] = History.begin(row, schema) if history is None else history.after(row)
+        assert cost.kind.tolist() == [int(number > 0)] * 3
+
+
+def test_what_is_known_comes_back_from_a_checkpoint() -> None:
+    sizes, messages = (300, 1000), rounds(6)
+    known = None
+    for payload in messages[:4]:
+        _, known = message_cost(payload, known, sizes)
+    assert known is not None
+    again = restored(known.tensors(), schema_of(messages[0], sizes), torch.device("cpu"))
+    for payload in messages[4:]:
+        (cost, known), (twin, again) = message_cost(payload, known, sizes), message_cost(payload, again, sizes)
+        assert cost.coded_bytes.tolist() == twin.coded_bytes.tolist()
+
+
+def test_an_opening_is_known_at_first() -> None:
+    sizes, (opening, payload) = (300, 1000), [{"mask": message["mask"]} for message in rounds(2)]
+    known = first_message(opening, schema_of(opening, sizes))
+    cost, _ = message_cost(payload, known, sizes)
+    alone, _ = message_cost(payload, None, sizes)
+    assert cost.kind.tolist() == [1, 1, 1]
+    assert alone.kind.tolist() == [0, 0, 0]
+    assert (cost.coded_bytes < alone.coded_bytes / 2).all()

@@ -50,6 +50,7 @@ def test_a_run_folder_holds_everything(small: Small, tmp_path: Path) -> None:
     assert len(metrics) == 2 * 4
     assert len(traffic) == 4 * 4
     assert (traffic["links"] == 2).all()
+    assert (traffic["kind"] == "delta").all()  # the first builds on the opening
     sent = (traffic["links"] * traffic["coded_bytes"]).sum()
     assert metrics[metrics["round"] == 4]["sent_bytes"].sum() == pytest.approx(sent)
     assert result.manifest["dataset"]["name"] == "digits"
@@ -77,6 +78,15 @@ def test_resumed_equals_left_alone(small: Small, tmp_path: Path, rounds: int) ->
         whole_table, cut_table = (pd.read_csv(getattr(RunFolder(tmp_path / w), name)) for w in ("whole", "cut"))
         timeless = [column for column in whole_table.columns if column != "seconds"]
         pd.testing.assert_frame_equal(whole_table[timeless], cut_table[timeless])
+
+
+def test_a_run_of_an_older_version_is_refused(small: Small, tmp_path: Path) -> None:
+    """Its messages were coded otherwise, so its table would be of two minds."""
+    run_experiment(small(), tmp_path / "cut", execution=Execution(should_stop=StopAfter(2)))
+    table = RunFolder(tmp_path / "cut").traffic
+    pd.read_csv(table).drop(columns="kind").to_csv(table, index=False)
+    with pytest.raises(RunError, match="begun by an older version that coded messages otherwise; start a new run"):
+        resume_experiment(tmp_path / "cut")
 
 
 def test_a_run_cut_off_between_masks_and_checkpoint_ends_with_both(

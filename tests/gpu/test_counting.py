@@ -12,12 +12,12 @@ from peermask.algorithms.contract import Clock, Payload
 from peermask.data.augment import Augmentation
 from peermask.data.dataset import Dataset, Split
 from peermask.engine.evaluate import evaluate
-from peermask.engine.traffic import message_cost
+from peermask.engine.known import restored
+from peermask.engine.traffic import Cost, message_cost, schema_of
 from peermask.experiment.build import assemble, build
 from peermask.experiment.config import make_config
 from peermask.kernels import have_triton
 from peermask.kernels.batches import gather_triton
-from peermask.wire.device_cost import payload_frame_size_torch
 
 pytestmark = pytest.mark.skipif(not have_triton(), reason="needs a CUDA device and Triton")
 
@@ -29,13 +29,38 @@ def on_gpu(payload: Payload) -> Payload:
 
 
 def counted_alike(payload: Payload, base: Payload | None, sizes: tuple[int, ...]) -> None:
-    here = message_cost(payload, base, sizes)  # by the codec's own plan
-    there = message_cost(on_gpu(payload), None if base is None else on_gpu(base), sizes)
-    for name in ("paper_bits", "ones_bits", "bitmap_bytes", "coded_bytes"):
+    here_known, there_known = None, None
+    if base is not None:
+        _, here_known = message_cost(base, None, sizes)
+        _, there_known = message_cost(on_gpu(base), None, sizes)
+    here, _ = message_cost(payload, here_known, sizes)  # by the codec's own plan
+    there, _ = message_cost(on_gpu(payload), there_known, sizes)
+    equal_costs(here, there)
+
+
+def equal_costs(here: Cost, there: Cost) -> None:
+    for name in ("paper_bits", "ones_bits", "bitmap_bytes", "coded_bytes", "kind"):
         assert getattr(there, name).tolist() == getattr(here, name).tolist(), name
     assert there.entropy_bytes.tolist() == pytest.approx(here.entropy_bytes.tolist(), rel=1e-12)
-    twin = payload_frame_size_torch(on_gpu(payload), None if base is None else on_gpu(base), sizes)
-    assert twin.tolist() == here.coded_bytes.tolist()
+
+
+@pytest.mark.parametrize("sizes", [ALEXNET, (1, 4096, 4097, 37), (9,)])
+def test_a_whole_history_takes_the_codecs_bytes(sizes: tuple[int, ...]) -> None:
+    """Fifteen messages of three agents, a tenth of whose weights flips far more often; a resume in the middle."""
+    generator = torch.Generator().manual_seed(0)
+    hot = torch.rand(3, sum(sizes), generator=generator) < 0.1
+    mask = torch.rand(3, sum(sizes), generator=generator) < 0.3
+    here_known, there_known = None, None
+    for number in range(15):
+        here, here_known = message_cost({"mask": mask}, here_known, sizes)
+        there, there_known = message_cost(on_gpu({"mask": mask}), there_known, sizes)
+        equal_costs(here, there)
+        if number == 7:
+            saved = {name: tensor.cpu() for name, tensor in there_known.tensors().items()}
+            assert all(torch.equal(saved[name], tensor) for name, tensor in here_known.tensors().items())
+            there_known = restored(saved, schema_of({"mask": mask}, sizes), torch.device("cuda"))
+        rates = torch.where(hot, 0.4, 0.001 if number % 5 else 0.3)
+        mask = mask ^ (torch.rand(mask.shape, generator=generator) < rates)
 
 
 @pytest.mark.parametrize("flips", [None, 0.0, 0.003, 0.4])
@@ -67,12 +92,12 @@ def test_rows_further_apart_than_32_bits_count() -> None:
     mask = torch.zeros(agents, size, dtype=torch.bool, device="cuda")
     mask[-1] = torch.rand(size, generator=torch.Generator("cuda").manual_seed(0), device="cuda") < 0.1
     sizes = (300_000, 700_000)
-    whole = message_cost({"mask": mask}, {"mask": mask}, sizes)
-    alone = message_cost({"mask": mask[-1:]}, {"mask": mask[-1:]}, sizes)
-    assert int(whole.coded_bytes[-1]) == int(alone.coded_bytes[0])
-    assert int(whole.ones_bits[-1]) == int(mask[-1].sum())
-    first = message_cost({"mask": mask}, None, sizes)
-    assert int(first.coded_bytes[-1]) == int(message_cost({"mask": mask[-1:]}, None, sizes).coded_bytes[0])
+    known, known_alone = None, None
+    for _ in range(2):
+        whole, known = message_cost({"mask": mask}, known, sizes)
+        alone, known_alone = message_cost({"mask": mask[-1:]}, known_alone, sizes)
+        assert int(whole.coded_bytes[-1]) == int(alone.coded_bytes[0])
+        assert int(whole.ones_bits[-1]) == int(mask[-1].sum())
 
 
 def drawn(count: int, shape: tuple[int, ...], dtype: torch.dtype) -> Dataset:

@@ -29,7 +29,7 @@ def framed(sender, number=1, card=CARD):
     responder = Responder(sender, [0], card, print)
     responder.publish(number, message(sender, number), SCHEMA)
     out = []
-    responder(0, Pull(card.identity, bytes(8), number, None, 0).encode(), out.append)
+    responder(0, Pull(card.identity, number, None, 0).encode(), out.append)
     return out[0]
 
 
@@ -38,7 +38,7 @@ def framed(sender, number=1, card=CARD):
     [
         (b"", "bad answer"),
         (b"rubbish", "bad answer"),
-        (Answer(bytes(8), 1, b"rubbish").encode(), "bad frame"),
+        (Answer(1, b"rubbish").encode(), "bad frame"),
         (framed(1)[:-1], "bad frame"),
         (framed(2), "no neighbour"),
         (framed(1, card=Card("other", "", "")), "belongs to run"),
@@ -76,7 +76,7 @@ def test_a_stranger_gets_no_answer():
     _, peer = pair()
     answers = []
     peer.responder(7, Greeting(CARD, 0).encode(), answers.append)
-    peer.responder(7, Pull(CARD.identity, bytes(8), 1, None, 0).encode(), answers.append)
+    peer.responder(7, Pull(CARD.identity, 1, None, 0).encode(), answers.append)
     assert answers == []
     assert peer.responder.asked == {}
 
@@ -94,7 +94,7 @@ def test_many_questions_of_one_neighbour_wait_as_one():
     _, peer = pair()
     answers = []
     for number in range(1, 500):
-        request = Pull(CARD.identity, bytes(8), number, None, 100).encode()
+        request = Pull(CARD.identity, number, None, 100).encode()
         peer.responder(0, request, lambda _, n=number: answers.append(n))
     peer.publish(499)
     assert answers == [499]
@@ -103,7 +103,7 @@ def test_many_questions_of_one_neighbour_wait_as_one():
 def test_a_question_whose_time_is_over_is_dropped():
     _, peer = pair()
     answers = []
-    peer.responder(0, Pull(CARD.identity, bytes(8), 1, None, 0.001).encode(), answers.append)
+    peer.responder(0, Pull(CARD.identity, 1, None, 0.001).encode(), answers.append)
     time.sleep(0.01)
     peer.publish(1)
     assert answers == []

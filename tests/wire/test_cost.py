@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from wire_cases import ALEXNET, RUN_ID, layer_tables, layered_masks, random_bits
 
-from peermask.wire import FrameHeader, Schema, bitmap_size, encode_frame, entropy_bound, frame_size
+from peermask.wire import FrameHeader, History, Schema, bitmap_size, encode_frame, entropy_bound, frame_size
 
 
 @given(st.data(), layer_tables)
@@ -18,9 +18,11 @@ def test_cost_equals_length(data, layers):
     older = {"mask": base, "weights": np.where(base, np.float32(1), np.float32(0))}
     schema = Schema.of(payload, layers)
     assert frame_size(payload, schema).total == len(encode_frame(FrameHeader(RUN_ID, 1, 2), payload, schema))
-    frame = encode_frame(FrameHeader(RUN_ID, 1, 2, 1), payload, schema, older)
-    cost = frame_size(payload, schema, older)
+    history = History.begin(older, schema, 1, 1)
+    frame = encode_frame(FrameHeader(RUN_ID, 1, 2, 1), payload, schema, history)
+    cost = frame_size(payload, schema, history)
     assert cost.total == cost.framing + cost.body == len(frame)
+    assert cost.is_delta
 
 
 @pytest.mark.parametrize(
@@ -59,7 +61,8 @@ def test_a_keyframe_is_within_five_percent_of_its_bound_and_framing_within_64_by
 def test_a_delta_is_within_four_percent_of_its_bound_and_framing_within_64_bytes(flipped):
     base = paper_mask(0.3)
     flips = random_bits("flips", base.size, flipped)
-    cost = frame_size({"mask": base ^ flips}, Schema.of({"mask": base}, ALEXNET), {"mask": base})
+    schema = Schema.of({"mask": base}, ALEXNET)
+    cost = frame_size({"mask": base ^ flips}, schema, History.begin({"mask": base}, schema))
     assert cost.kind == "delta"
     assert cost.framing <= 64
     assert cost.body < 1.04 * entropy_bound(flips, ALEXNET)

@@ -1,4 +1,4 @@
-"""Any bytes at all give a WireError or a payload that fits the schema, and never touch the base."""
+"""Any bytes at all give a WireError or a payload that fits the schema, and never touch what is held."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from wire_cases import RUN_ID, random_bits, resealed
 
 from peermask.errors import WireError
-from peermask.wire import Expected, FrameHeader, Schema, decode_frame, encode_frame
+from peermask.wire import Expected, FrameHeader, History, Schema, decode_frame, encode_frame
 
 LAYERS = (70, 640, 1)
 TOTAL = sum(LAYERS)
@@ -24,22 +24,32 @@ BASE = payload_at(0.3)
 SCHEMA = Schema.of(BASE, LAYERS)
 EXPECTED = Expected(RUN_ID, SCHEMA)
 DENSITIES = (0.0, 0.01, 0.1, 0.4, 0.9)
+EARLY = History.begin(BASE, SCHEMA, 11, 11)
+LATE = EARLY  # with classes of their own
+for name in (12, 13, 14):
+    LATE = LATE.after({**BASE, "mask": BASE["mask"] ^ random_bits(f"late {name}", TOTAL, 0.05)}, 11, name)
+HISTORIES = (EARLY, LATE)
 FRAMES = [
-    encode_frame(header, payload_at(density), SCHEMA, base)
+    encode_frame(FrameHeader(RUN_ID, 3, 12, history.name if history else None), payload_at(density), SCHEMA, history)
     for density in DENSITIES
-    for header, base in ((FrameHeader(RUN_ID, 3, 12), None), (FrameHeader(RUN_ID, 3, 12, 11), BASE))
+    for history in (None, *HISTORIES)
 ]
 
 
 def survives(frame):
-    before = {name: leaf.tobytes() for name, leaf in BASE.items()}
-    try:
-        _, payload = decode_frame(frame, EXPECTED, {11: BASE}.get)
-    except WireError:
-        payload = BASE
-    SCHEMA.check(payload)
-    assert all(np.isfinite(leaf).all() for leaf in payload.values())
-    assert {name: leaf.tobytes() for name, leaf in BASE.items()} == before
+    for history in HISTORIES:
+        before = held(history)
+        try:
+            _, payload = decode_frame(frame, EXPECTED, history)
+        except WireError:
+            payload = BASE
+        SCHEMA.check(payload)
+        assert all(np.isfinite(leaf).all() for leaf in payload.values())
+        assert held(history) == before
+
+
+def held(history):
+    return [*(leaf.tobytes() for leaf in history.payload.values()), history.contexts["mask"].states.tobytes()]
 
 
 @given(st.binary(max_size=200))

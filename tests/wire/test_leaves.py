@@ -11,6 +11,7 @@ from wire_cases import random_bits
 
 from peermask.errors import WireError
 from peermask.wire.cursor import Cursor
+from peermask.wire.history import History
 from peermask.wire.leaves import Kind, decode_leaf, plan_leaf
 from peermask.wire.schema import Leaf
 
@@ -24,10 +25,11 @@ def sparse(density, purpose="support"):
 
 
 def trip(values, base=None, masks=None):
-    plan = plan_leaf(LEAF, values, base, masks or {})
+    history = None if base is None else History({"weights": base}, {})
+    plan = plan_leaf(LEAF, values, history, masks or {})
     data = plan.encode()
     assert len(data) == plan.size
-    back = decode_leaf(Cursor(data), LEAF, None if base is None else {"weights": base}, masks or {})
+    back = decode_leaf(Cursor(data), LEAF, history, masks or {})
     assert back.tobytes() == values.tobytes()
     return plan
 
@@ -89,8 +91,8 @@ def test_values_that_are_no_numbers_are_neither_sent_nor_taken(poison):
         (LEAF, "00", "kind 0"),
         (LEAF, "06", "kind 6"),
         (Leaf("mask", True, (4,)), "02", "kind 2"),
-        (Leaf("mask", True, (4,)), "01", "without a base"),
-        (LEAF, "04", "without a base"),
+        (Leaf("mask", True, (4,)), "01", "names no history"),
+        (LEAF, "04", "names no history"),
         (LEAF, "0500", "mask leaf 0"),
         (LEAF, "02" + "00" * 1599, "ends early"),
     ],

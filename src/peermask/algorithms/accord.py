@@ -29,6 +29,7 @@ from torch import Tensor
 
 from peermask.algorithms.contract import Agents, Algorithm, Clock, LocalData, Payload, Setting, algorithms
 from peermask.algorithms.momentum import first_velocity
+from peermask.algorithms.opening import opening_masks
 from peermask.algorithms.schedule import Schedule
 from peermask.algorithms.score_step import ScoreOptions, score_step
 from peermask.graph.mixing import Mixing, count_votes
@@ -93,9 +94,7 @@ class Accord(Algorithm[State]):
 
     def init(self, agents: Agents) -> State:
         layout, device = self.masker.layout, agents.keep.device
-        # Rounded as those of all agents are: a float32 may lie just below the level it stands for.
-        own = [level_of(round(retention, 6), self.levels) for retention in agents.retention.tolist()]
-        keep = kept_counts(layout, own, self.masker.options).to(device)
+        keep = self._keep(agents).to(device)
         scores = initial_scores(layout, self.options.score_init, agents.ids, self.setting.seed).to(device)
         nobody = torch.zeros(len(scores), dtype=torch.int64, device=device)
         votes = torch.zeros_like(scores, dtype=torch.uint8)
@@ -115,6 +114,13 @@ class Accord(Algorithm[State]):
         assert state.proposal is not None
         return {"mask": state.proposal}
 
+    def opening(self, agents: Agents) -> Payload:
+        layout = self.masker.layout
+        none = torch.zeros(1, layout.weights, dtype=torch.uint8)
+        begun = replace(agents, keep=self._keep(agents))
+        init, seed = self.options.score_init, self.setting.seed
+        return {"mask": opening_masks(begun, layout, init, seed, lambda _one: none, 0.0)}
+
     def fuse(self, state: State, received: Payload, mixing: Mixing, clock: Clock) -> State:  # noqa: ARG002
         assert state.proposal is not None
         masks, heard, sizes = received["mask"], mixing.links, self.masker.layout.sizes
@@ -133,6 +139,12 @@ class Accord(Algorithm[State]):
     @cached_property
     def levels(self) -> tuple[float, ...]:
         return levels_of(self.setting.retentions, self.options.levels)
+
+    def _keep(self, agents: Agents) -> Tensor:
+        """[A, L]: K_l at each agent's level."""
+        # Rounded as those of all agents are: a float32 may lie just below the level it stands for.
+        own = [level_of(round(retention, 6), self.levels) for retention in agents.retention.tolist()]
+        return kept_counts(self.masker.layout, own, self.masker.options)
 
     def _same_level(self, keep: Tensor, masks: Tensor) -> Tensor:
         """[A, K]: a mask's own ones tell at which level it was cut; the nearest, since filters may be emptied."""

@@ -118,6 +118,11 @@ class Algorithm(Protocol[State]):
 
     def local_model(self, state: State) -> Tensor: ...
 
+    def opening(self, agents: Agents) -> Payload:  # noqa: ARG002
+        """[A, ...] on the CPU: a payload close to the first, which follows from config and seed alone, on every machine
+        to the bit. Receivers work it out themselves, and the first message says what differs. Empty: there is none."""
+        return {}
+
     def unmixed_model(self, payload: Payload) -> Tensor | None:  # noqa: ARG002
         """[K, ...] -> [K, P]: the models in messages, to be tested before they are mixed; None: they have none."""
         return None

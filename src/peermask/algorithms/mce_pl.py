@@ -14,6 +14,7 @@ One round of agent i (paper, Algorithm 1), n_i being the mean of its neighbours'
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Annotated, ClassVar, Literal
 
 import numpy as np
@@ -23,6 +24,7 @@ from torch import Tensor
 
 from peermask.algorithms.contract import Agents, Algorithm, Clock, LocalData, Payload, Setting, algorithms
 from peermask.algorithms.momentum import first_velocity
+from peermask.algorithms.opening import opening_masks
 from peermask.algorithms.schedule import scheduled
 from peermask.algorithms.score_step import ScoreOptions, score_step
 from peermask.graph.mixing import Mixing
@@ -91,6 +93,12 @@ class McePl(Algorithm[State]):
     def share(self, state: State) -> Payload:
         assert state.proposal is not None
         return {"mask": state.proposal}
+
+    def opening(self, agents: Agents) -> Payload:
+        options, seed = self.options, self.setting.seed
+        gain = options.aggregation_gain
+        votes = partial(first_votes, self.masker, options, seed=seed)
+        return {"mask": opening_masks(agents, self.masker.layout, options.score_init, seed, votes, gain)}
 
     def fuse(self, state: State, received: Payload, mixing: Mixing, clock: Clock) -> State:
         assert state.gradient is not None

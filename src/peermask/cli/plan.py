@@ -49,12 +49,17 @@ def _table(plans: list[Plan], device: torch.device) -> Table:
         "bytes per message, as a bitmap": [bytes_human(p.message_bytes) for p in plans],
         "  in a round, over all links": [bytes_human(p.message_bytes * p.links) for p in plans],
         "  in all rounds": [bytes_human(p.message_bytes * p.links * p.rounds) for p in plans],
+        "a node remembers, per neighbour": [_remembered(p) for p in plans],
         "checkpoint": [bytes_human(p.checkpoint) for p in plans],
         "time without evaluation, about": ["-" if p.seconds is None else f"{max(p.seconds, 1):.0f} s" for p in plans],
     }
     for heading, cells in rows.items():
         table.add_row(heading, *cells)
     return table
+
+
+def _remembered(plan: Plan) -> str:
+    return f"{bytes_human(plan.known_bytes)}, {plan.known_bytes / plan.weights:.1f} bytes a weight"
 
 
 def _range(low: str, high: str) -> str:

@@ -1,7 +1,7 @@
 """What every message costs on a link: what the codec really sends, and the ways papers count.
 
-An agent sends the same message over each of its links, so a cost is per directed link. Every receiver holds the
-sender's message of the round before, so what the codec sends is a delta against that.
+An agent sends the same message over each of its links, so a cost is per directed link. Every receiver has heard all
+that the sender sent before, so what the codec sends is a delta against that.
 """
 
 from __future__ import annotations
@@ -18,13 +18,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from peermask.algorithms.contract import Payload
+from peermask.engine.known import Known, KnownOnDevice, KnownRows, first_message, row_of
 from peermask.engine.round import Spread, in_turn
 from peermask.errors import DivergedError, WireError
 from peermask.kernels import by_kernels
+from peermask.kernels.contexts import flips_size_triton
 from peermask.kernels.gaps import count_frames_triton
-from peermask.wire import Schema, bitmap_size, frame_size
+from peermask.wire import History, Schema, bitmap_size, frame_size
 from peermask.wire.cost import FRAME_BYTES
-from peermask.wire.device_cost import count_ones, payload_frame_size_torch
 from peermask.wire.sets import slices
 
 
@@ -37,27 +38,34 @@ class Cost:
     bitmap_bytes: Tensor  # [N]: a bitmap, or float32 values, with framing
     entropy_bytes: Tensor  # [N]: no code for masks of this density can do better without knowing the one before
     coded_bytes: Tensor  # [N]: what the codec sends
+    kind: Tensor  # [N]: 0 where that is a keyframe, 1 where it is a delta
 
     def columns(self) -> list[list[float]]:
         """On the CPU, in the order of the fields."""
         return [getattr(self, name).tolist() for name in COST_COLUMNS]
 
 
+KINDS = ("keyframe", "delta")
 COST_COLUMNS = tuple(field.name for field in fields(Cost))
 Shape = tuple[tuple[str, torch.dtype, int], ...]  # of a message: name, type and entries of each leaf
 
 
-def message_cost(payload: Payload, before: Payload | None, sizes: Sequence[int], spread: Spread = in_turn) -> Cost:
-    """The cost of one round's messages [N, ...]; `before` are those of the round before, where there was one."""
+def message_cost(
+    payload: Payload, known: Known | None, sizes: Sequence[int], spread: Spread = in_turn
+) -> tuple[Cost, Known]:
+    """The cost of one round's messages [N, ...], and what receivers know then; `known` is what they knew, if anything.
+
+    A GPU without Triton has its messages counted on the CPU."""
     leaf = next(iter(payload.values()))
     paper, bitmap = _always(_shape(payload), tuple(sizes), len(leaf), leaf.device)
     if by_kernels(leaf):
-        ones, entropy, coded = _measured_by_kernels(payload, before, sizes)
-    elif leaf.device.type == "cpu":
-        ones, entropy, coded = _measured_by_rows(payload, before, sizes, spread)
+        assert not isinstance(known, KnownRows)
+        (ones, entropy, coded, kind), known = _measured_by_kernels(payload, known, sizes)
     else:
-        ones, entropy, coded = _measured_at_once(payload, before, sizes)
-    return Cost(paper, ones, bitmap, entropy, coded)
+        assert not isinstance(known, KnownOnDevice)
+        here = {name: rows.cpu() for name, rows in payload.items()}
+        (ones, entropy, coded, kind), known = _measured_by_rows(here, known, sizes, spread)
+    return Cost(paper, ones, bitmap, entropy, coded, kind), known
 
 
 @lru_cache(maxsize=16)
@@ -69,43 +77,43 @@ def _always(shape: Shape, sizes: tuple[int, ...], agents: int, device: torch.dev
 
 
 def _measured_by_kernels(
-    payload: Payload, before: Payload | None, sizes: Sequence[int]
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Bits of ones, bytes of the bound and bytes of the frame of every agent, [N] each; nothing leaves the GPU."""
-    rows = [leaf.flatten(1) for leaf in payload.values()]
-    held = None if before is None else [before[name].flatten(1) for name in payload]
+    payload: Payload, known: KnownOnDevice | None, sizes: Sequence[int]
+) -> tuple[tuple[Tensor, Tensor, Tensor, Tensor], Known]:
+    """Bits of ones, bytes of the bound, bytes of the frame and its kind of every agent, [N] each; nothing leaves the
+    GPU."""
+    rows = {name: leaf.flatten(1) for name, leaf in payload.items()}
     whole = tuple(sizes)
-    cuts = [whole if row.shape[1] == sum(whole) else (row.shape[1],) for row in rows]
-    return count_frames_triton(rows, held, cuts, FRAME_BYTES)
-
-
-def _measured_at_once(payload: Payload, before: Payload | None, sizes: Sequence[int]) -> tuple[Tensor, Tensor, Tensor]:
-    """The same with torch alone."""
-    rows = [leaf.flatten(1) for leaf in payload.values()]
-    members = [row if row.dtype == torch.bool else row.ne(0) for row in rows]
-    counts = [count_ones(where, cut) for where, cut in zip(members, _cuts(payload, sizes), strict=True)]
-    coded = payload_frame_size_torch(payload, before, sizes, dict(zip(payload, counts, strict=True)))
-    return *_by_counts(payload, counts, sizes), coded
+    cuts = [whole if row.shape[1] == sum(whole) else (row.shape[1],) for row in rows.values()]
+    if known is None:
+        first = first_message(payload, schema_of(payload, sizes))
+        return count_frames_triton(list(rows.values()), None, cuts, FRAME_BYTES), first
+    held = [known.payload[name].flatten(1) for name in rows]
+    flips = {i: flips_size_triton(rows[name], known.masks[name]) for i, name in enumerate(rows) if name in known.masks}
+    return count_frames_triton(list(rows.values()), held, cuts, FRAME_BYTES, flips), known.after(payload)
 
 
 def _measured_by_rows(
-    payload: Payload, before: Payload | None, sizes: Sequence[int], spread: Spread
-) -> tuple[Tensor, Tensor, Tensor]:
+    payload: Payload, known: KnownRows | None, sizes: Sequence[int], spread: Spread
+) -> tuple[tuple[Tensor, Tensor, Tensor, Tensor], Known]:
     """The same on the cores of a CPU, frames by the codec's own plan. An agent's row is counted and planned while it
     is in the cache."""
     schema, layers = schema_of(payload, sizes), _cuts(payload, sizes)
 
-    def measured(agent: int) -> tuple[list[list[int]], int]:
-        row, base = _row(payload, agent), None if before is None else _row(before, agent)
+    def measured(agent: int) -> tuple[list[list[int]], int, bool, History]:
+        row, history = row_of(payload, agent), None if known is None else known.histories[agent]
         counts = [[_kept(leaf[part]) for part in slices(cut)] for leaf, cut in zip(row.values(), layers, strict=True)]
         try:
-            return counts, frame_size(row, schema, base).total
+            cost = frame_size(row, schema, history)
         except WireError as error:
             raise DivergedError(f"agent {agent} would send {error}; try a smaller algorithm.lr") from error
+        after = History.begin(row, schema) if history is None else history.after(row)
+        return counts, cost.total, cost.is_delta, after
 
-    counts, coded = zip(*spread(measured, range(len(next(iter(payload.values()))))), strict=True)
+    agents = range(len(next(iter(payload.values()))))
+    counts, coded, kind, histories = zip(*spread(measured, agents), strict=True)
     by_leaf = [torch.tensor(by_agent) for by_agent in zip(*counts, strict=True)]
-    return *_by_counts(payload, by_leaf, sizes), torch.tensor(coded)
+    measures = (*_by_counts(payload, by_leaf, sizes), torch.tensor(coded), torch.tensor(kind, dtype=torch.int64))
+    return measures, KnownRows(tuple(histories))
 
 
 def _cuts(payload: Payload, sizes: Sequence[int]) -> list[Sequence[int]]:
@@ -161,7 +169,3 @@ def entropy_bits(ones: Tensor, sizes: Sequence[int]) -> Tensor:
 def _on_device(sizes: tuple[int, ...], device: torch.device) -> Tensor:
     """Kept there: a copy from the host would make the round wait."""
     return torch.tensor(sizes, dtype=torch.float64, device=device)
-
-
-def _row(payload: Payload, agent: int) -> dict[str, NDArray[Any]]:
-    return {name: leaf[agent].flatten().numpy() for name, leaf in payload.items()}

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 import torch
 
+from peermask.algorithms.contract import Payload
 from peermask.engine.device import made_current
 from peermask.engine.traffic import message_cost
 from peermask.graph.mixing import count_votes
@@ -49,6 +50,12 @@ def _gather(shape: tuple[int, ...], device: torch.device) -> object:
     return gather_triton(image, index[0], index, 1.0)
 
 
+def _count_twice(message: Payload, sizes: Sequence[int]) -> object:
+    """As a first message, and as one that follows another."""
+    _, known = message_cost(message, None, sizes)
+    return message_cost(message, known, sizes)
+
+
 def _of_masks(layout: Layout, device: torch.device) -> list[Callable[[], object]]:
     scores = torch.rand(1, layout.weights, device=device)
     votes = torch.zeros(1, layout.weights, dtype=torch.uint8, device=device)
@@ -58,7 +65,7 @@ def _of_masks(layout: Layout, device: torch.device) -> list[Callable[[], object]
     masker = Masker(layout, torch.rand(layout.total, device=device), MaskOptions())
     gradient = torch.rand(1, layout.total, device=device)[:, : layout.weights]
     links = torch.ones(FEW + 1, 1, dtype=torch.bool, device=device)
-    messages = ({"mask": mask}, {"weights": scores})
+    messages: tuple[Payload, ...] = ({"mask": mask}, {"weights": scores})
     return [
         lambda: masker.model(mask, keep),
         lambda: stepped(scores, gradient, masker.weights(keep), None, 1.0, 0.0, 0.0, 0.0, layout),
@@ -70,5 +77,5 @@ def _of_masks(layout: Layout, device: torch.device) -> list[Callable[[], object]
         lambda: fine_tuned(scores, scores, votes, voters, 1.0),
         lambda: pulled(scores, votes, voters, mask, 1.0, layout),
         lambda: believed(mask, mask, links[:1], layout.sizes, 1.5),
-        *(partial(message_cost, sent, before, layout.sizes) for sent in messages for before in (None, sent)),
+        *(partial(_count_twice, sent, layout.sizes) for sent in messages),
     ]

@@ -11,10 +11,13 @@ from torch import Tensor
 
 from peermask.algorithms.contract import Payload
 from peermask.engine.evaluate import Score
+from peermask.engine.known import Known, first_message, restored
 from peermask.engine.round import Spread, in_turn
-from peermask.engine.traffic import COST_COLUMNS, Cost, message_cost
+from peermask.engine.traffic import COST_COLUMNS, KINDS, Cost, message_cost, schema_of
+from peermask.errors import RunError
 from peermask.experiment.build import Experiment
 from peermask.experiment.folder import RunFolder
+from peermask.experiment.opening import openings
 from peermask.experiment.table import append_rows, forget_after, read_rows
 
 LATER = (  # columns that tables of earlier versions lack
@@ -90,25 +93,51 @@ def forget_rounds_after(folder: RunFolder, round: int) -> None:
         forget_after(path, round)
 
 
+def read_traffic(folder: RunFolder) -> list[dict[str, str]]:
+    """What was sent so far; a run of an older version cannot go on, since its messages were coded otherwise."""
+    rows = read_rows(folder.traffic)
+    if rows and "kind" not in rows[0]:
+        raise RunError(f"{folder.traffic} was begun by an older version that coded messages otherwise; start a new run")
+    return rows
+
+
 class Ledger:
     """Counts what is sent. Costs stay on the device until the table is written, so no round waits for one."""
 
     def __init__(self, experiment: Experiment, folder: RunFolder, before: Payload | None = None) -> None:
+        self.experiment, self.folder = experiment, folder
         self.sizes = experiment.network.layout.sizes
-        self.folder = folder
-        self.before = before  # what every agent sent last, which its receivers hold
+        self._saved = before  # of a checkpoint, until the next message says where to
+        self._known: Known | None = None
         self.links = torch.tensor(experiment.messages_sent, dtype=torch.float64)  # [N]
         self.sent = torch.zeros(len(self.links), dtype=torch.float64)  # [N] bytes over all links, as written so far
         self._pending: list[tuple[int, Cost]] = []
-        for row in read_rows(folder.traffic):
+        for row in read_traffic(folder):
             self.sent[int(row["agent"])] += int(row["links"]) * float(row["coded_bytes"])
+
+    @property
+    def before(self) -> Payload | None:
+        """What receivers know of every agent, for a checkpoint."""
+        return self._saved if self._known is None else self._known.tensors()
 
     def record(self, number: int, shared: Payload, spread: Spread = in_turn) -> None:
         if shared:
-            device = next(iter(shared.values())).device
-            held = None if self.before is None else {name: leaf.to(device) for name, leaf in self.before.items()}
-            self._pending.append((number, message_cost(shared, held, self.sizes, spread)))
-            self.before = shared
+            known = self._known or self._at_first(shared)
+            cost, self._known = message_cost(shared, known, self.sizes, spread)
+            self._pending.append((number, cost))
+
+    def _at_first(self, shared: Payload) -> Known | None:
+        """What receivers knew before this message: what a checkpoint holds, or the agents' openings."""
+        device, schema = next(iter(shared.values())).device, schema_of(shared, self.sizes)
+        if self._saved is not None:
+            try:
+                return restored(self._saved, schema, device)
+            except KeyError as error:
+                raise RunError(
+                    f"the checkpoint in {self.folder.path} lacks {error} of what was sent; start a new run"
+                ) from None
+        opening = openings(self.experiment, self.experiment.agents)
+        return first_message({name: leaf.to(device) for name, leaf in opening.items()}, schema) if opening else None
 
     def flush(self) -> None:
         if not self._pending:
@@ -121,9 +150,9 @@ class Ledger:
         links = [int(count) for count in self.links]
         by_round = zip(*(column.tolist() for column in columns.values()), strict=True)
         rows = [
-            [number, agent, count, *map(_number, values)]
+            [number, agent, count, *map(_number, values), KINDS[kind]]
             for (number, _), costs in zip(self._pending, by_round, strict=True)
-            for agent, (count, *values) in enumerate(zip(links, *costs, strict=True))
+            for agent, (count, *values, kind) in enumerate(zip(links, *costs, strict=True))
         ]
         append_rows(self.folder.traffic, TRAFFIC, rows)
         self._pending.clear()

@@ -10,10 +10,12 @@ import torch
 
 from peermask.algorithms.contract import Clock
 from peermask.engine.device import one_thread_each
+from peermask.engine.known import row_of
 from peermask.engine.memory import STATE_COPIES, activation_bytes
-from peermask.engine.traffic import message_cost
+from peermask.engine.traffic import schema_of
 from peermask.experiment.build import Experiment, agents_at_once, assemble, is_fused
 from peermask.kernels import have_triton
+from peermask.wire import History, bitmap_size
 
 
 @dataclass(frozen=True)
@@ -30,6 +32,7 @@ class Plan:
     path: str
     memory: int  # bytes
     message_bytes: float  # a bitmap with header, on one link
+    known_bytes: int  # what a receiver remembers of one sender
     checkpoint: int  # bytes
     seconds: float | None  # for all rounds without evaluation, where it can be told
 
@@ -37,7 +40,7 @@ class Plan:
 def make_plan(name: str, experiment: Experiment, device: torch.device) -> Plan:
     config, layout = experiment.config, experiment.network.layout
     chunk = agents_at_once(experiment, device)
-    cost, held, seconds = _try_one(experiment)
+    cost, known, held, seconds = _try_one(experiment)
     fused = device.type == "cuda" and is_fused(experiment)
     module, shape = experiment.network.module, experiment.dataset.shape
     passes = activation_bytes(module, shape, config.batch_size, fused=fused)
@@ -57,9 +60,10 @@ def make_plan(name: str, experiment: Experiment, device: torch.device) -> Plan:
         samples=(min(sizes), max(sizes)),
         chunk=chunk,
         path=_path(experiment, device),
-        memory=config.agents * held + side_by_side * (passes + STATE_COPIES * 4 * layout.total) + images,
+        memory=config.agents * (held + known) + side_by_side * (passes + STATE_COPIES * 4 * layout.total) + images,
         message_bytes=cost,
-        checkpoint=config.agents * held,
+        known_bytes=known,
+        checkpoint=config.agents * (held + known),
         seconds=seconds * config.rounds * config.agents / side_by_side if device.type == "cpu" else None,
     )
 
@@ -75,8 +79,8 @@ def _path(experiment: Experiment, device: torch.device) -> str:
     return f"agents as groups ({'sizes that the kernels cannot do' if have_triton() else 'no Triton here'})"
 
 
-def _try_one(experiment: Experiment) -> tuple[float, int, float]:
-    """The first agent's message, state and time for a step."""
+def _try_one(experiment: Experiment) -> tuple[float, int, int, float]:
+    """The first agent's message, what is remembered of it, its state, and the time for a step."""
     algorithm, feed = assemble(experiment, torch.device("cpu"))
     state = algorithm.init(experiment.agents.rows(slice(0, 1)))
     held = [getattr(state, field.name) for field in fields(state)]
@@ -87,6 +91,8 @@ def _try_one(experiment: Experiment) -> tuple[float, int, float]:
         state, _ = algorithm.learn(state, alone, Clock(1, experiment.config.rounds))
         seconds = time.perf_counter() - begun
     payload = algorithm.share(state)
-    bitmap = message_cost(payload, None, experiment.network.layout.sizes).bitmap_bytes[0] if payload else 0.0
     size = sum(tensor.numel() * tensor.element_size() for tensor in held if tensor is not None)
-    return float(bitmap), size, seconds
+    if not payload:
+        return 0.0, 0, size, seconds
+    schema = schema_of(payload, experiment.network.layout.sizes)
+    return bitmap_size(schema), History.begin(row_of(payload, 0), schema).nbytes, size, seconds

@@ -107,8 +107,8 @@ class Ticket:
     def mask(self, sizes: tuple[int, ...]) -> NDArray[np.bool_]:
         """[P_w]"""
         about = self.header.about
-        expected = Expected(bytes.fromhex(about.config_hash), _schema(sizes), about.agent)
-        _, payload = decode_frame(self.frame, expected, lambda _round: None)
+        expected = Expected(bytes.fromhex(about.config_hash), _schema(sizes), about.agent, oldest=1)
+        _, payload = decode_frame(self.frame, expected)
         return payload["mask"]
 
     def encode(self) -> bytes:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
@@ -34,11 +34,14 @@ def count_frames_triton(
     bases: Sequence[Tensor] | None,
     layers: Sequence[tuple[int, ...]],
     frame_bytes: int,
+    flips: Mapping[int, Tensor] | None = None,
     block: int = BLOCK,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Of every agent's message bits of ones and values, bytes of the entropy's bound, and bytes of its frame: [A] each.
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Of every agent's message bits of ones and values, bytes of the entropy's bound, bytes of its frame, and whether
+    that is a delta: [A] each.
 
-    `rows` are its leaves [A, P], bool or float32, each with its layers; `bases` those that receivers hold.
+    `rows` are its leaves [A, P], bool or float32, each with its layers; `bases` those that receivers hold; `flips` how
+    long the flips of each mask leaf are by class, from `flips_size_triton`.
     """
     from peermask.kernels import gaps_triton as kernels
 
@@ -47,12 +50,16 @@ def count_frames_triton(
     tables = _tables(tuple(zip(is_mask, layers, strict=True)), block, device)
     members = [_as_integers(leaf) for leaf in rows]
     held = members if bases is None else [_as_integers(leaf) for leaf in bases]
-    sets, total_layers, total_blocks = 1 if bases is None else 2, len(tables.layers), tables.first_blocks[-1]
+    sets, total_layers, total_blocks = (
+        1 if bases is None or all(is_mask) else 2,
+        len(tables.layers),
+        tables.first_blocks[-1],
+    )
     width = 3 * total_layers + leaves * leaves
     counts = torch.zeros(agents, width, dtype=torch.int32, device=device)
     found = torch.empty(agents, total_blocks, sets, 3, dtype=torch.int32, device=device)
     lengths = torch.empty(agents, total_layers, sets, 2, dtype=torch.int32, device=device)
-    whole = torch.empty(2, agents, dtype=torch.int64, device=device)
+    whole = torch.empty(3, agents, dtype=torch.int64, device=device)
     entropy = torch.empty(agents, dtype=torch.float64, device=device)
     for leaf, (row, base, blocks) in enumerate(zip(members, held, tables.blocks, strict=True)):
         grid, first_layer = (len(blocks), agents), tables.first_layers[leaf]
@@ -73,11 +80,18 @@ def count_frames_triton(
     kernels.layer_kernel[(total_layers, agents)](
         tables.layers, counts, found, lengths, total_layers, width, total_blocks, sets, _BLOCKS_AT_ONCE
     )
+    by_class = lengths if not flips else _by_leaf(flips, leaves)
     kernels.frame_kernel[(agents,)](
-        tables.leaves, tables.layers, counts, lengths, whole, entropy, leaves, total_layers, width, frame_bytes, sets,
-        _LAYERS_AT_ONCE, num_warps=2,
+        tables.leaves, tables.layers, counts, lengths, by_class, whole, entropy, leaves, total_layers, width,
+        frame_bytes, sets, bool(flips), _LAYERS_AT_ONCE, num_warps=2,
     )  # fmt: skip
-    return whole[0], entropy, whole[1]
+    return whole[0], entropy, whole[1], whole[2]
+
+
+def _by_leaf(flips: Mapping[int, Tensor], leaves: int) -> Tensor:
+    """[A, LEAVES, C, 2]; of leaves without a mask anything."""
+    any_of_them = next(iter(flips.values()))
+    return torch.stack([flips.get(leaf, any_of_them) for leaf in range(leaves)], 1)
 
 
 def _as_integers(leaf: Tensor) -> Tensor:

@@ -1,13 +1,15 @@
 """Triton kernels for the length of frames: how many members each layer of each set has, and how far apart they are.
 
-A set is what a mask keeps, or where values are not +0.0; SETS is 1, or 2 where a base is held, whose flips are the
-second. A layer is written as gaps in Rice's code or as plain bits, whichever is shorter (wire/sets.py). All leaves of a
-payload lie one after another in the tables: LAYERS and BLOCKS are those of all leaves.
+A set is what a mask keeps, or where values are not +0.0; SETS is 1, or 2 where values of before are held, whose flips
+are the second. Flips of masks are counted by class (contexts_triton.py). A layer is written as gaps in Rice's code or
+as plain bits, whichever is shorter (wire/sets.py). All leaves of a payload lie one after another in the tables: LAYERS
+and BLOCKS are those of all leaves.
 
 counts   [A, WIDTH]: for each layer members of both sets and values that are not 0; then for each leaf by each leaf how
          many of its members lie outside of the other, a mask
 found    [A, BLOCKS, SETS, 3]: for each block the high parts of gaps inside it, its first member, its last
 lengths  [A, LAYERS, SETS, 2]: bytes of a layer's entry in the table, and bits after the table
+deltas   [A, LEAVES, CLASSES, 2]: the same of a mask's flips by class, where DELTAS
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ import triton.language as tl
 
 from peermask.kernels.blocks_triton import own_block
 
+CLASSES = tl.constexpr(32)
 NOWHERE = tl.constexpr(2**31 - 1)  # the first member of a block without one; its last is -1
 
 
@@ -169,15 +172,16 @@ def set_bytes(lengths_ptr, first, end, flips, SETS: tl.constexpr, BLOCK: tl.cons
 
 @triton.jit(do_not_specialize=["LEAVES", "LAYERS", "WIDTH"])
 def frame_kernel(
-    leaves_ptr, layers_ptr, counts_ptr, lengths_ptr, whole_ptr, entropy_ptr, LEAVES, LAYERS, WIDTH,
-    FRAME: tl.constexpr, SETS: tl.constexpr, BLOCK: tl.constexpr,
+    leaves_ptr, layers_ptr, counts_ptr, lengths_ptr, deltas_ptr, whole_ptr, entropy_ptr, LEAVES, LAYERS, WIDTH,
+    FRAME: tl.constexpr, SETS: tl.constexpr, DELTAS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """One agent's frame: bits of ones and values, bytes of the codec, and the bound in bytes."""
+    """One agent's frame: bits of ones and values, bytes of the codec, whether it is a delta, and the bound in bytes."""
     a = tl.program_id(0).to(tl.int64)
     counts = counts_ptr + a * WIDTH
     lengths = lengths_ptr + a * LAYERS * (2 * SETS)
     coded = a * 0 + FRAME
     ones = a * 0
+    is_delta = a != a
     entropy = ones.to(tl.float64)
     for leaf in range(LEAVES):
         is_mask = tl.load(leaves_ptr + 4 * leaf) != 0
@@ -185,10 +189,15 @@ def frame_kernel(
         end = tl.load(leaves_ptr + 4 * leaf + 2)
         size = tl.load(leaves_ptr + 4 * leaf + 3)
         positions = set_bytes(lengths, first, end, 0, SETS, BLOCK)
-        if SETS == 2:
-            positions = tl.minimum(positions, set_bytes(lengths, first, end, 1, SETS, BLOCK))
         members = total_of(counts, first, end, BLOCK)
         if is_mask:
+            if DELTAS:
+                by_class = deltas_ptr + ((a * LEAVES + leaf) * CLASSES + tl.arange(0, CLASSES)) * 2
+                flips = (
+                    tl.sum(tl.load(by_class).to(tl.int64), 0) + (tl.sum(tl.load(by_class + 1).to(tl.int64), 0) + 7) // 8
+                )
+                is_delta |= is_mask  # it goes on with the history, even where the mask is sent whole
+                positions = tl.minimum(positions, flips)
             coded += 1 + positions
             ones += members
             for at in range(first, end, BLOCK):
@@ -197,17 +206,28 @@ def frame_kernel(
                 cut = tl.load(layers_ptr + 4 * i + 3, mask=i < end, other=1)
                 entropy += tl.sum(entropy_bits(kept, cut), 0) / 8.0
         else:
-            best = tl.minimum(4 * size.to(tl.int64), positions + 4 * members)
+            changed = a != a
+            if SETS == 2:
+                support = set_bytes(lengths, first, end, 1, SETS, BLOCK)
+                changed = support < positions
+                positions = tl.minimum(positions, support)
+            best = 4 * size.to(tl.int64)
+            changed &= positions + 4 * members < best
+            best = tl.minimum(best, positions + 4 * members)
             for other in range(LEAVES):
                 fits = (tl.load(leaves_ptr + 4 * other) != 0) & (tl.load(leaves_ptr + 4 * other + 3) == size)
                 fits &= tl.load(counts + 3 * LAYERS + leaf * LEAVES + other) == 0
                 mask_first = tl.load(leaves_ptr + 4 * other + 1)
                 kept = total_of(counts, mask_first, tl.load(leaves_ptr + 4 * other + 2), BLOCK)
-                best = tl.where(fits, tl.minimum(best, 1 + 4 * kept), best)
+                fits &= 1 + 4 * kept < best
+                changed &= ~fits
+                best = tl.where(fits, 1 + 4 * kept, best)
             values = total_of(counts + 2, first, end, BLOCK)
+            is_delta |= changed
             coded += 1 + best
             ones += 32 * values
             entropy += entropy_bits(values, size) / 8.0 + 4.0 * values.to(tl.float64)
     tl.store(whole_ptr + a, ones)
     tl.store(whole_ptr + tl.num_programs(0) + a, coded)
+    tl.store(whole_ptr + 2 * tl.num_programs(0) + a, is_delta.to(tl.int64))
     tl.store(entropy_ptr + a, entropy)

@@ -11,11 +11,13 @@ from torch import Tensor
 from peermask.algorithms.contract import Clock, Payload
 from peermask.engine.exchange import Abandoned
 from peermask.experiment.build import Experiment
+from peermask.experiment.opening import openings
 from peermask.graph.mixing import Mixing
 from peermask.node.journal import Journal, changes
 from peermask.node.puller import Absence, Heard, Puller
 from peermask.node.responder import Responder
 from peermask.wire import Schema
+from peermask.wire.schema import Payload as Rows
 
 
 class NodeExchange:
@@ -29,6 +31,7 @@ class NodeExchange:
         puller: Puller,
         report: Callable[[], None],
     ) -> None:
+        self.experiment = experiment
         self.agent, self.journal, self.report = journal.agent, journal, report
         self.responder, self.puller = responder, puller
         self.mixing = experiment.mixing.rows(slice(self.agent, self.agent + 1))  # [1, N]
@@ -56,7 +59,7 @@ class NodeExchange:
         if not own:  # a method that sends nothing waits for nobody
             return own, [self.mixing]
         schema = self._publish(clock.round, own)
-        heard = self.puller.pull(clock.round, schema)
+        heard = self.puller.pull(clock.round, schema, self._opening)
         for line in changes(clock.round, self.absent, heard.absent):
             self.responder.say(line)
         self.messages, self.absent, self.reached = own, heard.absent, heard.behind
@@ -89,10 +92,14 @@ class NodeExchange:
 
     def _publish(self, round: int, own: Payload) -> Schema:
         """Hand out this agent's message [1, ...] of a round from now on."""
-        rows = {name: leaf[0].flatten().cpu().numpy().copy() for name, leaf in own.items()}
+        rows = _rows(own)
         schema = Schema.of(rows, self.sizes)
-        self.responder.publish(round, rows, schema)
+        self.responder.publish(round, rows, schema, self._opening)
         return schema
+
+    def _opening(self, agent: int) -> Rows | None:
+        """What is known of an agent before it sends anything."""
+        return _rows(openings(self.experiment, self.experiment.agents.rows(slice(agent, agent + 1)))) or None
 
     def _stacked(self, name: str, own: Tensor, columns: Tensor, heard: Heard) -> Tensor:
         leaves = [
@@ -100,3 +107,8 @@ class NodeExchange:
             for j in columns.tolist()
         ]
         return torch.stack([leaf.to(own.device) for leaf in leaves])  # [K, ...]
+
+
+def _rows(payload: Payload) -> Rows:
+    """One agent's message [1, ...] as the codec takes it."""
+    return {name: leaf[0].flatten().cpu().numpy().copy() for name, leaf in payload.items()}

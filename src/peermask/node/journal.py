@@ -20,7 +20,7 @@ from peermask.experiment.config import load_config
 from peermask.experiment.folder import RunFolder
 from peermask.experiment.kept_masks import forget_masks_after
 from peermask.experiment.manifest import manifest
-from peermask.experiment.metrics import TRAFFIC, forget_rounds_after
+from peermask.experiment.metrics import TRAFFIC, forget_rounds_after, read_traffic
 from peermask.experiment.table import append_rows, forget_after, read_rows
 from peermask.files import write_atomically, write_json
 from peermask.node.puller import Absence
@@ -57,25 +57,25 @@ class Journal:
             forget_after(self.folder.metrics, done - 1)
         forget_after(self.absences, done)
         forget_masks_after(self.folder.masks, done)
-        rows = read_rows(self.folder.traffic)
+        rows = read_traffic(self.folder)
         self.sent_before = sum(int(row["links"]) * float(row["coded_bytes"]) for row in rows)
         return checkpoint
 
     def record(self, round: int, shared: Payload) -> None:
         """Note what a message costs by the ways of counting; what was really sent comes with `write_traffic`."""
         if shared:
-            cost = message_cost(shared, None, self.experiment.network.layout.sizes)
+            cost, _ = message_cost(shared, None, self.experiment.network.layout.sizes)
             self._costs[round] = [column[0] for column in cost.columns()]
 
     def write_traffic(self, sent: dict[int, Sent], before: int) -> None:
         """Rows of all rounds below `before`, which no neighbour asks for any more: frames sent, and their mean size."""
         rows: list[list[object]] = []
         for number in sorted(number for number in self._costs if number < before):
-            paper, ones, bitmap, entropy, _ = self._costs.pop(number)
+            paper, ones, bitmap, entropy, *_ = self._costs.pop(number)
             handed = sent.pop(number, Sent())
             coded = handed.bytes / handed.frames if handed.frames else 0
             counted: list[object] = [int(paper), int(ones), int(bitmap), f"{entropy:.7g}", f"{coded:.10g}"]
-            rows.append([number, self.agent, handed.frames, *counted])
+            rows.append([number, self.agent, handed.frames, *counted, handed.kind])
         if rows:
             append_rows(self.folder.traffic, TRAFFIC, rows)
 

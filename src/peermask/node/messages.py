@@ -1,4 +1,4 @@
-"""What neighbours say to each other: a greeting, "your round k, I hold round b", and the answers.
+"""What neighbours say to each other: a greeting, "your round k, I hold history h", and the answers.
 
 Every message starts with a byte that says what it is; sizes are bounded, and anything else is a WireError.
 """
@@ -12,18 +12,17 @@ from dataclasses import asdict, dataclass
 
 from peermask.errors import WireError
 
-VERSION = 1
+VERSION = 2
 NOTHING = 2**32 - 1
 MAX_CARD_BYTES = 1024
-BOOT_BYTES = 8
 
 GREETING = b"G"
 PULL = b"P"
 FRAME = b"F"  # the round asked for, or the newest where that is no longer kept or still to come
 NO_NEWS = b"N"  # nothing newer than what the asker holds
 
-_PULL = struct.Struct(f"<B8s{BOOT_BYTES}sIII")  # version, identity, boot, round, held, patience in ms
-_ANSWER = struct.Struct(f"<{BOOT_BYTES}sI")  # boot, newest
+_PULL = struct.Struct("<B8sIII")  # version, identity, round, history, patience in ms
+_ANSWER = struct.Struct("<I")  # newest
 
 
 @dataclass(frozen=True)
@@ -71,43 +70,42 @@ class Greeting:
 
 @dataclass(frozen=True)
 class Pull:
-    """ "Your round `round`; I hold round `held` of your life `boot`; take `patience` seconds to answer."
+    """ "Your round `round`; of you I hold history `history`; take `patience` seconds to answer."
 
-    An agent that restarts may publish a round again with other bits. So what is held counts only within one life
-    of the sender: a delta against a round of an earlier life would decode to nonsense.
+    A history is named by a checksum over all that made it. So one from an earlier life of the sender, which may have
+    published the same rounds with other bits, is not mistaken for one of this life.
     """
 
     identity: bytes
-    boot: bytes
     round: int
-    held: int | None
+    history: int | None
     patience: float
 
     def encode(self) -> bytes:
-        held = NOTHING if self.held is None else self.held
+        history = NOTHING if self.history is None else self.history
         patience = min(round(1000 * self.patience), NOTHING)
-        return PULL + _PULL.pack(VERSION, self.identity, self.boot, self.round, held, patience)
+        return PULL + _PULL.pack(VERSION, self.identity, self.round, history, patience)
 
 
 @dataclass(frozen=True)
 class Answer:
-    boot: bytes
     newest: int
-    frame: bytes | None  # None: nothing newer than what the asker holds
+    frame: bytes | None  # one or several that follow each other; None: nothing newer than what the asker holds
 
     def encode(self) -> bytes:
-        head = _ANSWER.pack(self.boot, self.newest)
+        head = _ANSWER.pack(self.newest)
         return NO_NEWS + head if self.frame is None else FRAME + head + self.frame
 
 
 def decode_request(data: bytes) -> Greeting | Pull:
     if data[:1] == GREETING:
         return _greeting(data)
+    if data[:1] == PULL and len(data) > 1:
+        _check_version(data[1])
     if data[:1] != PULL or len(data) != 1 + _PULL.size:
         raise WireError(f"request of {len(data)} bytes starts with {data[:1].hex() or 'nothing'}: not a request")
-    version, identity, boot, round_, held, patience = _PULL.unpack_from(data, 1)
-    _check_version(version)
-    return Pull(identity, boot, round_, None if held == NOTHING else held, patience / 1000)
+    _, identity, round_, history, patience = _PULL.unpack_from(data, 1)
+    return Pull(identity, round_, None if history == NOTHING else history, patience / 1000)
 
 
 def decode_answer(data: bytes) -> Greeting | Answer:
@@ -115,8 +113,8 @@ def decode_answer(data: bytes) -> Greeting | Answer:
         return _greeting(data)
     if data[:1] not in (FRAME, NO_NEWS) or len(data) < 1 + _ANSWER.size:
         raise WireError(f"answer of {len(data)} bytes starts with {data[:1].hex() or 'nothing'}: not an answer")
-    boot, newest = _ANSWER.unpack_from(data, 1)
-    return Answer(boot, newest, data[1 + _ANSWER.size :] if data[:1] == FRAME else None)
+    (newest,) = _ANSWER.unpack_from(data, 1)
+    return Answer(newest, data[1 + _ANSWER.size :] if data[:1] == FRAME else None)
 
 
 def _greeting(data: bytes) -> Greeting:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from peermask.engine.exchange import Abandoned
 from peermask.errors import NodeError, WireError
 from peermask.node.fleet import Missing
-from peermask.node.messages import BOOT_BYTES, Answer, Greeting, Pull, decode_answer
+from peermask.node.messages import Answer, Greeting, Pull, decode_answer
 from peermask.node.responder import Responder
 from peermask.node.transport import Transport
 from peermask.wire import Inbox, Schema
@@ -70,7 +70,6 @@ class Puller:
         self.newest: dict[int, int] = {}  # the last round published by each neighbour, as it said; of those met
         self.mute: set[int] = set()  # who has used up a whole limit without a word, and none since
         self.inbox: Inbox | None = None
-        self.boots: dict[int, bytes] = {}  # the life of a neighbour that what is held comes from
 
     def meet(self) -> frozenset[int]:
         """Greet those who are new, and give those who are there and run the same experiment."""
@@ -114,11 +113,11 @@ class Puller:
         that lies or ran ahead alone moves nobody; 0 if none has published anything."""
         return min((newest for newest in self.newest.values() if newest), default=0)
 
-    def pull(self, round: int, schema: Schema) -> Heard:
+    def pull(self, round: int, schema: Schema, opening: Callable[[int], Payload | None] = lambda _agent: None) -> Heard:
         """Every neighbour's message of a round, as far as it comes in time."""
         limit = self.patience.round_limit
         if self.inbox is None:
-            self.inbox = Inbox(self.responder.card.identity, schema, self.neighbours)
+            self.inbox = Inbox(self.responder.card.identity, schema, self.neighbours, opening)
             limit = max(limit, self.patience.start_limit)  # a neighbour may still be waiting for its own
         self.mute -= self.responder.heard_from
         self.responder.heard_from.clear()
@@ -187,21 +186,17 @@ class Puller:
         return answers
 
     def _question(self, neighbour: int, round: int, patience: float) -> Pull:
-        held = self.inbox.held(neighbour) if self.inbox is not None else None
-        boot = self.boots.get(neighbour, bytes(BOOT_BYTES))
-        return Pull(self.responder.card.identity, boot, round, held, patience)
+        history = self.inbox.history(neighbour) if self.inbox is not None else None
+        return Pull(self.responder.card.identity, round, history, patience)
 
     def _accepted(self, neighbour: int, answer: Answer) -> bool:
         if self.inbox is None or answer.frame is None:
             return False
         try:
-            if self.inbox.announced(answer.frame)[0] != neighbour:
-                raise WireError("its frame names another sender")
-            self.inbox.accept(answer.frame)
+            self.inbox.accept(answer.frame, neighbour)
         except WireError as error:
             self.responder.say_once(f"agent {neighbour} sent a bad frame: {error}")
             return False
-        self.boots[neighbour] = answer.boot
         return True
 
     def _ask(self, requests: Mapping[int, bytes], patience: float) -> dict[int, Greeting | Answer]:

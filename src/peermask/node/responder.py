@@ -6,7 +6,6 @@ one. At most one question of each neighbour waits, whatever it sends.
 
 from __future__ import annotations
 
-import secrets
 import threading
 import time
 from collections import defaultdict
@@ -14,9 +13,10 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from peermask.errors import WireError
-from peermask.node.messages import BOOT_BYTES, Answer, Card, Greeting, Pull, decode_request
+from peermask.node.messages import Answer, Card, Greeting, Pull, decode_request
 from peermask.node.transport import Reply
 from peermask.wire import Outbox, Schema
+from peermask.wire.frame import is_keyframe
 from peermask.wire.schema import Payload
 
 
@@ -33,6 +33,14 @@ class Sent:
 
     frames: int = 0
     bytes: int = 0
+    keyframes: int = 0  # of them
+
+    @property
+    def kind(self) -> str:
+        """As in the table of traffic: neighbours may have got different ones."""
+        if not self.frames:
+            return ""
+        return "delta" if not self.keyframes else "keyframe" if self.keyframes == self.frames else "both"
 
 
 class Responder:
@@ -40,7 +48,6 @@ class Responder:
 
     def __init__(self, agent: int, neighbours: Collection[int], card: Card, say: Callable[[str], None]) -> None:
         self.agent, self.neighbours, self.card, self.say = agent, frozenset(neighbours), card, say
-        self.boot = secrets.token_bytes(BOOT_BYTES)
         self.outbox: Outbox | None = None
         self.asked: dict[int, int] = {}  # the highest round each neighbour has asked for
         self.met: set[int] = set()  # who ever came with the same card
@@ -60,11 +67,17 @@ class Responder:
     def greeting(self) -> Greeting:
         return Greeting(self.card, self.newest)
 
-    def publish(self, round: int, payload: Payload, schema: Schema) -> None:
+    def publish(
+        self,
+        round: int,
+        payload: Payload,
+        schema: Schema,
+        opening: Callable[[int], Payload | None] = lambda _agent: None,
+    ) -> None:
         """Hand out `payload` from now on, first to those who wait for it."""
         with self._lock:
             if self.outbox is None:
-                self.outbox = Outbox(self.card.identity, self.agent, schema)
+                self.outbox = Outbox(self.card.identity, self.agent, schema, opening=opening(self.agent))
             self.outbox.publish(round, payload)
             ready = [asker for asker, waiting in self._waiting.items() if waiting.question.round <= round]
             for asker in ready:
@@ -115,15 +128,15 @@ class Responder:
     def _answer(self, question: Pull) -> Answer:
         """The round asked for, or the newest where that is no longer kept or still to come."""
         if self.outbox is None:
-            return Answer(self.boot, 0, None)
-        held = question.held if question.boot == self.boot else None
+            return Answer(0, None)
         number = question.round if question.round in self.outbox.payloads else self.newest
-        frame = self.outbox.answer(held, number)
+        frame = self.outbox.answer(question.history, number)
         if frame is not None:
             self.sent[number].frames += 1
             self.sent[number].bytes += len(frame)
             self.sent_bytes += len(frame)
-        return Answer(self.boot, self.newest, frame)
+            self.sent[number].keyframes += is_keyframe(frame)
+        return Answer(self.newest, frame)
 
     def say_once(self, line: str) -> None:
         if line not in self._said and len(self._said) < 100:

@@ -3,6 +3,7 @@
 from peermask.wire.cost import FrameCost, bitmap_size, frame_size
 from peermask.wire.entropy import entropy_bound
 from peermask.wire.frame import Expected, FrameHeader, decode_frame, encode_frame
+from peermask.wire.history import History
 from peermask.wire.mailbox import Inbox, Outbox
 from peermask.wire.schema import Leaf, Schema
 
@@ -10,6 +11,7 @@ __all__ = [
     "Expected",
     "FrameCost",
     "FrameHeader",
+    "History",
     "Inbox",
     "Leaf",
     "Outbox",

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from peermask.wire.frame import CHECKSUM, HEADER, plan_frame
+from peermask.wire.frame import CHECKSUM, HEADER, builds_on, plan_frame
+from peermask.wire.history import History
 from peermask.wire.leaves import Kind
 from peermask.wire.schema import Payload, Schema
 
@@ -22,16 +23,18 @@ class FrameCost:
     framing: int
     body: int
     kind: FrameKind
+    is_delta: bool = False  # whether it builds on a history
 
 
-def frame_size(payload: Payload, schema: Schema, base: Payload | None = None) -> FrameCost:
+def frame_size(payload: Payload, schema: Schema, history: History | None = None) -> FrameCost:
     """`total` equals `len(encode_frame(...))`; a payload without leaves is not sent and costs nothing."""
     if not schema.leaves:
         return FrameCost(0, 0, 0, "empty")
-    plans = plan_frame(payload, schema, base)
+    plans = plan_frame(payload, schema, history)
     total = FRAME_BYTES + sum(plan.size for plan in plans)
+    kinds = [plan.kind for plan in plans]
     framing = FRAME_BYTES + sum(plan.table_bytes for plan in plans)
-    return FrameCost(total, framing, total - framing, kind_of([plan.kind for plan in plans]))
+    return FrameCost(total, framing, total - framing, kind_of(kinds), builds_on(history, plans, schema))
 
 
 def kind_of(kinds: list[Kind]) -> FrameKind:

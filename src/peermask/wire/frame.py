@@ -8,19 +8,20 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from peermask.errors import WireError
 from peermask.wire.cursor import Cursor
-from peermask.wire.leaves import NEEDS_BASE, LeafPlan, decode_leaf, plan_leaf
+from peermask.wire.history import History
+from peermask.wire.leaves import NEEDS_HISTORY, LeafPlan, decode_leaf, plan_leaf
 from peermask.wire.schema import Array, Payload, Schema
 
 MAGIC = b"PM"
-VERSION = 1
-NO_BASE = 2**32 - 1
+VERSION = 2
+NO_HISTORY = 2**32 - 1
 RUN_ID_BYTES = 8
-# magic, version, leaves, run id, sender, round, base round, schema fingerprint, bytes of the body
+# magic, version, leaves, run id, sender, round, history, schema fingerprint, bytes of the body
 HEADER = struct.Struct("<2sBB8sIIIII")
 CHECKSUM = struct.Struct("<I")
 MAX_FRAME_BYTES = 2**31
@@ -28,22 +29,20 @@ MAX_FRAME_BYTES = 2**31
 
 @dataclass(frozen=True)
 class FrameHeader:
-    """Who speaks, about which round, and against which older round of the same sender (or none)."""
+    """Who speaks, about which round, and which history of the same sender it builds on (or none)."""
 
     run_id: bytes
     sender: int
     round: int
-    base_round: int | None = None
+    history: int | None = None
 
     def __post_init__(self) -> None:
         if len(self.run_id) != RUN_ID_BYTES:
             raise WireError(f"run id has {len(self.run_id)} bytes, expected {RUN_ID_BYTES}")
-        for name in ("sender", "round", "base_round"):
+        for name in ("sender", "round", "history"):
             value = getattr(self, name)
-            if value is not None and not 0 <= value < NO_BASE:
-                raise WireError(f"{name} is {value}, allowed: 0 to {NO_BASE - 1}")
-        if self.base_round is not None and self.base_round >= self.round:
-            raise WireError(f"base round {self.base_round} is not older than round {self.round}")
+            if value is not None and not 0 <= value < NO_HISTORY:
+                raise WireError(f"{name} is {value}, allowed: 0 to {NO_HISTORY - 1}")
 
 
 @dataclass(frozen=True)
@@ -53,28 +52,35 @@ class Expected:
     run_id: bytes
     schema: Schema
     sender: int | None = None
+    oldest: int = VERSION  # keyframes are the same in versions 1 and 2, deltas are not
 
 
-def plan_frame(payload: Payload, schema: Schema, base: Payload | None) -> list[LeafPlan]:
+def plan_frame(payload: Payload, schema: Schema, history: History | None) -> list[LeafPlan]:
     """How each leaf will be written; shared by the encoder and its cost."""
     schema.check(payload)
-    if base is not None:
-        schema.check(base)
+    if history is not None:
+        schema.check(history.payload)
     masks = {i: payload[leaf.name] for i, leaf in enumerate(schema.leaves) if leaf.is_mask}
-    return [
-        plan_leaf(leaf, payload[leaf.name], None if base is None else base[leaf.name], masks) for leaf in schema.leaves
-    ]
+    return [plan_leaf(leaf, payload[leaf.name], history, masks) for leaf in schema.leaves]
 
 
-def encode_frame(header: FrameHeader, payload: Payload, schema: Schema, base: Payload | None = None) -> bytes:
-    """The smallest frame; `base` is the payload of `header.base_round` and may turn out not to be needed."""
-    if (base is None) != (header.base_round is None):
-        raise WireError(f"base round is {header.base_round}, so its payload must {'not ' * (base is not None)}be given")
+def builds_on(history: History | None, plans: list[LeafPlan], schema: Schema) -> bool:
+    """Whether a frame is a delta: with masks it goes on with a history even where a mask is sent whole; without, only
+    if a leaf needs it."""
+    return history is not None and (
+        any(leaf.is_mask for leaf in schema.leaves) or any(plan.kind in NEEDS_HISTORY for plan in plans)
+    )
+
+
+def encode_frame(header: FrameHeader, payload: Payload, schema: Schema, history: History | None = None) -> bytes:
+    """The smallest frame that builds on `history`, or on nothing."""
+    if (None if history is None else history.name) != header.history:
+        raise WireError(f"header names history {header.history}, given is {None if history is None else history.name}")
     if not schema.leaves:
         raise WireError("payload has no leaves: there is nothing to send")
-    plans = plan_frame(payload, schema, base)
-    if not any(plan.kind in NEEDS_BASE for plan in plans):
-        header = replace(header, base_round=None)
+    plans = plan_frame(payload, schema, history)
+    if not builds_on(history, plans, schema):
+        header = replace(header, history=None)
     body = b"".join(plan.encode() for plan in plans)
     head = HEADER.pack(
         MAGIC,
@@ -83,21 +89,42 @@ def encode_frame(header: FrameHeader, payload: Payload, schema: Schema, base: Pa
         header.run_id,
         header.sender,
         header.round,
-        NO_BASE if header.base_round is None else header.base_round,
+        NO_HISTORY if header.history is None else header.history,
         schema.fingerprint,
         len(body),
     )
     return head + body + CHECKSUM.pack(zlib.crc32(body, zlib.crc32(head)))
 
 
+def name_after(frame: bytes) -> int:
+    """The name of the history that ends with `frame`: its checksum, or one less where that would mean none."""
+    return min(int(CHECKSUM.unpack_from(frame, len(frame) - CHECKSUM.size)[0]), NO_HISTORY - 1)
+
+
+def is_keyframe(frame: bytes) -> bool:
+    """Whether an encoded frame builds on nothing."""
+    return bool(HEADER.unpack_from(frame)[6] == NO_HISTORY)
+
+
+def split_frames(data: bytes) -> list[bytes]:
+    """Frames written one after the other; what is no frame is left for `read_header` to refuse."""
+    frames = []
+    while data:
+        announced = HEADER.unpack_from(data)[-1] if len(data) >= HEADER.size else 0
+        end = HEADER.size + announced + CHECKSUM.size
+        frames.append(data[:end])
+        data = data[end:]
+    return frames
+
+
 def read_header(data: bytes, expected: Expected) -> FrameHeader:
     """The header of a frame that is whole, undamaged and meant for this receiver."""
     if not HEADER.size + CHECKSUM.size <= len(data) <= MAX_FRAME_BYTES:
         raise WireError(f"frame has {len(data)} bytes, allowed: {HEADER.size + CHECKSUM.size} to {MAX_FRAME_BYTES}")
-    magic, version, leaves, run_id, sender, round_, base, fingerprint, body = HEADER.unpack_from(data)
+    magic, version, leaves, run_id, sender, round_, history, fingerprint, body = HEADER.unpack_from(data)
     if magic != MAGIC:
         raise WireError(f"frame starts with {magic.hex()}, expected {MAGIC.hex()}: not a peermask frame")
-    if version != VERSION:
+    if not expected.oldest <= version <= VERSION:
         raise WireError(f"frame has version {version}, this end speaks {VERSION}; update the older of the two")
     if len(data) != HEADER.size + body + CHECKSUM.size:
         raise WireError(f"frame has {len(data)} bytes, its header announces {HEADER.size + body + CHECKSUM.size}")
@@ -112,26 +139,35 @@ def read_header(data: bytes, expected: Expected) -> FrameHeader:
             f"frame has {leaves} leaves of schema {fingerprint:08x}, expected "
             f"{len(expected.schema.leaves)} of {expected.schema.fingerprint:08x}: another model or algorithm"
         )
-    return FrameHeader(run_id, sender, round_, None if base == NO_BASE else base)
+    if version < VERSION and history != NO_HISTORY:
+        raise WireError(f"frame has version {version} and is a delta; of that version only keyframes can be read")
+    return FrameHeader(run_id, sender, round_, None if history == NO_HISTORY else history)
 
 
 def decode_frame(
-    data: bytes, expected: Expected, base_lookup: Callable[[int], Payload | None]
+    data: bytes, expected: Expected, history: History | None = None
 ) -> tuple[FrameHeader, Mapping[str, Array]]:
-    """Header and payload, or a WireError; `base_lookup` gives the payload held of an older round."""
+    """Header and payload, or a WireError; `history` is what is held of the sender."""
     header = read_header(data, expected)
-    base = None if header.base_round is None else base_lookup(header.base_round)
-    if header.base_round is not None:
-        if base is None:
-            raise WireError(f"frame builds on round {header.base_round} of agent {header.sender}, which is not held")
-        expected.schema.check(base)
+    if header.history is None:
+        history = None
+    elif history is None or history.name != header.history:
+        held = "none is held" if history is None else f"{history.name:08x} is held"
+        raise WireError(f"frame builds on history {header.history:08x} of agent {header.sender}, {held}")
     cursor = Cursor(data[HEADER.size : -CHECKSUM.size])
     payload: dict[str, Array] = {}
     masks: dict[int, Array] = {}
     for index, leaf in enumerate(expected.schema.leaves):
-        payload[leaf.name] = decode_leaf(cursor, leaf, base, masks)
+        payload[leaf.name] = decode_leaf(cursor, leaf, history, masks)
         if leaf.is_mask:
             masks[index] = payload[leaf.name]
     if not cursor.at_end:
         raise WireError(f"{len(cursor.data) - cursor.position // 8} bytes follow the last leaf")
     return header, payload
+
+
+def history_after(frame: bytes, header: FrameHeader, payload: Payload, schema: Schema, held: History | None) -> History:
+    """What both ends know once `frame` was sent or decoded; `header` is the frame's own."""
+    if header.history is None or held is None:
+        return History.begin(payload, schema, header.round, name_after(frame))
+    return held.after(payload, header.round, name_after(frame))

@@ -1,10 +1,10 @@
 """One leaf of a frame: a kind byte and what that kind needs.
 
     0 keyframe      the mask as a set
-    1 delta         the flips against the base's mask as a set
+    1 delta         the flips against the mask sent last as a set, cut into classes by how likely they were
     2 dense         float32 x P, little-endian
     3 sparse        the support as a set, then float32 at its positions
-    4 sparse delta  the flips of the support against that of the base, then float32 at its positions
+    4 sparse delta  the flips of the support against the one sent last, then float32 at its positions
     5 on a mask     the index of a mask leaf of this frame, then float32 at that mask's positions
 The sender takes the smallest; on a tie the lowest number.
 """
@@ -20,9 +20,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from peermask.errors import WireError
+from peermask.wire.contexts import decode_flips
 from peermask.wire.cursor import Cursor
-from peermask.wire.masks import plan_mask, support
-from peermask.wire.schema import Array, Leaf, Payload
+from peermask.wire.history import History
+from peermask.wire.masks import plan_mask, plan_support, support
+from peermask.wire.schema import Array, Leaf
 from peermask.wire.sets import Mask, SetPlan, decode_set, encode_set
 
 Floats: TypeAlias = NDArray[np.float32]
@@ -37,7 +39,7 @@ class Kind(IntEnum):
     ON_MASK = 5
 
 
-NEEDS_BASE = (Kind.DELTA, Kind.SPARSE_DELTA)
+NEEDS_HISTORY = (Kind.DELTA, Kind.SPARSE_DELTA)
 
 
 @dataclass(frozen=True)
@@ -45,7 +47,7 @@ class LeafPlan:
     """How one leaf will be written."""
 
     kind: Kind
-    layers: tuple[int, ...]
+    sizes: tuple[int, ...]  # of the layers or classes that `members` is cut into
     members: SetPlan | None = None
     mask_index: int | None = None
     where: Mask | None = None  # [P] positions whose values are sent
@@ -65,7 +67,7 @@ class LeafPlan:
     def encode(self) -> bytes:
         parts = [bytes([self.kind])]
         if self.members is not None:
-            parts.append(encode_set(self.members, self.layers))
+            parts.append(encode_set(self.members, self.sizes))
         if self.mask_index is not None:
             parts.append(bytes([self.mask_index]))
         if self.values is not None:
@@ -74,11 +76,12 @@ class LeafPlan:
         return b"".join(parts)
 
 
-def plan_leaf(leaf: Leaf, array: Array, base: Array | None, masks: Mapping[int, Mask]) -> LeafPlan:
+def plan_leaf(leaf: Leaf, array: Array, history: History | None, masks: Mapping[int, Mask]) -> LeafPlan:
     """The smallest way to write `array`; `masks` are the mask leaves of the same frame by index."""
+    base = None if history is None else history.payload[leaf.name]
     if leaf.is_mask:
-        mask = plan_mask(array, leaf.layers, base)
-        return LeafPlan(Kind.DELTA if mask.is_delta else Kind.KEYFRAME, leaf.layers, mask.members)
+        mask = plan_mask(array, leaf.layers, base, None if history is None else history.contexts[leaf.name])
+        return LeafPlan(Kind.DELTA if mask.is_delta else Kind.KEYFRAME, mask.sizes, mask.members)
     if not np.isfinite(array).all():
         raise WireError(f"leaf {leaf.name!r} holds a value that is not a number; it would poison its receivers")
     where = support(array)  # [P]
@@ -86,7 +89,7 @@ def plan_leaf(leaf: Leaf, array: Array, base: Array | None, masks: Mapping[int, 
     dense = LeafPlan(Kind.DENSE, leaf.layers, values=array, values_bytes=4 * array.size)
     if sent == dense.values_bytes:
         return dense  # without a zero nothing is shorter
-    positions = plan_mask(where, leaf.layers, None if base is None else support(base))
+    positions = plan_support(where, leaf.layers, None if base is None else support(base))
     sparse = Kind.SPARSE_DELTA if positions.is_delta else Kind.SPARSE
     plans = [
         dense,
@@ -108,14 +111,14 @@ def plan_leaf(leaf: Leaf, array: Array, base: Array | None, masks: Mapping[int, 
     return min(plans, key=lambda plan: plan.size)
 
 
-def decode_leaf(cursor: Cursor, leaf: Leaf, base: Payload | None, masks: Mapping[int, Mask]) -> Array:
+def decode_leaf(cursor: Cursor, leaf: Leaf, history: History | None, masks: Mapping[int, Mask]) -> Array:
     """The leaf, [P]."""
     number = cursor.byte()
     if number not in list(Kind) or (number <= Kind.DELTA) != leaf.is_mask:
         raise WireError(f"leaf {leaf.name!r} has kind {number}, which is not one of its own")
     kind = Kind(number)
-    if kind in NEEDS_BASE and base is None:
-        raise WireError(f"leaf {leaf.name!r} is a delta in a frame without a base round")
+    if kind in NEEDS_HISTORY and history is None:
+        raise WireError(f"leaf {leaf.name!r} is a delta in a frame that names no history")
     if kind is Kind.ON_MASK:
         index = cursor.byte()
         if index not in masks or masks[index].size != leaf.size:
@@ -123,10 +126,13 @@ def decode_leaf(cursor: Cursor, leaf: Leaf, base: Payload | None, masks: Mapping
         return decode_values(cursor, leaf, masks[index])
     if kind is Kind.DENSE:
         return decode_values(cursor, leaf, None)
+    if kind is Kind.DELTA and history is not None:
+        mask: Mask = history.payload[leaf.name].copy()
+        mask[decode_flips(cursor, history.contexts[leaf.name])] ^= True
+        return mask
     members = decode_set(cursor, leaf.layers)  # [P]
-    if base is not None and kind in NEEDS_BASE:
-        older = base[leaf.name]
-        members ^= older if leaf.is_mask else support(older)
+    if kind is Kind.SPARSE_DELTA and history is not None:
+        members ^= support(history.payload[leaf.name])
     return members if leaf.is_mask else decode_values(cursor, leaf, members)
 
 

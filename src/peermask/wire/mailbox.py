@@ -1,26 +1,75 @@
-"""The two ends of the pull protocol: "agent j, your round k; I hold round b" is answered with the smallest frame.
+"""The two ends of the pull protocol: "agent j, your round k; I hold history h" is answered with the frames that lead on
+from there, or with a keyframe.
 
-Nothing has to be resynchronised: who holds nothing, or a round too old, gets a keyframe.
+Nothing has to be resynchronised: who holds nothing, something else, or something too old gets a keyframe, and with it a
+history of its own. Those who followed the same frames share one. Where both ends can work out an opening, a message of
+round 0 that is never sent, everybody holds that at first.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
 
 from peermask.errors import WireError
-from peermask.wire.frame import Expected, FrameHeader, decode_frame, encode_frame, read_header
+from peermask.wire.frame import (
+    Expected,
+    FrameHeader,
+    decode_frame,
+    encode_frame,
+    history_after,
+    name_after,
+    read_header,
+    split_frames,
+)
+from peermask.wire.history import History
 from peermask.wire.schema import Payload, Schema
 
 KEPT_ROUNDS = 8
+KEPT_LINES = 4
+
+
+def opened(run_id: bytes, sender: int, schema: Schema, opening: Payload) -> History:
+    """The history that an opening begins: as a keyframe of round 0 would."""
+    frame = encode_frame(FrameHeader(run_id, sender, 0), opening, schema)
+    return History.begin(opening, schema, 0, name_after(frame))
+
+
+@dataclass
+class Line:
+    """One history as it grows, with the last frames that made it."""
+
+    history: History
+    frames: dict[int, bytes] = field(default_factory=dict)  # by round
+    ends: dict[int, int] = field(default_factory=dict)  # round -> the name of the history there
+
+    def __post_init__(self) -> None:
+        self.ends[self.history.round] = self.history.name
+
+    def append(self, frame: bytes, history: History, kept: int) -> None:
+        self.history = history
+        self.frames[history.round], self.ends[history.round] = frame, history.name
+        for rounds in (self.frames, self.ends):
+            for old in sorted(rounds)[: -kept - 1]:
+                del rounds[old]
+
+    def leading(self, name: int, round: int) -> list[bytes]:
+        """The frames from the history `name` to `round`; none where it is no longer there, or later than that."""
+        held = next((number for number, end in self.ends.items() if end == name), round)
+        return [self.frames[number] for number in sorted(self.frames) if held < number <= round]
 
 
 class Outbox:
-    """The last few payloads of one agent, and the frames already made of them."""
+    """The last few payloads of one agent, and the frames made of them."""
 
-    def __init__(self, run_id: bytes, sender: int, schema: Schema, kept: int = KEPT_ROUNDS) -> None:
+    def __init__(
+        self, run_id: bytes, sender: int, schema: Schema, kept: int = KEPT_ROUNDS, opening: Payload | None = None
+    ) -> None:
         self.run_id, self.sender, self.schema, self.kept = run_id, sender, schema, kept
         self.payloads: dict[int, Payload] = {}
-        self.frames: dict[tuple[int, int | None], bytes] = {}  # by the round asked for and the round held
+        self.lines: list[Line] = []  # the one asked for last is the last
+        if opening is not None:
+            self.lines.append(Line(opened(run_id, sender, schema, opening)))
 
     @property
     def newest(self) -> int | None:
@@ -34,53 +83,107 @@ class Outbox:
         self.payloads[round] = payload
         for old in sorted(self.payloads)[: -self.kept]:
             del self.payloads[old]
-        self.frames = {key: frame for key, frame in self.frames.items() if key[0] in self.payloads}
+            self.lines = [line for line in self.lines if line.history.round >= old]  # others cannot go on
 
     def answer(self, held: int | None, round: int | None = None) -> bytes | None:
-        """The frame of `round` (or the newest) for one who holds round `held` (or nothing).
+        """What leads to `round` (or the newest) from the history named `held` (or from nothing).
 
         None where that round is not kept, or is the one held.
         """
         wanted = self.newest if round is None else round
-        if wanted is None or wanted not in self.payloads or held == wanted:
+        if wanted is None or wanted not in self.payloads:
             return None
-        known = held if held is not None and held < wanted and held in self.payloads else None
-        if (wanted, known) not in self.frames:
-            header = FrameHeader(self.run_id, self.sender, wanted, known)
-            base = None if known is None else self.payloads[known]
-            self.frames[wanted, known] = encode_frame(header, self.payloads[wanted], self.schema, base)
-        return self.frames[wanted, known]
+        line = next((line for line in self.lines if held in line.ends.values()), None)
+        if line is None or held is None:
+            return self._begin(wanted)
+        if line.ends.get(wanted) == held:
+            return None
+        self._advance(line, wanted)
+        chain = line.leading(held, wanted)
+        if not chain or (len(chain) > 1 and sum(map(len, chain)) > len(self._keyframe(wanted))):
+            return self._begin(wanted)
+        self._use(line)
+        return b"".join(chain)
+
+    def _advance(self, line: Line, wanted: int) -> None:
+        for number in sorted(self.payloads):
+            if line.history.round < number <= wanted:
+                header = FrameHeader(self.run_id, self.sender, number, line.history.name)
+                frame = encode_frame(header, self.payloads[number], self.schema, line.history)
+                header = read_header(frame, Expected(self.run_id, self.schema))  # it may name no history
+                after = history_after(frame, header, self.payloads[number], self.schema, line.history)
+                line.append(frame, after, self.kept)
+
+    def _begin(self, round: int) -> bytes:
+        """A keyframe, and the line that it begins."""
+        for line in self.lines:
+            if min(line.ends) == round and round in line.frames:
+                self._use(line)
+                return line.frames[round]
+        frame = self._keyframe(round)
+        line = Line(History.begin(self.payloads[round], self.schema, round, name_after(frame)), {round: frame})
+        self.lines = [*self.lines, line][-KEPT_LINES:]
+        return frame
+
+    def _keyframe(self, round: int) -> bytes:
+        return encode_frame(FrameHeader(self.run_id, self.sender, round), self.payloads[round], self.schema)
+
+    def _use(self, line: Line) -> None:
+        self.lines.sort(key=lambda other: other is line)
 
 
 class Inbox:
     """The newest payload of every sender; a frame that is bad, old, or from a stranger changes nothing."""
 
-    def __init__(self, run_id: bytes, schema: Schema, senders: Collection[int]) -> None:
+    def __init__(
+        self,
+        run_id: bytes,
+        schema: Schema,
+        senders: Collection[int],
+        opening: Callable[[int], Payload | None] = lambda _sender: None,
+    ) -> None:
         self.expected = Expected(run_id, schema)
         self.senders = frozenset(senders)
         self.newest: dict[int, tuple[int, Payload]] = {}
+        self.histories: dict[int, History] = {}
+        for sender in self.senders:
+            known = opening(sender)
+            if known is not None:
+                self.histories[sender] = opened(run_id, sender, schema, known)
 
     def held(self, sender: int) -> int | None:
-        """The round to name when asking `sender`."""
+        """The newest round held of `sender`."""
         return self.newest[sender][0] if sender in self.newest else None
 
-    def accept(self, frame: bytes) -> tuple[FrameHeader, Payload]:
-        """Decode and keep a frame, or raise WireError."""
-        sender, round_ = self.announced(frame)
-        header, payload = decode_frame(
-            frame,
-            self.expected,
-            lambda base: self.newest[sender][1] if base == self.held(sender) else None,
-        )
-        self.newest[sender] = (round_, payload)
+    def history(self, sender: int) -> int | None:
+        """The history to name when asking `sender`."""
+        return self.histories[sender].name if sender in self.histories else None
+
+    def accept(self, data: bytes, sender: int | None = None) -> tuple[FrameHeader, Payload]:
+        """Decode and keep what an outbox answered, or raise WireError; all is from one sender, `sender` if given."""
+        frames = split_frames(data)
+        if not 1 <= len(frames) <= KEPT_ROUNDS:
+            raise WireError(f"{len(frames)} frames at once, allowed: 1 to {KEPT_ROUNDS}")
+        first = self.announced(frames[0])
+        if sender is not None and first.sender != sender:
+            raise WireError(f"frame is from agent {first.sender}, expected {sender}")
+        history, expected = self.histories.get(first.sender), self.expected
+        last = first.round - 1
+        for frame in frames:
+            header, payload = decode_frame(frame, expected, history)
+            if header.sender != first.sender or header.round <= last:
+                raise WireError(f"frame of agent {header.sender}, round {header.round} follows round {last}")
+            after = history_after(frame, header, payload, expected.schema, history)
+            history, last = after, header.round
+        self.newest[first.sender], self.histories[first.sender] = (last, payload), after
         return header, payload
 
-    def announced(self, frame: bytes) -> tuple[int, int]:
-        """Sender and round of a frame worth decoding."""
+    def announced(self, frame: bytes) -> FrameHeader:
+        """The header of a frame worth decoding."""
         header = read_header(frame, self.expected)
         if header.sender not in self.senders:
             raise WireError(f"frame is from agent {header.sender}, which is no neighbour")
         held = self.held(header.sender)
         if held is not None and header.round <= held:
             raise WireError(f"frame of agent {header.sender} is of round {header.round}, round {held} is held")
-        return header.sender, header.round
+        return header

@@ -94,6 +94,19 @@ def plan_layer(layer: Mask) -> LayerPlan:
     return gaps if 8 * len(gaps.entry) + gaps.bits < 8 * len(plain.entry) + plain.bits else plain
 
 
+def plan_positions(positions: Integers, size: int) -> LayerPlan:
+    """As `plan_layer`, for the positions of the members, which rise."""
+    if not positions.size:
+        return LayerPlan(bytes([Code.EMPTY]))
+    entry = bytes([Code.ONES]) + varint(positions.size)
+    gaps = LayerPlan(entry, gap_bits(positions, size), positions=positions)
+    if 2 * positions.size <= size and 8 * len(entry) + gaps.bits < 8 + size:
+        return gaps
+    layer = np.zeros(size, np.bool_)
+    layer[positions] = True
+    return plan_layer(layer)
+
+
 def encode_set(plan: SetPlan, layers: Sequence[int]) -> bytes:
     """The table of all layers, then the bits of all layers, filled up to a whole byte once."""
     parts: list[Bits] = []
@@ -116,6 +129,18 @@ def read_entry(cursor: Cursor, size: int) -> tuple[Code, int]:
     if not 1 <= count <= size:
         raise WireError(f"{count} positions announced in a layer of {size}")
     return Code(byte), count
+
+
+def decode_layer(cursor: Cursor, code: Code, count: int, size: int) -> Integers:
+    """The positions of a layer's members, which rise."""
+    if code is Code.BITS:
+        return np.flatnonzero(cursor.take_bits(size))
+    positions = decode_gaps(cursor, count, size) if count else np.zeros(0, np.int64)
+    if code in (Code.EMPTY, Code.ONES):
+        return positions
+    others = np.ones(size, np.bool_)
+    others[positions] = False
+    return np.flatnonzero(others)
 
 
 def decode_set(cursor: Cursor, layers: Sequence[int]) -> Mask:

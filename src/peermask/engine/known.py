@@ -1,0 +1,110 @@
+"""What the receivers of all agents' messages know after a round, which the next messages are coded against.
+
+On a CPU each agent has a history of the codec's own; on a GPU all are tensors, since nothing may leave it in a round.
+Shapes: N agents, P weights, L layers, S states.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from peermask.algorithms.contract import Payload
+from peermask.kernels import by_kernels
+from peermask.kernels.contexts import KnownMasks, first_known, known_after_triton, known_again
+from peermask.wire import History, Leaf, Schema
+from peermask.wire.contexts import Contexts
+from peermask.wire.schema import Payload as Row
+
+STATES, SUMS, FRAMES = ".states", ".sums", ".frames"  # of a mask leaf, after its name
+
+
+@dataclass(frozen=True)
+class KnownRows:
+    """On a CPU, an agent at a time."""
+
+    histories: tuple[History, ...]  # N
+
+    def tensors(self) -> Payload:
+        first = self.histories[0]
+        saved = {name: _stacked(h.payload[name] for h in self.histories) for name in first.payload}
+        for name in first.contexts:
+            each = [history.contexts[name] for history in self.histories]
+            saved[name + STATES] = _stacked(contexts.states for contexts in each)
+            saved[name + SUMS] = _stacked(np.stack([contexts.seen, contexts.flips], 1) for contexts in each)
+            saved[name + FRAMES] = torch.tensor([contexts.frames for contexts in each])
+        return saved
+
+
+@dataclass(frozen=True)
+class KnownOnDevice:
+    """On a GPU, all agents at once."""
+
+    payload: Payload
+    masks: Mapping[str, KnownMasks]
+
+    def after(self, payload: Payload) -> KnownOnDevice:
+        masks = {name: known_after_triton(payload[name].flatten(1), known) for name, known in self.masks.items()}
+        return KnownOnDevice(payload, masks)
+
+    def tensors(self) -> Payload:
+        saved = dict(self.payload)
+        for name, known in self.masks.items():
+            saved[name + STATES], saved[name + SUMS] = known.states, known.sums
+            saved[name + FRAMES] = torch.full((len(known.states),), known.frames)
+        return saved
+
+
+Known = KnownRows | KnownOnDevice
+
+
+def first_message(payload: Payload, schema: Schema) -> Known:
+    """After keyframes of all agents, or openings."""
+    if by_kernels(next(iter(payload.values()))):
+        cuts = {leaf.name: leaf.layers for leaf in schema.leaves if leaf.is_mask}
+        return KnownOnDevice(payload, {name: first_known(payload[name].flatten(1), cut) for name, cut in cuts.items()})
+    rows = range(len(next(iter(payload.values()))))
+    return KnownRows(tuple(History.begin(row_of(payload, agent), schema) for agent in rows))
+
+
+def restored(saved: Mapping[str, Tensor], schema: Schema, device: torch.device) -> Known:
+    """From what `tensors` gave."""
+    masks = [leaf for leaf in schema.leaves if leaf.is_mask]
+    payload = {leaf.name: saved[leaf.name].to(device) for leaf in schema.leaves}
+    if by_kernels(next(iter(payload.values()))):
+        known = {
+            leaf.name: known_again(
+                saved[leaf.name + STATES].to(device),
+                saved[leaf.name + SUMS].to(device),
+                int(saved[leaf.name + FRAMES][0]),
+                leaf.layers,
+            )
+            for leaf in masks
+        }
+        return KnownOnDevice(payload, known)
+    agents = range(len(next(iter(payload.values()))))
+    return KnownRows(
+        tuple(
+            History(row_of(payload, agent), {leaf.name: _contexts(saved, leaf, agent) for leaf in masks})
+            for agent in agents
+        )
+    )
+
+
+def _contexts(saved: Mapping[str, Tensor], leaf: Leaf, agent: int) -> Contexts:
+    sums = saved[leaf.name + SUMS][agent].numpy()  # [L, 2, S]
+    states, frames = saved[leaf.name + STATES][agent].numpy(), int(saved[leaf.name + FRAMES][agent])
+    return Contexts.again(states, sums[:, 0], sums[:, 1], frames, leaf.layers)
+
+
+def row_of(payload: Payload, agent: int) -> Row:
+    """One agent's message as the codec takes it."""
+    return {name: leaf[agent].flatten().numpy() for name, leaf in payload.items()}
+
+
+def _stacked(rows: Iterable[np.typing.NDArray[np.generic]]) -> Tensor:
+    return torch.from_numpy(np.stack(list(rows)))

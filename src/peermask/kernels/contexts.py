@@ -1,0 +1,109 @@
+"""What receivers know of every agent's mask, on a GPU: the twin of `wire/contexts.py` for all agents at once.
+
+Shapes: A agents, P weights, L layers, S = 256 states, C = 32 classes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from peermask.kernels.blocks import BLOCK, block_table, spans_of
+
+STATES = 256
+CLASSES = 32
+FIRST = 14  # the state of a weight that is off after a keyframe
+
+_BLOCKS_AT_ONCE = 64  # whose classes are added up
+_CLASS_BLOCKS = 256  # of a class
+
+
+@dataclass(frozen=True)
+class KnownMasks:
+    """One mask leaf of every agent after a frame, as its receivers know it."""
+
+    layers: tuple[int, ...]
+    states: Tensor  # [A, P] uint8
+    weights: Tensor  # [A, L, S] int32: how many are in each state
+    sums: Tensor  # [A, L, 2, S] int64: weights and flips of the frames before, fading
+    frames: int  # since the keyframe
+    classes: Tensor  # [A, L, S] uint8
+    sizes: Tensor  # [A, C] int32: weights of each class
+
+
+def first_known(mask: Tensor, layers: tuple[int, ...]) -> KnownMasks:
+    """After keyframes; `mask` is [A, P] bool. In the first delta a class is a layer."""
+    agents, device = len(mask), mask.device
+    weights = torch.zeros(agents, len(layers), STATES, dtype=torch.int32, device=device)
+    ones = torch.stack([mask[:, start:end].sum(1) for start, end in spans_of(layers)], 1)  # [A, L]
+    weights[:, :, FIRST + 1] = ones.int()
+    weights[:, :, FIRST] = torch.tensor(layers, device=device, dtype=torch.int32) - ones.int()
+    by_layer = torch.arange(len(layers), device=device).clamp(max=CLASSES - 1)
+    classes = by_layer.to(torch.uint8)[None, :, None].repeat(agents, 1, STATES)
+    sizes = torch.zeros(agents, CLASSES, dtype=torch.int32, device=device)
+    sizes.index_add_(1, by_layer, torch.tensor(layers, device=device, dtype=torch.int32).repeat(agents, 1))
+    sums = torch.zeros(agents, len(layers), 2, STATES, dtype=torch.int64, device=device)
+    return KnownMasks(layers, mask.contiguous().view(torch.uint8) + FIRST, weights, sums, 0, classes, sizes)
+
+
+def known_again(states: Tensor, sums: Tensor, frames: int, layers: tuple[int, ...]) -> KnownMasks:
+    """From what a checkpoint holds."""
+    if frames == 0:
+        return first_known((states & 1).bool(), layers)
+    index = STATES * torch.arange(len(states), device=states.device)[:, None] + states  # [A, P]
+    counts = [
+        torch.bincount(index[:, start:end].flatten(), minlength=STATES * len(states)).view(-1, STATES)
+        for start, end in spans_of(layers)
+    ]
+    return _with_classes(layers, states, torch.stack(counts, 1).int(), sums, frames)
+
+
+def flips_size_triton(mask: Tensor, known: KnownMasks, block: int = BLOCK) -> Tensor:
+    """Entries in bytes and bits after them [A, C, 2] int32, of every class of every agent's flips."""
+    from peermask.kernels import contexts_triton as kernels
+
+    row, blocks = _bytes(mask), block_table(known.layers, mask.device, block)
+    agents, count, weights, layers = len(row), len(blocks), row.shape[1], len(known.layers)
+    inside = torch.empty(agents, count, CLASSES, 2, dtype=torch.int32, device=mask.device)
+    flipped = torch.empty(agents, CLASSES, dtype=torch.int32, device=mask.device)
+    found = torch.empty(agents, count, CLASSES, 3, dtype=torch.int32, device=mask.device)
+    lengths = torch.empty(agents, CLASSES, 2, dtype=torch.int32, device=mask.device)
+    grid, sizes = (count, agents), (row.stride(0), weights, layers, count)
+    kernels.inside_kernel[grid](row, known.states, known.classes, blocks, inside, *sizes, block, num_warps=8)
+    kernels.before_kernel[(agents,)](inside, flipped, count, _BLOCKS_AT_ONCE)
+    kernels.class_gaps_kernel[grid](
+        row, known.states, known.classes, known.sizes, flipped, blocks, inside, found, *sizes, block, num_warps=8
+    )
+    kernels.class_kernel[(CLASSES, agents)](known.sizes, flipped, found, lengths, count, _CLASS_BLOCKS)
+    return lengths
+
+
+def known_after_triton(mask: Tensor, known: KnownMasks, block: int = BLOCK) -> KnownMasks:
+    """What is known once `mask` [A, P] was sent."""
+    from peermask.kernels import contexts_triton as kernels
+
+    row, blocks = _bytes(mask), block_table(known.layers, mask.device, block)
+    agents, layers, frames = len(row), len(known.layers), known.frames + 1
+    states, sums = torch.empty_like(known.states), torch.empty_like(known.sums)
+    flips, weights = torch.zeros(2, agents, layers, STATES, dtype=torch.int32, device=mask.device)
+    kernels.states_kernel[(len(blocks), agents)](
+        row, known.states, states, blocks, flips, row.stride(0), row.shape[1], layers, frames, block, num_warps=8
+    )
+    kernels.sums_kernel[(agents * layers,)](known.weights, flips, known.sums, weights, sums, frames)
+    return _with_classes(known.layers, states, weights, sums, frames)
+
+
+def _with_classes(layers: tuple[int, ...], states: Tensor, weights: Tensor, sums: Tensor, frames: int) -> KnownMasks:
+    from peermask.kernels import contexts_triton as kernels
+
+    classes = torch.empty(weights.shape, dtype=torch.uint8, device=weights.device)
+    sizes = torch.empty(len(weights), CLASSES, dtype=torch.int32, device=weights.device)
+    kernels.classes_kernel[(len(weights),)](weights, sums, classes, sizes, len(layers))
+    return KnownMasks(layers, states, weights, sums, frames, classes, sizes)
+
+
+def _bytes(mask: Tensor) -> Tensor:
+    rows = mask if mask.stride(1) == 1 else mask.contiguous()
+    return rows.view(torch.uint8)

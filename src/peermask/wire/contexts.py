@@ -1,0 +1,162 @@
+"""How likely each weight of a mask is to flip, from what the sender sent before: one byte of state a weight.
+
+    bit 0     the mask bit sent last
+    bits 1-3  age: 0 flipped in the last frame, 1 one and 2 two frames before, then ever longer; 7 at first
+    bits 4-7  how often it has flipped, 15 at most
+
+A state moves by fixed rules, so that how many weights are in which state follows from the flips alone. Flips and
+weights are added up by layer and state over the frames, older ones ever less. Weights whose states flip about as often,
+once in 2^c to 2^(c + 1) frames, form class c; the flips of a class are coded as one layer of a set. All is integer
+arithmetic.
+Shapes: P weights, L layers, S = 256 states, C = 32 classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from peermask.wire.bits import Integers
+from peermask.wire.cursor import Cursor
+from peermask.wire.sets import Mask, SetPlan, decode_layer, plan_positions, read_entry, slices
+
+Bytes: TypeAlias = NDArray[np.uint8]
+
+STATES = 256
+CLASSES = 32
+OLDEST = 7
+MOST_FLIPS = 15
+FIRST = OLDEST << 1  # the state of a weight that is off, in a keyframe; one more for a weight that is on
+WEIGHT = 16  # of one position in the sums; each frame they lose an eighth
+FADE = 3
+ENOUGH = 512  # of a sum, to take a rate from it
+UNKNOWN = 4  # the class of a state that was hardly ever seen
+
+_STATE = np.arange(STATES)
+_AGE = (_STATE >> 1) & OLDEST
+# The state after each state [S] when the weight flips.
+FLIPPED: Bytes = (_STATE & 1 ^ 1 | np.minimum((_STATE >> 4) + 1, MOST_FLIPS) << 4).astype(np.uint8)
+
+
+def unflipped(frame: int) -> Bytes:
+    """The state after each state [S] when frame number `frame` leaves a weight as it is: ages 3 to 6 end every 2, 4, 8
+    and 16 frames."""
+    older = (_AGE < OLDEST) & (frame % (1 << np.maximum(_AGE - 2, 0)) == 0)
+    states: Bytes = (_STATE + 2 * older).astype(np.uint8)
+    return states
+
+
+def classes_of(seen: Integers, flips: Integers) -> Bytes:
+    """The class of each layer and state [L, S] from the sums [L, S]; one little seen in a layer is judged by all."""
+    own = seen >= ENOUGH
+    weights = np.where(own, seen, seen.sum(0))
+    ratio = weights // np.maximum(
+        np.where(own, flips, flips.sum(0)), 1
+    )  # flips are among those seen, so it is 1 or more
+    powers = 1 << np.arange(1, CLASSES)
+    octave = (ratio[..., None] >= powers).sum(-1)  # floor(log2)
+    return np.where(weights >= ENOUGH, octave, UNKNOWN).astype(np.uint8)
+
+
+@dataclass(frozen=True)
+class Contexts:
+    """What both ends know of one mask leaf after a frame."""
+
+    layers: tuple[int, ...]
+    states: Bytes  # [P]
+    weights: Integers  # [L, S] how many are in each state
+    seen: Integers  # [L, S] weights of the frames before, fading
+    flips: Integers  # [L, S] flips of the frames before, fading
+    frames: int  # since the keyframe
+
+    @classmethod
+    def begin(cls, mask: Mask, layers: Sequence[int]) -> Contexts:
+        """After a keyframe."""
+        weights = np.zeros((len(layers), STATES), np.int64)
+        for layer, part in zip(weights, slices(layers), strict=True):
+            ones = int(np.count_nonzero(mask[part]))
+            layer[FIRST], layer[FIRST + 1] = part.stop - part.start - ones, ones
+        none = np.zeros_like(weights)
+        return cls(tuple(layers), mask.view(np.uint8) + np.uint8(FIRST), weights, none, none, 0)
+
+    @classmethod
+    def again(cls, states: Bytes, seen: Integers, flips: Integers, frames: int, layers: Sequence[int]) -> Contexts:
+        """From what cannot be worked out."""
+        weights = np.stack([np.bincount(states[part], minlength=STATES) for part in slices(layers)])
+        return cls(tuple(layers), states, weights, seen, flips, frames)
+
+    def after(self, flipped: Integers) -> Contexts:
+        """After a frame in which the positions `flipped` changed."""
+        was, frame = self.states[flipped], self.frames + 1
+        bounds = np.searchsorted(flipped, np.cumsum(self.layers)[:-1])
+        new = np.stack([np.bincount(part, minlength=STATES) for part in np.split(was, bounds)])  # [L, S]
+        stays = unflipped(frame)
+        states = stays.take(self.states)
+        states[flipped] = FLIPPED.take(was)
+        rows = STATES * np.arange(len(self.layers))[:, None]
+        targets = np.concatenate([rows + stays, rows + FLIPPED])  # [2 L, S]
+        moved = np.concatenate([self.weights - new, new])
+        weights = np.bincount(targets.ravel(), moved.ravel(), self.weights.size)  # whole numbers: exact
+        return Contexts(
+            self.layers,
+            states,
+            weights.astype(np.int64).reshape(self.weights.shape),
+            self.seen - (self.seen >> FADE) + WEIGHT * self.weights,
+            self.flips - (self.flips >> FADE) + WEIGHT * new,
+            frame,
+        )
+
+    @cached_property
+    def classes(self) -> Bytes:
+        """[L, S]; before the first flips a class is a layer."""
+        if self.frames == 0:
+            layer = np.minimum(np.arange(len(self.layers)), CLASSES - 1).astype(np.uint8)
+            return np.repeat(layer[:, None], STATES, 1)
+        return classes_of(self.seen, self.flips)
+
+    @cached_property
+    def sizes(self) -> Integers:
+        """[C] weights of each class."""
+        return np.bincount(self.classes.ravel(), self.weights.ravel(), CLASSES).astype(np.int64)
+
+    @property
+    def used(self) -> list[int]:
+        """The classes that have weights: only those are in a frame's table."""
+        return [int(c) for c in np.flatnonzero(self.sizes)]
+
+    def members(self) -> list[Integers]:
+        """The positions of the weights of each class [C], in order."""
+        rows = zip(self.classes, slices(self.layers), strict=True)
+        every = np.concatenate([row.take(self.states[part]) for row, part in rows])  # [P] classes
+        # Most weights are in one class; sorting the others by class is much faster than sorting all.
+        largest, sizes = int(self.sizes.argmax()), self.sizes.copy()
+        sizes[largest] = 0
+        others = np.flatnonzero(every != largest)
+        order = others[np.argsort(every[others], kind="stable")]
+        found = np.split(order, np.cumsum(sizes)[:-1])
+        found[largest] = np.flatnonzero(every == largest)
+        return found
+
+
+def plan_flips(contexts: Contexts, flipped: Integers) -> SetPlan:
+    """The flips of each class as a layer: where they are among the weights of their class."""
+    rows = np.searchsorted(np.cumsum(contexts.layers), flipped, side="right")
+    owner = contexts.classes[rows, contexts.states[flipped]]  # class of each flip
+    members = contexts.members()
+    places = {c: np.searchsorted(members[c], flipped[owner == c]) for c in contexts.used}
+    return SetPlan(tuple(plan_positions(places[c], int(contexts.sizes[c])) for c in contexts.used))
+
+
+def decode_flips(cursor: Cursor, contexts: Contexts) -> Integers:
+    """The positions that flip, in no order."""
+    sizes = {c: int(contexts.sizes[c]) for c in contexts.used}
+    entries = {c: read_entry(cursor, size) for c, size in sizes.items()}
+    places = {c: decode_layer(cursor, *entries[c], size) for c, size in sizes.items()}
+    cursor.end_bits()
+    members = contexts.members()
+    return np.concatenate([members[c][found] for c, found in places.items()])
