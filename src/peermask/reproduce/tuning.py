@@ -34,11 +34,10 @@ class Tuning:
     _chosen: dict[str, Table] = field(default_factory=dict)  # outcomes never change once they are there
 
     def trials(self, method: str) -> list[Trial]:
-        cell, changes = self._cell(method), {}
-        if methods()[method].tuned_for == "short":
-            changes["rounds"] = self.frame.scale.tuning_rounds
+        cell = self._cell(method)
+        short = {"rounds": self.frame.scale.tuning_rounds} if methods()[method].tuned_for == "short" else {}
         return [
-            Trial(candidate, self.frame.job(cell, candidate, **changes)) for candidate in methods()[method].candidates
+            Trial(candidate, self.frame.job(cell, candidate, **short)) for candidate in methods()[method].candidates
         ]
 
     def chosen(self, method: str) -> Table | None:
@@ -57,7 +56,7 @@ class Tuning:
         return {
             method: {
                 "chosen": chosen,
-                "on": f"{self._cell(method).name}, {self.trials(method)[0].job.config.rounds} rounds",
+                "on": self._where(method),
                 "tried": [self._line(trial) for trial in self.trials(method)],
             }
             for method in methods()
@@ -66,6 +65,11 @@ class Tuning:
 
     def _cell(self, method: str) -> Cell:
         return tuning_cell(method, self.seed)
+
+    def _where(self, method: str) -> str:
+        short = methods()[method].tuned_for == "short"
+        rounds = f"{self.frame.scale.tuning_rounds} rounds" if short else "all rounds"
+        return f"{self._cell(method).name}, {rounds}"
 
     def _line(self, trial: Trial) -> dict[str, Any]:
         outcome = self.home.outcome(trial.job)
