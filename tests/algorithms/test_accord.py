@@ -109,11 +109,11 @@ def test_agents_take_the_highest_level_they_can_carry() -> None:
     )  # levels 0.25 and 0.75: the third largest of four is 0.5, half carry 0.75
     assert method.levels == (0.25, 0.75)
     agents = Agents((0, 1, 2, 3), torch.tensor([[1], [2], [3], [4]]), torch.tensor([0.25, 0.5, 0.75, 1.0]))
-    assert method.init(agents).keep.tolist() == [[1], [1], [3], [3]]
+    assert method.init(agents).keep.tolist() == [[1], [2], [2], [2]]
 
 
 def test_agents_listen_to_their_own_level_alone() -> None:
-    method = algorithm((0.25, 0.75))
+    method = algorithm((0.25, 0.75, 0.75, 0.75))
     state, _ = method.learn(replace(start(), keep=torch.tensor([[3]])), NoData(), Clock(1, 10))
     dense, sparse = [1, 1, 0, 1], [1, 0, 0, 0]
     fused = method.fuse(state, *hear(dense, sparse), Clock(1, 10))

@@ -1,11 +1,12 @@
-"""The kernel that compares masks, interpreted on a CPU, against plain counting."""
+"""The kernels that compare masks, interpreted on a CPU, against plain counting and the guard's own rule."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 
-from peermask.kernels.overlap import overlaps_triton
+from peermask.kernels.overlap import believed_triton, overlaps_triton
+from peermask.masks.guard import HALFWAY, believed
 
 pytestmark = pytest.mark.usefixtures("interpreted")
 
@@ -16,6 +17,20 @@ def test_overlaps_and_ones(agents: int, senders: int, sizes: tuple[int, ...]) ->
     generator = torch.Generator().manual_seed(agents)
     mine = torch.rand(agents, sum(sizes), generator=generator) < 0.3
     theirs = torch.rand(senders, sum(sizes), generator=generator) < 0.6
-    both, ones = overlaps_triton(mine, theirs, sizes)
+    both, own, ones = overlaps_triton(mine, theirs, sizes)
     assert torch.equal(both.long(), mine.long() @ theirs.long().T)
-    assert torch.equal(ones.long(), torch.stack([layer.sum(1) for layer in theirs.split(list(sizes), 1)], 1))
+    for masks, counted in ((mine, own), (theirs, ones)):
+        assert torch.equal(counted.long(), torch.stack([layer.sum(1) for layer in masks.split(list(sizes), 1)], 1))
+
+
+@pytest.mark.parametrize(("agents", "senders"), [(1, 1), (4, 6), (7, 20)])
+def test_the_same_neighbours_are_believed(agents: int, senders: int) -> None:
+    sizes = (700, 60)
+    generator = torch.Generator().manual_seed(senders)
+    common = torch.rand(1, sum(sizes), generator=generator) < 0.4
+    received = common ^ (torch.rand(senders, sum(sizes), generator=generator) < torch.rand(senders, 1) * 0.2)
+    received[::3] = torch.rand(received[::3].shape, generator=generator) < 0.4
+    mine = common ^ (torch.rand(agents, sum(sizes), generator=generator) < 0.05)
+    heard = torch.rand(agents, senders, generator=generator) < 0.7
+    fast = believed_triton(mine, received, heard, sizes, 1.5, HALFWAY)
+    assert torch.equal(fast, believed(mine, received, heard, sizes, 1.5))

@@ -1,29 +1,53 @@
-"""How much the masks of all agents have in common with those they received, in one launch."""
+"""Whose masks lie near: the masks of all agents compared with those they received, in two launches."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 import torch
 from torch import Tensor
 
 from peermask.kernels.blocks import block_table
 
+MOST = 128  # messages that one program ranks
 _TILE = 32  # agents, and messages, that a program compares
 _BLOCK = 1024  # columns taken by a program
 
 
-def overlaps_triton(masks: Tensor, received: Tensor, sizes: Sequence[int]) -> tuple[Tensor, Tensor]:
-    """Entries kept by both, [A, K], and ones of every received mask by layer, [K, L]: [A, P], [K, P] bool."""
+def overlaps_triton(masks: Tensor, received: Tensor, sizes: Sequence[int]) -> tuple[Tensor, Tensor, Tensor]:
+    """Entries kept by both [A, K], and ones by layer of own [A, L] and received masks [K, L]: [A, P], [K, P] bool."""
     from peermask.kernels.overlap_triton import overlap_kernel
 
     masks, received = masks.contiguous(), received.contiguous()
-    (agents, width), senders, device = masks.shape, len(received), masks.device
+    (agents, width), senders, layers, device = masks.shape, len(received), len(sizes), masks.device
     blocks = block_table(tuple(sizes), device, _BLOCK)
-    both = torch.zeros(agents, senders, dtype=torch.int32, device=device)
-    ones = torch.zeros(senders, len(sizes), dtype=torch.int32, device=device)
+    counts = torch.zeros(agents * senders + (agents + senders) * layers, dtype=torch.int32, device=device)
+    both, own, theirs = counts.split([agents * senders, agents * layers, senders * layers])
     grid = (len(blocks), -(-agents // _TILE), -(-senders // _TILE))
     overlap_kernel[grid](
-        masks, received, blocks, both, ones, agents, senders, width, len(sizes), _TILE, _BLOCK, num_warps=4
+        masks, received, blocks, both, own, theirs, agents, senders, width, layers, _TILE, _BLOCK, num_warps=4
     )
-    return both, ones
+    return both.view(agents, senders), own.view(agents, layers), theirs.view(senders, layers)
+
+
+def believed_triton(
+    masks: Tensor, received: Tensor, heard: Tensor, sizes: Sequence[int], factor: float, limit: float
+) -> Tensor:
+    """Which of the messages that are heard [A, K] count, for K up to `MOST`: see masks/guard.py."""
+    from peermask.kernels.overlap_triton import believe_kernel
+
+    both, own, theirs = overlaps_triton(masks, received, sizes)
+    agents, senders = both.shape
+    out = torch.empty(agents, senders, dtype=torch.bool, device=masks.device)
+    table = _on_device(tuple(sizes), masks.device)
+    places = max(16, 1 << (senders - 1).bit_length())
+    believe_kernel[(agents,)](
+        both, own, theirs, heard.contiguous(), table, out, factor, limit, senders, len(sizes), places, num_warps=4
+    )
+    return out
+
+
+@lru_cache(maxsize=16)
+def _on_device(sizes: tuple[int, ...], device: torch.device) -> Tensor:
+    return torch.tensor(sizes, dtype=torch.int32, device=device)

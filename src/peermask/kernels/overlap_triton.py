@@ -1,4 +1,4 @@
-"""Triton kernel that compares masks: a product of zeros and ones, which is exact."""
+"""Triton kernels that compare masks, and choose whom to believe."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from peermask.kernels.blocks_triton import own_block
 
 @triton.jit(do_not_specialize=["A", "K", "L"])
 def overlap_kernel(
-    mine_ptr, theirs_ptr, blocks_ptr, both_ptr, ones_ptr, A, K, P, L, TILE: tl.constexpr, BLOCK: tl.constexpr
+    mine_ptr, theirs_ptr, blocks_ptr, both_ptr, own_ptr, ones_ptr, A, K, P, L, TILE: tl.constexpr, BLOCK: tl.constexpr
 ):
-    """A tile of agents against a tile of messages, over the columns of a block."""
+    """A tile of agents against a tile of messages, over the columns of a block: a product of zeros and ones, exact."""
     layer, start, end = own_block(blocks_ptr)
     i = start + tl.arange(0, BLOCK)
     a = tl.program_id(1) * TILE + tl.arange(0, TILE)
@@ -24,5 +24,34 @@ def overlap_kernel(
     at = a[:, None] * K + k[None, :]
     tl.atomic_add(both_ptr + at, both.to(tl.int32), mask=(a < A)[:, None] & (k < K)[None, :])
     if tl.program_id(1) == 0:
-        ones = tl.sum(theirs.to(tl.int32), 1)
-        tl.atomic_add(ones_ptr + k * L + layer, ones, mask=k < K)
+        tl.atomic_add(ones_ptr + k * L + layer, tl.sum(theirs.to(tl.int32), 1), mask=k < K)
+    if tl.program_id(2) == 0:
+        tl.atomic_add(own_ptr + a * L + layer, tl.sum(mine.to(tl.int32), 1), mask=a < A)
+
+
+@triton.jit(do_not_specialize=["K", "L"])
+def believe_kernel(
+    both_ptr, own_ptr, ones_ptr, heard_ptr, sizes_ptr, out_ptr, factor, limit, K, L, PLACES: tl.constexpr
+):
+    """One agent: distances of all messages, their median among those heard, and who is near enough."""
+    a = tl.program_id(0)
+    k = tl.arange(0, PLACES)
+    heard = tl.load(heard_ptr + a * K + k, mask=k < K, other=0) != 0
+    smaller = tl.zeros([PLACES], tl.float64)
+    chance = tl.zeros([PLACES], tl.float64)
+    for layer in range(L):
+        mine = tl.load(own_ptr + a * L + layer).to(tl.float64)
+        theirs = tl.load(ones_ptr + k * L + layer, mask=k < K, other=0).to(tl.float64)
+        smaller += tl.minimum(mine, theirs)
+        chance += mine * theirs / tl.load(sizes_ptr + layer).to(tl.float64)
+    apart = smaller - tl.load(both_ptr + a * K + k, mask=k < K, other=0).to(tl.float64)
+    distance = apart / tl.maximum(smaller - chance, 1e-9)
+    # The rank of each among those heard; of equals the first comes first.
+    other, own = distance[None, :], distance[:, None]
+    before = (other < own) | ((other == own) & (k[None, :] < k[:, None]))
+    rank = tl.sum((before & heard[None, :]).to(tl.int32), 1)
+    count = tl.sum(heard.to(tl.int32), 0)
+    low = tl.sum(tl.where(heard & (rank == (count - 1) // 2), distance, 0.0), 0)
+    high = tl.sum(tl.where(heard & (rank == count // 2), distance, 0.0), 0)
+    most = tl.minimum(factor * (0.5 * (low + high)), limit)
+    tl.store(out_ptr + a * K + k, heard & (distance <= most), mask=k < K)

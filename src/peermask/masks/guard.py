@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from peermask.kernels import by_kernels
-from peermask.kernels.overlap import overlaps_triton
+from peermask.kernels.overlap import MOST, believed_triton, overlaps_triton
 
 # Shapes: A receivers, K received masks, P weights, L layers
 HALFWAY = 0.5
@@ -30,6 +30,8 @@ HALFWAY = 0.5
 
 def believed(masks: Tensor, received: Tensor, heard: Tensor, sizes: Sequence[int], factor: float) -> Tensor:
     """Which of the messages that are heard [A, K] count: [A, P], [K, P] bool -> [A, K]."""
+    if by_kernels(masks) and len(received) <= MOST:
+        return believed_triton(masks, received, heard, sizes, factor, HALFWAY)
     distance = distances(masks, received, heard, sizes)  # [A, K]
     limit = (factor * median(distance, heard)).clamp(max=HALFWAY)
     return heard & (distance <= limit[:, None])
@@ -37,11 +39,10 @@ def believed(masks: Tensor, received: Tensor, heard: Tensor, sizes: Sequence[int
 
 def distances(masks: Tensor, received: Tensor, heard: Tensor, sizes: Sequence[int]) -> Tensor:
     """δ of every pair that is heard, [A, K] float64; other entries mean nothing."""
-    own = ones_by_layer(masks, sizes)  # [A, L]
-    if by_kernels(masks):
-        both, theirs = overlaps_triton(masks, received, sizes)
-    else:
-        both, theirs = _overlaps(masks, received, heard, sizes)
+    overlaps = (
+        overlaps_triton(masks, received, sizes) if by_kernels(masks) else _overlaps(masks, received, heard, sizes)
+    )
+    both, own, theirs = overlaps  # [A, K], [A, L], [K, L]
     a, b = own.double()[:, None], theirs.double()[None]  # [A, 1, L], [1, K, L]
     smaller = torch.minimum(a, b)  # [A, K, L]
     chance = a * b / _on_device(tuple(sizes), masks.device)
@@ -64,15 +65,15 @@ def ones_by_layer(masks: Tensor, sizes: Sequence[int]) -> Tensor:
     return torch.stack([layer.sum(1) for layer in masks.split(list(sizes), dim=1)], dim=1)
 
 
-def _overlaps(masks: Tensor, received: Tensor, heard: Tensor, sizes: Sequence[int]) -> tuple[Tensor, Tensor]:
-    """Of the pairs that are heard: entries kept by both [A, K], ones of the received masks by layer [K, L]."""
+def _overlaps(masks: Tensor, received: Tensor, heard: Tensor, sizes: Sequence[int]) -> tuple[Tensor, Tensor, Tensor]:
+    """Entries kept by both of a pair that is heard [A, K]; ones by layer of own [A, L] and received masks [K, L]."""
     both = torch.zeros(heard.shape, dtype=torch.int64)
     theirs = torch.zeros(len(received), len(sizes), dtype=torch.int64)
     for j in heard.any(0).nonzero().flatten().tolist():
         theirs[j] = torch.tensor(_ones(received[j], sizes))
         for i in heard[:, j].nonzero().flatten().tolist():
             both[i, j] = int(np.count_nonzero(masks[i].numpy() & received[j].numpy()))
-    return both.to(masks.device), theirs.to(masks.device)
+    return both, ones_by_layer(masks, sizes), theirs
 
 
 @lru_cache(maxsize=16)
