@@ -104,10 +104,8 @@ def test_listening_makes_a_difference() -> None:
 
 
 def test_agents_take_the_highest_level_they_can_carry() -> None:
-    method = algorithm(
-        (0.25, 0.5, 0.75, 1.0)
-    )  # levels 0.25 and 0.75: the third largest of four is 0.5, half carry 0.75
-    assert method.levels == (0.25, 0.75)
+    method = algorithm((0.25, 0.5, 0.75, 1.0))  # three of the four can carry 0.5
+    assert method.levels == (0.25, 0.5)
     agents = Agents((0, 1, 2, 3), torch.tensor([[1], [2], [3], [4]]), torch.tensor([0.25, 0.5, 0.75, 1.0]))
     assert method.init(agents).keep.tolist() == [[1], [2], [2], [2]]
 
