@@ -9,8 +9,11 @@ import argparse
 import platform
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
+from itertools import count
 
 import numpy as np
 import torch
@@ -26,7 +29,7 @@ from peermask.engine.simulator import Simulator
 from peermask.engine.traffic import message_cost
 from peermask.errors import RunError
 from peermask.experiment.build import build, build_simulator
-from peermask.experiment.config import make_config
+from peermask.experiment.config import ExperimentConfig, make_config
 from peermask.masks.select import top_fraction_by_layer
 from peermask.models.architectures import alexnet
 
@@ -38,6 +41,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--many", type=int, default=0, help="also time a round of this many agents")
     parser.add_argument("--algorithm", default="mce-pl")
+    parser.add_argument("--against", help="another algorithm, whose rounds are timed in turn with these")
     parser.add_argument("--profile", action="store_true", help="also list the kernels of a round by time (CUDA)")
     parser.add_argument("--general", action="store_true", help="also time the path for arbitrary modules")
     options = parser.parse_args()
@@ -50,6 +54,9 @@ def main() -> None:
     dataset = random_images(options.agents)
     with fast_float32():
         base = time_rounds(dataset, options, device, options.agents)
+        if options.against:
+            ratio = in_turn(dataset, options, device)
+            print(f"\na round of {options.algorithm} against {options.against}'s: {ratio:.2f} x")
         if options.general:
             time_rounds(dataset, options, device, options.agents, general=True)
         if options.many:
@@ -70,21 +77,44 @@ def random_images(agents: int) -> Dataset:
     return from_arrays(images[:count], labels[:count], images[count:], labels[count:])
 
 
-def time_rounds(
-    dataset: Dataset, options: argparse.Namespace, device: torch.device, agents: int, general: bool = False
-) -> float:
-    config = make_config(
+def in_turn(dataset: Dataset, options: argparse.Namespace, device: torch.device, turns: int = 5) -> float:
+    """The ratio of two algorithms' round times, medians of readings that alternate."""
+    readings: dict[str, list[float]] = {options.algorithm: [], options.against: []}
+    with ExitStack() as stack:
+        rounds = {}
+        for name in readings:
+            experiment = build(setting(options.agents, name), dataset)
+            simulator = stack.enter_context(build_simulator(experiment, device))
+            rounds[name] = partial(play_next, simulator, count(1))
+        for _ in range(turns):
+            for name, one_round in rounds.items():
+                readings[name].append(timed(one_round, options.rounds, device))
+    ours, theirs = (statistics.median(values) for values in readings.values())
+    return ours / theirs
+
+
+def play_next(simulator: Simulator, numbers: Iterator[int]) -> None:
+    simulator.play(Clock(next(numbers), 10_000))
+
+
+def setting(agents: int, algorithm: str) -> ExperimentConfig:
+    return make_config(
         {
             "agents": agents,
             "rounds": 10_000,
             "batch_size": 128,
             "retention": 0.3,
             "model": "alexnet",
-            "algorithm": options.algorithm,
+            "algorithm": algorithm,
             "partition": {"name": "labels", "labels_per_agent": 3},
         }
     )
-    experiment = build(config, dataset)
+
+
+def time_rounds(
+    dataset: Dataset, options: argparse.Namespace, device: torch.device, agents: int, general: bool = False
+) -> float:
+    experiment = build(setting(agents, options.algorithm), dataset)
     if general:
         experiment = replace(experiment, network=replace(experiment.network, stack=None))
     if device.type == "cuda":

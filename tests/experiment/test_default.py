@@ -9,13 +9,13 @@ from peermask.experiment.config import load_config
 from peermask.experiment.runner import run_experiment
 
 
-def test_mce_pl_beats_chance_and_learning_alone_over_three_seeds(tmp_path: Path) -> None:
+def test_accord_beats_chance_and_learning_alone_by_five_points_over_three_seeds(tmp_path: Path) -> None:
     together, alone = [], []
     for seed in range(3):
-        config = load_config(overrides=[f"seed={seed}", "evaluation.every=60"])
+        config = load_config(overrides=[f"seed={seed}", "evaluation.every=100"])
         result = run_experiment(config, tmp_path / str(seed))
         together.append(result.mean_accuracy)
         alone.append(result.compared[0].mean_accuracy)
     chance = 1 / 5  # five labels an agent
     assert fmean(together) > chance + 0.5
-    assert fmean(together) > fmean(alone)
+    assert fmean(together) > fmean(alone) + 0.05
