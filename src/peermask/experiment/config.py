@@ -149,6 +149,17 @@ class ExperimentConfig(BaseModel):
         return arms
 
 
+def flatten(table: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+    """`{"graph": {"p": 0.5}}` as `{"graph.p": "0.5"}`."""
+    flat: dict[str, str] = {}
+    for key, value in table.items():
+        if isinstance(value, Mapping):
+            flat |= flatten(value, f"{prefix}{key}.")
+        else:
+            flat[f"{prefix}{key}"] = str(value)
+    return flat
+
+
 def make_config(values: Mapping[str, Any]) -> ExperimentConfig:
     """A config from plain values; every mistake is one ConfigError."""
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 from peermask.data.dataset import Dataset
 from peermask.errors import ExportError
 from peermask.experiment.build import Experiment, build, build_simulator
-from peermask.experiment.checkpoint import list_checkpoints, load_checkpoint
+from peermask.experiment.execution import to_stderr
 from peermask.experiment.result import AgentResult, RunResult
 from peermask.models.layout import Layout
 from peermask.models.readout import with_readout
@@ -48,19 +49,20 @@ def with_params(module: nn.Module, layout: Layout, params: Tensor) -> nn.Module:
 
 
 def open_personal(
-    result: RunResult, agent: int, dataset: Dataset | None = None, module: nn.Module | None = None
+    result: RunResult,
+    agent: int,
+    dataset: Dataset | None = None,
+    module: nn.Module | None = None,
+    warn: Callable[[str], None] = to_stderr,
 ) -> Personal:
     """The model of one agent; a run on data or a module of your own needs them again."""
     if not 0 <= agent < len(result.agents):
         raise ExportError(f"{result.root} has no agent {agent}: its agents are 0 to {len(result.agents) - 1}")
-    saved = list_checkpoints(result.folder.checkpoints)
-    if not saved:
-        raise ExportError(f"{result.folder.path} has no checkpoint yet, so no model to export; let it run further")
     experiment = build(result.config, dataset, module)
     _check_same_network(result, experiment, given=module is not None)
-    # By the hash the run wrote down: a later version's config may have further keys, and another hash.
-    config_hash = result.manifest.get("config_hash", result.config.hash)
-    checkpoint = load_checkpoint(saved[-1], config_hash, experiment.frozen.checksum)
+    checkpoint = result.last_checkpoint(experiment.frozen.checksum, warn)
+    if checkpoint.progress.round < result.round:
+        warn(f"the model is of round {checkpoint.progress.round}, the last checkpoint; the run came to {result.round}")
     simulator = build_simulator(experiment, torch.device("cpu"))
     simulator.restore(checkpoint.states)
     params = simulator.local_models()[agent]

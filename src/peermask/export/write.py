@@ -39,7 +39,8 @@ def export_agent(
     """Write one agent's personal model; nothing is there unless all of it is."""
     path = Path(to)
     _check_target(path)
-    personal = open_personal(result, agent, result.dataset if dataset is None else dataset, module)
+    warnings: list[str] = []
+    personal = open_personal(result, agent, result.dataset if dataset is None else dataset, module, warnings.append)
     make = {".ticket": _ticket, ".onnx": _onnx, ".safetensors": _safetensors}[path.suffix]
     data, lines = make(personal)
     try:
@@ -47,7 +48,7 @@ def export_agent(
     except RunError as error:
         reason = getattr(error.__cause__, "strerror", None) or error.__cause__
         raise ExportError(f"cannot write {path}: {reason}") from error
-    return Exported(path, len(data), lines)
+    return Exported(path, len(data), (*warnings, *lines))
 
 
 def _check_target(path: Path) -> None:

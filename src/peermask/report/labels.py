@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
-from peermask.experiment.config import ExperimentConfig
+from peermask.experiment.config import ExperimentConfig, flatten
 
 _SILENT = ("seed", "name", "algorithm.name")
 _MOST = 3  # differences named; more would not be read
@@ -21,14 +20,3 @@ def labels_of(configs: Sequence[ExperimentConfig]) -> list[str]:
         parts = [f"{key} {own[key]}" for key in differing[:_MOST]]
         labels.append(", ".join([config.algorithm.name, *parts]))
     return labels
-
-
-def flatten(table: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
-    """`{"graph": {"p": 0.5}}` as `{"graph.p": "0.5"}`."""
-    flat: dict[str, str] = {}
-    for key, value in table.items():
-        if isinstance(value, Mapping):
-            flat |= flatten(value, f"{prefix}{key}.")
-        else:
-            flat[f"{prefix}{key}"] = str(value)
-    return flat
