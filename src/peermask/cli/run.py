@@ -30,27 +30,28 @@ def run(
     set_: Set = None,
     device: Annotated[str, typer.Option(help="cpu, cuda, cuda:N or auto.")] = "auto",
     out: Annotated[Path | None, typer.Option(help="The run folder; a new one under runs/ by default.")] = None,
-    resume: Annotated[Path | None, typer.Option(metavar="RUN", help="Go on with the run in this folder.")] = None,
+    resume: Annotated[
+        Path | None, typer.Option(metavar="RUN", help="Go on with the run in this folder; --set rounds=N extends it.")
+    ] = None,
     chunk: Annotated[int | None, typer.Option(min=1, help="Agents computed at once; what fits by default.")] = None,
     workers: Annotated[
         int | None, typer.Option(min=1, help="Agents side by side on a CPU; all cores by default.")
     ] = None,
     tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Log to a folder tensorboard beside it.")] = False,
-    mlflow: Annotated[bool, typer.Option("--mlflow", help="Log to MLflow, where MLFLOW_TRACKING_URI says.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the run folder only.")] = False,
 ) -> int:
     """Run an experiment and print what every agent reached and sent."""
-    if resume is not None and (config is not None or set_ or out is not None):
-        raise ConfigError("--resume goes on with the config in the run folder; it takes no CONFIG, --set or --out")
+    if resume is not None and (config is not None or out is not None):
+        raise ConfigError("--resume goes on with the config in the run folder; it takes no CONFIG and no --out")
     if resume is not None and is_of_fleet(resume):
         raise ConfigError(f"{resume} was made by a fleet; go on with it by `peermask swarm FLEET` or `peermask node`")
     console = Console(quiet=quiet, markup=False)  # paths may hold brackets
     beside = (resume or out or Path("runs", "it")).parent
-    logs = loggers(beside / "tensorboard" if tensorboard else None, mlflow=mlflow)
+    logs = loggers(beside / "tensorboard" if tensorboard else None)
     with Interrupt() as interrupt, display(console) as shown:
         execution = Execution(device, chunk, workers, Together([shown, *logs]), interrupt.requested)
         if resume is not None:
-            result = resume_experiment(resume, execution)
+            result = resume_experiment(resume, execution, set_ or ())
         else:
             result = run_experiment(load_config(config, set_ or ()), out, execution=execution)
     if result.status == "interrupted":

@@ -37,18 +37,13 @@ class Together:
             observer.end(status)
 
 
-def loggers(tensorboard: Path | None, *, mlflow: bool) -> list[Observer]:
-    """What was asked for; each lives in an optional package of its own."""
-    asked: list[Observer] = []
-    if tensorboard is not None:
-        from peermask.report.tensorboard import TensorBoard
+def loggers(tensorboard: Path | None) -> list[Observer]:
+    """What was asked for."""
+    if tensorboard is None:
+        return []
+    from peermask.report.tensorboard import TensorBoard  # an optional package
 
-        asked.append(TensorBoard(tensorboard))
-    if mlflow:
-        from peermask.report.mlflow import MlFlow
-
-        asked.append(MlFlow())
-    return asked
+    return [TensorBoard(tensorboard)]
 
 
 def summary_of(evaluation: Evaluation) -> dict[str, float]:
