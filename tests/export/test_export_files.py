@@ -129,3 +129,23 @@ def test_mistakes_with_tickets_and_images_are_one_line(
 def arrays() -> dict[str, np.ndarray]:
     images, labels = np.zeros((4, 3, 4, 4), np.uint8), np.array([0, 1, 0, 1])
     return {"x_train": images, "y_train": labels, "x_test": images, "y_test": labels}
+
+
+def test_a_file_is_replaced_only_when_that_is_asked_for(result: RunResult, tmp_path: Path) -> None:
+    target = tmp_path / "a.ticket"
+    target.write_text("mine")
+    with pytest.raises(ExportError, match=r"a\.ticket exists; give another name, or replace it with --force"):
+        export_agent(result, 0, target)
+    assert target.read_text() == "mine"
+    with pytest.raises(SystemExit) as stopped:
+        main(["export", str(result.root), "--agent", "0", "--to", str(target), "--force"])
+    assert not stopped.value.code
+    assert target.stat().st_size > 100
+
+
+def test_what_is_too_quick_to_time_is_not_given_in_digits(result: RunResult, tmp_path: Path) -> None:
+    from peermask.export.write import _latency
+
+    assert [_latency(seconds) for seconds in (3e-6, 1e-4, 0.0016862)] == ["under 0.1 ms", "0.100 ms", "1.686 ms"]
+    lines = "\n".join(export_agent(result, 0, tmp_path / "a.onnx").lines)
+    assert "under 0.1 ms -> under 0.1 ms" in lines

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from contextlib import suppress
 from importlib.metadata import version
 from typing import Annotated
 
@@ -71,6 +73,7 @@ def main(arguments: list[str] | None = None) -> None:
     """Run the command; a user's mistake is one line on stderr and exit code 2."""
     try:
         code = app(args=arguments, standalone_mode=False)
+        sys.stdout.flush()
     except PeermaskError as error:
         _fail(str(error))
     except UsageError as error:
@@ -80,6 +83,12 @@ def main(arguments: list[str] | None = None) -> None:
     except BrokenPipeError:  # `peermask show RUN | head`
         sys.stderr.close()
         sys.exit(0)
+    except MemoryError:
+        _fail("this machine has too little memory for that")
+    except OSError as error:  # `peermask show RUN > FILE` on a full disk; all other files say which they are
+        with suppress(OSError):  # what is left in the buffer would fail again at the end
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _fail(f"cannot write {error.filename or 'the output'}: {error.strerror or error}")
     sys.exit(code if isinstance(code, int) else 0)
 
 

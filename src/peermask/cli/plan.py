@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from peermask.cli.run import Config, Set
-from peermask.engine.device import pick_device
+from peermask.engine.device import enough_memory, pick_device
 from peermask.experiment.build import build
 from peermask.experiment.config import load_config
 from peermask.experiment.plan import Plan, make_plan
@@ -26,7 +26,8 @@ def plan(
     console = Console(highlight=False)
     resolved = load_config(config, set_ or ())
     where = pick_device(device)
-    made = [make_plan(name, build(arm), where) for name, arm in resolved.arms().items()]
+    with Console(stderr=True).status(f"looking at {resolved.agents} agents"), enough_memory(where):
+        made = [make_plan(name, build(arm), where) for name, arm in resolved.arms().items()]
     console.print(_table(made, where))
     console.print(resolved.toml(), markup=False)
 

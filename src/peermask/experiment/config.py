@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import tomli_w
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import BeforeValidator, Field, ValidationError
 
 from peermask.algorithms import algorithms
 from peermask.engine.liars import LiarOptions
@@ -89,10 +89,8 @@ def _retention(value: object) -> object:
             raise ValueError("must be a number in (0, 1], a list of them, or {choices = [...]}")
 
 
-class ExperimentConfig(BaseModel):
+class ExperimentConfig(Options):
     """One experiment, complete: the same config and seed give the same result on every machine."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=80)] = "default"
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
@@ -160,6 +158,18 @@ def flatten(table: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
     return flat
 
 
+def as_config(config: ExperimentConfig | Mapping[str, Any] | Path | str) -> ExperimentConfig:
+    """A config, or what one can be made of: plain values, or the path of a file."""
+    match config:
+        case ExperimentConfig():
+            return config
+        case Mapping():
+            return make_config(config)
+        case str() | Path():
+            return load_config(config)
+    raise ConfigError(f"config is a {type(config).__name__}; give an ExperimentConfig, plain values, or a file's path")
+
+
 def make_config(values: Mapping[str, Any]) -> ExperimentConfig:
     """A config from plain values; every mistake is one ConfigError."""
     try:
@@ -178,7 +188,7 @@ def load_config(path: Path | str | None = None, overrides: Iterable[str] = ()) -
 
 def _read_toml(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        values = tomllib.loads(path.read_text(encoding="utf-8-sig"))  # editors on Windows begin a file with a mark
     except FileNotFoundError:
         raise ConfigError(f"config file {path} does not exist") from None
     except IsADirectoryError:
@@ -187,8 +197,11 @@ def _read_toml(path: Path) -> dict[str, Any]:
         raise ConfigError(f"config file {path} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
         raise ConfigError(f"config file {path} is not text; give a TOML file") from None
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"config file {path} is not valid TOML: {error}") from None
+    except RecursionError:
+        raise ConfigError(f"config file {path} is nested too deeply: a config has tables and lists, no more") from None
+    except ValueError as error:  # or of a number with thousands of digits, which Python does not read
+        raise ConfigError(f"config file {path} is not valid TOML: {str(error).partition(';')[0]}") from None
+    return values
 
 
 def split_override(override: str) -> tuple[str, Any]:
@@ -198,7 +211,9 @@ def split_override(override: str) -> tuple[str, Any]:
         raise ConfigError(f"--set {override!r}: must be key=value, such as algorithm.lr=0.1")
     try:
         return key.strip(), tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+    except RecursionError:
+        raise ConfigError(f"--set {key.strip()}: the value is nested too deeply") from None
+    except ValueError:
         return key.strip(), text.strip()  # a bare word is a string
 
 

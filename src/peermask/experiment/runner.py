@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import nullcontext, suppress
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -19,7 +20,7 @@ from peermask.experiment.build import Experiment, build, build_simulator
 from peermask.experiment.checked import check_tables, read_manifest, write_result
 from peermask.experiment.checkpoint import Checkpoint, Progress, checkpoint_name, forget_checkpoints_after, last_good
 from peermask.experiment.concatenation import Concatenation
-from peermask.experiment.config import ExperimentConfig, load_config
+from peermask.experiment.config import ExperimentConfig, as_config, load_config
 from peermask.experiment.execution import Execution
 from peermask.experiment.folder import RunFolder
 from peermask.experiment.going_on import check_same, check_same_config, checkpoint_hashes, extend, is_over
@@ -34,7 +35,7 @@ from peermask.files import write_atomically, write_json, writing
 
 
 def run_experiment(
-    config: ExperimentConfig,
+    config: ExperimentConfig | Mapping[str, Any] | Path | str,
     out: Path | str | None = None,
     *,
     resume: bool = False,
@@ -44,12 +45,15 @@ def run_experiment(
 ) -> RunResult:
     """Run a config into a folder, or go on where that folder stopped, perhaps for more rounds.
 
+    The config may be given as plain values or as the path of a file too.
     A config that compares algorithms gives one folder for each, inside `out`; their results are in `compared`.
     """
     execution = execution or Execution()
+    config = as_config(config)
     device = pick_device(execution.device)
     arms = config.arms()
-    experiments = {name: build(arm, dataset, module) for name, arm in arms.items()}
+    with enough_memory(device):
+        experiments = {name: build(arm, dataset, module) for name, arm in arms.items()}
     root = Path(out) if out is not None else _new_path(config.name)
     if len(arms) == 1:
         ((name, experiment),) = experiments.items()

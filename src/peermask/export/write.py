@@ -35,10 +35,11 @@ def export_agent(
     *,
     dataset: Dataset | None = None,
     module: nn.Module | None = None,
+    force: bool = False,
 ) -> Exported:
-    """Write one agent's personal model; nothing is there unless all of it is."""
+    """Write one agent's personal model, whole or not at all; a file that exists is replaced with `force` alone."""
     path = Path(to)
-    _check_target(path)
+    _check_target(path, force=force)
     warnings: list[str] = []
     personal = open_personal(result, agent, result.dataset if dataset is None else dataset, module, warnings.append)
     make = {".ticket": _ticket, ".onnx": _onnx, ".safetensors": _safetensors}[path.suffix]
@@ -51,7 +52,7 @@ def export_agent(
     return Exported(path, len(data), (*warnings, *lines))
 
 
-def _check_target(path: Path) -> None:
+def _check_target(path: Path, *, force: bool) -> None:
     """Before the work, so that a mistake costs no time."""
     if path.suffix not in SUFFIXES:
         raise ExportError(
@@ -59,6 +60,8 @@ def _check_target(path: Path) -> None:
         )
     if path.is_dir():
         raise ExportError(f"cannot write {path}: it is a folder")
+    if path.exists() and not force:
+        raise ExportError(f"{path} exists; give another name, or replace it with --force")
     if not path.parent.is_dir():
         raise ExportError(f"cannot write {path}: the folder {path.parent} does not exist")
     if not os.access(path.parent, os.W_OK):
@@ -89,7 +92,7 @@ def _onnx(personal: Personal) -> tuple[bytes, tuple[str, ...]]:
         lines.append(f"exported unslimmed: {made.obstacle}")
         lines.append(
             f"{bytes_human(full.size)}, {full.parameters:,} parameters, {full.multiply_adds:,} multiply-adds, "
-            f"{1000 * full.latency:.3f} ms an image"
+            f"{_latency(full.latency)} an image"
         )
         return made.data, tuple(lines)
     removed = ", ".join(f"{count} of layer {name}" for name, count in made.removed.items())
@@ -99,10 +102,15 @@ def _onnx(personal: Personal) -> tuple[bytes, tuple[str, ...]]:
         ("size", bytes_human(before.size), bytes_human(after.size)),
         ("parameters", f"{before.parameters:,}", f"{after.parameters:,}"),
         ("multiply-adds", f"{before.multiply_adds:,}", f"{after.multiply_adds:,}"),
-        ("latency", f"{1000 * before.latency:.3f} ms", f"{1000 * after.latency:.3f} ms"),
+        ("latency", _latency(before.latency), _latency(after.latency)),
     ):
         lines.append(f"{what:<14}{one:>14} -> {other}")
     return made.data, tuple(lines)
+
+
+def _latency(seconds: float) -> str:
+    """Below a tenth of a millisecond a call costs more than the network."""
+    return "under 0.1 ms" if seconds < 1e-4 else f"{1000 * seconds:.3f} ms"
 
 
 def _about(personal: Personal) -> dict[str, Any]:

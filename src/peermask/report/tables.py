@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from math import isnan
+from math import isnan, nan
 
 from rich.table import Table
 
-from peermask.algorithms.contract import messages_sent
 from peermask.experiment.result import RunResult
+from peermask.experiment.table import read_rows
 
 UNEVEN = ("dirichlet", "shards", "quantity", "everything")  # partitions whose label frequencies deserve a column
 
@@ -34,8 +34,13 @@ def mean_density(result: RunResult) -> float:
     return sum(agent.density for agent in result.agents) / len(result.agents)
 
 
+def _lowest(result: RunResult, figure: str) -> float:
+    values = [getattr(agent, figure) for agent in result.agents]
+    return min((value for value in values if not isnan(value)), default=nan)
+
+
 def agents_table(result: RunResult) -> Table:
-    """Per agent what it holds, keeps, reaches and sends; then the mean and the worst agent."""
+    """Per agent what it holds, keeps, reaches and sends; then the mean, and the worst of each column of accuracies."""
     table = Table(title=f"{label_of(result)}: round {result.round} ({result.status})", title_justify="left")
     others = [arm for arm in result.compared if len(arm.agents) == len(result.agents)]
     beside = {} if others else _beside(result)  # where there is room
@@ -69,17 +74,9 @@ def agents_table(result: RunResult) -> Table:
         *(percent(other.mean_accuracy) for other in others),
         style="bold",
     )
-    worst = result.worst
-    table.add_row(
-        "worst",
-        " ".join(map(str, worst.labels)),
-        f"{worst.retention:g}",
-        percent(worst.density),
-        percent(worst.test_accuracy),
-        *(percent(getattr(worst, figure)) for figure in beside),
-        bytes_human(worst.sent_bytes),
-        *(percent(other.worst.test_accuracy) for other in others),
-    )
+    # Each column has a worst agent of its own, so nothing else about one stands in this row.
+    worst = [percent(_lowest(result, figure)) for figure in ("test_accuracy", *beside)]
+    table.add_row("worst", "", "", "", *worst, "", *(percent(_lowest(other, "test_accuracy")) for other in others))
     return table
 
 
@@ -126,14 +123,13 @@ def closing_lines(result: RunResult) -> list[str]:
                 100 * (result.mean(each) - other.mean(each)) for each in ("test_accuracy_all", "test_accuracy_own")
             ]
             lines.append(f"both with answers among all labels: {gains[0]:+.1f} points; both among own: {gains[1]:+.1f}")
-    messages = messages_sent(result.config.algorithm.name, [agent.links for agent in result.agents])
-    # Of those whose tables are here: of a fleet that was collected in part some are not.
-    links = sum(count for count, agent in zip(messages, result.agents, strict=True) if agent.sent_bytes)
-    if result.sent_bytes and result.round:
-        each = result.sent_bytes / links / result.round
+    # As many as there were: a fleet's agents may have been away, or collected in part.
+    messages = sum(int(row["links"]) for row in read_rows(result.folder.traffic))
+    if result.sent_bytes and messages:
+        each = result.sent_bytes / messages
         floats = 4 * result.manifest["parameters"]
         lines.append(
             f"a message: {bytes_human(each)}, where the float32 model has {bytes_human(floats)} "
-            f"({floats / each:.0f} times as much); {links} directed links, {bytes_human(result.sent_bytes)} in all"
+            f"({floats / each:.0f} times as much); {messages:,} messages, {bytes_human(result.sent_bytes)} in all"
         )
     return lines
