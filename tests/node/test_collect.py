@@ -103,7 +103,7 @@ def test_two_folders_of_one_agent_are_named(copied, tmp_path):
         ("manifest.json", "{}", r"manifest.json does not say what agent 1 holds"),
         ("manifest.json", '{"agent": 1, "agents": [1], "dataset": []}', r"manifest.json does not say what agent 1"),
         ("manifest.json", '{"agent": 7}', r"green is of agent 7; this fleet has agents 0 to 2"),
-        ("metrics.csv", "", r"metrics.csv has no row of agent 1, which has finished"),
+        ("metrics.csv", "", r"metrics.csv is damaged \(it does not hold what it held when result.json"),
         ("metrics.csv", "all,gone\n", r"metrics.csv"),
         ("metrics.csv", "round,agent\n3,1\n", r"metrics.csv"),
         ("metrics.csv", "hello\nworld\n", r"metrics.csv"),
