@@ -7,9 +7,6 @@ from typing import Annotated
 
 import typer
 
-from peermask.experiment.result import RunResult
-from peermask.export.write import export_agent
-
 
 def export(
     run: Annotated[Path, typer.Argument(help="A run folder.")],
@@ -17,7 +14,13 @@ def export(
     to: Annotated[Path, typer.Option(help="The file; its suffix says what: .ticket, .onnx or .safetensors.")],
     force: Annotated[bool, typer.Option("--force", help="Replace the file if it exists.")] = False,
 ) -> None:
-    """Write an agent's personal model: a ticket (seed and mask), a slimmed ONNX model, or its weights."""
+    """Write an agent's personal model: ticket, ONNX or safetensors.
+
+    A ticket is a seed and a mask; of an ONNX model dead filters are removed.
+    """
+    from peermask.experiment.result import RunResult
+    from peermask.export.write import export_agent
+
     exported = export_agent(RunResult.open(run), agent, to, force=force)
     for line in exported.lines:
         print(line)

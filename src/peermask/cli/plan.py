@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
-import torch
 import typer
 from rich.console import Console
 from rich.table import Table
 
 from peermask.cli.run import Config, Set
-from peermask.engine.device import enough_memory, pick_device
-from peermask.experiment.build import build
-from peermask.experiment.config import load_config
-from peermask.experiment.plan import Plan, make_plan
-from peermask.report.tables import bytes_human, percent
+
+if TYPE_CHECKING:
+    import torch
+
+    from peermask.experiment.plan import Plan
 
 
 def plan(
@@ -22,7 +21,12 @@ def plan(
     set_: Set = None,
     device: Annotated[str, typer.Option(help="cpu, cuda, cuda:N or auto.")] = "auto",
 ) -> None:
-    """Check a config and print agents, links, weights, bytes and memory, and the config with every default."""
+    """Check a config and print what it needs, and all its defaults."""
+    from peermask.engine.device import enough_memory, pick_device
+    from peermask.experiment.build import build
+    from peermask.experiment.config import load_config
+    from peermask.experiment.plan import make_plan
+
     console = Console(highlight=False)
     resolved = load_config(config, set_ or ())
     where = pick_device(device)
@@ -33,6 +37,8 @@ def plan(
 
 
 def _table(plans: list[Plan], device: torch.device) -> Table:
+    from peermask.report.tables import bytes_human, percent
+
     table = Table(title=f"plan on {device}", title_justify="left")
     table.add_column("")
     for made in plans:

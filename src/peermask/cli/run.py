@@ -8,15 +8,8 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from peermask.cli.display import display
 from peermask.cli.interrupt import Interrupt
 from peermask.errors import ConfigError
-from peermask.experiment.config import load_config
-from peermask.experiment.execution import Execution
-from peermask.experiment.manifest import is_of_fleet
-from peermask.experiment.runner import resume_experiment, run_experiment
-from peermask.report.observers import Together, loggers
-from peermask.report.tables import agents_table, closing_lines
 
 Config = Annotated[Path | None, typer.Argument(help="A TOML file; without one, the default experiment.")]
 Set = Annotated[
@@ -43,6 +36,14 @@ def run(
     """Run an experiment and print what every agent reached and sent."""
     if resume is not None and (config is not None or out is not None):
         raise ConfigError("--resume goes on with the config in the run folder; it takes no CONFIG and no --out")
+    from peermask.cli.display import display
+    from peermask.experiment.config import load_config
+    from peermask.experiment.execution import Execution
+    from peermask.experiment.manifest import is_of_fleet
+    from peermask.experiment.runner import resume_experiment, run_experiment
+    from peermask.report.observers import Together, loggers
+    from peermask.report.tables import agents_table, closing_lines
+
     if resume is not None and is_of_fleet(resume):
         raise ConfigError(f"{resume} was made by a fleet; go on with it by `peermask swarm FLEET` or `peermask node`")
     console = Console(quiet=quiet, markup=False)  # paths may hold brackets

@@ -53,6 +53,8 @@ class FrozenOptions(Options):
 
 
 class EvaluationOptions(Options):
+    """When models are tested."""
+
     every: Annotated[int, Field(ge=1)] = Field(10, description="rounds between evaluations; the last is always one")
     unmixed: bool = Field(False, description="test models also as they were sent, before neighbours were mixed in")
 
@@ -65,6 +67,8 @@ class StopOptions(Options):
 
 
 class CheckpointOptions(Options):
+    """When a run is saved."""
+
     every: Annotated[int, Field(ge=1)] = Field(50, description="rounds between checkpoints; the last is always one")
     masks: bool = Field(True, description="keep every agent's mask at checkpoints, for reports")
 
@@ -92,26 +96,33 @@ def _retention(value: object) -> object:
 class ExperimentConfig(Options):
     """One experiment, complete: the same config and seed give the same result on every machine."""
 
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=80)] = "default"
-    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
-    agents: Annotated[int, Field(ge=1, le=65_535)] = 10
-    rounds: Annotated[int, Field(ge=1, le=10_000_000)] = 200
-    batch_size: Annotated[int, Field(ge=1, le=1_000_000)] = 32
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=80)] = Field(
+        "default", description="what its folder is called"
+    )
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = Field(0, description="of everything that is drawn")
+    agents: Annotated[int, Field(ge=1, le=65_535)] = Field(10, description="how many there are")
+    rounds: Annotated[int, Field(ge=1, le=10_000_000)] = Field(200, description="exchanges with neighbours")
+    batch_size: Annotated[int, Field(ge=1, le=1_000_000)] = Field(32, description="samples of a batch")
     local_batches: Annotated[int, Field(ge=1, le=10_000)] | None = Field(
         None, description="batches an agent learns from between two exchanges; 1 if left out"
     )
-    retention: Annotated[Retention, BeforeValidator(_retention)] = RetentionDraw(choices=(0.1, 0.2, 0.3, 0.4))
+    retention: Annotated[Retention, BeforeValidator(_retention)] = Field(
+        RetentionDraw(choices=(0.1, 0.2, 0.3, 0.4)),
+        description="share of the weights an agent keeps: a number in (0, 1], a list with one per agent, or a draw",
+    )
     readout: Readout | None = Field(
         None, description="answers among all labels, or an agent's own; left out: as the algorithm declares"
     )
-    graph: GraphChoice = Field({}, validate_default=True)
-    dataset: DatasetChoice = Field({}, validate_default=True)
-    partition: PartitionChoice = Field({}, validate_default=True)
+    graph: GraphChoice = Field({}, validate_default=True, description="who hears whom, by default erdos-renyi")
+    dataset: DatasetChoice = Field({}, validate_default=True, description="by default digits")
+    partition: PartitionChoice = Field(
+        {}, validate_default=True, description="which samples each agent holds, by default labels"
+    )
     data: DataOptions = DataOptions()
-    model: ModelChoice = Field({}, validate_default=True)
+    model: ModelChoice = Field({}, validate_default=True, description="by default cnn")
     frozen: FrozenOptions = FrozenOptions()
     mask: MaskOptions = MaskOptions()
-    algorithm: AlgorithmChoice = Field({}, validate_default=True)
+    algorithm: AlgorithmChoice = Field({}, validate_default=True, description="by default mce-pl")
     compare: tuple[ComparedChoice, ...] = Field((), description="further algorithms on the same data, graph and seeds")
     evaluation: EvaluationOptions = EvaluationOptions()
     stop: StopOptions = StopOptions()
