@@ -9,6 +9,8 @@ import typer
 from rich.console import Console
 
 from peermask.cli.interrupt import Interrupt
+from peermask.cli.seeds import parse_seeds
+from peermask.cli.sweep import sweep
 from peermask.errors import ConfigError
 
 Config = Annotated[Path | None, typer.Argument(help="A TOML file; without one, the default experiment.")]
@@ -31,11 +33,23 @@ def run(
         int | None, typer.Option(min=1, help="Agents side by side on a CPU; all cores by default.")
     ] = None,
     tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Log to a folder tensorboard beside it.")] = False,
+    vary: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY=A,B,...", help="Run every value, and every combination if given again: a sweep."),
+    ] = None,
+    seeds: Annotated[
+        str | None, typer.Option(metavar="N|LIST", help="A sweep over so many seeds, or these: 3, or 0,1,2.")
+    ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the run folder only.")] = False,
 ) -> int:
     """Run an experiment and print what every agent reached and sent."""
     if resume is not None and (config is not None or out is not None):
         raise ConfigError("--resume goes on with the config in the run folder; it takes no CONFIG and no --out")
+    if vary or seeds is not None:
+        if resume is not None or tensorboard:
+            raise ConfigError("a sweep takes no --resume, since the same command goes on with it, and no --tensorboard")
+        chosen = None if seeds is None else parse_seeds(seeds)
+        return sweep(config, set_ or (), vary or (), chosen, out, device, chunk, workers, quiet=quiet)
     from peermask.cli.display import display
     from peermask.experiment.config import load_config
     from peermask.experiment.execution import Execution
