@@ -66,6 +66,8 @@ def _table(plans: list[Plan], device: torch.device) -> Table:
 
 
 def _remembered(plan: Plan) -> str:
+    from peermask.report.tables import bytes_human
+
     return f"{bytes_human(plan.known_bytes)}, {plan.known_bytes / plan.weights:.1f} bytes a weight"
 
 
