@@ -20,7 +20,7 @@ from peermask.data.partition import partitions
 from peermask.errors import PeermaskError
 from peermask.experiment.config import ExperimentConfig, load_config
 from peermask.graph.topology import topologies
-from peermask.report.tables import agents_table
+from peermask.reports.tables import agents_table
 
 Small = Callable[..., ExperimentConfig]
 

@@ -20,7 +20,7 @@ from peermask.experiment.folder import RunFolder
 from peermask.experiment.kept_masks import list_masks, load_masks
 from peermask.experiment.result import RunResult
 from peermask.experiment.runner import resume_experiment, run_experiment
-from peermask.export.write import export_agent
+from peermask.exports.write import export
 
 Small = Callable[..., ExperimentConfig]
 
@@ -60,12 +60,12 @@ def test_a_flipped_bit_in_a_checkpoint_takes_the_one_before(finished: RunFolder,
 def test_an_export_takes_the_checkpoint_before_a_damaged_one_and_says_so(finished: RunFolder, tmp_path: Path) -> None:
     before, last = list_checkpoints(finished.checkpoints)
     flip(last, last.stat().st_size - 40)
-    made = export_agent(RunResult.open(finished.path), 1, tmp_path / "a.ticket")
+    made = export(RunResult.open(finished.path), 1, tmp_path / "a.ticket")
     assert f"checkpoint {last} is damaged (its digest is of other content); going on from {before}" in made.lines
     assert "the model is of round 2, the last checkpoint; the run came to 4" in made.lines
     flip(before, before.stat().st_size - 40)
     with pytest.raises(RunError, match=r"round-000004\.safetensors is damaged"):
-        export_agent(RunResult.open(finished.path), 1, tmp_path / "b.ticket")
+        export(RunResult.open(finished.path), 1, tmp_path / "b.ticket")
     assert not (tmp_path / "b.ticket").exists()
 
 
@@ -154,7 +154,7 @@ def test_a_run_from_before_digests_still_opens_and_goes_on(finished: RunFolder, 
         progress.pop("tables")
         safetensors.torch.save_file(tensors, path, metadata={"progress": json.dumps(progress)})
     assert RunResult.open(finished.path).hash == whole
-    lines = export_agent(RunResult.open(finished.path), 0, tmp_path / "a.ticket").lines
+    lines = export(RunResult.open(finished.path), 0, tmp_path / "a.ticket").lines
     assert sum("was written without a digest: damage to it would not be noticed" in line for line in lines) == 1
     finished.result.unlink()
     said: list[str] = []

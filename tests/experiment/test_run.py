@@ -25,7 +25,7 @@ from peermask.experiment.folder import RunFolder
 from peermask.experiment.kept_masks import list_masks
 from peermask.experiment.result import RunResult
 from peermask.experiment.runner import resume_experiment, run_experiment
-from peermask.report.tables import bytes_human, closing_lines
+from peermask.reports.tables import bytes_human, closing_lines
 
 Small = Callable[..., ExperimentConfig]
 

@@ -20,7 +20,7 @@ from peermask.files import read_json
 from peermask.node.agent import NodeAgent
 from peermask.node.collect import collect_run
 from peermask.node.journal import ranges
-from peermask.report.tables import bytes_human, closing_lines
+from peermask.reports.tables import bytes_human, closing_lines
 
 ROUNDS = 6
 

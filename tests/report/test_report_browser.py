@@ -14,8 +14,8 @@ from report_cases import write_run
 from peermask.experiment.folder import RunFolder
 from peermask.experiment.metrics import METRICS
 from peermask.experiment.table import append_rows
-from peermask.report.page import write_report
-from peermask.report.watch import make_server
+from peermask.reports.page import write_report
+from peermask.reports.watch import make_server
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 CHROMEDRIVER = shutil.which("chromedriver")

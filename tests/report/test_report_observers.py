@@ -14,7 +14,7 @@ from peermask.experiment.config import ExperimentConfig
 from peermask.experiment.execution import Execution, Status
 from peermask.experiment.metrics import Evaluation
 from peermask.experiment.runner import run_experiment
-from peermask.report.observers import Together, loggers
+from peermask.reports.observers import Together, loggers
 
 
 class Diary:

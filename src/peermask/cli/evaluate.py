@@ -22,10 +22,10 @@ def evaluate(
     from peermask.data import datasets
     from peermask.experiment.choice import choose
     from peermask.experiment.config import split_override
-    from peermask.export.measure import measure
+    from peermask.exports.measure import evaluate
 
     chosen = choose(datasets, "dataset", {"name": dataset, **dict(map(split_override, set_ or ()))})
-    found = measure(ticket, datasets[chosen.name].make(**dict(chosen.options)))
+    found = evaluate(ticket, datasets[chosen.name].make(**dict(chosen.options)))
     if found.own_samples:
         print(f"its own labels: {_share(found.own_right, found.own_samples)}")
     print(f"all labels: {_share(found.right, found.samples)}")

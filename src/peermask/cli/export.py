@@ -18,10 +18,9 @@ def export(
 
     A ticket is a seed and a mask; of an ONNX model dead filters are removed.
     """
-    from peermask.experiment.result import RunResult
-    from peermask.export.write import export_agent
+    from peermask.exports.write import export as write
 
-    exported = export_agent(RunResult.open(run), agent, to, force=force)
+    exported = write(run, agent, to, force=force)
     for line in exported.lines:
         print(line)
     print(exported.path)

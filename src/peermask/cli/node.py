@@ -62,7 +62,7 @@ class Lines:
         print(f"agent {self.agent}: {line}", file=sys.stderr, flush=True)
 
     def round(self, report: Report) -> None:
-        from peermask.report.tables import bytes_human
+        from peermask.reports.tables import bytes_human
 
         if report.accuracy is not None and report.evaluated != self.shown:
             self.shown = report.evaluated

@@ -37,7 +37,7 @@ def plan(
 
 
 def _table(plans: list[Plan], device: torch.device) -> Table:
-    from peermask.report.tables import bytes_human, percent
+    from peermask.reports.tables import bytes_human, percent
 
     table = Table(title=f"plan on {device}", title_justify="left")
     table.add_column("")
@@ -66,7 +66,7 @@ def _table(plans: list[Plan], device: torch.device) -> Table:
 
 
 def _remembered(plan: Plan) -> str:
-    from peermask.report.tables import bytes_human
+    from peermask.reports.tables import bytes_human
 
     return f"{bytes_human(plan.known_bytes)}, {plan.known_bytes / plan.weights:.1f} bytes a weight"
 

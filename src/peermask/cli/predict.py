@@ -14,7 +14,7 @@ def predict(
     top: Annotated[int, typer.Option(min=1, help="How many classes to print.")] = 3,
 ) -> None:
     """Print what a ticket sees in images: the most probable classes."""
-    from peermask.export.predict import predict as classify  # Pillow is optional
+    from peermask.exports.predict import predict as classify  # Pillow is optional
 
     for found in classify(ticket, images, top):
         chances = zip(found.classes, found.probabilities, strict=True)

@@ -17,7 +17,7 @@ def report(
     ] = None,
 ) -> None:
     """Write a page about runs: curves, graph, masks, bytes, config."""
-    from peermask.report.page import write_report
+    from peermask.reports.page import write_report
 
     path = write_report(runs, out)
     if open_:

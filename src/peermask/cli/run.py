@@ -55,8 +55,8 @@ def run(
     from peermask.experiment.execution import Execution
     from peermask.experiment.manifest import is_of_fleet
     from peermask.experiment.runner import resume_experiment, run_experiment
-    from peermask.report.observers import Together, loggers
-    from peermask.report.tables import agents_table, closing_lines
+    from peermask.reports.observers import Together, loggers
+    from peermask.reports.tables import agents_table, closing_lines
 
     if resume is not None and is_of_fleet(resume):
         raise ConfigError(f"{resume} was made by a fleet; go on with it by `peermask swarm FLEET` or `peermask node`")

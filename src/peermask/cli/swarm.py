@@ -30,7 +30,7 @@ def swarm(
     They are collected into an ordinary run folder; stopped, the same command goes on.
     """
     from peermask.node.swarm import run_swarm
-    from peermask.report.tables import agents_table, closing_lines
+    from peermask.reports.tables import agents_table, closing_lines
 
     console, errors = Console(quiet=quiet), Console(stderr=True)
     if insecure:
@@ -62,7 +62,7 @@ def _live(console: Console) -> Iterator[Callable[[Sequence[Member]], None]]:
 
 
 def _table(members: Sequence[Member]) -> Table:
-    from peermask.report.tables import bytes_human, percent
+    from peermask.reports.tables import bytes_human, percent
 
     table = Table(title="fleet", title_justify="left")
     for heading in ("agent", "state", "round", "accuracy", "sent", "neighbours", "missing"):

@@ -63,7 +63,7 @@ def sweep(
 
 def _table(rows: Sequence[Row]) -> Table:
     from peermask.experiment.sweep import spread
-    from peermask.report.tables import bytes_human
+    from peermask.reports.tables import bytes_human
 
     table = Table(title="mean and standard deviation over seeds", title_justify="left")
     table.add_column("variation")

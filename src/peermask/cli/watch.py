@@ -16,7 +16,7 @@ def watch(
     open_: Annotated[bool, typer.Option("--open", help="Show it in a browser.")] = False,
 ) -> None:
     """Serve the report of a run live, read-only, until interrupted."""
-    from peermask.report.watch import make_server
+    from peermask.reports.watch import make_server
 
     with make_server(runs, host, port) as server:
         print(f"{server.url} (Ctrl-C ends it)", flush=True)

@@ -22,6 +22,7 @@ from peermask.experiment.config import ExperimentConfig, load_config
 from peermask.experiment.execution import to_stderr
 from peermask.experiment.folder import RunFolder
 from peermask.experiment.going_on import checkpoint_hashes
+from peermask.experiment.notebook import as_html
 from peermask.experiment.table import read_rows
 from peermask.models.readout import Readout, with_readout
 
@@ -73,6 +74,10 @@ class RunResult:
             waiting = tuple(name for name in arms if name not in begun)
             return replace(first, root=root, compared=tuple(others), waiting=waiting)
         return _open_one(root)
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        return as_html(self)
 
     @property
     def folder(self) -> RunFolder:

@@ -13,10 +13,10 @@ from torch import nn
 from peermask.data.dataset import Dataset
 from peermask.errors import ExportError, RunError, nearest
 from peermask.experiment.result import RunResult
-from peermask.export.make_ticket import make_ticket
-from peermask.export.personal import Personal, open_personal
+from peermask.exports.make_ticket import make_ticket
+from peermask.exports.personal import Personal, open_personal
 from peermask.files import write_atomically
-from peermask.report.tables import bytes_human
+from peermask.reports.tables import bytes_human
 
 SUFFIXES = (".onnx", ".safetensors", ".ticket")
 
@@ -28,8 +28,8 @@ class Exported:
     lines: tuple[str, ...]  # what is worth knowing about it
 
 
-def export_agent(
-    result: RunResult,
+def export(
+    run: RunResult | Path | str,
     agent: int,
     to: Path | str,
     *,
@@ -40,6 +40,7 @@ def export_agent(
     """Write one agent's personal model, whole or not at all; a file that exists is replaced with `force` alone."""
     path = Path(to)
     _check_target(path, force=force)
+    result = run if isinstance(run, RunResult) else RunResult.open(run)
     warnings: list[str] = []
     personal = open_personal(result, agent, result.dataset if dataset is None else dataset, module, warnings.append)
     make = {".ticket": _ticket, ".onnx": _onnx, ".safetensors": _safetensors}[path.suffix]
@@ -83,7 +84,7 @@ def _safetensors(personal: Personal) -> tuple[bytes, tuple[str, ...]]:
 
 
 def _onnx(personal: Personal) -> tuple[bytes, tuple[str, ...]]:
-    from peermask.export.onnx import make_onnx  # its packages are optional
+    from peermask.exports.onnx import make_onnx  # its packages are optional
 
     made = make_onnx(personal.module(), personal.experiment.dataset.shape, _about(personal))
     lines = [f"onnxruntime and PyTorch agree within {made.difference:.1g}"]

@@ -41,7 +41,7 @@ def loggers(tensorboard: Path | None) -> list[Observer]:
     """What was asked for."""
     if tensorboard is None:
         return []
-    from peermask.report.tensorboard import TensorBoard  # an optional package
+    from peermask.reports.tensorboard import TensorBoard  # an optional package
 
     return [TensorBoard(tensorboard)]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass, field
 
-from peermask.report.curves import POINTS, Row, even_choice
+from peermask.reports.curves import POINTS, Row, even_choice
 from peermask.wire.cost import FRAME_BYTES
 
 

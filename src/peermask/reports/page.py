@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from peermask.errors import RunError
+from peermask.experiment.result import RunResult
 from peermask.files import write_atomically
-from peermask.report.gather import gather, open_runs
+from peermask.reports.gather import gather, open_runs
 
 SCRIPTS = ("uplot", "dom", "curves", "network", "masks", "traffic", "faults", "tables", "page")
 STYLES = ("uplot", "page")
@@ -33,6 +34,13 @@ def write_report(paths: Sequence[Path], out: Path | None = None) -> Path:
         reason = getattr(cause, "strerror", None) or str(cause)
         raise RunError(f"cannot write {target}: {reason}; give a folder that can be written with --out") from error
     return target
+
+
+def report(runs: RunResult | Path | str | Sequence[RunResult | Path | str], out: Path | str | None = None) -> Path:
+    """Write report.html about a run, or several to compare; each is a result or its folder."""
+    several = [runs] if isinstance(runs, RunResult | Path | str) else runs
+    paths = [each.root if isinstance(each, RunResult) else Path(each) for each in several]
+    return write_report(paths, None if out is None else Path(out))
 
 
 def title_of(paths: Sequence[Path]) -> str:
@@ -61,4 +69,4 @@ def as_json(content: dict[str, Any]) -> str:
 
 
 def _asset(name: str) -> str:
-    return files("peermask.report").joinpath("assets", name).read_text(encoding="utf-8")
+    return files("peermask.reports").joinpath("assets", name).read_text(encoding="utf-8")

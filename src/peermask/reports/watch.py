@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from peermask.errors import RunError
-from peermask.report.gather import gather, open_runs
-from peermask.report.page import as_json, render, title_of
+from peermask.reports.gather import gather, open_runs
+from peermask.reports.page import as_json, render, title_of
 
 LOCAL_NAMES = ("localhost", "127.0.0.1", "[::1]")
 

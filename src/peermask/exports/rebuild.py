@@ -12,8 +12,8 @@ from pydantic import ValidationError
 from torch import Tensor, nn
 
 from peermask.errors import ConfigError, ExportError, ModelError
-from peermask.export.personal import with_params
-from peermask.export.ticket import Architecture, Ticket, masked_layers, read_ticket
+from peermask.exports.personal import with_params
+from peermask.exports.ticket import Architecture, Ticket, masked_layers, read_ticket
 from peermask.masks.budget import MaskOptions
 from peermask.masks.masker import Masker
 from peermask.models.architectures import models

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 
 from peermask.experiment.result import RunResult
-from peermask.report.bytes_spent import Spent, bytes_spent, message_curve
-from peermask.report.curves import Curves, rounded
-from peermask.report.drawing import positions
-from peermask.report.faults import faults_of
-from peermask.report.mask_pictures import mask_pictures
-from peermask.report.source import Source
+from peermask.reports.bytes_spent import Spent, bytes_spent, message_curve
+from peermask.reports.curves import Curves, rounded
+from peermask.reports.drawing import positions
+from peermask.reports.faults import faults_of
+from peermask.reports.mask_pictures import mask_pictures
+from peermask.reports.source import Source
 
 AGENTS_SHOWN = 100  # one by one; mean and spread are always over all
 ELSEWHERE = ("agents", "graph", "layers")  # parts of a manifest that the page shows in its own way

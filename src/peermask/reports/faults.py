@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from peermask.report.curves import Row
+from peermask.reports.curves import Row
 
 MOST = 20_000  # rows a page can show
 

@@ -7,8 +7,8 @@ from math import isnan
 import torch
 
 from peermask.errors import ExportError
-from peermask.export.personal import Personal
-from peermask.export.ticket import About, Architecture, Frozen, Header, Ticket
+from peermask.exports.personal import Personal
+from peermask.exports.ticket import About, Architecture, Frozen, Header, Ticket
 from peermask.masks.masker import Masker
 
 

@@ -17,7 +17,7 @@ from peermask.experiment.config import ExperimentConfig
 from peermask.experiment.kept_masks import Masks, load_masks
 from peermask.models.frozen import frozen_weights
 from peermask.models.layout import Layer, Layout
-from peermask.report.source import Source
+from peermask.reports.source import Source
 
 PICTURE_BYTES = 1_000_000  # of all first-layer pictures of a run
 MOST_FILTERS = 64

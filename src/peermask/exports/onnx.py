@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from peermask.errors import ExportError
-from peermask.export.count import multiply_adds, parameters
-from peermask.export.slim import NotSlimmable, slim
+from peermask.exports.count import multiply_adds, parameters
+from peermask.exports.slim import NotSlimmable, slim
 from peermask.streams import stream
 
 try:

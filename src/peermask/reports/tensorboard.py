@@ -12,7 +12,7 @@ from peermask.errors import RunError
 from peermask.experiment.build import Experiment
 from peermask.experiment.execution import Status
 from peermask.experiment.metrics import Evaluation
-from peermask.report.observers import summary_of
+from peermask.reports.observers import summary_of
 
 try:
     from torch.utils.tensorboard import SummaryWriter

@@ -35,7 +35,7 @@ def mean_density(result: RunResult) -> float:
 
 
 def _lowest(result: RunResult, figure: str) -> float:
-    values = [getattr(agent, figure) for agent in result.agents]
+    values = [getattr(agent, figure) for agent in result.agents if not agent.liar]
     return min((value for value in values if not isnan(value)), default=nan)
 
 

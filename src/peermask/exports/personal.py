@@ -76,5 +76,5 @@ def _check_same_network(result: RunResult, experiment: Experiment, *, given: boo
         what = "the module given" if given else f"model.name = {result.config.model.name!r}"
         raise ExportError(
             f"{result.root} was run with another network than {what}; "
-            "in Python, pass its own: peermask.export.write.export_agent(..., module=...)"
+            "in Python, pass its own: peermask.export(..., module=...)"
         )

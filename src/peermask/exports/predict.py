@@ -9,9 +9,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from peermask.export.images import read_image
-from peermask.export.rebuild import rebuild
-from peermask.export.ticket import read_ticket
+from peermask.exports.images import read_image
+from peermask.exports.rebuild import rebuild
+from peermask.exports.ticket import read_ticket
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from peermask.experiment.folder import RunFolder
 from peermask.experiment.kept_masks import list_masks
 from peermask.experiment.result import RunResult
 from peermask.experiment.table import read_rows
-from peermask.report.curves import Row
+from peermask.reports.curves import Row
 
 
 @dataclass(frozen=True)

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
+from peermask.data import datasets
 from peermask.data.dataset import Dataset
 from peermask.errors import ExportError
-from peermask.export.rebuild import rebuild
-from peermask.export.ticket import read_ticket
+from peermask.experiment.choice import choose
+from peermask.exports.rebuild import rebuild
+from peermask.exports.ticket import read_ticket
 from peermask.models.readout import Readout
 
 AT_ONCE = 500
@@ -25,8 +29,14 @@ class Accuracy:
     readout: Readout  # the ticket's, by which it answered
 
 
-def measure(ticket: Path | str, dataset: Dataset) -> Accuracy:
-    """How many test samples of a dataset a ticket gets right: of all, and of the labels its agent learned."""
+def evaluate(ticket: Path | str, dataset: Dataset | Mapping[str, Any] | str) -> Accuracy:
+    """How many test samples of a dataset a ticket gets right: of all, and of the labels its agent learned.
+
+    The dataset may be given as a config would: by its name, or a table with one.
+    """
+    if not isinstance(dataset, Dataset):
+        chosen = choose(datasets, "dataset", dataset)
+        dataset = datasets[chosen.name].make(**dict(chosen.options))
     read = read_ticket(ticket)
     shape, classes = read.header.architecture.shape, len(read.header.classes)
     if dataset.shape != shape or len(dataset.classes) != classes:

@@ -12,10 +12,10 @@ import numpy as np
 
 from peermask.errors import RunError
 from peermask.experiment.result import RunResult
-from peermask.report.curves import Curves, read_curves, rounded, spread
-from peermask.report.labels import labels_of
-from peermask.report.run_detail import run_detail
-from peermask.report.source import Source, open_sources
+from peermask.reports.curves import Curves, read_curves, rounded, spread
+from peermask.reports.labels import labels_of
+from peermask.reports.run_detail import run_detail
+from peermask.reports.source import Source, open_sources
 
 
 @dataclass(frozen=True)
