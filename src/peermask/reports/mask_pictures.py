@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from collections import defaultdict
 from dataclasses import dataclass
 from functools import lru_cache
 from math import isqrt, prod
@@ -60,7 +61,10 @@ def mask_pictures(source: Source, shown: int) -> dict[str, Any] | None:
     rounds = [_pictures_of(paths, _stamps(paths), layers, window, shown) for paths in held.values()]
     return {
         "rounds": list(held),
-        "layers": [{"name": layer.name, "filters": layer.filters, "size": layer.size} for layer in layers],
+        "layers": [
+            {"name": layer.name, "title": title, "filters": layer.filters, "size": layer.size}
+            for layer, title in zip(layers, titles_of(layers), strict=True)
+        ],
         "first": {
             "name": window.layer.name,
             "start": window.start,
@@ -73,6 +77,16 @@ def mask_pictures(source: Source, shown: int) -> dict[str, Any] | None:
         "live": [picture["live"] for picture in rounds],
         "overlap": [picture["overlap"] for picture in rounds],  # [rounds][agents][agents], in thousandths
     }
+
+
+def titles_of(layers: tuple[Layer, ...]) -> list[str]:
+    """`conv 1`, `conv 2`, `linear 1`: what people call layers; their names in the module are for programs."""
+    seen: dict[str, int] = defaultdict(int)
+    titles = []
+    for layer in layers:
+        seen[layer.kind] += 1
+        titles.append(f"{layer.kind} {seen[layer.kind]}")
+    return titles
 
 
 def first_window(layers: tuple[Layer, ...], agents: int, rounds: int) -> Window:

@@ -15,7 +15,7 @@ from peermask.experiment.result import RunResult
 from peermask.files import write_atomically
 from peermask.reports.gather import gather, open_runs
 
-SCRIPTS = ("uplot", "dom", "curves", "network", "masks", "traffic", "faults", "tables", "page")
+SCRIPTS = ("uplot", "dom", "save", "curves", "network", "masks", "traffic", "faults", "tables", "page")
 STYLES = ("uplot", "page")
 TITLED = 4
 

@@ -10,9 +10,11 @@ const WHOLE = [0, 1, 2, 3, 4, 5, 6].flatMap((power) => [1, 2, 5].map((first) => 
 const plots = new Map(); // by the id of the box they are in
 
 /** A plot in a box: `tables` are [xs, ...columns] with `lines` describing the columns in order. */
-function plot(box, tables, lines, { y, yTick, height = 300, x = state.x, logX = state.logX, logY = state.logY, bands = [] }) {
+function plot(box, tables, lines, { y, yTick, title = "", height = 300, x = state.x, logX = state.logX, logY = state.logY, bands = [] }) {
   plots.get(box.id)?.destroy();
   box.replaceChildren();
+  box.setAttribute("role", "figure");
+  box.setAttribute("aria-label", `${title} by ${X[x]}`);
   const data = uPlot.join(tables.map(([xs, ...columns]) => tidy(xs, columns, logX, logY)));
   if (!data[0].length) {
     plots.delete(box.id);
@@ -20,15 +22,15 @@ function plot(box, tables, lines, { y, yTick, height = 300, x = state.x, logX = 
     return;
   }
   const xText = x === "bytes" ? bytes : x === "seconds" ? duration : (value) => (value == null ? "–" : String(value));
-  const axis = { stroke: colour("muted"), grid: { stroke: colour("line"), width: 1 }, ticks: { stroke: colour("line") } };
+  const axis = { labelFont: "12px system-ui, sans-serif", labelSize: 20, labelGap: 2, stroke: colour("muted"), grid: { stroke: colour("line"), width: 1 }, ticks: { stroke: colour("line") } };
   const made = new uPlot({
     width: roomIn(box), height,
     padding: [8, 12, 0, 0],
     scales: { x: { time: false, distr: logX ? 3 : 1 }, y: { distr: logY ? 3 : 1 } },
     axes: [
-      { ...axis, values: (_, ticks) => ticks.map((tick) => (tick == null ? "" : xText(tick))), space: x === "rounds" ? 50 : 80, size: 34,
+      { ...axis, label: X[x], values: (_, ticks) => ticks.map((tick) => (tick == null ? "" : xText(tick))), space: x === "rounds" ? 50 : 80, size: 34,
         ...(x === "rounds" ? { incrs: WHOLE } : {}) },
-      { ...axis, size: 62, values: (_, ticks) => ticks.map((tick) => (tick == null ? "" : (yTick ?? y)(tick))) },
+      { ...axis, label: title, size: 56, values: (_, ticks) => ticks.map((tick) => (tick == null ? "" : (yTick ?? y)(tick))) },
     ],
     series: [
       { label: X[x], value: (_, value) => xText(value) },
@@ -45,6 +47,11 @@ function plot(box, tables, lines, { y, yTick, height = 300, x = state.x, logX = 
     hooks: { setSeries: [(u, index, change) => follow(u, index, change, lines)] },
   }, data, box);
   plots.set(box.id, made);
+  if (title) box.append(saveButtons(box.id, title));
+  for (const name of box.querySelectorAll(".u-legend .line th")) { // a name is a switch, for the keyboard too
+    for (const [key, value] of [["tabindex", 0], ["role", "button"], ["aria-label", `show or hide ${name.textContent}`]]) name.setAttribute(key, value);
+    name.addEventListener("keydown", (event) => { if (["Enter", " "].includes(event.key)) { event.preventDefault(); name.click(); } });
+  }
 }
 
 /** A sheet of paper is narrower than most screens. */
@@ -102,11 +109,15 @@ function curve(box, measure, y) {
     const own = run();
     tables.push([own.curves[state.x], ...own.curves.measures[measure]]);
     own.curves.measures[measure].forEach((_, i) => {
-      lines.push({ label: `agent ${own.agents[i].agent}`, stroke: mixed(seriesColour(i), 0.75), width: 1 });
+      lines.push({ label: `agent ${own.agents[i].agent}`, stroke: agentColour(i, own.curves.measures[measure].length), width: 1 });
     });
   }
-  plot(box, tables, lines, { y, yTick: measure.includes("accuracy") ? percentTick : figure, bands });
+  const title = measure.includes("accuracy") ? `${MEASURES[measure].split(",")[0]} accuracy (%)` : `${MEASURES[measure]} loss (nats)`;
+  plot(box, tables, lines, { y, title, yTick: measure.includes("accuracy") ? percentTick : figure, bands });
 }
+
+/** As many hues as there are agents. */
+const agentColour = (i, count) => `hsl(${Math.round(360 * i / count)} 62% ${parseInt(colour("ink").slice(1, 3), 16) > 128 ? 66 : 42}%)`;
 
 function mixed(hex, alpha) {
   const parts = [1, 3, 5].map((i) => parseInt(hex.slice(i, i + 2), 16));
@@ -115,7 +126,7 @@ function mixed(hex, alpha) {
 
 function drawCurves() {
   const section = $("curves");
-  const set = (key) => (value) => { state[key] = value; drawCurves(); };
+  const set = (key) => (value) => { state[key] = value; redraw(drawCurves); };
   const several = R.series.some((series) => series.seeds.length > 1);
   const bandsOf = [["p", "agents, 10–90 %"], ["m", "agents, all"], ...(several ? [["s", "seeds, all"]] : []), ["none", "none"]];
   heading(section, "Curves", "Mean over agents. Point at a curve for its values, click a name to hide it, drag to zoom, double-click to zoom out.",

@@ -11,7 +11,7 @@ const $ = (id) => document.getElementById(id);
 
 /** An element with attributes and children; text is always text, never markup. */
 function el(name, attributes = {}, ...children) {
-  const svg = ["svg", "g", "line", "circle", "text", "title"].includes(name);
+  const svg = ["svg", "g", "line", "circle", "text", "title", "rect", "polyline"].includes(name);
   const made = svg ? document.createElementNS("http://www.w3.org/2000/svg", name) : document.createElement(name);
   for (const [key, value] of Object.entries(attributes)) {
     if (key.startsWith("on")) made.addEventListener(key.slice(2), value);
@@ -75,13 +75,24 @@ function check(label, value, change) {
   return el("label", {}, el("input", { type: "checkbox", checked: value, onchange: (e) => change(e.target.checked) }), label);
 }
 
+/** Draw some parts again; the control that was pressed is another element now, and keeps the focus. */
+function redraw(...parts) {
+  const key = (each) => [each.closest("section")?.id, each.tagName, each.type, each.getAttribute("aria-label"), each.dataset.value,
+    each.dataset.agent, each.parentElement?.tagName === "LABEL" ? each.parentElement.textContent : each.textContent].join("|");
+  const held = document.activeElement, before = held && held !== document.body ? key(held) : null;
+  for (const part of parts) part();
+  if (before == null || document.contains(held)) return;
+  const same = [...document.querySelectorAll("button, select, input, [tabindex]")].find((each) => key(each) === before);
+  same?.focus({ preventScroll: true });
+}
+
 function runSelect() {
   if (R.runs.length < 2) return null;
   return select("run", R.runs.map((each, i) => [i, each.label]), state.run, (value) => {
     state.run = +value;
     state.agent = Math.min(state.agent, run().shown - 1);
     state.round = -1;
-    draw();
+    redraw(draw);
   });
 }
 

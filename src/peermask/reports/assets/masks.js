@@ -13,20 +13,20 @@ function drawMasks() {
   heading(section, "Masks", "What each agent keeps of the weights all agents share, at the rounds that were saved.",
     el("label", {}, slider, label),
     select("agent", own.agents.slice(0, own.shown).map((agent, i) => [i, agent.agent]), state.agent,
-      (value) => { state.agent = +value; drawAgents(); drawMasks(); }), runSelect());
+      (value) => { state.agent = +value; redraw(drawAgents, drawMasks); }), runSelect());
   const { name, start, filters } = masks.first;
   const layer = masks.layers.find((each) => each.name === name);
   const part = filters < layer.filters ? `, filters ${start} to ${start + filters - 1} of ${layer.filters}` : "";
   const key = masks.first.signs
     ? [["kept", "kept, w > 0"], ["negative", "kept, w < 0"], ["dropped", "dropped"]] : [["kept", "kept"], ["dropped", "dropped"]];
   section.append(
-    el("div", { class: "card" }, el("h3", {}, `first layer (${name})${part}: a column is a filter, a row an input channel`),
+    el("div", { class: "card" }, el("h3", {}, `${layer.title ?? "first layer"} (${name})${part}: a column is a filter, a row an input channel`),
       el("div", { class: "scroll" }, el("canvas", { class: "pixels", id: "filters", role: "img", "aria-label": "first-layer filters" })),
       el("p", {}, key.map(([tint, text]) => keyed(tint, text)))),
     el("div", { class: "two", style: "margin-top:20px" },
       el("div", { class: "card" }, el("h3", {}, "live filters per layer"), el("div", { id: "live-filters" })),
       el("div", { class: "card" }, el("h3", {}, "overlap of masks between agents"),
-        el("canvas", { id: "overlap", role: "img", "aria-label": "overlap matrix", style: "max-width:100%" }), el("div", { id: "overlap-scale" }))));
+        el("canvas", { id: "overlap", role: "img", "aria-label": "overlap of the masks of every two agents", style: "max-width:100%" }), el("div", { id: "overlap-scale" }))));
   paintMasks();
 }
 
@@ -75,24 +75,34 @@ function paintLive() {
   const masks = run().masks, live = masks.live[state.round];
   const rows = masks.layers.map((layer, l) => {
     const average = mean(live.map((agent) => agent[l]));
-    return [layer.name, live[state.agent][l] / layer.filters, `${live[state.agent][l]} of ${layer.filters}`, average / layer.filters];
+    return [layer.title ?? layer.name, live[state.agent][l] / layer.filters, `${live[state.agent][l]} of ${layer.filters}`, average / layer.filters];
   });
   $("live-filters").replaceChildren(bars(rows), el("p", { class: "note" }, "The mark is the mean of all agents."));
 }
 
 function paintOverlap() {
   const masks = run().masks, overlap = masks.overlap[state.round], count = overlap.length, canvas = $("overlap");
-  const cell = Math.max(3, Math.min(32, Math.floor(Math.min(canvas.parentElement.clientWidth - 8, 420) / count)));
-  canvas.width = canvas.height = cell * count;
-  const paint = canvas.getContext("2d");
+  const margin = 24; // for the agents' numbers
+  const cell = Math.max(3, Math.min(32, Math.floor(Math.min(canvas.parentElement.clientWidth - 8 - margin, 420) / count)));
+  canvas.width = canvas.height = cell * count + margin;
+  const paint = canvas.getContext("2d"), every = Math.ceil(18 / cell);
+  paint.fillStyle = colour("muted");
+  paint.font = "11px system-ui, sans-serif";
+  paint.textBaseline = "middle";
+  paint.textAlign = "center";
+  for (let i = 0; i < count; i += every) {
+    paint.fillText(run().agents[i].agent, margin + (i + 0.5) * cell, margin / 2);
+    paint.fillText(run().agents[i].agent, margin / 2, margin + (i + 0.5) * cell);
+  }
+  paint.translate(margin, margin);
   const others = overlap.flatMap((row, i) => row.filter((_, j) => i !== j)), range = [Math.min(...others, 1000), Math.max(...others, 0)];
   overlap.forEach((row, i) => row.forEach((value, j) => {
     paint.fillStyle = i === j ? colour("soft") : rgb(ramp(within(value, range)));
     paint.fillRect(j * cell, i * cell, cell - (cell > 6 ? 1 : 0), cell - (cell > 6 ? 1 : 0));
   }));
   const at = (event) => {
-    const box = canvas.getBoundingClientRect(), size = box.width / count;
-    return [Math.floor((event.clientY - box.top) / size), Math.floor((event.clientX - box.left) / size)];
+    const box = canvas.getBoundingClientRect(), scale = canvas.width / box.width;
+    return [event.clientY - box.top, event.clientX - box.left].map((way) => Math.floor((way * scale - margin) / cell));
   };
   canvas.onmousemove = (event) => {
     const [i, j] = at(event);

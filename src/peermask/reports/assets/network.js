@@ -5,7 +5,8 @@ function drawAgents() {
   const beyond = own.agents.length > own.shown ? ` Details are there for the first ${own.shown} of ${own.agents.length} agents.` : "";
   heading(section, "Agents", `Colour is accuracy, size is retention, and the width of a link is what went over it. Pick an agent.${beyond}`, runSelect());
   const panel = el("div", { class: "card", id: "agent" });
-  section.append(el("div", { class: "two" }, el("div", { class: "card stay" }, network(own), scale(own)), panel));
+  const below = own.masks ? el("div", { class: "card", id: "agent-layers" }) : null; // what would else be a gap
+  section.append(el("div", { class: "two" }, el("div", { class: "stack" }, el("div", { class: "card" }, network(own), scale(own)), below), panel));
   drawAgent();
 }
 
@@ -31,7 +32,7 @@ function network(own) {
   own.agents.forEach((agent, i) => {
     const [x, y] = positions[i], radius = (0.045 + 0.085 * Math.sqrt(agent.retention)) * crowd;
     const share = agent.accuracy == null ? 0 : within(agent.accuracy, range);
-    const pick = () => { if (i < own.shown) { state.agent = i; drawAgents(); drawMasks(); } };
+    const pick = () => { if (i < own.shown) { state.agent = i; redraw(drawAgents, drawMasks); } };
     svg.append(el("g", {
       class: i === state.agent ? "picked" : "", tabindex: 0, role: "button", "data-agent": i,
       "aria-label": `agent ${agent.agent}, accuracy ${percent(agent.accuracy)}`, onclick: pick,
@@ -68,15 +69,18 @@ function drawAgent() {
   plot(box, [[own.curves.rounds, average, measured[state.agent]]], [
     { label: "mean of agents", stroke: colour("muted"), width: 1.5, dash: [4, 4] },
     { label: "this agent", stroke: colour("accent"), width: 2 },
-  ], { y: (v) => percent(v), yTick: percentTick, height: 150, x: "rounds", logX: false, logY: false });
-  if (masks) panel.append(...agentMask(own, agent));
+  ], { y: (v) => percent(v), yTick: percentTick, title: "test accuracy (%)", height: 190, x: "rounds", logX: false, logY: false });
+  if (!masks) return;
+  const [density, ...overlap] = agentMask(own, agent);
+  $("agent-layers").replaceChildren(el("h3", {}, `agent ${agent.agent}: density per layer`), density);
+  panel.append(...overlap);
 }
 
 function agentMask(own, agent) {
   const masks = own.masks, last = masks.rounds.length - 1, kept = masks.kept[last];
   const density = masks.layers.map((layer, l) => {
     const share = kept[state.agent][l] / layer.size;
-    return [layer.name, share, percent(share)];
+    return [layer.title ?? layer.name, share, percent(share)];
   });
   const near = own.graph.links.filter((link) => link.includes(agent.agent))
     .map(([a, b]) => (a === agent.agent ? b : a)).filter((other) => other < own.shown);
@@ -85,7 +89,7 @@ function agentMask(own, agent) {
     return [`agent ${other}`, share, percent(share), chance(masks.layers, kept[state.agent], kept[other])];
   });
   return [
-    el("h3", {}, "density per layer"), bars(density),
+    bars(density),
     el("h3", { title: "shared entries among those that either keeps" }, "overlap with its neighbours' masks"),
     agreement.length ? bars(agreement, "var(--s2)") : el("p", { class: "note" }, "It has no neighbours."),
     el("p", { class: "note" }, "The mark is what two masks of these densities share by chance."),

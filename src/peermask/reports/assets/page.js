@@ -11,9 +11,21 @@ function drawTop() {
   const beside = percent(mean(first.agents.map((agent) => agent[`accuracy_${other(first)}`])));
   const figures = [[percent(first.accuracy), `mean accuracy, ${first.algorithm}`, `answers among ${first.readout} labels; among ${other(first)} labels ${beside}`], [percent(worst.accuracy), `worst agent (${worst.agent})`],
     [bytes(sent), "sent by all agents"], [percent(mean(first.agents.map((agent) => agent.density))), "mean density"], [duration(first.seconds), "of computing"]];
+  const [headline, ...versus] = gains();
+  if (headline) figures.unshift([headline[0], headline[1], versus.map(([points, against]) => `${points} ${against}`).join("; ")]);
   $("summary").replaceChildren(...figures.map(([value, name, title]) => el("div", { class: "figure", title }, el("b", {}, value), el("span", {}, name))));
   const sections = [...document.querySelectorAll("main > section[data-name]")].filter((section) => !section.hidden);
   $("nav").replaceChildren(...sections.map((section) => el("a", { href: `#${section.id}` }, section.dataset.name)));
+}
+
+/** What the first curve gains over each other in the end, in points of mean accuracy. */
+function gains() {
+  const last = (values) => values.filter((value) => value != null).at(-1);
+  const [[label, own], ...others] = R.series.map((each) => [each.label, last(each.measures.test_accuracy.mean)]);
+  return others.filter(([, value]) => own != null && value != null).map(([name, value]) => {
+    const points = 100 * (own - value);
+    return [`${points < 0 ? "−" : "+"}${Math.abs(points).toFixed(1)} points`, `${label} against ${name}`];
+  });
 }
 
 function draw() {
@@ -60,7 +72,7 @@ async function poll(tag) {
       next = answer.headers.get("ETag");
       R = await answer.json();
       const open = [...document.querySelectorAll("details")].map((each) => each.open);
-      draw();
+      redraw(draw);
       document.querySelectorAll("details").forEach((each, i) => { each.open = open[i]; });
     }
     badge.className = "live";

@@ -21,7 +21,7 @@ function drawBytes() {
   section.append(el("div", { class: speaking.length > 1 ? "two" : "" }, cards), el("div", { class: "card", style: "margin-top:20px" }, el("h3", {}, "bytes of a message, mean over agents, by round"), box));
   plot(box, speaking.map((each) => [each.traffic.rounds, each.traffic.sizes]),
     speaking.map((each) => ({ label: each.label, stroke: seriesColour(R.runs.indexOf(each)), dash: seriesDash(R.runs.indexOf(each)), width: 2 })),
-    { y: bytes, height: 240, x: "rounds", logX: false, logY: true });
+    { y: bytes, title: "bytes of a message", height: 260, x: "rounds", logX: false, logY: true });
 }
 
 function split(parts, whole) {
