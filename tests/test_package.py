@@ -17,8 +17,8 @@ ORDER = [
     {"algorithms"},
     {"engine"},
     {"experiment"},
-    {"node", "reproduce", "report", "theory"},
-    {"export"},
+    {"node", "reproduce", "reports", "theory"},
+    {"exports"},
     {"cli"},
 ]
 
@@ -44,16 +44,27 @@ def test_imports_point_one_way() -> None:
 
 def test_the_public_names_are_these() -> None:
     assert set(peermask.__all__) == {
+        "Agents",
         "Algorithm",
+        "Clock",
         "Execution",
         "ExperimentConfig",
+        "LocalData",
+        "Mixing",
+        "Options",
+        "Payload",
         "PeermaskError",
+        "ProgressLine",
         "RunResult",
+        "Setting",
+        "evaluate",
+        "export",
         "from_arrays",
         "from_torch",
         "load_config",
         "load_ticket",
         "make_config",
+        "report",
         "resume_experiment",
         "run_experiment",
     }

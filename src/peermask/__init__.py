@@ -6,35 +6,54 @@ config = peermask.load_config("experiment.toml")
 result = peermask.run_experiment(config)
 print(result.mean_accuracy, result.sent_bytes)
 models = result.local_models()
+peermask.report(result)
+peermask.export(result, agent=3, to="agent3.ticket")
+peermask.evaluate("agent3.ticket", "digits")
 """
 
 from __future__ import annotations
 
 from importlib import import_module
-from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from peermask.algorithms.contract import Algorithm
+    from peermask.algorithms.contract import Agents, Algorithm, Clock, LocalData, Payload, Setting
     from peermask.data.arrays import from_arrays, from_torch
     from peermask.errors import PeermaskError
     from peermask.experiment.config import ExperimentConfig, load_config, make_config
     from peermask.experiment.execution import Execution
+    from peermask.experiment.notebook import ProgressLine
     from peermask.experiment.result import RunResult
     from peermask.experiment.runner import resume_experiment, run_experiment
-    from peermask.export.rebuild import load_ticket
+    from peermask.exports.measure import evaluate
+    from peermask.exports.rebuild import load_ticket
+    from peermask.exports.write import export
+    from peermask.graph.mixing import Mixing
+    from peermask.registry import Options
+    from peermask.reports.page import report
 
 __all__ = [
+    "Agents",
     "Algorithm",
+    "Clock",
     "Execution",
     "ExperimentConfig",
+    "LocalData",
+    "Mixing",
+    "Options",
+    "Payload",
     "PeermaskError",
+    "ProgressLine",
     "RunResult",
+    "Setting",
+    "evaluate",
+    "export",
     "from_arrays",
     "from_torch",
     "load_config",
     "load_ticket",
     "make_config",
+    "report",
     "resume_experiment",
     "run_experiment",
 ]
@@ -42,16 +61,27 @@ __all__ = [
 # Where each public name lives. They are imported when first used: importing torch takes seconds, and a command
 # line that is interrupted meanwhile should end quietly.
 _HOMES = {
+    "Agents": "peermask.algorithms.contract",
     "Algorithm": "peermask.algorithms.contract",
+    "Clock": "peermask.algorithms.contract",
     "Execution": "peermask.experiment.execution",
     "ExperimentConfig": "peermask.experiment.config",
+    "LocalData": "peermask.algorithms.contract",
+    "Mixing": "peermask.graph.mixing",
+    "Options": "peermask.registry",
+    "Payload": "peermask.algorithms.contract",
     "PeermaskError": "peermask.errors",
+    "ProgressLine": "peermask.experiment.notebook",
     "RunResult": "peermask.experiment.result",
+    "Setting": "peermask.algorithms.contract",
+    "evaluate": "peermask.exports.measure",
+    "export": "peermask.exports.write",
     "from_arrays": "peermask.data.arrays",
     "from_torch": "peermask.data.arrays",
     "load_config": "peermask.experiment.config",
-    "load_ticket": "peermask.export.rebuild",
+    "load_ticket": "peermask.exports.rebuild",
     "make_config": "peermask.experiment.config",
+    "report": "peermask.reports.page",
     "resume_experiment": "peermask.experiment.runner",
     "run_experiment": "peermask.experiment.runner",
 }
@@ -59,6 +89,8 @@ _HOMES = {
 
 def __getattr__(name: str) -> Any:
     if name == "__version__":
+        from importlib.metadata import version  # slow, like all that is imported late
+
         return version("peermask")
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -50,11 +50,13 @@ def is_half_written(path: Path) -> bool:
     return path.name.startswith(".") and (path.suffix == ".part" or path.name.startswith(".tmp"))
 
 
-def write_json(path: Path, content: Mapping[str, Any]) -> None:
-    write_atomically(path, (json.dumps(content, indent=2) + "\n").encode())
+def write_json(path: Path, content: Mapping[str, Any], indent: int | None = 2) -> None:
+    """A JSON object, with a digest of itself."""
+    write_atomically(path, (json.dumps({**content, "digest": _digest(content)}, indent=indent) + "\n").encode())
 
 
-def read_json(path: Path) -> dict[str, Any]:
+def read_json(path: Path, remedy: str = "restore the file") -> dict[str, Any]:
+    """A JSON object as it was written; one without a digest is taken as it is."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -62,10 +64,16 @@ def read_json(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise RunError(f"{path} cannot be read: {error.strerror or error}; mend that, then try again") from None
     except (ValueError, RecursionError) as error:
-        raise RunError(f"{path} is damaged ({error}); restore the file") from None
+        raise RunError(f"{path} is damaged ({error}); {remedy}") from None
     if not isinstance(content, dict):
-        raise RunError(f"{path} is not a JSON object; restore the file")
+        raise RunError(f"{path} is not a JSON object; {remedy}")
+    if content.pop("digest", None) not in (None, _digest(content)):
+        raise RunError(f"{path} is damaged (its digest is of other content); {remedy}")
     return content
+
+
+def _digest(content: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def file_digest(path: Path, algorithm: str) -> str:

@@ -7,12 +7,12 @@ one class is all that has to be written.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Generic, TypeVar, get_type_hints
+from typing import Any, Generic, TypeVar, get_args, get_type_hints
 
-from pydantic import BaseModel, ConfigDict, create_model
+from pydantic import BaseModel, ConfigDict, ValidationInfo, create_model, field_validator
 
 from peermask.errors import ConfigError, nearest
 
@@ -23,6 +23,22 @@ class Options(BaseModel):
     """What can be set about a registered thing: frozen, and unknown keys are refused."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _true_is_no_number(cls, value: object, info: ValidationInfo) -> object:
+        wanted = cls.model_fields[info.field_name or ""].annotation
+        if not isinstance(value, Mapping) and _holds_bool(value) and not _takes_bool(wanted):
+            raise ValueError("must be a number, not true or false")
+        return value
+
+
+def _holds_bool(value: object) -> bool:
+    return any(map(_holds_bool, value)) if isinstance(value, list | tuple) else isinstance(value, bool)
+
+
+def _takes_bool(annotation: object) -> bool:
+    return annotation is bool or any(map(_takes_bool, get_args(annotation)))
 
 
 @dataclass(frozen=True)

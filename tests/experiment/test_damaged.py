@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from peermask.experiment.execution import Execution
 from peermask.experiment.folder import RunFolder
 from peermask.experiment.result import RunResult
 from peermask.experiment.runner import resume_experiment, run_experiment
+from peermask.files import read_json, write_json
 
 Small = Callable[..., ExperimentConfig]
 
@@ -40,7 +40,7 @@ def ended(small: Small, tmp_path: Path) -> RunFolder:
     ],
 )
 def test_a_manifest_that_lacks_something_is_one_line(ended: RunFolder, change: dict[str, Any], what: str) -> None:
-    ended.manifest.write_text(json.dumps(json.loads(ended.manifest.read_text()) | change))
+    write_json(ended.manifest, read_json(ended.manifest) | change)
     for read in (RunResult.open, resume_experiment):
         with pytest.raises(RunError, match=rf"manifest\.json is damaged \(.*{what}.*\); restore the file"):
             read(ended.path)

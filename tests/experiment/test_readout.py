@@ -23,8 +23,8 @@ from peermask.experiment.result import RunResult
 from peermask.experiment.runner import resume_experiment, run_experiment
 from peermask.experiment.table import read_rows
 from peermask.files import read_json, write_json
-from peermask.report.page import write_report
-from peermask.report.tables import agents_table, closing_lines
+from peermask.reports.page import write_report
+from peermask.reports.tables import agents_table, closing_lines
 
 Small = Callable[..., ExperimentConfig]
 

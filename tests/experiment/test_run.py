@@ -25,7 +25,7 @@ from peermask.experiment.folder import RunFolder
 from peermask.experiment.kept_masks import list_masks
 from peermask.experiment.result import RunResult
 from peermask.experiment.runner import resume_experiment, run_experiment
-from peermask.report.tables import bytes_human, closing_lines
+from peermask.reports.tables import bytes_human, closing_lines
 
 Small = Callable[..., ExperimentConfig]
 
@@ -83,8 +83,10 @@ def test_resumed_equals_left_alone(small: Small, tmp_path: Path, rounds: int) ->
 def test_a_run_of_an_older_version_is_refused(small: Small, tmp_path: Path) -> None:
     """Its messages were coded otherwise, so its table would be of two minds."""
     run_experiment(small(), tmp_path / "cut", execution=Execution(should_stop=StopAfter(2)))
-    table = RunFolder(tmp_path / "cut").traffic
-    pd.read_csv(table).drop(columns="kind").to_csv(table, index=False)
+    begun = RunResult.open(tmp_path / "cut")
+    checkpoint = begun.last_checkpoint(begun.manifest["frozen_checksum"])
+    pd.read_csv(begun.folder.traffic).drop(columns="kind").to_csv(begun.folder.traffic, index=False)
+    save_checkpoint(begun.folder.checkpoints, checkpoint)  # with digests of the table as it is now
     with pytest.raises(RunError, match="begun by an older version that coded messages otherwise; start a new run"):
         resume_experiment(tmp_path / "cut")
 

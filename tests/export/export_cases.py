@@ -14,7 +14,7 @@ from peermask.experiment.config import make_config
 from peermask.experiment.execution import Execution
 from peermask.experiment.result import AgentResult, RunResult
 from peermask.experiment.runner import run_experiment
-from peermask.export.personal import Personal
+from peermask.exports.personal import Personal
 from peermask.masks.masker import Masker
 
 CNN: dict[str, Any] = {

@@ -15,14 +15,14 @@ from peermask.cli.main import main
 from peermask.data import datasets
 from peermask.errors import ExportError
 from peermask.experiment.result import RunResult
-from peermask.export.write import export_agent
+from peermask.exports.write import export
 
 onnx = pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")
 
 
 def test_safetensors_hold_the_masked_weights(result: RunResult, tmp_path: Path) -> None:
-    export_agent(result, 2, tmp_path / "a.safetensors")
+    export(result, 2, tmp_path / "a.safetensors")
     tensors = safetensors.torch.load_file(tmp_path / "a.safetensors")
     wanted = result.local_models()[2].state_dict()
     assert set(tensors) == set(wanted)
@@ -30,7 +30,7 @@ def test_safetensors_hold_the_masked_weights(result: RunResult, tmp_path: Path) 
 
 
 def test_onnx_is_slimmed_verified_and_measured(result: RunResult, tmp_path: Path) -> None:
-    exported = export_agent(result, 0, tmp_path / "a.onnx")
+    exported = export(result, 0, tmp_path / "a.onnx")
     model = onnx.load(tmp_path / "a.onnx")
     about = {entry.key: json.loads(entry.value) for entry in model.metadata_props if entry.key.startswith("peermask.")}
     assert about["peermask.labels"] == list(result.agents[0].labels)
@@ -45,7 +45,7 @@ def test_onnx_is_slimmed_verified_and_measured(result: RunResult, tmp_path: Path
 
 
 def test_what_cannot_be_slimmed_is_exported_whole_and_said() -> None:
-    from peermask.export.onnx import make_onnx
+    from peermask.exports.onnx import make_onnx
 
     made = make_onnx(nn.Sequential(nn.Conv2d(1, 4, 3), nn.GroupNorm(2, 4), nn.Flatten()).eval(), (1, 4, 4), {})
     assert made.slim is None
@@ -54,7 +54,7 @@ def test_what_cannot_be_slimmed_is_exported_whole_and_said() -> None:
 
 
 def test_a_model_that_differs_is_not_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    from peermask.export import onnx as exporter
+    from peermask.exports import onnx as exporter
 
     monkeypatch.setattr(exporter, "TOLERANCE", -1.0)
     with pytest.raises(ExportError, match="differs from PyTorch's"):
@@ -66,7 +66,7 @@ def test_predict_and_evaluate_read_a_ticket(
 ) -> None:
     image = pytest.importorskip("PIL.Image")
     digits = datasets["digits"].make()
-    export_agent(result, 1, tmp_path / "a.ticket")
+    export(result, 1, tmp_path / "a.ticket")
     pixels = (digits.test.images[0, 0].numpy() * (255 / digits.peak)).round().astype(np.uint8)
     image.fromarray(pixels).save(tmp_path / "digit.png")
     command(["predict", str(tmp_path / "a.ticket"), str(tmp_path / "digit.png"), "--top", "2"])
@@ -115,7 +115,7 @@ def test_mistakes_with_tickets_and_images_are_one_line(
     result: RunResult, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     ticket, other = str(tmp_path / "a.ticket"), tmp_path / "x.png"
-    export_agent(result, 1, ticket)
+    export(result, 1, ticket)
     other.write_bytes(b"no picture")
     assert "cannot be read" in refused(["predict", ticket, str(other)], capsys)
     assert "cannot be read" in refused(["predict", ticket, str(tmp_path / "nothing.png")], capsys)
@@ -129,3 +129,23 @@ def test_mistakes_with_tickets_and_images_are_one_line(
 def arrays() -> dict[str, np.ndarray]:
     images, labels = np.zeros((4, 3, 4, 4), np.uint8), np.array([0, 1, 0, 1])
     return {"x_train": images, "y_train": labels, "x_test": images, "y_test": labels}
+
+
+def test_a_file_is_replaced_only_when_that_is_asked_for(result: RunResult, tmp_path: Path) -> None:
+    target = tmp_path / "a.ticket"
+    target.write_text("mine")
+    with pytest.raises(ExportError, match=r"a\.ticket exists; give another name, or replace it with --force"):
+        export(result, 0, target)
+    assert target.read_text() == "mine"
+    with pytest.raises(SystemExit) as stopped:
+        main(["export", str(result.root), "--agent", "0", "--to", str(target), "--force"])
+    assert not stopped.value.code
+    assert target.stat().st_size > 100
+
+
+def test_what_is_too_quick_to_time_is_not_given_in_digits(result: RunResult, tmp_path: Path) -> None:
+    from peermask.exports.write import _latency
+
+    assert [_latency(seconds) for seconds in (3e-6, 1e-4, 0.0016862)] == ["under 0.1 ms", "0.100 ms", "1.686 ms"]
+    lines = "\n".join(export(result, 0, tmp_path / "a.onnx").lines)
+    assert "under 0.1 ms -> under 0.1 ms" in lines

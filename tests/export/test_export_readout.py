@@ -21,13 +21,13 @@ from peermask.data import datasets
 from peermask.data.dataset import Dataset
 from peermask.errors import ExportError
 from peermask.experiment.result import RunResult
-from peermask.export.make_ticket import make_ticket
-from peermask.export.measure import measure
-from peermask.export.personal import open_personal
-from peermask.export.rebuild import rebuild
-from peermask.export.slim import slim
-from peermask.export.ticket import decode_ticket
-from peermask.export.write import export_agent
+from peermask.exports.make_ticket import make_ticket
+from peermask.exports.measure import evaluate
+from peermask.exports.personal import open_personal
+from peermask.exports.rebuild import rebuild
+from peermask.exports.slim import slim
+from peermask.exports.ticket import decode_ticket
+from peermask.exports.write import export
 from peermask.models.readout import OwnLabels
 
 AGENT = 1
@@ -62,17 +62,17 @@ def test_the_readout_matters_here(own: RunResult, images: Tensor) -> None:
 
 
 def test_a_ticket_answers_as_the_run_said(own: RunResult, tmp_path: Path, images: Tensor) -> None:
-    export_agent(own, AGENT, tmp_path / "a.ticket")
+    export(own, AGENT, tmp_path / "a.ticket")
     model = peermask.load_ticket(tmp_path / "a.ticket")
     assert torch.equal(model(images), own.local_models()[AGENT](images))
-    found = measure(tmp_path / "a.ticket", DIGITS)
+    found = evaluate(tmp_path / "a.ticket", DIGITS)
     assert found.readout == "own"
     assert found.own_right / found.own_samples == pytest.approx(own.agents[AGENT].test_accuracy, abs=1e-6)
 
 
 def test_onnx_has_the_readout_in_its_graph(own: RunResult, tmp_path: Path, images: Tensor) -> None:
     onnx, runtime = pytest.importorskip("onnx"), pytest.importorskip("onnxruntime")
-    exported = export_agent(own, AGENT, tmp_path / "a.onnx")
+    exported = export(own, AGENT, tmp_path / "a.onnx")
     assert any("dead filters removed" in line for line in exported.lines)
     about = {entry.key: json.loads(entry.value) for entry in onnx.load(tmp_path / "a.onnx").metadata_props}
     assert about["peermask.readout"] == "own"
@@ -84,7 +84,7 @@ def test_onnx_has_the_readout_in_its_graph(own: RunResult, tmp_path: Path, image
 
 
 def test_safetensors_say_how_to_answer(own: RunResult, tmp_path: Path, images: Tensor) -> None:
-    export_agent(own, AGENT, tmp_path / "a.safetensors")
+    export(own, AGENT, tmp_path / "a.safetensors")
     with safetensors.safe_open(tmp_path / "a.safetensors", framework="pt") as file:  # type: ignore[no-untyped-call]
         about = file.metadata()
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (it is no dict)
@@ -101,7 +101,7 @@ def test_predict_and_evaluate_answer_among_its_labels(
     own: RunResult, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     image = pytest.importorskip("PIL.Image")
-    export_agent(own, AGENT, tmp_path / "a.ticket")
+    export(own, AGENT, tmp_path / "a.ticket")
     pixels = (DIGITS.test.images[0, 0].numpy() * (255 / DIGITS.peak)).round().astype(np.uint8)
     image.fromarray(pixels).save(tmp_path / "digit.png")
     command(["predict", str(tmp_path / "a.ticket"), str(tmp_path / "digit.png"), "--top", "10"])

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from peermask.export.count import multiply_adds, parameters
-from peermask.export.slim import NotSlimmable, slim
+from peermask.exports.count import multiply_adds, parameters
+from peermask.exports.slim import NotSlimmable, slim
 from peermask.models.architectures import LocalResponseNorm, models
 
 

@@ -20,11 +20,11 @@ from peermask.experiment.config import make_config
 from peermask.experiment.execution import Execution
 from peermask.experiment.result import RunResult
 from peermask.experiment.runner import run_experiment
-from peermask.export.make_ticket import make_ticket
-from peermask.export.personal import Personal, open_personal
-from peermask.export.rebuild import rebuild
-from peermask.export.ticket import DIGEST_BYTES, HEAD, MAGIC, MAX_HEADER_BYTES, VERSION, decode_ticket
-from peermask.export.write import export_agent
+from peermask.exports.make_ticket import make_ticket
+from peermask.exports.personal import Personal, open_personal
+from peermask.exports.rebuild import rebuild
+from peermask.exports.ticket import DIGEST_BYTES, HEAD, MAGIC, MAX_HEADER_BYTES, VERSION, decode_ticket
+from peermask.exports.write import export
 
 # Few parameters, but a forward pass that would take 275 GB.
 WIDE = {"name": "cnn", "options": {"channels": [65536, 1], "hidden": 1}, "shape": [1, 1024, 1024], "layers": ["*"]}
@@ -35,7 +35,7 @@ IMAGES = torch.linspace(-1, 1, 5 * 64).view(5, 1, 8, 8)
 def test_a_ticket_gives_the_agents_model_back_bit_for_bit(tmp_path: Path, changes: dict[str, Any]) -> None:
     result = run_small(tmp_path / "run", **changes)
     for agent, model in enumerate(result.local_models()):
-        export_agent(result, agent, tmp_path / "a.ticket")
+        export(result, agent, tmp_path / "a.ticket", force=agent > 0)
         loaded = peermask.load_ticket(tmp_path / "a.ticket")
         assert torch.equal(loaded(IMAGES), model(IMAGES))
         assert not loaded.training
@@ -70,8 +70,8 @@ def test_a_network_of_ones_own_has_to_be_brought_along(tmp_path: Path) -> None:
     )
     result = run_experiment(config, tmp_path / "run", execution=Execution("cpu"), module=own)
     with pytest.raises(ExportError, match=r"another network than model.name = .*module="):
-        export_agent(result, 0, tmp_path / "a.ticket")
-    export_agent(result, 0, tmp_path / "a.ticket", module=own)
+        export(result, 0, tmp_path / "a.ticket")
+    export(result, 0, tmp_path / "a.ticket", module=own)
     with pytest.raises(ExportError, match=r"load_ticket\(path, module=\.\.\.\)"):
         peermask.load_ticket(tmp_path / "a.ticket")
     loaded = peermask.load_ticket(tmp_path / "a.ticket", module=own)

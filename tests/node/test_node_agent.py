@@ -20,6 +20,7 @@ from peermask.files import read_json
 from peermask.node.agent import NodeAgent
 from peermask.node.collect import collect_run
 from peermask.node.journal import ranges
+from peermask.reports.tables import bytes_human, closing_lines
 
 ROUNDS = 6
 
@@ -117,6 +118,16 @@ def test_losses_are_kept_as_floats_until_they_are_evaluated(fleet, monkeypatch):
     monkeypatch.setattr(Loop, "_finite_losses", looked_at)
     fleet().run()
     assert {type(loss) for losses in kept for loss in losses} == {float}
+
+
+def test_a_message_of_a_fleet_is_the_mean_of_those_it_sent(tmp_path):
+    """A simulated `fl` has a server, a fleet of it sends along its links: another number of messages."""
+    config = tiny(algorithm={"name": "fl"}, graph={"name": "complete"})
+    made = MemoryFleet(tiny_fleet(config, missing="wait"), tmp_path / "fleet")
+    made.run()
+    run = collected(made, tmp_path)
+    assert f"a message: {bytes_human(run.sent_bytes / (4 * 3 * ROUNDS))}, " in closing_lines(run)[-1]
+    assert f"{4 * 3 * ROUNDS} messages, " in closing_lines(run)[-1]
 
 
 @pytest.mark.parametrize(("agent", "number"), [(0, 1), (1, 3), (2, 5), (3, 4), (0, ROUNDS)])

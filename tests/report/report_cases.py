@@ -60,7 +60,7 @@ def write_run(
     columns = [name for name in METRICS if not (earlier and name in LATER)]
     append_rows(folder.metrics, columns, [row[: len(columns)] for row in rows])
     sent = [
-        [number, agent, 2, 800, 240, 136, 80, 1036 if number == 1 else 136]
+        [number, agent, 2, 800, 240, 136, 80, *((1036, "keyframe") if number == 1 else (136, "delta"))]
         for number in range(1, rounds + 1)
         for agent in range(agents)
     ]

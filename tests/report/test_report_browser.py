@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import shutil
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 from report_cases import write_run
@@ -14,8 +16,8 @@ from report_cases import write_run
 from peermask.experiment.folder import RunFolder
 from peermask.experiment.metrics import METRICS
 from peermask.experiment.table import append_rows
-from peermask.report.page import write_report
-from peermask.report.watch import make_server
+from peermask.reports.page import write_report
+from peermask.reports.watch import make_server
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 CHROMEDRIVER = shutil.which("chromedriver")
@@ -127,7 +129,7 @@ def test_accuracy_is_drawn_by_either_readout(page: Any) -> None:
         choose(page, "#curves select[aria-label='measured on']", name)
         assert ink(page, "#chart-accuracy canvas")
     assert "among own labels\n91.0 %" in find(page, "#agent .facts").text
-    beside = find(page, "#summary .figure").get_attribute("title")
+    beside = find(page, "#summary .figure:nth-child(2)").get_attribute("title")
     assert beside == "answers among all labels; among own labels 92.5 %"
 
 
@@ -143,7 +145,7 @@ def test_an_agent_a_round_and_a_run_can_be_picked(page: Any) -> None:
     find(page, ".network [data-agent='2'] circle").click()
     assert find(page, "#agent h3").text == "agent 2"
     assert "2, 3" in find(page, "#agent .facts").text
-    assert count(page, "#agent .bars") == 2  # density per layer, overlap with two neighbours
+    assert count(page, "#agent .bars") == count(page, "#agent-layers .bars") == 1  # overlap with neighbours, density
     before = find(page, "#filters").get_attribute("data-round")
     page.execute_script(
         "const s = document.getElementById('slider'); s.value = 0; s.dispatchEvent(new Event('input'));"
@@ -172,6 +174,88 @@ def test_the_table_is_copied_in_three_forms(page: Any) -> None:
     page.execute_script("arguments[0].click()", button)
     assert page.execute_script("return window.copied").startswith("agent,labels")
     assert button.text == "copied"
+
+
+def test_the_comparison_is_the_headline(page: Any) -> None:
+    points, against = find(page, "#summary .figure").text.split("\n")
+    assert points.endswith(" points")
+    assert points[0] in "+−"
+    assert against == "mce-pl against ind-mask"
+
+
+def test_plots_have_titles_units_and_names(page: Any) -> None:
+    assert find(page, "#chart-accuracy").get_attribute("aria-label") == "test accuracy (%) by round"
+    assert find(page, "#chart-accuracy").get_attribute("role") == "figure"
+    titles = page.execute_script("return plots.get('chart-loss').axes.map((axis) => axis.label)")
+    assert titles == ["round", "training loss (nats)"]
+    assert find(page, "#agent-layers .bars .name").text == "conv 1"
+    page.find_element("xpath", "//section[@id='curves']//label[contains(., 'every agent')]/input").click()
+    colours = page.execute_script("return plots.get('chart-accuracy').series.slice(-4).map((each) => each.stroke())")
+    assert len(set(colours)) == 4
+
+
+def test_the_keyboard_alone_is_enough_and_the_focus_stays(page: Any) -> None:
+    from selenium.webdriver.common.keys import Keys
+
+    def focused() -> Any:
+        return page.switch_to.active_element
+
+    page.execute_script("document.querySelector('[data-value=bytes]').focus()")
+    focused().send_keys(Keys.ENTER)
+    assert focused().get_attribute("data-value") == "bytes"
+    assert focused().get_attribute("aria-pressed") == "true"
+    page.execute_script("document.querySelector('#curves input[type=checkbox]').focus()")
+    focused().send_keys(Keys.SPACE)
+    assert (focused().get_attribute("type"), focused().is_selected()) == ("checkbox", True)
+    page.execute_script("document.querySelector('.network [data-agent=\\'3\\']').focus()")
+    focused().send_keys(Keys.ENTER)
+    assert focused().get_attribute("data-agent") == "3"
+    assert find(page, "#agent h3").text == "agent 3"
+    page.execute_script("document.querySelector('#chart-loss .u-legend .line th').focus()")
+    focused().send_keys(Keys.ENTER)
+    assert "u-off" in find(page, "#chart-loss .u-legend .line").get_attribute("class")
+
+
+def test_a_plot_is_saved_as_png_and_as_svg(page: Any, tmp_path: Path) -> None:
+    page.execute_cdp_cmd("Browser.setDownloadBehavior", {"behavior": "allow", "downloadPath": str(tmp_path)})
+    name = "test accuracy (%)"
+    for kind in ("PNG", "SVG"):
+        find(page, f"[data-save=chart-accuracy-{kind}]").click()
+    deadline = time.monotonic() + 20
+    while len(list(tmp_path.glob("test accuracy*.[ps][nv]g"))) < 2 and time.monotonic() < deadline:
+        time.sleep(0.1)
+    saved = {path.suffix: path.read_bytes() for path in tmp_path.glob("test accuracy*.[ps][nv]g")}
+    assert saved[".png"].startswith(b"\x89PNG")
+    drawn = ElementTree.fromstring(saved[".svg"])
+    space = "{http://www.w3.org/2000/svg}"
+    assert drawn.findtext(f"{space}title") == name
+    lines = drawn.findall(f"{space}polyline")
+    assert [len(line.attrib["points"].split()) > 1 for line in lines] == [True, True]
+    assert {"mce-pl (2 seeds)", "ind-mask", "round", name} <= {text.text for text in drawn.findall(f"{space}text")}
+
+
+@pytest.mark.parametrize("width", [380, 768, 1200])
+def test_it_fits_every_width_and_every_finger(page: Any, width: int) -> None:
+    size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 1000}
+    page.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    try:
+        page.refresh()
+        wide = page.execute_script(
+            "const e = document.documentElement; return [e.scrollWidth, e.clientWidth, innerWidth]"
+        )
+        assert (wide[0], wide[2]) == (wide[1], width)
+        small = page.execute_script(
+            "return [...document.querySelectorAll('select, button')].filter((each) => each.offsetHeight"
+            " && each.offsetHeight < 44).length"
+        )
+        assert (small == 0) == (width <= 800)
+        gap = page.execute_script(
+            "const [left, right] = document.querySelectorAll('#agents .two > *');"
+            "return Math.abs(left.getBoundingClientRect().bottom - right.getBoundingClientRect().bottom)"
+        )
+        assert width < 800 or gap < 250
+    finally:
+        page.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
 
 
 def test_a_phone_the_dark_and_paper(page: Any) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from peermask.report.bytes_spent import bytes_spent, message_curve
-from peermask.report.faults import faults_of
+from peermask.reports.bytes_spent import bytes_spent, message_curve
+from peermask.reports.faults import faults_of
 from peermask.wire.cost import FRAME_BYTES
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from peermask.report.curves import POINTS, even_choice, read_curves, rounded, spread
+from peermask.reports.curves import POINTS, even_choice, read_curves, rounded, spread
 
 
 def row(number: int, agent: int, accuracy: float) -> dict[str, str]:

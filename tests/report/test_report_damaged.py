@@ -8,7 +8,7 @@ import pytest
 from report_cases import write_run
 
 from peermask.errors import RunError
-from peermask.report.page import write_report
+from peermask.reports.page import write_report
 
 
 @pytest.mark.parametrize(

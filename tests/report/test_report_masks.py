@@ -11,8 +11,8 @@ from report_cases import write_run
 
 from peermask.experiment.kept_masks import KEPT, load_masks
 from peermask.models.layout import Layer
-from peermask.report.mask_pictures import PICTURE_BYTES, first_window, kernel, live_filters, mask_pictures, overlaps
-from peermask.report.source import open_sources
+from peermask.reports.mask_pictures import PICTURE_BYTES, first_window, kernel, live_filters, mask_pictures, overlaps
+from peermask.reports.source import open_sources
 
 
 def test_overlap_is_what_both_keep_among_what_either_keeps() -> None:

@@ -9,13 +9,12 @@ import pytest
 from torch import Tensor
 
 from peermask.algorithms.contract import Clock
-from peermask.errors import RunError
 from peermask.experiment.build import Experiment
 from peermask.experiment.config import ExperimentConfig
 from peermask.experiment.execution import Execution, Status
 from peermask.experiment.metrics import Evaluation
 from peermask.experiment.runner import run_experiment
-from peermask.report.observers import Together, loggers
+from peermask.reports.observers import Together, loggers
 
 
 class Diary:
@@ -48,7 +47,7 @@ def test_tensorboard_gets_means_and_every_agent(small: Callable[..., ExperimentC
     pytest.importorskip("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    logs = loggers(tmp_path / "tb", mlflow=False)
+    logs = loggers(tmp_path / "tb")
     result = run_experiment(small(), tmp_path / "a", execution=Execution("cpu", observer=Together(logs)))
     (own,) = (tmp_path / "tb").iterdir()
     events = EventAccumulator(str(own))
@@ -56,29 +55,3 @@ def test_tensorboard_gets_means_and_every_agent(small: Callable[..., ExperimentC
     assert [event.step for event in events.Scalars("test_accuracy")] == [2, 4]
     assert events.Scalars("test_accuracy")[-1].value == pytest.approx(result.mean_accuracy, abs=1e-6)
     assert events.Scalars("agents/3")[-1].value == pytest.approx(result.agents[3].test_accuracy, abs=1e-6)
-
-
-def test_mlflow_gets_the_config_and_the_metrics(
-    small: Callable[..., ExperimentConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pytest.importorskip("mlflow")
-    from mlflow import MlflowClient
-
-    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", (tmp_path / "ml").as_uri())
-    observer = Together(loggers(None, mlflow=True))
-    result = run_experiment(small(), tmp_path / "a", execution=Execution("cpu", observer=observer))
-    client = MlflowClient()
-    place = client.get_experiment_by_name("peermask")
-    assert place is not None
-    (run,) = client.search_runs([place.experiment_id])
-    assert run.info.status == "FINISHED"
-    assert run.data.params["graph.name"] == "ring"
-    assert run.data.metrics["test_accuracy"] == pytest.approx(result.mean_accuracy, abs=1e-6)
-
-
-def test_a_tracking_server_that_cannot_be_used_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("mlflow")
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", "gopher://nowhere")
-    with pytest.raises(RunError, match=r"mlflow cannot log: .*MLFLOW_TRACKING_URI"):
-        loggers(None, mlflow=True)

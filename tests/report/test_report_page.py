@@ -12,10 +12,10 @@ from report_cases import ALEXNET_LAYERS, write_run
 
 from peermask.errors import RunError
 from peermask.experiment.config import make_config
-from peermask.report.drawing import positions
-from peermask.report.gather import gather, open_runs
-from peermask.report.labels import labels_of
-from peermask.report.page import render, write_report
+from peermask.reports.drawing import positions
+from peermask.reports.gather import gather, open_runs
+from peermask.reports.labels import labels_of
+from peermask.reports.page import render, write_report
 
 
 def data_in(page: str) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from peermask.experiment.folder import RunFolder
 from peermask.experiment.kept_masks import save_masks
 from peermask.experiment.metrics import METRICS
 from peermask.experiment.table import append_rows
-from peermask.report.watch import Server, make_server
+from peermask.reports.watch import Server, make_server
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from peermask.cli.main import main
-from peermask.cli.reproduce import parse_seeds
+from peermask.cli.seeds import parse_seeds
 from peermask.errors import ConfigError
 from peermask.files import write_json
 

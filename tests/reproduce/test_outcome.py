@@ -37,8 +37,8 @@ def folder(tmp_path: Path) -> RunFolder:
     made.metrics.write_text(METRICS)
     made.traffic.write_text(TRAFFIC)
     made.config.write_text("")
-    write_json(made.manifest, {"device": "cpu: x", "layers": [{"shape": [2, 2]}], "weights": 4})
-    write_json(made.result, {"hash": "abc", "seconds": 1.5})
+    write_json(made.manifest, {"device": "cpu: x", "agents": [], "layers": [{"shape": [2, 2]}], "weights": 4})
+    write_json(made.result, {"status": "finished", "round": 8, "hash": "abc", "seconds": 1.5})
     return made
 
 

@@ -13,7 +13,7 @@ from peermask.algorithms.contract import Clock
 from peermask.experiment.build import Experiment
 from peermask.experiment.execution import Observer, Silent, Status
 from peermask.experiment.metrics import Evaluation
-from peermask.report.tables import bytes_human
+from peermask.reports.tables import bytes_human
 
 
 @contextmanager

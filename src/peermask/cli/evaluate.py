@@ -7,11 +7,6 @@ from typing import Annotated
 
 import typer
 
-from peermask.data import datasets
-from peermask.experiment.choice import choose
-from peermask.experiment.config import split_override
-from peermask.export.measure import measure
-
 
 def evaluate(
     ticket: Annotated[Path, typer.Argument(help="A .ticket file.")],
@@ -20,9 +15,17 @@ def evaluate(
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="An option of the dataset, e.g. path=x.npz.")
     ] = None,
 ) -> None:
-    """Print the accuracy of a ticket on a dataset's test samples: on the labels its agent learned, and on all."""
+    """Print the accuracy of a ticket on a dataset's test samples.
+
+    Once on the labels its agent learned, and once on all.
+    """
+    from peermask.data import datasets
+    from peermask.experiment.choice import choose
+    from peermask.experiment.config import split_override
+    from peermask.exports.measure import evaluate
+
     chosen = choose(datasets, "dataset", {"name": dataset, **dict(map(split_override, set_ or ()))})
-    found = measure(ticket, datasets[chosen.name].make(**dict(chosen.options)))
+    found = evaluate(ticket, datasets[chosen.name].make(**dict(chosen.options)))
     if found.own_samples:
         print(f"its own labels: {_share(found.own_right, found.own_samples)}")
     print(f"all labels: {_share(found.right, found.samples)}")

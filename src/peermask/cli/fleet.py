@@ -10,11 +10,6 @@ import typer
 
 from peermask.cli.run import Config, Set
 from peermask.errors import NodeError
-from peermask.experiment.config import load_config
-from peermask.experiment.folder import RunFolder
-from peermask.node.collect import collect_run, named
-from peermask.node.fleet import Missing, load_fleet, new_fleet, save_fleet
-from peermask.node.start import certificates_of
 
 fleet_app = typer.Typer(help="Write the file and the certificates of a fleet of devices.", no_args_is_help=True)
 
@@ -33,9 +28,12 @@ def new(
     port: Annotated[
         int, typer.Option(min=1, max=65_000, help="First port; agents of one host get ports in a row.")
     ] = 7450,
-    missing: Annotated[str, typer.Option(help=f"About a silent neighbour: {', '.join(get_args(Missing))}.")] = "last",
+    missing: Annotated[str, typer.Option(help="About a silent neighbour: wait, last or skip.")] = "last",
 ) -> None:
     """Write one file for the whole deployment: experiment, agents, addresses and links."""
+    from peermask.experiment.config import load_config
+    from peermask.node.fleet import Missing, new_fleet, save_fleet
+
     if missing not in get_args(Missing):
         raise NodeError(f"--missing {missing!r} is not one of {', '.join(get_args(Missing))}")
     wanted = load_config(config, set_ or ())
@@ -55,6 +53,8 @@ def certs(
 ) -> None:
     """Make a certificate authority and one certificate per agent; what exists stays."""
     from peermask.node.certificates import make_certificates
+    from peermask.node.fleet import load_fleet
+    from peermask.node.start import certificates_of
 
     held = load_fleet(fleet)
     folder = certificates_of(fleet, held)
@@ -65,6 +65,8 @@ def certs(
 @fleet_app.command()
 def experiment(fleet: FleetFile) -> None:
     """Print the experiment of a fleet as a config, every default written out, for `peermask run`."""
+    from peermask.node.fleet import load_fleet
+
     print(load_fleet(fleet).experiment.toml(), end="")
 
 
@@ -78,6 +80,10 @@ def collect(
     ] = False,
 ) -> None:
     """Put the folders of all agents together as one run, which `show` and `report` read."""
+    from peermask.experiment.folder import RunFolder
+    from peermask.node.collect import collect_run, named
+    from peermask.node.fleet import load_fleet
+
     held = load_fleet(fleet)
     if RunFolder(out).is_taken:
         raise NodeError(f"{out} exists; give another --out")

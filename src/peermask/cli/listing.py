@@ -1,58 +1,38 @@
-"""`peermask list`: what a config can choose, with options and defaults."""
+"""`peermask list`: what a config can choose and set, with defaults."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, get_args, get_origin
+import json
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
-from pydantic.fields import FieldInfo
 from rich.console import Console
 from rich.text import Text
 
-from peermask.algorithms import algorithms
-from peermask.data import datasets, partitions
 from peermask.errors import ConfigError, nearest
-from peermask.graph import topologies
-from peermask.models.architectures import models
-from peermask.models.frozen import inits
-from peermask.registry import Entry, Registry
 
-_KINDS: dict[str, Registry[Any]] = {
-    "algorithms": algorithms,
-    "datasets": datasets,
-    "inits": inits,
-    "models": models,
-    "partitions": partitions,
-    "topologies": topologies,
-}
+CATALOGUE = Path(__file__).parents[1] / "experiment" / "catalogue.json"
+KINDS = ("algorithms", "datasets", "inits", "models", "options", "partitions", "topologies")
 
 
 def list_things(
-    kind: Annotated[str | None, typer.Argument(help=f"One of {', '.join(_KINDS)}; all by default.")] = None,
+    kind: Annotated[str | None, typer.Argument(help=f"One of {', '.join(KINDS)}; all by default.")] = None,
 ) -> None:
     """List what a config can name, and what can be set about each."""
-    if kind is not None and kind not in _KINDS:
-        raise ConfigError(f"there is no list of {kind!r}; {nearest(kind, _KINDS)}")
+    if kind is not None and kind not in KINDS:
+        raise ConfigError(f"there is no list of {kind!r}; {nearest(kind, KINDS)}")
     console = Console(highlight=False, markup=False)
-    for name in _KINDS if kind is None else (kind,):
+    found = json.loads(CATALOGUE.read_text(encoding="utf-8"))
+    for name in KINDS if kind is None else (kind,):
         console.print(name, style="bold")
-        for entry in _KINDS[name]:
+        for entry in found[name]:
             _print_entry(console, entry)
 
 
-def _print_entry(console: Console, entry: Entry[Any]) -> None:
-    console.print("  ", Text(entry.name, style="cyan"), f"  {entry.summary}", sep="", soft_wrap=True)
-    for key, field in entry.options.model_fields.items():
-        about = "  ".join(["", *_choices(field), *([field.description] if field.description else [])])
-        console.print(f"      {key} = {_default(field)}", Text(about, style="dim"), sep="", soft_wrap=True)
-
-
-def _choices(field: FieldInfo) -> list[str]:
-    """The words that may be given, where only some may."""
-    given = [field.annotation, *get_args(field.annotation)]
-    words = [word for kind in given if get_origin(kind) is Literal for word in get_args(kind)]
-    return [" | ".join(map(str, words))] if words else []
-
-
-def _default(field: FieldInfo) -> str:
-    return "(must be given)" if field.is_required() else str(field.default)
+def _print_entry(console: Console, entry: dict[str, Any]) -> None:
+    title = Text(entry["name"] + "  " * bool(entry["name"]), style="cyan")
+    console.print("  ", title, entry["summary"], sep="", soft_wrap=True)
+    for option in entry["options"]:
+        about = "  ".join(["", *filter(None, (option["values"], option["about"]))])
+        console.print(f"      {option['key']} = {option['default']}", Text(about, style="dim"), sep="", soft_wrap=True)

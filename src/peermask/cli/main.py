@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
-from importlib.metadata import version
+from contextlib import suppress
 from typing import Annotated
 
 import typer
@@ -31,7 +32,7 @@ app = typer.Typer(
     name="peermask",
     help="Agents on a graph learn personal sparse models by gossiping binary masks.",
     no_args_is_help=True,
-    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
@@ -39,6 +40,8 @@ app = typer.Typer(
 
 def _print_version(wanted: bool) -> None:
     if wanted:
+        from importlib.metadata import version
+
         print(f"peermask {version('peermask')}")
         raise typer.Exit
 
@@ -69,8 +72,12 @@ app.command()(theory)
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the command; a user's mistake is one line on stderr and exit code 2."""
+    given = sys.argv[1:] if arguments is None else arguments
+    if not given or given == ["fleet"]:
+        given = [*given, "--help"]
     try:
-        code = app(args=arguments, standalone_mode=False)
+        code = app(args=given, standalone_mode=False)
+        sys.stdout.flush()
     except PeermaskError as error:
         _fail(str(error))
     except UsageError as error:
@@ -80,6 +87,12 @@ def main(arguments: list[str] | None = None) -> None:
     except BrokenPipeError:  # `peermask show RUN | head`
         sys.stderr.close()
         sys.exit(0)
+    except MemoryError:
+        _fail("this machine has too little memory for that")
+    except OSError as error:  # `peermask show RUN > FILE` on a full disk; all other files say which they are
+        with suppress(OSError):  # what is left in the buffer would fail again at the end
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _fail(f"{error.filename or 'cannot write the output'}: {error.strerror or error}")
     sys.exit(code if isinstance(code, int) else 0)
 
 

@@ -6,15 +6,14 @@ import json
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from peermask.cli.interrupt import Interrupt
-from peermask.node.agent import Report
-from peermask.node.journal import ranges
-from peermask.node.start import run_node
-from peermask.report.tables import bytes_human
+
+if TYPE_CHECKING:
+    from peermask.node.agent import Report
 
 FleetFile = Annotated[Path, typer.Argument(metavar="FLEET", help="The fleet file, the same on every device.")]
 Insecure = Annotated[
@@ -30,7 +29,13 @@ def node(
     device: Annotated[str, typer.Option(help="cpu, cuda, cuda:N or auto.")] = "cpu",
     events: Annotated[bool, typer.Option("--events", help="A line of JSON per round, for other programs.")] = False,
 ) -> int:
-    """Run one agent; started again after a crash or a stop, it goes on from its last checkpoint."""
+    """Run one agent of a fleet on this device.
+
+    Started again after a crash or a stop, it goes on from its last checkpoint.
+    """
+    from peermask.node.journal import ranges
+    from peermask.node.start import run_node
+
     observer = Events(agent) if events else Lines(agent)
     with Interrupt() as interrupt:
         result = run_node(
@@ -57,6 +62,8 @@ class Lines:
         print(f"agent {self.agent}: {line}", file=sys.stderr, flush=True)
 
     def round(self, report: Report) -> None:
+        from peermask.reports.tables import bytes_human
+
         if report.accuracy is not None and report.evaluated != self.shown:
             self.shown = report.evaluated
             print(

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
-import torch
 import typer
 from rich.console import Console
 from rich.table import Table
 
 from peermask.cli.run import Config, Set
-from peermask.engine.device import pick_device
-from peermask.experiment.build import build
-from peermask.experiment.config import load_config
-from peermask.experiment.plan import Plan, make_plan
-from peermask.report.tables import bytes_human, percent
+
+if TYPE_CHECKING:
+    import torch
+
+    from peermask.experiment.plan import Plan
 
 
 def plan(
@@ -22,16 +21,24 @@ def plan(
     set_: Set = None,
     device: Annotated[str, typer.Option(help="cpu, cuda, cuda:N or auto.")] = "auto",
 ) -> None:
-    """Check a config and print agents, links, weights, bytes and memory, and the config with every default."""
+    """Check a config and print what it needs, and all its defaults."""
+    from peermask.engine.device import enough_memory, pick_device
+    from peermask.experiment.build import build
+    from peermask.experiment.config import load_config
+    from peermask.experiment.plan import make_plan
+
     console = Console(highlight=False)
     resolved = load_config(config, set_ or ())
     where = pick_device(device)
-    made = [make_plan(name, build(arm), where) for name, arm in resolved.arms().items()]
+    with Console(stderr=True).status(f"looking at {resolved.agents} agents"), enough_memory(where):
+        made = [make_plan(name, build(arm), where) for name, arm in resolved.arms().items()]
     console.print(_table(made, where))
     console.print(resolved.toml(), markup=False)
 
 
 def _table(plans: list[Plan], device: torch.device) -> Table:
+    from peermask.reports.tables import bytes_human, percent
+
     table = Table(title=f"plan on {device}", title_justify="left")
     table.add_column("")
     for made in plans:
@@ -59,6 +66,8 @@ def _table(plans: list[Plan], device: torch.device) -> Table:
 
 
 def _remembered(plan: Plan) -> str:
+    from peermask.reports.tables import bytes_human
+
     return f"{bytes_human(plan.known_bytes)}, {plan.known_bytes / plan.weights:.1f} bytes a weight"
 
 

@@ -13,8 +13,8 @@ def predict(
     images: Annotated[list[Path], typer.Argument(help="Image files; they are scaled to the model's size.")],
     top: Annotated[int, typer.Option(min=1, help="How many classes to print.")] = 3,
 ) -> None:
-    """Print the most probable classes of images, with their probabilities."""
-    from peermask.export.predict import predict as classify  # Pillow is optional
+    """Print what a ticket sees in images: the most probable classes."""
+    from peermask.exports.predict import predict as classify  # Pillow is optional
 
     for found in classify(ticket, images, top):
         chances = zip(found.classes, found.probabilities, strict=True)

@@ -8,8 +8,6 @@ from typing import Annotated
 
 import typer
 
-from peermask.report.page import write_report
-
 
 def report(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders; several are compared.")],
@@ -18,7 +16,9 @@ def report(
         Path | None, typer.Option(metavar="DIR", help="Where to; the run's folder, or here for several.")
     ] = None,
 ) -> None:
-    """Write a self-contained report.html: curves, graph, masks, bytes, faults, config."""
+    """Write a page about runs: curves, graph, masks, bytes, config."""
+    from peermask.reports.page import write_report
+
     path = write_report(runs, out)
     if open_:
         webbrowser.open(path.resolve().as_uri())

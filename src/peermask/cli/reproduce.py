@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 from rich.text import Text
 
 from peermask.cli.interrupt import Interrupt
-from peermask.engine.device import pick_device
+from peermask.cli.seeds import parse_seeds
 from peermask.errors import ConfigError, nearest
-from peermask.experiment.execution import Execution
-from peermask.reproduce.campaign import Stopped, plan_campaign, read_data
-from peermask.reproduce.home import Home
-from peermask.reproduce.pages import write_pages
-from peermask.reproduce.preset import NAMES, ScaleName, preset, scales, selected
+
+if TYPE_CHECKING:
+    from peermask.reproduce.preset import ScaleName
 
 
 def reproduce(
@@ -39,7 +37,14 @@ def reproduce(
     ] = False,
     list_: Annotated[bool, typer.Option("--list", help="List the experiments.")] = False,
 ) -> int:
-    """Run the paper's experiments, or what is missing of them, and write their tables and figures."""
+    """Run the paper's experiments and write their tables and figures."""
+    from peermask.engine.device import pick_device
+    from peermask.experiment.execution import Execution
+    from peermask.reproduce.campaign import Stopped, plan_campaign, read_data
+    from peermask.reproduce.home import Home
+    from peermask.reproduce.pages import write_pages
+    from peermask.reproduce.preset import selected
+
     console = Console(highlight=False, markup=False)
     if list_:
         _print_list(console)
@@ -78,28 +83,17 @@ def reproduce(
     return interrupt.exit_code if interrupt.requested() else 0
 
 
-def parse_seeds(text: str) -> list[int]:
-    """`3` means 0, 1, 2; `4,7` means those."""
-    parts = [part.strip() for part in text.split(",")]
-    if not all(part.isascii() and part.isdigit() for part in parts):
-        raise ConfigError(f"--seeds {text!r}: must be how many, such as 3, or a list of whole numbers, such as 0,1,2")
-    values = [int(part) for part in parts]
-    if len(values) == 1 and "," not in text:
-        if not 1 <= values[0] <= 1000:
-            raise ConfigError(f"--seeds {text!r}: must be from 1 to 1000 seeds, or a list such as 0,1,2")
-        return list(range(values[0]))
-    if len(set(values)) < len(values) or max(values) >= 2**63:
-        raise ConfigError(f"--seeds {text!r}: every seed must be given once, and be below 2^63")
-    return values
-
-
 def _scale(name: str) -> ScaleName:
+    from peermask.reproduce.preset import scales
+
     if name not in scales():
         raise ConfigError(f"unknown scale {name!r}; {nearest(name, scales())}")
     return "paper" if name == "paper" else "quick"
 
 
 def _print_list(console: Console) -> None:
+    from peermask.reproduce.preset import NAMES, preset, scales
+
     for name in NAMES:
         shape = preset(name)
         count = len(shape.rows) * len(shape.columns)

@@ -8,15 +8,10 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from peermask.cli.display import display
 from peermask.cli.interrupt import Interrupt
+from peermask.cli.seeds import parse_seeds
+from peermask.cli.sweep import sweep
 from peermask.errors import ConfigError
-from peermask.experiment.config import load_config
-from peermask.experiment.execution import Execution
-from peermask.experiment.manifest import is_of_fleet
-from peermask.experiment.runner import resume_experiment, run_experiment
-from peermask.report.observers import Together, loggers
-from peermask.report.tables import agents_table, closing_lines
 
 Config = Annotated[Path | None, typer.Argument(help="A TOML file; without one, the default experiment.")]
 Set = Annotated[
@@ -30,27 +25,48 @@ def run(
     set_: Set = None,
     device: Annotated[str, typer.Option(help="cpu, cuda, cuda:N or auto.")] = "auto",
     out: Annotated[Path | None, typer.Option(help="The run folder; a new one under runs/ by default.")] = None,
-    resume: Annotated[Path | None, typer.Option(metavar="RUN", help="Go on with the run in this folder.")] = None,
+    resume: Annotated[
+        Path | None, typer.Option(metavar="RUN", help="Go on with the run in this folder; --set rounds=N extends it.")
+    ] = None,
     chunk: Annotated[int | None, typer.Option(min=1, help="Agents computed at once; what fits by default.")] = None,
     workers: Annotated[
         int | None, typer.Option(min=1, help="Agents side by side on a CPU; all cores by default.")
     ] = None,
     tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Log to a folder tensorboard beside it.")] = False,
-    mlflow: Annotated[bool, typer.Option("--mlflow", help="Log to MLflow, where MLFLOW_TRACKING_URI says.")] = False,
+    vary: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY=A,B,...", help="Run every value, and every combination if given again: a sweep."),
+    ] = None,
+    seeds: Annotated[
+        str | None, typer.Option(metavar="N|LIST", help="A sweep over so many seeds, or these: 3, or 0,1,2.")
+    ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the run folder only.")] = False,
 ) -> int:
     """Run an experiment and print what every agent reached and sent."""
-    if resume is not None and (config is not None or set_ or out is not None):
-        raise ConfigError("--resume goes on with the config in the run folder; it takes no CONFIG, --set or --out")
+    if resume is not None and (config is not None or out is not None):
+        raise ConfigError("--resume goes on with the config in the run folder; it takes no CONFIG and no --out")
+    if vary or seeds is not None:
+        if resume is not None or tensorboard:
+            raise ConfigError("a sweep takes no --resume, since the same command goes on with it, and no --tensorboard")
+        chosen = None if seeds is None else parse_seeds(seeds)
+        return sweep(config, set_ or (), vary or (), chosen, out, device, chunk, workers, quiet=quiet)
+    from peermask.cli.display import display
+    from peermask.experiment.config import load_config
+    from peermask.experiment.execution import Execution
+    from peermask.experiment.manifest import is_of_fleet
+    from peermask.experiment.runner import resume_experiment, run_experiment
+    from peermask.reports.observers import Together, loggers
+    from peermask.reports.tables import agents_table, closing_lines
+
     if resume is not None and is_of_fleet(resume):
         raise ConfigError(f"{resume} was made by a fleet; go on with it by `peermask swarm FLEET` or `peermask node`")
     console = Console(quiet=quiet, markup=False)  # paths may hold brackets
     beside = (resume or out or Path("runs", "it")).parent
-    logs = loggers(beside / "tensorboard" if tensorboard else None, mlflow=mlflow)
+    logs = loggers(beside / "tensorboard" if tensorboard else None)
     with Interrupt() as interrupt, display(console) as shown:
         execution = Execution(device, chunk, workers, Together([shown, *logs]), interrupt.requested)
         if resume is not None:
-            result = resume_experiment(resume, execution)
+            result = resume_experiment(resume, execution, set_ or ())
         else:
             result = run_experiment(load_config(config, set_ or ()), out, execution=execution)
     if result.status == "interrupted":

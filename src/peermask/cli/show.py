@@ -8,13 +8,13 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from peermask.experiment.manifest import is_of_fleet
-from peermask.experiment.result import RunResult
-from peermask.report.tables import agents_table, closing_lines
-
 
 def show(run: Annotated[Path, typer.Argument(help="A run folder.")]) -> None:
     """Print what the agents of a run reached, finished or not."""
+    from peermask.experiment.manifest import is_of_fleet
+    from peermask.experiment.result import RunResult
+    from peermask.reports.tables import agents_table, closing_lines
+
     console = Console(markup=False)  # paths may hold brackets
     result = RunResult.open(run)
     console.print(agents_table(result))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
@@ -14,8 +14,9 @@ from rich.table import Table
 
 from peermask.cli.interrupt import Interrupt
 from peermask.cli.node import FleetFile, Insecure
-from peermask.node.swarm import Member, run_swarm
-from peermask.report.tables import agents_table, bytes_human, closing_lines, percent
+
+if TYPE_CHECKING:
+    from peermask.node.swarm import Member
 
 
 def swarm(
@@ -24,7 +25,13 @@ def swarm(
     insecure: Insecure = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the run folder only.")] = False,
 ) -> int:
-    """Run a whole fleet as local processes and collect an ordinary run folder; the same command goes on."""
+    """Run a whole fleet as processes of this machine.
+
+    They are collected into an ordinary run folder; stopped, the same command goes on.
+    """
+    from peermask.node.swarm import run_swarm
+    from peermask.reports.tables import agents_table, closing_lines
+
     console, errors = Console(quiet=quiet), Console(stderr=True)
     if insecure:
         errors.print("INSECURE: no certificates; whoever reaches these ports can read, forge and stop this run")
@@ -55,6 +62,8 @@ def _live(console: Console) -> Iterator[Callable[[Sequence[Member]], None]]:
 
 
 def _table(members: Sequence[Member]) -> Table:
+    from peermask.reports.tables import bytes_human, percent
+
     table = Table(title="fleet", title_justify="left")
     for heading in ("agent", "state", "round", "accuracy", "sent", "neighbours", "missing"):
         table.add_column(heading, justify="left" if heading == "state" else "right")

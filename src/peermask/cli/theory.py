@@ -8,8 +8,6 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from peermask.theory.report import print_tables, theory_report
-
 
 def theory(
     quick: Annotated[bool, typer.Option("--quick", help="Fewer draws and widths: under a minute.")] = False,
@@ -18,7 +16,9 @@ def theory(
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of targets and random networks.")] = 0,
 ) -> None:
-    """Build the masks of Theorem 1 inside one random network and measure how good they are."""
+    """Build the masks of the paper's theorem and measure its bounds."""
+    from peermask.theory.report import print_tables, theory_report
+
     console, errors = Console(markup=False), Console(stderr=True)
     folder = out or Path("theory")
     with errors.status("starting") as status:

@@ -8,8 +8,6 @@ from typing import Annotated
 
 import typer
 
-from peermask.report.watch import make_server
-
 
 def watch(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders, going on or finished.")],
@@ -18,6 +16,8 @@ def watch(
     open_: Annotated[bool, typer.Option("--open", help="Show it in a browser.")] = False,
 ) -> None:
     """Serve the report of a run live, read-only, until interrupted."""
+    from peermask.reports.watch import make_server
+
     with make_server(runs, host, port) as server:
         print(f"{server.url} (Ctrl-C ends it)", flush=True)
         if open_:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -54,14 +54,27 @@ def from_torch(
 
 
 def stacked(samples: LabelledImages, name: str) -> tuple[NDArray[Any], NDArray[np.int64]]:
+    if not hasattr(samples, "__len__") or not hasattr(samples, "__getitem__") or isinstance(samples, Mapping):
+        raise DataError(f"{name} is a {type(samples).__name__}; give a map-style data set of (image, label)")
     if not len(samples):
         raise DataError(f"{name} has no samples")
-    pairs = [samples[index] for index in range(len(samples))]
+    pairs = [_pair(samples[index], f"{name} sample {index}") for index in range(len(samples))]
     images = [np.asarray(image) for image, _ in pairs]
     odd = next((k for k, image in enumerate(images) if image.shape != images[0].shape), None)
     if odd is not None:
         raise DataError(f"{name} image {odd} has shape {images[odd].shape}, but image 0 has {images[0].shape}")
-    return np.stack(images), np.array([int(label) for _, label in pairs], dtype=np.int64)
+    return np.stack(images), np.array([label for _, label in pairs], dtype=np.int64)
+
+
+def _pair(sample: Any, name: str) -> tuple[Any, int]:
+    if isinstance(sample, Mapping):
+        keys = ", ".join(map(repr, sample))
+        raise DataError(f"{name} is a dict of {keys}; give pairs: [(s['image'], s['label']) for s in samples]")
+    try:
+        image, label = sample
+        return image, int(label)
+    except (TypeError, ValueError):
+        raise DataError(f"{name} is not (image, label) with a whole number as label") from None
 
 
 def to_images(values: ArrayLike, name: str) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -44,9 +45,24 @@ def share_out(
         raise DataError(f"data.validation is {validation}; it must be at least 0 and below 1")
     labels, test_labels = dataset.train.labels.numpy(), dataset.test.labels.numpy()
     parts = partitions[partition].make(labels, agents, stream(seed, "partition"), **dict(options))
+    check_parts(parts, partition, agents, len(labels))
     return tuple(
         local_samples(part, labels, test_labels, i, seed, fraction, validation) for i, part in enumerate(parts)
     )
+
+
+def check_parts(parts: object, name: str, agents: int, samples: int) -> None:
+    """That a partition, perhaps one from outside, gave what a partition gives."""
+    if not isinstance(parts, Sequence) or len(parts) != agents:
+        count = f"{len(parts)} parts" if isinstance(parts, Sequence) else f"a {type(parts).__name__}"
+        raise DataError(f"partition {name} gave {count}, not a list of one part for each of {agents} agents")
+    for agent, part in enumerate(parts):
+        if not isinstance(part, np.ndarray) or part.ndim != 1 or part.dtype.kind not in "ui":
+            raise DataError(f"partition {name} gave agent {agent} no array of whole numbers, one for each sample")
+        if not len(part):
+            raise DataError(f"partition {name} gave agent {agent} no samples; every agent needs at least one")
+        if part.min() < 0 or part.max() >= samples:
+            raise DataError(f"partition {name} gave agent {agent} samples that are not among the {samples} there are")
 
 
 def local_samples(

@@ -88,10 +88,17 @@ def fast_float32() -> Iterator[None]:
 
 @contextmanager
 def enough_memory(device: torch.device) -> Iterator[None]:
-    """Turn a full GPU into one line that says what to do."""
+    """Turn a full GPU, or a full machine, into one line that says what to do."""
     try:
         yield
     except torch.OutOfMemoryError as error:
         raise RunError(
             f"{device} has too little memory for so many agents at once; go on with a smaller --chunk, or --device cpu"
+        ) from error
+    except (MemoryError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and "allocate memory" not in str(error):
+            raise
+        raise RunError(
+            "this machine has too little memory for this run; use fewer agents or a smaller model, "
+            "and see `peermask plan` for what it needs"
         ) from error

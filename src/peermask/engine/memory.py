@@ -1,10 +1,15 @@
-"""How many agents fit on a device at once."""
+"""How many agents fit on a device at once, and whether anything fits into this machine at all."""
 
 from __future__ import annotations
+
+import os
+from contextlib import suppress
+from pathlib import Path
 
 import torch
 
 from peermask.engine.evaluate import AT_ONCE
+from peermask.errors import RunError
 from peermask.models.layout import Layout
 
 STATE_COPIES = 8  # float32 vectors of P an agent needs at the peak of a round: scores, gradients, model, sort keys
@@ -41,3 +46,28 @@ def activation_bytes(module: torch.nn.Module, shape: tuple[int, ...], batch: int
         for hook in hooks:
             hook.remove()
     return (FUSED if fused else GENERAL) * max(batch * sum(outputs), AT_ONCE * max(outputs))
+
+
+def check_room(needed: int, what: str, remedy: str) -> None:
+    """Before anything is allocated: a machine whose memory runs out kills whom it likes."""
+    free = free_memory()
+    if needed > free:
+        raise RunError(f"{what} about {needed / 1e9:.1f} GB, and {free / 1e9:.1f} GB are free; {remedy}")
+
+
+def free_memory() -> int:
+    """Bytes that this process can still have: of the machine, of its container, and by its own limit."""
+    page = os.sysconf("SC_PAGE_SIZE")
+    bounds = [page * os.sysconf("SC_PHYS_PAGES")]
+    with suppress(OSError, ValueError, StopIteration):
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        bounds.append(1024 * int(next(line for line in lines if line.startswith("MemAvailable")).split()[1]))
+    with suppress(OSError, ValueError):  # "max" where there is no limit
+        bounds.append(int(Path("/sys/fs/cgroup/memory.max").read_text()))
+    with suppress(ImportError, OSError, ValueError):
+        import resource  # not on Windows
+
+        limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+        if limit != resource.RLIM_INFINITY:
+            bounds.append(limit - page * int(Path("/proc/self/statm").read_text().split()[0]))
+    return min(bounds)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,10 +19,10 @@ from peermask.data.local import LocalSamples, share_out
 from peermask.engine.evaluate import AT_ONCE
 from peermask.engine.feed import Feed
 from peermask.engine.liars import pick_liars
-from peermask.engine.memory import activation_bytes, chunk_that_fits
+from peermask.engine.memory import activation_bytes, check_room, chunk_that_fits
 from peermask.engine.simulator import Simulator
 from peermask.engine.warmup import compile_kernels
-from peermask.errors import ModelError
+from peermask.errors import DataError, ModelError
 from peermask.experiment.config import ExperimentConfig
 from peermask.graph import Graph, Mixing, build_graph, build_mixing
 from peermask.kernels import have_triton
@@ -29,6 +31,9 @@ from peermask.masks.masker import Masker
 from peermask.models.architectures import models
 from peermask.models.frozen import FrozenWeights, frozen_weights
 from peermask.models.network import Network, build_network
+
+MIXING_BYTES = 21  # of each pair of agents, while their mixing is built: a bool, two float64, a float32
+BUILDING_BYTES = 16  # of each parameter, while a network is built: itself, its frozen value, and that as it is drawn
 
 
 @dataclass(frozen=True)
@@ -62,6 +67,8 @@ class Experiment:
 
 def build(config: ExperimentConfig, dataset: Dataset | None = None, module: nn.Module | None = None) -> Experiment:
     """Build a config's parts; a dataset or module given here takes the place of the config's."""
+    _check_given(dataset, module)
+    check_room(MIXING_BYTES * config.agents**2, f"agents = {config.agents}: who hears whom takes", "use fewer of them")
     graph = build_graph(config.graph.name, config.graph.options, config.agents, config.seed)
     kept = retentions(config.retention, config.agents, config.seed)
     if dataset is None:
@@ -92,14 +99,35 @@ def build(config: ExperimentConfig, dataset: Dataset | None = None, module: nn.M
 def _module(config: ExperimentConfig, dataset: Dataset, module: nn.Module | None) -> nn.Module:
     if module is not None:
         return copy.deepcopy(module)  # it will be frozen; the caller's stays as it is
+    name = config.model.name
+    make = partial(models[name].make, dataset.shape, len(dataset.classes), **dict(config.model.options))
+    count = _parameters(make)
+    check_room(BUILDING_BYTES * count, f"model.name = {name!r} has {count:,} parameters, which take", "make it smaller")
     try:
-        return models[config.model.name].make(dataset.shape, len(dataset.classes), **dict(config.model.options))
+        return make()
     except (RuntimeError, ValueError) as error:
         size = "x".join(map(str, dataset.shape))
         raise ModelError(
-            f"model.name = {config.model.name!r} does not fit the {size} images of {dataset.name}: "
-            f"{str(error).splitlines()[0]}"
+            f"model.name = {name!r} does not fit the {size} images of {dataset.name}: {str(error).splitlines()[0]}"
         ) from error
+
+
+def _parameters(make: Callable[[], nn.Module]) -> int:
+    """Of a network that is not built; 0 where that cannot be told, since building it says what is wrong."""
+    try:
+        with torch.device("meta"):  # shapes only
+            return sum(parameter.numel() for parameter in make().parameters())
+    except (RuntimeError, ValueError):
+        return 0
+
+
+def _check_given(dataset: object, module: object) -> None:
+    if dataset is not None and not isinstance(dataset, Dataset):
+        raise DataError(
+            f"dataset is a {type(dataset).__name__}; make one of it with peermask.from_arrays or peermask.from_torch"
+        )
+    if module is not None and not isinstance(module, nn.Module):
+        raise ModelError(f"module is a {type(module).__name__}; give a torch.nn.Module")
 
 
 def assemble(experiment: Experiment, device: torch.device) -> tuple[Algorithm[Any], Feed]:
@@ -137,6 +165,9 @@ def build_simulator(
     rows: slice = slice(None),
 ) -> Simulator:
     """All agents of an experiment on one device, or some of them."""
+    if device.type == "cpu":
+        count, total = len(range(experiment.config.agents)[rows]), experiment.network.layout.total
+        check_room(4 * count * total, f"{count} agents of {total:,} parameters take", "use fewer, or a smaller model")
     algorithm, feed = assemble(experiment, device)
     compile_kernels(feed.network, experiment.dataset.shape, experiment.config.batch_size, device)
     chunk = chunk or agents_at_once(experiment, device)

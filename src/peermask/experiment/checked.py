@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from math import isclose
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, Field, FiniteFloat, NonNegativeInt, PositiveInt, ValidationError
 
 from peermask.errors import RunError
 from peermask.experiment.config import ExperimentConfig
 from peermask.experiment.folder import RunFolder
-from peermask.experiment.table import read_rows
-from peermask.files import read_json
+from peermask.experiment.table import Extent, check_extents, extents, read_rows
+from peermask.files import read_json, write_json
 from peermask.models.readout import Readout
+
+Shape = TypeVar("Shape", bound=BaseModel)
 
 
 class _Agent(BaseModel):
@@ -49,6 +51,7 @@ class _Manifest(BaseModel):
     weights: PositiveInt
     parameters: PositiveInt
     layers: list[_Layer] = Field(min_length=1)
+    earlier_hashes: list[str] = []
 
 
 class _Result(BaseModel):
@@ -56,6 +59,7 @@ class _Result(BaseModel):
     round: NonNegativeInt
     hash: str
     seconds: float
+    tables: dict[str, Extent] = {}
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
@@ -77,12 +81,18 @@ def read_manifest(path: Path) -> dict[str, Any]:
     return content
 
 
+def write_result(folder: RunFolder, content: dict[str, Any]) -> None:
+    """What a run came to, with digests of the tables it was made of."""
+    write_json(folder.result, {**content, "tables": extents(folder.path, content["round"])})
+
+
 def read_result(path: Path) -> dict[str, Any]:
-    """Nothing yet for a run that has not come to its end."""
+    """Nothing yet for a run that has not come to its end; of one that has, the tables are checked as well."""
     if not path.is_file():
         return {}
-    content = read_json(path)
-    _check(path, _Result, content, f"delete it and go on with `peermask run --resume {path.parent}`")
+    remedy = f"delete it and go on with `peermask run --resume {path.parent}`"
+    content = read_json(path, remedy)
+    check_extents(path.parent, _check(path, _Result, content, remedy).tables, path)
     return content
 
 
@@ -115,9 +125,9 @@ def _check_rows(path: Path, rows: list[dict[str, str]], rounds: set[int], agents
         raise RunError(f"{path} has rows of agent {foreign}, of {agents} agents; restore the file, or start a new run")
 
 
-def _check(path: Path, shape: type[BaseModel], content: dict[str, Any], remedy: str) -> None:
+def _check(path: Path, shape: type[Shape], content: dict[str, Any], remedy: str) -> Shape:
     try:
-        shape.model_validate(content)
+        return shape.model_validate(content)
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(map(str, first["loc"]))

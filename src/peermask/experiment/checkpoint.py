@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import safetensors
 import safetensors.torch
+import torch
 from torch import Tensor
 
 from peermask.errors import RunError
+from peermask.experiment.folder import round_of
+from peermask.experiment.table import Extent, check_extents, extents
 from peermask.files import replacing, writing
 
 KEPT = 2  # the one before is there should the last be damaged
+_UNREADABLE = (safetensors.SafetensorError, AttributeError, KeyError, TypeError, ValueError)
 
 
 class DamagedError(RunError):
@@ -32,6 +37,7 @@ class Progress:
     best: float = float("-inf")  # highest mean validation accuracy so far
     waited: int = 0  # evaluations since then
     seconds: float = 0.0
+    tables: dict[str, Extent] = field(default_factory=dict)  # what the run's tables held then, by file name
 
 
 @dataclass(frozen=True)
@@ -47,14 +53,17 @@ class Checkpoint:
 
 
 def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> Path:
-    path = folder / f"round-{checkpoint.progress.round:06d}.safetensors"
-    meta = {"progress": json.dumps(asdict(checkpoint.progress))}
+    """Write a checkpoint into the folder `checkpoints` of a run, whose tables lie beside it."""
+    number, tensors = checkpoint.progress.round, checkpoint.tensors()
+    path = folder / checkpoint_name(number)
+    progress = json.dumps(asdict(replace(checkpoint.progress, tables=extents(folder.parent, number))))
+    meta = {"progress": progress, "digest": _digest(progress, tensors)}
     with writing(path), replacing(path) as temporary:
         temporary.touch()
         mode = temporary.stat().st_mode
         try:
             # Not `save`, which makes one long string of it first, while no other thread can run.
-            safetensors.torch.save_file(checkpoint.tensors(), temporary, metadata=meta)
+            safetensors.torch.save_file(tensors, temporary, metadata=meta)
         except safetensors.SafetensorError as error:
             raise OSError(str(error)) from error
         temporary.chmod(mode)  # the library's own files are their owner's alone
@@ -65,24 +74,35 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> Path:
 
 def list_checkpoints(folder: Path) -> list[Path]:
     """Oldest first."""
-    return sorted(folder.glob("round-*.safetensors"))
+    return sorted(folder.glob("round-*.safetensors"), key=round_of)
 
 
-def load_checkpoint(path: Path, config_hash: str, frozen_checksum: str) -> Checkpoint:
+def load_checkpoint(
+    path: Path, config_hashes: Collection[str], frozen_checksum: str, warn: Callable[[str], None]
+) -> Checkpoint:
     """Read a checkpoint of this very config; anything else is refused with one line."""
     try:
+        path.open("rb").close()  # what cannot be read need not be damaged, and is not to be deleted
         with safetensors.safe_open(path, framework="pt") as file:
-            meta: dict[str, Any] = json.loads((file.metadata() or {})["progress"])
-            progress = Progress(**meta)
+            meta: dict[str, str] = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (it is no dict)
-    except (OSError, safetensors.SafetensorError, KeyError, TypeError, ValueError) as error:
+        if meta.get("digest", "") not in ("", _digest(meta["progress"], tensors)):
+            raise ValueError("its digest is of other content")
+        progress = _progress(json.loads(meta["progress"]))
+    except OSError as error:
+        raise RunError(
+            f"checkpoint {path} cannot be read: {error.strerror or error}; mend that, then try again"
+        ) from None
+    except _UNREADABLE as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise DamagedError(
             f"checkpoint {path} is damaged ({reason}); delete it to go on from the one before, or from the start"
         ) from error
-    if progress.config_hash != config_hash:
+    if "digest" not in meta:
+        warn(f"checkpoint {path} was written without a digest: damage to it would not be noticed")
+    if progress.config_hash not in config_hashes:
         raise RunError(
-            f"checkpoint {path} belongs to config {progress.config_hash}, not {config_hash}; "
+            f"checkpoint {path} belongs to config {progress.config_hash}, not {' or '.join(config_hashes)}; "
             "restore config.toml or start a new run"
         )
     if progress.frozen_checksum != frozen_checksum:
@@ -93,12 +113,14 @@ def load_checkpoint(path: Path, config_hash: str, frozen_checksum: str) -> Check
     return Checkpoint(progress, *(_group(tensors, group) for group in ("state", "sent", "losses")))
 
 
-def last_good(folder: Path, config_hash: str, frozen_checksum: str, warn: Callable[[str], None]) -> Checkpoint | None:
+def last_good(
+    folder: Path, config_hashes: Collection[str], frozen_checksum: str, warn: Callable[[str], None]
+) -> Checkpoint | None:
     """The last checkpoint, or, said in one line, the one before if that is damaged; None if there is none yet."""
     problem: DamagedError | None = None
     for path in reversed(list_checkpoints(folder)):
         try:
-            checkpoint = load_checkpoint(path, config_hash, frozen_checksum)
+            checkpoint = load_checkpoint(path, config_hashes, frozen_checksum, warn)
         except DamagedError as error:
             problem = problem or error
             continue
@@ -108,6 +130,42 @@ def last_good(folder: Path, config_hash: str, frozen_checksum: str, warn: Callab
     if problem is not None:
         raise problem
     return None
+
+
+def check_tables_since(folder: Path) -> None:
+    """That the tables of a run that is not over still hold what they held at its last checkpoint."""
+    for path in list_checkpoints(folder)[-1:]:
+        try:
+            with safetensors.safe_open(path, framework="pt") as file:
+                progress = _progress(json.loads((file.metadata() or {})["progress"]))
+        except (OSError, *_UNREADABLE):
+            return  # whoever needs the checkpoint will say so
+        check_extents(folder.parent, progress.tables, path)
+
+
+def forget_checkpoints_after(folder: Path, round: int) -> None:
+    """Those that are damaged: a run goes on from the last that is not."""
+    for path in list_checkpoints(folder):
+        if round_of(path) > round:
+            path.unlink(missing_ok=True)
+
+
+def checkpoint_name(round: int) -> str:
+    return f"round-{round:06d}.safetensors"
+
+
+def _progress(meta: dict[str, Any]) -> Progress:
+    tables = {name: Extent(int(size), str(sha256)) for name, (size, sha256) in meta.get("tables", {}).items()}
+    return Progress(**{**meta, "tables": tables})
+
+
+def _digest(progress: str, tensors: Mapping[str, Tensor]) -> str:
+    """Over all that a checkpoint says. Hashing lets other threads run, so no round waits for it."""
+    digest = hashlib.sha256(progress.encode())
+    for name, tensor in sorted(tensors.items()):
+        digest.update(f"{name}:{tensor.dtype}:{tuple(tensor.shape)};".encode())
+        digest.update(tensor.flatten().view(torch.uint8).numpy().data)
+    return digest.hexdigest()
 
 
 def _group(tensors: dict[str, Tensor], group: str) -> dict[str, Tensor]:

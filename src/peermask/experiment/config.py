@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import tomli_w
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import BeforeValidator, Field, ValidationError
 
 from peermask.algorithms import algorithms
 from peermask.engine.liars import LiarOptions
@@ -53,6 +53,8 @@ class FrozenOptions(Options):
 
 
 class EvaluationOptions(Options):
+    """When models are tested."""
+
     every: Annotated[int, Field(ge=1)] = Field(10, description="rounds between evaluations; the last is always one")
     unmixed: bool = Field(False, description="test models also as they were sent, before neighbours were mixed in")
 
@@ -65,6 +67,8 @@ class StopOptions(Options):
 
 
 class CheckpointOptions(Options):
+    """When a run is saved."""
+
     every: Annotated[int, Field(ge=1)] = Field(50, description="rounds between checkpoints; the last is always one")
     masks: bool = Field(True, description="keep every agent's mask at checkpoints, for reports")
 
@@ -89,31 +93,36 @@ def _retention(value: object) -> object:
             raise ValueError("must be a number in (0, 1], a list of them, or {choices = [...]}")
 
 
-class ExperimentConfig(BaseModel):
+class ExperimentConfig(Options):
     """One experiment, complete: the same config and seed give the same result on every machine."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
-
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=80)] = "default"
-    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
-    agents: Annotated[int, Field(ge=1, le=65_535)] = 10
-    rounds: Annotated[int, Field(ge=1, le=10_000_000)] = 200
-    batch_size: Annotated[int, Field(ge=1, le=1_000_000)] = 32
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=80)] = Field(
+        "default", description="what its folder is called"
+    )
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = Field(0, description="of everything that is drawn")
+    agents: Annotated[int, Field(ge=1, le=65_535)] = Field(10, description="how many there are")
+    rounds: Annotated[int, Field(ge=1, le=10_000_000)] = Field(200, description="exchanges with neighbours")
+    batch_size: Annotated[int, Field(ge=1, le=1_000_000)] = Field(32, description="samples of a batch")
     local_batches: Annotated[int, Field(ge=1, le=10_000)] | None = Field(
         None, description="batches an agent learns from between two exchanges; 1 if left out"
     )
-    retention: Annotated[Retention, BeforeValidator(_retention)] = RetentionDraw(choices=(0.1, 0.2, 0.3, 0.4))
+    retention: Annotated[Retention, BeforeValidator(_retention)] = Field(
+        RetentionDraw(choices=(0.1, 0.2, 0.3, 0.4)),
+        description="share of the weights an agent keeps: a number in (0, 1], a list with one per agent, or a draw",
+    )
     readout: Readout | None = Field(
         None, description="answers among all labels, or an agent's own; left out: as the algorithm declares"
     )
-    graph: GraphChoice = Field({}, validate_default=True)
-    dataset: DatasetChoice = Field({}, validate_default=True)
-    partition: PartitionChoice = Field({}, validate_default=True)
+    graph: GraphChoice = Field({}, validate_default=True, description="who hears whom, by default erdos-renyi")
+    dataset: DatasetChoice = Field({}, validate_default=True, description="by default digits")
+    partition: PartitionChoice = Field(
+        {}, validate_default=True, description="which samples each agent holds, by default labels"
+    )
     data: DataOptions = DataOptions()
-    model: ModelChoice = Field({}, validate_default=True)
+    model: ModelChoice = Field({}, validate_default=True, description="by default cnn")
     frozen: FrozenOptions = FrozenOptions()
     mask: MaskOptions = MaskOptions()
-    algorithm: AlgorithmChoice = Field({}, validate_default=True)
+    algorithm: AlgorithmChoice = Field({}, validate_default=True, description="by default mce-pl")
     compare: tuple[ComparedChoice, ...] = Field((), description="further algorithms on the same data, graph and seeds")
     evaluation: EvaluationOptions = EvaluationOptions()
     stop: StopOptions = StopOptions()
@@ -149,6 +158,29 @@ class ExperimentConfig(BaseModel):
         return arms
 
 
+def flatten(table: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+    """`{"graph": {"p": 0.5}}` as `{"graph.p": "0.5"}`."""
+    flat: dict[str, str] = {}
+    for key, value in table.items():
+        if isinstance(value, Mapping):
+            flat |= flatten(value, f"{prefix}{key}.")
+        else:
+            flat[f"{prefix}{key}"] = str(value)
+    return flat
+
+
+def as_config(config: ExperimentConfig | Mapping[str, Any] | Path | str) -> ExperimentConfig:
+    """A config, or what one can be made of: plain values, or the path of a file."""
+    match config:
+        case ExperimentConfig():
+            return config
+        case Mapping():
+            return make_config(config)
+        case str() | Path():
+            return load_config(config)
+    raise ConfigError(f"config is a {type(config).__name__}; give an ExperimentConfig, plain values, or a file's path")
+
+
 def make_config(values: Mapping[str, Any]) -> ExperimentConfig:
     """A config from plain values; every mistake is one ConfigError."""
     try:
@@ -167,7 +199,7 @@ def load_config(path: Path | str | None = None, overrides: Iterable[str] = ()) -
 
 def _read_toml(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        values = tomllib.loads(path.read_text(encoding="utf-8-sig"))  # editors on Windows begin a file with a mark
     except FileNotFoundError:
         raise ConfigError(f"config file {path} does not exist") from None
     except IsADirectoryError:
@@ -176,8 +208,11 @@ def _read_toml(path: Path) -> dict[str, Any]:
         raise ConfigError(f"config file {path} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
         raise ConfigError(f"config file {path} is not text; give a TOML file") from None
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"config file {path} is not valid TOML: {error}") from None
+    except RecursionError:
+        raise ConfigError(f"config file {path} is nested too deeply: a config has tables and lists, no more") from None
+    except ValueError as error:  # or of a number with thousands of digits, which Python does not read
+        raise ConfigError(f"config file {path} is not valid TOML: {str(error).partition(';')[0]}") from None
+    return values
 
 
 def split_override(override: str) -> tuple[str, Any]:
@@ -187,7 +222,9 @@ def split_override(override: str) -> tuple[str, Any]:
         raise ConfigError(f"--set {override!r}: must be key=value, such as algorithm.lr=0.1")
     try:
         return key.strip(), tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+    except RecursionError:
+        raise ConfigError(f"--set {key.strip()}: the value is nested too deeply") from None
+    except ValueError:
         return key.strip(), text.strip()  # a bare word is a string
 
 

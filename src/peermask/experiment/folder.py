@@ -9,6 +9,9 @@
     result.json       written once at the end: final hash and summary
     .lock             held by the process that runs it; gone with a finished run
 
+What is read back is checked: checkpoints, manifest and result carry a digest of themselves, checkpoints and result one
+of the tables as they were then, and masks the checksum of their archive.
+
 A comparison is a folder of such folders, one per algorithm.
 """
 
@@ -73,3 +76,9 @@ class RunFolder:
         self.check_free()
         with writing(self.path):
             self.checkpoints.mkdir(parents=True, exist_ok=True)
+
+
+def round_of(path: Path) -> int:
+    """Of a file named round-NNNNNN."""
+    number = path.stem.removeprefix("round-")
+    return int(number) if number.isdecimal() else 0

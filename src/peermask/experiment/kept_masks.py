@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from peermask.errors import RunError
+from peermask.experiment.folder import round_of
 from peermask.files import write_atomically, writing
 
 KEPT = 24  # rounds; beyond that they are thinned out evenly, so a long run costs no more than a short one
@@ -35,7 +36,7 @@ def save_masks(folder: Path, round: int, masks: Masks) -> Path:  # [N, P_w]
 
 def list_masks(folder: Path) -> dict[int, Path]:
     """By round, oldest first."""
-    return {round_of(path): path for path in sorted(folder.glob("round-*.npz"))}
+    return {round_of(path): path for path in sorted(folder.glob("round-*.npz"), key=round_of)}
 
 
 def load_masks(path: Path, weights: int) -> Masks:
@@ -65,8 +66,3 @@ def thin_out(folder: Path) -> None:
         rounds = list(held)
         gaps = [after - before for before, after in zip(rounds, rounds[2:], strict=False)]
         held.pop(rounds[1 + gaps.index(min(gaps))]).unlink(missing_ok=True)
-
-
-def round_of(path: Path) -> int:
-    number = path.stem.removeprefix("round-")
-    return int(number) if number.isdecimal() else 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from math import isnan, nan
 from pathlib import Path
@@ -16,9 +17,12 @@ from peermask.data.dataset import Dataset
 from peermask.errors import RunError
 from peermask.experiment.build import Experiment, build, build_simulator
 from peermask.experiment.checked import read_manifest, read_result
-from peermask.experiment.checkpoint import Progress, list_checkpoints, load_checkpoint
+from peermask.experiment.checkpoint import Checkpoint, Progress, check_tables_since, last_good
 from peermask.experiment.config import ExperimentConfig, load_config
+from peermask.experiment.execution import to_stderr
 from peermask.experiment.folder import RunFolder
+from peermask.experiment.going_on import checkpoint_hashes
+from peermask.experiment.notebook import as_html
 from peermask.experiment.table import read_rows
 from peermask.models.readout import Readout, with_readout
 
@@ -71,6 +75,10 @@ class RunResult:
             return replace(first, root=root, compared=tuple(others), waiting=waiting)
         return _open_one(root)
 
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        return as_html(self)
+
     @property
     def folder(self) -> RunFolder:
         """Where this run's own tables are: inside `root` if it was part of a comparison."""
@@ -102,6 +110,15 @@ class RunResult:
         """The rows of metrics.csv: `pandas.DataFrame(result.metrics())`."""
         return [{key: float(value) for key, value in row.items()} for row in read_rows(self.folder.metrics)]
 
+    def last_checkpoint(self, frozen_checksum: str, warn: Callable[[str], None] = to_stderr) -> Checkpoint:
+        """The last that is whole."""
+        # By the hash the run wrote down: a later version's config may have further keys, and another hash.
+        hashes = checkpoint_hashes(self.manifest.get("config_hash", self.config.hash), self.manifest)
+        checkpoint = last_good(self.folder.checkpoints, hashes, frozen_checksum, warn)
+        if checkpoint is None:
+            raise RunError(f"{self.folder.path} has no checkpoint, so no models; let it run further")
+        return checkpoint
+
     def local_models(self, dataset: Dataset | None = None, module: nn.Module | None = None) -> list[nn.Module]:
         """Every agent's personal network, as an ordinary module that answers by the run's readout, from the last
         checkpoint.
@@ -113,17 +130,14 @@ class RunResult:
             self.dataset if dataset is None else dataset,
             self.module if module is None else module,
         )
-        simulator = build_simulator(experiment, torch.device("cpu"))
-        saved = list_checkpoints(self.folder.checkpoints)
-        if not saved:
-            raise RunError(f"{self.folder.path} has no checkpoint yet")
         made_with = self.manifest.get("frozen_checksum")
         if made_with != experiment.frozen.checksum and self.module is None and module is None:
             raise RunError(
                 f"{self.folder.path} was run with another network than its config names; "
                 "give it again: local_models(module=..., dataset=...)"
             )
-        checkpoint = load_checkpoint(saved[-1], self.config.hash, experiment.frozen.checksum)
+        checkpoint = self.last_checkpoint(experiment.frozen.checksum)
+        simulator = build_simulator(experiment, torch.device("cpu"))
         simulator.restore(checkpoint.states)
         models = []
         for agent, params in zip(self.agents, simulator.local_models(), strict=True):
@@ -141,6 +155,8 @@ def _open_one(path: Path) -> RunResult:
     config = load_config(folder.config)
     manifest = read_manifest(folder.manifest)
     done = read_result(folder.result)
+    if not done:
+        check_tables_since(folder.checkpoints)
     rows = read_rows(folder.metrics)
     return RunResult(
         root=path,

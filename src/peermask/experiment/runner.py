@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterable, Mapping
 from contextlib import nullcontext, suppress
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -15,23 +17,25 @@ from peermask.data.dataset import Dataset
 from peermask.engine.device import enough_memory, pick_device
 from peermask.errors import RunError
 from peermask.experiment.build import Experiment, build, build_simulator
-from peermask.experiment.checked import check_tables, read_manifest
-from peermask.experiment.checkpoint import Checkpoint, Progress, last_good
+from peermask.experiment.checked import check_tables, read_manifest, write_result
+from peermask.experiment.checkpoint import Checkpoint, Progress, checkpoint_name, forget_checkpoints_after, last_good
 from peermask.experiment.concatenation import Concatenation
-from peermask.experiment.config import ExperimentConfig, load_config
+from peermask.experiment.config import ExperimentConfig, as_config, load_config
 from peermask.experiment.execution import Execution
 from peermask.experiment.folder import RunFolder
+from peermask.experiment.going_on import check_same, check_same_config, checkpoint_hashes, extend, is_over
 from peermask.experiment.kept_masks import forget_masks_after
 from peermask.experiment.lock import clear_leftovers, locked
 from peermask.experiment.loop import Loop, final_hash
 from peermask.experiment.manifest import manifest
 from peermask.experiment.metrics import forget_rounds_after
 from peermask.experiment.result import RunResult, summarise
+from peermask.experiment.table import check_extents
 from peermask.files import write_atomically, write_json, writing
 
 
 def run_experiment(
-    config: ExperimentConfig,
+    config: ExperimentConfig | Mapping[str, Any] | Path | str,
     out: Path | str | None = None,
     *,
     resume: bool = False,
@@ -39,28 +43,34 @@ def run_experiment(
     dataset: Dataset | None = None,
     module: nn.Module | None = None,
 ) -> RunResult:
-    """Run a config into a folder, or go on where that folder stopped.
+    """Run a config into a folder, or go on where that folder stopped, perhaps for more rounds.
 
+    The config may be given as plain values or as the path of a file too.
     A config that compares algorithms gives one folder for each, inside `out`; their results are in `compared`.
     """
     execution = execution or Execution()
+    config = as_config(config)
     device = pick_device(execution.device)
     arms = config.arms()
-    experiments = {name: build(arm, dataset, module) for name, arm in arms.items()}
+    with enough_memory(device):
+        experiments = {name: build(arm, dataset, module) for name, arm in arms.items()}
     root = Path(out) if out is not None else _new_path(config.name)
     if len(arms) == 1:
         ((name, experiment),) = experiments.items()
         only = _run(experiment, name, RunFolder(root), device, execution, resume=resume)
         return replace(only, dataset=dataset, module=module)
-    whole = RunFolder(root)
-    if not resume:
+    whole, compare = RunFolder(root), root / "compare.toml"
+    if resume := resume and compare.is_file():
+        check_same_config(load_config(compare), config, whole)
+    else:
         whole.check_free()
-    ended = resume and all(RunFolder(root / name).result.is_file() for name in arms)
+    ended = resume and all(is_over(RunFolder(root / name), arm) for name, arm in arms.items())
     with nullcontext() if ended else locked(whole):  # it is only read, perhaps where nothing can be written
         if not resume:
             whole.create()
             whole.checkpoints.rmdir()
-            write_atomically(root / "compare.toml", config.toml().encode())
+        if not ended:
+            write_atomically(compare, config.toml().encode())
         results: list[RunResult] = []
         for name, experiment in experiments.items():
             one = _run(experiment, name, RunFolder(root / name), device, execution, resume=resume)
@@ -70,12 +80,12 @@ def run_experiment(
     return replace(results[0], root=root, compared=tuple(results[1:]), status=results[-1].status)
 
 
-def resume_experiment(path: Path | str, execution: Execution | None = None) -> RunResult:
-    """Go on with the run or comparison in a folder, from its own config."""
+def resume_experiment(path: Path | str, execution: Execution | None = None, overrides: Iterable[str] = ()) -> RunResult:
+    """Go on with the run or comparison in a folder, from its own config; `rounds=800` extends it, finished or not."""
     root = Path(path)
     for name in ("compare.toml", "config.toml"):
         if (root / name).is_file():
-            return run_experiment(load_config(root / name), root, resume=True, execution=execution)
+            return run_experiment(load_config(root / name, overrides), root, resume=True, execution=execution)
     raise RunError(f"{root} is not a run folder: it has no config.toml")
 
 
@@ -88,13 +98,14 @@ def _run(
     *,
     resume: bool,
 ) -> RunResult:
-    if resume and folder.result.is_file():
-        return RunResult.open(folder.path)  # without a lock, for the same reason
-    resume = resume and folder.is_run
-    if not resume:
+    if resume := resume and folder.is_run:
+        check_same(experiment, folder)
+        if is_over(folder, experiment.config):
+            return RunResult.open(folder.path)  # without a lock, for the same reason
+    else:
         folder.check_free()
     with locked(folder):
-        if resume and folder.result.is_file():  # the process that had it has just finished
+        if resume and is_over(folder, experiment.config):  # the process that had it has just finished
             return RunResult.open(folder.path)
         progress = Progress(0, experiment.config.hash, experiment.frozen.checksum)
         checkpoint = _prepare(experiment, folder, device, execution, resume=resume)
@@ -113,7 +124,7 @@ def _run(
             execution.observer.end(status)
             if status != "interrupted":
                 digest = final_hash(simulator.tensors())
-                write_json(folder.result, summarise(experiment, folder, status, loop.progress, digest))
+                write_result(folder, summarise(experiment, folder, status, loop.progress, digest))
         return replace(RunResult.open(folder.path), status=status)
 
 
@@ -127,22 +138,17 @@ def _prepare(
         write_json(folder.manifest, manifest(experiment, device))
         write_atomically(folder.config, experiment.config.toml().encode())  # last: a folder with a config is a run
         return None
-    _check_same_data(experiment, folder)
-    checkpoint = last_good(folder.checkpoints, experiment.config.hash, experiment.frozen.checksum, execution.warn)
+    extend(folder, experiment.config)
+    hashes = checkpoint_hashes(experiment.config.hash, read_manifest(folder.manifest))
+    checkpoint = last_good(folder.checkpoints, hashes, experiment.frozen.checksum, execution.warn)
     done = checkpoint.progress.round if checkpoint else 0
+    forget_checkpoints_after(folder.checkpoints, done)
     forget_rounds_after(folder, done)
     forget_masks_after(folder.masks, done)
     check_tables(folder, experiment.config, done)
+    if checkpoint is not None:
+        check_extents(folder.path, checkpoint.progress.tables, folder.checkpoints / checkpoint_name(done))
     return checkpoint
-
-
-def _check_same_data(experiment: Experiment, folder: RunFolder) -> None:
-    before = read_manifest(folder.manifest)["dataset"]["sha256"]
-    if before != experiment.dataset.fingerprint:
-        raise RunError(
-            f"{folder.path} was run on {experiment.dataset.name} data with hash {before[:12]}, "
-            f"here it is {experiment.dataset.fingerprint[:12]}; give it the data it had"
-        )
 
 
 def _new_path(name: str) -> Path:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import csv
+import hashlib
 import io
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import isfinite
 from pathlib import Path
+from typing import NamedTuple
 
 from peermask.errors import RunError
 from peermask.files import write_atomically, writing
 
+TABLES = ("metrics.csv", "traffic.csv", "absences.csv")  # of a run; the last of fleets alone
 KEYS = "round,agent"  # the first columns of every table
 WHOLE = frozenset({"round", "agent", "links", "neighbour"})  # columns of counts and numbers of things
 WORDS = frozenset({"kind", "why", "used"})  # columns that may hold a word, or nothing; all others hold numbers
@@ -53,6 +56,44 @@ def forget_after(path: Path, round: int) -> None:
         if int(key) <= round:
             kept.append(line)
     write_atomically(path, "".join(f"{line}\n" for line in kept).encode())
+
+
+class Extent(NamedTuple):
+    """How far a table reached at some time, and what it held."""
+
+    size: int  # bytes
+    sha256: str
+
+
+def extents(folder: Path, round: int) -> dict[str, Extent]:
+    """Of all tables of a run by file name, up to a round; rows of later rounds may be added meanwhile."""
+    return {name: _extent((folder / name).read_bytes(), round) for name in TABLES if (folder / name).exists()}
+
+
+def _extent(data: bytes, round: int) -> Extent:
+    end = data.rfind(b"\n") + 1
+    while end:
+        begin = data.rfind(b"\n", 0, end - 1) + 1
+        key = data[begin:end].split(b",", 1)[0]
+        if not key.isdigit() or int(key) <= round:  # the header, or the last row that counts
+            break
+        end = begin
+    return Extent(end, hashlib.sha256(data[:end]).hexdigest())
+
+
+def check_extents(folder: Path, known: Mapping[str, Extent], witness: Path) -> None:
+    """That the tables of a run still begin with what they held when another of its files was written."""
+    for name, extent in known.items():
+        path = folder / name
+        try:
+            data = path.read_bytes() if path.exists() else b""
+        except OSError as error:
+            raise unreadable(path, error) from None
+        if hashlib.sha256(data[: extent.size]).hexdigest() != extent.sha256:
+            raise RunError(
+                f"{path} is damaged (it does not hold what it held when {witness.name} was written); "
+                "restore the file, or start a new run"
+            )
 
 
 class Row(dict[str, str]):
@@ -104,10 +145,14 @@ def _table_text(path: Path) -> str | None:
         line = error.object.count(b"\n", 0, error.start) + 1
         raise damaged(path, line, f"byte 0x{error.object[error.start]:02x} is no text") from None
     except OSError as error:
-        raise RunError(f"{path} cannot be read: {error.strerror or error}; mend that, then try again") from None
+        raise unreadable(path, error) from None
     if not (re.match(rf"{KEYS}[,\n]", text) or f"{KEYS},".startswith(text)):
         raise damaged(path, 1, f"no header that begins with {KEYS!r}")
     return text
+
+
+def unreadable(path: Path, error: OSError) -> RunError:
+    return RunError(f"{path} cannot be read: {error.strerror or error}; mend that, then try again")
 
 
 def damaged(path: Path, line: int, what: str) -> RunError:

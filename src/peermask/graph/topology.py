@@ -38,12 +38,27 @@ def build_graph(name: str, options: Options, agents: int, seed: int) -> Graph:
     for attempt in range(DRAWS):
         draw = stream(seed, "graph", round=attempt)
         graph = make(agents, draw, **dict(options))
+        check_graph(graph, name, agents)
         if nx.is_connected(graph):
             return graph
         # A stream still at its start was not used: this topology is not random, and drawing again is no help.
         if draw.raw(1) == stream(seed, "graph", round=attempt).raw(1):
             raise GraphError(f"{name} graph has {cut_off(graph)}: add links that join them")
     raise GraphError(f"{name} graph has {cut_off(graph, f' after {DRAWS} draws')}: {remedy(options)}")
+
+
+def check_graph(graph: object, name: str, agents: int) -> None:
+    """That a topology, perhaps one from outside, gave what a topology gives."""
+    if not isinstance(graph, nx.Graph):
+        raise GraphError(f"{name} gave a {type(graph).__name__}; a topology gives a networkx.Graph")
+    if graph.is_directed() or graph.is_multigraph():
+        raise GraphError(
+            f"{name} gave a {type(graph).__name__}; links go both ways here: give networkx.Graph(graph) instead"
+        )
+    if set(graph.nodes) != set(range(agents)):
+        raise GraphError(f"{name} gave a graph whose nodes are not the agents 0 to {agents - 1}")
+    if any(i == j for i, j in graph.edges):
+        raise GraphError(f"{name} gave a graph with a link from an agent to itself; remove it")
 
 
 def graph_hash(graph: Graph) -> str:

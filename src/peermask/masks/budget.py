@@ -32,8 +32,10 @@ class MaskOptions(Options):
 class RetentionDraw(Options):
     """Retention ratios drawn for each agent from a list."""
 
-    choices: tuple[Ratio, ...] = Field(min_length=1)
-    weights: tuple[Annotated[float, Field(gt=0)], ...] | None = None
+    choices: tuple[Ratio, ...] = Field(min_length=1, description="numbers in (0, 1]")
+    weights: tuple[Annotated[float, Field(gt=0)], ...] | None = Field(
+        None, description="how often each is drawn, as many as choices; all alike if left out"
+    )
 
     @model_validator(mode="after")
     def weights_match(self) -> RetentionDraw:

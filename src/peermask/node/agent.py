@@ -16,12 +16,12 @@ import torch
 
 from peermask.engine.device import one_thread_each
 from peermask.experiment.build import Experiment, build_simulator
+from peermask.experiment.checked import write_result
 from peermask.experiment.checkpoint import Checkpoint, Progress
 from peermask.experiment.execution import Execution, Silent, Status
 from peermask.experiment.loop import Loop, final_hash
 from peermask.experiment.metrics import Evaluation
 from peermask.experiment.table import read_rows
-from peermask.files import write_json
 from peermask.node.exchange import NodeExchange
 from peermask.node.fleet import Fleet
 from peermask.node.journal import Journal
@@ -153,4 +153,4 @@ class NodeAgent:
             "sent_bytes": sent_bytes,
             "absent": {str(j): rounds for j, rounds in self.journal.absent_rounds().items()},
         }
-        write_json(self.journal.folder.result, result)
+        write_result(self.journal.folder, result)

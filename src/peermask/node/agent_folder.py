@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from peermask.errors import NodeError
+from peermask.experiment.checked import read_result
 from peermask.experiment.checkpoint import list_checkpoints
 from peermask.experiment.config import load_config
 from peermask.experiment.folder import RunFolder
@@ -66,7 +67,7 @@ def open_agent_folder(fleet: Fleet, path: Path) -> AgentFolder:
 
 def _whose(folder: RunFolder, manifest: dict[str, Any], rows: Table) -> int:
     """By whatever the agent has written its number into; a folder can have been renamed on its way."""
-    result = read_json(folder.result) if folder.result.is_file() else {}
+    result = read_result(folder.result)
     said = [held.get("agent") for held in (manifest, result)] + [int(row["agent"]) for row in rows[:1]]
     agent = next((number for number in said if type(number) is int), None)
     if agent is None:

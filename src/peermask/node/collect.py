@@ -15,7 +15,9 @@ import torch
 
 from peermask.errors import NodeError
 from peermask.experiment.build import Experiment, build
+from peermask.experiment.checked import read_result, write_result
 from peermask.experiment.checkpoint import Checkpoint, Progress, load_checkpoint, save_checkpoint
+from peermask.experiment.execution import to_stderr
 from peermask.experiment.folder import RunFolder
 from peermask.experiment.kept_masks import list_masks, load_masks, save_masks
 from peermask.experiment.loop import final_hash
@@ -23,7 +25,7 @@ from peermask.experiment.manifest import manifest
 from peermask.experiment.metrics import LATER
 from peermask.experiment.result import RunResult, summarise
 from peermask.experiment.table import append_rows
-from peermask.files import read_json, write_atomically, write_json, writing
+from peermask.files import write_atomically, write_json, writing
 from peermask.node.agent_folder import TABLES, AgentFolder, Table, open_agent_folder
 from peermask.node.fleet import Fleet
 from peermask.node.journal import ranges
@@ -52,7 +54,7 @@ def collect_run(fleet: Fleet, folders: Sequence[Path], out: Path, *, partial: bo
         write_atomically(target.config, fleet.experiment.toml().encode())
         if not missing and all(one.is_finished for one in agents):
             progress, digest = _join_states(experiment, agents, target)
-            write_json(target.result, summarise(experiment, target, "finished", progress, digest))
+            write_result(target, summarise(experiment, target, "finished", progress, digest))
     return RunResult.open(out)
 
 
@@ -140,7 +142,7 @@ def _merge(path: Path, columns: Sequence[str], parts: Sequence[Table]) -> None:
 def _join_states(experiment: Experiment, agents: Sequence[AgentFolder], target: RunFolder) -> tuple[Progress, str]:
     """One checkpoint of all agents, and the hash of their states as a simulator would give it."""
     config, checksum = experiment.config, experiment.frozen.checksum
-    last = [load_checkpoint(one.last_checkpoint(), config.hash, checksum) for one in agents]
+    last = [load_checkpoint(one.last_checkpoint(), (config.hash,), checksum, to_stderr) for one in agents]
     states = {name: torch.cat([one.states[name] for one in last]) for name in last[0].states}  # [N, ...]
     progress = Progress(config.rounds, config.hash, checksum, seconds=max(one.progress.seconds for one in last))
     save_checkpoint(target.checkpoints, Checkpoint(progress, states, {}, {}))
@@ -158,5 +160,4 @@ def _join_masks(experiment: Experiment, agents: Sequence[AgentFolder], target: R
 
 
 def finished(folder: Path) -> bool:
-    done = RunFolder(folder).result
-    return done.is_file() and read_json(done).get("status") == "finished"
+    return read_result(RunFolder(folder).result).get("status") == "finished"

@@ -15,13 +15,13 @@ from peermask.algorithms.contract import Payload
 from peermask.engine.traffic import message_cost
 from peermask.errors import NodeError
 from peermask.experiment.build import Experiment
-from peermask.experiment.checkpoint import Checkpoint, last_good
+from peermask.experiment.checkpoint import Checkpoint, checkpoint_name, forget_checkpoints_after, last_good
 from peermask.experiment.config import load_config
 from peermask.experiment.folder import RunFolder
 from peermask.experiment.kept_masks import forget_masks_after
 from peermask.experiment.manifest import manifest
 from peermask.experiment.metrics import TRAFFIC, forget_rounds_after, read_traffic
-from peermask.experiment.table import append_rows, forget_after, read_rows
+from peermask.experiment.table import append_rows, check_extents, forget_after, read_rows
 from peermask.files import write_atomically, write_json
 from peermask.node.puller import Absence
 from peermask.node.responder import Sent
@@ -48,10 +48,13 @@ class Journal:
         held = load_config(self.folder.config).hash
         if held != config.hash:
             raise NodeError(f"{self.folder.path} holds a run of config {held}, not {config.hash}; give another --out")
-        checkpoint = last_good(self.folder.checkpoints, config.hash, self.experiment.frozen.checksum, say)
+        checkpoint = last_good(self.folder.checkpoints, (config.hash,), self.experiment.frozen.checksum, say)
         if self.folder.result.is_file():
             return checkpoint
         done = checkpoint.progress.round if checkpoint else 0
+        if checkpoint is not None:
+            check_extents(self.folder.path, checkpoint.progress.tables, self.folder.checkpoints / checkpoint_name(done))
+        forget_checkpoints_after(self.folder.checkpoints, done)
         forget_rounds_after(self.folder, done)
         if checkpoint is not None and checkpoint.losses:  # the last round is evaluated after a checkpoint of it
             forget_after(self.folder.metrics, done - 1)

@@ -10,6 +10,7 @@ NAME.md .tex .csv .png .svg, README.md
 
 from __future__ import annotations
 
+import json
 import shutil
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ from pydantic import ValidationError
 from peermask.data.dataset import Dataset
 from peermask.errors import RunError
 from peermask.experiment.folder import RunFolder
-from peermask.files import claimed, read_json, write_atomically, write_json, writing
+from peermask.files import claimed, read_json, write_json, writing
 from peermask.reproduce.cells import Job
 from peermask.reproduce.outcome import Outcome
 from peermask.reproduce.preset import ScaleName
@@ -97,14 +98,14 @@ class Home:
         path = self._outcome_path(job)
         if not path.is_file():
             return None
+        remedy = "delete it to run it again"
         try:
-            return Outcome.model_validate_json(path.read_bytes())
-        except (OSError, ValidationError) as error:
-            raise RunError(f"{path} is damaged ({str(error).splitlines()[0]}); delete it to run it again") from error
+            return Outcome.model_validate(read_json(path, remedy))
+        except ValidationError as error:
+            raise RunError(f"{path} is damaged ({str(error).splitlines()[0]}); {remedy}") from error
 
     def keep(self, job: Job, outcome: Outcome) -> None:
-        text = outcome.model_dump_json(indent=None, exclude_none=True)
-        write_atomically(self._outcome_path(job), f"{text}\n".encode())
+        write_json(self._outcome_path(job), json.loads(outcome.model_dump_json(exclude_none=True)), indent=None)
         # Nobody needs the lock any more: who has opened it meanwhile, or makes it again, finds the outcome.
         with suppress(OSError):
             self._lock_path(job).unlink()

@@ -10,6 +10,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict
 
 from peermask.errors import RunError
+from peermask.experiment.checked import read_result
 from peermask.experiment.config import load_config
 from peermask.experiment.folder import RunFolder
 from peermask.experiment.metrics import LATER
@@ -104,12 +105,13 @@ class Outcome(BaseModel):
 
 def measure(folder: RunFolder) -> Outcome:
     """Read a finished run: what its honest agents came to."""
+    done = read_result(folder.result)
     manifest, traffic = read_json(folder.manifest), _traffic(folder)
     liars = {known["agent"] for known in manifest["agents"] if known.get("liar")}
     rows = [row for row in read_rows(folder.metrics) if int(row["agent"]) not in liars]
     if not rows:
         raise RunError(f"{folder.path} is finished but has no metrics.csv; delete it to run it again")
-    done, last = read_json(folder.result), max(int(row["round"]) for row in rows)
+    last = max(int(row["round"]) for row in rows)
     tail = [row for row in rows if int(row["round"]) > (1 - TAIL) * last]
     by_agent: dict[str, list[float]] = defaultdict(list)
     for row in tail:

@@ -1,0 +1,71 @@
+"""Going on with a run: the same experiment, perhaps for more rounds; anything else that differs is named."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from peermask.errors import RunError
+from peermask.experiment.build import Experiment
+from peermask.experiment.checked import read_manifest, read_result
+from peermask.experiment.config import ExperimentConfig, flatten, load_config
+from peermask.experiment.folder import RunFolder
+from peermask.files import write_atomically, write_json
+
+NAMED = 3  # differences; more would not be read
+
+
+def check_same(experiment: Experiment, folder: RunFolder) -> None:
+    """That a run is gone on with as it began: config but for a higher number of rounds, data, and network."""
+    check_same_config(load_config(folder.config), experiment.config, folder)
+    before = read_manifest(folder.manifest)
+    if before["dataset"]["sha256"] != experiment.dataset.fingerprint:
+        raise RunError(
+            f"{folder.path} was run on {before['dataset']['name']} data with hash {before['dataset']['sha256'][:12]}, "
+            f"here it is {experiment.dataset.name} {experiment.dataset.fingerprint[:12]}; give it the data it had"
+        )
+    if before.get("frozen_checksum", experiment.frozen.checksum) != experiment.frozen.checksum:
+        raise RunError(
+            f"{folder.path} was run with frozen weights {before['frozen_checksum']}, here they are "
+            f"{experiment.frozen.checksum}: another module, or another version of this program; "
+            "give it the module it had, or start a new run"
+        )
+
+
+def check_same_config(before: ExperimentConfig, now: ExperimentConfig, folder: RunFolder) -> None:
+    one, other = flatten(before.table()), flatten(now.table())
+    keys = [key for key in {**one, **other} if key != "rounds" and one.get(key) != other.get(key)]
+    if keys:
+        told = ", ".join(f"{key} = {one.get(key, 'nothing')}, not {other.get(key, 'nothing')}" for key in keys[:NAMED])
+        more = f", and {len(keys) - NAMED} more" if len(keys) > NAMED else ""
+        raise RunError(f"{folder.path} was run with {told}{more}; only rounds can be raised: start a new run")
+    if now.rounds < before.rounds:
+        raise RunError(f"{folder.path} is a run of {before.rounds} rounds, not {now.rounds}; they can only be raised")
+
+
+def is_over(folder: RunFolder, config: ExperimentConfig) -> bool:
+    """Whether a run has come to the end that a config asks for."""
+    if not folder.result.is_file():
+        return False
+    done = read_result(folder.result)
+    if done["status"] == "converged" and config.rounds > load_config(folder.config).rounds:
+        raise RunError(
+            f"{folder.path} stopped at round {done['round']} because accuracy no longer rose "
+            f"(stop.patience = {config.stop.patience}); more rounds would change nothing"
+        )
+    return done["status"] == "converged" or int(done["round"]) >= config.rounds
+
+
+def extend(folder: RunFolder, config: ExperimentConfig) -> None:
+    """Make a run one of more rounds. Cut off after any of these steps it is a run that can be gone on with."""
+    if config.rounds <= load_config(folder.config).rounds:
+        return
+    about = read_manifest(folder.manifest)
+    earlier = checkpoint_hashes(load_config(folder.config).hash, about)
+    write_json(folder.manifest, {**about, "config_hash": config.hash, "earlier_hashes": list(earlier)})
+    folder.result.unlink(missing_ok=True)
+    write_atomically(folder.config, config.toml().encode())
+
+
+def checkpoint_hashes(config_hash: str, about: dict[str, Any]) -> tuple[str, ...]:
+    """Of the config of a run, and of what it was before its rounds were raised: its checkpoints may say any of them."""
+    return tuple(dict.fromkeys((config_hash, *about.get("earlier_hashes", ()))))

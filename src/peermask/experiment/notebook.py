@@ -1,0 +1,97 @@
+"""Runs in a notebook: a line of progress while they go on, and a result that shows itself."""
+
+from __future__ import annotations
+
+import html
+import sys
+import time
+from collections.abc import Sequence
+from math import isnan
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+from peermask.algorithms.contract import Clock
+from peermask.experiment.build import Experiment
+from peermask.experiment.execution import Status
+from peermask.experiment.metrics import Evaluation
+
+if TYPE_CHECKING:
+    from peermask.experiment.result import RunResult
+
+PAUSE = 0.2  # seconds between two lines: a notebook keeps all that is written over
+WIDTH, HEIGHT, MARGIN = 480, 200, 36  # of the curve, in pixels
+COLOURS = ("#1f6feb", "#d1602f", "#2f8f4e", "#8250df", "#b08800")
+
+
+class ProgressLine:
+    """An observer that writes one line over itself: `Execution(observer=peermask.ProgressLine())`."""
+
+    def __init__(self) -> None:
+        self.name, self.rounds, self.accuracy, self.shown = "", 0, "", 0.0
+
+    def begin(self, experiment: Experiment, name: str, round: int) -> None:  # noqa: ARG002
+        self.name, self.rounds, self.accuracy = name, experiment.config.rounds, ""
+
+    def round(self, clock: Clock, losses: Tensor, sent_bytes: float) -> None:  # noqa: ARG002
+        now = time.monotonic()
+        if now - self.shown > PAUSE or clock.round == self.rounds:
+            self.shown = now
+            print(f"\r{self.name}: round {clock.round} of {self.rounds}{self.accuracy}", end="", file=sys.stderr)
+
+    def evaluation(self, evaluation: Evaluation) -> None:
+        self.accuracy = f", accuracy {100 * float(evaluation.test.accuracy.nanmean()):.1f} %"
+
+    def end(self, status: Status) -> None:
+        print(f"\r{self.name}: {status}{self.accuracy}" + 20 * " ", file=sys.stderr)
+
+
+def as_html(result: RunResult) -> str:
+    """A table of agents and the curve of their mean accuracy, with the algorithms it was compared with."""
+    arms = {arm.config.algorithm.name if arm is result else arm.root.name: arm for arm in (result, *result.compared)}
+    headings = ["agent", "labels", "retention", "density", *arms]
+    rows = [
+        [str(agent.agent), " ".join(map(str, agent.labels)), f"{agent.retention:g}", _percent(agent.density)]
+        + [_percent(arm.agents[place].test_accuracy) for arm in arms.values() if place < len(arm.agents)]
+        for place, agent in enumerate(result.agents)
+    ]
+    rows.append(["mean", "", "", "", *(_percent(arm.mean_accuracy) for arm in arms.values())])
+    head = f"{result.config.name}: round {result.round} ({result.status})"
+    return f"<b>{html.escape(head)}</b>{_table(headings, rows)}{_curve(arms)}"
+
+
+def _table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    def row(cells: Sequence[str], tag: str) -> str:
+        return "<tr>" + "".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in cells) + "</tr>"
+
+    return f"<table>{row(headings, 'th')}{''.join(row(cells, 'td') for cells in rows)}</table>"
+
+
+def _curve(arms: dict[str, RunResult]) -> str:
+    """Mean test accuracy by round, as a picture that needs no script."""
+    parts = []
+    last = max((arm.round for arm in arms.values()), default=0) or 1
+    for place, (name, arm) in enumerate(arms.items()):
+        by_round: dict[float, list[float]] = {}
+        for row in arm.metrics():
+            if not isnan(row["test_accuracy"]):
+                by_round.setdefault(row["round"], []).append(row["test_accuracy"])
+        points = [
+            (MARGIN + (WIDTH - MARGIN) * number / last, HEIGHT - MARGIN - (HEIGHT - 2 * MARGIN) * sum(own) / len(own))
+            for number, own in sorted(by_round.items())
+        ]
+        colour = COLOURS[place % len(COLOURS)]
+        line = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
+        parts.append(f'<polyline points="{line}" fill="none" stroke="{colour}" stroke-width="2"/>')
+        parts.append(f'<text x="{MARGIN + 110 * place}" y="14" fill="{colour}">{html.escape(name)}</text>')
+    for share in (0, 0.5, 1):
+        y = HEIGHT - MARGIN - (HEIGHT - 2 * MARGIN) * share
+        parts.append(f'<text x="0" y="{y + 4:.0f}" fill="#888">{100 * share:.0f} %</text>')
+        parts.append(f'<line x1="{MARGIN}" x2="{WIDTH}" y1="{y:.0f}" y2="{y:.0f}" stroke="#8884"/>')
+    parts.append(f'<text x="{WIDTH}" y="{HEIGHT - 14}" text-anchor="end" fill="#888">round {last}</text>')
+    title = "<title>mean test accuracy by round</title>"
+    return f'<svg role="img" width="{WIDTH}" height="{HEIGHT}" font-size="12">{title}{"".join(parts)}</svg>'
+
+
+def _percent(share: float) -> str:
+    return "-" if isnan(share) else f"{100 * share:.1f} %"

@@ -1,0 +1,213 @@
+"""Sweeps: one experiment with some of its keys varied, over several seeds, in one folder.
+
+    sweep.json               the config that is varied
+    VARIATION/seed-N/        an ordinary run, or a comparison
+    sweep.csv                a row for each variation and algorithm
+
+Runs are claimed by locks, so that several processes may share the folder; what is finished is not run again, and more
+values or seeds may be added later.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+import itertools
+import json
+import re
+import tomllib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from math import isnan, nan
+from pathlib import Path
+from statistics import fmean, stdev
+
+from peermask.data import datasets
+from peermask.data.dataset import Dataset
+from peermask.errors import ConfigError, DivergedError, RunError
+from peermask.experiment.config import ExperimentConfig, flatten, load_config
+from peermask.experiment.execution import Execution
+from peermask.experiment.folder import RunFolder
+from peermask.experiment.going_on import is_over
+from peermask.experiment.result import TAIL, RunResult
+from peermask.experiment.runner import run_experiment
+from peermask.files import claimed, read_json, write_atomically, write_json
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run of a sweep."""
+
+    variation: str  # `algorithm.lr=0.3, graph.p=0.5`; empty if only seeds differ
+    config: ExperimentConfig
+    path: Path
+
+
+@dataclass(frozen=True)
+class Row:
+    """What a variation came to with one algorithm, over its seeds."""
+
+    variation: str
+    algorithm: str
+    validation: tuple[float, ...]  # a run's mean over agents and its last evaluations, on held-out data
+    test: tuple[float, ...]
+    sent_bytes: float
+
+    @property
+    def seeds(self) -> int:
+        return len(self.test)
+
+
+@dataclass(frozen=True)
+class Sweep:
+    root: Path
+    base: ExperimentConfig
+    cells: tuple[Cell, ...]
+    diverged: list[str] = field(default_factory=list)
+
+    def run(self, execution: Execution, tell: Callable[[int, int, str], None]) -> None:
+        """Run what nobody has run or is running, one after another, until asked to stop."""
+        self._claim_folder()
+        data: dict[str, Dataset] = {}
+        for cell in self.cells:
+            with claimed(cell.path.with_name(f".{cell.path.name}.lock")) as ours:
+                if not ours or _is_finished(cell):
+                    continue
+                source = json.dumps(cell.config.dataset.table())
+                if source not in data:
+                    data = {source: datasets[cell.config.dataset.name].make(**dict(cell.config.dataset.options))}
+                try:
+                    result = run_experiment(
+                        cell.config, cell.path, resume=True, execution=execution, dataset=data[source]
+                    )
+                except DivergedError as error:
+                    self.diverged.append(f"{_title(cell)}: {error}")
+                    continue
+            if result.status == "interrupted":
+                return
+            tell(sum(map(_is_finished, self.cells)), len(self.cells), _title(cell))
+
+    def _claim_folder(self) -> None:
+        marker = self.root / "sweep.json"
+        if marker.is_file():
+            before, now = flatten(read_json(marker)["config"]), flatten(self.base.table())
+            differing = [key for key in {**before, **now} if before.get(key) != now.get(key)]
+            if differing:
+                key = differing[0]
+                raise RunError(
+                    f"{self.root} is a sweep of a config with {key} = {before.get(key)}, not {now.get(key)}; "
+                    "give another --out"
+                )
+            return
+        if RunFolder(self.root).is_taken:
+            raise RunError(f"{self.root} exists and is not a sweep; give another --out")
+        self.root.mkdir(parents=True, exist_ok=True)
+        write_json(marker, {"config": self.base.table()})
+
+    @property
+    def missing(self) -> int:
+        return sum(not _is_finished(cell) for cell in self.cells)
+
+    def rows(self) -> list[Row]:
+        """Of the finished runs, in the order of variations."""
+        found: dict[tuple[str, str], list[RunResult]] = {}
+        for cell in filter(_is_finished, self.cells):
+            result = RunResult.open(cell.path)
+            for name, arm in zip(cell.config.arms(), (result, *result.compared), strict=True):
+                found.setdefault((cell.variation, name), []).append(arm)
+        order = list(dict.fromkeys(cell.variation for cell in self.cells))
+        pairs = sorted(found, key=lambda pair: order.index(pair[0]))
+        return [_row(variation, algorithm, found[variation, algorithm]) for variation, algorithm in pairs]
+
+    def write_csv(self, rows: Sequence[Row]) -> Path:
+        text = io.StringIO()
+        table = csv.writer(text, lineterminator="\n")
+        measures = ("validation_accuracy", "validation_deviation", "test_accuracy", "test_deviation", "sent_bytes")
+        table.writerow(("variation", "algorithm", "seeds", *measures))
+        for row in rows:
+            figures = (*spread(row.validation), *spread(row.test), row.sent_bytes)
+            table.writerow((row.variation, row.algorithm, row.seeds, *(f"{figure:.6g}" for figure in figures)))
+        write_atomically(self.root / "sweep.csv", text.getvalue().encode())
+        return self.root / "sweep.csv"
+
+
+def plan_sweep(
+    out: Path | None, config: Path | None, overrides: Sequence[str], vary: Sequence[str], seeds: Sequence[int] | None
+) -> Sweep:
+    """Every combination of the varied values with every seed; each config is checked before anything is run."""
+    base = load_config(config, overrides)
+    root = out or Path("runs") / f"{base.name}-sweep"  # the same each time, so that the same command goes on
+    cells = []
+    for settings in itertools.product(*map(split_values, vary)):
+        one = load_config(config, [*overrides, *settings])
+        variation = ", ".join(setting.replace('"', "") for setting in settings)
+        for seed in seeds if seeds is not None else (one.seed,):
+            own = one.model_copy(update={"seed": seed})
+            cells.append(Cell(variation, own, root / _folder_name(variation) / f"seed-{seed}"))
+    if len({cell.path for cell in cells}) < len(cells):
+        raise ConfigError("--vary gives the same value twice")
+    cells.sort(key=lambda cell: cell.config.seed if seeds is not None else 0)  # a first table of all, soon
+    return Sweep(root, base, tuple(cells))
+
+
+def split_values(vary: str) -> list[str]:
+    """`algorithm.lr=0.1,0.3` as settings `algorithm.lr=0.1` and `algorithm.lr=0.3`; lists keep their commas."""
+    key, equals, text = vary.partition("=")
+    if not equals or not key.strip() or not text.strip():
+        raise ConfigError(f"--vary {vary!r}: must be key=value,value,..., such as algorithm.lr=0.1,0.3,1")
+    if key.strip() == "seed":
+        raise ConfigError("--vary seed=...: give --seeds, over which means are taken")
+    try:
+        values = tomllib.loads(f"values = [{text}]")["values"]
+    except (ValueError, RecursionError):
+        values = [word.strip() for word in text.split(",")]  # bare words are strings
+    return [f"{key.strip()}={json.dumps(value)}" for value in values]
+
+
+def best(rows: Sequence[Row]) -> Row | None:
+    """By held-out data; None where nothing is held out."""
+    known = [row for row in rows if not isnan(spread(row.validation)[0])]
+    return max(known, key=lambda row: spread(row.validation)[0], default=None)
+
+
+def spread(values: Sequence[float]) -> tuple[float, float]:
+    """Mean, and standard deviation of a sample; the latter unknown of one."""
+    return fmean(values), stdev(values) if len(values) > 1 else nan
+
+
+def _row(variation: str, algorithm: str, results: Sequence[RunResult]) -> Row:
+    tails = [_tail(result) for result in results]
+    sent = fmean(result.sent_bytes for result in results)
+    return Row(variation, algorithm, tuple(tail[0] for tail in tails), tuple(tail[1] for tail in tails), sent)
+
+
+def _tail(result: RunResult) -> tuple[float, float]:
+    """Held-out and test accuracy, over all agents and the last evaluations: a single one wavers."""
+    rows = result.metrics()
+    late = sorted({row["round"] for row in rows})[-TAIL:]
+    tail = [row for row in rows if row["round"] in late]
+    return _mean(row["validation_accuracy"] for row in tail), _mean(row["test_accuracy"] for row in tail)
+
+
+def _mean(values: Iterator[float]) -> float:
+    known = [value for value in values if not isnan(value)]
+    return fmean(known) if known else nan
+
+
+def _is_finished(cell: Cell) -> bool:
+    arms = cell.config.arms()
+    folders = [cell.path / name for name in arms] if len(arms) > 1 else [cell.path]
+    return all(is_over(RunFolder(path), arm) for path, arm in zip(folders, arms.values(), strict=True))
+
+
+def _title(cell: Cell) -> str:
+    return ", ".join(filter(None, (cell.variation, f"seed {cell.config.seed}")))
+
+
+def _folder_name(variation: str) -> str:
+    """Readable, and told apart by a few digits of a hash whatever it had to leave out."""
+    if not variation:
+        return "as-it-is"
+    plain = re.sub(r"[^A-Za-z0-9._=-]+", "_", variation)[:80]
+    return f"{plain}-{hashlib.sha256(variation.encode()).hexdigest()[:6]}"

@@ -1,0 +1,62 @@
+"""From an agent's model to its ticket; only models that are a mask over the frozen weights have one."""
+
+from __future__ import annotations
+
+from math import isnan
+
+import torch
+
+from peermask.errors import ExportError
+from peermask.exports.personal import Personal
+from peermask.exports.ticket import About, Architecture, Frozen, Header, Ticket
+from peermask.masks.masker import Masker
+
+
+def make_ticket(personal: Personal) -> Ticket:
+    experiment, layout = personal.experiment, personal.layout
+    keep = experiment.agents.keep[personal.agent]  # [L]
+    mask = personal.params[: layout.weights] != 0  # [P_w]
+    masker = Masker(layout, experiment.frozen.values, experiment.config.mask)
+    # Rebuilding is the test: what a ticket would give must be what the agent has, to the bit.
+    if not torch.equal(masker.model(mask[None], keep[None])[0], personal.params):
+        raise ExportError(
+            f"agent {personal.agent} of {personal.result.root} has weights trained by "
+            f"{experiment.config.algorithm.name}, not a mask over frozen ones, so a ticket cannot hold them; "
+            "export to .safetensors or .onnx"
+        )
+    return Ticket.of(_header(personal, keep.tolist()), mask.numpy(), layout.sizes)
+
+
+def _header(personal: Personal, keep: list[int]) -> Header:
+    experiment, about = personal.experiment, personal.about
+    config, dataset = experiment.config, experiment.dataset
+    model = config.model.table()
+    return Header(
+        architecture=Architecture(
+            name=None if personal.own_module else model.pop("name"),
+            options={} if personal.own_module else model,
+            shape=dataset.shape,
+            layers=config.mask.layers,
+        ),
+        classes=tuple(name[:200] for name in dataset.classes),
+        frozen=Frozen(
+            init=config.frozen.init,
+            bias_init=config.frozen.bias_init,
+            seed=config.seed,
+            checksum=experiment.frozen.checksum,
+        ),
+        rescale=config.mask.rescale,
+        keep=tuple(keep),
+        readout=personal.result.readout,
+        about=About(
+            agent=personal.agent,
+            round=personal.round,
+            config_hash=personal.result.manifest["config_hash"],
+            algorithm=config.algorithm.name,
+            dataset=dataset.name,
+            labels=about.labels,
+            retention=about.retention,
+            density=float((personal.params[: personal.layout.weights] != 0).float().mean()),
+            test_accuracy=None if isnan(about.test_accuracy) else about.test_accuracy,
+        ),
+    )

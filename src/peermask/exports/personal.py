@@ -1,0 +1,80 @@
+"""One agent's personal model, read back from a run's last checkpoint."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from peermask.data.dataset import Dataset
+from peermask.errors import ExportError
+from peermask.experiment.build import Experiment, build, build_simulator
+from peermask.experiment.execution import to_stderr
+from peermask.experiment.result import AgentResult, RunResult
+from peermask.models.layout import Layout
+from peermask.models.readout import with_readout
+
+
+@dataclass(frozen=True)
+class Personal:
+    result: RunResult
+    agent: int
+    experiment: Experiment
+    params: Tensor  # [P]: what the agent deploys
+    round: int
+    own_module: bool  # the network was given from Python, so its name in the config means nothing
+
+    @property
+    def about(self) -> AgentResult:
+        return self.result.agents[self.agent]
+
+    @property
+    def layout(self) -> Layout:
+        return self.experiment.network.layout
+
+    def module(self) -> nn.Module:
+        """An ordinary module with this agent's parameters, which answers by the run's readout."""
+        module = with_params(copy.deepcopy(self.experiment.network.module), self.layout, self.params)
+        return with_readout(module, self.result.readout, self.about.labels, len(self.experiment.dataset.classes))
+
+
+def with_params(module: nn.Module, layout: Layout, params: Tensor) -> nn.Module:
+    """Put a flat vector [P] into a module, for inference."""
+    views = {name: view.clone() for name, view in layout.unflatten(params).items()}
+    module.load_state_dict(views, strict=False, assign=True)
+    return module.requires_grad_(False).eval()
+
+
+def open_personal(
+    result: RunResult,
+    agent: int,
+    dataset: Dataset | None = None,
+    module: nn.Module | None = None,
+    warn: Callable[[str], None] = to_stderr,
+) -> Personal:
+    """The model of one agent; a run on data or a module of your own needs them again."""
+    if not 0 <= agent < len(result.agents):
+        raise ExportError(f"{result.root} has no agent {agent}: its agents are 0 to {len(result.agents) - 1}")
+    experiment = build(result.config, dataset, module)
+    _check_same_network(result, experiment, given=module is not None)
+    checkpoint = result.last_checkpoint(experiment.frozen.checksum, warn)
+    if checkpoint.progress.round < result.round:
+        warn(f"the model is of round {checkpoint.progress.round}, the last checkpoint; the run came to {result.round}")
+    simulator = build_simulator(experiment, torch.device("cpu"))
+    simulator.restore(checkpoint.states)
+    params = simulator.local_models()[agent]
+    return Personal(result, agent, experiment, params, checkpoint.progress.round, module is not None)
+
+
+def _check_same_network(result: RunResult, experiment: Experiment, *, given: bool) -> None:
+    here = [list(layer.shape) for layer in experiment.network.layout.masked]
+    then = [layer["shape"] for layer in result.manifest["layers"]]
+    if here != then:
+        what = "the module given" if given else f"model.name = {result.config.model.name!r}"
+        raise ExportError(
+            f"{result.root} was run with another network than {what}; "
+            "in Python, pass its own: peermask.export(..., module=...)"
+        )

@@ -1,0 +1,98 @@
+"""One run of a report in detail: its agents, graph, curves, masks, bytes and faults."""
+
+from __future__ import annotations
+
+from math import isnan
+from typing import Any
+
+import numpy as np
+
+from peermask.experiment.result import RunResult
+from peermask.reports.bytes_spent import Spent, bytes_spent, message_curve
+from peermask.reports.curves import Curves, rounded
+from peermask.reports.drawing import positions
+from peermask.reports.faults import faults_of
+from peermask.reports.mask_pictures import mask_pictures
+from peermask.reports.source import Source
+
+AGENTS_SHOWN = 100  # one by one; mean and spread are always over all
+ELSEWHERE = ("agents", "graph", "layers")  # parts of a manifest that the page shows in its own way
+
+
+def run_detail(source: Source, curves: Curves, label: str) -> dict[str, Any]:
+    result = source.result
+    manifest, config = result.manifest, result.config
+    shown = min(len(result.agents), AGENTS_SHOWN)
+    spent = bytes_spent(source.rows("traffic.csv"), manifest["weights"])
+    links = manifest["graph"]["links"]
+    return {
+        "label": f"{label} (seed {config.seed})",
+        "algorithm": config.algorithm.name,
+        "dataset": manifest["dataset"]["name"],
+        "classes": manifest["classes"],
+        "status": result.status,
+        "round": result.round,
+        "rounds": config.rounds,
+        "seconds": _known(float(curves.seconds[-1])) if curves.seconds.size else None,
+        "weights": manifest["weights"],
+        "readout": result.readout,
+        "accuracy": _known(result.mean_accuracy),
+        "agents": _agents(result),
+        "shown": shown,
+        "graph": {
+            "links": links,
+            "positions": positions(len(result.agents), links),
+            "sent": [spent.per_agent.get(agent.agent, 0.0) for agent in result.agents],  # over one link
+        },
+        "curves": _curves(curves, shown),
+        "masks": mask_pictures(source, shown),
+        "traffic": _traffic(spent),
+        "faults": faults_of(source.rows("absences.csv")),
+        "config": source.config,
+        "manifest": {key: value for key, value in manifest.items() if key not in ELSEWHERE},
+    }
+
+
+def _agents(result: RunResult) -> list[dict[str, Any]]:
+    return [
+        {
+            "agent": agent.agent,
+            "labels": list(agent.labels),
+            "retention": agent.retention,
+            "density": _known(agent.density),
+            "accuracy": _known(agent.test_accuracy),
+            "accuracy_all": _known(agent.test_accuracy_all),
+            "accuracy_own": _known(agent.test_accuracy_own),
+            "accuracy_weighted": _known(agent.test_accuracy_weighted),
+            "sent": agent.sent_bytes,
+            "links": agent.links,
+        }
+        for agent in result.agents
+    ]
+
+
+def _curves(curves: Curves, shown: int) -> dict[str, Any]:
+    return {
+        "rounds": curves.rounds.tolist(),
+        "bytes": rounded(np.nansum(curves.sent_bytes, axis=1), 9),
+        "seconds": rounded(curves.seconds),
+        "measures": {name: rounded(values[:, :shown].T) for name, values in curves.measures.items()},  # [N][E]
+    }
+
+
+def _traffic(spent: Spent) -> dict[str, Any]:
+    rounds, sizes = message_curve(spent)
+    return {
+        "messages": spent.messages,
+        "keyframes": spent.keyframes,
+        "deltas": spent.deltas,
+        "headers": spent.headers,
+        "bitmap": spent.bitmap,
+        "floats": spent.floats,
+        "rounds": rounds,
+        "sizes": sizes,
+    }
+
+
+def _known(value: float) -> float | None:
+    return None if isnan(value) else value

@@ -1,0 +1,66 @@
+"""Where a report reads: a run folder, the arms of a comparison, or the agents of a fleet that is still going on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from peermask.errors import RunError
+from peermask.experiment.folder import RunFolder
+from peermask.experiment.kept_masks import list_masks
+from peermask.experiment.result import RunResult
+from peermask.experiment.table import read_rows
+from peermask.reports.curves import Row
+
+
+@dataclass(frozen=True)
+class Source:
+    """One run, and the folders its tables are in: its own, or one an agent."""
+
+    result: RunResult
+    folders: tuple[RunFolder, ...]
+
+    @property
+    def config(self) -> str:
+        return self.folders[0].config.read_text(encoding="utf-8")
+
+    def rows(self, table: str) -> list[Row]:
+        """Of `metrics.csv`, `traffic.csv` or `absences.csv`; a line still being written is left out."""
+        return [row for folder in self.folders for row in read_rows(folder.path / table)]
+
+    def masks(self) -> dict[int, tuple[Path, ...]]:
+        """By round, the files that together hold all agents' masks; rounds that some agent lacks are left out."""
+        if len(self.folders) not in (1, len(self.result.agents)):
+            return {}
+        held = [list_masks(folder.masks) for folder in self.folders]
+        common = sorted(set.intersection(*map(set, held)))
+        return {number: tuple(one[number] for one in held) for number in common}
+
+
+def open_sources(path: Path) -> list[Source]:
+    """The run in a folder, with those it was compared with."""
+    members = path / "agents"
+    if members.is_dir() and not RunFolder(path).is_run:
+        return [_open_fleet(path, members)]
+    found = RunResult.open(path)
+    return [Source(result, (result.folder,)) for result in (found, *found.compared)]
+
+
+def _open_fleet(root: Path, members: Path) -> Source:
+    """Agents as far as each has come; those that have not begun are known by the others' manifest."""
+    own = {_number(path): RunFolder(path) for path in members.iterdir() if RunFolder(path).is_run}
+    if not own:
+        raise RunError(f"no agent of the fleet in {root} has begun yet")
+    opened = {agent: RunResult.open(folder.path) for agent, folder in sorted(own.items())}
+    first = next(iter(opened.values()))
+    agents = tuple(
+        opened[known.agent].agents[known.agent] if known.agent in opened else known for known in first.agents
+    )
+    reached = max(result.round for result in opened.values())
+    result = replace(first, root=root, agents=agents, status="going on", round=reached, hash=None)
+    return Source(result, tuple(folder for _, folder in sorted(own.items())))
+
+
+def _number(path: Path) -> int:
+    number = path.name.rpartition("-")[2]
+    return int(number) if number.isdecimal() else -1

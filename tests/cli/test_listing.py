@@ -1,0 +1,100 @@
+"""What is at hand at once: help, version, lists, completion; and the reference of all keys of a config."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from peermask.cli.listing import KINDS
+from peermask.cli.main import main
+from peermask.experiment.catalogue import KEPT, as_markdown, catalogue
+from peermask.experiment.config import ExperimentConfig, make_config
+
+DOCS = Path(__file__).parents[2] / "docs"
+AGAIN = "run: python -m peermask.experiment.catalogue docs/config.md"
+
+
+def test_the_lists_and_the_reference_are_those_of_the_code() -> None:
+    found = catalogue()
+    assert json.loads(KEPT.read_text(encoding="utf-8")) == found, AGAIN
+    assert (DOCS / "config.md").read_text(encoding="utf-8") == as_markdown(found), AGAIN
+    assert set(found) == set(KINDS)
+
+
+def test_every_key_of_a_config_is_described() -> None:
+    found = {entry["name"]: entry["options"] for entry in catalogue()["options"]}
+    for table in ("[data]", "[mask]", "[frozen]", "[evaluation]", "[stop]", "[checkpoint]", "[retention]"):
+        assert found[table]
+    assert {option["key"] for option in found[""]} >= {"agents", "rounds", "seed", "retention", "graph", "compare"}
+    assert [option["key"] for options in found.values() for option in options if not option["about"]] == []
+
+
+def test_the_defaults_it_gives_are_those_a_config_has() -> None:
+    table = make_config({}).table()
+    for entry in catalogue()["options"]:
+        within = table.get(entry["name"].strip("[]"), {}) if entry["name"] else table
+        for option in entry["options"]:
+            if option["default"][0].isdigit():
+                assert within[option["key"]] == json.loads(option["default"])
+    assert set(ExperimentConfig.model_fields) == {
+        *(option["key"] for option in catalogue()["options"][0]["options"]),
+        *("data", "frozen", "mask", "evaluation", "stop", "checkpoint"),
+    }
+
+
+@pytest.mark.parametrize("arguments", [[], ["-h"], ["--help"], ["--version"], ["list"], ["run", "--help"], ["fleet"]])
+def test_nothing_that_computes_is_imported_for_what_computes_nothing(arguments: list[str]) -> None:
+    look = f"""
+import sys
+from peermask.cli.main import main
+try:
+    main({arguments!r})
+except SystemExit as end:
+    assert not end.code
+heavy = sorted({{"torch", "numpy", "networkx"}} & set(sys.modules))
+assert not heavy, heavy
+"""
+    done = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout
+
+
+def test_the_summary_of_every_command_fits_its_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    with pytest.raises(SystemExit):
+        main([])
+    said = capsys.readouterr().out
+    assert "Commands:" in said
+    assert "..." not in said.split("Commands:")[1]
+
+
+def test_options_can_be_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["list", "options"])
+    said = capsys.readouterr().out
+    assert "[stop]" in said
+    assert "patience = 0  whole number, at least 0  evaluations without a rise before stopping" in said
+    with pytest.raises(SystemExit) as stopped:
+        main(["list", "option"])
+    assert stopped.value.code == 2
+    assert "there is no list of 'option'; did you mean 'options'?" in capsys.readouterr().err
+
+
+def test_a_shell_completes_commands_and_options() -> None:
+    def completed(words: str) -> list[str]:
+        asked = {"_PEERMASK_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
+        start = "import sys; sys.argv = ['peermask']; from peermask.cli.entry import main; main()"
+        done = subprocess.run(
+            [sys.executable, "-c", start], env={**os.environ, **asked}, capture_output=True, text=True, check=False
+        )
+        return done.stdout.split()
+
+    assert completed("peermask re") == ["reproduce", "report"]
+    assert "--resume" in completed("peermask run --re")

@@ -1,0 +1,205 @@
+"""What a new user gets wrong: one line each, exit code 2, and nothing written."""
+
+from __future__ import annotations
+
+import io
+import os
+import resource
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import networkx as nx
+import numpy as np
+import pytest
+import torch
+
+import peermask
+from peermask.data.partition import partitions
+from peermask.errors import PeermaskError
+from peermask.experiment.config import ExperimentConfig, load_config
+from peermask.graph.topology import topologies
+from peermask.reports.tables import agents_table
+
+Small = Callable[..., ExperimentConfig]
+
+
+def call(folder: Path, *arguments: str, limit: int | None = None, stdout: int | None = None) -> tuple[int, str]:
+    """The command as a process of its own: exit code and stderr. `limit`: bytes it may have."""
+
+    def bounded() -> None:
+        if limit is not None:
+            resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+
+    done = subprocess.run(
+        [sys.executable, "-m", "peermask", *arguments],
+        cwd=folder,
+        stdout=subprocess.DEVNULL if stdout is None else stdout,
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=120,
+        preexec_fn=bounded,
+    )
+    return done.returncode, done.stderr
+
+
+def refused(folder: Path, *arguments: str, limit: int | None = None, stdout: int | None = None) -> str:
+    code, err = call(folder, *arguments, limit=limit, stdout=stdout)
+    assert (code, err.count("\n")) == (2, 1), err
+    assert not (folder / "runs").exists()
+    return err
+
+
+def test_a_model_too_large_for_this_machine(tmp_path: Path) -> None:
+    wide = 100 * [65536]
+    for command in ("plan", "run"):
+        err = refused(tmp_path, command, "--set", "model.name=mlp", "--set", f"model.hidden={wide}")
+        count = 64 * 65536 + 99 * 65536**2 + 10 * 65536 + 100 * 65536 + 10
+        assert f"{count:,} parameters, which take about {16 * count / 1e9:.1f} GB, and" in err
+        assert "are free; make it smaller" in err
+
+
+def test_too_many_agents_for_the_memory_there_is(tmp_path: Path) -> None:
+    err = refused(tmp_path, "run", "--set", "agents=20000", limit=7 * 10**9)
+    assert "agents = 20000: who hears whom takes about 8.4 GB, and" in err
+    assert "use fewer of them" in err
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+@pytest.mark.parametrize("command", ["list", "plan"])
+def test_output_to_a_full_disk(tmp_path: Path, command: str) -> None:
+    full = os.open("/dev/full", os.O_WRONLY)
+    try:
+        assert "cannot write the output: No space left on device" in refused(tmp_path, command, stdout=full)
+    finally:
+        os.close(full)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("x = " + "[" * 5000, "is nested too deeply: a config has tables and lists, no more"),
+        ("rounds = " + "9" * 5000, "is not valid TOML: Exceeds the limit"),
+        ("agents = true", "agents = True: must be a number, not true or false"),
+        ("[model]\nname = 'mlp'\nhidden = [true]", r"model\.hidden = \[True\]: must be a number"),
+        ("[data]\nfraction = true", r"data\.fraction = True: must be a number"),
+    ],
+)
+def test_configs_that_no_experiment_has(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "config.toml"
+    path.write_text(text)
+    with pytest.raises(PeermaskError, match=message) as refusal:
+        load_config(path)
+    assert len(str(refusal.value)) < 250
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [("compare=" + "[" * 5000, "--set compare: the value is nested too deeply"), ("rounds=" + "9" * 5000, "rounds = ")],
+)
+def test_overrides_that_no_experiment_has(override: str, message: str) -> None:
+    with pytest.raises(PeermaskError, match=message):
+        load_config(None, [override])
+
+
+def test_a_byte_order_mark_is_no_mistake(tmp_path: Path) -> None:
+    path = tmp_path / "config.toml"
+    path.write_bytes(b"\xef\xbb\xbfrounds = 7\n")
+    assert load_config(path).rounds == 7
+    assert load_config(None, ["data.flip=true"]).data.flip  # where true is meant
+
+
+def test_a_config_may_be_values_or_a_path(small: Small, tmp_path: Path) -> None:
+    values = small().table()
+    by_values = peermask.run_experiment(values, tmp_path / "a")
+    by_path = peermask.run_experiment(tmp_path / "a" / "config.toml", tmp_path / "b")
+    assert by_values.hash == by_path.hash
+    with pytest.raises(
+        PeermaskError, match="config is a int; give an ExperimentConfig, plain values, or a file's path"
+    ):
+        peermask.run_experiment(3, tmp_path / "c")  # type: ignore[arg-type]
+
+
+class Dicts(torch.utils.data.Dataset[dict[str, object]]):
+    def __len__(self) -> int:
+        return 3
+
+    def __getitem__(self, index: int) -> dict[str, object]:
+        return {"image": np.zeros((4, 4)), "label": index}
+
+
+@pytest.mark.parametrize(
+    ("samples", "message"),
+    [
+        (Dicts(), r"torch train sample 0 is a dict of 'image', 'label'; give pairs"),
+        ({"image": [1], "label": [2]}, "torch train is a dict; give a map-style data set"),
+        ([(np.zeros((4, 4)), "cat")], r"sample 0 is not \(image, label\) with a whole number as label"),
+        ([np.zeros((4, 4))], r"sample 0 is not \(image, label\)"),
+    ],
+)
+def test_data_sets_of_another_style(samples: object, message: str) -> None:
+    with pytest.raises(PeermaskError, match=message):
+        peermask.from_torch(samples, samples)  # type: ignore[arg-type]
+
+
+def test_what_is_no_data_set_and_no_module(small: Small, tmp_path: Path) -> None:
+    with pytest.raises(PeermaskError, match=r"dataset is a Dicts; make one of it with peermask\.from_arrays"):
+        peermask.run_experiment(small(), tmp_path / "run", dataset=Dicts())  # type: ignore[arg-type]
+    with pytest.raises(PeermaskError, match=r"module is a type; give a torch\.nn\.Module"):
+        peermask.run_experiment(small(), tmp_path / "run", module=torch.nn.Linear)  # type: ignore[arg-type]
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("graph", "message"),
+    [
+        (lambda n: nx.DiGraph(nx.cycle_graph(n)), r"gave a DiGraph; links go both ways here: give networkx\.Graph"),
+        (lambda n: nx.MultiGraph(nx.cycle_graph(n)), "gave a MultiGraph"),
+        (lambda n: nx.cycle_graph(n + 1), "nodes are not the agents 0 to 3"),
+        (lambda n: nx.Graph([*nx.cycle_graph(n).edges, (0, 0)]), "a link from an agent to itself"),
+        (lambda n: [[0] * n] * n, "gave a list; a topology gives a networkx.Graph"),
+    ],
+)
+def test_topologies_of_ones_own_that_are_none(
+    small: Small, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, graph: Callable[[int], object], message: str
+) -> None:
+    monkeypatch.setattr(topologies, "_entries", dict(topologies._entries))
+    topologies.register("mine")(lambda agents, draw: graph(agents))  # type: ignore[arg-type, return-value]  # noqa: ARG005
+    with pytest.raises(PeermaskError, match=message):
+        peermask.run_experiment(small(graph="mine"), tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    ("parts", "message"),
+    [
+        (lambda n: [np.arange(5)] * (n - 1) + [np.arange(0)], "partition mine gave agent 3 no samples; every agent"),
+        (lambda n: [np.arange(5)] * (n - 1), "gave 3 parts, not a list of one part for each of 4 agents"),
+        (lambda n: [np.array([10**6])] * n, "samples that are not among the"),
+        (lambda n: [[1, 2]] * n, "gave agent 0 no array of whole numbers"),
+        (lambda _: None, "gave a NoneType, not a list"),
+    ],
+)
+def test_partitions_of_ones_own_that_are_none(
+    small: Small, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, parts: Callable[[int], object], message: str
+) -> None:
+    monkeypatch.setattr(partitions, "_entries", dict(partitions._entries))
+    partitions.register("mine")(lambda labels, agents, draw: parts(agents))  # type: ignore[arg-type, return-value]  # noqa: ARG005
+    with pytest.raises(PeermaskError, match=message):
+        peermask.run_experiment(small(partition="mine"), tmp_path / "run")
+
+
+def test_a_narrow_terminal_cuts_no_heading_and_worst_is_of_each_column(small: Small, tmp_path: Path) -> None:
+    from rich.console import Console
+
+    config = small(compare=["ind-mask", "dsgd"], partition={"name": "labels", "labels_per_agent": 7})
+    result = peermask.run_experiment(config, tmp_path / "run")
+    console = Console(width=80, record=True, file=io.StringIO())
+    console.print(agents_table(result))
+    text = console.export_text()
+    for heading in ("agent", "labels", "retention", "density", "accuracy", "sent", "ind-mask", "dsgd"):
+        assert f" {heading} " in text
+    (worst,) = (line for line in text.splitlines() if "worst" in line)
+    cells = [cell.strip() for cell in worst.strip("│").split("│")]
+    lowest = [f"{100 * min(a.test_accuracy for a in arm.agents):.1f} %" for arm in (result, *result.compared)]
+    assert cells == ["worst", "", "", "", lowest[0], "", *lowest[1:]]

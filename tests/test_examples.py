@@ -1,0 +1,82 @@
+"""What a notebook needs: an example that runs top to bottom, and results that show themselves."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+import peermask
+from peermask.experiment.config import ExperimentConfig
+
+EXAMPLE = Path(__file__).parents[1] / "examples" / "first_steps.py"
+Small = Callable[..., ExperimentConfig]
+
+
+def test_the_example_runs_top_to_bottom_and_again(tmp_path: Path) -> None:
+    for _ in range(2):
+        done = subprocess.run(
+            [sys.executable, str(EXAMPLE), str(tmp_path)], capture_output=True, text=True, timeout=300, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        assert "together " in done.stdout
+        assert "the ticket is right on" in done.stdout
+    assert (tmp_path / "run" / "report.html").is_file()
+
+
+class Elements(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.seen: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:  # noqa: ARG002
+        self.seen.append(tag)
+        self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:  # noqa: ARG002
+        self.seen.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def test_a_result_shows_itself(small: Small, tmp_path: Path) -> None:
+    result = peermask.run_experiment(small(name="a.b", compare=["ind-mask"]), tmp_path / "run")
+    shown = result._repr_html_()
+    page = Elements()
+    page.feed(shown)
+    assert page.open == []
+    assert page.seen.count("tr") == 1 + 4 + 1
+    assert page.seen.count("polyline") == 2
+    assert f"{100 * result.mean_accuracy:.1f} %" in shown
+    assert "ind-mask" in shown
+    unfinished = peermask.run_experiment(
+        small(), tmp_path / "cut", execution=peermask.Execution(should_stop=lambda: True)
+    )
+    assert "<td>-</td>" in unfinished._repr_html_()  # nothing is evaluated yet
+
+
+def test_progress_is_one_line(small: Small, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    watched = peermask.Execution(observer=peermask.ProgressLine())
+    peermask.run_experiment(small(), tmp_path / "run", execution=watched)
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert "\rmce-pl: round 4 of 4, accuracy " in said
+    assert "mce-pl: finished, accuracy " in said
+
+
+def test_reports_exports_and_evaluations_take_a_result_or_its_folder(small: Small, tmp_path: Path) -> None:
+    result = peermask.run_experiment(small(), tmp_path / "run")
+    assert peermask.report(result) == tmp_path / "run" / "report.html"
+    assert peermask.report([str(tmp_path / "run"), result], tmp_path / "page").is_file()
+    assert peermask.export(tmp_path / "run", 1, tmp_path / "a.ticket").size > 100
+    by_name = peermask.evaluate(tmp_path / "a.ticket", "digits")
+    assert by_name == peermask.evaluate(tmp_path / "a.ticket", {"name": "digits"})
+    assert by_name.own_samples > 0
+    with pytest.raises(peermask.PeermaskError, match="did you mean 'digits'"):
+        peermask.evaluate(tmp_path / "a.ticket", "digit")
