@@ -6,12 +6,15 @@
     ├── DataError          a dataset or partition
     ├── ModelError         a network that cannot be masked, or does not fit the data
     ├── RunError           a run folder, checkpoint or device
-    │   └── DivergedError  a loss that is no longer a number
+    │   ├── DivergedError  a loss that is no longer a number
+    │   └── FullDiskError  passing: started again, it may go on
     ├── WireError          bytes from outside that are not a valid frame
     ├── NodeError          a fleet, certificate or peer
+    │   └── NotYetError    passing: an address that is not up, a clock that is behind, neighbours that are not there
     └── ExportError        a ticket or exported model
 
-The command line prints any of them as one line and exits with 2.
+The command line prints any of them as one line and exits with 2, or with 75 where it is passing and the same command
+may succeed later (EX_TEMPFAIL of sysexits.h).
 """
 
 from __future__ import annotations
@@ -22,6 +25,8 @@ from difflib import get_close_matches
 
 class PeermaskError(Exception):
     """A mistake the user can mend; its text is one line that says how."""
+
+    exit_code = 2
 
 
 class ConfigError(PeermaskError): ...
@@ -42,10 +47,21 @@ class RunError(PeermaskError): ...
 class DivergedError(RunError): ...
 
 
-class WireError(PeermaskError): ...
+class FullDiskError(RunError):
+    exit_code = 75
+
+
+class WireError(PeermaskError):
+    def __init__(self, message: str, why: str = "damaged") -> None:
+        super().__init__(message)
+        self.why = why  # one word, under which a receiver counts it
 
 
 class NodeError(PeermaskError): ...
+
+
+class NotYetError(NodeError):
+    exit_code = 75
 
 
 class ExportError(PeermaskError): ...

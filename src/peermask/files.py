@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -12,7 +13,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from peermask.errors import PeermaskError, RunError
+from peermask.errors import FullDiskError, PeermaskError, RunError
 
 
 @contextmanager
@@ -22,7 +23,8 @@ def writing(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         reason = error.strerror or str(error)
-        raise RunError(f"cannot write {path}: {reason}; nothing written before is lost") from error
+        kind = FullDiskError if error.errno in (errno.ENOSPC, errno.EDQUOT) else RunError
+        raise kind(f"cannot write {path}: {reason}; nothing written before is lost") from error
 
 
 @contextmanager

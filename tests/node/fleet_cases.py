@@ -32,9 +32,9 @@ def tiny(**changes):
     return make_config({**TINY, **changes})
 
 
-def tiny_fleet(config=None, **keys):
+def tiny_fleet(config=None, host="127.0.0.1", **keys):
     """A fleet file's content; limits are short, since nothing on one machine takes long."""
-    fleet = new_fleet(config or tiny(), port=free_ports(4 if config is None else config.agents))
+    fleet = new_fleet(config or tiny(), [host], port=free_ports(4 if config is None else config.agents))
     return fleet.model_copy(update={"round_deadline": 5.0, "wait_limit": 30.0, "start_limit": 30.0, **keys})
 
 

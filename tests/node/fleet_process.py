@@ -27,7 +27,7 @@ from peermask.node.start import certificates_of
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(["fleet_process", "peermask.node.zenoh_transport"])
 CLONE_NEWNET = 0x40000000
-PATIENCE = 60.0  # seconds; a test that needs them fails
+PATIENCE = 120.0  # seconds; a test that needs them fails
 
 
 def agent_process(arguments, log, pace, namespace, folder):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import pytest
 from cryptography.hazmat.primitives import serialization
@@ -92,8 +92,23 @@ def test_a_foreign_authority(certs):
 
 def test_an_expired_certificate(certs):
     replaced(certs, 0, authority_of(certs), valid=-timedelta(days=2))
-    with pytest.raises(NodeError, match=r"valid from .* to .*, now it is .*--renew 0"):
+    with pytest.raises(NodeError, match=r"ended .* UTC, and this device's clock says .*--renew 0") as refused:
         check_credentials(FLEET, certs, 0)
+    assert refused.value.exit_code == 2
+
+
+@pytest.mark.parametrize("behind", [timedelta(minutes=90), timedelta(days=3 * 365)])
+def test_a_clock_that_is_behind_is_no_reason_to_make_certificates_again(certs, monkeypatch, behind):
+    class Late(datetime):
+        @classmethod
+        def now(cls, tz=None):
+            return datetime.now(tz) - behind
+
+    monkeypatch.setattr("peermask.node.certificates.datetime", Late)
+    with pytest.raises(NodeError, match=r"the clock is behind; set it, or wait") as refused:
+        check_credentials(FLEET, certs, 0)
+    assert "--renew" not in str(refused.value)
+    assert refused.value.exit_code == 75
 
 
 def test_a_certificate_for_another_host(certs):

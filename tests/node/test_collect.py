@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import tracemalloc
 
+import numpy as np
 import pytest
+import safetensors
+import safetensors.torch
 from fleet_cases import MemoryFleet, tiny, tiny_fleet, written
 from test_node_cli import peermask, refused  # noqa: F401 (a fixture)
 
-from peermask.errors import NodeError, PeermaskError
+from peermask.errors import NodeError, PeermaskError, RunError
+from peermask.experiment.checkpoint import list_checkpoints
 from peermask.experiment.metrics import LATER
 from peermask.experiment.result import RunResult
 from peermask.experiment.table import read_rows
@@ -168,3 +174,52 @@ def test_a_swarm_collects_again_over_what_it_collected_before(copied, tmp_path):
     held = {path.name for path in out.iterdir()}
     folders = {"agents", "checkpoints", "masks"}
     assert held == folders | {"config.toml", "manifest.json", "result.json", *TABLES}
+
+
+def changed(folder, change):
+    """The last checkpoint of a folder, with its tensors changed."""
+    path = list_checkpoints(folder / "checkpoints")[-1]
+    with safetensors.safe_open(path, framework="pt") as file:
+        meta, tensors = file.metadata(), {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    safetensors.torch.save_file({name: change(tensor).contiguous() for name, tensor in tensors.items()}, path, meta)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda tensor: tensor[:, :-1] if tensor.ndim > 1 else tensor, "is not of one agent of this experiment"),
+        (lambda tensor: tensor.repeat(2, *[1] * (tensor.ndim - 1)), "is not of one agent of this experiment"),
+        (lambda tensor: tensor.double() if tensor.is_floating_point() else tensor, "is not of one agent"),
+        (lambda tensor: tensor * float("nan") if tensor.is_floating_point() else tensor, "is not a number"),
+    ],
+    ids=["narrower", "of two agents", "another type", "nan"],
+)
+def test_a_checkpoint_of_another_shape_or_without_numbers_is_named(copied, tmp_path, change, words):
+    fleet, _, folders = copied
+    changed(folders[1], change)
+    with pytest.raises(NodeError, match=words) as refused:
+        collect_run(fleet, folders, tmp_path / "run")
+    assert "green" in str(refused.value)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "metrics.csv", "result.json", "masks/round-000009.npz"])
+def test_a_pipe_in_place_of_a_file_is_not_waited_for(copied, tmp_path, name):
+    fleet, _, folders = copied
+    (folders[2] / name).unlink(missing_ok=True)
+    os.mkfifo(folders[2] / name)
+    with pytest.raises(NodeError, match="is neither a file nor a folder"):
+        collect_run(fleet, folders, tmp_path / "run")
+
+
+def test_a_small_mask_file_that_unpacks_to_much_is_refused_before_it_does(copied, tmp_path):
+    fleet, _, folders = copied
+    bomb = max((folders[0] / "masks").glob("*.npz"))
+    np.savez_compressed(bomb, masks=np.zeros((2**20, 111), np.uint8))  # 111 bytes are the masks of one agent
+    assert bomb.stat().st_size < 2**18
+    tracemalloc.start()
+    with pytest.raises(RunError, match="are damaged"):
+        collect_run(fleet, folders, tmp_path / "run")
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 2**25

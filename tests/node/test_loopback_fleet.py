@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
+import subprocess
 import sys
+from contextlib import suppress
+from datetime import timedelta
+from pathlib import Path
 
 import pytest
+import torch
+from cryptography.hazmat.primitives import serialization
 from fleet_cases import simulated, tiny, tiny_fleet, written
 from fleet_process import ProcessFleet
+from test_intruders import authority_of
+
+from peermask.experiment.checkpoint import list_checkpoints
+from peermask.node.certificates import Credentials, sign_agent
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes are forked and signalled as on Linux")
 
@@ -122,3 +133,95 @@ def test_a_port_in_use_is_one_line(fleet):
         assert made.join(0) == [2]
     (line,) = made.said(0)
     assert line.startswith(f"peermask: cannot listen on {made.fleet.member(0).address}")
+
+
+def test_an_address_that_is_not_up_yet_is_one_line_and_worth_a_restart(fleet):
+    made = fleet(host="192.0.2.7")  # nobody's
+    made.start(0)
+    assert made.join(0) == [75]
+    (line,) = made.said(0)
+    assert line.startswith(f"peermask: cannot listen on {made.fleet.member(0).address}; is that this device's address")
+
+
+@pytest.mark.skipif(not Path("/proc/net/if_inet6").exists(), reason="this machine has no IPv6")
+def test_a_fleet_on_ipv6_links_and_ends_as_the_simulator_does(fleet, tmp_path):
+    config = tiny(agents=3)
+    made = fleet(config, host="[::1]", missing="wait")
+    made.start()
+    assert made.join() == [0] * 3
+    assert made.collect().hash == simulated(config, tmp_path / "sim").hash
+
+
+@pytest.mark.parametrize("name", ["dsgd", "lottery-dsgd", "dis-pfl", "fl"])
+def test_real_values_travel_over_real_sockets(fleet, tmp_path, name):
+    config = tiny(algorithm={"name": name})
+    made = fleet(config, missing="wait")
+    made.start()
+    assert made.join() == [0] * 4
+    run, expected = made.collect(), simulated(config, tmp_path / "sim")
+    for ours, theirs in zip(run.local_models(), expected.local_models(), strict=True):
+        for a, b in zip(ours.parameters(), theirs.parameters(), strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+    assert all(made.result(agent)["absent"] == {} for agent in range(4))
+
+
+def two(rounds):
+    return tiny(agents=2, rounds=rounds, graph={"name": "path"})
+
+
+def test_an_agent_whose_reader_is_gone_saves_and_leaves(tmp_path):
+    held = tiny_fleet(two(100_000))
+    path = written(tmp_path, held)
+    with ProcessFleet(path, held) as made:
+        made.start(1)
+        command = [sys.executable, "-m", "peermask", "node", str(path), "--agent", "0", "--out", str(made.out(0))]
+        with subprocess.Popen([*command, "--events"], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as agent:
+            agent.stdout.readline()
+            agent.stdout.close()
+            assert agent.wait(60) == 128 + signal.SIGPIPE
+            assert b"stopped and saved" in agent.stderr.read()
+        saved = max((made.out(0) / "checkpoints").iterdir())
+        assert int(saved.stem.removeprefix("round-")) >= 1
+
+
+def test_a_certificate_that_ends_during_the_run_ends_its_agent_saved(tmp_path):
+    held = tiny_fleet(two(100_000), round_deadline=1.0)
+    path = written(tmp_path, held)
+    with ProcessFleet(path, held) as made:
+        files, authority = Credentials.of(tmp_path / "certs", 0), authority_of(tmp_path / "certs")
+        own = serialization.load_pem_private_key(files.key.read_bytes(), None)
+        signed = sign_agent(0, "127.0.0.1", own, *authority, timedelta(seconds=20))
+        files.certificate.write_bytes(signed.public_bytes(serialization.Encoding.PEM))
+        made.start()
+        made.until_round(1, 3)
+        assert made.join(0) == [2]
+        assert any("its certificate ends" in line for line in made.said(0))
+        assert "has ended; all is saved" in made.said(0)[-1]
+        ended = made.reports(0)[-1]["round"]
+        assert max((made.out(0) / "checkpoints").iterdir()).name == f"round-{ended:06d}.safetensors"
+        made.until(1, lambda report: [a["neighbour"] for a in report["absent"]] == [0], "the absence of 0")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting needs root")
+def test_a_full_disk_is_worth_a_restart_and_nothing_is_lost(fleet, tmp_path):
+    disk = tmp_path / "agent-0"
+    disk.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", disk], check=False).returncode:
+        pytest.skip("mounting is not allowed here")
+    made = fleet(two(100_000), pace=0.01)
+    try:
+        made.start()
+        made.until_round(0, 3)
+        with suppress(OSError), (disk / "filler").open("wb", buffering=0) as filler:
+            while True:
+                filler.write(bytes(512))
+        assert made.join(0) == [75]
+        assert "No space left on device; nothing written before is lost" in made.said(0)[-1]
+        assert list_checkpoints(disk / "checkpoints")
+        (disk / "filler").unlink()
+        before = made.reports(0)[-1]["round"]
+        made.start(0)
+        made.until_round(0, before + 2)
+    finally:
+        made.__exit__()
+        subprocess.run(["umount", disk], check=True)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import errno
 
+import numpy as np
 import pytest
 import torch
 from fleet_cases import Killed, MemoryFleet, simulated, tiny, tiny_fleet
 
 from peermask.algorithms import algorithms
-from peermask.errors import RunError
+from peermask.errors import DivergedError, NodeError, NotYetError, RunError
 from peermask.experiment.checkpoint import list_checkpoints
 from peermask.experiment.folder import RunFolder
 from peermask.experiment.loop import Loop
@@ -17,9 +18,12 @@ from peermask.experiment.metrics import METRICS
 from peermask.experiment.result import RunResult
 from peermask.experiment.table import read_rows
 from peermask.files import read_json
-from peermask.node.agent import NodeAgent
+from peermask.node.agent import NodeAgent, card_of
 from peermask.node.collect import collect_run
 from peermask.node.journal import ranges
+from peermask.node.messages import Greeting, decode_request
+from peermask.node.responder import Responder
+from peermask.reports.faults import faults_of
 from peermask.reports.tables import bytes_human, closing_lines
 
 ROUNDS = 6
@@ -197,7 +201,7 @@ def test_a_killed_agent_rejoins_in_the_round_the_fleet_has_reached(fleet, tmp_pa
 
 
 def test_a_late_joiner_finds_the_fleet_and_ends_with_it(fleet):
-    made = fleet(tiny(rounds=20), start_limit=0.05)
+    made = fleet(tiny(rounds=20), start_limit=1.0)
 
     def late(report):
         if report.round == 8:
@@ -232,12 +236,43 @@ def test_an_agent_cut_off_goes_on_with_those_it_reaches_and_comes_back(fleet):
     assert made.notes[0].reports[-1].absent == ()
 
 
-def test_an_agent_alone_still_ends(fleet):
+def test_an_agent_whom_nobody_joins_does_not_begin(fleet):
     made = fleet(start_limit=0.05)
     made.start(1)
     made.join()
+    assert isinstance(made.results[1], NotYetError)
+    assert "none of agents 0, 2 has appeared" in str(made.results[1])
+    assert not RunFolder(made.out(1)).result.exists()
+
+
+def test_an_agent_left_alone_still_ends(fleet):
+    made = fleet(tiny(agents=2, graph={"name": "path"}))
+    start_all(made, agent_0={"on_round": killed_in(2)})
+    made.join()
     assert made.results == {1: "finished"}
-    assert made.nodes[1].journal.absent_rounds() == {0: [1, 2, 3, 4, 5, 6], 2: [1, 2, 3, 4, 5, 6]}
+    assert made.nodes[1].journal.absent_rounds() == {0: [3, 4, 5, 6]}
+
+
+def test_an_agent_that_never_heard_anybody_is_not_finished(fleet):
+    """Its neighbour came and greeted, and not one message of it could be taken."""
+    made = fleet(tiny(agents=2, graph={"name": "path"}))
+    liar = Responder(0, (1,), made_card(made), print)
+
+    def handler(asker, request, reply):
+        garbage = decode_request(request)
+        liar(asker, request, reply) if isinstance(garbage, Greeting) else reply(b"F" + bytes(40))
+
+    made.network.join(0, handler)
+    made.start(1)
+    made.join()
+    assert isinstance(made.results[1], NodeError)
+    assert "no neighbour was heard in any round" in str(made.results[1])
+    assert not RunFolder(made.out(1)).result.exists()
+    assert {row["why"] for row in read_rows(made.out(1) / "absences.csv")} == {"refused (damaged)"}
+
+
+def made_card(made):
+    return card_of(made.fleet, made.experiment)
 
 
 def test_a_frozen_neighbour_costs_a_deadline_a_round(fleet):
@@ -325,3 +360,63 @@ def test_a_finished_folder_is_left_as_it_is(fleet):
 def test_ranges():
     assert ranges([9, 7, 8, 3]) == "3, 7-9"
     assert ranges([]) == ""
+
+
+def test_what_a_killed_agent_had_half_written_is_cleared(fleet):
+    made = fleet(tiny(agents=2, graph={"name": "path"}))
+    start_all(made, agent_0={"on_round": killed_in(2)})
+    made.join()
+    rests = [
+        made.out(0) / ".absences.csv.77.part",
+        made.out(0) / "checkpoints" / ".round-000003.safetensors.77.part",
+        made.out(0) / "checkpoints" / ".tmpAbC",
+    ]
+    for rest in rests:
+        rest.write_bytes(b"half")
+    made.start(0, should_stop=lambda: True)
+    made.join()
+    assert not any(rest.exists() for rest in rests)
+
+
+@pytest.mark.parametrize("value", [3.4e38, 1001.0])
+def test_one_huge_value_among_real_ones_stops_nobody(fleet, monkeypatch, value):
+    """Agent 0 sends it from round 3 on; its neighbours refuse it, and all others end."""
+    made = fleet(tiny(algorithm={"name": "dsgd"}))
+    publish = Responder.publish
+
+    def lie(self, number, payload, *known):
+        if self.agent == 0 and number >= 3:
+            payload = {name: np.full_like(leaf, value) for name, leaf in payload.items()}
+        publish(self, number, payload, *known)
+
+    monkeypatch.setattr(Responder, "publish", lie)
+    assert set(made.run().values()) == {"finished"}
+    for neighbour in (1, 3):
+        rows = read_rows(made.out(neighbour) / "absences.csv")
+        assert [(row["round"], row["why"], row["used"]) for row in rows] == [
+            (str(number), "refused (values)", "2") for number in (3, 4, 5, 6)
+        ]
+        assert read_json(RunFolder(made.out(neighbour)).result)["refused"]["0"]["values"] >= 12  # three a round
+    assert read_rows(made.out(2) / "absences.csv") == []
+
+
+def test_an_agent_whose_own_values_are_no_numbers_says_so_itself(fleet):
+    made = fleet(tiny(agents=2, graph={"name": "path"}, algorithm={"name": "dsgd", "lr": 1e30}))
+    made.run()
+    assert all(isinstance(error, DivergedError) for error in made.results.values())
+    assert all("try a smaller algorithm.lr" in str(error) for error in made.results.values())
+
+
+def test_a_mask_with_more_than_its_share_is_refused_and_reported(fleet, monkeypatch, tmp_path):
+    made = fleet(tiny())
+    publish = Responder.publish
+
+    def lie(self, number, payload, *known):
+        publish(self, number, {"mask": ~payload["mask"]} if self.agent == 0 else payload, *known)
+
+    monkeypatch.setattr(Responder, "publish", lie)
+    assert set(made.run().values()) == {"finished"}
+    run = collected(made, tmp_path)
+    faults = faults_of(read_rows(tmp_path / "run" / "absences.csv"))
+    assert faults["reasons"] == [["refused (counts)", 2 * ROUNDS]]
+    assert run.status == "finished"

@@ -10,9 +10,12 @@ from fleet_cases import tiny_fleet, written
 
 from peermask.cli.main import main
 from peermask.errors import NodeError
+from peermask.experiment.build import build
 from peermask.experiment.config import load_config
-from peermask.node.certificates import make_certificates
+from peermask.node.certificates import Credentials, check_credentials, make_certificates
 from peermask.node.fleet import load_fleet
+from peermask.node.journal import Journal
+from peermask.node.zenoh_settings import session_settings
 
 SMALL = ["--set", "agents=4", "--set", "retention=0.3", "--set", "graph.name=ring", "--set", "model.name=mlp"]
 
@@ -58,6 +61,33 @@ def test_a_fleet_file_and_its_certificates(peermask, tmp_path):
     assert (code, "4 certificates made" in out) == (0, True)
     code, out, _ = peermask("fleet", "certs", path, "--renew", 2)
     assert (code, "1 certificates made" in out) == (0, True)
+
+
+def test_a_revoked_certificate_no_longer_counts(peermask, fleet, tmp_path):
+    old = (tmp_path / "certs" / "agent-2.pem").read_bytes()
+    code, out, _ = peermask("fleet", "certs", fleet, "--revoke", 2)
+    assert code == 0
+    assert "to agents 1, 3 and restart them" in out
+    held = load_fleet(fleet)
+    assert [member.name for member in held.agents] == ["agent-0", "agent-1", "agent-2-1", "agent-3"]
+    check_credentials(held, tmp_path / "certs", 2)
+    settings = session_settings(held, 1, Credentials.of(tmp_path / "certs", 1), 1000)
+    assert {"id": "agent-2-1", "cert_common_names": ["agent-2-1"]} in settings["access_control"]["subjects"]
+    (tmp_path / "certs" / "agent-2.pem").write_bytes(old)
+    assert "was revoked, or this fleet file is older" in refused(peermask("node", fleet, "--agent", 2))
+    assert "agent 9 does not exist" in refused(peermask("fleet", "certs", fleet, "--revoke", 9))
+
+
+def test_a_folder_of_another_fleet_or_agent_is_refused(peermask, fleet, tmp_path):
+    held = load_fleet(fleet)
+    Journal(build(held.experiment), tmp_path / "out", 1, held.run).open(print)
+    assert "out is of agent 1, not 0" in refused(peermask("node", fleet, "--agent", 0, "--out", tmp_path / "out"))
+    Journal(build(held.experiment), tmp_path / "else", 0, "0" * 16).open(print)
+    said = refused(peermask("node", fleet, "--agent", 0, "--out", tmp_path / "else"))
+    assert f"else is of fleet '{'0' * 16}', not '{held.run}'" in said
+    assert "else is of fleet" in refused(
+        peermask("fleet", "collect", fleet, tmp_path / "else", "--out", tmp_path / "r")
+    )
 
 
 def test_mistakes_when_writing_a_fleet_file(peermask, tmp_path):

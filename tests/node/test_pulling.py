@@ -36,8 +36,11 @@ def test_only_changes_travel_once_a_round_is_held():
     asker.pull(1)
     other.responder.publish(2, message(1, 1), SCHEMA)
     asker.pull(2)
-    assert other.responder.sent[2].bytes < other.responder.sent[1].bytes / 1.5
-    assert (other.responder.sent[1].frames, other.responder.sent[2].frames) == (1, 1)
+    total, sent = other.responder.sent_bytes, other.responder.take_sent(3)
+    assert sent[2].bytes < sent[1].bytes / 1.5
+    assert (sent[1].frames, sent[2].frames) == (1, 1)
+    assert total == other.responder.sent_bytes == sent[1].bytes + sent[2].bytes
+    assert other.responder.take_sent(3) == {}  # forgotten
 
 
 @pytest.mark.parametrize("missing", ["last", "skip", "wait"])
@@ -105,22 +108,59 @@ def test_with_wait_a_neighbour_may_come_back_within_the_limit():
 
 def test_a_round_no_longer_kept_is_answered_with_the_newest():
     asker, other = pair()
-    newest = KEPT_ROUNDS + 5
+    newest = KEPT_ROUNDS + 2
     other.publish(*range(1, newest + 1))
     heard = asker.pull(2)
     assert same(heard.payloads[1], 1, newest)
-    assert heard.behind == newest
+    assert heard.behind == 2
     assert asker.pull(3).absent == []  # what is held is newer than what is wanted
 
 
-def test_one_neighbour_that_ran_ahead_moves_nobody():
+def trio(**keys):
     network = MemoryNetwork([(0, 1), (0, 2)])
-    asker, ahead, near = Peer(network, 0, (1, 2)), Peer(network, 1, (0,)), Peer(network, 2, (0,))
+    return Peer(network, 0, (1, 2), **keys), Peer(network, 1, (0,), **keys), Peer(network, 2, (0,), **keys)
+
+
+def test_who_is_behind_jumps_to_where_most_of_its_neighbourhood_is():
+    asker, one, other = trio()
+    one.publish(*range(1, 40))
+    other.publish(*range(1, 42))
+    heard = asker.pull(2)
+    assert (heard.behind, heard.absent) == (39, [])
+    assert same(heard.payloads[2], 2, 41)
+
+
+def test_one_neighbour_that_ran_ahead_moves_nobody():
+    asker, ahead, near = trio(deadline=30)
     ahead.publish(*range(1, 40))
     near.publish(1, 2)
     heard = asker.pull(2)
-    assert heard.behind == 2
-    assert sorted(heard.payloads) == [1, 2]
+    assert heard.behind is None
+    assert list(heard.payloads) == [2]
+    assert [(absence.neighbour, absence.why) for absence in heard.absent] == [(1, "refused (ahead)")]
+
+
+@pytest.mark.parametrize("others", [0, 1, 3])
+def test_before_the_first_round_no_single_peer_moves_the_clock(others):
+    """Neighbours that have published nothing count as well as one that claims to be at the end."""
+    neighbours = tuple(range(1, others + 2))
+    network = MemoryNetwork([(0, j) for j in neighbours])
+    asker, liar = Peer(network, 0, neighbours), Peer(network, 1, (0,))
+    for j in neighbours[1:]:
+        Peer(network, j, (0,))
+    liar.publish(120)
+    assert asker.puller.gather(1) == set()
+    assert asker.puller.catch_up() == 0
+
+
+@pytest.mark.parametrize(
+    ("claims", "reached"), [((7,), 3), ((7, 8), 7), ((0, 8), 3), ((0, 7, 8), 3), ((9, 7, 8, 0), 7)]
+)
+def test_the_round_reached_is_the_median_of_the_neighbourhood(claims, reached):
+    asker = pair()[0]
+    asker.publish(1, 2, 3)
+    asker.puller.newest = dict(enumerate(claims, 1))
+    assert asker.puller.catch_up() == reached
 
 
 def test_a_neighbour_that_restarted_is_not_believed_to_remember():
@@ -141,14 +181,13 @@ def test_a_late_joiner_hears_and_is_heard():
     assert early.pull(1).absent[0].why == "gone"
     late = Peer(network, 1, (0,))
     assert late.puller.gather(0.3) == set()
-    assert late.puller.catch_up() == 1
     early.publish(2)
     late.publish(2)
     assert same(early.pull(2).payloads[1], 1, 2)
     assert same(late.pull(2).payloads[0], 0, 2)
 
 
-@pytest.mark.parametrize("field", ["run", "config_hash", "frozen_checksum", "data"])
+@pytest.mark.parametrize("field", ["run", "config_hash", "frozen_checksum", "data", "rules"])
 def test_another_experiment_is_refused_on_both_sides(field):
     network = MemoryNetwork([(0, 1)])
     odd = Card(**{**CARD.__dict__, field: "odd"})

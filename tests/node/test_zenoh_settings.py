@@ -24,19 +24,25 @@ def allowed(rules, neighbour, flow):
     }
 
 
-def test_only_links_of_the_graph_are_dialled_each_by_one_end():
+def test_only_links_of_the_graph_are_dialled_each_by_both_ends():
     settings = {agent: session_settings(FLEET, agent, FILES, 1000) for agent in range(5)}
     dialled = {agent: settings[agent]["connect/endpoints"] for agent in settings}
-    assert dialled[0] == []
-    assert dialled[3] == ["tls/127.0.0.1:9002"]
+    assert dialled[0] == ["tls/127.0.0.1:9001", "tls/127.0.0.1:9004"]
     assert dialled[4] == ["tls/127.0.0.1:9000", "tls/127.0.0.1:9003"]
-    assert settings[3]["listen/endpoints"] == ["tls/127.0.0.1:9003"]
+    assert settings[3]["listen/endpoints"] == ["tls/127.0.0.1:9003#tls_handshake_timeout_ms=60000"]
     assert not settings[3]["scouting/multicast/enabled"]
     assert not settings[3]["scouting/gossip/enabled"]
 
 
+def test_an_ipv6_address_is_dialled_without_brackets_where_tls_verifies_it():
+    fleet = new_fleet(tiny(agents=2, graph={"name": "path"}), ["[::1]"], port=9000)
+    assert session_settings(fleet, 1, FILES, 1000)["connect/endpoints"] == ["tls/::1:9000"]
+    assert session_settings(fleet, 1, None, 1000)["connect/endpoints"] == ["tcp/[::1]:9000"]
+    assert session_settings(fleet, 1, None, 1000)["listen/endpoints"] == ["tcp/[::1]:9001"]
+
+
 def test_a_neighbour_asks_answers_and_lives_as_itself_alone():
-    control = access_control(3, (2, 4))
+    control = access_control(3, {2: "agent-2", 4: "agent-4"})
     assert control["default_permission"] == "deny"
     assert allowed(control["rules"], 4, "ingress") == {
         ("query", "peermask/ask/3/4"),
@@ -53,13 +59,13 @@ def test_a_neighbour_asks_answers_and_lives_as_itself_alone():
 
 
 def test_what_one_end_may_send_the_other_may_receive():
-    there, here = access_control(3, (4,))["rules"], access_control(4, (3,))["rules"]
+    there, here = access_control(3, {4: "agent-4"})["rules"], access_control(4, {3: "agent-3"})["rules"]
     assert allowed(there, 4, "egress") == allowed(here, 3, "ingress")
     assert allowed(there, 4, "ingress") == allowed(here, 3, "egress")
 
 
 def test_rules_of_agent_1_are_not_those_of_agent_11():
-    policies = access_control(0, (1, 11))["policies"]
+    policies = access_control(0, {1: "agent-1", 11: "agent-11"})["policies"]
     assert all(rule.startswith("1-") for rule in policies[0]["rules"])
     assert all(rule.startswith("11-") for rule in policies[1]["rules"])
 
@@ -73,5 +79,5 @@ def test_without_credentials_it_is_plain_tcp():
 def test_an_agent_may_bind_elsewhere_than_it_is_found():
     member = FLEET.agents[3].model_copy(update={"listen": "0.0.0.0:7450"})
     moved = FLEET.model_copy(update={"agents": (*FLEET.agents[:3], member, FLEET.agents[4])})
-    assert session_settings(moved, 3, FILES, 1000)["listen/endpoints"] == ["tls/0.0.0.0:7450"]
+    assert session_settings(moved, 3, None, 1000)["listen/endpoints"] == ["tcp/0.0.0.0:7450"]
     assert "tls/127.0.0.1:9003" in session_settings(moved, 4, FILES, 1000)["connect/endpoints"]

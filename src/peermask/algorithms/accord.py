@@ -27,7 +27,7 @@ import torch
 from pydantic import Field, field_validator
 from torch import Tensor
 
-from peermask.algorithms.contract import Agents, Algorithm, Clock, LocalData, Payload, Setting, algorithms
+from peermask.algorithms.contract import Agents, Algorithm, Clock, LocalData, MaskCounts, Payload, Setting, algorithms
 from peermask.algorithms.momentum import first_velocity
 from peermask.algorithms.opening import opening_masks
 from peermask.algorithms.schedule import Schedule
@@ -120,6 +120,9 @@ class Accord(Algorithm[State]):
         begun = replace(agents, keep=self._keep(agents))
         init, seed = self.options.score_init, self.setting.seed
         return {"mask": opening_masks(begun, layout, init, seed, lambda _one: none, 0.0)}
+
+    def mask_counts(self, agents: Agents) -> MaskCounts:
+        return {"mask": self.masker.counts(self._keep(agents))}
 
     def fuse(self, state: State, received: Payload, mixing: Mixing, clock: Clock) -> State:  # noqa: ARG002
         assert state.proposal is not None

@@ -96,6 +96,9 @@ class Setting:
 State = TypeVar("State")
 
 
+MaskCounts = dict[str, tuple[Tensor, Tensor]]  # mask leaf -> the least and the most entries of each layer, [A, L]
+
+
 class Algorithm(Protocol[State]):
     hears_all: ClassVar[bool] = False
     """Whether agents talk to a server, one message there and one back, instead of to their neighbours."""
@@ -126,6 +129,10 @@ class Algorithm(Protocol[State]):
     def unmixed_model(self, payload: Payload) -> Tensor | None:  # noqa: ARG002
         """[K, ...] -> [K, P]: the models in messages, to be tested before they are mixed; None: they have none."""
         return None
+
+    def mask_counts(self, agents: Agents) -> MaskCounts:  # noqa: ARG002
+        """How many entries an honest agent's masks have; a node refuses a neighbour's mask that does not fit."""
+        return {}
 
 
 algorithms: Registry[type[Algorithm[Any]]] = Registry("algorithm")

@@ -18,7 +18,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from peermask.algorithms.contract import Agents, Algorithm, Clock, LocalData, Payload, Setting, algorithms
+from peermask.algorithms.contract import Agents, Algorithm, Clock, LocalData, MaskCounts, Payload, Setting, algorithms
 from peermask.algorithms.descent import MomentumOptions, common_start, descent
 from peermask.algorithms.erk import erk_counts
 from peermask.algorithms.message import as_message, as_params, holders_mean, with_rest
@@ -62,11 +62,8 @@ class DisPfl(Algorithm[State]):
 
     def init(self, agents: Agents) -> State:
         params, device = common_start(self.setting.masker, agents), agents.keep.device
-        counts = agents.keep
-        if self.options.allocation == "erk":
-            counts = erk_counts(self.layout, agents.retention.tolist()).to(device)
         draws = self._draws("dis-pfl/first", agents.ids, 0).to(device)
-        mask = largest(self.layout, draws, counts)
+        mask = largest(self.layout, draws, self._counts(agents))
         velocity = first_velocity(params, self.options.momentum)
         return State(self._on(mask, params), mask, torch.tensor(agents.ids, device=device), velocity)
 
@@ -85,6 +82,10 @@ class DisPfl(Algorithm[State]):
 
     def share(self, state: State) -> Payload:
         return {"mask": state.mask, **as_message(state.params, self.layout.weights)}
+
+    def mask_counts(self, agents: Agents) -> MaskCounts:
+        counts = self._counts(agents)
+        return {"mask": (counts, counts)}
 
     def fuse(self, state: State, received: Payload, mixing: Mixing, clock: Clock) -> State:  # noqa: ARG002
         assert state.next_mask is not None
@@ -107,6 +108,12 @@ class DisPfl(Algorithm[State]):
             wish = gradient[:, : self.layout.weights].abs()
         share = 0.5 * self.options.drop * (1.0 + cos(pi * clock.round / clock.rounds))
         return fire_and_regrow(self.layout, state.mask, params[:, : self.layout.weights].abs(), wish, share)
+
+    def _counts(self, agents: Agents) -> Tensor:
+        """K_l of every agent, [A, L]."""
+        if self.options.allocation == "erk":
+            return erk_counts(self.layout, agents.retention.tolist()).to(agents.keep.device)
+        return agents.keep
 
     def _draws(self, purpose: str, ids: tuple[int, ...], round: int) -> Tensor:
         """A random number in (0, 1) for every weight, from each agent's own stream."""

@@ -19,7 +19,7 @@ from pydantic import Field
 from torch import Tensor
 
 from peermask import registry
-from peermask.algorithms.contract import Agents, Algorithm, Clock, LocalData, Payload, Setting, algorithms
+from peermask.algorithms.contract import Agents, Algorithm, Clock, LocalData, MaskCounts, Payload, Setting, algorithms
 from peermask.algorithms.schedule import Schedule, scheduled
 from peermask.graph.mixing import Mixing
 from peermask.masks.scores import ScoreInit, initial_scores
@@ -81,6 +81,12 @@ class FedMask(Algorithm[State]):
     def share(self, state: State) -> Payload:
         payload = {"mask": self._mask(state)}
         return payload if state.support is None else {**payload, "support": state.support}
+
+    def mask_counts(self, agents: Agents) -> MaskCounts:
+        if self.options.variant == "overlap":  # as many as have a positive score
+            return {}
+        least, most = self.masker.counts(agents.keep)
+        return {"mask": (torch.zeros_like(most), most), "support": (least, most)}
 
     def fuse(self, state: State, received: Payload, mixing: Mixing, clock: Clock) -> State:  # noqa: ARG002
         votes = mixing.count_closed(received["mask"])  # [A, P_w]

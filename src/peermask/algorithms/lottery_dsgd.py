@@ -15,7 +15,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from peermask.algorithms.contract import Agents, Algorithm, Clock, LocalData, Payload, Setting, algorithms
+from peermask.algorithms.contract import Agents, Algorithm, Clock, LocalData, MaskCounts, Payload, Setting, algorithms
 from peermask.algorithms.descent import DescentOptions, common_start, descent
 from peermask.algorithms.message import as_message, as_params, holders_mean, with_rest
 from peermask.graph.mixing import Mixing
@@ -70,6 +70,10 @@ class LotteryDsgd(Algorithm[State]):
     def share(self, state: State) -> Payload:
         assert state.ticket is not None
         return {"mask": state.mask, **as_message(state.ticket, self.masker.layout.weights)}
+
+    def mask_counts(self, agents: Agents) -> MaskCounts:
+        sizes = torch.tensor(self.masker.layout.sizes, device=agents.keep.device)  # [L]
+        return {"mask": (self.masker.counts(agents.keep)[0], sizes.expand_as(agents.keep))}
 
     def fuse(self, state: State, received: Payload, mixing: Mixing, clock: Clock) -> State:  # noqa: ARG002
         old = state.params[:, : self.masker.layout.weights]

@@ -22,7 +22,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from peermask.algorithms.contract import Agents, Algorithm, Clock, LocalData, Payload, Setting, algorithms
+from peermask.algorithms.contract import Agents, Algorithm, Clock, LocalData, MaskCounts, Payload, Setting, algorithms
 from peermask.algorithms.momentum import first_velocity
 from peermask.algorithms.opening import opening_masks
 from peermask.algorithms.schedule import scheduled
@@ -99,6 +99,9 @@ class McePl(Algorithm[State]):
         gain = options.aggregation_gain
         votes = partial(first_votes, self.masker, options, seed=seed)
         return {"mask": opening_masks(agents, self.masker.layout, options.score_init, seed, votes, gain)}
+
+    def mask_counts(self, agents: Agents) -> MaskCounts:
+        return {"mask": self.masker.counts(agents.keep)}
 
     def fuse(self, state: State, received: Payload, mixing: Mixing, clock: Clock) -> State:
         assert state.gradient is not None

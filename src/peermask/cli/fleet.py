@@ -50,16 +50,29 @@ def certs(
     fleet: FleetFile,
     days: Annotated[int, typer.Option(min=1, max=3650, help="How long the certificates are valid.")] = 365,
     renew: Annotated[list[int] | None, typer.Option(help="Make the certificate of this agent again.")] = None,
+    revoke: Annotated[
+        list[int] | None, typer.Option(help="As --renew, and write into FLEET that the one before no longer counts.")
+    ] = None,
 ) -> None:
     """Make a certificate authority and one certificate per agent; what exists stays."""
     from peermask.node.certificates import make_certificates
-    from peermask.node.fleet import load_fleet
+    from peermask.node.fleet import load_fleet, write_fleet
+    from peermask.node.fleet import revoke as revoked
     from peermask.node.start import certificates_of
 
     held = load_fleet(fleet)
     folder = certificates_of(fleet, held)
-    made = make_certificates(held, folder, days, tuple(renew or ()))
+    if revoke:
+        held = revoked(held, revoke)
+    made = make_certificates(held, folder, days, (*(renew or ()), *(revoke or ())))
+    if revoke:
+        write_fleet(fleet, held)
     print(f"{folder}: {len(made)} certificates made; keep {folder / 'ca.key'} off the devices")
+    for agent in revoke or ():
+        others = ", ".join(map(str, held.neighbours(agent)))
+        print(
+            f"copy {fleet} to agents {others} and restart them: from then on the old certificate of {agent} is refused"
+        )
 
 
 @fleet_app.command()

@@ -71,7 +71,7 @@ app.command()(theory)
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run the command; a user's mistake is one line on stderr and exit code 2."""
+    """Run the command; a user's mistake is one line on stderr and exit code 2, a passing fault one line and 75."""
     given = sys.argv[1:] if arguments is None else arguments
     if not given or given == ["fleet"]:
         given = [*given, "--help"]
@@ -79,7 +79,7 @@ def main(arguments: list[str] | None = None) -> None:
         code = app(args=given, standalone_mode=False)
         sys.stdout.flush()
     except PeermaskError as error:
-        _fail(str(error))
+        _fail(str(error), error.exit_code)
     except UsageError as error:
         _fail(error.format_message())  # type: ignore[attr-defined]
     except (typer.Abort, KeyboardInterrupt):
@@ -96,6 +96,6 @@ def main(arguments: list[str] | None = None) -> None:
     sys.exit(code if isinstance(code, int) else 0)
 
 
-def _fail(message: str) -> None:
+def _fail(message: str, code: int = 2) -> None:
     print(f"peermask: {' '.join(message.split())}", file=sys.stderr)
-    sys.exit(2)
+    sys.exit(code)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TextIO
 
 import typer
 
@@ -38,43 +40,57 @@ def node(
 
     observer = Events(agent) if events else Lines(agent)
     with Interrupt() as interrupt:
-        result = run_node(
-            fleet, agent, observer, out=out, insecure=insecure, device=device, should_stop=interrupt.requested
-        )
+
+        def should_stop() -> bool:
+            return interrupt.requested() or observer.unread
+
+        result = run_node(fleet, agent, observer, out=out, insecure=insecure, device=device, should_stop=should_stop)
     for j, rounds in result.absent.items():
         observer.say(f"agent {j} was missing in {len(rounds)} of the rounds: {ranges(rounds)}")
     if result.status == "interrupted":
         observer.say("stopped and saved; the same command goes on")
-        return interrupt.exit_code
+        return interrupt.exit_code if interrupt.requested() else 128 + signal.SIGPIPE
     if not events:
         print(result.out)
     return 0
 
 
 class Lines:
-    """For people: a line per evaluation on stdout, all that is unusual on stderr."""
+    """For people: a line per evaluation on stdout, all that is unusual on stderr. With nobody to read, it goes on."""
 
     def __init__(self, agent: int) -> None:
         self.agent = agent
         self.shown = 0  # the round of the last evaluation that was printed
+        self.unread = False  # whether nobody is left for whom it would go on
 
     def say(self, line: str) -> None:
-        print(f"agent {self.agent}: {line}", file=sys.stderr, flush=True)
+        printed(sys.stderr, f"agent {self.agent}: {line}")
 
     def round(self, report: Report) -> None:
         from peermask.reports.tables import bytes_human
 
         if report.accuracy is not None and report.evaluated != self.shown:
             self.shown = report.evaluated
-            print(
+            printed(
+                sys.stdout,
                 f"round {report.round}/{report.rounds}  accuracy {100 * report.accuracy:.1f} %  "
                 f"sent {bytes_human(report.sent_bytes)}  neighbours {report.alive} of {report.neighbours}",
-                flush=True,
             )
 
 
 class Events(Lines):
-    """For programs: a line of JSON per round."""
+    """For programs: a line of JSON per round. If the program is gone, the agent stops as if it had been told to."""
 
     def round(self, report: Report) -> None:
-        print(json.dumps(asdict(report)), flush=True)
+        self.unread = not printed(sys.stdout, json.dumps(asdict(report))) or self.unread
+
+
+def printed(stream: TextIO, line: str) -> bool:
+    """Write a line in one go, since two threads may; whether somebody reads it."""
+    try:
+        stream.write(f"{line}\n")
+        stream.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())  # or leaving would fail for what is still unwritten
+        return False
+    return True

@@ -8,6 +8,7 @@ A mask is where a personal model is not zero, so methods with real-valued weight
 from __future__ import annotations
 
 import io
+import zipfile
 from pathlib import Path
 from typing import TypeAlias
 
@@ -18,6 +19,7 @@ from peermask.errors import RunError
 from peermask.experiment.folder import round_of
 from peermask.files import write_atomically, writing
 
+NPY_HEADER = 2**16  # bytes before the values; numpy reads no more of them
 KEPT = 24  # rounds; beyond that they are thinned out evenly, so a long run costs no more than a short one
 
 Masks: TypeAlias = NDArray[np.bool_]
@@ -39,11 +41,14 @@ def list_masks(folder: Path) -> dict[int, Path]:
     return {round_of(path): path for path in sorted(folder.glob("round-*.npz"), key=round_of)}
 
 
-def load_masks(path: Path, weights: int) -> Masks:
-    """[N, P_w]; a file that is anything else is refused with one line."""
+def load_masks(path: Path, weights: int, most: int = 2**16) -> Masks:
+    """[N, P_w] with N <= `most`; a file that is anything else is refused with one line, before it is unpacked."""
     try:
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as held:
-            packed = held["masks"]
+        with path.open("rb") as file, zipfile.ZipFile(file) as archive:
+            if archive.getinfo("masks.npy").file_size > most * ((weights + 7) // 8) + NPY_HEADER:
+                raise ValueError("larger than the masks of all agents")
+            with archive.open("masks.npy") as member:
+                packed = np.lib.format.read_array(member, allow_pickle=False)
     except OSError as error:
         raise RunError(f"masks {path} cannot be read: {error.strerror or error}; mend that, or delete them") from error
     except Exception as error:  # whatever a hostile archive brings forth; numpy's advice, to unpickle it, is not given

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 
 from peermask.errors import RunError
 from peermask.experiment.folder import RunFolder
@@ -23,9 +24,9 @@ def locked(folder: RunFolder) -> Iterator[None]:
                 folder.lock.unlink()
 
 
-def clear_leftovers(folder: RunFolder) -> None:
+def clear_leftovers(folder: RunFolder, *further: Path) -> None:
     """Remove what a killed process had half written; for who holds the lock, since only runs write these files."""
-    own = (folder.config, folder.manifest, folder.metrics, folder.traffic, folder.result)
+    own = (folder.config, folder.manifest, folder.metrics, folder.traffic, folder.result, *further)
     rests = [rest for file in own for rest in folder.path.glob(f".{file.name}.*.part")]
     for inner in (folder.checkpoints, folder.masks):
         rests += filter(is_half_written, inner.glob(".*"))

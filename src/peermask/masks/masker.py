@@ -41,6 +41,10 @@ class Masker:
                 mask[:, layer.span] = filter_rule(mask[:, layer.span], layer, self.options.filter_threshold)
         return mask
 
+    def counts(self, keep: Tensor) -> tuple[Tensor, Tensor]:
+        """The least and the most entries of each layer in a mask of `mask`: K_l, or fewer with the filter rule."""
+        return torch.zeros_like(keep) if self.options.filter_threshold else keep, keep  # [A, L] each
+
     def weights(self, keep: Tensor) -> Tensor:
         """w, or w / sqrt(K_l / n_l) for each agent if rescaling is on."""
         weights = self.frozen[: self.layout.weights]  # [P_w]

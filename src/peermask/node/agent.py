@@ -15,6 +15,7 @@ from typing import Any, Protocol
 import torch
 
 from peermask.engine.device import one_thread_each
+from peermask.errors import NodeError
 from peermask.experiment.build import Experiment, build_simulator
 from peermask.experiment.checked import write_result
 from peermask.experiment.checkpoint import Checkpoint, Progress
@@ -22,6 +23,7 @@ from peermask.experiment.execution import Execution, Silent, Status
 from peermask.experiment.loop import Loop, final_hash
 from peermask.experiment.metrics import Evaluation
 from peermask.experiment.table import read_rows
+from peermask.node.admission import Admission
 from peermask.node.exchange import NodeExchange
 from peermask.node.fleet import Fleet
 from peermask.node.journal import Journal
@@ -56,7 +58,8 @@ def card_of(fleet: Fleet, experiment: Experiment) -> Card:
     data = experiment.dataset
     channels, height, width = data.shape
     kind = f"{width}x{height} images, {channels} channels, {len(data.classes)} classes"
-    return Card(fleet.run, experiment.config.hash, experiment.frozen.checksum, kind)
+    rules = f"missing = {fleet.missing}, round_deadline = {fleet.round_deadline:g}, wait_limit = {fleet.wait_limit:g}"
+    return Card(fleet.run, experiment.config.hash, experiment.frozen.checksum, kind, rules)
 
 
 class LastEvaluation(Silent):
@@ -84,7 +87,7 @@ class NodeAgent:
     ) -> None:
         self.fleet, self.experiment, self.rounds, self.agent = fleet, experiment, experiment.config.rounds, agent
         self.observer, self.should_stop = observer, should_stop
-        self.journal = Journal(experiment, out, agent)
+        self.journal = Journal(experiment, out, agent, fleet.run)
         self.responder = Responder(agent, fleet.neighbours(agent), card_of(fleet, experiment), observer.say)
         self.simulator = build_simulator(experiment, torch.device(device), rows=slice(agent, agent + 1))
         self.start = Checkpoint(Progress(0, experiment.config.hash, experiment.frozen.checksum), {}, {}, {})
@@ -100,7 +103,9 @@ class NodeAgent:
         """Play to the end, or until asked to stop. Ends in bounded time whatever the neighbours do."""
         fleet, start, last = self.fleet, self.start, LastEvaluation()
         patience = Patience(fleet.missing, fleet.round_deadline, fleet.wait_limit, fleet.start_limit)
-        puller = Puller(transport, self.responder, fleet.neighbours(self.agent), patience, self.should_stop)
+        neighbours, sizes = fleet.neighbours(self.agent), self.experiment.network.layout.sizes
+        admit = Admission(self.simulator.algorithm, self.experiment.agents, sizes)
+        puller = Puller(transport, self.responder, neighbours, patience, self.should_stop, admit, self.rounds)
 
         def report() -> None:
             alive = len(transport.alive() & frozenset(puller.neighbours))
@@ -120,8 +125,14 @@ class NodeAgent:
             exchange.reached = self._first_round(puller)
             status = loop.run()
         report()
-        self.journal.write_traffic(self.responder.sent, loop.progress.round + 1)
+        after = loop.progress.round + 1
+        self.journal.write_traffic(self.responder.take_sent(after), after)
         if status == "finished":
+            if self.journal.heard_nobody(neighbours):
+                raise NodeError(
+                    f"no neighbour was heard in any round: the model in {self.journal.folder.path} was learned alone; "
+                    "check addresses, ports and certificates (RUST_LOG=warn shows more), and start anew"
+                )
             self._finish(loop.progress, float(exchange.sent_bytes()))
         return status
 
@@ -152,5 +163,6 @@ class NodeAgent:
             "test_accuracy": float(evaluated["test_accuracy"]),
             "sent_bytes": sent_bytes,
             "absent": {str(j): rounds for j, rounds in self.journal.absent_rounds().items()},
+            "refused": {str(j): counts for j, counts in self.responder.refusals.counts().items()},  # of its last life
         }
         write_result(self.journal.folder, result)

@@ -47,11 +47,16 @@ class AgentFolder:
 
 def open_agent_folder(fleet: Fleet, path: Path) -> AgentFolder:
     folder = RunFolder(path)
+    odd = next((inner for inner in path.rglob("*") if not inner.is_file() and not inner.is_dir()), None)
+    if odd is not None:  # reading a pipe would wait for ever
+        raise NodeError(f"{odd} is neither a file nor a folder; {AGAIN}")
     if not folder.is_run:
         raise NodeError(f"{path} is not the folder of an agent: it has no config.toml")
     if load_config(folder.config).hash != fleet.experiment.hash:
         raise NodeError(f"{path} is of another experiment than this fleet")
     manifest = read_json(folder.manifest)
+    if manifest.get("fleet", fleet.run) != fleet.run:
+        raise NodeError(f"{path} is of fleet {manifest['fleet']!r}, not {fleet.run!r}")
     tables: dict[str, Table] = {name: read_rows(path / name) for name in TABLES}
     agent = _whose(folder, manifest, tables["metrics.csv"])
     if not 0 <= agent < len(fleet.agents):

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from peermask.errors import NodeError
+from peermask.errors import NodeError, NotYetError
 from peermask.files import writing
 from peermask.node.fleet import Fleet
 
@@ -29,6 +29,7 @@ except ImportError as error:
 
 CA_DAYS = 3650
 EARLIER = timedelta(hours=1)  # devices' clocks differ
+MINUTES = "%Y-%m-%d %H:%M UTC"
 
 
 def common_name(agent: int) -> str:
@@ -63,7 +64,7 @@ def make_certificates(fleet: Fleet, folder: Path, days: int = 365, renew: tuple[
             continue
         own = ec.generate_private_key(ec.SECP256R1())
         _write_key(files.key, own)
-        signed = sign_agent(member.agent, member.host, own, authority, key, timedelta(days=days))
+        signed = sign_agent(member.agent, member.host, own, authority, key, timedelta(days=days), member.name)
         _write(files.certificate, signed.public_bytes(serialization.Encoding.PEM), 0o644)
         made.append(files.certificate)
     return made
@@ -76,11 +77,12 @@ def sign_agent(
     authority: x509.Certificate,
     key: ec.EllipticCurvePrivateKey,
     valid: timedelta,
+    name: str | None = None,
 ) -> x509.Certificate:
     """An agent's certificate: its number as the common name, its host as the only name it may answer to."""
     usage = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
     return (
-        _builder(common_name(agent), own, valid)
+        _builder(name or common_name(agent), own, valid)
         .issuer_name(authority.subject)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(x509.ExtendedKeyUsage(usage), critical=False)
@@ -113,17 +115,27 @@ def check_credentials(fleet: Fleet, folder: Path, agent: int) -> Credentials:
     names = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
     name = str(names[0].value) if names else "nobody"
     again = f"make it again with `peermask fleet certs FLEET --renew {agent}`"
-    if name != common_name(agent):
+    if name != fleet.member(agent).name:
+        if name.startswith(f"{common_name(agent)}-") or name == common_name(agent):
+            raise NodeError(
+                f"certificate {files.certificate} was revoked, or this fleet file is older than it ({name}, not "
+                f"{fleet.member(agent).name}); copy both anew"
+            )
         raise NodeError(f"certificate {files.certificate} is of {name}, not of agent {agent}; copy the right one")
     try:
         certificate.verify_directly_issued_by(authority)
     except (InvalidSignature, ValueError, TypeError) as error:
         raise NodeError(f"certificate {files.certificate} was not issued by {files.ca}; {again}") from error
-    now = datetime.now(UTC)
-    if not certificate.not_valid_before_utc <= now <= certificate.not_valid_after_utc:
-        start, end = certificate.not_valid_before_utc.date(), certificate.not_valid_after_utc.date()
+    now, start, end = datetime.now(UTC), certificate.not_valid_before_utc, certificate.not_valid_after_utc
+    if now < start:
+        raise NotYetError(
+            f"this device's clock says {now:{MINUTES}}, before {start:{MINUTES}}, when certificate {files.certificate} "
+            "begins: the clock is behind; set it, or wait until it is set"
+        )
+    if now > end:
         raise NodeError(
-            f"certificate {files.certificate} is valid from {start} to {end}, now it is {now.date()}; {again}"
+            f"certificate {files.certificate} ended {end:{MINUTES}}, and this device's clock says {now:{MINUTES}}; "
+            f"set the clock if it is ahead, else {again}"
         )
     if (
         _host_name(fleet.member(agent).host)
@@ -133,6 +145,11 @@ def check_credentials(fleet: Fleet, folder: Path, agent: int) -> Credentials:
     if _load_key(files.key).public_key() != certificate.public_key():
         raise NodeError(f"key {files.key} does not belong to {files.certificate}; {again}")
     return files
+
+
+def expiry(files: Credentials) -> datetime:
+    """When an agent's certificate ends."""
+    return _load_certificate(files.certificate, None).not_valid_after_utc
 
 
 def _authority(folder: Path) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:

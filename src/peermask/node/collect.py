@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from peermask.errors import NodeError
-from peermask.experiment.build import Experiment, build
+from peermask.experiment.build import Experiment, build, build_simulator
 from peermask.experiment.checked import read_result, write_result
 from peermask.experiment.checkpoint import Checkpoint, Progress, load_checkpoint, save_checkpoint
 from peermask.experiment.execution import to_stderr
@@ -26,7 +26,7 @@ from peermask.experiment.metrics import LATER
 from peermask.experiment.result import RunResult, summarise
 from peermask.experiment.table import append_rows
 from peermask.files import write_atomically, write_json, writing
-from peermask.node.agent_folder import TABLES, AgentFolder, Table, open_agent_folder
+from peermask.node.agent_folder import AGAIN, TABLES, AgentFolder, Table, open_agent_folder
 from peermask.node.fleet import Fleet
 from peermask.node.journal import ranges
 
@@ -142,12 +142,30 @@ def _merge(path: Path, columns: Sequence[str], parts: Sequence[Table]) -> None:
 def _join_states(experiment: Experiment, agents: Sequence[AgentFolder], target: RunFolder) -> tuple[Progress, str]:
     """One checkpoint of all agents, and the hash of their states as a simulator would give it."""
     config, checksum = experiment.config, experiment.frozen.checksum
-    last = [load_checkpoint(one.last_checkpoint(), (config.hash,), checksum, to_stderr) for one in agents]
-    states = {name: torch.cat([one.states[name] for one in last]) for name in last[0].states}  # [N, ...]
+    one_agent = build_simulator(experiment, torch.device("cpu"), rows=slice(1)).tensors()
+    shapes = {name: (rows.dtype, rows.shape) for name, rows in one_agent.items()}
+    last = [_last_checkpoint(one, config.hash, checksum, shapes) for one in agents]
+    states = {name: torch.cat([one.states[name] for one in last]) for name in shapes}  # [N, ...]
     progress = Progress(config.rounds, config.hash, checksum, seconds=max(one.progress.seconds for one in last))
     save_checkpoint(target.checkpoints, Checkpoint(progress, states, {}, {}))
     _join_masks(experiment, agents, target)
     return progress, final_hash(states)
+
+
+def _last_checkpoint(
+    one: AgentFolder, config_hash: str, checksum: str, shapes: Mapping[str, tuple[torch.dtype, torch.Size]]
+) -> Checkpoint:
+    """Of one agent of this experiment, with numbers that are numbers."""
+    path = one.last_checkpoint()
+    held = load_checkpoint(path, (config_hash,), checksum, to_stderr)
+    found = {name: (rows.dtype, rows.shape) for name, rows in held.states.items()}
+    if found != shapes:
+        odd = min(name for name in found.keys() | shapes.keys() if found.get(name) != shapes.get(name))
+        raise NodeError(f"checkpoint {path} is not of one agent of this experiment (see {odd!r}); {AGAIN}")
+    for name, rows in held.states.items():
+        if rows.is_floating_point() and not bool(torch.isfinite(rows).all()):
+            raise NodeError(f"checkpoint {path} holds a value that is not a number ({name}); {AGAIN}")
+    return held
 
 
 def _join_masks(experiment: Experiment, agents: Sequence[AgentFolder], target: RunFolder) -> None:
@@ -155,7 +173,7 @@ def _join_masks(experiment: Experiment, agents: Sequence[AgentFolder], target: R
     kept = [list_masks(one.folder.masks) for one in agents]
     weights = experiment.network.layout.weights
     for number in sorted(set.intersection(*map(set, kept))):
-        masks = np.concatenate([load_masks(held[number], weights) for held in kept])  # [N, P_w]
+        masks = np.concatenate([load_masks(held[number], weights, most=1) for held in kept])  # [N, P_w]
         save_masks(target.masks, number, masks)
 
 

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from peermask.algorithms.contract import Clock, Payload
 from peermask.engine.exchange import Abandoned
+from peermask.errors import DivergedError
 from peermask.experiment.build import Experiment
 from peermask.experiment.opening import openings
 from peermask.graph.mixing import Mixing
@@ -18,6 +19,8 @@ from peermask.node.puller import Absence, Heard, Puller
 from peermask.node.responder import Responder
 from peermask.wire import Schema
 from peermask.wire.schema import Payload as Rows
+
+FLUSHED_EVERY = 256  # rounds after which their rows are written, however rare checkpoints are
 
 
 class NodeExchange:
@@ -60,6 +63,8 @@ class NodeExchange:
             return own, [self.mixing]
         schema = self._publish(clock.round, own)
         heard = self.puller.pull(clock.round, schema, self._opening)
+        if clock.round == 1:
+            self.puller.check_somebody_came()
         for line in changes(clock.round, self.absent, heard.absent):
             self.responder.say(line)
         self.messages, self.absent, self.reached = own, heard.absent, heard.behind
@@ -70,13 +75,15 @@ class NodeExchange:
     def count(self, round: int) -> None:
         self.journal.record(round, self.messages)
         self.journal.write_absences(self.absent)
+        if round % FLUSHED_EVERY == 0:
+            self.flush()
 
     def sent_bytes(self) -> Tensor:
         return torch.tensor([self.journal.sent_before + self.responder.sent_bytes], dtype=torch.float64)
 
     def flush(self) -> None:
         """Neighbours that have sent a round have all they need of those before it."""
-        self.journal.write_traffic(self.responder.sent, self.round)
+        self.journal.write_traffic(self.responder.take_sent(self.round), self.round)
 
     def state(self) -> Payload:
         return {name: leaf.cpu() for name, leaf in self.messages.items()}
@@ -93,6 +100,12 @@ class NodeExchange:
     def _publish(self, round: int, own: Payload) -> Schema:
         """Hand out this agent's message [1, ...] of a round from now on."""
         rows = _rows(own)
+        for name, row in rows.items():
+            if row.dtype == np.float32 and not np.isfinite(row).all():
+                raise DivergedError(
+                    f"what agent {self.agent} would send in round {round} holds a value that is not a number ({name}); "
+                    "try a smaller algorithm.lr"
+                )
         schema = Schema.of(rows, self.sizes)
         self.responder.publish(round, rows, schema, self._opening)
         return schema

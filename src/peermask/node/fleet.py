@@ -47,6 +47,12 @@ class Member(Options):
     agent: Annotated[int, Field(ge=0)]
     address: str
     listen: str | None = None  # where it binds, if not at its address: "0.0.0.0:7450" behind a forwarded port
+    revoked: Annotated[int, Field(ge=0)] = 0  # how many of its certificates no longer count
+
+    @property
+    def name(self) -> str:
+        """What its certificate must say; one that was revoked says another."""
+        return f"agent-{self.agent}" + (f"-{self.revoked}" if self.revoked else "")
 
     @property
     def host(self) -> str:
@@ -111,8 +117,27 @@ def save_fleet(path: Path, fleet: Fleet) -> None:
         raise NodeError(f"{path} exists; give another name, or delete it")
     if not path.parent.is_dir():
         raise NodeError(f"folder {path.parent} does not exist")
+    write_fleet(path, fleet)
+
+
+def write_fleet(path: Path, fleet: Fleet) -> None:
+    """Also over one that exists."""
     values = fleet.model_dump(mode="json", exclude_none=True)
+    for member in values["agents"]:
+        if not member["revoked"]:
+            del member["revoked"]
     write_atomically(path, (HEADER + _links_table(values.pop("links")) + tomli_w.dumps(values)).encode())
+
+
+def revoke(fleet: Fleet, agents: Sequence[int]) -> Fleet:
+    """The fleet in which the present certificates of some agents no longer count."""
+    for agent in agents:
+        fleet.member(agent)
+    members = (
+        member.model_copy(update={"revoked": member.revoked + 1}) if member.agent in agents else member
+        for member in fleet.agents
+    )
+    return fleet.model_copy(update={"agents": tuple(members)})
 
 
 def _links_table(links: list[list[int]]) -> str:

@@ -6,7 +6,7 @@ Beside those of a run it holds `absences.csv`: who was not heard in which round,
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 import torch
@@ -19,10 +19,11 @@ from peermask.experiment.checkpoint import Checkpoint, checkpoint_name, forget_c
 from peermask.experiment.config import load_config
 from peermask.experiment.folder import RunFolder
 from peermask.experiment.kept_masks import forget_masks_after
+from peermask.experiment.lock import clear_leftovers
 from peermask.experiment.manifest import manifest
 from peermask.experiment.metrics import TRAFFIC, forget_rounds_after, read_traffic
 from peermask.experiment.table import append_rows, check_extents, forget_after, read_rows
-from peermask.files import write_atomically, write_json
+from peermask.files import read_json, write_atomically, write_json
 from peermask.node.puller import Absence
 from peermask.node.responder import Sent
 
@@ -30,8 +31,9 @@ ABSENCES = ("round", "agent", "neighbour", "why", "used")
 
 
 class Journal:
-    def __init__(self, experiment: Experiment, path: Path, agent: int) -> None:
-        self.experiment, self.agent, self.folder = experiment, agent, RunFolder(path)
+    def __init__(self, experiment: Experiment, path: Path, agent: int, run: str = "") -> None:
+        """`run` names the fleet."""
+        self.experiment, self.agent, self.run, self.folder = experiment, agent, run, RunFolder(path)
         self.absences = path / "absences.csv"
         self.sent_before = 0.0  # bytes, by what traffic.csv holds
         self._costs: dict[int, list[float]] = {}  # of rounds whose row is not written yet
@@ -42,12 +44,17 @@ class Journal:
         if not self.folder.is_run:
             self.folder.create()
             about = manifest(self.experiment, torch.device("cpu"))
-            write_json(self.folder.manifest, {**about, "agent": self.agent})  # whose folder it is, wherever copied to
+            write_json(self.folder.manifest, {**about, **self._owner()})  # whose folder it is, wherever copied to
             write_atomically(self.folder.config, config.toml().encode())  # last: it is a run now
             return None
+        clear_leftovers(self.folder, self.absences)
         held = load_config(self.folder.config).hash
         if held != config.hash:
             raise NodeError(f"{self.folder.path} holds a run of config {held}, not {config.hash}; give another --out")
+        about = read_json(self.folder.manifest)
+        for word, own in self._owner().items():
+            if about.get(word, own) != own:
+                raise NodeError(f"{self.folder.path} is of {word} {about[word]!r}, not {own!r}; give another --out")
         checkpoint = last_good(self.folder.checkpoints, (config.hash,), self.experiment.frozen.checksum, say)
         if self.folder.result.is_file():
             return checkpoint
@@ -64,18 +71,21 @@ class Journal:
         self.sent_before = sum(int(row["links"]) * float(row["coded_bytes"]) for row in rows)
         return checkpoint
 
+    def _owner(self) -> dict[str, object]:
+        return {"agent": self.agent, "fleet": self.run}
+
     def record(self, round: int, shared: Payload) -> None:
         """Note what a message costs by the ways of counting; what was really sent comes with `write_traffic`."""
         if shared:
             cost, _ = message_cost(shared, None, self.experiment.network.layout.sizes)
             self._costs[round] = [column[0] for column in cost.columns()]
 
-    def write_traffic(self, sent: dict[int, Sent], before: int) -> None:
+    def write_traffic(self, sent: Mapping[int, Sent], before: int) -> None:
         """Rows of all rounds below `before`, which no neighbour asks for any more: frames sent, and their mean size."""
         rows: list[list[object]] = []
         for number in sorted(number for number in self._costs if number < before):
             paper, ones, bitmap, entropy, *_ = self._costs.pop(number)
-            handed = sent.pop(number, Sent())
+            handed = sent.get(number, Sent())
             coded = handed.bytes / handed.frames if handed.frames else 0
             counted: list[object] = [int(paper), int(ones), int(bitmap), f"{entropy:.7g}", f"{coded:.10g}"]
             rows.append([number, self.agent, handed.frames, *counted, handed.kind])
@@ -93,6 +103,11 @@ class Journal:
         for row in read_rows(self.absences):
             missed[int(row["neighbour"])].append(int(row["round"]))
         return dict(sorted(missed.items()))
+
+    def heard_nobody(self, neighbours: Iterable[int]) -> bool:
+        """Whether messages were sent and no neighbour was heard in any round, over all lives of this agent."""
+        played, absent = len(read_rows(self.folder.traffic)), self.absent_rounds()
+        return played > 0 and all(len(absent.get(j, ())) >= played for j in neighbours)
 
 
 def changes(round: int, before: Iterable[Absence], now: Iterable[Absence]) -> list[str]:

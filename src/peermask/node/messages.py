@@ -33,11 +33,12 @@ class Card:
     config_hash: str
     frozen_checksum: str
     data: str = ""  # size of the images and number of classes: devices may each have their own
+    rules: str = ""  # what the fleet file says about silent neighbours: one that waits for one that does not stops both
 
     @property
     def identity(self) -> bytes:
         """Eight bytes that stand for the card in every frame."""
-        text = "/".join((self.run, self.config_hash, self.frozen_checksum, self.data))
+        text = "/".join((self.run, self.config_hash, self.frozen_checksum, self.data, self.rules))
         return hashlib.blake2b(text.encode(), digest_size=8).digest()
 
     def difference(self, other: Card) -> str | None:
@@ -46,13 +47,14 @@ class Card:
             "run": "run id",
             "config_hash": "config hash",
             "data": "data",
+            "rules": "fleet file",
             "frozen_checksum": "frozen-weight checksum",
         }
         if self.data != other.data:
             del words["frozen_checksum"]  # other images, other weights: that says nothing more
         pairs = {name: (getattr(other, name), getattr(self, name)) for name in words}
         found = [
-            f"its {words[name]} is {theirs[:50]!r}, here it is {ours[:50]!r}"
+            f"its {words[name]} is {theirs[:80]!r}, here it is {ours[:80]!r}"
             for name, (theirs, ours) in pairs.items()
             if theirs != ours
         ]

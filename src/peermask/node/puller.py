@@ -6,20 +6,22 @@ Who is not there is not waited for, unless the policy is to wait. Nothing here w
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from peermask.engine.exchange import Abandoned
-from peermask.errors import NodeError, WireError
+from peermask.errors import NodeError, NotYetError, WireError
 from peermask.node.fleet import Missing
-from peermask.node.messages import Answer, Greeting, Pull, decode_answer
+from peermask.node.messages import NOTHING, Answer, Greeting, Pull, decode_answer
 from peermask.node.responder import Responder
 from peermask.node.transport import Transport
-from peermask.wire import Inbox, Schema
+from peermask.wire import FrameHeader, Inbox, Schema
+from peermask.wire.mailbox import KEPT_ROUNDS
 from peermask.wire.schema import Payload
 
 SLICE = 1.0  # seconds one question may take; asked again until the deadline, so that a stop is noticed
-PAUSE = 0.02  # seconds before asking again one who is there and gave no answer
+PAUSES = (0.02, 0.5)  # seconds before asking again those who are there and brought nothing new: at first, at most
+TRIES = 3  # frames of one neighbour that are refused before a round goes on without it
 LEAVE_WITHIN = 5.0  # seconds a round still waits once the agent was told to stop
 
 
@@ -43,7 +45,7 @@ class Absence:
 
     round: int
     neighbour: int
-    why: str  # gone, silent, refused
+    why: str  # gone, silent, refused, or refused (...) with the word of what it sent
     used: int | None  # the round of its last known message that took the place; None: it was left out
 
 
@@ -62,14 +64,19 @@ class Puller:
         neighbours: tuple[int, ...],
         patience: Patience,
         should_stop: Callable[[], bool] = lambda: False,
+        admit: Callable[[int, Payload], None] = lambda _sender, _payload: None,
+        rounds: int = NOTHING,
     ) -> None:
+        """`admit` raises a WireError for a payload its sender cannot mean; `rounds` is the last there will be."""
         self.transport, self.responder, self.neighbours = transport, responder, neighbours
-        self.patience, self.should_stop = patience, should_stop
+        self.patience, self.should_stop, self.admit, self.rounds = patience, should_stop, admit, rounds
         self.present: frozenset[int] = frozenset()  # who was there at the last look
         self.refused: set[int] = set()
         self.newest: dict[int, int] = {}  # the last round published by each neighbour, as it said; of those met
         self.mute: set[int] = set()  # who has used up a whole limit without a word, and none since
         self.inbox: Inbox | None = None
+        self.bad: dict[int, list[str]] = {}  # why frames of a neighbour were refused in this round
+        self.latest = rounds  # the highest round that is believed
 
     def meet(self) -> frozenset[int]:
         """Greet those who are new, and give those who are there and run the same experiment."""
@@ -108,36 +115,49 @@ class Puller:
                 "give every device the same fleet file, version, and images of the same size"
             )
 
+    def check_somebody_came(self) -> None:
+        """A fleet does not begin with one."""
+        if self.neighbours and not self.responder.met | self.responder.turned_away and not self.should_stop():
+            raise NotYetError(
+                f"none of agents {', '.join(map(str, self.neighbours))} has appeared; start them, check addresses and "
+                "ports (RUST_LOG=warn shows more), then start this one again"
+            )
+
     def catch_up(self) -> int:
-        """The round the fleet has reached: the lowest of what neighbours have published, so that a single one
-        that lies or ran ahead alone moves nobody; 0 if none has published anything."""
-        return min((newest for newest in self.newest.values() if newest), default=0)
+        """The round that more than half of the neighbourhood has reached: this agent and all neighbours met, those
+        included that have published nothing. No single peer moves it, whatever round it claims."""
+        voices = sorted([self.responder.newest, *self.newest.values()])
+        return voices[(len(voices) - 1) // 2]
 
     def pull(self, round: int, schema: Schema, opening: Callable[[int], Payload | None] = lambda _agent: None) -> Heard:
         """Every neighbour's message of a round, as far as it comes in time."""
         limit = self.patience.round_limit
         if self.inbox is None:
-            self.inbox = Inbox(self.responder.card.identity, schema, self.neighbours, opening)
+            self.inbox = Inbox(self.responder.card.identity, schema, self.neighbours, opening, self._admit)
             limit = max(limit, self.patience.start_limit)  # a neighbour may still be waiting for its own
-        self.mute -= self.responder.heard_from
-        self.responder.heard_from.clear()
-        wanted, behind = set(self.neighbours), None
+        self.mute -= self.responder.take_heard_from()
+        self.bad = {}
+        wanted, behind = self._lacking(self.neighbours, round), None
         end = time.monotonic() + limit
-        stopping = False
-        while wanted := {j for j in wanted if not self._holds(j, round)}:
+        stopping, pause = False, PAUSES[0]
+        while wanted:
             if self.should_stop() and not stopping:
                 stopping, end = True, min(end, time.monotonic() + LEAVE_WITHIN)
             left = end - time.monotonic()
-            there = (self.meet() & wanted) - self.mute
+            there = (self.meet() & wanted) - self.mute - self._hopeless()
             if left <= 0:
                 self._take_what_there_is(wanted, there, round)
+                wanted = self._lacking(wanted, round)
                 break
             if there:
                 answers = self._pull_once(there, round, min(left, SLICE))
                 if any(self._holds(j, round + 1) for j in answers):
                     behind = max(round, self.catch_up())  # somebody no longer keeps this round
-                if not answers:
-                    time.sleep(PAUSE)
+                lacking = self._lacking(wanted, round)
+                if lacking == wanted and there - self._hopeless():  # whoever answers at once sets no pace
+                    time.sleep(min(pause, left))
+                    pause = min(2 * pause, PAUSES[1])
+                wanted = lacking
             elif self._may_come(wanted):
                 self.transport.await_change(min(left, 0.1))
             else:
@@ -148,7 +168,7 @@ class Puller:
 
     def farewell(self, round: int) -> None:
         """Say that nothing up to `round` is needed any more, then stay until no neighbour needs anything either."""
-        if self.responder.outbox is None:  # nothing was ever sent
+        if not self.responder.newest:  # nothing was ever sent
             return
         self._pull_once(self.meet(), round + 1, 0.0)
         end = time.monotonic() + self.patience.round_limit
@@ -160,11 +180,18 @@ class Puller:
     def _may_come(self, wanted: set[int]) -> bool:
         """Whether to go on waiting for some of these: those who are there, or with `wait` anybody."""
         awaited = wanted if self.patience.missing == "wait" else wanted & self.transport.alive()
-        return bool(awaited - self.refused - self.mute)
+        return bool(awaited - self.refused - self.mute - self._hopeless())
 
-    def _take_what_there_is(self, wanted: set[int], there: frozenset[int], round: int) -> None:
+    def _hopeless(self) -> set[int]:
+        """Whose frames were refused so often in this round, or for being far ahead, that no more is asked for."""
+        return {j for j, reasons in self.bad.items() if len(reasons) >= TRIES or "ahead" in reasons}
+
+    def _take_what_there_is(self, wanted: set[int], there: frozenset[int] | set[int], round: int) -> None:
         """The time is over: take older messages, and wait no more for who does not say a word."""
-        self.mute |= wanted - self._pull_once(there, round, 0.0).keys()
+        self.mute |= wanted - self.bad.keys() - self._pull_once(there, round, 0.0).keys()
+
+    def _lacking(self, neighbours: Iterable[int], round: int) -> set[int]:
+        return {j for j in neighbours if not self._holds(j, round)}
 
     def _holds(self, neighbour: int, round: int) -> bool:
         assert self.inbox is not None
@@ -178,12 +205,12 @@ class Puller:
         for j, answer in self._ask(requests, patience or SLICE).items():
             if isinstance(answer, Greeting):  # another experiment since it was met
                 self.newest.pop(j, None)
-                continue
-            self.newest[j] = max(answer.newest, self.newest.get(j, 0))
-            if answer.frame is not None and not self._accepted(j, answer):
-                continue
-            answers[j] = answer
-        return answers
+            else:
+                self.newest[j] = max(answer.newest, self.newest.get(j, 0))
+                answers[j] = answer
+        # Once all are heard, it is clear how far the neighbourhood is.
+        self.latest = min(max(round, self.catch_up()) + KEPT_ROUNDS, self.rounds)
+        return {j: answer for j, answer in answers.items() if answer.frame is None or self._accepted(j, answer)}
 
     def _question(self, neighbour: int, round: int, patience: float) -> Pull:
         history = self.inbox.history(neighbour) if self.inbox is not None else None
@@ -195,9 +222,15 @@ class Puller:
         try:
             self.inbox.accept(answer.frame, neighbour)
         except WireError as error:
-            self.responder.say_once(f"agent {neighbour} sent a bad frame: {error}")
+            self.bad.setdefault(neighbour, []).append(error.why)
+            self.responder.refusals.note(neighbour, error.why, f"agent {neighbour} sent a bad frame: {error}")
             return False
         return True
+
+    def _admit(self, header: FrameHeader, payload: Payload) -> None:
+        if header.round > self.latest:
+            raise WireError(f"its frame is of round {header.round}, here nobody is beyond {self.latest}", "ahead")
+        self.admit(header.sender, payload)
 
     def _ask(self, requests: Mapping[int, bytes], patience: float) -> dict[int, Greeting | Answer]:
         understood = {}
@@ -205,7 +238,8 @@ class Puller:
             try:
                 understood[j] = decode_answer(data)
             except WireError as error:
-                self.responder.say_once(f"agent {j} sent a bad answer: {error}")
+                self.bad.setdefault(j, []).append(error.why)
+                self.responder.refusals.note(j, error.why, f"agent {j} sent a bad answer: {error}")
         return understood
 
     def _heard(self, round: int, wanted: set[int], behind: int | None) -> Heard:
@@ -214,6 +248,8 @@ class Puller:
         absent = []
         for j in sorted(wanted):
             why = "refused" if j in self.refused else "silent" if j in alive else "gone"
+            if self.bad.get(j):
+                why = f"refused ({self.bad[j][-1]})"
             used = None if self.patience.missing == "skip" else self.inbox.held(j)
             absent.append(Absence(round, j, why, used))
         left_out = {absence.neighbour for absence in absent if absence.used is None}

@@ -1,23 +1,29 @@
 """The answering side of an agent: greets, and hands out the rounds it has published.
 
 A neighbour that asks for a round not published yet is kept waiting, so that it has the answer as soon as there is
-one. At most one question of each neighbour waits, whatever it sends.
+one. At most one question of each neighbour waits, and each may ask for so much a minute, whatever it sends.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections import defaultdict
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from peermask.errors import WireError
+from peermask.node.allowance import Allowance
 from peermask.node.messages import Answer, Card, Greeting, Pull, decode_request
+from peermask.node.refusals import Refusals
 from peermask.node.transport import Reply
-from peermask.wire import Outbox, Schema
+from peermask.wire import Outbox, Schema, bitmap_size
 from peermask.wire.frame import is_keyframe
 from peermask.wire.schema import Payload
+
+# What a neighbour may ask for: in any minute, and in addition for every round published. An honest one asks once or
+# twice a round, and every second while it waits.
+QUESTIONS = (1200, 16)
+MESSAGES = (64, 4)  # worth of bytes, each of a message with one bit per mask weight and four bytes per value
 
 
 @dataclass(frozen=True)
@@ -27,13 +33,16 @@ class Waiting:
     reply: Reply
 
 
-@dataclass
+@dataclass(frozen=True)
 class Sent:
     """Frames of one round that were handed out."""
 
     frames: int = 0
     bytes: int = 0
     keyframes: int = 0  # of them
+
+    def one_more(self, size: int, keyframe: bool) -> Sent:
+        return Sent(self.frames + 1, self.bytes + size, self.keyframes + keyframe)
 
     @property
     def kind(self) -> str:
@@ -44,25 +53,61 @@ class Sent:
 
 
 class Responder:
-    """Thread-safe: questions come from the transport's thread, rounds from the agent's."""
+    """Thread-safe: questions come from the transport's thread, rounds from the agent's.
+
+    It owns all it holds: everything behind an underscore is touched under the lock alone, and what others ask for are
+    copies.
+    """
 
     def __init__(self, agent: int, neighbours: Collection[int], card: Card, say: Callable[[str], None]) -> None:
-        self.agent, self.neighbours, self.card, self.say = agent, frozenset(neighbours), card, say
-        self.outbox: Outbox | None = None
-        self.asked: dict[int, int] = {}  # the highest round each neighbour has asked for
-        self.met: set[int] = set()  # who ever came with the same card
-        self.turned_away: set[int] = set()  # who ever came with another
-        self.heard_from: set[int] = set()  # who has asked for anything since it was last emptied
-        self.sent: dict[int, Sent] = defaultdict(Sent)  # by round, of rounds whose row is not written yet
-        self.sent_bytes = 0  # of all rounds
+        self.agent, self.neighbours, self.card = agent, frozenset(neighbours), card
+        self.say, self.refusals = say, Refusals(say)
+        self._outbox: Outbox | None = None
+        self._asked: dict[int, int] = {}  # the highest round each neighbour has asked for
+        self._met: set[int] = set()  # who ever came with the same card
+        self._turned_away: set[int] = set()  # who ever came with another
+        self._heard_from: set[int] = set()  # who has asked for anything since that was last taken
+        self._sent: dict[int, Sent] = {}  # by round
+        self._sent_bytes = 0
         self._waiting: dict[int, Waiting] = {}
-        self._said: set[str] = set()
-        self._lock = threading.Lock()
+        self._questions = {j: Allowance(*QUESTIONS) for j in neighbours}
+        self._bytes: dict[int, Allowance] = {}  # from the first message on, which says how large they are
+        self._lock = threading.RLock()
 
     @property
     def newest(self) -> int:
         """The last round published; 0 before the first."""
-        return (self.outbox.newest or 0) if self.outbox is not None else 0
+        with self._lock:
+            return (self._outbox.newest or 0) if self._outbox is not None else 0
+
+    @property
+    def met(self) -> frozenset[int]:
+        """Neighbours that ever came with the same card."""
+        with self._lock:
+            return frozenset(self._met)
+
+    @property
+    def turned_away(self) -> frozenset[int]:
+        """Neighbours that ever came with another."""
+        with self._lock:
+            return frozenset(self._turned_away)
+
+    @property
+    def sent_bytes(self) -> int:
+        """All that was handed out."""
+        with self._lock:
+            return self._sent_bytes
+
+    def take_sent(self, before: int) -> dict[int, Sent]:
+        """What was handed out of the rounds below `before`, which is forgotten here."""
+        with self._lock:
+            return {round_: self._sent.pop(round_) for round_ in sorted(self._sent) if round_ < before}
+
+    def take_heard_from(self) -> frozenset[int]:
+        """Who has asked for anything since this was last called."""
+        with self._lock:
+            heard, self._heard_from = self._heard_from, set()
+            return frozenset(heard)
 
     def greeting(self) -> Greeting:
         return Greeting(self.card, self.newest)
@@ -76,25 +121,39 @@ class Responder:
     ) -> None:
         """Hand out `payload` from now on, first to those who wait for it."""
         with self._lock:
-            if self.outbox is None:
-                self.outbox = Outbox(self.card.identity, self.agent, schema, opening=opening(self.agent))
-            self.outbox.publish(round, payload)
+            if self._outbox is None:
+                self._outbox = Outbox(self.card.identity, self.agent, schema, opening=opening(self.agent))
+                whole = bitmap_size(schema)
+                self._bytes = {j: Allowance(*(whole * many for many in MESSAGES)) for j in self.neighbours}
+            self._outbox.publish(round, payload)
+            for allowance in (*self._questions.values(), *self._bytes.values()):
+                allowance.new_round()
             ready = [asker for asker, waiting in self._waiting.items() if waiting.question.round <= round]
+            now, answers = time.monotonic(), []
             for asker in ready:
                 waiting = self._waiting.pop(asker)
-                if time.monotonic() < waiting.until:
-                    waiting.reply(self._answer(waiting.question).encode())
+                if now < waiting.until:
+                    answers.append((waiting.reply, self._answer(asker, waiting.question)))
+        for reply, answer in answers:
+            if answer is not None:
+                reply(answer)  # not under the lock: a neighbour that is stuck can make it wait
 
     def __call__(self, asker: int, request: bytes, reply: Reply) -> None:
         """Answer a neighbour; a stranger, or what is no request, gets no answer."""
         if asker not in self.neighbours:
             return
+        with self._lock:
+            allowed = self._questions[asker].spend(1)
+        if not allowed:
+            self.refusals.note(asker, "flood", f"agent {asker} asks too often; some questions get no answer")
+            return
         try:
             question = decode_request(request)
         except WireError as error:
-            self.say_once(f"agent {asker} was refused: {error}")
+            self.refusals.note(asker, error.why, f"agent {asker} was refused: {error}")
             return
-        self.heard_from.add(asker)
+        with self._lock:
+            self._heard_from.add(asker)
         if isinstance(question, Greeting):
             self.refuses(asker, question.card)
             reply(self.greeting().encode())
@@ -106,39 +165,38 @@ class Responder:
     def refuses(self, asker: int, card: Card) -> bool:
         """Whether a peer's card differs from this agent's, which is said once."""
         difference = self.card.difference(card)
-        if difference is None:
-            self.met.add(asker)
-            return False
-        self.turned_away.add(asker)
-        self.say_once(f"agent {asker} was refused: {difference}")
-        return True
+        with self._lock:
+            (self._met if difference is None else self._turned_away).add(asker)
+        if difference is not None:
+            self.refusals.note(asker, "card", f"agent {asker} was refused: {difference}")
+        return difference is not None
 
     def moved_past(self, neighbour: int, round: int) -> bool:
         """Whether a neighbour needs nothing of `round` or before any more."""
-        return self.asked.get(neighbour, 0) > round
+        with self._lock:
+            return self._asked.get(neighbour, 0) > round
 
     def _pulled(self, asker: int, question: Pull, reply: Reply) -> None:
         with self._lock:
-            self.asked[asker] = max(question.round, self.asked.get(asker, 0))
-            if question.round <= self.newest or question.patience == 0:
-                reply(self._answer(question).encode())
-            else:
+            self._asked[asker] = max(question.round, self._asked.get(asker, 0))
+            if question.round > self.newest and question.patience:
                 self._waiting[asker] = Waiting(question, time.monotonic() + question.patience, reply)
+                return
+            answer = self._answer(asker, question)
+        if answer is not None:
+            reply(answer)
 
-    def _answer(self, question: Pull) -> Answer:
-        """The round asked for, or the newest where that is no longer kept or still to come."""
-        if self.outbox is None:
-            return Answer(0, None)
-        number = question.round if question.round in self.outbox.payloads else self.newest
-        frame = self.outbox.answer(question.history, number)
+    def _answer(self, asker: int, question: Pull) -> bytes | None:
+        """The round asked for, or the newest where that is no longer kept or still to come; None: it had too much."""
+        frame = None
+        if self._outbox is not None:
+            number = question.round if question.round in self._outbox.payloads else self.newest
+            frame = self._outbox.answer(question.history, number)
         if frame is not None:
-            self.sent[number].frames += 1
-            self.sent[number].bytes += len(frame)
-            self.sent_bytes += len(frame)
-            self.sent[number].keyframes += is_keyframe(frame)
-        return Answer(self.newest, frame)
-
-    def say_once(self, line: str) -> None:
-        if line not in self._said and len(self._said) < 100:
-            self._said.add(line)
-            self.say(line)
+            if not self._bytes[asker].spend(len(frame)):
+                self.refusals.note(asker, "flood", f"agent {asker} asks for too many bytes; some get no answer")
+                return None
+            sent = self._sent.get(number, Sent())
+            self._sent[number] = sent.one_more(len(frame), is_keyframe(frame))
+            self._sent_bytes += len(frame)
+        return Answer(self.newest, frame).encode()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from peermask.engine.device import pick_device
@@ -16,6 +17,7 @@ from peermask.node.agent import NodeAgent, Observer
 from peermask.node.fleet import Fleet, load_fleet
 
 SLACK = 2**20  # bytes beside the values of a message
+SOON = timedelta(days=14)
 
 
 @dataclass(frozen=True)
@@ -37,7 +39,7 @@ def run_node(
 ) -> NodeResult:
     """Run agent `agent` of the fleet in file `path`; started again, it goes on where its folder says."""
     # zenoh and cryptography are an extra, which reading a fleet file does not need
-    from peermask.node.certificates import check_credentials
+    from peermask.node.certificates import MINUTES, check_credentials, expiry
     from peermask.node.zenoh_settings import session_settings
     from peermask.node.zenoh_transport import open_zenoh
 
@@ -49,11 +51,23 @@ def run_node(
         observer.say(f"INSECURE: whoever reaches {address} can read, forge and stop this run; use certificates")
     else:
         credentials = check_credentials(fleet, certificates_of(path, fleet), agent)
+    end = None if credentials is None else expiry(credentials)
+    if end is not None and end - datetime.now(UTC) < SOON:
+        observer.say(
+            f"its certificate ends {end:{MINUTES}}; until then run `peermask fleet certs FLEET --renew {agent}`"
+        )
+
+    def over() -> bool:
+        return end is not None and datetime.now(UTC) > end
+
+    def stopping() -> bool:
+        return should_stop() or over()
+
     experiment = build(fleet.experiment)
     out = out if out is not None else agent_out(default_out(fleet), agent)
     busy = f"agent {agent} is being run in {out} by another process; stop that one first, or wait for its end"
     with held(out.parent / f".{out.name}.lock", NodeError(busy)):  # beside the folder, which begins as nothing
-        node = NodeAgent(fleet, experiment, agent, out, observer, should_stop, where)
+        node = NodeAgent(fleet, experiment, agent, out, observer, stopping, where)
         node.restore()
         if RunFolder(out).result.is_file():
             observer.say(f"this run is finished; its result is in {out}")
@@ -62,6 +76,11 @@ def run_node(
         settings = session_settings(fleet, agent, credentials, 16 * experiment.network.layout.total + SLACK)
         with open_zenoh(settings, agent, node.responder) as transport:
             status = node.run(transport)
+        if status == "interrupted" and over():
+            raise NodeError(
+                f"the certificate of agent {agent} has ended; all is saved: run `peermask fleet certs FLEET --renew "
+                f"{agent}`, and start this one again"
+            )
         return NodeResult(status, out, node.journal.absent_rounds())
 
 

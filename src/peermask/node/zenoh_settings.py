@@ -9,12 +9,14 @@ alive as itself; all else is dropped before it reaches the agent.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
-from peermask.node.certificates import Credentials, common_name
-from peermask.node.fleet import Fleet
+from peermask.node.certificates import Credentials
+from peermask.node.fleet import Fleet, split_address
 
 LEASE_MS = 2000  # a frozen or cut-off neighbour is noticed within a few of these
+HANDSHAKE_MS = 60_000  # strangers that connect and say nothing are let go of after this, at most ten a second
 CLOSE_US = 500_000  # a send that is stuck this long closes the link: below the lease, or healthy peers look dead
 
 
@@ -30,12 +32,14 @@ def session_settings(fleet: Fleet, agent: int, credentials: Credentials | None, 
     """Keys and values of the session's config; without credentials it is open to anybody who reaches the port."""
     me = fleet.member(agent)
     scheme = "tcp" if credentials is None else "tls"
+    handshake = "" if credentials is None else f"#tls_handshake_timeout_ms={HANDSHAKE_MS}"
     neighbours = fleet.neighbours(agent)
     settings: dict[str, Any] = {
         "mode": "peer",
-        "listen/endpoints": [f"{scheme}/{me.listen or me.address}"],
-        # One side dials: the higher number. Forever, since a neighbour may come late or come back.
-        "connect/endpoints": [f"{scheme}/{fleet.member(j).address}" for j in neighbours if j < agent],
+        "listen/endpoints": [f"{scheme}/{me.listen or me.address}{handshake}"],
+        # Both sides dial, and whoever comes through first makes the link: to keep two neighbours apart, strangers
+        # have to occupy both their ports. Forever, since a neighbour may come late or come back.
+        "connect/endpoints": [_dialled(scheme, fleet.member(j).address) for j in neighbours],
         "connect/timeout_ms": -1,
         "connect/exit_on_failure": False,
         "connect/retry": {"period_init_ms": 100, "period_max_ms": 1000, "period_increase_factor": 2},
@@ -50,8 +54,14 @@ def session_settings(fleet: Fleet, agent: int, credentials: Credentials | None, 
     }
     if credentials is not None:
         settings |= {f"transport/link/tls/{key}": value for key, value in tls(credentials).items()}
-        settings["access_control"] = access_control(agent, neighbours)
+        settings["access_control"] = access_control(agent, {j: fleet.member(j).name for j in neighbours})
     return settings
+
+
+def _dialled(scheme: str, address: str) -> str:
+    """An IPv6 address without its brackets, which TLS would take for a part of the name to verify."""
+    host, port = split_address(address)
+    return f"{scheme}/{host}:{port}" if scheme == "tls" else f"{scheme}/{address}"
 
 
 def tls(credentials: Credentials) -> dict[str, Any]:
@@ -64,11 +74,12 @@ def tls(credentials: Credentials) -> dict[str, Any]:
         "connect_certificate": certificate,
         "connect_private_key": key,
         "verify_name_on_connect": True,
+        "close_link_on_expiration": True,
     }
 
 
-def access_control(agent: int, neighbours: tuple[int, ...]) -> dict[str, Any]:
-    """Deny everything, then allow each neighbour its own part of the conversation and no other's."""
+def access_control(agent: int, neighbours: Mapping[int, str]) -> dict[str, Any]:
+    """Deny everything, then allow each neighbour, by the name in its certificate, its own part of the conversation."""
     rules: list[dict[str, Any]] = []
     for j in neighbours:
         rules += [_rule(j, "ingress", number, *rule) for number, rule in enumerate(_speaks(j, agent))]
@@ -77,10 +88,10 @@ def access_control(agent: int, neighbours: tuple[int, ...]) -> dict[str, Any]:
         "enabled": True,
         "default_permission": "deny",
         "rules": rules,
-        "subjects": [{"id": common_name(j), "cert_common_names": [common_name(j)]} for j in neighbours],
+        "subjects": [{"id": name, "cert_common_names": [name]} for name in neighbours.values()],
         "policies": [
-            {"subjects": [common_name(j)], "rules": [rule["id"] for rule in rules if rule["id"].startswith(f"{j}-")]}
-            for j in neighbours
+            {"subjects": [name], "rules": [rule["id"] for rule in rules if rule["id"].startswith(f"{j}-")]}
+            for j, name in neighbours.items()
         ],
     }
 

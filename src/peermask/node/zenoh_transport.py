@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
-from peermask.errors import NodeError
+from peermask.errors import NodeError, NotYetError
 from peermask.node.transport import Handler
 from peermask.node.zenoh_settings import alive_key, ask_key
 
@@ -96,8 +96,12 @@ def _open(settings: Mapping[str, Any]) -> zenoh.Session:
         return zenoh.open(config)
     except zenoh.ZError as error:
         reason = str(error).splitlines()[0].partition(" at /")[0]  # what follows is a place in zenoh's source
-        where = settings["listen/endpoints"][0].partition("/")[2]
-        raise NodeError(f"cannot listen on {where}; is another agent running there? ({reason[:200]})") from error
+        where = settings["listen/endpoints"][0].partition("/")[2].partition("#")[0]
+        if "os error 98" in reason:
+            raise NodeError(f"cannot listen on {where}; is another agent running there? ({reason[:200]})") from error
+        raise NotYetError(
+            f"cannot listen on {where}; is that this device's address, and its network up? ({reason[:200]})"
+        ) from error
 
 
 def _serve(questions: zenoh.handlers.Handler[zenoh.Query], handler: Handler) -> None:

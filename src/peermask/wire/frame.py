@@ -153,7 +153,7 @@ def decode_frame(
         history = None
     elif history is None or history.name != header.history:
         held = "none is held" if history is None else f"{history.name:08x} is held"
-        raise WireError(f"frame builds on history {header.history:08x} of agent {header.sender}, {held}")
+        raise WireError(f"frame builds on history {header.history:08x} of agent {header.sender}, {held}", "base")
     cursor = Cursor(data[HEADER.size : -CHECKSUM.size])
     payload: dict[str, Array] = {}
     masks: dict[int, Array] = {}

@@ -141,8 +141,10 @@ class Inbox:
         schema: Schema,
         senders: Collection[int],
         opening: Callable[[int], Payload | None] = lambda _sender: None,
+        admit: Callable[[FrameHeader, Payload], None] = lambda _header, _payload: None,
     ) -> None:
-        self.expected = Expected(run_id, schema)
+        """`admit` raises a WireError for what its sender cannot mean."""
+        self.expected, self.admit = Expected(run_id, schema), admit
         self.senders = frozenset(senders)
         self.newest: dict[int, tuple[int, Payload]] = {}
         self.histories: dict[int, History] = {}
@@ -175,6 +177,7 @@ class Inbox:
                 raise WireError(f"frame of agent {header.sender}, round {header.round} follows round {last}")
             after = history_after(frame, header, payload, expected.schema, history)
             history, last = after, header.round
+        self.admit(header, payload)
         self.newest[first.sender], self.histories[first.sender] = (last, payload), after
         return header, payload
 
@@ -185,5 +188,5 @@ class Inbox:
             raise WireError(f"frame is from agent {header.sender}, which is no neighbour")
         held = self.held(header.sender)
         if held is not None and header.round <= held:
-            raise WireError(f"frame of agent {header.sender} is of round {header.round}, round {held} is held")
+            raise WireError(f"frame of agent {header.sender} is of round {header.round}, round {held} is held", "old")
         return header

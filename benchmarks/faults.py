@@ -1,0 +1,222 @@
+"""Whole runs of a fleet in which something breaks: how many end as they should.
+
+    python -m benchmarks.faults [--trials 10] [kill two checkpoint stopped power disk]
+
+Every trial is a run of its own: four agents in four processes, on a ring over mutual TLS on this machine, `missing =
+"last"`, a checkpoint a round. At a random round
+
+    kill         one agent is killed (-9) and started again
+    two          two at once
+    checkpoint   one is killed while it writes a checkpoint
+    stopped      one is frozen (SIGSTOP) for longer than the deadline of a round
+    power        all are killed, and started again
+    disk         the disk of one is full; it is started again once there is room (needs root, for a disk of its own)
+
+A trial counts if all four end with exit code 0, who was lost plays again before the end, and all files are whole: what
+the agents wrote is collected as one finished run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+import platform
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from multiprocessing.context import ForkServerProcess
+from pathlib import Path
+
+import peermask.cli.node
+from benchmarks.fleet import free_ports
+from peermask.cli.main import main as peermask_command
+from peermask.errors import PeermaskError
+from peermask.experiment.config import make_config
+from peermask.node.agent import Report
+from peermask.node.certificates import make_certificates
+from peermask.node.collect import collect_run
+from peermask.node.fleet import Fleet, new_fleet, save_fleet
+from peermask.node.start import certificates_of
+
+CONTEXT = multiprocessing.get_context("forkserver")  # importing torch takes longer than a trial
+AGENTS, ROUNDS, PACE, DEADLINE, PATIENCE = 4, 120, 0.03, 1.0, 90.0
+
+
+class Failed(Exception):
+    """What did not happen."""
+
+
+def agent_process(arguments: list[str], log: str) -> None:
+    """`peermask node ...`, at most one round every `PACE` seconds."""
+    descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    os.dup2(descriptor, 1)
+    os.dup2(descriptor, 2)
+    sys.stdout, sys.stderr = os.fdopen(1, "w"), os.fdopen(2, "w")
+    at_once = peermask.cli.node.Events.round
+
+    def paced(self: peermask.cli.node.Events, report: Report) -> None:
+        at_once(self, report)
+        time.sleep(PACE)
+
+    peermask.cli.node.Events.round = paced  # type: ignore[method-assign]
+    peermask_command(arguments)
+
+
+class Trial:
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        config = make_config(
+            {
+                "agents": AGENTS,
+                "rounds": ROUNDS,
+                "batch_size": 8,
+                "retention": 0.3,
+                "graph": {"name": "ring"},
+                "data": {"fraction": 0.1},
+                "model": {"name": "mlp", "hidden": [12]},
+                "evaluation": {"every": ROUNDS},
+                "checkpoint": {"every": 1},
+            }
+        )
+        limits = {"round_deadline": DEADLINE, "start_limit": 60.0}
+        self.fleet: Fleet = new_fleet(config, port=free_ports(AGENTS)).model_copy(update=limits)
+        self.path = folder / "fleet.toml"
+        save_fleet(self.path, self.fleet)
+        make_certificates(self.fleet, certificates_of(self.path, self.fleet))
+        self.processes: dict[int, ForkServerProcess] = {}
+
+    def start(self, *agents: int) -> None:
+        for agent in agents:
+            arguments = ["node", str(self.path), "--agent", str(agent), "--out", str(self.out(agent)), "--events"]
+            process = CONTEXT.Process(target=agent_process, args=(arguments, str(self.log(agent))))
+            process.start()
+            self.processes[agent] = process
+
+    def out(self, agent: int) -> Path:
+        return self.folder / f"agent-{agent}"
+
+    def log(self, agent: int) -> Path:
+        return self.folder / f"agent-{agent}.log"
+
+    def send(self, agent: int, number: int) -> None:
+        pid = self.processes[agent].pid
+        assert pid is not None
+        os.kill(pid, number)
+
+    def kill(self, *agents: int) -> None:
+        for agent in agents:
+            self.send(agent, signal.SIGKILL)
+        for agent in agents:
+            self.processes[agent].join()
+
+    def rounds(self, agent: int) -> list[int]:
+        """That the agent has reported, over all its lives."""
+        lines = self.log(agent).read_text().splitlines() if self.log(agent).exists() else []
+        return [json.loads(line)["round"] for line in lines if line.startswith("{") and line.endswith("}")]
+
+    def until(self, happened: Callable[[], bool], what: str) -> None:
+        end = time.monotonic() + PATIENCE
+        while not happened():
+            if time.monotonic() > end:
+                raise Failed(f"{what} in {PATIENCE:.0f} s")
+            time.sleep(0.002)
+
+    def until_round(self, agent: int, number: int) -> None:
+        self.until(lambda: max(self.rounds(agent), default=0) >= number, f"agent {agent} did not reach {number}")
+
+    def end(self, lost: list[int], before: dict[int, int]) -> None:
+        """All end well, and who was lost has played since."""
+        for agent, process in self.processes.items():
+            process.join(PATIENCE)
+            if process.exitcode != 0:
+                words = self.log(agent).read_text()[-200:]
+                raise Failed(f"agent {agent} ended with {process.exitcode}: {words}")
+        for agent in lost:
+            if len(self.rounds(agent)) <= before[agent]:
+                raise Failed(f"agent {agent} did not play again")
+        try:
+            run = collect_run(self.fleet, [self.out(agent) for agent in range(AGENTS)], self.folder / "run")
+        except PeermaskError as error:
+            raise Failed(f"files are not whole: {error}") from error
+        if run.status != "finished":
+            raise Failed(f"the run is {run.status}")
+
+
+def play(kind: str, trial: Trial, draw: random.Random) -> None:
+    lost = draw.sample(range(AGENTS), {"two": 2, "power": AGENTS}.get(kind, 1))
+    one = lost[0]
+    trial.start(*range(AGENTS))
+    trial.until_round(one, draw.randrange(3, ROUNDS // 3))
+    if kind == "stopped":
+        trial.send(one, signal.SIGSTOP)
+        time.sleep(2 * DEADLINE)
+    elif kind == "disk":
+        with suppress(OSError), (trial.out(one) / "filler").open("wb", buffering=0) as filler:
+            while True:
+                filler.write(bytes(512))
+        trial.processes[one].join(PATIENCE)
+        if trial.processes[one].exitcode != 75:
+            raise Failed(f"a full disk ended agent {one} with {trial.processes[one].exitcode}")
+        (trial.out(one) / "filler").unlink()
+    else:
+        if kind == "checkpoint":
+            writing = trial.out(one) / "checkpoints"
+            trial.until(lambda: any(writing.glob(".*.part")), "no checkpoint was seen being written")
+        trial.kill(*lost)
+    before = {agent: len(trial.rounds(agent)) for agent in lost}
+    if kind == "stopped":
+        trial.send(one, signal.SIGCONT)
+    else:
+        trial.start(*lost)
+    trial.end(lost, before)
+
+
+@contextmanager
+def small_disks(folder: Path, wanted: bool) -> Iterator[None]:
+    """A disk of one megabyte for every agent, in memory."""
+    mounted = []
+    try:
+        for agent in range(AGENTS if wanted else 0):
+            place = folder / f"agent-{agent}"
+            place.mkdir()
+            subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", place], check=True)
+            mounted.append(place)
+        yield
+    finally:
+        for place in mounted:
+            subprocess.run(["umount", place], check=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    kinds = ("kill", "two", "checkpoint", "stopped", "power", "disk")
+    parser.add_argument("kinds", nargs="*", default=kinds, metavar="kind", help=", ".join(kinds))
+    parser.add_argument("--trials", type=int, default=10)
+    options = parser.parse_args()
+    CONTEXT.set_forkserver_preload(["peermask.cli.main", "peermask.node.zenoh_transport"])
+    print(f"{AGENTS} agents, {ROUNDS} rounds; {platform.machine()}, {os.cpu_count()} cores", flush=True)
+    for kind in options.kinds:
+        problems = []
+        for number in range(options.trials):
+            with tempfile.TemporaryDirectory() as folder, small_disks(Path(folder), kind == "disk"):
+                trial = Trial(Path(folder))
+                try:
+                    play(kind, trial, random.Random(f"{kind} {number}"))
+                except Failed as problem:
+                    problems.append(f"  trial {number}: {problem}")
+                finally:
+                    for process in trial.processes.values():
+                        process.kill()
+                        process.join()
+        print(f"{kind}: {options.trials - len(problems)} of {options.trials}", *problems, sep="\n", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,40 @@
+"""What neighbours sent and was not taken: counted by neighbour and reason, and said as long as that tells something.
+
+Every neighbour has lines of its own, so that one that sends nothing but garbage does not hide the next.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter, defaultdict
+from collections.abc import Callable
+
+LINES = 20  # said of one neighbour; whatever else it does is counted
+
+
+class Refusals:
+    """Thread-safe: the transport's thread refuses questions, the agent's answers."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self._say = say
+        self._counts: dict[int, Counter[str]] = defaultdict(Counter)
+        self._said: dict[int, set[str]] = defaultdict(set)
+        self._lock = threading.Lock()
+
+    def note(self, neighbour: int, why: str, line: str) -> None:
+        """Count a refusal, and say its line unless it was said before."""
+        with self._lock:
+            self._counts[neighbour][why] += 1
+            said = self._said[neighbour]
+            if line in said or len(said) >= LINES:
+                return
+            said.add(line)
+            last = len(said) == LINES
+        self._say(line)
+        if last:
+            self._say(f"agent {neighbour} was refused in {LINES} different ways; from now on that is counted, not said")
+
+    def counts(self) -> dict[int, dict[str, int]]:
+        """Neighbour -> why -> how often."""
+        with self._lock:
+            return {neighbour: dict(sorted(held.items())) for neighbour, held in sorted(self._counts.items())}
