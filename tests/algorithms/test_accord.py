@@ -104,10 +104,10 @@ def test_listening_makes_a_difference() -> None:
 
 
 def test_agents_take_the_highest_level_they_can_carry() -> None:
-    method = algorithm((0.25, 0.5, 0.75, 1.0))  # three of the four can carry 0.5
-    assert method.levels == (0.25, 0.5)
+    method = algorithm((0.25, 0.5, 0.75, 1.0))  # two of the four can carry 0.75
+    assert method.levels == (0.25, 0.75)
     agents = Agents((0, 1, 2, 3), torch.tensor([[1], [2], [3], [4]]), torch.tensor([0.25, 0.5, 0.75, 1.0]))
-    assert method.init(agents).keep.tolist() == [[1], [2], [2], [2]]
+    assert method.init(agents).keep.tolist() == [[1], [1], [3], [3]]
 
 
 def test_agents_listen_to_their_own_level_alone() -> None:

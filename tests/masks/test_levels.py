@@ -11,9 +11,9 @@ from peermask.masks.levels import Levels, level_of, levels_of
 PAPER = (0.4, 0.4, 0.3, 0.2, 0.1, 0.1, 0.1, 0.2, 0.4, 0.2, 0.4, 0.2, 0.3, 0.3, 0.4, 0.3, 0.1, 0.1, 0.3, 0.3)
 
 
-@pytest.mark.parametrize(("rule", "levels"), [("two", (0.1, 0.2)), ("smallest", (0.1,)), ("own", (0.1, 0.2, 0.3, 0.4))])
+@pytest.mark.parametrize(("rule", "levels"), [("two", (0.1, 0.3)), ("smallest", (0.1,)), ("own", (0.1, 0.2, 0.3, 0.4))])
 def test_levels_of_the_papers_retentions(rule: Levels, levels: tuple[float, ...]) -> None:
-    """Fifteen of the twenty can carry 0.2, eleven 0.3."""
+    """Eleven of the twenty can carry 0.3, five 0.4."""
     assert levels_of(PAPER, rule) == levels
 
 
@@ -26,4 +26,4 @@ def test_equal_retentions_are_one_level(rule: Levels) -> None:
 def test_nobody_carries_more_than_it_can(retentions: list[float], rule: Levels) -> None:
     levels = levels_of(retentions, rule)
     assert all(level_of(retention, levels) <= retention for retention in retentions)
-    assert 4 * sum(level_of(r, levels) == levels[-1] for r in retentions) >= 3 * len(retentions) or rule == "own"
+    assert 2 * sum(level_of(r, levels) == levels[-1] for r in retentions) >= len(retentions) or rule == "own"

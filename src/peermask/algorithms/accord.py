@@ -78,8 +78,8 @@ class Accord(Algorithm[State]):
         )
         levels: Levels = Field(
             "two",
-            description="densities of agents with different retentions: the smallest and the most that three "
-            "quarters can carry, the smallest alone, or each its own",
+            description="densities of agents with different retentions: the smallest and the most that half of "
+            "them can carry, the smallest alone, or each its own",
         )
 
         @field_validator("guard")

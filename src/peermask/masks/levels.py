@@ -17,7 +17,7 @@ Levels = Literal["two", "smallest", "own"]
 def levels_of(retentions: Sequence[float], rule: Levels) -> tuple[float, ...]:
     """The densities of a fleet, lowest first.
 
-    two       the smallest retention, and the largest that at least three quarters of the agents can carry
+    two       the smallest retention, and the largest that at least half of the agents can carry
     smallest  one for all: what everybody can carry
     own       every retention that occurs
     """
@@ -26,7 +26,7 @@ def levels_of(retentions: Sequence[float], rule: Levels) -> tuple[float, ...]:
         return tuple(sorted(set(ranked)))
     if rule == "smallest":
         return (ranked[-1],)
-    return tuple(sorted({ranked[-1], ranked[-(-3 * len(ranked) // 4) - 1]}))
+    return tuple(sorted({ranked[-1], ranked[(len(ranked) - 1) // 2]}))
 
 
 def level_of(retention: float, levels: Sequence[float]) -> float:
