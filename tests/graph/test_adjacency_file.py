@@ -17,7 +17,7 @@ def graph_file(tmp_path: Path) -> Path:
 
 def read(path: Path, text: str, agents: int) -> Graph:
     path.write_text(text)
-    return build_graph("file", topologies["file"].options(path=str(path)), agents, seed=0)
+    return build_graph("file", topologies["file"].options.model_validate({"path": str(path)}), agents, seed=0)
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def test_mistakes_name_file_line_and_value(graph_file: Path, text: str, agents: 
 
 
 def test_a_missing_or_binary_file_is_one_clear_error(graph_file: Path) -> None:
-    options = topologies["file"].options(path=str(graph_file))
+    options = topologies["file"].options.model_validate({"path": str(graph_file)})
     with pytest.raises(GraphError, match=r"cannot read graph file .*graph.txt: No such file"):
         build_graph("file", options, 3, seed=0)
     graph_file.write_bytes(b"\xff\xfe\x00")

@@ -35,7 +35,7 @@ def test_alexnet_has_the_papers_shapes() -> None:
     module = alexnet((3, 32, 32), 10)
     sides = []
     x = torch.zeros(1, 3, 32, 32)
-    for layer in module:
+    for layer in module.children():
         x = layer(x)
         if isinstance(layer, nn.Conv2d | nn.MaxPool2d):
             sides.append(x.shape[-1])
