@@ -1,6 +1,6 @@
 """peermask: agents on a graph learn personal sparse models by exchanging binary masks.
 
-Example:
+Examples:
     >>> import peermask
     >>> config = peermask.make_config({"agents": 4, "rounds": 2, "retention": 0.3, "model": "mlp"})
     >>> result = peermask.run_experiment(config, "run")

@@ -26,7 +26,7 @@ from difflib import get_close_matches
 class PeermaskError(Exception):
     """An error that the user can fix; its message is one line that says how.
 
-    Example:
+    Examples:
         >>> import peermask
         >>> try:
         ...     peermask.make_config({"rounds": 0})

@@ -41,7 +41,7 @@ def test_two_agents_have_one_link_either_way(graph_file: Path, text: str) -> Non
 @pytest.mark.parametrize(
     ("text", "agents", "message"),
     [
-        ("0 1\n1 x\n", 3, r"graph.txt line 2: 'x' is not a whole number"),
+        ("0 1\n1 x\n", 3, r"graph.txt line 2: 'x' is not an integer"),
         ("0 1\n1 -2\n", 3, r"graph.txt line 2: '-2' is not"),
         ("0 1\n1 3\n", 3, r"graph.txt line 2: agent 3 does not exist; 3 agents are 0 to 2"),
         ("# links\n1 1\n", 3, r"graph.txt line 2: agent 1 is linked to itself"),

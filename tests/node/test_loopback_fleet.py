@@ -87,7 +87,7 @@ def test_sigterm_finishes_the_round_saves_and_leaves(fleet):
     made.until_round(0, 3)
     made.send(0, signal.SIGTERM)
     assert made.join(0) == [128 + signal.SIGTERM]
-    assert any("stopped and saved" in line for line in made.said(0))
+    assert any("interrupted and saved" in line for line in made.said(0))
     saved = max((made.out(0) / "checkpoints").iterdir()).name
     assert saved == f"round-{made.reports(0)[-1]['round']:06d}.safetensors"
     made.send(1, signal.SIGTERM)

@@ -104,7 +104,7 @@ class Algorithm(Protocol[State]):
 
     Inherit from this class, register it, and a config can name it; docs/adding.md has a complete one.
 
-    Example:
+    Examples:
         >>> from peermask.algorithms import algorithms
         >>> algorithms["mce-pl"].make.hears_all, algorithms["fl"].make.hears_all
         (False, True)

@@ -48,7 +48,7 @@ def from_arrays(
     Raises:
         DataError: A shape, type or value is not as described.
 
-    Example:
+    Examples:
         >>> import numpy as np, peermask
         >>> images, labels = np.zeros((20, 8, 8), dtype=np.uint8), np.arange(20) % 4
         >>> dataset = peermask.from_arrays(images, labels, images, labels, name="blank")
@@ -83,7 +83,7 @@ def from_torch(
     Raises:
         DataError: A split is empty, or a shape, type or value is not as described.
 
-    Example:
+    Examples:
         >>> import peermask, torch
         >>> samples = torch.utils.data.TensorDataset(torch.rand(20, 1, 8, 8), torch.arange(20) % 4)
         >>> peermask.from_torch(samples, samples).classes

@@ -99,7 +99,7 @@ class ExperimentConfig(Options):
     The keys are those of a config file. `peermask plan FILE` prints all of them with their values, and `peermask list`
     what a table such as `[graph]` or `[algorithm]` may name. A config cannot be changed once it is made.
 
-    Example:
+    Examples:
         >>> import peermask
         >>> config = peermask.make_config({"agents": 4, "graph": {"name": "ring"}})
         >>> config.agents, config.graph.name, config.seed
@@ -145,7 +145,7 @@ class ExperimentConfig(Options):
         Returns:
             Nested dictionaries that `make_config` accepts.
 
-        Example:
+        Examples:
             >>> import peermask
             >>> config = peermask.make_config({"agents": 4})
             >>> config.table()["graph"]
@@ -159,7 +159,7 @@ class ExperimentConfig(Options):
         Returns:
             TOML that `load_config` reads back.
 
-        Example:
+        Examples:
             >>> import peermask
             >>> print(peermask.make_config({"agents": 4}).toml().splitlines()[2])
             agents = 4
@@ -182,7 +182,7 @@ class ExperimentConfig(Options):
         Returns:
             One config for `algorithm` and one for each entry of `compare`, by name.
 
-        Example:
+        Examples:
             >>> import peermask
             >>> list(peermask.make_config({"algorithm": "mce-pl", "compare": ["ind-mask"]}).arms())
             ['mce-pl', 'ind-mask']
@@ -231,7 +231,7 @@ def make_config(values: Mapping[str, Any]) -> ExperimentConfig:
     Raises:
         ConfigError: A key is unknown or a value is not allowed. The message names the key.
 
-    Example:
+    Examples:
         >>> import peermask
         >>> config = peermask.make_config({"agents": 4, "algorithm": {"name": "mce-pl", "lr": 0.5}})
         >>> config.algorithm.name
@@ -256,7 +256,7 @@ def load_config(path: Path | str | None = None, overrides: Iterable[str] = ()) -
     Raises:
         ConfigError: The file cannot be read, a key is unknown or a value is not allowed.
 
-    Example:
+    Examples:
         >>> import peermask
         >>> config = peermask.load_config(overrides=["agents=4", "graph.name=ring"])
         >>> config.agents, config.graph.name

@@ -52,7 +52,7 @@ class Execution:
         writes: Write checkpoints while the next rounds are computed ("beside"), before them ("first"), or "never".
         warn: Is given a line of text for each problem that the run continues after.
 
-    Example:
+    Examples:
         >>> import peermask
         >>> config = peermask.make_config({"agents": 4, "rounds": 2, "retention": 0.3, "model": "mlp"})
         >>> execution = peermask.Execution(device="cpu", workers=1, should_stop=lambda: True)

@@ -62,7 +62,7 @@ class RunResult:
         compared: Results of the other algorithms of a comparison.
         waiting: Algorithms of a comparison that have not begun.
 
-    Example:
+    Examples:
         >>> import peermask
         >>> config = peermask.make_config({"agents": 4, "rounds": 2, "retention": 0.3, "model": "mlp"})
         >>> result = peermask.run_experiment(config, "run")
@@ -149,7 +149,7 @@ class RunResult:
         Returns:
             A list that `pandas.DataFrame` accepts.
 
-        Example:
+        Examples:
             >>> import peermask
             >>> config = peermask.make_config({"agents": 4, "rounds": 2, "retention": 0.3, "model": "mlp"})
             >>> rows = peermask.run_experiment(config, "run").metrics()
@@ -181,7 +181,7 @@ class RunResult:
         Raises:
             RunError: There is no checkpoint, or the network is not the one that was run.
 
-        Example:
+        Examples:
             >>> import peermask, torch
             >>> config = peermask.make_config({"agents": 4, "rounds": 2, "retention": 0.3, "model": "mlp"})
             >>> models = peermask.run_experiment(config, "run").local_models()

@@ -62,7 +62,7 @@ def run_experiment(
         PeermaskError: A mistake in the config or the data, a folder in use, a full disk or memory, or a loss that is
             NaN or infinite. The message says what to do.
 
-    Example:
+    Examples:
         >>> import peermask
         >>> config = peermask.make_config({"agents": 4, "rounds": 2, "retention": 0.3, "model": "mlp"})
         >>> result = peermask.run_experiment(config, "run")
@@ -118,7 +118,7 @@ def resume_experiment(path: Path | str, execution: Execution | None = None, over
     Raises:
         RunError: The folder is not a run, is in use, or is damaged.
 
-    Example:
+    Examples:
         >>> import peermask
         >>> config = peermask.make_config({"agents": 4, "rounds": 2, "retention": 0.3, "model": "mlp"})
         >>> stopped = peermask.Execution(should_stop=lambda: True)

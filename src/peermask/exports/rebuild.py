@@ -39,7 +39,7 @@ def load_ticket(path: Path | str, module: nn.Module | None = None) -> nn.Module:
     Raises:
         ExportError: The file is not a ticket, is damaged, or does not fit the network.
 
-    Example:
+    Examples:
         >>> import peermask
         >>> from peermask.export.write import export_agent
         >>> config = peermask.make_config({"agents": 4, "rounds": 2, "retention": 0.3, "model": "mlp"})
