@@ -41,9 +41,9 @@ def load_ticket(path: Path | str, module: nn.Module | None = None) -> nn.Module:
 
     Examples:
         >>> import peermask
-        >>> from peermask.export.write import export_agent
         >>> config = peermask.make_config({"agents": 4, "rounds": 2, "retention": 0.3, "model": "mlp"})
-        >>> exported = export_agent(peermask.run_experiment(config, "run"), 3, "agent3.ticket")
+        >>> result = peermask.run_experiment(config, "run")
+        >>> exported = peermask.export(result, agent=3, to="agent3.ticket")
         >>> peermask.load_ticket("agent3.ticket").training
         False
     """
