@@ -190,7 +190,7 @@ def test_a_certificate_that_ends_during_the_run_ends_its_agent_saved(tmp_path):
     with ProcessFleet(path, held) as made:
         files, authority = Credentials.of(tmp_path / "certs", 0), authority_of(tmp_path / "certs")
         own = serialization.load_pem_private_key(files.key.read_bytes(), None)
-        signed = sign_agent(0, "127.0.0.1", own, *authority, timedelta(seconds=20))
+        signed = sign_agent(0, "127.0.0.1", own, *authority, timedelta(seconds=20))  # type: ignore[arg-type, call-arg]
         files.certificate.write_bytes(signed.public_bytes(serialization.Encoding.PEM))
         made.start()
         made.until_round(1, 3)
