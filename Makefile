@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: run test test-kernels check format clean
+.PHONY: run test test-kernels check format docs dist clean
 
 run: .venv/.installed
 	@$(BIN)/peermask run
@@ -18,13 +18,22 @@ check: .venv/.installed-dev
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
+	@$(BIN)/mypy --config-file tests/mypy.ini
 
 format: .venv/.installed-dev
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
 
+# The documentation as a site, in site/; a link that leads nowhere is an error.
+docs: .venv/.installed-dev
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build -q --strict
+
+# The sdist and the wheel, in dist/.
+dist: .venv/.installed-dev
+	@$(BIN)/python -m hatchling build
+
 clean:
-	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv dist site .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
 .venv/.installed: pyproject.toml constraints.txt
 	@echo "setting up .venv (once, a minute or two)"

@@ -1,14 +1,11 @@
-"""peermask: agents on a graph learn personal sparse models by gossiping binary masks.
+"""peermask: agents on a graph learn personal sparse models by exchanging binary masks.
 
-import peermask
-
-config = peermask.load_config("experiment.toml")
-result = peermask.run_experiment(config)
-print(result.mean_accuracy, result.sent_bytes)
-models = result.local_models()
-peermask.report(result)
-peermask.export(result, agent=3, to="agent3.ticket")
-peermask.evaluate("agent3.ticket", "digits")
+Examples:
+    >>> import peermask
+    >>> config = peermask.make_config({"agents": 4, "rounds": 2, "retention": 0.3, "model": "mlp"})
+    >>> result = peermask.run_experiment(config, "run")
+    >>> result.status, len(result.local_models())
+    ('finished', 4)
 """
 
 from __future__ import annotations

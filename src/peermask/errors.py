@@ -6,8 +6,8 @@
     ├── DataError          a dataset or partition
     ├── ModelError         a network that cannot be masked, or does not fit the data
     ├── RunError           a run folder, checkpoint or device
-    │   ├── DivergedError  a loss that is no longer a number
-    │   └── FullDiskError  passing: started again, it may go on
+    │   ├── DivergedError  a loss that is NaN or infinite
+    │   └── FullDiskError  temporary: the same command may succeed later
     ├── WireError          bytes from outside that are not a valid frame
     ├── NodeError          a fleet, certificate or peer
     │   └── NotYetError    passing: an address that is not up, a clock that is behind, neighbours that are not there
@@ -24,7 +24,16 @@ from difflib import get_close_matches
 
 
 class PeermaskError(Exception):
-    """A mistake the user can mend; its text is one line that says how."""
+    """An error that the user can fix; its message is one line that says how.
+
+    Examples:
+        >>> import peermask
+        >>> try:
+        ...     peermask.make_config({"rounds": 0})
+        ... except peermask.PeermaskError as error:
+        ...     print(error)
+        rounds = 0: input should be greater than or equal to 1
+    """
 
     exit_code = 2
 

@@ -1,4 +1,4 @@
-"""Files that are whole or not there at all, one process at a time, and a full disk in one line."""
+"""Atomic writes, JSON files, digests and locks; a full disk is a one-line error."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from peermask.errors import FullDiskError, PeermaskError, RunError
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Turn a full or read-only disk into one line; what is there already stays as it is."""
+    """Turn an OSError, such as a full or read-only disk, into a one-line RunError."""
     try:
         yield
     except OSError as error:
@@ -29,7 +29,7 @@ def writing(path: Path) -> Iterator[None]:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Where to write what then takes the file's place; after any error the file is what it was."""
+    """A temporary path to write to, which then replaces the file; after an error the file is unchanged."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         yield temporary
@@ -42,13 +42,13 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """All of it or nothing: a reader never sees half a file, not even after a power cut."""
+    """Write a file atomically: a reader never sees half of it, not even after a power cut."""
     with writing(path), replacing(path) as temporary:
         temporary.write_bytes(data)
 
 
 def is_half_written(path: Path) -> bool:
-    """What `replacing` writes to, and what safetensors does by itself, before it takes its place."""
+    """Whether this is a temporary file of `replacing`, or of safetensors, left by an interrupted write."""
     return path.name.startswith(".") and (path.suffix == ".part" or path.name.startswith(".tmp"))
 
 
@@ -64,7 +64,7 @@ def read_json(path: Path, remedy: str = "restore the file") -> dict[str, Any]:
     except FileNotFoundError:
         raise RunError(f"{path} does not exist") from None
     except OSError as error:
-        raise RunError(f"{path} cannot be read: {error.strerror or error}; mend that, then try again") from None
+        raise RunError(f"{path} cannot be read: {error.strerror or error}; fix this and retry") from None
     except (ValueError, RecursionError) as error:
         raise RunError(f"{path} is damaged ({error}); {remedy}") from None
     if not isinstance(content, dict):
@@ -85,7 +85,7 @@ def file_digest(path: Path, algorithm: str) -> str:
 
 @contextmanager
 def claimed(path: Path) -> Iterator[bool]:
-    """Whether this process has the lock file to itself while inside; a claim dies with its process."""
+    """Try to take a lock file, and yield whether it was free; it is released when the process ends."""
     lock = FileLock(path, blocking=False)
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -99,7 +99,7 @@ def claimed(path: Path) -> Iterator[bool]:
 
 @contextmanager
 def held(path: Path, busy: PeermaskError) -> Iterator[None]:
-    """Have the lock file to oneself, or raise what says that another process has it."""
+    """Hold a lock file, or raise `busy` if another process holds it."""
     with claimed(path) as ours:
         if not ours:
             raise busy

@@ -1,7 +1,7 @@
 """Random streams keyed by what they are for, so no result depends on the order in which things are drawn.
 
-Only the raw 64-bit output of Philox is taken from numpy; every transform is written out here. numpy promises
-the former for ever and not the latter, and here the seed *is* the model.
+Only the raw 64-bit output of Philox is taken from numpy; every transform is written out here. numpy guarantees
+the former in all versions but not the latter, and here the seed *is* the model.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def raw_of_each(
 ) -> Iterator[NDArray[np.uint64]]:
     """The first numbers of the streams of several agents.
 
-    One generator is keyed anew for each: to make one takes longer than to draw a batch from it.
+    One generator is given a new key for each: creating one takes longer than drawing a batch.
     """
     source = np.random.Philox(key=0)  # of this call alone: other threads draw at the same time
     state = source.state

@@ -94,7 +94,7 @@ def states(name: str, rounds: int = 4, **changes: Any) -> dict[str, torch.Tensor
 
 
 def test_a_single_agent_learns_as_ind_mask_does_bit_for_bit() -> None:
-    alone = {"agents": 1, "graph": {"name": "complete"}, "partition": {"name": "iid"}}
+    alone: dict[str, Any] = {"agents": 1, "graph": {"name": "complete"}, "partition": {"name": "iid"}}
     own, other = states("accord", **alone), states("ind-mask", **alone)
     assert all(torch.equal(own[name], other[name]) for name in ("scores", "mask", "velocity"))
 

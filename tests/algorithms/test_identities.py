@@ -46,8 +46,8 @@ def same(one: Tensor, other: Tensor) -> None:
     torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
 
 
-COMPLETE = {"graph": {"name": "complete"}}
-DENSE = {"retention": 1.0, "mask": {"fc_keep": 1.0}}
+COMPLETE: dict[str, Any] = {"graph": {"name": "complete"}}
+DENSE: dict[str, Any] = {"retention": 1.0, "mask": {"fc_keep": 1.0}}
 DSGD_CLOSED = {"name": "dsgd", "lr": 0.1, "neighbours": "closed"}
 
 

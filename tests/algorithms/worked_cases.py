@@ -5,6 +5,7 @@ x = [four weights of one layer | one bias]
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,6 +16,7 @@ from torch import Tensor
 from peermask.algorithms import algorithms
 from peermask.algorithms.contract import Agents, Clock, Payload, Setting
 from peermask.graph.mixing import Mixing, build_mixing
+from peermask.graph.topology import Graph
 from peermask.masks.budget import MaskOptions
 from peermask.masks.masker import Masker
 from peermask.models.layout import Layer, Layout
@@ -49,7 +51,7 @@ class Gradients:
         return self.accuracy
 
 
-def rows(*values: list[float]) -> Tensor:
+def rows(*values: Sequence[float]) -> Tensor:
     return torch.tensor(values, dtype=torch.float32)
 
 
@@ -66,7 +68,7 @@ def agents(*keep: int) -> Agents:
     return Agents(tuple(range(len(keep))), counts, counts[:, 0] / 4)
 
 
-def mixing(count: int, graph: nx.Graph | None = None, shares: list[float] | None = None) -> Mixing:
+def mixing(count: int, graph: Graph | None = None, shares: list[float] | None = None) -> Mixing:
     """Everybody hears everybody, unless a graph is given."""
     return build_mixing(graph or nx.complete_graph(count), shares or [1.0] * count)
 

@@ -235,8 +235,8 @@ def test_brackets_in_a_path_are_no_markup(
     monkeypatch.setattr("peermask.cli.interrupt.Interrupt.requested", lambda _: True)
     out = tmp_path / "b[red]c[/x] [lr=0.1]"
     _, said, _ = call(capsys, "run", config, "--out", out)
-    assert f"go on with: peermask run --resume {out}" in said
-    assert f"go on with: peermask run --resume {out}" in call(capsys, "show", out)[1]
+    assert f"resume with: peermask run --resume {out}" in said
+    assert f"resume with: peermask run --resume {out}" in call(capsys, "show", out)[1]
 
 
 def test_a_run_that_devices_made_is_not_gone_on_with_here(
@@ -245,7 +245,7 @@ def test_a_run_that_devices_made_is_not_gone_on_with_here(
     monkeypatch.setattr("peermask.cli.interrupt.Interrupt.requested", lambda _: True)
     call(capsys, "run", config, "--out", tmp_path / "run")
     (tmp_path / "run" / "absences.csv").touch()
-    assert "go on with: peermask swarm FLEET" in call(capsys, "show", tmp_path / "run")[1]
+    assert "resume with: peermask swarm FLEET" in call(capsys, "show", tmp_path / "run")[1]
     code, _, err = call(capsys, "run", "--resume", tmp_path / "run")
     assert (code, "was made by a fleet" in err) == (2, True)
 

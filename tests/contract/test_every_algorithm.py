@@ -41,7 +41,7 @@ def test_states_are_frozen_rows_of_agents(experiment: Experiment) -> None:
     algorithm, _ = assemble(experiment, CPU)
     state = algorithm.init(experiment.agents)
     assert is_dataclass(state)
-    assert state.__dataclass_params__.frozen  # type: ignore[attr-defined]
+    assert state.__dataclass_params__.frozen  # type: ignore[attr-defined, union-attr]
     for name, tensor in parts(state).items():
         assert tensor.shape[0] == 4, name
 

@@ -41,7 +41,7 @@ def test_the_shape_is_channels_height_width() -> None:
         (split(images=torch.zeros(2, 1, 2, 2)), "toy train has 2 images but 3 labels"),
         (split(images=torch.zeros(3, 2, 2)), r"toy train images have shape \(3, 2, 2\)"),
         (split(images=torch.zeros(3, 1, 2, 2).double()), "float64; uint8 or float32"),
-        (split(images=torch.full((3, 1, 2, 2), torch.nan)), "not finite"),
+        (split(images=torch.full((3, 1, 2, 2), torch.nan)), "NaN or infinite"),
         (split(labels=tensor([0, 1, 2])), "labels from 0 to 2, but 2 classes are 0 to 1"),
         (split(labels=tensor([0, -1, 1])), "labels from -1 to 1"),
         (split(labels=tensor([0, 1, 1]).int()), "labels are torch.int32"),

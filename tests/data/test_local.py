@@ -72,7 +72,7 @@ def test_an_agents_samples_do_not_depend_on_the_validation_of_others() -> None:
     [({"fraction": 0}, "data.fraction is 0"), ({"fraction": 1.5}, "data.fraction is 1.5"),
      ({"validation": 1.0}, "data.validation is 1.0"), ({"validation": -0.1}, "data.validation is -0.1")],
 )  # fmt: skip
-def test_shares_out_of_range_are_refused(more: dict[str, float], message: str) -> None:
+def test_shares_out_of_range_are_refused(more: dict[str, Any], message: str) -> None:
     with pytest.raises(DataError, match=message):
         shared(toy(100, 8), 3, **more)
 
@@ -140,7 +140,8 @@ def test_threads_draw_side_by_side() -> None:
     samples = [np.arange(300)] * 4
 
     def drawn(round: int) -> list[list[int]]:
-        return batch_rows(samples, 32, 0, range(4), round).tolist()
+        rows: list[list[int]] = batch_rows(samples, 32, 0, range(4), round).tolist()
+        return rows
 
     with ThreadPoolExecutor(4) as pool:
         assert list(pool.map(drawn, range(60))) == [drawn(number) for number in range(60)]

@@ -47,7 +47,8 @@ def rounds(count: int) -> list[dict[str, torch.Tensor]]:
 
 def test_coded_bytes_are_the_bytes_of_the_frame() -> None:
     sizes = (300, 1000)
-    known, histories = None, [None] * 3
+    known = None
+    histories: list[History | None] = [None] * 3
     for number, payload in enumerate(rounds(5)):
         schema = schema_of(payload, sizes)
         cost, known = message_cost(payload, known, sizes)

@@ -52,7 +52,8 @@ class Sharded(Concatenation):
     """A of N agents are here; all messages come to every shard."""
 
     def __init__(self, board: Board, shard: int, simulator: Simulator, *parts: Any) -> None:
-        super().__init__(*parts[:2], simulator, parts[2])
+        experiment, folder, sent = parts
+        super().__init__(experiment, folder, simulator, sent)
         self.board, self.shard, self.all_messages = board, shard, Payload()
 
     def move(self, clock: Clock, shared: Sequence[Payload]) -> tuple[Payload, Sequence[Mixing]]:

@@ -33,7 +33,7 @@ def test_a_finished_run_is_extended_to_what_it_would_have_been(small: Small, tmp
     assert (longer.hash, longer.round, longer.status) == (whole.hash, 8, "finished")
     assert load_config(tmp_path / "run" / "config.toml").rounds == 8
     tables = [pd.read_csv(tmp_path / name / "traffic.csv") for name in ("whole", "run")]
-    pd.testing.assert_frame_equal(*tables)
+    pd.testing.assert_frame_equal(tables[0], tables[1])
     assert resume_experiment(tmp_path / "run").hash == whole.hash
     assert len(longer.local_models()) == 4
 

@@ -17,7 +17,7 @@ def graph_file(tmp_path: Path) -> Path:
 
 def read(path: Path, text: str, agents: int) -> Graph:
     path.write_text(text)
-    return build_graph("file", topologies["file"].options(path=str(path)), agents, seed=0)
+    return build_graph("file", topologies["file"].options.model_validate({"path": str(path)}), agents, seed=0)
 
 
 @pytest.mark.parametrize(
@@ -41,7 +41,7 @@ def test_two_agents_have_one_link_either_way(graph_file: Path, text: str) -> Non
 @pytest.mark.parametrize(
     ("text", "agents", "message"),
     [
-        ("0 1\n1 x\n", 3, r"graph.txt line 2: 'x' is not a whole number"),
+        ("0 1\n1 x\n", 3, r"graph.txt line 2: 'x' is not an integer"),
         ("0 1\n1 -2\n", 3, r"graph.txt line 2: '-2' is not"),
         ("0 1\n1 3\n", 3, r"graph.txt line 2: agent 3 does not exist; 3 agents are 0 to 2"),
         ("# links\n1 1\n", 3, r"graph.txt line 2: agent 1 is linked to itself"),
@@ -60,7 +60,7 @@ def test_mistakes_name_file_line_and_value(graph_file: Path, text: str, agents: 
 
 
 def test_a_missing_or_binary_file_is_one_clear_error(graph_file: Path) -> None:
-    options = topologies["file"].options(path=str(graph_file))
+    options = topologies["file"].options.model_validate({"path": str(graph_file)})
     with pytest.raises(GraphError, match=r"cannot read graph file .*graph.txt: No such file"):
         build_graph("file", options, 3, seed=0)
     graph_file.write_bytes(b"\xff\xfe\x00")

@@ -15,7 +15,7 @@ from peermask.graph.mixing import matmul_in_blocks
 
 
 def graph_of(seed: int, agents: int) -> Graph:
-    return build_graph("erdos-renyi", topologies["erdos-renyi"].options(p=0.5), agents, seed)
+    return build_graph("erdos-renyi", topologies["erdos-renyi"].options.model_validate({"p": 0.5}), agents, seed)
 
 
 def random_mixing(seed: int, agents: int) -> Mixing:

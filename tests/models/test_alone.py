@@ -8,19 +8,26 @@ import torch
 from torch import nn
 
 from peermask.kernels.winograd import winograd_pays
-from peermask.models.alone import FewerPasses, FewerProducts, fewer_passes, fewer_products, laid_out, made_for_one
+from peermask.models.alone import (
+    BlockedResponseNorm,
+    WinogradConv2d,
+    channels_last,
+    optimise_for_cpu,
+    use_blocked_norms,
+    use_winograd,
+)
 from peermask.models.architectures import LocalResponseNorm, alexnet, cnn
 
 
 def test_a_network_with_fewer_products_has_the_same_gradients() -> None:
     torch.manual_seed(0)
     plain = cnn((1, 28, 28), 10)
-    ready = made_for_one(copy.deepcopy(plain))
+    ready = optimise_for_cpu(copy.deepcopy(plain))
     assert [name for name, _ in ready.named_parameters()] == [name for name, _ in plain.named_parameters()]
     seen: list[bool] = []
     ready[3].register_forward_pre_hook(lambda conv, args: seen.append(winograd_pays(args[0], conv.weight, (2, 2))))  # type: ignore[index]
     images = torch.randn(32, 1, 28, 28)
-    for module, x in ((plain, images), (ready, laid_out(images))):
+    for module, x in ((plain, images), (ready, channels_last(images))):
         nn.functional.cross_entropy(module(x), torch.arange(32) % 10).backward()
     assert seen == [True]
     for one, other in zip(ready.parameters(), plain.parameters(), strict=True):
@@ -43,17 +50,17 @@ def test_only_plain_convolutions_are_replaced() -> None:
     ]
     module = nn.Sequential(nn.Conv2d(4, 4, 5), *others)
     kinds = [type(child) for child in others]
-    fewer_products(module)
-    assert [type(child) for child in module] == [FewerProducts, *kinds]
+    use_winograd(module)
+    assert [type(child) for child in module] == [WinogradConv2d, *kinds]
 
 
 def test_the_papers_network_in_fewer_passes_has_the_same_gradients() -> None:
     torch.manual_seed(0)
     plain = alexnet((3, 32, 32), 10)
-    ready = made_for_one(copy.deepcopy(plain))
-    assert sum(type(layer) is FewerPasses for layer in ready.modules()) == 3
+    ready = optimise_for_cpu(copy.deepcopy(plain))
+    assert sum(type(layer) is BlockedResponseNorm for layer in ready.modules()) == 3
     images = torch.randn(4, 3, 32, 32)
-    for module, x in ((plain, images), (ready, laid_out(images))):
+    for module, x in ((plain, images), (ready, channels_last(images))):
         nn.functional.cross_entropy(module(x), torch.arange(4)).backward()
     for one, other in zip(ready.parameters(), plain.parameters(), strict=True):
         assert one.grad is not None
@@ -63,5 +70,5 @@ def test_the_papers_network_in_fewer_passes_has_the_same_gradients() -> None:
 
 def test_only_the_norm_that_two_roots_make_is_replaced() -> None:
     module = nn.Sequential(LocalResponseNorm(4, 0.1), LocalResponseNorm(4, 0.1, beta=0.5))
-    fewer_passes(module)
-    assert [type(child) for child in module] == [FewerPasses, LocalResponseNorm]
+    use_blocked_norms(module)
+    assert [type(child) for child in module] == [BlockedResponseNorm, LocalResponseNorm]

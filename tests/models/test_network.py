@@ -35,7 +35,7 @@ def test_alexnet_has_the_papers_shapes() -> None:
     module = alexnet((3, 32, 32), 10)
     sides = []
     x = torch.zeros(1, 3, 32, 32)
-    for layer in module:
+    for layer in module.children():
         x = layer(x)
         if isinstance(layer, nn.Conv2d | nn.MaxPool2d):
             sides.append(x.shape[-1])
@@ -59,7 +59,7 @@ def test_a_stack_of_agents_has_the_gradients_of_each_alone(make) -> None:  # typ
 
 @pytest.mark.parametrize("make", [alexnet, cnn, mlp])
 def test_the_stacked_path_is_the_general_one(make) -> None:  # type: ignore[no-untyped-def]
-    """The chain of fused blocks, by its eager twin, against the module vectorised as it is."""
+    """The chain of fused blocks, by its eager reference implementation, against the module vectorised as it is."""
     shape = (3, 32, 32)
     network = build_network(make(shape, 10), shape, 10)
     assert network.stack is not None

@@ -51,7 +51,7 @@ def agent_process(arguments, log, pace, namespace, folder):
         at_once(self, report)
         time.sleep(pace)
 
-    peermask.cli.node.Events.round = paced
+    peermask.cli.node.Events.round = paced  # type: ignore[method-assign]
     main(arguments)
 
 

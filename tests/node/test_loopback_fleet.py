@@ -87,7 +87,7 @@ def test_sigterm_finishes_the_round_saves_and_leaves(fleet):
     made.until_round(0, 3)
     made.send(0, signal.SIGTERM)
     assert made.join(0) == [128 + signal.SIGTERM]
-    assert any("stopped and saved" in line for line in made.said(0))
+    assert any("interrupted and saved" in line for line in made.said(0))
     saved = max((made.out(0) / "checkpoints").iterdir()).name
     assert saved == f"round-{made.reports(0)[-1]['round']:06d}.safetensors"
     made.send(1, signal.SIGTERM)
@@ -190,7 +190,7 @@ def test_a_certificate_that_ends_during_the_run_ends_its_agent_saved(tmp_path):
     with ProcessFleet(path, held) as made:
         files, authority = Credentials.of(tmp_path / "certs", 0), authority_of(tmp_path / "certs")
         own = serialization.load_pem_private_key(files.key.read_bytes(), None)
-        signed = sign_agent(0, "127.0.0.1", own, *authority, timedelta(seconds=20))
+        signed = sign_agent(0, "127.0.0.1", own, *authority, timedelta(seconds=20))  # type: ignore[arg-type, call-arg]
         files.certificate.write_bytes(signed.public_bytes(serialization.Encoding.PEM))
         made.start()
         made.until_round(1, 3)

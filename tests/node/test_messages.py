@@ -62,7 +62,7 @@ def test_cards_say_how_they_differ():
     assert CARD.difference(other) == "its config hash is 'beef', here it is 'c0ffee'"
     assert CARD.identity != other.identity
     both = replace(other, frozen_checksum="x" * 1000)
-    assert len(CARD.difference(both)) < 250
+    assert len(CARD.difference(both) or "") in range(1, 250)
     odd = replace(CARD, frozen_checksum="x", data="9x9 images")
     assert CARD.difference(odd) == "its data is '9x9 images', here it is ''"  # of which the weights follow
     assert CARD.identity != odd.identity

@@ -45,7 +45,7 @@ def test_a_swarm_stops_goes_on_and_gives_an_ordinary_run_folder(tmp_path):
         stopped.send_signal(signal.SIGTERM)
         out, err = stopped.communicate(timeout=60)
     assert (stopped.returncode, err) == (128 + signal.SIGTERM, "")
-    assert "the same command goes on" in out
+    assert "rerun the same command to resume" in out
     with swarm(path, tmp_path / "run") as again:
         out, err = again.communicate(timeout=60)
     assert (again.returncode, err) == (0, "")

@@ -11,7 +11,7 @@ from peermask.reproduce.home import Home
 from peermask.reproduce.outcome import Outcome
 from peermask.reproduce.tuning import Tuning
 
-DEAD = {1.0: None, 0.1: None, 0.01: None, 0.001: None}
+DEAD: dict[float, float | None] = {1.0: None, 0.1: None, 0.01: None, 0.001: None}
 
 
 @pytest.fixture

@@ -73,5 +73,5 @@ def test_a_folder_that_cannot_be_made_is_found_before_the_work(tmp_path: Path) -
 
 def test_missing_matplotlib_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    with pytest.raises(ConfigError, match=r"pip install peermask\[report\]"):
+    with pytest.raises(ConfigError, match=r"pip install 'peermask\[report\]'"):
         theory_report(tmp_path, quick=True, seed=0, said=lambda _: None)

@@ -15,7 +15,7 @@ from torch import Tensor
 from peermask.algorithms.contract import Agents, Algorithm, Clock, LocalData, Payload, Setting, algorithms
 from peermask.algorithms.descent import DescentOptions, common_start
 from peermask.algorithms.message import as_message, as_params, mixed
-from peermask.algorithms.pruning import prune, straight_through_step
+from peermask.algorithms.pruning import prune, pruned_step
 from peermask.graph.mixing import Mixing
 
 
@@ -43,8 +43,8 @@ class AvrWeipru(Algorithm[State]):
         return State(common_start(self.setting.masker, agents), agents.keep)
 
     def learn(self, state: State, data: LocalData, clock: Clock) -> tuple[State, Tensor]:
-        trained, loss = straight_through_step(self.setting, state.params, state.keep, data, clock, self.options)
-        return replace(state, params=prune(self.setting.masker, trained, state.keep)), loss
+        sent, loss = pruned_step(self.setting, state.params, state.keep, data, clock, self.options)
+        return replace(state, params=sent), loss
 
     def share(self, state: State) -> Payload:
         return as_message(state.params, self.setting.masker.layout.weights)

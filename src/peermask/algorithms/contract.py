@@ -100,6 +100,16 @@ MaskCounts = dict[str, tuple[Tensor, Tensor]]  # mask leaf -> the least and the 
 
 
 class Algorithm(Protocol[State]):
+    """What an algorithm has to provide: five functions over a state whose tensors have a leading agent axis.
+
+    Inherit from this class, register it, and a config can name it; docs/adding.md has a complete one.
+
+    Examples:
+        >>> from peermask.algorithms import algorithms
+        >>> algorithms["mce-pl"].make.hears_all, algorithms["fl"].make.hears_all
+        (False, True)
+    """
+
     hears_all: ClassVar[bool] = False
     """Whether agents talk to a server, one message there and one back, instead of to their neighbours."""
 
@@ -111,15 +121,25 @@ class Algorithm(Protocol[State]):
 
     def __init__(self, options: Any, setting: Setting) -> None: ...
 
-    def init(self, agents: Agents) -> State: ...
+    def init(self, agents: Agents) -> State:
+        """The first state of these agents."""
+        ...
 
-    def learn(self, state: State, data: LocalData, clock: Clock) -> tuple[State, Tensor]: ...
+    def learn(self, state: State, data: LocalData, clock: Clock) -> tuple[State, Tensor]:
+        """One batch of local training: the new state, and each agent's loss [A]."""
+        ...
 
-    def share(self, state: State) -> Payload: ...
+    def share(self, state: State) -> Payload:
+        """Everything that may leave an agent: named tensors, one row per agent."""
+        ...
 
-    def fuse(self, state: State, received: Payload, mixing: Mixing, clock: Clock) -> State: ...
+    def fuse(self, state: State, received: Payload, mixing: Mixing, clock: Clock) -> State:
+        """Combine what was received, [K, ...], with the own state."""
+        ...
 
-    def local_model(self, state: State) -> Tensor: ...
+    def local_model(self, state: State) -> Tensor:
+        """[A, P]: the parameters that are tested, exported and deployed."""
+        ...
 
     def opening(self, agents: Agents) -> Payload:  # noqa: ARG002
         """[A, ...] on the CPU: a payload close to the first, which follows from config and seed alone, on every machine

@@ -23,3 +23,11 @@ def straight_through_step(
     """x½ = x − η (∇f(Prune(x)) + ω x): the pruned model is run, all of the latent x is trained."""
     gradient, loss = setting.network.gradient(prune(setting.masker, params, keep), data.batch(clock))
     return params - descent(params, gradient, options, clock), loss
+
+
+def pruned_step(
+    setting: Setting, params: Tensor, keep: Tensor, data: LocalData, clock: Clock, options: DescentOptions
+) -> tuple[Tensor, Tensor]:
+    """s = Prune(x½): a straight-through step, pruned to what is sent."""
+    trained, loss = straight_through_step(setting, params, keep, data, clock, options)
+    return prune(setting.masker, trained, keep), loss

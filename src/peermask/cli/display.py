@@ -1,4 +1,4 @@
-"""Live progress on a terminal; a line per evaluation elsewhere would be noise, so there it is silent."""
+"""Live progress on a terminal; nothing is printed where the output is not a terminal."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Live:
         self.task = self.progress.add_task(name, total=experiment.config.rounds, completed=round, figures="")
 
     def round(self, clock: Clock, losses: Tensor, sent_bytes: float) -> None:
-        # Reading a loss from a GPU waits for the round; the bar's own pace is enough.
+        # Reading a loss from a GPU would wait for the round to finish, so it is left out.
         loss = f"loss {float(losses.mean()):.3f}  " if losses.device.type == "cpu" else ""
         figures = f"{loss}{self.accuracy}  sent {bytes_human(sent_bytes)}"
         self.progress.update(self.task, completed=clock.round, figures=figures)

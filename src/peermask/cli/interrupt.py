@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM finish the round and save; a second one stops at once."""
+"""Ctrl-C and SIGTERM finish the round and save; a second one stops immediately."""
 
 from __future__ import annotations
 

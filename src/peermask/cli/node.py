@@ -48,7 +48,7 @@ def node(
     for j, rounds in result.absent.items():
         observer.say(f"agent {j} was missing in {len(rounds)} of the rounds: {ranges(rounds)}")
     if result.status == "interrupted":
-        observer.say("stopped and saved; the same command goes on")
+        observer.say("interrupted and saved; rerun the same command to resume")
         return interrupt.exit_code if interrupt.requested() else 128 + signal.SIGPIPE
     if not events:
         print(result.out)

@@ -29,7 +29,7 @@ def reproduce(
     ] = None,
     device: Annotated[str, typer.Option(help="cpu, cuda, cuda:N or auto.")] = "auto",
     data_dir: Annotated[
-        Path | None, typer.Option(help="Where the dataset lies; found or downloaded if left out.")
+        Path | None, typer.Option(help="Folder of the dataset; found or downloaded if left out.")
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Output folder; reproduce-SCALE by default.")] = None,
     tables_only: Annotated[
@@ -77,7 +77,7 @@ def reproduce(
     for problem in problems:
         console.print(problem, soft_wrap=True)
     if missing := campaign.missing():
-        how = "without --tables-only they are run" if tables_only else "the same command goes on"
+        how = "run without --tables-only to compute them" if tables_only else "rerun the same command to resume"
         console.print(f"{missing} of {len(campaign.cells)} cells are missing; {how}", soft_wrap=True)
     print(home.path)
     return interrupt.exit_code if interrupt.requested() else 0

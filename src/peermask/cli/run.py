@@ -59,7 +59,7 @@ def run(
     from peermask.reports.tables import agents_table, closing_lines
 
     if resume is not None and is_of_fleet(resume):
-        raise ConfigError(f"{resume} was made by a fleet; go on with it by `peermask swarm FLEET` or `peermask node`")
+        raise ConfigError(f"{resume} was made by a fleet; resume it with `peermask swarm FLEET` or `peermask node`")
     console = Console(quiet=quiet, markup=False)  # paths may hold brackets
     beside = (resume or out or Path("runs", "it")).parent
     logs = loggers(beside / "tensorboard" if tensorboard else None)
@@ -70,7 +70,7 @@ def run(
         else:
             result = run_experiment(load_config(config, set_ or ()), out, execution=execution)
     if result.status == "interrupted":
-        console.print(f"stopped and saved; go on with: peermask run --resume {result.root}", soft_wrap=True)
+        console.print(f"interrupted and saved; resume with: peermask run --resume {result.root}", soft_wrap=True)
         return interrupt.exit_code
     console.print(agents_table(result))
     for line in closing_lines(result):

@@ -1,4 +1,4 @@
-"""`peermask show`: a run's table again."""
+"""`peermask show`: prints the table of a run."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ def show(run: Annotated[Path, typer.Argument(help="A run folder.")]) -> None:
     for line in closing_lines(result):
         console.print(line, soft_wrap=True, highlight=False)
     for name in result.waiting:
-        console.print(f"{name} has not begun", soft_wrap=True)
+        console.print(f"{name} has not started", soft_wrap=True)
     if missing := result.manifest.get("missing_agents"):
         console.print(f"collected without agents {', '.join(map(str, missing))}", soft_wrap=True)
     elif result.waiting or any(arm.hash is None for arm in (result, *result.compared)):
         how = "peermask swarm FLEET" if is_of_fleet(run) else f"peermask run --resume {run}"
-        console.print(f"not finished; go on with: {how}", soft_wrap=True)
+        console.print(f"not finished; resume with: {how}", soft_wrap=True)
     else:
         console.print(f"hash {result.hash}", soft_wrap=True, highlight=False)

@@ -40,7 +40,7 @@ def swarm(
     for agent, words in result.failed.items():
         errors.print(f"agent {agent} {words}", soft_wrap=True, highlight=False)
     if result.interrupted:
-        console.print("stopped and saved; the same command goes on")
+        console.print("interrupted and saved; rerun the same command to resume")
         return interrupt.exit_code
     if result.run is None:
         return 1

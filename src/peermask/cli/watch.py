@@ -1,4 +1,4 @@
-"""`peermask watch`: the report of a run that is still going on."""
+"""`peermask watch`: the report of a run in progress."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ import typer
 
 
 def watch(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders, going on or finished.")],
-    host: Annotated[str, typer.Option(help="Address to serve on; others than loopback let others look.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes any that is free.")] = 8321,
-    open_: Annotated[bool, typer.Option("--open", help="Show it in a browser.")] = False,
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders, in progress or finished.")],
+    host: Annotated[
+        str, typer.Option(help="Address to serve on; any non-loopback address exposes the page.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 picks a free port.")] = 8321,
+    open_: Annotated[bool, typer.Option("--open", help="Open it in a browser.")] = False,
 ) -> None:
     """Serve the report of a run live, read-only, until interrupted."""
     from peermask.reports.watch import make_server

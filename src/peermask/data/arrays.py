@@ -31,8 +31,30 @@ def from_arrays(
     classes: Sequence[str] | None = None,
     name: str = "arrays",
 ) -> Dataset:
-    """Images [n, H, W], [n, C, H, W] or [n, H, W, C], as whole numbers 0 to 255 or floats in [0, 1]; labels
-    [n] count from 0. Of four axes the second is the channels if it has 1 to 4, else the last."""
+    """Make a dataset from numpy arrays or torch tensors.
+
+    Args:
+        x_train: Images [n, H, W], [n, C, H, W] or [n, H, W, C], integers 0 to 255 or floats in [0, 1]. Of four axes
+            the second is the channels if its length is 1 to 4, else the last.
+        y_train: Labels [n], integers from 0.
+        x_test: Test images, of the same shape and type.
+        y_test: Test labels.
+        classes: Names of the labels; their numbers if left out.
+        name: What to call the dataset in tables and errors.
+
+    Returns:
+        A dataset for `run_experiment(config, dataset=...)`.
+
+    Raises:
+        DataError: A shape, type or value is not as described.
+
+    Examples:
+        >>> import numpy as np, peermask
+        >>> images, labels = np.zeros((20, 8, 8), dtype=np.uint8), np.arange(20) % 4
+        >>> dataset = peermask.from_arrays(images, labels, images, labels, name="blank")
+        >>> dataset.classes
+        ('0', '1', '2', '3')
+    """
     images = [to_images(x, f"{name} {key}") for x, key in ((x_train, "x_train"), (x_test, "x_test"))]
     labels = [to_labels(y, f"{name} {key}") for y, key in ((y_train, "y_train"), (y_test, "y_test"))]
     if images[0].dtype != images[1].dtype:
@@ -47,7 +69,26 @@ def from_arrays(
 def from_torch(
     train: LabelledImages, test: LabelledImages, classes: Sequence[str] | None = None, name: str = "torch"
 ) -> Dataset:
-    """Every (image, label) of two map-style datasets, read once; images as for `from_arrays`."""
+    """Make a dataset from two map-style torch datasets, such as those of torchvision.
+
+    Args:
+        train: Training samples (image, label), all read at once. Images as for `from_arrays`.
+        test: Test samples.
+        classes: Names of the labels; their numbers if left out.
+        name: What to call the dataset in tables and errors.
+
+    Returns:
+        A dataset for `run_experiment(config, dataset=...)`.
+
+    Raises:
+        DataError: A split is empty, or a shape, type or value is not as described.
+
+    Examples:
+        >>> import peermask, torch
+        >>> samples = torch.utils.data.TensorDataset(torch.rand(20, 1, 8, 8), torch.arange(20) % 4)
+        >>> peermask.from_torch(samples, samples).classes
+        ('0', '1', '2', '3')
+    """
     x_train, y_train = stacked(train, f"{name} train")
     x_test, y_test = stacked(test, f"{name} test")
     return from_arrays(x_train, y_train, x_test, y_test, classes, name)

@@ -22,7 +22,7 @@ def batch_indices(samples: Indices, size: int, seed: int, agent: int, round: int
 def batch_rows(
     samples: Sequence[Indices], size: int, seed: int, agents: Sequence[int], round: int, step: int = 0
 ) -> Indices:
-    """The batches of several agents, as wide as the largest; an agent with fewer samples goes over them again."""
+    """The batches of several agents, as wide as the largest; an agent with fewer samples repeats them."""
     counts = [len(own) for own in samples]
     rows = np.empty((len(counts), min(size, max(counts))), np.int64)
     keys = raw_of_each(seed, "batch", agents, round, step, counts)

@@ -75,7 +75,7 @@ def cached_folder() -> Path:
 
 def check_archive(path: Path) -> None:
     if file_digest(path, "md5") != ARCHIVE_MD5:
-        raise DataError(f"{URL} came damaged")
+        raise DataError(f"{URL} is damaged as downloaded")
 
 
 def unpack(archive: Path, home: Path) -> None:
@@ -100,7 +100,7 @@ def check_file(path: Path, name: str) -> None:
         if size != SHAPE[0] * SHAPE[1]:
             raise DataError(f"{path} has {size} bytes instead of {SHAPE[0] * SHAPE[1]}: it is damaged")
         if file_digest(path, "sha1") != SHA1[name]:
-            raise DataError(f"{path} differs from CIFAR-10's own file: it is damaged, or another dataset's")
+            raise DataError(f"{path} has the wrong checksum: it is damaged, or not CIFAR-10")
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror}; its folder needs {', '.join(SHA1)}") from error
 

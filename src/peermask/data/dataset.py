@@ -93,4 +93,4 @@ def check_split(name: str, split: Split, classes: int) -> None:
     if lowest < 0 or highest >= classes:
         raise DataError(f"{name} has labels from {lowest} to {highest}, but {classes} classes are 0 to {classes - 1}")
     if images.is_floating_point() and not bool(torch.isfinite(images).all()):
-        raise DataError(f"{name} images have pixels that are not finite numbers")
+        raise DataError(f"{name} images have pixels that are NaN or infinite")

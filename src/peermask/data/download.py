@@ -1,4 +1,4 @@
-"""Downloads into a per-user cache folder: a file gets its name only after it was checked, so it is whole."""
+"""Downloads into a per-user cache folder: a file gets its name only after its contents were checked."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from peermask.errors import DataError
 from peermask.files import replacing
 
 CHUNK = 2**20
-TIMEOUT = 30.0  # seconds without a byte
+TIMEOUT = 30.0  # seconds without receiving anything
 
 
 def cache_folder() -> Path:
@@ -24,7 +24,7 @@ def cache_folder() -> Path:
 
 
 def download(url: str, target: Path, limit: int, check: Callable[[Path], None]) -> None:
-    """Fetches at most `limit` bytes; `check` raises DataError on contents that are not the right ones."""
+    """Fetches at most `limit` bytes; `check` raises DataError if the contents are wrong."""
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with replacing(target) as temporary:

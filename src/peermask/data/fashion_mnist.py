@@ -91,7 +91,7 @@ def read_from(folder: Path, name: str) -> NDArray[np.uint8]:
 def read_genuine(path: Path, name: str) -> NDArray[np.uint8]:
     values = read_idx(path, dimensions=3 if "images" in name else 1)
     if hashlib.sha256(values.data).hexdigest() != SHA256[name]:
-        raise DataError(f"{path} does not hold Fashion-MNIST's {name}: it is damaged, or another dataset's")
+        raise DataError(f"{path} does not hold Fashion-MNIST's {name}: it is damaged, or another dataset")
     return values
 
 

@@ -39,7 +39,7 @@ def read_values(path: Path, file: BinaryIO, dimensions: int) -> NDArray[np.uint8
     count = math.prod(sizes)
     if count > LARGEST:
         raise DataError(f"{path} claims {count} values in its header; {LARGEST} are allowed")
-    values = file.read(count + 1)  # one more shows that the file goes on
+    values = file.read(count + 1)  # one more than needed shows that the file is too long
     if len(values) != count:
         amount = "more" if len(values) > count else f"only {len(values)}"
         raise DataError(f"{path} should hold {count} values but has {amount}: it is damaged")

@@ -94,7 +94,17 @@ def _retention(value: object) -> object:
 
 
 class ExperimentConfig(Options):
-    """One experiment, complete: the same config and seed give the same result on every machine."""
+    """One experiment, complete and checked; make it with `load_config` or `make_config`.
+
+    The keys are those of a config file. `peermask plan FILE` prints all of them with their values, and `peermask list`
+    what a table such as `[graph]` or `[algorithm]` may name. A config cannot be changed once it is made.
+
+    Examples:
+        >>> import peermask
+        >>> config = peermask.make_config({"agents": 4, "graph": {"name": "ring"}})
+        >>> config.agents, config.graph.name, config.seed
+        (4, 'ring', 0)
+    """
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=80)] = Field(
         "default", description="what its folder is called"
@@ -130,11 +140,30 @@ class ExperimentConfig(Options):
     liars: LiarOptions | None = Field(None, description="agents that send lies, to try what a method bears")
 
     def table(self) -> dict[str, Any]:
-        """As plain values, every default written out."""
+        """This config as plain values, with every default written out.
+
+        Returns:
+            Nested dictionaries that `make_config` accepts.
+
+        Examples:
+            >>> import peermask
+            >>> config = peermask.make_config({"agents": 4})
+            >>> config.table()["graph"]
+            {'name': 'erdos-renyi', 'p': 0.5}
+        """
         return self.model_dump(mode="json", exclude_none=True)
 
     def toml(self) -> str:
-        """As a config file, every default written out."""
+        """This config as the text of a config file, with every default written out.
+
+        Returns:
+            TOML that `load_config` reads back.
+
+        Examples:
+            >>> import peermask
+            >>> print(peermask.make_config({"agents": 4}).toml().splitlines()[2])
+            agents = 4
+        """
         return tomli_w.dumps(self.table())
 
     @property
@@ -148,7 +177,16 @@ class ExperimentConfig(Options):
         return self.readout or algorithms[self.algorithm.name].make.readout
 
     def arms(self) -> dict[str, ExperimentConfig]:
-        """The configs of a comparison, one an algorithm: `mce-pl`, and `ind-mask` beside it."""
+        """The algorithms of a comparison, each as a config of its own.
+
+        Returns:
+            One config for `algorithm` and one for each entry of `compare`, by name.
+
+        Examples:
+            >>> import peermask
+            >>> list(peermask.make_config({"algorithm": "mce-pl", "compare": ["ind-mask"]}).arms())
+            ['mce-pl', 'ind-mask']
+        """
         arms: dict[str, ExperimentConfig] = {}
         for choice in (self.algorithm, *self.compare):
             name, count = choice.name, 2
@@ -182,7 +220,23 @@ def as_config(config: ExperimentConfig | Mapping[str, Any] | Path | str) -> Expe
 
 
 def make_config(values: Mapping[str, Any]) -> ExperimentConfig:
-    """A config from plain values; every mistake is one ConfigError."""
+    """Make a config from plain values.
+
+    Args:
+        values: Keys and values as in a config file; what is left out has its default.
+
+    Returns:
+        The checked config.
+
+    Raises:
+        ConfigError: A key is unknown or a value is not allowed. The message names the key.
+
+    Examples:
+        >>> import peermask
+        >>> config = peermask.make_config({"agents": 4, "algorithm": {"name": "mce-pl", "lr": 0.5}})
+        >>> config.algorithm.name
+        'mce-pl'
+    """
     try:
         return ExperimentConfig.model_validate(values)
     except ValidationError as error:
@@ -190,7 +244,24 @@ def make_config(values: Mapping[str, Any]) -> ExperimentConfig:
 
 
 def load_config(path: Path | str | None = None, overrides: Iterable[str] = ()) -> ExperimentConfig:
-    """Read a TOML file, or the default experiment, and apply `key=value` overrides."""
+    """Read a config file.
+
+    Args:
+        path: A TOML file; the default experiment, ten agents on digits, if left out.
+        overrides: `key=value` texts that replace values of the file, as `--set` does, such as `"algorithm.lr=0.1"`.
+
+    Returns:
+        The checked config.
+
+    Raises:
+        ConfigError: The file cannot be read, a key is unknown or a value is not allowed.
+
+    Examples:
+        >>> import peermask
+        >>> config = peermask.load_config(overrides=["agents=4", "graph.name=ring"])
+        >>> config.agents, config.graph.name
+        (4, 'ring')
+    """
     values = _read_toml(DEFAULT if path is None else Path(path))
     for key, value in sorted(map(split_override, overrides), key=lambda pair: not pair[0].endswith(".name")):
         _put(values, key, value)

@@ -40,7 +40,25 @@ def to_stderr(line: str) -> None:
 
 @dataclass(frozen=True)
 class Execution:
-    """How a run is computed: nothing here changes its result."""
+    """How a run is computed, watched and stopped; nothing here changes its result.
+
+    Attributes:
+        device: `"cpu"`, `"cuda"`, `"cuda:1"`, or `"auto"`: the GPU if there is one.
+        chunk: Agents computed together; by default one on a CPU and as many as fit on a GPU.
+        workers: Threads on a CPU; by default one for each core.
+        observer: Is told what happens: an object with the methods `begin`, `round`, `evaluation` and `end`.
+        should_stop: Asked after every round; if it returns True, the run is saved and ends as "interrupted".
+        final_checkpoint: Whether to save the agents' states at the end. `local_models` and exports need them.
+        writes: Write checkpoints while the next rounds are computed ("beside"), before them ("first"), or "never".
+        warn: Is given a line of text for each problem that the run continues after.
+
+    Examples:
+        >>> import peermask
+        >>> config = peermask.make_config({"agents": 4, "rounds": 2, "retention": 0.3, "model": "mlp"})
+        >>> execution = peermask.Execution(device="cpu", workers=1, should_stop=lambda: True)
+        >>> peermask.run_experiment(config, "run", execution=execution).status
+        'interrupted'
+    """
 
     device: str = "auto"
     chunk: int | None = None

@@ -48,6 +48,30 @@ class AgentResult:
 
 @dataclass(frozen=True)
 class RunResult:
+    """A run, read from its folder; returned by `run_experiment`.
+
+    Attributes:
+        root: The run folder, or the folder of the comparison.
+        config: What was run.
+        manifest: Versions, device, checksums and each agent's labels and retention, as in manifest.json.
+        agents: For each agent its labels, retention, density, accuracy and bytes sent.
+        status: "finished", "converged", "interrupted" or "unfinished".
+        round: The last round.
+        hash: Equal for two runs that ended in the same state; None before the end.
+        seconds: Time spent on rounds.
+        compared: Results of the other algorithms of a comparison.
+        waiting: Algorithms of a comparison that have not begun.
+
+    Examples:
+        >>> import peermask
+        >>> config = peermask.make_config({"agents": 4, "rounds": 2, "retention": 0.3, "model": "mlp"})
+        >>> result = peermask.run_experiment(config, "run")
+        >>> result.round, result.agents[0].retention, 0 <= result.mean_accuracy <= 1, result.sent_bytes > 0
+        (2, 0.3, True, True)
+        >>> peermask.RunResult.open("run").hash == result.hash
+        True
+    """
+
     root: Path
     config: ExperimentConfig
     manifest: dict[str, Any]
@@ -63,7 +87,17 @@ class RunResult:
 
     @classmethod
     def open(cls, path: Path | str) -> RunResult:
-        """Read a run, or a comparison, finished or not."""
+        """Read a run or a comparison, finished or not.
+
+        Args:
+            path: A run folder.
+
+        Returns:
+            Its result so far.
+
+        Raises:
+            RunError: The folder is not a run, or a file in it is damaged.
+        """
         root = Path(path)
         if (root / "compare.toml").is_file():
             arms = load_config(root / "compare.toml").arms()
@@ -92,6 +126,7 @@ class RunResult:
 
     @property
     def mean_accuracy(self) -> float:
+        """Mean over honest agents of the test accuracy at the last evaluation."""
         return self.mean("test_accuracy")
 
     def mean(self, figure: str) -> float:
@@ -100,14 +135,27 @@ class RunResult:
 
     @property
     def worst(self) -> AgentResult:
+        """The honest agent with the lowest test accuracy."""
         return min((agent for agent in self.agents if not agent.liar), key=lambda agent: agent.test_accuracy)
 
     @property
     def sent_bytes(self) -> float:
+        """Bytes that all agents sent, over all rounds and links."""
         return sum(agent.sent_bytes for agent in self.agents)
 
     def metrics(self) -> list[dict[str, float]]:
-        """The rows of metrics.csv: `pandas.DataFrame(result.metrics())`."""
+        """The rows of metrics.csv, one for each agent and evaluation.
+
+        Returns:
+            A list that `pandas.DataFrame` accepts.
+
+        Examples:
+            >>> import peermask
+            >>> config = peermask.make_config({"agents": 4, "rounds": 2, "retention": 0.3, "model": "mlp"})
+            >>> rows = peermask.run_experiment(config, "run").metrics()
+            >>> len(rows), rows[0]["round"]
+            (4, 2.0)
+        """
         return [{key: float(value) for key, value in row.items()} for row in read_rows(self.folder.metrics)]
 
     def last_checkpoint(self, frozen_checksum: str, warn: Callable[[str], None] = to_stderr) -> Checkpoint:
@@ -120,10 +168,25 @@ class RunResult:
         return checkpoint
 
     def local_models(self, dataset: Dataset | None = None, module: nn.Module | None = None) -> list[nn.Module]:
-        """Every agent's personal network, as an ordinary module that answers by the run's readout, from the last
-        checkpoint.
+        """Every agent's personal network, from the last checkpoint.
 
-        A run that was given a dataset or module of one's own needs them again once it is read from its folder.
+        Args:
+            dataset: The dataset that was given to `run_experiment`, if one was and this result was read from disk.
+            module: The module that was given to `run_experiment`, likewise.
+
+        Returns:
+            One ordinary `torch.nn.Module` per agent, which answers by the run's readout. Inputs are images [B, C, H, W]
+            with pixels in [-1, 1].
+
+        Raises:
+            RunError: There is no checkpoint, or the network is not the one that was run.
+
+        Examples:
+            >>> import peermask, torch
+            >>> config = peermask.make_config({"agents": 4, "rounds": 2, "retention": 0.3, "model": "mlp"})
+            >>> models = peermask.run_experiment(config, "run").local_models()
+            >>> models[0](torch.zeros(5, 1, 8, 8)).shape
+            torch.Size([5, 10])
         """
         experiment = build(
             self.config,

@@ -43,10 +43,31 @@ def run_experiment(
     dataset: Dataset | None = None,
     module: nn.Module | None = None,
 ) -> RunResult:
-    """Run a config into a folder, or go on where that folder stopped, perhaps for more rounds.
+    """Run an experiment and write its tables, checkpoints and result to a folder.
 
-    The config may be given as plain values or as the path of a file too.
     A config that compares algorithms gives one folder for each, inside `out`; their results are in `compared`.
+
+    Args:
+        config: What to run: a config, plain values as for `make_config`, or the path of a config file.
+        out: The run folder; by default a new one under `runs/`.
+        resume: Continue the run in `out`, perhaps for more rounds. See `resume_experiment`.
+        execution: The device, and how to watch and stop the run.
+        dataset: Data of your own instead of the config's: see `from_arrays` and `from_torch`.
+        module: A network of your own instead of the config's. Its convolutions and linear layers are masked.
+
+    Returns:
+        The result, which can be read again with `RunResult.open`.
+
+    Raises:
+        PeermaskError: A mistake in the config or the data, a folder in use, a full disk or memory, or a loss that is
+            NaN or infinite. The message says what to do.
+
+    Examples:
+        >>> import peermask
+        >>> config = peermask.make_config({"agents": 4, "rounds": 2, "retention": 0.3, "model": "mlp"})
+        >>> result = peermask.run_experiment(config, "run")
+        >>> result.status, result.round, len(result.agents)
+        ('finished', 2, 4)
     """
     execution = execution or Execution()
     config = as_config(config)
@@ -81,7 +102,31 @@ def run_experiment(
 
 
 def resume_experiment(path: Path | str, execution: Execution | None = None, overrides: Iterable[str] = ()) -> RunResult:
-    """Go on with the run or comparison in a folder, from its own config; `rounds=800` extends it, finished or not."""
+    """Continue the run or comparison in a folder, with the config it was started with.
+
+    The result has the same hash as that of a run without the interruption. A finished run is
+    only read, unless `overrides` extend it.
+
+    Args:
+        path: The run folder.
+        execution: The device, and how to watch and stop the run.
+        overrides: `["rounds=800"]` extends the run, finished or not; nothing else can be changed.
+
+    Returns:
+        The result.
+
+    Raises:
+        RunError: The folder is not a run, is in use, or is damaged.
+
+    Examples:
+        >>> import peermask
+        >>> config = peermask.make_config({"agents": 4, "rounds": 2, "retention": 0.3, "model": "mlp"})
+        >>> stopped = peermask.Execution(should_stop=lambda: True)
+        >>> peermask.run_experiment(config, "run", execution=stopped).status
+        'interrupted'
+        >>> peermask.resume_experiment("run").status
+        'finished'
+    """
     root = Path(path)
     for name in ("compare.toml", "config.toml"):
         if (root / name).is_file():

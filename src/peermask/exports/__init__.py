@@ -1,1 +1,1 @@
-"""Personal models to take away: tickets, ONNX, safetensors."""
+"""Export of personal models: tickets, ONNX, safetensors."""

@@ -1,4 +1,4 @@
-"""What a network costs: parameters and multiply-adds of one image."""
+"""Parameters of a network, and multiply-adds for one image."""
 
 from __future__ import annotations
 

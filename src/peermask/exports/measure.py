@@ -30,9 +30,25 @@ class Accuracy:
 
 
 def evaluate(ticket: Path | str, dataset: Dataset | Mapping[str, Any] | str) -> Accuracy:
-    """How many test samples of a dataset a ticket gets right: of all, and of the labels its agent learned.
+    """Test an exported model on the test samples of a dataset.
 
-    The dataset may be given as a config would: by its name, or a table with one.
+    Args:
+        ticket: A ticket file, as written by `export`.
+        dataset: A dataset, its name, or a table with its name and options as in a config.
+
+    Returns:
+        How many samples were right: of all, and of the labels that the agent learned.
+
+    Raises:
+        ExportError: The file is not a ticket, or its images and classes are not those of the dataset.
+
+    Examples:
+        >>> import peermask
+        >>> config = peermask.make_config({"agents": 4, "rounds": 2, "retention": 0.3, "model": "mlp"})
+        >>> result = peermask.run_experiment(config, "run")
+        >>> exported = peermask.export(result, agent=3, to="agent3.ticket")
+        >>> peermask.evaluate("agent3.ticket", "digits").samples
+        360
     """
     if not isinstance(dataset, Dataset):
         chosen = choose(datasets, "dataset", dataset)

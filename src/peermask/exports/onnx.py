@@ -1,4 +1,4 @@
-"""An agent's model as ONNX, its dead filters removed, proven equal in onnxruntime before it is written."""
+"""An agent's model as ONNX, its dead filters removed, compared with PyTorch in onnxruntime before it is written."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ except ImportError as error:
     raise ExportError(f"ONNX needs {error.name}; install it with: pip install 'peermask[export]'") from error
 
 TOLERANCE = 1e-4
-TRIALS = 8  # images the two programs are compared on
+TRIALS = 8  # images on which PyTorch and onnxruntime are compared
 REPEATS = 30
 
 Shape = tuple[int, int, int]
@@ -66,7 +66,7 @@ def to_onnx(module: nn.Module, shape: Shape, metadata: dict[str, Any]) -> bytes:
     """For any number of images at once: `images` [batch, C, H, W], normalised, to `logits` [batch, classes]."""
     logging.getLogger("torch.onnx._internal.exporter._registration").setLevel(logging.ERROR)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # like the log above: the exporter speaks of its own affairs
+        warnings.simplefilter("ignore")  # like the log above: warnings about the exporter itself
         program = torch.onnx.export(
             module.eval(),
             (torch.zeros(2, *shape),),
@@ -77,7 +77,7 @@ def to_onnx(module: nn.Module, shape: Shape, metadata: dict[str, Any]) -> bytes:
             dynamic_shapes=({0: torch.export.Dim("batch")},),
         )
     if program is None:
-        raise ExportError("the exporter of PyTorch gave no program")
+        raise ExportError("PyTorch's ONNX exporter returned no program")
     proto: onnx.ModelProto = program.model_proto
     for key, value in metadata.items():
         proto.metadata_props.add(key=f"peermask.{key}", value=json.dumps(value))
@@ -102,14 +102,16 @@ def latency(data: bytes, shape: Shape) -> float:
 
 
 def _verified(data: bytes, module: nn.Module, shape: Shape) -> float:
-    """The largest difference of a logit; more than the tolerance and there is no file."""
+    """The largest difference of a logit; no file is written if it exceeds the tolerance."""
     images = _images(shape, TRIALS)
     with torch.no_grad():
         wanted: Tensor = module.eval()(images)
     (given,) = _session(data).run(None, {"images": images.numpy()})
     difference = float(np.abs(given - wanted.numpy()).max())
     if not difference <= TOLERANCE:
-        raise ExportError(f"the ONNX model differs from PyTorch's by {difference:.2g}, more than {TOLERANCE:g}")
+        raise ExportError(
+            f"the output of the ONNX model differs from that of PyTorch by {difference:.2g}, more than {TOLERANCE:g}"
+        )
     return difference
 
 

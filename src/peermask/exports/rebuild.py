@@ -27,9 +27,25 @@ MAX_OPTION_ITEMS = 64
 
 
 def load_ticket(path: Path | str, module: nn.Module | None = None) -> nn.Module:
-    """The personal model of a ticket file, ready to call; its outputs equal the agent's bit for bit.
+    """Load the personal model of an agent from a ticket file.
 
-    A ticket of a network that this package does not know by name needs that network as `module`; it is copied.
+    Args:
+        path: The file that `peermask export RUN --agent I --to FILE.ticket` wrote.
+        module: The network, if the run was given one of your own. It is copied.
+
+    Returns:
+        A module in eval mode, whose outputs equal the agent's bit for bit.
+
+    Raises:
+        ExportError: The file is not a ticket, is damaged, or does not fit the network.
+
+    Examples:
+        >>> import peermask
+        >>> config = peermask.make_config({"agents": 4, "rounds": 2, "retention": 0.3, "model": "mlp"})
+        >>> result = peermask.run_experiment(config, "run")
+        >>> exported = peermask.export(result, agent=3, to="agent3.ticket")
+        >>> peermask.load_ticket("agent3.ticket").training
+        False
     """
     return rebuild(read_ticket(path), str(path), module)
 

@@ -37,7 +37,29 @@ def export(
     module: nn.Module | None = None,
     force: bool = False,
 ) -> Exported:
-    """Write one agent's personal model, whole or not at all; a file that exists is replaced with `force` alone."""
+    """Write one agent's personal model to a file, atomically.
+
+    Args:
+        run: A result, or its run folder.
+        agent: Which agent.
+        to: The file. Its suffix chooses the format: `.ticket` (seed and mask), `.onnx` or `.safetensors`.
+        dataset: The dataset that was given to `run_experiment`, if one was and the run is read from disk.
+        module: The module that was given to `run_experiment`, likewise.
+        force: Whether to replace a file that exists.
+
+    Returns:
+        The path, the size in bytes, and lines worth printing.
+
+    Raises:
+        ExportError: The agent does not exist, its model has no such format, or the file cannot be written.
+
+    Examples:
+        >>> import peermask
+        >>> config = peermask.make_config({"agents": 4, "rounds": 2, "retention": 0.3, "model": "mlp"})
+        >>> result = peermask.run_experiment(config, "run")
+        >>> peermask.export(result, agent=3, to="agent3.ticket").path.name
+        'agent3.ticket'
+    """
     path = Path(to)
     _check_target(path, force=force)
     result = run if isinstance(run, RunResult) else RunResult.open(run)

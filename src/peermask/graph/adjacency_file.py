@@ -18,7 +18,7 @@ from peermask.streams import Stream
 
 LARGEST = 64 * 2**20  # bytes; a matrix of 5,000 agents has 50 MB
 
-Line = tuple[str, list[int]]  # where it stands ("graph.txt line 3"), its numbers
+Line = tuple[str, list[int]]  # its place ("graph.txt line 3") and its numbers
 
 
 @topologies.register("file")
@@ -57,7 +57,7 @@ def read_lines(path: Path) -> list[Line]:
 
 def whole_number(word: str, where: str) -> int:
     if not (word.isascii() and word.isdigit() and len(word) < 10):
-        raise GraphError(f"{where}: {word!r} is not a whole number of 0 or more")
+        raise GraphError(f"{where}: {word!r} is not an integer of 0 or more")
     return int(word)
 
 

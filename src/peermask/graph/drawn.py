@@ -1,4 +1,4 @@
-"""Random topologies, each drawn from the stream it is given: networkx's generators do not promise theirs.
+"""Random topologies, drawn from a keyed stream: networkx does not guarantee the same graph in every version.
 
 A single draw need not be connected; topology.py draws again.
 """
@@ -17,7 +17,7 @@ from peermask.graph.shapes import from_links
 from peermask.graph.topology import Graph, topologies
 from peermask.streams import Stream
 
-RESTARTS = 1000  # of a pairing that ran into a dead end
+RESTARTS = 1000  # attempts at a pairing; one that gets stuck is started over
 
 
 @topologies.register("erdos-renyi")
@@ -25,9 +25,9 @@ def erdos_renyi(
     agents: int,
     draw: Stream,
     *,
-    p: Annotated[float, Field(gt=0, le=1, description="chance that two agents hear each other")] = 0.5,
+    p: Annotated[float, Field(gt=0, le=1, description="probability that two agents are linked")] = 0.5,
 ) -> Graph:
-    """Every pair is linked with the same chance, independently."""
+    """Every pair is linked with the same probability, independently."""
     first, second = np.triu_indices(agents, 1)
     linked = draw.uniform(first.size) < p  # [N (N-1) / 2]
     return from_links(agents, list(zip(first[linked].tolist(), second[linked].tolist(), strict=True)))
@@ -40,19 +40,19 @@ def random_regular(
     *,
     degree: Annotated[int, Field(ge=1, description="neighbours of every agent")] = 4,
 ) -> Graph:
-    """Every agent has the same number of neighbours, otherwise at random (Steger and Wormald's pairing)."""
+    """A random graph where every agent has the same number of neighbours (Steger and Wormald)."""
     check_degree(agents, degree)
     if agents * degree % 2:
         raise GraphError(f"graph.degree is {degree} for {agents} agents: one of the two must be even")
     missing = agents - 1 - degree
-    if missing < degree:  # pairing dead-ends on dense graphs, so draw the links that are left out
+    if missing < degree:  # pairing gets stuck on dense graphs, so draw the links that are left out
         return nx.complement(pair_up(agents, missing, draw))
     return pair_up(agents, degree, draw)
 
 
 def pair_up(agents: int, degree: int, draw: Stream) -> Graph:
     """Shuffle `degree` link ends of every agent, join those side by side, and shuffle what cannot be joined
-    again, until no end is left; a dead end starts afresh."""
+    again, until no end is left; if it gets stuck, start over."""
     for _ in range(RESTARTS):
         links: set[tuple[int, int]] = set()
         ends = [i for i in range(agents) for _ in range(degree)]
@@ -76,9 +76,9 @@ def small_world(
     draw: Stream,
     *,
     degree: Annotated[int, Field(ge=2, description="neighbours on the ring before rewiring; even")] = 4,
-    rewire: Annotated[float, Field(ge=0, le=1, description="chance that a link gets a new far end")] = 0.1,
+    rewire: Annotated[float, Field(ge=0, le=1, description="probability that a link is moved to another agent")] = 0.1,
 ) -> Graph:
-    """A ring where all hear the nearest few, with some links moved to far agents (Watts and Strogatz)."""
+    """A ring with links to the nearest few agents, some of them moved at random (Watts and Strogatz)."""
     check_degree(agents, degree)
     if degree % 2:
         raise GraphError(f"graph.degree is {degree}: small-world needs an even number, half on either side")
@@ -86,10 +86,10 @@ def small_world(
     graph = from_links(agents, ring)
     for near, far in ring:
         moved, place = draw.uniform(2)
-        strangers = [j for j in range(agents) if j != near and not graph.has_edge(near, j)]
-        if moved < rewire and strangers:
+        others = [j for j in range(agents) if j != near and not graph.has_edge(near, j)]
+        if moved < rewire and others:
             graph.remove_edge(near, far)
-            graph.add_edge(near, strangers[int(place * len(strangers))])
+            graph.add_edge(near, others[int(place * len(others))])
     return graph
 
 

@@ -160,7 +160,7 @@ def weighted_sum(weights: Tensor, values: Tensor) -> Tensor:
 def product_in_full(weights: Tensor, values: Tensor) -> Tensor:
     """`weights @ values` in full float32, also where the run computes gradients in TF32.
 
-    TF32 keeps ten bits of a mantissa: a mean of models would lose every step smaller than a thousandth of a weight.
+    TF32 has 10 mantissa bits: a mean of models would lose every step smaller than a thousandth of a weight.
     """
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("highest")

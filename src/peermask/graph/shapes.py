@@ -1,4 +1,4 @@
-"""Topologies that are the same every time: ring, path, star, complete, grid.
+"""Topologies without randomness: ring, path, star, complete, grid.
 
 One agent alone is allowed in all of them and has no links; two agents have one link.
 """
@@ -44,7 +44,7 @@ def star(agents: int, _draw: Stream) -> Graph:
 
 @topologies.register("complete")
 def complete(agents: int, _draw: Stream) -> Graph:
-    """Everybody hears everybody."""
+    """Every agent is linked to every other."""
     return from_links(agents, [(i, j) for j in range(agents) for i in range(j)])
 
 

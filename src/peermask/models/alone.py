@@ -1,4 +1,4 @@
-"""A module as one agent on a CPU computes it fastest: the same function, and the same names of parameters."""
+"""A module made faster for one agent on a CPU: the same function with the same parameter names."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from peermask.kernels.winograd import winograd, winograd_pays
 from peermask.models.architectures import LocalResponseNorm
 
 
-def made_for_one(module: nn.Module) -> nn.Module:
-    """The module, changed in place, for input and parameters that are `laid_out`."""
-    return fewer_passes(fewer_products(pool_first(module)))
+def optimise_for_cpu(module: nn.Module) -> nn.Module:
+    """The module, changed in place, for inputs and parameters in `channels_last` layout."""
+    return use_blocked_norms(use_winograd(pool_first(module)))
 
 
 def pool_first(module: nn.Module) -> nn.Module:
-    """Max-pooling before the activation that stands before it: the same numbers, on a quarter of the entries.
+    """Swap an activation and the max-pooling after it: the same result, on a quarter of the entries.
 
-    ReLU and ELU never fall as their input rises, so they keep the largest entry of a window the largest; ELU may
-    round it differently in the last place. Neither has parameters, so no name changes.
+    ReLU and ELU are monotonic, so the largest entry of a window stays the largest; with ELU the last bit may differ
+    by rounding. Neither has parameters, so no name changes.
     """
     for child in module.modules():
         if type(child) is nn.Sequential:  # a subclass may call its layers in an order of its own
@@ -29,8 +29,8 @@ def pool_first(module: nn.Module) -> nn.Module:
     return module
 
 
-class FewerProducts(nn.Conv2d):
-    """A convolution that takes the shorter way where there is one."""
+class WinogradConv2d(nn.Conv2d):
+    """A convolution by Winograd's algorithm where that is faster."""
 
     def forward(self, x: Tensor) -> Tensor:
         padding = self.padding
@@ -40,26 +40,26 @@ class FewerProducts(nn.Conv2d):
         return super().forward(x)
 
 
-def fewer_products(module: nn.Module) -> nn.Module:
-    """Plain convolutions as `FewerProducts`: a little other rounding, and no new parameters."""
+def use_winograd(module: nn.Module) -> nn.Module:
+    """Replace plain convolutions by `WinogradConv2d`: results differ by rounding, parameters stay."""
     for child in module.modules():
         if type(child) is nn.Conv2d and _is_plain(child):  # a subclass may compute something else
-            child.__class__ = FewerProducts  # all that is different is `forward`
+            child.__class__ = WinogradConv2d  # only `forward` differs
     return module
 
 
-class FewerPasses(LocalResponseNorm):
-    """A norm that goes through a block of pixels while it is in the cache."""
+class BlockedResponseNorm(LocalResponseNorm):
+    """A norm that is computed block by block, so that a block stays in the cache."""
 
     def forward(self, x: Tensor) -> Tensor:
         return response_norm(x, self.size, self.alpha)
 
 
-def fewer_passes(module: nn.Module) -> nn.Module:
-    """Local response norms as `FewerPasses`: a little other rounding."""
+def use_blocked_norms(module: nn.Module) -> nn.Module:
+    """Replace local response norms by `BlockedResponseNorm`: results differ by rounding."""
     for child in module.modules():
         if type(child) is LocalResponseNorm and child.beta == BETA:
-            child.__class__ = FewerPasses
+            child.__class__ = BlockedResponseNorm
     return module
 
 
@@ -68,13 +68,13 @@ def _is_plain(conv: nn.Conv2d) -> bool:
     return once and conv.padding_mode == "zeros" and not isinstance(conv.padding, str)
 
 
-def laid_out(x: Tensor) -> Tensor:
-    """Channels last for whatever has channels: a copy, except where it is so already."""
+def channels_last(x: Tensor) -> Tensor:
+    """A 4-d tensor in channels-last layout, copied if it is not already; others contiguous."""
     if x.dim() != 4:
         return x.contiguous()
     y = x.contiguous(memory_format=torch.channels_last)
     if y.shape[1] == 1:
-        # One channel lies the same either way, and torch would take it for channels first from here on.
+        # With one channel both layouts are the same in memory, and torch would treat it as channels first.
         _, _, height, width = y.shape
         y = y.as_strided(y.shape, (height * width, 1, width, 1), y.storage_offset())
     return y

@@ -1,4 +1,4 @@
-"""The networks that ship: the paper's AlexNet, and small ones for small images. Any nn.Module does as well."""
+"""Built-in networks: the paper's AlexNet, and smaller ones for small images. Any nn.Module can be used instead."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ Width = Annotated[int, Field(ge=1, le=65536)]
 class LocalResponseNorm(nn.Module):
     """x_c / (1 + α · mean_{c-2..c+1} x²)^0.75, as torch defines a window of 4.
 
-    Written as shifted sums because torch's own pools over channels, which vmap cannot batch well and which
-    took most of a forward pass.
+    Written as shifted sums: torch's own implementation pools over channels, which vmap cannot batch well, and took most
+    of a forward pass.
     """
 
     def __init__(self, size: int, alpha: float, beta: float = 0.75) -> None:

@@ -75,7 +75,7 @@ def frozen_weights(layout: Layout, init: str, bias_init: BiasInit, seed: int) ->
             case "norm-weight":
                 values = np.ones(layer.size)
             case "other":
-                values = 0.02 * draw.normal(layer.size)  # embeddings and tokens: the custom for transformers
+                values = 0.02 * draw.normal(layer.size)  # embeddings and tokens: the usual choice for transformers
             case _:
                 values = np.zeros(layer.size)
         parts.append(values.astype("<f4"))

@@ -98,7 +98,7 @@ def find_layout(module: nn.Module, masked: Sequence[str] = ("*",)) -> Layout:
             found.append((name, _kind(child, short), shape, _fan_in(child, shape)))
     maskable = [name for name, kind, _, _ in found if kind in ("conv", "linear")]
     if not maskable:
-        raise ModelError("the model has no convolution or linear layer to mask; give one that has")
+        raise ModelError("the model has no convolution or linear layer to mask")
     for pattern in masked:
         if not any(fnmatchcase(name, pattern) for name in maskable):
             raise ModelError(f"mask.layers: {pattern!r} matches no layer; {nearest(pattern, maskable)}")
@@ -113,11 +113,11 @@ def find_layout(module: nn.Module, masked: Sequence[str] = ("*",)) -> Layout:
 
 
 def refuse_unsuitable(module: nn.Module) -> None:
-    """Batch statistics and dropout hold state of their own, which no agent's vector would carry."""
+    """Batch norm and dropout have state that is not part of the flat vector, so it would be shared by all agents."""
     for name, child in module.named_modules():
         if isinstance(child, _STATEFUL):
             raise ModelError(
-                f"model layer {name!r} is a batch norm, whose running averages are no agent's own; use GroupNorm"
+                f"model layer {name!r} is a batch norm, whose averages all agents would share; use GroupNorm"
             )
         if isinstance(child, _RANDOM) and child.p > 0:
             raise ModelError(

@@ -18,7 +18,7 @@ from torch.func import functional_call, grad_and_value, vmap
 from torch.nn import functional as F
 
 from peermask.errors import ModelError
-from peermask.models.alone import laid_out, made_for_one, pool_first
+from peermask.models.alone import channels_last, optimise_for_cpu, pool_first
 from peermask.models.layout import Layout, find_layout
 from peermask.models.stacked import StackedChain, plan_stack
 
@@ -33,7 +33,7 @@ class Batch:
 
 
 class _OwnCopies(threading.local):
-    """Each thread its own copy of the module: calling one puts an agent's parameters in place for the while."""
+    """A copy of the module for each thread: calling one replaces its parameters during the call."""
 
     general: nn.Module | None = None
     alone: nn.Module | None = None
@@ -58,8 +58,8 @@ class Network:
         with torch.no_grad():
             views = self.layout.unflatten(params)
             if len(params) == 1 and params.device.type == "cpu":
-                alone = {name: laid_out(view[0]) for name, view in views.items()}
-                return self._call_alone(alone, laid_out(images[0]))[None]
+                alone = {name: channels_last(view[0]) for name, view in views.items()}
+                return self._call_alone(alone, channels_last(images[0]))[None]
             return self.stack(views, images) if self.stack is not None else vmap(self._call)(views, images)
 
     def _call(self, params: dict[str, Tensor], images: Tensor) -> Tensor:
@@ -70,16 +70,16 @@ class Network:
 
     def _call_alone(self, params: dict[str, Tensor], images: Tensor) -> Tensor:
         if self._copies.alone is None:
-            self._copies.alone = made_for_one(copy.deepcopy(self.module))
+            self._copies.alone = optimise_for_cpu(copy.deepcopy(self.module))
         result: Tensor = functional_call(self._copies.alone, params, (images,))
         return result
 
     def _gradient_alone(self, params: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
         # One leaf per layer: a single flat leaf would make autograd fill and add a whole vector for each.
         views = self.layout.unflatten(params.detach())
-        leaves = {name: laid_out(view[0]).requires_grad_() for name, view in views.items()}
+        leaves = {name: channels_last(view[0]).requires_grad_() for name, view in views.items()}
         with torch.enable_grad():
-            logits = self._call_alone(leaves, laid_out(batch.images[0]))
+            logits = self._call_alone(leaves, channels_last(batch.images[0]))
             loss = _mean_cross_entropy(logits, batch.labels[0], None if batch.valid is None else batch.valid[0])
         gradients = torch.autograd.grad(loss, list(leaves.values()))
         return torch.cat([g.reshape(-1) for g in gradients])[None], loss.detach()[None]
@@ -115,7 +115,7 @@ def _mean_cross_entropy(logits: Tensor, labels: Tensor, valid: Tensor | None) ->
 
 
 def build_network(module: nn.Module, shape: tuple[int, ...], classes: int, masked: Sequence[str] = ("*",)) -> Network:
-    """Lay the module out and try it on one image, so that a misfit is an error before any work."""
+    """Lay the module out and try it on one image, so that a module that does not fit is an error before any work."""
     layout = find_layout(module, masked)
     module.requires_grad_(False).eval()
     try:

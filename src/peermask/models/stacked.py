@@ -1,4 +1,4 @@
-"""A network of common layers computed for all agents in one stream of work.
+"""A network of common layers, computed for all agents at once.
 
 Understands chains of [convolution, activation, norm, max-pool] blocks and [linear, activation] layers; any other
 module takes the general path, which vectorises it as it is.
@@ -52,7 +52,7 @@ class StackedChain:
         return tuple(stage.block for stage in self.stages if stage.block is not None)
 
     def _trunk(self, params: dict[str, Tensor], x: Tensor) -> Tensor:
-        """All blocks: by the kernels where they can, one by one where not."""
+        """All blocks, by the fused kernels if they support the shapes, else one by one."""
         stages = self.stages[: len(self._blocks)]
         weights = [params[stage.weight] for stage in stages]  # [A, O, C, R, S] each
         biases = [None if stage.bias is None else params[stage.bias] for stage in stages]
@@ -76,7 +76,7 @@ class StackedChain:
         return trunk_trials(shapes, x, weights, [stage.bias is not None for stage in self.stages[: len(shapes)]])
 
     def fits_kernels(self, layout: Layout, shape: Sequence[int], batch: int) -> bool:
-        """Whether the kernels can do all blocks, for images [C, H, W]; where not, torch's own operations do."""
+        """Whether the fused kernels support all blocks, for images [C, H, W]; torch's own are used if not."""
         return trunk_fits(self._shapes(layout, shape), batch)
 
     def _shapes(self, layout: Layout, shape: Sequence[int]) -> tuple[Shape, ...]:
@@ -86,13 +86,13 @@ class StackedChain:
 
 
 def plan_stack(module: nn.Module) -> StackedChain | None:
-    """The module as a chain of stages, or None where it has anything else in it.
+    """The module as a chain of stages, or None if it has any other layer.
 
     Types are compared exactly: a subclass may compute something else.
     """
     if type(module) is not nn.Sequential:
         return None
-    # `named_children` would leave out the second place of an activation that stands in two.
+    # `named_children` would leave out the second occurrence of an activation that is used twice.
     named = module.named_modules(remove_duplicate=False)
     layers = [(name, layer) for name, layer in named if name and "." not in name]
     trained = [layer for _, layer in layers if any(True for _ in layer.parameters())]

@@ -37,7 +37,25 @@ def write_report(paths: Sequence[Path], out: Path | None = None) -> Path:
 
 
 def report(runs: RunResult | Path | str | Sequence[RunResult | Path | str], out: Path | str | None = None) -> Path:
-    """Write report.html about a run, or several to compare; each is a result or its folder."""
+    """Write a page about one run, or about several to compare them.
+
+    Args:
+        runs: A result or its run folder, or several of these.
+        out: The folder to write to; the run's own, or the current one for several runs.
+
+    Returns:
+        The path of `report.html`, which opens from disk and needs no network.
+
+    Raises:
+        RunError: A folder is not a run, is damaged, or cannot be written to.
+
+    Examples:
+        >>> import peermask
+        >>> config = peermask.make_config({"agents": 4, "rounds": 2, "retention": 0.3, "model": "mlp"})
+        >>> result = peermask.run_experiment(config, "run")
+        >>> peermask.report(result).name
+        'report.html'
+    """
     several = [runs] if isinstance(runs, RunResult | Path | str) else runs
     paths = [each.root if isinstance(each, RunResult) else Path(each) for each in several]
     return write_report(paths, None if out is None else Path(out))

@@ -29,7 +29,7 @@ def two_agents(dataset: Dataset, shared: int) -> tuple[AgentData, AgentData]:
     learned from different images. Test images are those of an agent's labels.
     """
     if not 0 <= shared <= LABELS_EACH:
-        raise ConfigError(f"shared is {shared}; two agents of {LABELS_EACH} labels share 0 to {LABELS_EACH}")
+        raise ConfigError(f"shared is {shared}; it must be from 0 to {LABELS_EACH}, the labels of one agent")
     if len(dataset.classes) < CLASSES:
         raise DataError(f"{dataset.name} has {len(dataset.classes)} classes; two agents need {CLASSES}")
     train, test = _unit(dataset.train, dataset.peak), _unit(dataset.test, dataset.peak)

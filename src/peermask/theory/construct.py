@@ -79,7 +79,7 @@ def collapse(net: RandomNet, masks: Masks) -> Layers:
     """The L convolutions v̂ that g_m amounts to on non-negative inputs."""
     masked = net.masked(masks)
     if any(bool((weight < 0).any()) for weight in masked[::2]):
-        raise ModelError("a kept first-layer entry is negative: g_m is no chain of convolutions then")
+        raise ModelError("a kept first-layer entry is negative: then g_m is not a chain of convolutions")
     return tuple(
         torch.einsum("oh,hcyx->ocyx", second[:, :, 0, 0], first)
         for first, second in zip(masked[::2], masked[1::2], strict=True)

@@ -52,7 +52,7 @@ def blank() -> tuple[Figure, Axes]:
     try:
         from matplotlib.figure import Figure
     except ImportError:
-        raise ConfigError("figures need matplotlib: pip install peermask[report]") from None
+        raise ConfigError("figures need matplotlib; install it with: pip install 'peermask[report]'") from None
     figure = Figure(figsize=SIZE, layout="constrained")  # no pyplot: nothing global, no window
     return figure, figure.add_subplot()
 

@@ -1,4 +1,4 @@
-"""Measuring the theorem's quantities on inputs: errors, distances, and a climb towards the true supremum."""
+"""Measuring the theorem's quantities on inputs: errors, distances, and gradient ascent towards the true supremum."""
 
 from __future__ import annotations
 

@@ -47,9 +47,9 @@ def _require_layer(number: int, weight: torch.Tensor, channels: int) -> None:
     if weight.shape[1] != channels:
         raise ModelError(f"{where} reads {weight.shape[1]} channels but is given {channels}")
     if weight.dtype != torch.float64:
-        raise ModelError(f"{where} is {weight.dtype}; float64 is needed to see the errors")
+        raise ModelError(f"{where} is {weight.dtype}; float64 is needed to measure such small errors")
     if not bool(torch.isfinite(weight).all()):
-        raise ModelError(f"{where} has weights that are not numbers; was the training stable?")
+        raise ModelError(f"{where} has weights that are NaN or infinite; did the training diverge?")
     largest, norm = float(weight.abs().max()), float(weight.abs().sum())
     if largest > 1.0 + ROUNDING:
         raise ModelError(f"{where} has a weight of size {largest:.6g}; class F allows [-1, 1]: scale it down")

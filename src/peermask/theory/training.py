@@ -51,7 +51,9 @@ def train(start: Layers, examples: Examples, steps: int) -> Target:
         readings = read(forward(_in_class(free), images))
         loss = functional.cross_entropy(SHARPNESS * readings, examples.labels)
         if not bool(torch.isfinite(loss)):
-            raise DivergedError(f"the target's loss is {float(loss)} at step {step + 1}; lower the step size")
+            raise DivergedError(
+                f"the loss of the target is NaN or infinite ({float(loss)}) at step {step + 1}; lower the step size"
+            )
         loss.backward()
         optimizer.step()
     return Target(tuple(weight.detach() for weight in _in_class(free)))
