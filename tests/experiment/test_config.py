@@ -10,18 +10,19 @@ import tomli_w
 
 from peermask.errors import ConfigError
 from peermask.experiment.config import load_config, make_config
-from peermask.masks.budget import retentions
 
 
-def test_the_default_experiment_compares_mce_pl_with_ind_mask() -> None:
+def test_the_default_experiment_compares_accord_with_ind_mask() -> None:
     config = load_config()
     assert (config.agents, config.dataset.name) == (10, "digits")
-    assert list(config.arms()) == ["mce-pl", "ind-mask"]
-    assert len(set(retentions(config.retention, config.agents, config.seed))) > 1
+    assert list(config.arms()) == ["accord", "ind-mask"]
+    assert {arm.resolved_readout for arm in config.arms().values()} == {"own"}
 
 
 def test_a_resolved_config_read_back_is_the_same(tmp_path: Path) -> None:
-    config = load_config(overrides=["graph.name=ring", "retention=0.3", "algorithm.lr_fine_tune=0.5"])
+    config = load_config(
+        overrides=["graph.name=ring", "retention=0.3", "algorithm.name=mce-pl", "algorithm.lr_fine_tune=0.5"]
+    )
     path = tmp_path / "resolved.toml"
     path.write_text(tomli_w.dumps(config.table()))
     assert load_config(path) == config
@@ -102,7 +103,7 @@ def test_files_that_are_missing_or_not_toml(tmp_path: Path) -> None:
 def test_an_override_without_a_value() -> None:
     with pytest.raises(ConfigError, match="must be key=value"):
         load_config(overrides=["rounds"])
-    with pytest.raises(ConfigError, match="rounds is 60, not a table"):
+    with pytest.raises(ConfigError, match="rounds is 70, not a table"):
         load_config(overrides=["rounds.every=1"])
 
 

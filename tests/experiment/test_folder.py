@@ -146,5 +146,5 @@ def test_a_table_that_is_not_there_or_empty_has_no_rows(tmp_path: Path) -> None:
 def test_a_file_that_cannot_be_read_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "metrics.csv").mkdir()
     for read in (read_rows, read_json):
-        with pytest.raises(RunError, match=r"metrics\.csv cannot be read: Is a directory; mend that"):
+        with pytest.raises(RunError, match=r"metrics\.csv cannot be read: Is a directory; fix this and retry"):
             read(tmp_path / "metrics.csv")

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import csv
+import json
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
+import safetensors
+import safetensors.torch
 import torch
 
 from peermask.algorithms import algorithms
 from peermask.cli.main import main
 from peermask.errors import ConfigError, RunError
 from peermask.experiment.build import build
+from peermask.experiment.checkpoint import list_checkpoints
 from peermask.experiment.config import ExperimentConfig, load_config, make_config
 from peermask.experiment.execution import Execution
 from peermask.experiment.folder import RunFolder
@@ -120,6 +124,15 @@ def as_before(folder: RunFolder) -> None:
         table = csv.DictWriter(file, kept, extrasaction="ignore", lineterminator="\n")
         table.writeheader()
         table.writerows(rows)
+    for path in list_checkpoints(folder.checkpoints):
+        with safetensors.safe_open(path, framework="pt") as file:
+            progress = json.loads(file.metadata()["progress"])
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (it is no dict)
+        del progress["tables"]
+        safetensors.torch.save_file(tensors, path, {"progress": json.dumps(progress)})
+    if folder.result.is_file():
+        result = read_json(folder.result)
+        folder.result.write_text(json.dumps({k: v for k, v in result.items() if k not in ("tables", "digest")}))
     manifest = read_json(folder.manifest)
     del manifest["readout"]
     for agent in manifest["agents"]:

@@ -179,7 +179,7 @@ def test_an_agent_whose_reader_is_gone_saves_and_leaves(tmp_path):
             agent.stdout.readline()
             agent.stdout.close()
             assert agent.wait(60) == 128 + signal.SIGPIPE
-            assert b"stopped and saved" in agent.stderr.read()
+            assert b"interrupted and saved" in agent.stderr.read()
         saved = max((made.out(0) / "checkpoints").iterdir())
         assert int(saved.stem.removeprefix("round-")) >= 1
 

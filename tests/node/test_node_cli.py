@@ -53,8 +53,8 @@ def test_a_fleet_file_and_its_certificates(peermask, tmp_path):
     path = tmp_path / "fleet.toml"
     code, out, _ = peermask("fleet", "new", path, *SMALL, "--host", "10.0.0.1", "--missing", "wait")
     assert code == 0
-    assert "4 agents, 4 links, mce-pl" in out
-    assert "ind-mask is left out: a fleet runs one algorithm, mce-pl" in out
+    assert "4 agents, 4 links, accord" in out
+    assert "ind-mask is left out: a fleet runs one algorithm, accord" in out
     fleet = load_fleet(path)
     assert (fleet.missing, fleet.agents[3].address) == ("wait", "10.0.0.1:7453")
     code, out, _ = peermask("fleet", "certs", path)

@@ -16,7 +16,7 @@ from peermask.theory.target import Target
     [
         (kernel(0.7, -0.6), "layer 1 of the target has l1 norm 1.3; class F allows at most 1"),
         (kernel(1.5), r"layer 1 of the target has a weight of size 1.5; class F allows \[-1, 1\]"),
-        (kernel(float("nan")), "layer 1 of the target has weights that are not numbers"),
+        (kernel(float("nan")), "layer 1 of the target has weights that are NaN or infinite"),
         (kernel(0.5).float(), "layer 1 of the target is torch.float32; float64"),
         (torch.zeros(1, 1, 2, 2).double(), r"shape \[1, 1, 2, 2\]; a kernel is \[O, C, d, d\] with d odd"),
         (torch.zeros(3).double(), r"shape \[3\]"),

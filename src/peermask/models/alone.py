@@ -12,7 +12,7 @@ from peermask.models.architectures import LocalResponseNorm
 
 def optimise_for_cpu(module: nn.Module) -> nn.Module:
     """The module, changed in place, for inputs and parameters in `channels_last` layout."""
-    return use_blocked_norms(use_winograd(pool_first(module)))
+    return use_blocked_norms(use_sliced_pointwise(use_winograd(pool_first(module))))
 
 
 def pool_first(module: nn.Module) -> nn.Module:
@@ -45,6 +45,26 @@ def use_winograd(module: nn.Module) -> nn.Module:
     for child in module.modules():
         if type(child) is nn.Conv2d and _is_plain(child):  # a subclass may compute something else
             child.__class__ = WinogradConv2d  # only `forward` differs
+    return module
+
+
+class SlicedPointwiseConv2d(nn.Conv2d):
+    """A 1x1 convolution with a stride, on the entries that it uses alone."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        used = channels_last(x[:, :, :: self.stride[0], :: self.stride[1]])
+        return nn.functional.conv2d(used, self.weight, self.bias)
+
+
+def use_sliced_pointwise(module: nn.Module) -> nn.Module:
+    """Replace strided 1x1 convolutions by `SlicedPointwiseConv2d`: the same sums over the same entries.
+
+    On CPUs with AVX2 and no AVX-512, torch 2.13's own corrupts memory in channels-last layout with 4 input channels.
+    """
+    for child in module.modules():
+        if type(child) is nn.Conv2d and child.kernel_size == (1, 1) and child.stride != (1, 1):
+            plain = child.padding == (0, 0) and child.groups == 1
+            child.__class__ = SlicedPointwiseConv2d if plain else nn.Conv2d
     return module
 
 
