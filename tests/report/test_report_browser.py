@@ -231,6 +231,8 @@ def test_a_plot_is_saved_as_png_and_as_svg(page: Any, tmp_path: Path) -> None:
     assert drawn.findtext(f"{space}title") == name
     lines = drawn.findall(f"{space}polyline")
     assert [len(line.attrib["points"].split()) > 1 for line in lines] == [True, True]
+    bands = [band.attrib["points"].split() for band in drawn.findall(f"{space}polygon")]
+    assert [len(band) for band in bands] == [2 * len(line.attrib["points"].split()) for line in lines]
     assert {"mce-pl (2 seeds)", "ind-mask", "round", name} <= {text.text for text in drawn.findall(f"{space}text")}
 
 

@@ -11,7 +11,7 @@ const $ = (id) => document.getElementById(id);
 
 /** An element with attributes and children; text is always text, never markup. */
 function el(name, attributes = {}, ...children) {
-  const svg = ["svg", "g", "line", "circle", "text", "title", "rect", "polyline"].includes(name);
+  const svg = ["svg", "g", "line", "circle", "text", "title", "rect", "polyline", "polygon"].includes(name);
   const made = svg ? document.createElementNS("http://www.w3.org/2000/svg", name) : document.createElement(name);
   for (const [key, value] of Object.entries(attributes)) {
     if (key.startsWith("on")) made.addEventListener(key.slice(2), value);

@@ -22,7 +22,7 @@ function savePng(u, name) {
 
 const saveSvg = (u, name) => download(new Blob([svgOf(u, name)], { type: "image/svg+xml" }), `${name}.svg`);
 
-/** The lines, axes and names of a plot; bands are left out. */
+/** The lines, bands, axes and names of a plot. */
 function svgOf(u, name) {
   const ratio = devicePixelRatio || 1, [left, top, width, height] = ["left", "top", "width", "height"].map((key) => u.bbox[key] / ratio);
   const shown = u.series.map((series, i) => [series, i]).filter(([series, i]) => i && series.show && series.class !== "edge");
@@ -43,10 +43,15 @@ function svgOf(u, name) {
   });
   svg.append(el("text", { x: left + width / 2, y: top + height + 38, "text-anchor": "middle" }, u.axes[0].label),
     el("text", { x: 12, y: top + height / 2, "text-anchor": "middle", transform: `rotate(-90 12 ${top + height / 2})` }, u.axes[1].label));
+  const pointsOf = (i) => u.data[0].map((x, k) => [x, u.data[i][k]]).filter(([, y]) => y != null)
+    .map(([x, y]) => `${(left + u.valToPos(x, "x")).toFixed(1)},${(top + u.valToPos(y, "y")).toFixed(1)}`);
+  for (const { series: [upper, lower], fill } of (u.bands ?? []).filter(({ series }) => series.every((i) => u.series[i].show))) {
+    const shade = typeof fill === "function" ? fill(u, upper) : fill;
+    svg.append(el("polygon", { points: [...pointsOf(upper), ...pointsOf(lower).reverse()].join(" "), fill: shade }));
+  }
   shown.forEach(([series, i], place) => {
     const stroke = typeof series._stroke === "string" ? series._stroke : series.stroke(u, i);
-    const points = u.data[0].map((x, k) => [x, u.data[i][k]]).filter(([, y]) => y != null)
-      .map(([x, y]) => `${(left + u.valToPos(x, "x")).toFixed(1)},${(top + u.valToPos(y, "y")).toFixed(1)}`);
+    const points = pointsOf(i);
     const y = top + height + 60 + 18 * place;
     svg.append(el("polyline", { points: points.join(" "), fill: "none", stroke, "stroke-width": series.width }),
       el("rect", { x: left, y: y - 9, width: 10, height: 10, fill: stroke }), el("text", { x: left + 16, y }, series.label));
