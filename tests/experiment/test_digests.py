@@ -89,7 +89,7 @@ def test_a_checkpoint_that_cannot_be_read_is_not_called_damaged(finished: RunFol
     else:  # root reads everything but a folder
         last.unlink()
         last.mkdir()
-    with pytest.raises(RunError, match=r"checkpoint .*4\.safetensors cannot be read: .*; mend that, then try again"):
+    with pytest.raises(RunError, match=r"checkpoint .*4\.safetensors cannot be read: .*; fix this and retry"):
         resume_experiment(finished.path)
     assert last.exists()
 

@@ -91,7 +91,7 @@ def load_checkpoint(
         progress = _progress(json.loads(meta["progress"]))
     except OSError as error:
         raise RunError(
-            f"checkpoint {path} cannot be read: {error.strerror or error}; mend that, then try again"
+            f"checkpoint {path} cannot be read: {error.strerror or error}; fix this and retry"
         ) from None
     except _UNREADABLE as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]

@@ -152,7 +152,7 @@ def _table_text(path: Path) -> str | None:
 
 
 def unreadable(path: Path, error: OSError) -> RunError:
-    return RunError(f"{path} cannot be read: {error.strerror or error}; mend that, then try again")
+    return RunError(f"{path} cannot be read: {error.strerror or error}; fix this and retry")
 
 
 def damaged(path: Path, line: int, what: str) -> RunError:
