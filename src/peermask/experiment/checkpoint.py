@@ -90,9 +90,7 @@ def load_checkpoint(
             raise ValueError("its digest is of other content")
         progress = _progress(json.loads(meta["progress"]))
     except OSError as error:
-        raise RunError(
-            f"checkpoint {path} cannot be read: {error.strerror or error}; fix this and retry"
-        ) from None
+        raise RunError(f"checkpoint {path} cannot be read: {error.strerror or error}; fix this and retry") from None
     except _UNREADABLE as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise DamagedError(
