@@ -103,7 +103,7 @@ def test_files_that_are_missing_or_not_toml(tmp_path: Path) -> None:
 def test_an_override_without_a_value() -> None:
     with pytest.raises(ConfigError, match="must be key=value"):
         load_config(overrides=["rounds"])
-    with pytest.raises(ConfigError, match="rounds is 70, not a table"):
+    with pytest.raises(ConfigError, match="rounds is 60, not a table"):
         load_config(overrides=["rounds.every=1"])
 
 

@@ -12,7 +12,7 @@ from peermask.experiment.runner import run_experiment
 def test_accord_beats_chance_and_learning_alone_by_five_points_over_three_seeds(tmp_path: Path) -> None:
     together, alone = [], []
     for seed in range(3):
-        config = load_config(overrides=[f"seed={seed}", "evaluation.every=70"])
+        config = load_config(overrides=[f"seed={seed}", "evaluation.every=60"])
         result = run_experiment(config, tmp_path / str(seed))
         together.append(result.mean_accuracy)
         alone.append(result.compared[0].mean_accuracy)
