@@ -24,7 +24,9 @@ from peermask.models.architectures import LocalResponseNorm, alexnet, cnn
 def test_a_network_with_fewer_products_has_the_same_gradients() -> None:
     torch.manual_seed(0)
     # Means in place of maxima: where two entries of a window are equal but for rounding, gradients may go either way.
-    plain = nn.Sequential(*(nn.AvgPool2d(2) if isinstance(m, nn.MaxPool2d) else m for m in cnn((1, 28, 28), 10)))
+    plain = nn.Sequential(
+        *(nn.AvgPool2d(2) if isinstance(m, nn.MaxPool2d) else m for m in cnn((1, 28, 28), 10).children())
+    )
     ready = optimise_for_cpu(copy.deepcopy(plain))
     assert [name for name, _ in ready.named_parameters()] == [name for name, _ in plain.named_parameters()]
     seen: list[bool] = []
