@@ -86,7 +86,7 @@ def load_checkpoint(
         with safetensors.safe_open(path, framework="pt") as file:
             meta: dict[str, str] = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (it is no dict)
-        if meta.get("digest", "") not in ("", _digest(meta["progress"], tensors)):
+        if "digest" in meta and meta["digest"] != _digest(meta["progress"], tensors):
             raise ValueError("its digest is of other content")
         progress = _progress(json.loads(meta["progress"]))
     except OSError as error:

@@ -5,8 +5,7 @@ The distance of two masks with a_l and b_l ones in layer l, o of them in common 
     δ = Σ_l (min(a_l, b_l) − o_l) / Σ_l (min(a_l, b_l) − a_l b_l / n_l)
 
 is 0 where one contains the other, 1 on average for masks that have nothing to do with each other, and above 1 for
-opposites, whatever their retentions. Agents start from the same scores, so honest masks stay close to each other:
-measured on CIFAR-10, δ is below 0.1 with ten neighbours and below 0.3 on a ring.
+opposites, whatever their retentions. Agents start from the same scores, so honest masks stay close to each other.
 
 A neighbour is believed if δ is at most `factor` times the median over all neighbours, and at most `HALFWAY` to an
 unrelated mask. The median finds who lies where liars are few; the fixed limit holds however many there are.

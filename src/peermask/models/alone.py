@@ -62,9 +62,8 @@ def use_sliced_pointwise(module: nn.Module) -> nn.Module:
     On CPUs with AVX2 and no AVX-512, torch 2.13's own corrupts memory in channels-last layout with 4 input channels.
     """
     for child in module.modules():
-        if type(child) is nn.Conv2d and child.kernel_size == (1, 1) and child.stride != (1, 1):
-            plain = child.padding == (0, 0) and child.groups == 1
-            child.__class__ = SlicedPointwiseConv2d if plain else nn.Conv2d
+        if type(child) is nn.Conv2d and _is_strided_pointwise(child):
+            child.__class__ = SlicedPointwiseConv2d
     return module
 
 
@@ -81,6 +80,11 @@ def use_blocked_norms(module: nn.Module) -> nn.Module:
         if type(child) is LocalResponseNorm and child.beta == BETA:
             child.__class__ = BlockedResponseNorm
     return module
+
+
+def _is_strided_pointwise(conv: nn.Conv2d) -> bool:
+    unpadded = conv.padding == (0, 0) and conv.groups == 1
+    return unpadded and conv.kernel_size == (1, 1) and conv.stride != (1, 1)
 
 
 def _is_plain(conv: nn.Conv2d) -> bool:
