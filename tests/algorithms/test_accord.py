@@ -103,20 +103,80 @@ def test_listening_makes_a_difference() -> None:
     assert not torch.equal(states("accord")["scores"], states("ind-mask")["scores"])
 
 
+FOUR = Agents((0, 1, 2, 3), torch.tensor([[1], [2], [3], [4]]), torch.tensor([0.25, 0.5, 0.75, 1.0]))
+
+
 def test_agents_take_the_highest_level_they_can_carry() -> None:
-    method = algorithm((0.25, 0.5, 0.75, 1.0))  # two of the four can carry 0.75
+    method = algorithm((0.25, 0.5, 0.75, 1.0), levels="two")  # two of the four can carry 0.75
     assert method.levels == (0.25, 0.75)
-    agents = Agents((0, 1, 2, 3), torch.tensor([[1], [2], [3], [4]]), torch.tensor([0.25, 0.5, 0.75, 1.0]))
-    assert method.init(agents).keep.tolist() == [[1], [1], [3], [3]]
+    assert method.init(FOUR).keep.tolist() == [[1], [1], [3], [3]]
 
 
 def test_agents_listen_to_their_own_level_alone() -> None:
-    method = algorithm((0.25, 0.75, 0.75, 0.75))
+    method = algorithm((0.25, 0.75, 0.75, 0.75), levels="two")
     state, _ = method.learn(replace(start(), keep=torch.tensor([[3]])), NoData(), Clock(1, 10))
     dense, sparse = [1, 1, 0, 1], [1, 0, 0, 0]
     fused = method.fuse(state, *hear(dense, sparse), Clock(1, 10))
     assert fused.voters.tolist() == [1]
     assert fused.votes.tolist() == [dense]
+
+
+def test_nested_levels_all_learn_at_the_lower_and_those_who_can_at_the_higher_too() -> None:
+    method = algorithm((0.25, 0.5, 0.75, 1.0))
+    begun = method.init(FOUR)
+    assert begun.keep.tolist() == [[1]] * 4
+    assert begun.above is not None
+    assert begun.above.able is not None
+    assert begun.above.able.tolist() == [False, False, True, True]
+    assert method.local_model(begun).count_nonzero(1).tolist() == [1, 1, 3, 3]
+    opening = method.opening(FOUR)
+    assert opening["mask"].sum(1).tolist() == [1] * 4
+    assert opening["above"].sum(1).tolist() == [0, 0, 3, 3]
+    least, most = method.mask_counts(FOUR)["above"]
+    assert least.tolist() == most.tolist() == [[0], [0], [3], [3]]
+
+
+def one_of(retention: float) -> tuple[Accord, State]:
+    method = algorithm((0.25, 0.75, 0.75))
+    state = method.init(Agents((0,), torch.tensor([[1]]), torch.tensor([retention])))
+    return method, method.learn(state, NoData(), Clock(1, 10))[0]
+
+
+def received(lower: list[list[int]], above: list[list[int]]) -> tuple[dict[str, torch.Tensor], Mixing]:
+    messages, mixing = hear(*lower)
+    return {**messages, "above": hear(*above)[0]["mask"]}, mixing
+
+
+def test_nested_levels_hear_everybody_below_and_their_own_above() -> None:
+    method, state = one_of(0.75)
+    sent = method.share(state)
+    assert [sent[name].sum().item() for name in ("mask", "above")] == [1, 3]
+    fused = method.fuse(state, *received([[1, 0, 0, 0], [0, 1, 0, 0]], [[1, 1, 0, 1], [0, 0, 0, 0]]), Clock(1, 10))
+    assert fused.voters.tolist() == [2]
+    assert fused.above is not None
+    assert fused.above.voters.tolist() == [1]  # an empty mask is no vote
+    assert fused.above.votes.tolist() == [[1, 1, 0, 1]]
+    assert method.local_model(fused).count_nonzero().item() == 3
+
+
+def test_nested_levels_spare_who_cannot_carry_the_higher() -> None:
+    method, state = one_of(0.25)
+    sent = method.share(state)
+    assert [sent[name].sum().item() for name in ("mask", "above")] == [1, 0]
+    fused = method.fuse(state, *received([[1, 0, 0, 0]], [[1, 1, 0, 1]]), Clock(1, 10))
+    assert fused.voters.tolist() == [1]
+    assert fused.above is not None
+    assert state.above is not None
+    assert torch.equal(fused.above.scores, state.above.scores)
+    assert method.local_model(fused).count_nonzero().item() == 1
+
+
+def test_nested_levels_learn_at_the_lower_as_if_it_were_the_only_one() -> None:
+    several = {"retention": [0.2, 0.5, 0.5, 0.3]}
+    nested = states("accord", algorithm={"name": "accord", "levels": "nested"}, **several)
+    lowest = states("accord", algorithm={"name": "accord", "levels": "smallest"}, **several)
+    assert all(torch.equal(nested[name], tensor) for name, tensor in lowest.items())
+    assert {name for name in nested if "." not in name} == set(lowest)
 
 
 def test_a_far_mask_is_not_believed() -> None:

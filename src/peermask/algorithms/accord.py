@@ -38,6 +38,7 @@ from peermask.masks.budget import kept_counts
 from peermask.masks.guard import believed, ones_by_layer
 from peermask.masks.levels import Levels, level_of, levels_of
 from peermask.masks.scores import initial_scores
+from peermask.models.network import Batch
 from peermask.models.readout import Readout
 
 
@@ -50,6 +51,8 @@ class State:
     keep: Tensor  # [A, L] K_l, at the agent's level
     velocity: Tensor | None = None  # [A, P_w] u, where momentum is on
     proposal: Tensor | None = None  # [A, P_w] m½, from learn to fuse
+    able: Tensor | None = None  # [A] who can carry this level; None: everybody
+    above: State | None = None  # the same at the higher level, where agents learn at two
 
 
 @algorithms.register("accord")
@@ -77,7 +80,7 @@ class Accord(Algorithm[State]):
             description="believe neighbours up to this many times the median distance of masks; 0: believe everybody",
         )
         levels: Levels = Field(
-            "two",
+            "nested",
             description="densities of agents with different retentions: the smallest and the most that half of "
             "them can carry, the smallest alone, or each its own",
         )
@@ -93,61 +96,122 @@ class Accord(Algorithm[State]):
         self.options, self.setting, self.masker = options, setting, setting.masker
 
     def init(self, agents: Agents) -> State:
-        layout, device = self.masker.layout, agents.keep.device
-        keep = self._keep(agents).to(device)
-        scores = initial_scores(layout, self.options.score_init, agents.ids, self.setting.seed).to(device)
+        lower = self._init(agents, self._keep(agents))
+        if not self.nested:
+            return lower
+        above = self._init(agents, self._keep_above(agents))
+        return replace(lower, above=replace(above, able=self._able(agents).to(agents.keep.device)))
+
+    def learn(self, state: State, data: LocalData, clock: Clock) -> tuple[State, Tensor]:
+        batch = data.batch(clock)
+        lower, loss = self._learn(state, batch, clock)
+        if state.above is None or _spared(state.above):
+            return lower, loss
+        above, higher_loss = self._learn(state.above, batch, clock)
+        return replace(lower, above=above), torch.where(_able(above), higher_loss, loss)
+
+    def share(self, state: State) -> Payload:
+        assert state.proposal is not None
+        if state.above is None:
+            return {"mask": state.proposal}
+        if _spared(state.above):
+            return {"mask": state.proposal, "above": torch.zeros_like(state.proposal)}
+        assert state.above.proposal is not None
+        return {"mask": state.proposal, "above": state.above.proposal & _able(state.above)[:, None]}
+
+    def opening(self, agents: Agents) -> Payload:
+        masks = {"mask": self._opening(agents, self._keep(agents))}
+        if self.nested:
+            masks["above"] = self._opening(agents, self._keep_above(agents)) & self._able(agents)[:, None]
+        return masks
+
+    def mask_counts(self, agents: Agents) -> MaskCounts:
+        counts = {"mask": self.masker.counts(self._keep(agents))}
+        if self.nested:
+            counts["above"] = self.masker.counts(self._keep_above(agents) * self._able(agents)[:, None])
+        return counts
+
+    def fuse(self, state: State, received: Payload, mixing: Mixing, clock: Clock) -> State:  # noqa: ARG002
+        masks, heard = received["mask"], mixing.links
+        if len(self.levels) > 1 and not self.nested:
+            heard = heard & self._same_level(state.keep, masks)
+        fused = self._fuse(state, masks, heard, mixing.count_dtype)
+        if state.above is None or _spared(state.above):
+            return fused
+        masks = received["above"]
+        sent = ones_by_layer(masks, self.masker.layout.sizes).any(1)  # [K]: who cannot carry the level sends no ones
+        return replace(fused, above=self._fuse(state.above, masks, heard & sent, mixing.count_dtype))
+
+    def local_model(self, state: State) -> Tensor:
+        lower = self.masker.model(state.mask, state.keep)
+        if state.above is None or _spared(state.above):
+            return lower
+        above = self.masker.model(state.above.mask, state.above.keep)
+        return torch.where(_able(state.above)[:, None], above, lower)
+
+    def _init(self, agents: Agents, keep: Tensor) -> State:
+        device = agents.keep.device
+        keep = keep.to(device)
+        scores = initial_scores(self.masker.layout, self.options.score_init, agents.ids, self.setting.seed).to(device)
         nobody = torch.zeros(len(scores), dtype=torch.int64, device=device)
         votes = torch.zeros_like(scores, dtype=torch.uint8)
         velocity = first_velocity(scores, self.options.momentum)
         return State(scores, self.masker.mask(scores, keep), votes, nobody, keep, velocity)
 
-    def learn(self, state: State, data: LocalData, clock: Clock) -> tuple[State, Tensor]:
+    def _learn(self, state: State, batch: Batch, clock: Clock) -> tuple[State, Tensor]:
+        """At one level."""
         mask = state.mask if state.proposal is None else state.proposal  # of the batch before
         scores, summed, loss = score_step(
-            self.setting, self.options, state.scores, mask, state.keep, state.velocity, data, clock
+            self.setting, self.options, state.scores, mask, state.keep, state.velocity, batch, clock
         )
         proposal = self._mask(scores, state.votes, state.voters, state.keep)
         velocity = summed if self.options.momentum else None
         return replace(state, scores=scores, velocity=velocity, proposal=proposal), loss
 
-    def share(self, state: State) -> Payload:
+    def _fuse(self, state: State, masks: Tensor, heard: Tensor, count_dtype: torch.dtype) -> State:
+        """At one level: masks [K, P_w], heard [A, K]."""
         assert state.proposal is not None
-        return {"mask": state.proposal}
-
-    def opening(self, agents: Agents) -> Payload:
         layout = self.masker.layout
-        none = torch.zeros(1, layout.weights, dtype=torch.uint8)
-        begun = replace(agents, keep=self._keep(agents))
-        init, seed = self.options.score_init, self.setting.seed
-        return {"mask": opening_masks(begun, layout, init, seed, lambda _one: none, 0.0)}
-
-    def mask_counts(self, agents: Agents) -> MaskCounts:
-        return {"mask": self.masker.counts(self._keep(agents))}
-
-    def fuse(self, state: State, received: Payload, mixing: Mixing, clock: Clock) -> State:  # noqa: ARG002
-        assert state.proposal is not None
-        masks, heard, sizes = received["mask"], mixing.links, self.masker.layout.sizes
-        if len(self.levels) > 1:
-            heard = heard & self._same_level(state.keep, masks)
         if self.options.guard:
-            heard = believed(state.proposal, masks, heard, sizes, self.options.guard)
-        votes, voters = count_votes(heard, masks, mixing.count_dtype), heard.sum(1)
-        scores = pulled(state.scores, votes, voters, state.proposal, self.options.pull, self.masker.layout)
+            heard = believed(state.proposal, masks, heard, layout.sizes, self.options.guard)
+        votes, voters = count_votes(heard, masks, count_dtype), heard.sum(1)
+        scores = pulled(state.scores, votes, voters, state.proposal, self.options.pull, layout)
         mask = self._mask(scores, votes, voters, state.keep)
         return replace(state, scores=scores, mask=mask, votes=votes, voters=voters, proposal=None)
 
-    def local_model(self, state: State) -> Tensor:
-        return self.masker.model(state.mask, state.keep)
+    def _opening(self, agents: Agents, keep: Tensor) -> Tensor:
+        layout = self.masker.layout
+        none = torch.zeros(1, layout.weights, dtype=torch.uint8)
+        begun = replace(agents, keep=keep)
+        init, seed = self.options.score_init, self.setting.seed
+        return opening_masks(begun, layout, init, seed, lambda _one: none, 0.0)
 
     @cached_property
     def levels(self) -> tuple[float, ...]:
         return levels_of(self.setting.retentions, self.options.levels)
 
-    def _keep(self, agents: Agents) -> Tensor:
-        """[A, L]: K_l at each agent's level."""
+    @property
+    def nested(self) -> bool:
+        """Whether agents learn at two levels: all at the lower, those who can carry it at the higher, too."""
+        return self.options.levels == "nested" and len(self.levels) > 1
+
+    def _own_levels(self, agents: Agents) -> list[float]:
+        """The highest that each can carry."""
         # Rounded as those of all agents are: a float32 may lie just below the level it stands for.
-        own = [level_of(round(retention, 6), self.levels) for retention in agents.retention.tolist()]
+        return [level_of(round(retention, 6), self.levels) for retention in agents.retention.tolist()]
+
+    def _keep(self, agents: Agents) -> Tensor:
+        """[A, L]: K_l at each agent's level, or at the one that all have in common."""
+        own = [self.levels[0]] * len(agents.ids) if self.nested else self._own_levels(agents)
         return kept_counts(self.masker.layout, own, self.masker.options)
+
+    def _keep_above(self, agents: Agents) -> Tensor:
+        """[A, L]: K_l at the higher of two levels, for those who cannot carry it, too."""
+        return kept_counts(self.masker.layout, [self.levels[-1]] * len(agents.ids), self.masker.options)
+
+    def _able(self, agents: Agents) -> Tensor:
+        """[A]: who can carry the higher level."""
+        return torch.tensor([level == self.levels[-1] for level in self._own_levels(agents)])
 
     def _same_level(self, keep: Tensor, masks: Tensor) -> Tensor:
         """[A, K]: a mask's own ones tell at which level it was cut; the nearest, since filters may be emptied."""
@@ -164,3 +228,13 @@ class Accord(Algorithm[State]):
 def _nearest(ones: Tensor, counts: Tensor) -> Tensor:
     """The level whose count is nearest: [n], [levels] -> [n]."""
     return (ones[:, None] - counts[None, :]).abs().argmin(1)
+
+
+def _able(above: State) -> Tensor:
+    assert above.able is not None
+    return above.able  # [A]
+
+
+def _spared(above: State) -> bool:
+    """Whether an agent by itself cannot carry the level, and need not compute it. A stack computes all its rows."""
+    return len(above.scores) == 1 and not bool(_able(above)[0])

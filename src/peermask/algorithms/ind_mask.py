@@ -42,7 +42,7 @@ class IndMask(Algorithm[State]):
     def learn(self, state: State, data: LocalData, clock: Clock) -> tuple[State, Tensor]:
         """z ← z − η (G(z) + ω z + λ ∂R/∂z).   Paper Eq. (4)"""
         scores, summed, loss = score_step(
-            self.setting, self.options, state.scores, state.mask, state.keep, state.velocity, data, clock
+            self.setting, self.options, state.scores, state.mask, state.keep, state.velocity, data.batch(clock), clock
         )
         mask = self.masker.mask(scores, state.keep)
         return replace(state, scores=scores, mask=mask, velocity=summed if self.options.momentum else None), loss

@@ -84,7 +84,7 @@ class McePl(Algorithm[State]):
     def learn(self, state: State, data: LocalData, clock: Clock) -> tuple[State, Tensor]:
         mask = state.mask if state.proposal is None else state.proposal  # of the batch before
         scores, gradient, loss = score_step(
-            self.setting, self.options, state.scores, mask, state.keep, state.velocity, data, clock
+            self.setting, self.options, state.scores, mask, state.keep, state.velocity, data.batch(clock), clock
         )
         proposal = self._mask(scores, state.votes, state.voters, state.keep)
         velocity = gradient if self.options.momentum else None

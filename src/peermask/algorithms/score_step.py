@@ -13,9 +13,10 @@ from pydantic import Field
 from torch import Tensor
 
 from peermask import registry
-from peermask.algorithms.contract import Clock, LocalData, Setting
+from peermask.algorithms.contract import Clock, Setting
 from peermask.algorithms.schedule import Schedule, scheduled
 from peermask.masks.scores import ScoreInit, keep_sign, stepped
+from peermask.models.network import Batch
 
 
 class ScoreOptions(registry.Options):
@@ -37,12 +38,12 @@ def score_step(
     mask: Tensor,
     keep: Tensor,
     velocity: Tensor | None,
-    data: LocalData,
+    batch: Batch,
     clock: Clock,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """z½ [A, P_w], u [A, P_w] and the loss [A] of the model w ⊙ m on one batch."""
     masker = setting.masker
-    model_gradient, loss = setting.network.gradient(masker.model(mask, keep), data.batch(clock))
+    model_gradient, loss = setting.network.gradient(masker.model(mask, keep), batch)
     lr = scheduled(options.lr, options.schedule, clock)
     moved, summed = stepped(
         scores,

@@ -10,7 +10,6 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import fields, replace
 from typing import Any, TypeVar
 
 import torch
@@ -21,6 +20,7 @@ from peermask.engine.device import fast_float32, made_current, one_thread_each, 
 from peermask.engine.evaluate import Score
 from peermask.engine.feed import Feed
 from peermask.engine.round import Move, Outcome, concatenated, in_turn, play_round
+from peermask.engine.states import tensors_of, with_tensors
 from peermask.errors import RunError
 from peermask.graph.mixing import Mixing
 
@@ -110,26 +110,23 @@ class Simulator:
 
     def tensors(self) -> dict[str, Tensor]:
         """The whole state by name, one row an agent, on the CPU."""
-        return {name: rows_on_cpu([getattr(state, name) for state in self.states]) for name in self._names()}
+        each = [tensors_of(state) for state in self.states]
+        return {name: rows_on_cpu([tensors[name] for tensors in each]) for name in each[0]}
 
     def restore(self, tensors: dict[str, Tensor]) -> None:
         """Go on from what `tensors` gave."""
-        if set(tensors) != set(self._names()):
+        names = tensors_of(self.states[0])
+        if set(tensors) != set(names):
             raise RunError(
                 f"the checkpoint holds {', '.join(sorted(tensors))}; this version needs "
-                f"{', '.join(sorted(self._names()))}: start a new run"
+                f"{', '.join(sorted(names))}: start a new run"
             )
         start = 0
         for index, (state, feed) in enumerate(zip(self.states, self.feeds, strict=True)):
             rows = slice(start, start + len(feed.ids))
             own = {name: tensor[rows].to(self.device) for name, tensor in tensors.items()}
-            self.states[index] = replace(state, **own)
+            self.states[index] = with_tensors(state, own)
             start = rows.stop
-
-    def _names(self) -> list[str]:
-        """Of the tensors that a state holds between two rounds."""
-        state = self.states[0]
-        return [field.name for field in fields(state) if getattr(state, field.name) is not None]
 
     def _score(self, measure: Callable[[Feed, Tensor], Score]) -> Score:
         scores = self.spread(

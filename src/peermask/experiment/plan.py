@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import torch
 
@@ -12,6 +12,7 @@ from peermask.algorithms.contract import Clock
 from peermask.engine.device import one_thread_each
 from peermask.engine.known import row_of
 from peermask.engine.memory import STATE_COPIES, activation_bytes
+from peermask.engine.states import tensors_of
 from peermask.engine.traffic import schema_of
 from peermask.experiment.build import Experiment, agents_at_once, assemble, is_fused
 from peermask.kernels import have_triton
@@ -83,7 +84,7 @@ def _try_one(experiment: Experiment) -> tuple[float, int, int, float]:
     """The first agent's message, what is remembered of it, its state, and the time for a step."""
     algorithm, feed = assemble(experiment, torch.device("cpu"))
     state = algorithm.init(experiment.agents.rows(slice(0, 1)))
-    held = [getattr(state, field.name) for field in fields(state)]
+    held = tensors_of(state).values()
     alone = feed.rows(slice(0, 1))
     with one_thread_each():
         algorithm.learn(state, alone, Clock(1, experiment.config.rounds))  # the first time pays for set-up
@@ -91,7 +92,7 @@ def _try_one(experiment: Experiment) -> tuple[float, int, int, float]:
         state, _ = algorithm.learn(state, alone, Clock(1, experiment.config.rounds))
         seconds = time.perf_counter() - begun
     payload = algorithm.share(state)
-    size = sum(tensor.numel() * tensor.element_size() for tensor in held if tensor is not None)
+    size = sum(tensor.numel() * tensor.element_size() for tensor in held)
     if not payload:
         return 0.0, 0, size, seconds
     schema = schema_of(payload, experiment.network.layout.sizes)

@@ -12,7 +12,8 @@ from peermask.kernels.blocks import block_table
 
 MOST = 128  # messages that one program ranks
 _TILE = 32  # agents, and messages, that a program compares
-_BLOCK = 1024  # columns taken by a program
+_BLOCK = 4096  # columns taken by a program,
+_STEP = 128  # so many at a time
 
 
 def overlaps_triton(masks: Tensor, received: Tensor, sizes: Sequence[int]) -> tuple[Tensor, Tensor, Tensor]:
@@ -26,8 +27,9 @@ def overlaps_triton(masks: Tensor, received: Tensor, sizes: Sequence[int]) -> tu
     both, own, theirs = counts.split([agents * senders, agents * layers, senders * layers])
     grid = (len(blocks), -(-agents // _TILE), -(-senders // _TILE))
     overlap_kernel[grid](
-        masks, received, blocks, both, own, theirs, agents, senders, width, layers, _TILE, _BLOCK, num_warps=4
-    )
+        masks.view(torch.int8), received.view(torch.int8), blocks, both, own, theirs, agents, senders, width, layers,
+        _TILE, _STEP, num_warps=4,
+    )  # fmt: skip
     return both.view(agents, senders), own.view(agents, layers), theirs.view(senders, layers)
 
 

@@ -10,23 +10,33 @@ from peermask.kernels.blocks_triton import own_block
 
 @triton.jit(do_not_specialize=["A", "K", "L"])
 def overlap_kernel(
-    mine_ptr, theirs_ptr, blocks_ptr, both_ptr, own_ptr, ones_ptr, A, K, P, L, TILE: tl.constexpr, BLOCK: tl.constexpr
+    mine_ptr, theirs_ptr, blocks_ptr, both_ptr, own_ptr, ones_ptr, A, K, P, L, TILE: tl.constexpr, STEP: tl.constexpr
 ):
-    """A tile of agents against a tile of messages, over the columns of a block: a product of zeros and ones, exact."""
+    """A tile of agents against a tile of messages over a block of columns: a product of zeros and ones, exact.
+
+    Sums stay in registers over the whole block, a few columns at a time: one atomic addition each at its end."""
     layer, start, end = own_block(blocks_ptr)
-    i = start + tl.arange(0, BLOCK)
     a = tl.program_id(1) * TILE + tl.arange(0, TILE)
     k = tl.program_id(2) * TILE + tl.arange(0, TILE)
-    here = (i < end)[None, :]
-    mine = tl.load(mine_ptr + a[:, None].to(tl.int64) * P + i[None, :], mask=(a < A)[:, None] & here, other=0)
-    theirs = tl.load(theirs_ptr + k[:, None].to(tl.int64) * P + i[None, :], mask=(k < K)[:, None] & here, other=0)
-    both = tl.dot(mine.to(tl.float16), tl.trans(theirs.to(tl.float16)))  # [TILE, TILE], whole numbers up to BLOCK
-    at = a[:, None] * K + k[None, :]
-    tl.atomic_add(both_ptr + at, both.to(tl.int32), mask=(a < A)[:, None] & (k < K)[None, :])
+    mine_row = mine_ptr + a[:, None].to(tl.int64) * P
+    theirs_row = theirs_ptr + k[:, None].to(tl.int64) * P
+    both = tl.zeros([TILE, TILE], tl.int32)
+    own = tl.zeros([TILE, STEP], tl.int32)
+    ones = tl.zeros([TILE, STEP], tl.int32)
+    for at in range(start, end, STEP):
+        i = at + tl.arange(0, STEP)
+        here = (i < end)[None, :]
+        mine = tl.load(mine_row + i[None, :], mask=(a < A)[:, None] & here, other=0)
+        theirs = tl.load(theirs_row + i[None, :], mask=(k < K)[:, None] & here, other=0)
+        both = tl.dot(mine, tl.trans(theirs), both, out_dtype=tl.int32)
+        own += mine
+        ones += theirs
+    place = a[:, None] * K + k[None, :]
+    tl.atomic_add(both_ptr + place, both, mask=(a < A)[:, None] & (k < K)[None, :])
     if tl.program_id(1) == 0:
-        tl.atomic_add(ones_ptr + k * L + layer, tl.sum(theirs.to(tl.int32), 1), mask=k < K)
+        tl.atomic_add(ones_ptr + k * L + layer, tl.sum(ones, 1), mask=k < K)
     if tl.program_id(2) == 0:
-        tl.atomic_add(own_ptr + a * L + layer, tl.sum(mine.to(tl.int32), 1), mask=a < A)
+        tl.atomic_add(own_ptr + a * L + layer, tl.sum(own, 1), mask=a < A)
 
 
 @triton.jit(do_not_specialize=["K", "L"])

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
-Levels = Literal["two", "smallest", "own"]
+Levels = Literal["nested", "two", "smallest", "own"]
 
 
 def levels_of(retentions: Sequence[float], rule: Levels) -> tuple[float, ...]:
