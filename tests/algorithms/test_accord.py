@@ -122,7 +122,7 @@ def test_agents_listen_to_their_own_level_alone() -> None:
 
 
 def test_nested_levels_all_learn_at_the_lower_and_those_who_can_at_the_higher_too() -> None:
-    method = algorithm((0.25, 0.5, 0.75, 1.0))
+    method = algorithm((0.25, 0.25, 0.75, 1.0))
     begun = method.init(FOUR)
     assert begun.keep.tolist() == [[1]] * 4
     assert begun.above is not None

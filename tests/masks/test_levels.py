@@ -13,16 +13,22 @@ PAPER = (0.4, 0.4, 0.3, 0.2, 0.1, 0.1, 0.1, 0.2, 0.4, 0.2, 0.4, 0.2, 0.3, 0.3, 0
 
 @pytest.mark.parametrize(
     ("rule", "levels"),
-    [("nested", (0.1, 0.3)), ("two", (0.1, 0.3)), ("smallest", (0.1,)), ("own", (0.1, 0.2, 0.3, 0.4))],
+    [("nested", (0.1, 0.2)), ("two", (0.1, 0.3)), ("smallest", (0.1,)), ("own", (0.1, 0.2, 0.3, 0.4))],
 )
 def test_levels_of_the_papers_retentions(rule: Levels, levels: tuple[float, ...]) -> None:
-    """Eleven of the twenty can carry 0.3, five 0.4."""
+    """Fifteen of the twenty can carry 0.2, eleven 0.3, five 0.4."""
     assert levels_of(PAPER, rule) == levels
 
 
 @pytest.mark.parametrize("rule", ["nested", "two", "smallest", "own"])
 def test_equal_retentions_are_one_level(rule: Levels) -> None:
     assert levels_of((0.5,) * 7, rule) == (0.5,)
+
+
+def test_nested_levels_fall_back_to_half() -> None:
+    assert levels_of((0.1, 0.4), "nested") == (0.1, 0.4)
+    assert levels_of((0.1, 0.1, 0.1, 0.4), "nested") == (0.1,)
+    assert levels_of((0.1, 0.2, 0.3, 0.4), "nested") == (0.1, 0.2)
 
 
 @given(st.lists(st.floats(0.01, 1.0), min_size=1, max_size=30), st.sampled_from(["nested", "two", "smallest", "own"]))

@@ -12,8 +12,8 @@ from peermask.kernels.blocks import block_table
 
 MOST = 128  # messages that one program ranks
 _TILE = 32  # agents, and messages, that a program compares
-_BLOCK = 4096  # columns taken by a program,
-_STEP = 128  # so many at a time
+_BLOCK = 2048  # columns taken by a program,
+_STEP = 64  # so many at a time
 
 
 def overlaps_triton(masks: Tensor, received: Tensor, sizes: Sequence[int]) -> tuple[Tensor, Tensor, Tensor]:

@@ -2,8 +2,7 @@
 
 Masks of different densities pull each other apart: a weight that a sparse network cannot do without is of no use in a
 dense one, and to compare like with like does not help (docs/collaboration.md). So agents agree on a few levels that
-follow from everybody's retentions alone. Each keeps as much as the highest level it can carry allows, and listens to
-those on the same level.
+follow from everybody's retentions alone, and listen at each level to those on it.
 """
 
 from __future__ import annotations
@@ -17,16 +16,22 @@ Levels = Literal["nested", "two", "smallest", "own"]
 def levels_of(retentions: Sequence[float], rule: Levels) -> tuple[float, ...]:
     """The densities of a fleet, lowest first.
 
-    two       the smallest retention, and the largest that at least half of the agents can carry
+    nested    the smallest retention, at which all learn, and above it the largest that three quarters of the agents can
+              carry, at which those who can learn a second mask; half of them, if three quarters carry no more than all
+    two       the smallest, and the largest that half of the agents can carry; each learns at one of them
     smallest  one for all: what everybody can carry
     own       every retention that occurs
     """
     ranked = sorted(retentions, reverse=True)
+    lowest, half = ranked[-1], ranked[(len(ranked) - 1) // 2]
     if rule == "own":
         return tuple(sorted(set(ranked)))
     if rule == "smallest":
-        return (ranked[-1],)
-    return tuple(sorted({ranked[-1], ranked[(len(ranked) - 1) // 2]}))
+        return (lowest,)
+    if rule == "two":
+        return tuple(sorted({lowest, half}))
+    most = ranked[-(-3 * len(ranked) // 4) - 1]
+    return tuple(sorted({lowest, most if most > lowest else half}))
 
 
 def level_of(retention: float, levels: Sequence[float]) -> float:
