@@ -47,7 +47,7 @@ class Job:
     """A run to be made, under a name that says what was asked for.
 
     The name covers what presets and choices set and not what is left to defaults, so that results are found again
-    by a later version that has more options.
+    by a later version that has more options. A preset that means an option's default names it, in case that changes.
     """
 
     key: str
