@@ -76,7 +76,7 @@ def test_the_sdist_has_what_building_and_testing_need(wheel: Path) -> None:
     for name in ("LICENSE", "README.md", "CITATION.cff", "constraints.txt", "tests/test_release.py", "docs/api.md"):
         assert (unpacked / name).is_file(), name
     assert (unpacked / "results" / "paper" / "README.md").is_file()  # the documents link to it
-    assert not (unpacked / "results" / "paper" / "outcomes").exists()
+    assert not (unpacked / "results" / "paper" / "outcomes.jsonl").exists()
 
 
 def test_the_citation_names_the_version_that_is_released() -> None:

@@ -12,8 +12,9 @@ One round of agent i, n_i being the mean of its neighbours' masks and s_l the me
 MCE-PL's votes change which entries are *selected* and never reach the scores, so its agents drift apart. The pull moves
 the scores themselves; the term with κ, which is MCE-PL's, keeps masks quiet between rounds, and messages short. Who
 hears nobody is not pulled, and plays ind-mask's round with the same momentum. Agents of different retentions learn at
-two levels (masks/levels.py): all at the lower, and those who can carry it a second mask at the higher. An agent answers among the labels that
-it has seen (`readout`): a consensus knows all labels, and would often choose one that the agent never meets.
+two levels (masks/levels.py): all at the lower, and those who can carry it a second mask at the higher. An agent answers
+among the labels that it has seen (`readout`): a consensus knows all labels, and would often choose one that the agent
+never meets.
 
 docs/collaboration.md has what each part is worth.
 """

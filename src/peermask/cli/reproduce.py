@@ -74,6 +74,7 @@ def reproduce(
             pass
         finally:
             problems = write_pages(campaign)
+            home.fold()
     for problem in problems:
         console.print(problem, soft_wrap=True)
     if missing := campaign.missing():

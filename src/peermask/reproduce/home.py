@@ -2,7 +2,8 @@
 
 reproduce.json   the scale, the data and the tuning seed everything in it was made with
 choices.json     learning rates and first weights: what was tried, what each reached on held-out data, what was chosen
-outcomes/        what every run came to, one small file each; a run with an outcome is never run again
+outcomes.jsonl   what every run came to, a line each; a run with an outcome is never run again
+outcomes/        likewise of runs that ended since the tables were written last, one small file each
 runs/            the run folders themselves, without checkpoints once finished; may be deleted
 configs/         the exact config of every cell
 NAME.md .tex .csv .png .svg, README.md
@@ -25,6 +26,7 @@ from peermask.experiment.folder import RunFolder
 from peermask.files import claimed, read_json, write_json, writing
 from peermask.reproduce.cells import Job
 from peermask.reproduce.outcome import Outcome
+from peermask.reproduce.outcome_table import fold, read_table
 from peermask.reproduce.preset import ScaleName
 
 
@@ -95,20 +97,29 @@ class Home:
 
     def outcome(self, job: Job) -> Outcome | None:
         """What a run came to; None while it has not come to its end."""
-        path = self._outcome_path(job)
-        if not path.is_file():
-            return None
-        remedy = "delete it to run it again"
+        path, remedy = self._outcome_path(job), "delete it to run it again"
+        if path.is_file():
+            found: dict[str, Any] | None = read_json(path, remedy)
+        else:
+            path, found = self._table, read_table(self._table).get(job.key)
         try:
-            return Outcome.model_validate(read_json(path, remedy))
+            return None if found is None else Outcome.model_validate(found)
         except ValidationError as error:
-            raise RunError(f"{path} is damaged ({str(error).splitlines()[0]}); {remedy}") from error
+            raise RunError(f"{path}, {job.key}: damaged ({str(error).splitlines()[0]}); {remedy}") from error
 
     def keep(self, job: Job, outcome: Outcome) -> None:
         write_json(self._outcome_path(job), json.loads(outcome.model_dump_json(exclude_none=True)), indent=None)
         # Nobody needs the lock any more: who has opened it meanwhile, or makes it again, finds the outcome.
         with suppress(OSError):
             self._lock_path(job).unlink()
+
+    def fold(self) -> None:
+        """Move the outcomes of runs that have ended into the table."""
+        fold(self.path / "outcomes", self._table)
+
+    @property
+    def _table(self) -> Path:
+        return self.path / "outcomes.jsonl"
 
     def _lock_path(self, job: Job) -> Path:
         return self.path / "runs" / f".{job.key}.lock"
