@@ -21,10 +21,12 @@ def bits(purpose: str, size: int, density: float) -> torch.Tensor:
     return torch.from_numpy(stream(0, purpose).uniform(AGENTS * size) < density).view(AGENTS, size)
 
 
-def follows(layers: tuple[int, ...], rates: list[float], block: int, seed: int = 0) -> None:
-    """Lengths and all that is known, after every message; a tenth of the weights flips far more often."""
+def follows(
+    layers: tuple[int, ...], rates: list[float], block: int, seed: int = 0, density: float = 0.4, often: float = 0.1
+) -> None:
+    """Lengths and all that is known, after every message; some of the weights flip far more often."""
     size = sum(layers)
-    mask, hot = bits(f"mask {seed}", size, 0.4), bits(f"hot {seed}", size, 0.1)
+    mask, hot = bits(f"mask {seed}", size, density), bits(f"hot {seed}", size, often)
     known, contexts = first_known(mask, layers), [Contexts.begin(row.numpy(), layers) for row in mask]
     for number, rate in enumerate(rates):
         flips = bits(f"{seed} {number}", size, rate) | (hot & bits(f"{seed} {number} hot", size, 0.5))
@@ -59,6 +61,10 @@ def follows(layers: tuple[int, ...], rates: list[float], block: int, seed: int =
 @settings(max_examples=5, deadline=None)
 def test_random_histories(layers: tuple[int, ...], rates: list[float], block: int, seed: int) -> None:
     follows(layers, rates, block, seed)
+
+
+def test_masks_that_stay_empty() -> None:
+    follows((60, 20), [0.0, 0.0], 16, density=0.0, often=0.0)
 
 
 def test_more_blocks_than_are_joined_at_once() -> None:
