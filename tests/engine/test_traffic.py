@@ -69,8 +69,8 @@ def test_what_is_known_comes_back_from_a_checkpoint() -> None:
     assert known is not None
     again = restored(known.tensors(), schema_of(messages[0], sizes), torch.device("cpu"))
     for payload in messages[4:]:
-        (cost, known), (twin, again) = message_cost(payload, known, sizes), message_cost(payload, again, sizes)
-        assert cost.coded_bytes.tolist() == twin.coded_bytes.tolist()
+        (cost, known), (reference, again) = message_cost(payload, known, sizes), message_cost(payload, again, sizes)
+        assert cost.coded_bytes.tolist() == reference.coded_bytes.tolist()
 
 
 def test_an_opening_is_known_at_first() -> None:

@@ -114,7 +114,7 @@ def moved(dataset: Dataset) -> Dataset:
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
 @pytest.mark.parametrize("shape", [(3, 32, 32), (1, 28, 28), (2, 5, 7)])
-def test_a_batch_is_its_twin_to_the_bit(shape: tuple[int, ...], dtype: torch.dtype) -> None:
+def test_a_batch_equals_its_reference_to_the_bit(shape: tuple[int, ...], dtype: torch.dtype) -> None:
     here = drawn(300, shape, dtype)
     there = moved(here)
     index = torch.randint(0, 300, (5, 33), generator=torch.Generator().manual_seed(1))

@@ -1,4 +1,4 @@
-"""Kernels that go over all weights once, against their eager twins, where there is a GPU."""
+"""Kernels that go over all weights once, against their reference implementations, where there is a GPU."""
 
 from __future__ import annotations
 

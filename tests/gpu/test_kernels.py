@@ -1,4 +1,4 @@
-"""The kernels against their eager twins, where there is a GPU."""
+"""The kernels against their reference implementations, where there is a GPU."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from peermask.masks.select import top_fraction_by_layer, top_fraction_by_sort
 from peermask.models.architectures import alexnet, cnn
 from peermask.models.layout import find_layout
 from peermask.models.network import Batch, build_network
-from trunk_twin import apart, from_twin
+from trunk_reference import apart, from_reference
 
 pytestmark = pytest.mark.skipif(not have_triton(), reason="needs a CUDA device and Triton")
 
@@ -46,7 +46,7 @@ SMALL = (ConvBlock(2, "relu", None, 2, 2, 0), ConvBlock(2, "relu", None, 2, 2, 0
     ],
 )
 @pytest.mark.parametrize("pooling", [True, False])
-def test_a_trunk_is_its_twin(
+def test_a_trunk_equals_its_reference(
     blocks: tuple[ConvBlock, ...], channels: tuple[int, ...], side: int, biased: bool, gain: float, pooling: bool
 ) -> None:
     torch.manual_seed(0)
@@ -57,7 +57,7 @@ def test_a_trunk_is_its_twin(
     blocks = blocks[: len(pairs)]
     weights = [torch.randn(3, out, into, 5, 5, device="cuda") / (5 * into**0.5) for into, out in pairs]
     biases = [torch.randn(3, out, device="cuda") if biased else None for _, out in pairs]
-    result, *gradients = from_twin(blocks, x, weights, biases, 1 / gain)
+    result, *gradients = from_reference(blocks, x, weights, biases, 1 / gain)
     assert result < 0.005
     chosen = pooling or blocks[0].activation == "relu"  # by rounding, in windows or at zero
     assert max(gradients) < (0.1 if chosen else 0.005)
@@ -129,7 +129,7 @@ def test_bytes_counted_on_a_gpu_are_the_codecs() -> None:
         assert own == pytest.approx(other)
 
 
-def test_the_aggregation_tensor_is_its_twin() -> None:
+def test_the_aggregation_tensor_equals_its_reference() -> None:
     layout = find_layout(alexnet((3, 32, 32), 10))
     torch.manual_seed(0)
     scores = torch.randn(3, layout.weights)

@@ -1,4 +1,4 @@
-"""The aggregation tensor's kernels, interpreted on a CPU, against their eager twin."""
+"""The aggregation tensor's kernels, interpreted on a CPU, against their reference implementation."""
 
 from __future__ import annotations
 
@@ -21,28 +21,28 @@ def layout_of(sizes: tuple[int, ...]) -> Layout:
 @pytest.mark.parametrize("sizes", [(37,), (1, 37), (4096, 4097, 5), (20_000, 37), (16, 12_288, 5_008)])
 @pytest.mark.parametrize("gain", [1.0, 2.0])
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.int32])
-def test_the_magnitude_is_its_twin(sizes: tuple[int, ...], gain: float, dtype: torch.dtype) -> None:
+def test_the_magnitude_equals_its_reference(sizes: tuple[int, ...], gain: float, dtype: torch.dtype) -> None:
     generator = torch.Generator().manual_seed(0)
     scores = torch.randn(3, sum(sizes), generator=generator)
     scores[1, ::7] = 0.0
     votes, voters = torch.randint(0, 5, scores.shape, generator=generator).to(dtype), torch.tensor([4, 0, 3])
-    twin = aggregated_magnitude(scores, votes, voters, gain, layout_of(sizes))
+    reference = aggregated_magnitude(scores, votes, voters, gain, layout_of(sizes))
     magnitude = aggregated_magnitude_triton(scores, votes, voters, gain, sizes)
-    torch.testing.assert_close(magnitude, twin, rtol=1e-5, atol=1e-7)
+    torch.testing.assert_close(magnitude, reference, rtol=1e-5, atol=1e-7)
     assert bool((magnitude[1, ::7] == 0).all())
 
 
 @pytest.mark.parametrize("sizes", [(37,), (1, 37), (4096, 4097, 5), (16, 12_288, 5_008)])
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.int32])
-def test_the_pull_is_its_twin(sizes: tuple[int, ...], dtype: torch.dtype) -> None:
+def test_the_pull_equals_its_reference(sizes: tuple[int, ...], dtype: torch.dtype) -> None:
     generator = torch.Generator().manual_seed(0)
     scores = torch.randn(3, sum(sizes), generator=generator)
     scores[1, ::7] = 0.0
     votes, voters = torch.randint(0, 4, scores.shape, generator=generator).to(dtype), torch.tensor([4, 0, 3])
     mask = torch.rand(scores.shape, generator=generator) < 0.4
-    twin = pulled(scores, votes, voters, mask, 0.3, layout_of(sizes))
+    reference = pulled(scores, votes, voters, mask, 0.3, layout_of(sizes))
     moved = pulled_triton(scores, votes, voters, mask, 0.3, sizes)
-    torch.testing.assert_close(moved, twin, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(moved, reference, rtol=1e-5, atol=1e-6)
     assert torch.equal(moved[1], scores[1])  # nobody heard
 
 
@@ -61,5 +61,5 @@ def test_more_blocks_than_are_added_at_a_time(monkeypatch: pytest.MonkeyPatch) -
     sizes = (30_000, 10)
     scores = torch.randn(2, sum(sizes), generator=torch.Generator().manual_seed(2))
     votes, voters = torch.ones(2, sum(sizes), dtype=torch.uint8), torch.tensor([1, 2])
-    twin = aggregated_magnitude(scores, votes, voters, 1.0, layout_of(sizes))
-    torch.testing.assert_close(aggregated_magnitude_triton(scores, votes, voters, 1.0, sizes), twin)
+    reference = aggregated_magnitude(scores, votes, voters, 1.0, layout_of(sizes))
+    torch.testing.assert_close(aggregated_magnitude_triton(scores, votes, voters, 1.0, sizes), reference)

@@ -36,7 +36,7 @@ def agrees(dataset: Dataset, index: Tensor) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
 @pytest.mark.parametrize("peak", [255.0, 16.0, 1.0, 0.3])
-def test_every_pixel_is_its_twin_to_the_bit(peak: float, dtype: torch.dtype) -> None:
+def test_every_pixel_equals_its_reference_to_the_bit(peak: float, dtype: torch.dtype) -> None:
     dataset = drawn((3, 8, 8), peak, dtype)
     agrees(dataset, torch.arange(len(dataset.train)).view(3, -1))
 

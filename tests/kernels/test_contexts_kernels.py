@@ -37,13 +37,13 @@ def follows(
             flipped = np.flatnonzero(flips[agent].numpy())
             entries, after = lengths[agent].sum(0).tolist()
             assert entries + (after + 7) // 8 == plan_flips(contexts[agent], flipped).size
-            contexts[agent] = twin = contexts[agent].after(flipped)
+            contexts[agent] = reference = contexts[agent].after(flipped)
             for ours, theirs in (
-                (known.states, twin.states),
-                (known.weights, twin.weights),
-                (known.sums, np.stack([twin.seen, twin.flips], 1)),
-                (known.classes, twin.classes),
-                (known.sizes, twin.sizes),
+                (known.states, reference.states),
+                (known.weights, reference.weights),
+                (known.sums, np.stack([reference.seen, reference.flips], 1)),
+                (known.classes, reference.classes),
+                (known.sizes, reference.sizes),
             ):
                 assert (ours[agent].numpy() == theirs).all()
     again = known_again(known.states, known.sums, known.frames, layers)

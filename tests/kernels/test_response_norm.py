@@ -18,7 +18,7 @@ def test_it_is_the_equation_worked_by_hand() -> None:
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 5])
 @pytest.mark.parametrize("channels_last", [True, False])
-def test_it_is_its_twin(size: int, channels_last: bool) -> None:
+def test_it_equals_its_reference(size: int, channels_last: bool) -> None:
     torch.manual_seed(0)
     layout = torch.channels_last if channels_last else torch.contiguous_format
     x = (2 * torch.randn(3, 16, 5, 7)).contiguous(memory_format=layout).requires_grad_()
@@ -27,8 +27,8 @@ def test_it_is_its_twin(size: int, channels_last: bool) -> None:
     for norm in (lambda x: response_norm(x, size, 0.3), LocalResponseNorm(size, 0.3)):
         y = norm(x)
         results.append((y.detach(), torch.autograd.grad(y, x, sent)[0]))
-    for own, twin in zip(*results, strict=True):
-        assert (own - twin).norm() < 1e-6 * twin.norm()
+    for own, reference in zip(*results, strict=True):
+        assert (own - reference).norm() < 1e-6 * reference.norm()
 
 
 def test_its_gradient_is_that_of_what_it_computes() -> None:

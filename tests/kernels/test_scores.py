@@ -1,4 +1,4 @@
-"""Kernels on scores and masked models, interpreted on a CPU, against their eager twins."""
+"""Kernels on scores and masked models, interpreted on a CPU, against their reference implementations."""
 
 from __future__ import annotations
 

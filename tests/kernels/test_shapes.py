@@ -20,7 +20,7 @@ from peermask.models.network import build_network
         (2**18, (5, 5), 2, False),
     ],
 )
-def test_what_the_kernels_cannot_count_is_left_to_the_twin(
+def test_what_the_kernels_cannot_count_is_left_to_the_reference(
     batch: int, kernel: tuple[int, int], pool: int, fits: bool
 ) -> None:
     shapes = shapes_of([ConvBlock(2, "relu", None, pool, pool, 0)], 16, 16, [(64, 32, *kernel)])
@@ -38,7 +38,7 @@ def test_what_the_kernels_cannot_count_is_left_to_the_twin(
         (mlp((1, 28, 28), 10), (1, 28, 28), 64, True),
     ],
 )
-def test_a_network_fits_or_takes_the_way_of_the_twin(model, shape, batch, fits) -> None:  # type: ignore[no-untyped-def]
+def test_a_network_fits_or_takes_the_way_of_the_reference(model, shape, batch, fits) -> None:  # type: ignore[no-untyped-def]
     network = build_network(model, shape, 10)
     assert network.stack is not None
     assert network.stack.fits_kernels(network.layout, shape, batch) == fits

@@ -11,7 +11,7 @@ from torch import Tensor
 from peermask.kernels.conv_block import Activation, ConvBlock
 from peermask.kernels.conv_shape import shapes_of
 from peermask.kernels.conv_trunk import run_trunk
-from trunk_twin import apart, from_twin
+from trunk_reference import apart, from_reference
 
 pytestmark = pytest.mark.usefixtures("interpreted")
 
@@ -22,14 +22,14 @@ PLAIN = (ConvBlock(2, "relu", None, 2, 2, 0), ConvBlock(1, "none", None, 2, 1, 1
 @pytest.mark.parametrize("blocks", [NORMED, PLAIN])
 @pytest.mark.parametrize("channels", [3, 1, 32])
 @pytest.mark.parametrize("pooling", [True, False])
-def test_a_trunk_is_its_twin(blocks: tuple[ConvBlock, ...], channels: int, pooling: bool) -> None:
+def test_a_trunk_equals_its_reference(blocks: tuple[ConvBlock, ...], channels: int, pooling: bool) -> None:
     torch.manual_seed(0)
     if not pooling:  # without windows in which rounding may choose another entry, gradients agree far better
         blocks = tuple(replace(block, pool=1, pool_stride=1, pool_padding=0) for block in blocks)
     x = torch.randn(2, 3, channels, 7, 7).permute(0, 1, 3, 4, 2)
     weights = [torch.randn(2, 32, channels, 3, 3) / (3 * channels**0.5), torch.randn(2, 64, 32, 3, 3) / 17]
     biases = [None, torch.randn(2, 64)]
-    result, *gradients = from_twin(blocks, x, weights, biases)
+    result, *gradients = from_reference(blocks, x, weights, biases)
     assert result < 0.001
     assert max(gradients) < (0.1 if pooling or blocks[0].activation == "relu" else 0.001)  # relu chooses, too
 
@@ -41,7 +41,7 @@ def test_numbers_outside_the_range_of_halves_are_carried_into_it(size: float, ac
     block = ConvBlock(1, activation, None, 1, 1, 0)
     x = size * torch.randn(1, 2, 1, 5, 5).permute(0, 1, 3, 4, 2)
     weights: list[Tensor] = [torch.randn(1, 32, 1, 3, 3) / size**2, torch.randn(1, 32, 32, 3, 3) * size**2]
-    assert max(from_twin((block, block), x, weights, [None, None])) < 0.002
+    assert max(from_reference((block, block), x, weights, [None, None])) < 0.002
 
 
 def test_an_agent_that_keeps_nothing_of_a_layer_gets_zeros() -> None:

@@ -1,4 +1,4 @@
-"""The convolution in fewer products against torch's own, which is its slow twin."""
+"""The convolution in fewer products against torch's own, which is its slow reference."""
 
 from __future__ import annotations
 

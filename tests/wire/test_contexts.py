@@ -1,4 +1,4 @@
-"""Contexts: states and classes by hand, against a slow twin that looks at one weight at a time, and losslessly."""
+"""Contexts: states and classes by hand, against a slow reference that looks at one weight at a time, and losslessly."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class Slow:
     rates=st.lists(st.sampled_from([0.0, 0.02, 0.3, 0.9, 1.0]), min_size=1, max_size=12),
     seed=st.integers(0, 99),
 )
-def test_random_histories_against_the_slow_twin(layers, rates, seed):
+def test_random_histories_against_the_slow_reference(layers, rates, seed):
     size = sum(layers)
     mask = random_bits(f"mask {seed}", size, 0.4)
     contexts, slow = Contexts.begin(mask, layers), Slow(mask, layers)

@@ -1,4 +1,4 @@
-"""Fast ways for the hot path: Triton on a GPU, fewer products on a CPU. Each has a twin that says what it computes."""
+"""Fast code for the hot path: Triton on a GPU, fewer products on a CPU. Each has a reference implementation in torch."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 
 @cache
 def have_triton() -> bool:
-    """Triton comes with PyTorch's CUDA builds; elsewhere the eager twins serve."""
+    """Triton comes with PyTorch's CUDA builds; elsewhere the reference implementations are used."""
     try:
         import triton  # noqa: F401
     except ImportError:
@@ -19,5 +19,5 @@ def have_triton() -> bool:
 
 
 def by_kernels(x: Tensor) -> bool:
-    """Whether the kernels, and not their eager twins, are to compute with a tensor."""
+    """Whether the kernels, and not their reference implementations, are to compute with a tensor."""
     return x.device.type == "cuda" and have_triton()

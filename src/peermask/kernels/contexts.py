@@ -1,4 +1,4 @@
-"""What receivers know of every agent's mask, on a GPU: the twin of `wire/contexts.py` for all agents at once.
+"""What receivers know of every agent's mask, on a GPU: what `wire/contexts.py` computes, for all agents at once.
 
 Shapes: A agents, P weights, L layers, S = 256 states, C = 32 classes.
 """

@@ -15,7 +15,7 @@ Activation = Literal["none", "elu", "relu"]
 class ConvBlock:
     """max-pool(norm(activation(x * w + bias))) of x [A, B, H, W, C], w [A, O, C, R, S], bias [A, O].
 
-    Called, it computes this by torch's own operations, agents as groups of one convolution: the twin of the kernels.
+    Called, it computes this by torch's own operations, agents as groups of one convolution: the kernels' reference.
     """
 
     padding: int

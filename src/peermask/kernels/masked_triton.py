@@ -13,5 +13,5 @@ def masked_model_kernel(mask_ptr, w_ptr, frozen_ptr, out_ptr, w_stride, W, P, BL
     m = tl.load(mask_ptr + a * W + i, mask=i < W, other=0).to(tl.float32)
     w = tl.load(w_ptr + a * w_stride + i, mask=i < W, other=0.0)
     rest = tl.load(frozen_ptr + i, mask=(i >= W) & (i < P), other=0.0)
-    # A product, not a choice: a negative weight that is not kept is -0, as the eager twin has it.
+    # A product, not a choice: a negative weight that is not kept is -0, as the reference implementation has it.
     tl.store(out_ptr + a * P + i, tl.where(i < W, m * w, rest), mask=i < P)

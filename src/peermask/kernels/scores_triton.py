@@ -42,6 +42,6 @@ def fine_tune_kernel(z_ptr, g_ptr, votes_ptr, voters_ptr, out_ptr, lr, P, BLOCK:
     g = tl.load(g_ptr + a * P + i, mask=i < P, other=0.0)
     votes = tl.load(votes_ptr + a * P + i, mask=i < P, other=0).to(tl.float32)
     voters = tl.maximum(tl.load(voters_ptr + a), 1).to(tl.float32)
-    # Rounded as the eager twin rounds: Triton's plain division is not exact, and torch subtracts a multiple at once.
+    # Rounded as the reference is: Triton's plain division is not exact, and torch subtracts a multiple at once.
     step = tl.div_rn(votes, voters) * g
     tl.store(out_ptr + a * P + i, tl.fma(step, -lr, z), mask=i < P)

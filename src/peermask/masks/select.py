@@ -88,7 +88,7 @@ def _bracket(values: NDArray[np.float32], keep: int) -> tuple[float, float]:
 
 
 def top_fraction_by_sort(magnitude: Tensor, keep: Tensor) -> Tensor:
-    """The slow twin: a stable sort, and the first keep[a] of it."""
+    """The slow reference: a stable sort, and the first keep[a] of it."""
     order = magnitude.argsort(dim=-1, descending=True, stable=True)  # [A, n]
     places = torch.arange(order.shape[-1], device=order.device).expand_as(order)
     rank = torch.empty_like(order).scatter_(-1, order, places)

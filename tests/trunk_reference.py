@@ -16,14 +16,14 @@ def apart(a: Tensor, b: Tensor) -> float:
     return float((a - b).detach().norm() / b.detach().norm())
 
 
-def from_twin(
+def from_reference(
     blocks: Sequence[ConvBlock],
     x: Tensor,
     weights: Sequence[Tensor],
     biases: Sequence[Tensor | None],
     gradient_size: float = 1.0,
 ) -> list[float]:
-    """How far the result, and the gradients of weights and biases, lie from the twin's."""
+    """How far the result, and the gradients of weights and biases, lie from the reference's."""
     shapes = shapes_of(blocks, x.shape[2], x.shape[3], [w.shape[1:] for w in weights])
     assert trunk_fits(shapes, x.shape[1])
     results = []
@@ -37,4 +37,4 @@ def from_twin(
         generator = torch.Generator(x.device).manual_seed(1)
         sent = gradient_size * torch.randn(y.shape, device=x.device, generator=generator)
         results.append([y, *torch.autograd.grad(y, [*w, *(bias for bias in b if bias is not None)], sent)])
-    return [apart(own, twin) for own, twin in zip(*results, strict=True)]
+    return [apart(own, reference) for own, reference in zip(*results, strict=True)]
