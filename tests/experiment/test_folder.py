@@ -96,7 +96,7 @@ def test_a_table_that_lost_all_it_had_gets_its_header_again(tmp_path: Path) -> N
         (b"garbage", r"line 1: no header that begins with 'round,agent'"),
         (b"garbage\n1,0\n", r"line 1: no header"),
         (b"round,agent\n\0\0\0\n", r"line 2: "),
-        (b"round,agent\n1,0\nx,0\n", r"line 3: round 'x' is no number"),
+        (b"round,agent\n1,0\nx,0\n", r"line 3: round 'x' is not a valid number"),
         (b"round,agent\n1,0\n\xff\xfe,0\n", r"line 3: byte 0xff is no text"),
     ],
 )
@@ -115,10 +115,10 @@ def test_a_table_that_is_none_is_one_line(tmp_path: Path, content: bytes, what: 
     [
         ("1,0,0.5", "3 values for 4 columns"),
         ("1,0,0.5,9,9", "5 values for 4 columns"),
-        ("1,0,word,9", "density 'word' is no number"),
-        ("1,-1,0.5,9", "agent '-1' is no number"),
-        ("1,0,0.5,nan", "sent_bytes 'nan' is no number"),
-        ("9999999999,0,0.5,9", "round '9999999999' is no number"),
+        ("1,0,word,9", "density 'word' is not a valid number"),
+        ("1,-1,0.5,9", "agent '-1' is not a valid number"),
+        ("1,0,0.5,nan", "sent_bytes 'nan' is not a valid number"),
+        ("9999999999,0,0.5,9", "round '9999999999' is not a valid number"),
     ],
 )
 def test_a_damaged_row_is_named(tmp_path: Path, row: str, what: str) -> None:

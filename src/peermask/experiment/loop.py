@@ -120,7 +120,7 @@ class Loop:
         return Score(*self.exchange.everyone(torch.stack(score.columns(), 1)).unbind(1))  # one exchange for all
 
     def _finite_losses(self, latest: Sequence[list[float] | Tensor]) -> Tensor:
-        """The losses of the latest rounds; the first that is no number ends the run, before it is saved."""
+        """The losses of the latest rounds; the first that is NaN or infinite ends the run, before it is saved."""
         recent = torch.stack([torch.as_tensor(losses).cpu() for losses in latest])  # [rounds, N]
         wrong = (~torch.isfinite(recent)).nonzero()
         if len(wrong):

@@ -52,7 +52,7 @@ def forget_after(path: Path, round: int) -> None:
     for number, line in enumerate(lines[1:], 2):
         key = line.split(",", 1)[0]
         if not _is_whole(key):
-            raise damaged(path, number, f"round {key[:20]!r} is no number")
+            raise damaged(path, number, f"round {key[:20]!r} is not a valid number")
         if int(key) <= round:
             kept.append(line)
     write_atomically(path, "".join(f"{line}\n" for line in kept).encode())
@@ -128,7 +128,7 @@ def read_rows(path: Path) -> list[dict[str, str]]:
                 raise damaged(path, table.line_num, f"{len(values)} values for {len(header)} columns")
             for column, value in zip(header, values, strict=True):
                 if not _belongs(value, column):
-                    raise damaged(path, table.line_num, f"{column} {value[:20]!r} is no number")
+                    raise damaged(path, table.line_num, f"{column} {value[:20]!r} is not a valid number")
             rows.append(Row(path, zip(header, values, strict=True)))
     except csv.Error as error:
         raise damaged(path, table.line_num, str(error)) from None

@@ -26,7 +26,7 @@ def finish(
     y = acc * tl.load(inverse_ptr + a * OUT + n)[None, :] / scale
     if BIAS:
         y += tl.load(bias_ptr + a * OUT + n)[None, :]
-    # What is no number stays none, so that a loss shows it: maximum and minimum would drop it.
+    # NaN stays NaN, so that a loss shows it: maximum and minimum would drop it.
     if ACT == 1:
         small = tl.maximum(tl.minimum(y, 0.0), -0.02)
         near = small * (1.0 + small * (0.5 + small * (1.0 / 6.0)))  # near 0 the difference below has no digits left

@@ -61,7 +61,7 @@ def forward_kernel(
             e3 = channel(e_ptr, base, c, 1, inside, C)
             r = tl.rsqrt(1.0 + scale * (e1 * e1 + e2 * e2 + e * e + e3 * e3))
             e = e * r * tl.sqrt(r)  # u^-0.75
-        take = inside[:, None] & ((e > best) | (e != e))  # what is no number is the maximum, as torch has it
+        take = inside[:, None] & ((e > best) | (e != e))  # NaN is the maximum, as in torch
         best = tl.where(take, e, best)
         arg = tl.where(take, i, arg)
     out = a * pixels * C + (q * C)[:, None] + c[None, :]

@@ -41,7 +41,7 @@ class Outcome(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     config: dict[str, Any]
-    diverged: str | None = None  # why, where a loss became no number; nothing below is known then
+    diverged: str | None = None  # why, where a loss became NaN or infinite; nothing below is known then
     hash: str | None = None
     seconds: float | None = None
     device: str | None = None
