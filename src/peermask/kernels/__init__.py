@@ -1,4 +1,4 @@
-"""Fast code for the hot path: Triton on a GPU, fewer products on a CPU. Each has a reference implementation beside it."""
+"""Fast code for the hot path: Triton on a GPU, fewer products on a CPU. Each has a reference implementation."""
 
 from __future__ import annotations
 
