@@ -25,7 +25,7 @@ class Stream:
 
     def uniform(self, count: int) -> NDArray[np.float64]:
         """Evenly spread over [0, 1), 53 bits each."""
-        return (self.raw(count) >> np.uint64(11)).astype(np.float64) * 2.0**-53  # [count]
+        return uniform_of(self.raw(count))  # [count]
 
     def signs(self, count: int) -> NDArray[np.float32]:
         """+1 or -1, by the top bit."""
@@ -57,6 +57,11 @@ class Stream:
                 accept = (v > 0) & (np.log(u) < 0.5 * x**2 + d - d * v + d * np.log(v))
             out[todo[accept]] = d * v[accept]
         return out * boost  # [count]
+
+
+def uniform_of(raw: NDArray[np.uint64]) -> NDArray[np.float64]:
+    """Evenly spread over [0, 1), 53 bits each."""
+    return (raw >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
 def stream(seed: int, purpose: str, agent: int = 0, round: int = 0, step: int = 0) -> Stream:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from peermask.algorithms.contract import Clock
+from peermask.graph.links import Links
 from peermask.graph.mixing import Mixing
 from peermask.models.layout import Layer, Layout
 from peermask.models.network import Batch
@@ -40,7 +42,8 @@ def hear(*masks: list[int]) -> tuple[dict[str, Tensor], Mixing]:
     """The agent's own message in column 0, its neighbours' in the others."""
     received = torch.tensor([[0, 0, 0, 0], *masks], dtype=torch.bool)
     links = torch.tensor([[False] + [True] * len(masks)])
-    return {"mask": received}, Mixing(links, ~links, torch.zeros(1, len(received)), torch.ones(len(received)))
+    everyone = Links.of(torch.ones_like(links))
+    return {"mask": received}, Mixing(Links.of(links), everyone, np.array([0]), torch.ones(len(received)))
 
 
 def close(tensor: Tensor | None, expected: list[float]) -> bool:

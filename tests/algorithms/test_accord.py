@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import networkx as nx
 import pytest
 import torch
 from four_weights import FROZEN, KEEP, LAYOUT, SCORES, FixedGradient, NoData, close, hear
@@ -15,7 +16,7 @@ from peermask.data.digits import digits
 from peermask.errors import ConfigError
 from peermask.experiment.build import build, build_simulator
 from peermask.experiment.config import make_config
-from peermask.graph.mixing import Mixing
+from peermask.graph import Mixing, build_mixing
 from peermask.masks.budget import MaskOptions
 from peermask.masks.masker import Masker
 
@@ -69,7 +70,7 @@ def test_fuse() -> None:
 def test_who_hears_nobody_is_not_pulled() -> None:
     method = algorithm()
     state, _ = method.learn(start(), NoData(), Clock(1, 10))
-    nobody = Mixing(torch.tensor([[False]]), torch.tensor([[True]]), torch.ones(1, 1), torch.ones(1))
+    nobody = build_mixing(nx.empty_graph(1), [1])
     fused = method.fuse(state, {"mask": torch.ones(1, 4, dtype=torch.bool)}, nobody, Clock(1, 10))
     assert torch.equal(fused.scores, state.scores)
     assert fused.voters.tolist() == [0]

@@ -13,6 +13,7 @@ from peermask.data.digits import digits
 from peermask.engine.simulator import Simulator
 from peermask.experiment.build import build, build_simulator
 from peermask.experiment.config import make_config
+from peermask.graph.links import Links
 
 DIGITS = digits()
 SPARSE = [0.2, 0.4, 0.6, 0.3]
@@ -163,12 +164,12 @@ def renumber(playing: Simulator, turn: Tensor) -> None:
     from dataclasses import replace
 
     feed, mixing = playing.feeds[0], playing.mixings[0]
-    order = turn.tolist()
+    order, weights = turn.tolist(), mixing.metropolis.matrix[turn][:, turn]
     playing.feeds[0] = replace(feed, samples=[feed.samples[i] for i in order], ids=tuple(feed.ids[i] for i in order))
     playing.mixings[0] = replace(
         mixing,
-        links=mixing.links[turn][:, turn],
-        metropolis=mixing.metropolis[turn][:, turn],
+        links=Links.of(mixing.links.pairs[turn][:, turn]),
+        metropolis=Links.of(weights > 0).weighted(weights[weights > 0].numpy()),
         shares=mixing.shares[turn],
     )
     playing.restore({name: tensor[turn] for name, tensor in playing.tensors().items()})

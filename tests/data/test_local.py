@@ -11,8 +11,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from peermask.data import Dataset, LocalSamples, Split, batch_indices, partitions, share_out
+from peermask.data import Dataset, Split, batch_indices, partitions, share_out
 from peermask.data.batches import batch_rows, smallest
+from peermask.data.local import AllSamples
 from peermask.errors import DataError
 from peermask.streams import raw_of_each, stream
 
@@ -22,9 +23,7 @@ def toy(train: int, test: int, classes: int = 4) -> Dataset:
     return Dataset("toy", train_split, test_split, tuple("abcdefgh"[:classes]), 1.0)
 
 
-def shared(
-    data: Dataset, agents: int, partition: str = "labels", seed: int = 0, **more: Any
-) -> tuple[LocalSamples, ...]:
+def shared(data: Dataset, agents: int, partition: str = "labels", seed: int = 0, **more: Any) -> AllSamples:
     options = partitions[partition].options(**({"labels_per_agent": 2} if partition == "labels" else {}))
     return share_out(data, partition, options, agents, seed, **more)
 
@@ -151,3 +150,12 @@ def test_smallest_keys_are_found_where_too_few_are_small() -> None:
     keys = np.full(100, 2**64 - 1, np.uint64)
     keys[70] = 5
     assert smallest(keys, 3).tolist() == [70, 0, 1]
+
+
+def test_samples_are_drawn_when_they_are_asked_for() -> None:
+    samples = shared(toy(40, 8), 4)
+    assert [len(own.train) for own in shared(toy(40, 8), 4)] == samples.sizes.tolist()
+    last = samples[-1]
+    assert list(samples._drawn) == [3]
+    assert last is samples[3]
+    assert [own.train.tolist() for own in samples[1:]] == [samples[i].train.tolist() for i in (1, 2, 3)]

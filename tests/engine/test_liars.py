@@ -10,7 +10,8 @@ from peermask.engine.liars import LiarOptions, Liars, pick_liars
 from peermask.errors import ConfigError
 from peermask.experiment.build import build
 from peermask.experiment.config import make_config
-from peermask.masks.guard import distances, median, ones_by_layer
+from peermask.graph.links import Links
+from peermask.masks.guard import distances, ones_by_layer
 
 SIZES = (600, 200)
 CPU = torch.device("cpu")
@@ -31,15 +32,17 @@ def honest(agents: int = 6) -> torch.Tensor:
     return torch.stack(rows)
 
 
-def liars(kind: str, agents: int = 6) -> Liars:
-    links = ~torch.eye(agents, dtype=torch.bool)
-    return Liars(kind, (1, 4), links, SIZES, 0, CPU)
+def liars(kind: str) -> Liars:
+    return Liars(kind, (1, 4), SIZES, 0, CPU)
+
+
+EVERYONE = Links.of(~torch.eye(6, dtype=torch.bool))
 
 
 @pytest.mark.parametrize("kind", ["random", "inverted", "crafted"])
 def test_only_liars_rows_change(kind: str) -> None:
     masks = honest()
-    told = liars(kind).told({"mask": masks}, Clock(3, 10))["mask"]
+    told = liars(kind).told({"mask": masks}, EVERYONE, Clock(3, 10))["mask"]
     changed = [bool((told[i] != masks[i]).any()) for i in range(6)]
     assert changed == [False, True, False, False, True, False]
 
@@ -47,33 +50,33 @@ def test_only_liars_rows_change(kind: str) -> None:
 @pytest.mark.parametrize("kind", ["random", "crafted"])
 def test_a_lie_has_as_many_ones_in_every_layer(kind: str) -> None:
     masks = honest()
-    told = liars(kind).told({"mask": masks}, Clock(3, 10))["mask"]
+    told = liars(kind).told({"mask": masks}, EVERYONE, Clock(3, 10))["mask"]
     assert torch.equal(ones_by_layer(told, SIZES), ones_by_layer(masks, SIZES))
 
 
 def test_random_lies_differ_by_agent_and_round() -> None:
     masks, lying = honest(), liars("random")
-    first, second = (lying.told({"mask": masks}, Clock(k, 10))["mask"] for k in (1, 2))
+    first, second = (lying.told({"mask": masks}, EVERYONE, Clock(k, 10))["mask"] for k in (1, 2))
     assert not torch.equal(first[1], second[1])
     assert not torch.equal(first[1], first[4])
-    assert torch.equal(lying.told({"mask": masks}, Clock(1, 10))["mask"], first)
+    assert torch.equal(lying.told({"mask": masks}, EVERYONE, Clock(1, 10))["mask"], first)
 
 
 def test_a_crafted_mask_lies_just_inside_the_guard() -> None:
     masks = honest()
-    told = liars("crafted").told({"mask": masks}, Clock(1, 10))["mask"]
-    everyone = torch.ones(1, 6, dtype=torch.bool)
-    usual = float(median(distances(masks[1:2], masks, everyone, SIZES), everyone))
-    lie = float(distances(masks[1:2], told[1:2], everyone[:, :1], SIZES))
+    told = liars("crafted").told({"mask": masks}, EVERYONE, Clock(1, 10))["mask"]
+    everyone = Links.of(torch.ones(1, 6, dtype=torch.bool))
+    usual = float(everyone.median(distances(masks[1:2], masks, everyone, SIZES)))
+    lie = float(distances(masks[1:2], told[1:2], Links.of(torch.ones(1, 1, dtype=torch.bool)), SIZES))
     assert 0.5 * usual < lie <= 1.5 * usual
 
 
 def test_real_values_are_turned_round() -> None:
     values = torch.arange(12.0).view(6, 2)
-    told = liars("inverted").told({"weights": values}, Clock(1, 10))["weights"]
+    told = liars("inverted").told({"weights": values}, EVERYONE, Clock(1, 10))["weights"]
     assert told[1].tolist() == [-2.0, -3.0]
     with pytest.raises(ConfigError, match="only masks can be crafted"):
-        liars("crafted").told({"weights": values}, Clock(1, 10))
+        liars("crafted").told({"weights": values}, EVERYONE, Clock(1, 10))
 
 
 def test_who_lies_among_few_lies_among_many() -> None:

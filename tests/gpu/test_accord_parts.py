@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from peermask.graph.links import Links
 from peermask.kernels import have_triton
 from peermask.masks.aggregation import pulled
 from peermask.masks.guard import believed, distances
@@ -53,8 +54,12 @@ def test_the_guard_believes_the_same_neighbours(rows: slice) -> None:
     received[::7] = normal(2)[::7] > 0.5
     heard = torch.rand(AGENTS, AGENTS, generator=torch.Generator().manual_seed(3)) < 0.6
     mine, heard = honest[rows], heard[rows]
-    near = distances(mine, received, heard, LAYOUT.sizes)
-    far = distances(mine.cuda(), received.cuda(), heard.cuda(), LAYOUT.sizes)
-    torch.testing.assert_close(far.cpu()[heard], near[heard], rtol=1e-12, atol=0.0)  # sums in another order
-    there = believed(mine.cuda(), received.cuda(), heard.cuda(), LAYOUT.sizes, 1.5)
-    assert torch.equal(there.cpu(), believed(mine, received, heard, LAYOUT.sizes, 1.5))
+    here, there = Links.of(heard), Links.of(heard.cuda())
+    near = distances(mine, received, here, LAYOUT.sizes)
+    far = distances(mine.cuda(), received.cuda(), there, LAYOUT.sizes)
+    torch.testing.assert_close(far.cpu()[heard], near, rtol=1e-12, atol=0.0)  # sums in another order
+    some = believed(mine.cuda(), received.cuda(), there, LAYOUT.sizes, 1.5)
+    assert torch.equal(some.pairs.cpu(), believed(mine, received, here, LAYOUT.sizes, 1.5).pairs)
+    there.is_paired = False  # as where agents are many
+    some = believed(mine.cuda(), received.cuda(), there, LAYOUT.sizes, 1.5)
+    assert torch.equal(some.pairs.cpu(), believed(mine, received, here, LAYOUT.sizes, 1.5).pairs)

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from peermask.graph.links import Links
 from peermask.graph.mixing import count_by_rows, count_votes
 from peermask.kernels import have_triton
 from peermask.masks.aggregation import aggregated_magnitude, agreement, fine_tuned
@@ -37,8 +38,8 @@ def test_votes_are_counted(agents: int, senders: int, width: int, dtype: torch.d
     generator = torch.Generator().manual_seed(0)
     chosen = torch.rand(agents, senders, generator=generator) < min(0.5, 200 / senders)
     votes = torch.rand(senders, width, generator=generator) < 0.3
-    counted = count_votes(chosen.cuda(), votes.cuda(), dtype)
-    assert torch.equal(counted.cpu(), count_by_rows(chosen, votes, dtype))
+    counted = count_votes(Links.of(chosen.cuda()), votes.cuda(), dtype)
+    assert torch.equal(counted.cpu(), count_by_rows(Links.of(chosen), votes, dtype))
 
 
 def test_votes_that_lie_apart_are_counted() -> None:
@@ -51,7 +52,8 @@ def test_votes_that_lie_apart_are_counted() -> None:
     ]
     for some, said in parts:
         assert torch.equal(
-            count_votes(some, said, torch.uint8).cpu(), count_by_rows(some.cpu(), said.cpu(), torch.uint8)
+            count_votes(Links.of(some), said, torch.uint8).cpu(),
+            count_by_rows(Links.of(some.cpu()), said.cpu(), torch.uint8),
         )
 
 
@@ -62,7 +64,7 @@ def test_more_weights_than_32_bits_can_number() -> None:
     votes[-1, -3:] = True
     chosen = torch.zeros(agents, agents, dtype=torch.bool, device="cuda")
     chosen[-1, -1] = chosen[0, -1] = True
-    counted = count_votes(chosen, votes, torch.uint8)
+    counted = count_votes(Links.of(chosen), votes, torch.uint8)
     assert counted.sum(dtype=torch.int64) == 6
     assert counted[-1, -3:].tolist() == counted[0, -3:].tolist() == [1, 1, 1]
 

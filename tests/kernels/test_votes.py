@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from peermask.graph import build_mixing
+from peermask.graph.links import Links
 from peermask.graph.mixing import count_by_rows
 from peermask.kernels.votes import FEW, count_votes_triton
 
@@ -28,7 +29,7 @@ def drawn(agents: int, senders: int, width: int, seed: int = 0) -> tuple[Tensor,
 def agrees(chosen: Tensor, votes: Tensor, dtype: torch.dtype = torch.uint8) -> None:
     counted = count_votes_triton(chosen, votes, dtype)
     assert counted.dtype == dtype
-    assert torch.equal(counted, count_by_rows(chosen, votes, dtype))
+    assert torch.equal(counted, count_by_rows(Links.of(chosen), votes, dtype))
 
 
 @given(
@@ -67,8 +68,8 @@ def test_the_largest_counts_of_a_byte(width: int) -> None:
 def test_nobody_may_be_heard() -> None:
     alone = build_mixing(nx.empty_graph(1), [1])
     votes = torch.ones(1, 37, dtype=torch.bool)
-    assert not count_votes_triton(alone.links, votes, torch.uint8).any()
-    assert bool((count_votes_triton(alone.closed, votes, torch.uint8) == 1).all())
+    assert not count_votes_triton(alone.links.pairs, votes, torch.uint8).any()
+    assert bool((count_votes_triton(alone.closed.pairs, votes, torch.uint8) == 1).all())
 
 
 def test_rows_and_columns_may_lie_apart() -> None:

@@ -6,40 +6,35 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from peermask.masks.guard import believed, distances, median
+from peermask.graph.links import Links
+from peermask.masks.guard import believed, distances
 
 
 def masks(*rows: list[int]) -> torch.Tensor:
     return torch.tensor(rows, dtype=torch.bool)
 
 
-def all_heard(mine: torch.Tensor, received: torch.Tensor) -> torch.Tensor:
-    return torch.ones(len(mine), len(received), dtype=torch.bool)
+def all_heard(mine: torch.Tensor, received: torch.Tensor) -> Links:
+    return Links.of(torch.ones(len(mine), len(received), dtype=torch.bool))
 
 
 def test_distance_by_hand() -> None:
     """Two of four ones, half in common: (2 − 1) / (2 − 2·2/4) = 1; the same mask 0; the opposite 2; a subset 0."""
     mine = masks([1, 1, 0, 0])
     received = masks([1, 0, 1, 0], [1, 1, 0, 0], [0, 0, 1, 1], [1, 0, 0, 0])
-    assert distances(mine, received, all_heard(mine, received), (4,)).tolist() == [[1.0, 0.0, 2.0, 0.0]]
+    assert distances(mine, received, all_heard(mine, received), (4,)).tolist() == [1.0, 0.0, 2.0, 0.0]
 
 
 def test_distance_over_two_layers() -> None:
     """Layer 1 as above: 1 of 1; layer 2, one of two against the other: 1 of 1 − ½; together 2 / 1.5."""
     mine, other = masks([1, 1, 0, 0, 1, 0]), masks([1, 0, 1, 0, 0, 1])
     distance = distances(mine, other, all_heard(mine, other), (4, 2))
-    torch.testing.assert_close(distance, torch.tensor([[2 / 1.5]], dtype=torch.float64))
+    torch.testing.assert_close(distance, torch.tensor([2 / 1.5], dtype=torch.float64))
 
 
 def test_a_mask_that_keeps_everything_is_near_to_all() -> None:
     mine, other = masks([1, 1, 1]), masks([1, 1, 1])
-    assert distances(mine, other, all_heard(mine, other), (3,)).tolist() == [[0.0]]
-
-
-def test_median_of_the_chosen() -> None:
-    values = torch.tensor([[3.0, 1.0, 9.0, 2.0], [5.0, 1.0, 2.0, 4.0], [1.0, 1.0, 1.0, 1.0]])
-    among = masks([1, 1, 0, 1], [1, 1, 1, 1], [0, 0, 0, 0])
-    assert median(values, among).tolist() == [2.0, 3.0, 0.0]
+    assert distances(mine, other, all_heard(mine, other), (3,)).tolist() == [0.0]
 
 
 def random_mask(generator: torch.Generator, size: int, keep: int) -> torch.Tensor:
@@ -52,7 +47,7 @@ def random_mask(generator: torch.Generator, size: int, keep: int) -> torch.Tenso
 def test_an_honest_fleet_with_equal_masks_drops_nobody(seed: int, neighbours: int, keep: int) -> None:
     mask = random_mask(torch.Generator().manual_seed(seed), 60, keep)[None]
     received = mask.repeat(neighbours, 1)
-    assert bool(believed(mask, received, all_heard(mask, received), (40, 20), 1.5).all())
+    assert bool(believed(mask, received, all_heard(mask, received), (40, 20), 1.5).pairs.all())
 
 
 @given(seed=st.integers(0, 999), liars=st.integers(1, 8), place=st.integers(0, 20), inverted=st.booleans())
@@ -66,11 +61,26 @@ def test_a_far_mask_is_dropped_wherever_it_stands(seed: int, liars: int, place: 
     for _ in range(liars):
         rows.insert(place % (len(rows) + 1), ~mine if inverted else random_mask(generator, 2000, 1000))
     received = torch.stack(rows)
-    kept = believed(mine[None], received, all_heard(mine[None], received), (1500, 500), 1.5)[0]
+    kept = believed(mine[None], received, all_heard(mine[None], received), (1500, 500), 1.5).pairs[0]
     assert kept.tolist() == [bool(torch.equal(row, near)) for row in rows]
 
 
 def test_who_is_not_heard_is_not_believed() -> None:
     mine, received = masks([1, 1, 0, 0]), masks([1, 1, 0, 0], [1, 1, 0, 0])
-    assert believed(mine, received, masks([0, 1]), (4,), 1.5).tolist() == [[False, True]]
-    assert believed(mine, received, masks([0, 0]), (4,), 1.5).tolist() == [[False, False]]
+    assert believed(mine, received, Links.of(masks([0, 1])), (4,), 1.5).pairs.tolist() == [[False, True]]
+    assert believed(mine, received, Links.of(masks([0, 0])), (4,), 1.5).pairs.tolist() == [[False, False]]
+
+
+@given(seed=st.integers(0, 999), agents=st.integers(1, 6), senders=st.integers(1, 9))
+def test_a_matrix_of_pairs_is_judged_as_a_list_of_links(seed: int, agents: int, senders: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    received = torch.rand(senders, 60, generator=generator) < 0.5
+    mine = received[torch.randint(senders, (agents,), generator=generator)] ^ (torch.rand(agents, 60) < 0.1)
+    heard = torch.rand(agents, senders, generator=generator) < 0.6
+    listed, paired = Links.of(heard), Links.of(heard)
+    paired.is_paired = True  # as on a GPU
+    there = distances(mine, received, paired, (40, 20))
+    torch.testing.assert_close(there[heard], distances(mine, received, listed, (40, 20)), rtol=1e-12, atol=0.0)
+    assert torch.equal(
+        believed(mine, received, paired, (40, 20), 1.5).pairs, believed(mine, received, listed, (40, 20), 1.5).pairs
+    )

@@ -34,10 +34,11 @@ from peermask.algorithms.momentum import first_velocity
 from peermask.algorithms.opening import opening_masks
 from peermask.algorithms.schedule import Schedule
 from peermask.algorithms.score_step import ScoreOptions, score_step
+from peermask.graph.links import Links
 from peermask.graph.mixing import Mixing, count_votes
 from peermask.masks.aggregation import aggregated_magnitude, pulled
 from peermask.masks.budget import kept_counts
-from peermask.masks.guard import believed, ones_by_layer
+from peermask.masks.guard import believed, ones_heard
 from peermask.masks.levels import Levels, level_of, levels_of
 from peermask.masks.scores import initial_scores
 from peermask.models.network import Batch
@@ -136,13 +137,13 @@ class Accord(Algorithm[State]):
     def fuse(self, state: State, received: Payload, mixing: Mixing, clock: Clock) -> State:  # noqa: ARG002
         masks, heard = received["mask"], mixing.links
         if len(self.levels) > 1 and not self.nested:
-            heard = heard & self._same_level(state.keep, masks)
+            heard = heard.where(self._same_level(state.keep, masks, heard))
         fused = self._fuse(state, masks, heard, mixing.count_dtype)
         if state.above is None or _spared(state.above):
             return fused
         masks = received["above"]
-        sent = ones_by_layer(masks, self.masker.layout.sizes).any(1)  # [K]: who cannot carry the level sends no ones
-        return replace(fused, above=self._fuse(state.above, masks, heard & sent, mixing.count_dtype))
+        sent = ones_heard(masks, heard, self.masker.layout.sizes).any(-1)  # who cannot carry the level sends no ones
+        return replace(fused, above=self._fuse(state.above, masks, heard.where(sent), mixing.count_dtype))
 
     def local_model(self, state: State) -> Tensor:
         lower = self.masker.model(state.mask, state.keep)
@@ -170,13 +171,13 @@ class Accord(Algorithm[State]):
         velocity = summed if self.options.momentum else None
         return replace(state, scores=scores, velocity=velocity, proposal=proposal), loss
 
-    def _fuse(self, state: State, masks: Tensor, heard: Tensor, count_dtype: torch.dtype) -> State:
-        """At one level: masks [K, P_w], heard [A, K]."""
+    def _fuse(self, state: State, masks: Tensor, heard: Links, count_dtype: torch.dtype) -> State:
+        """At one level: masks [K, P_w]."""
         assert state.proposal is not None
         layout = self.masker.layout
         if self.options.guard:
             heard = believed(state.proposal, masks, heard, layout.sizes, self.options.guard)
-        votes, voters = count_votes(heard, masks, count_dtype), heard.sum(1)
+        votes, voters = count_votes(heard, masks, count_dtype), heard.degree
         scores = pulled(state.scores, votes, voters, state.proposal, self.options.pull, layout)
         mask = self._mask(scores, votes, voters, state.keep)
         return replace(state, scores=scores, mask=mask, votes=votes, voters=voters, proposal=None)
@@ -215,12 +216,12 @@ class Accord(Algorithm[State]):
         """[A]: who can carry the higher level."""
         return torch.tensor([level == self.levels[-1] for level in self._own_levels(agents)])
 
-    def _same_level(self, keep: Tensor, masks: Tensor) -> Tensor:
-        """[A, K]: a mask's own ones tell at which level it was cut; the nearest, since filters may be emptied."""
+    def _same_level(self, keep: Tensor, masks: Tensor, heard: Links) -> Tensor:
+        """On every link: a mask's ones tell at which level it was cut; the nearest, since filters may be emptied."""
         layout = self.masker.layout
         counts = kept_counts(layout, self.levels, self.masker.options).sum(1).to(keep.device)  # [levels]
-        theirs = ones_by_layer(masks, layout.sizes).sum(1)  # [K]
-        return _nearest(keep.sum(1), counts)[:, None] == _nearest(theirs, counts)[None, :]
+        theirs = ones_heard(masks, heard, layout.sizes).sum(-1)
+        return heard.by_receiver(_nearest(keep.sum(1), counts)) == _nearest(theirs, counts)
 
     def _mask(self, scores: Tensor, votes: Tensor, voters: Tensor, keep: Tensor) -> Tensor:
         gain = self.options.vote_gain
@@ -228,8 +229,8 @@ class Accord(Algorithm[State]):
 
 
 def _nearest(ones: Tensor, counts: Tensor) -> Tensor:
-    """The level whose count is nearest: [n], [levels] -> [n]."""
-    return (ones[:, None] - counts[None, :]).abs().argmin(1)
+    """The level whose count is nearest: [...], [levels] -> [...]."""
+    return (ones[..., None] - counts).abs().argmin(-1)
 
 
 def _able(above: State) -> Tensor:

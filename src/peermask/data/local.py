@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import overload
 
 import numpy as np
 
@@ -26,6 +27,90 @@ class LocalSamples:
     counts: tuple[int, ...]  # training samples of each of them
 
 
+class AllSamples(Sequence[LocalSamples]):
+    """Every agent's samples. They are drawn when they are first asked for: a process that has some of many agents, or
+    only plans, draws no others. What a partition can get wrong is found at once."""
+
+    def __init__(
+        self, parts: Sequence[Indices], dataset: Dataset, seed: int, fraction: float, validation: float
+    ) -> None:
+        self.parts, self.seed, self.fraction, self.validation = parts, seed, fraction, validation
+        self.labels, self.test_labels = dataset.train.labels.numpy(), dataset.test.labels.numpy()
+        self._drawn: dict[int, LocalSamples] = {}
+        self._tests: dict[tuple[int, ...], Indices] = {}  # by labels: most agents' are somebody else's too
+        sizes = np.empty(len(parts), np.int64)
+        for agent, part in enumerate(parts):
+            if agent and part is parts[agent - 1]:
+                sizes[agent] = sizes[agent - 1]
+            else:
+                sizes[agent] = self._outline(agent).train.sum()
+        self.sizes = sizes  # [N] training samples of each agent
+
+    def __len__(self) -> int:
+        return len(self.parts)
+
+    @overload
+    def __getitem__(self, agent: int) -> LocalSamples: ...
+    @overload
+    def __getitem__(self, agent: slice) -> tuple[LocalSamples, ...]: ...
+    def __getitem__(self, agent: int | slice) -> LocalSamples | tuple[LocalSamples, ...]:
+        numbers = range(len(self))[agent]
+        if isinstance(numbers, range):
+            return tuple(self._of(number) for number in numbers)
+        return self._of(numbers)
+
+    def _of(self, agent: int) -> LocalSamples:
+        if agent not in self._drawn:
+            self._drawn[agent] = self._draw(agent)
+        return self._drawn[agent]
+
+    def _draw(self, agent: int) -> LocalSamples:
+        """From the agent's own streams, so that its samples depend on no other agent."""
+        part, draw, outline = self.parts[agent], stream(self.seed, "local-samples", agent), self._outline(agent)
+        by_label = np.split(part[np.argsort(self.labels[part], kind="stable")], np.cumsum(outline.held)[:-1])
+        kept = [shuffled(every, draw)[:count] for every, count in zip(by_label, outline.kept, strict=True)]
+        cut = list(zip(kept, outline.kept - outline.train, strict=True))
+        own = outline.own
+        return LocalSamples(
+            train=np.sort(np.concatenate([samples[n:] for samples, n in cut])),
+            validation=np.sort(np.concatenate([samples[:n] for samples, n in cut])),
+            test=self._test(own),
+            labels=own,
+            counts=tuple(outline.train[outline.train > 0].tolist()),
+        )
+
+    def _outline(self, agent: int) -> Outline:
+        present, held = np.unique(self.labels[self.parts[agent]], return_counts=True)
+        kept = np.array([max(1, share_of(int(count), self.fraction)) for count in held])
+        outline = Outline(present, held, kept, kept - hold_out(kept, self.validation))
+        if not outline.own:
+            raise DataError(f"agent {agent} has no training samples: raise data.fraction or use fewer agents")
+        if not len(self._test(outline.own)):
+            raise DataError(f"agent {agent} holds labels {list(outline.own)}, of which the test split has no sample")
+        return outline
+
+    def _test(self, own: tuple[int, ...]) -> Indices:
+        """Every test sample of these labels."""
+        if own not in self._tests:
+            self._tests[own] = np.flatnonzero(np.isin(self.test_labels, own))
+        return self._tests[own]
+
+
+@dataclass(frozen=True, eq=False)
+class Outline:
+    """How many samples of each label an agent has; which ones is drawn."""
+
+    labels: Indices  # in its part of the partition
+    held: Indices  # samples of each in that part
+    kept: Indices  # of which it uses
+    train: Indices  # of which it trains on
+
+    @property
+    def own(self) -> tuple[int, ...]:
+        """The labels it trains on."""
+        return tuple(self.labels[self.train > 0].tolist())
+
+
 def share_out(
     dataset: Dataset,
     partition: str,
@@ -34,7 +119,7 @@ def share_out(
     seed: int,
     fraction: float = 1.0,
     validation: float = 0.1,
-) -> tuple[LocalSamples, ...]:
+) -> AllSamples:
     """Every agent's samples. `fraction` of each of its label counts is kept, rounded down, one at least; of
     that, `validation` is held out; its test set is every test sample of its labels."""
     if agents < 1:
@@ -43,12 +128,10 @@ def share_out(
         raise DataError(f"data.fraction is {fraction}; it must be above 0 and at most 1")
     if not 0 <= validation < 1:
         raise DataError(f"data.validation is {validation}; it must be at least 0 and below 1")
-    labels, test_labels = dataset.train.labels.numpy(), dataset.test.labels.numpy()
+    labels = dataset.train.labels.numpy()
     parts = partitions[partition].make(labels, agents, stream(seed, "partition"), **dict(options))
     check_parts(parts, partition, agents, len(labels))
-    return tuple(
-        local_samples(part, labels, test_labels, i, seed, fraction, validation) for i, part in enumerate(parts)
-    )
+    return AllSamples(parts, dataset, seed, fraction, validation)
 
 
 def check_parts(parts: object, name: str, agents: int, samples: int) -> None:
@@ -63,36 +146,6 @@ def check_parts(parts: object, name: str, agents: int, samples: int) -> None:
             raise DataError(f"partition {name} gave agent {agent} no samples; every agent needs at least one")
         if part.min() < 0 or part.max() >= samples:
             raise DataError(f"partition {name} gave agent {agent} samples that are not among the {samples} there are")
-
-
-def local_samples(
-    part: Indices,
-    labels: Indices,
-    test_labels: Indices,
-    agent: int,
-    seed: int,
-    fraction: float,
-    validation: float,
-) -> LocalSamples:
-    """One agent's samples; drawn from its own streams, so they depend on no other agent."""
-    draw = stream(seed, "local-samples", agent)
-    by_label = [shuffled(part[labels[part] == label], draw) for label in np.unique(labels[part])]
-    kept = [samples[: max(1, share_of(len(samples), fraction))] for samples in by_label]
-    held_out = hold_out(np.array([len(samples) for samples in kept]), validation)
-    train = np.sort(np.concatenate([samples[n:] for samples, n in zip(kept, held_out, strict=True)]))
-    if not len(train):
-        raise DataError(f"agent {agent} has no training samples: raise data.fraction or use fewer agents")
-    own, counts = np.unique(labels[train], return_counts=True)
-    test = np.flatnonzero(np.isin(test_labels, own))
-    if not len(test):
-        raise DataError(f"agent {agent} holds labels {own.tolist()}, of which the test split has no sample")
-    return LocalSamples(
-        train=train,
-        validation=np.sort(np.concatenate([samples[:n] for samples, n in zip(kept, held_out, strict=True)])),
-        test=test,
-        labels=tuple(own.tolist()),
-        counts=tuple(counts.tolist()),
-    )
 
 
 def hold_out(counts: Indices, validation: float) -> Indices:

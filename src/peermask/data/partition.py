@@ -75,7 +75,7 @@ def iid(labels: Indices, agents: int, draw: Stream) -> list[Indices]:
 @partitions.register("everything")
 def everything(labels: Indices, agents: int, draw: Stream) -> list[Indices]:  # noqa: ARG001
     """Every agent holds every sample: for a fleet whose devices each have a data file of their own."""
-    return [np.arange(len(labels)) for _ in range(agents)]
+    return [np.arange(len(labels))] * agents  # one array for all
 
 
 @partitions.register("shards")
@@ -143,7 +143,7 @@ def proportions(alpha: float, agents: int, draw: Stream) -> NDArray[np.float64]:
     """Dirichlet(alpha) weights, not yet normalised; where all underflow, one agent gets everything."""
     gammas = draw.gamma(alpha, agents)
     winner = int(draw.uniform(1)[0] * agents)
-    return np.eye(agents)[winner] if gammas.sum() < 1e-300 else gammas  # [agents]
+    return (np.arange(agents) == winner).astype(np.float64) if gammas.sum() < 1e-300 else gammas  # [agents]
 
 
 def top_up(parts: list[Indices], min_samples: int) -> list[Indices]:

@@ -13,7 +13,8 @@ from torch import Tensor
 
 from peermask.algorithms.contract import Clock, Payload
 from peermask.errors import ConfigError
-from peermask.masks.guard import HALFWAY, distances, median, ones_by_layer
+from peermask.graph.links import Links
+from peermask.masks.guard import HALFWAY, distances, ones_by_layer
 from peermask.masks.select import top_fraction_by_layer
 from peermask.registry import Options
 from peermask.streams import stream
@@ -50,23 +51,20 @@ def pick_liars(options: LiarOptions, agents: int, seed: int) -> tuple[int, ...]:
 class Liars:
     """Puts lies in the place of some agents' messages."""
 
-    def __init__(
-        self, kind: str, ids: Sequence[int], links: Tensor, layers: Sequence[int], seed: int, device: torch.device
-    ) -> None:
+    def __init__(self, kind: str, ids: Sequence[int], layers: Sequence[int], seed: int, device: torch.device) -> None:
         self.kind, self.ids, self.layers, self.seed, self.device = kind, tuple(ids), tuple(layers), seed, device
-        self.links = links.to(device)  # [N, N]: who hears whom
-        honest = torch.ones(len(links), dtype=torch.bool, device=device)
-        honest[list(self.ids)] = False
-        self.honest = honest  # [N]
 
-    def told(self, messages: Payload, clock: Clock) -> Payload:
-        """What reaches the others: [N, ...] leaves with the liars' rows replaced."""
-        return {name: self._leaf(leaf, clock) for name, leaf in messages.items()}
+    def told(self, messages: Payload, links: Links, clock: Clock) -> Payload:
+        """What reaches the others: [N, ...] leaves with the liars' rows replaced; `links` is who hears whom."""
+        return {name: self._leaf(leaf, links, clock) for name, leaf in messages.items()}
 
-    def _leaf(self, leaf: Tensor, clock: Clock) -> Tensor:
+    def _leaf(self, leaf: Tensor, links: Links, clock: Clock) -> Tensor:
         lies = leaf.clone()
         for agent in self.ids:
-            lies[agent] = (self._mask if leaf.dtype == torch.bool else self._values)(leaf, agent, clock)
+            if leaf.dtype == torch.bool:
+                lies[agent] = self._mask(leaf, links.rows(slice(agent, agent + 1)), agent, clock)
+            else:
+                lies[agent] = self._values(leaf, agent, clock)
         return lies
 
     def _values(self, leaf: Tensor, agent: int, clock: Clock) -> Tensor:
@@ -77,7 +75,7 @@ class Liars:
             raise ConfigError("liars.kind = 'crafted': only masks can be crafted; this algorithm sends real values")
         return own.roll(self._offset(agent, clock, own.numel()))
 
-    def _mask(self, leaf: Tensor, agent: int, clock: Clock) -> Tensor:
+    def _mask(self, leaf: Tensor, hears: Links, agent: int, clock: Clock) -> Tensor:
         own = leaf[agent]
         if self.kind == "inverted":
             return ~own
@@ -85,14 +83,14 @@ class Liars:
         if self.kind == "random":
             keys = self._keys.roll(self._offset(agent, clock, own.numel()))
             return top_fraction_by_layer(keys[None], keep.clamp(min=1), self.layers)[0]
-        return self._crafted(leaf, agent, keep)
+        return self._crafted(leaf, hears, agent, keep)
 
-    def _crafted(self, leaf: Tensor, agent: int, keep: Tensor) -> Tensor:
+    def _crafted(self, leaf: Tensor, hears: Links, agent: int, keep: Tensor) -> Tensor:
         """Drops what neighbours agree on and takes up what none of them keeps, as much as a guard lets pass."""
-        own, hears = leaf[agent], self.links[agent]
-        taught = leaf[hears & self.honest].float()
+        own = leaf[agent]
+        taught = leaf[[j for j in hears.senders.tolist() if j not in self.ids]].float()
         agreed = taught.mean(0) if len(taught) else own.float()  # [P]
-        usual = median(distances(own[None], leaf, hears[None], self.layers), hears[None])
+        usual = hears.median(distances(own[None], leaf, hears, self.layers))
         limit = (MEDIANS * usual).clamp(max=HALFWAY)  # [1]
         sizes = torch.tensor(self.layers, device=self.device)
         swaps = (INSIDE * limit * (keep - keep * keep / sizes)).long()  # [1, L]

@@ -11,6 +11,7 @@ import torch
 from peermask.algorithms.contract import Payload
 from peermask.engine.device import made_current
 from peermask.engine.traffic import message_cost
+from peermask.graph.links import Links
 from peermask.graph.mixing import count_votes
 from peermask.kernels import have_triton
 from peermask.kernels.batches import gather_triton
@@ -64,7 +65,8 @@ def _of_masks(layout: Layout, device: torch.device) -> list[Callable[[], object]
     voters = torch.ones(1, dtype=torch.int64, device=device)
     masker = Masker(layout, torch.rand(layout.total, device=device), MaskOptions())
     gradient = torch.rand(1, layout.total, device=device)[:, : layout.weights]
-    links = torch.ones(FEW + 1, 1, dtype=torch.bool, device=device)
+    links = Links.of(torch.ones(FEW + 1, 1, dtype=torch.bool, device=device))
+    one = Links.of(torch.ones(1, 1, dtype=torch.bool, device=device))
     messages: tuple[Payload, ...] = ({"mask": mask}, {"weights": scores})
     return [
         lambda: masker.model(mask, keep),
@@ -72,10 +74,10 @@ def _of_masks(layout: Layout, device: torch.device) -> list[Callable[[], object]
         lambda: stepped(scores, gradient, masker.weights(keep), scores, 1.0, 0.5, 0.0, 0.0, layout),
         lambda: top_fraction_by_layer(scores, keep, layout.sizes),
         lambda: aggregated_magnitude(scores, votes, voters, 1.0, layout),
-        lambda: count_votes(links[:1], mask, torch.uint8),
+        lambda: count_votes(one, mask, torch.uint8),
         lambda: count_votes(links, mask, torch.uint8),  # many agents are counted in larger tiles
         lambda: fine_tuned(scores, scores, votes, voters, 1.0),
         lambda: pulled(scores, votes, voters, mask, 1.0, layout),
-        lambda: believed(mask, mask, links[:1], layout.sizes, 1.5),
+        lambda: believed(mask, mask, one, layout.sizes, 1.5),
         *(partial(_count_twice, sent, layout.sizes) for sent in messages),
     ]

@@ -15,7 +15,7 @@ from peermask.algorithms.contract import Agents, Algorithm, Setting, make_algori
 from peermask.data import datasets
 from peermask.data.augment import Augmentation
 from peermask.data.dataset import Dataset, Split
-from peermask.data.local import LocalSamples, share_out
+from peermask.data.local import AllSamples, share_out
 from peermask.engine.evaluate import AT_ONCE
 from peermask.engine.feed import Feed
 from peermask.engine.liars import pick_liars
@@ -23,6 +23,7 @@ from peermask.engine.memory import activation_bytes, check_room, chunk_that_fits
 from peermask.engine.simulator import Simulator
 from peermask.engine.warmup import compile_kernels
 from peermask.errors import DataError, ModelError
+from peermask.experiment.choice import Choice
 from peermask.experiment.config import ExperimentConfig
 from peermask.graph import Graph, Mixing, build_graph, build_mixing
 from peermask.kernels import have_triton
@@ -32,7 +33,7 @@ from peermask.models.architectures import models
 from peermask.models.frozen import FrozenWeights, frozen_weights
 from peermask.models.network import Network, build_network
 
-MIXING_BYTES = 21  # of each pair of agents, while their mixing is built: a bool, two float64, a float32
+LINK_BYTES = 400  # of each link, while a graph and its mixing are built; measured: 370
 BUILDING_BYTES = 16  # of each parameter, while a network is built: itself, its frozen value, and that as it is drawn
 LARGE = 2**24  # weights of a network whose size is looked at before it is built
 
@@ -45,7 +46,7 @@ class Experiment:
     graph: Graph
     mixing: Mixing
     dataset: Dataset
-    samples: tuple[LocalSamples, ...]
+    samples: AllSamples
     network: Network
     frozen: FrozenWeights
     agents: Agents
@@ -53,7 +54,7 @@ class Experiment:
 
     @property
     def retentions(self) -> tuple[float, ...]:
-        return tuple(round(float(r), 6) for r in self.agents.retention)
+        return tuple(round(r, 6) for r in self.agents.retention.tolist())
 
     @property
     def links(self) -> list[int]:
@@ -69,7 +70,8 @@ class Experiment:
 def build(config: ExperimentConfig, dataset: Dataset | None = None, module: nn.Module | None = None) -> Experiment:
     """Build a config's parts; a dataset or module given here takes the place of the config's."""
     _check_given(dataset, module)
-    check_room(MIXING_BYTES * config.agents**2, f"agents = {config.agents}: who hears whom takes", "use fewer of them")
+    links = expected_links(config.graph, config.agents)
+    check_room(LINK_BYTES * links, f"agents = {config.agents}: about {links:,} links take", "use fewer of either")
     graph = build_graph(config.graph.name, config.graph.options, config.agents, config.seed)
     kept = retentions(config.retention, config.agents, config.seed)
     if dataset is None:
@@ -87,7 +89,7 @@ def build(config: ExperimentConfig, dataset: Dataset | None = None, module: nn.M
     return Experiment(
         config=config,
         graph=graph,
-        mixing=build_mixing(graph, [len(own.train) for own in samples]),
+        mixing=build_mixing(graph, samples.sizes),
         dataset=dataset,
         samples=samples,
         network=network,
@@ -95,6 +97,13 @@ def build(config: ExperimentConfig, dataset: Dataset | None = None, module: nn.M
         agents=Agents(tuple(range(config.agents)), kept_counts(network.layout, kept, config.mask), torch.tensor(kept)),
         liars=() if config.liars is None else pick_liars(config.liars, config.agents, config.seed),
     )
+
+
+def expected_links(graph: Choice, agents: int) -> int:
+    """About how many a graph will have, by what its options say; of a topology without such options, one an agent."""
+    options, pairs = dict(graph.options), agents * (agents - 1) // 2
+    share = 1.0 if graph.name == "complete" else float(options.get("p", 0.0))
+    return max(int(share * pairs), agents * int(options.get("degree", 2)) // 2)
 
 
 def _module(config: ExperimentConfig, dataset: Dataset, module: nn.Module | None) -> nn.Module:

@@ -23,18 +23,18 @@ class Concatenation:
         self.simulator = simulator
         self.ledger = Ledger(experiment, folder, sent or None)
         self.messages: Payload = {}
+        self.links = experiment.mixing.links.to(simulator.device)
         self.liars: Liars | None = None
         if experiment.liars and (options := experiment.config.liars):
-            links, sizes = experiment.mixing.links, experiment.network.layout.sizes
-            seed, device = experiment.config.seed, simulator.device
-            self.liars = Liars(options.kind, experiment.liars, links, sizes, seed, device)
+            sizes, seed = experiment.network.layout.sizes, experiment.config.seed
+            self.liars = Liars(options.kind, experiment.liars, sizes, seed, simulator.device)
 
     def proceed(self, round: int) -> int:
         return round + 1
 
     def move(self, clock: Clock, shared: Sequence[Payload]) -> tuple[Payload, Sequence[Mixing]]:
         honest, mixings = self.simulator.concatenate(clock, shared)
-        self.messages = honest if self.liars is None else self.liars.told(honest, clock)
+        self.messages = honest if self.liars is None else self.liars.told(honest, self.links, clock)
         return self.messages, mixings
 
     def count(self, round: int) -> None:

@@ -18,6 +18,7 @@ _PACKAGES = ("peermask", "torch", "numpy", "networkx", "pydantic", "safetensors"
 
 
 def manifest(experiment: Experiment, device: torch.device) -> dict[str, Any]:
+    retentions, links, liars = experiment.retentions, experiment.links, frozenset(experiment.liars)
     return {
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
         "config_hash": experiment.config.hash,
@@ -33,12 +34,12 @@ def manifest(experiment: Experiment, device: torch.device) -> dict[str, Any]:
                 "agent": agent,
                 "labels": [int(label) for label in own.labels],
                 "counts": [int(count) for count in own.counts],
-                "retention": experiment.retentions[agent],
-                "links": experiment.links[agent],
+                "retention": retentions[agent],
+                "links": links[agent],
                 "train": len(own.train),
                 "validation": len(own.validation),
                 "test": len(own.test),
-                **({"liar": True} if agent in experiment.liars else {}),
+                **({"liar": True} if agent in liars else {}),
             }
             for agent, own in enumerate(experiment.samples)
         ],

@@ -1,22 +1,28 @@
-"""What a run will need, worked out from one step of one agent."""
+"""What a run will need, worked out from a few rounds of a few agents."""
 
 from __future__ import annotations
 
 import os
+import statistics
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 
-from peermask.algorithms.contract import Clock
-from peermask.engine.device import one_thread_each
-from peermask.engine.known import row_of
+from peermask.algorithms.contract import Clock, Payload
+from peermask.engine.known import Known, KnownRows
 from peermask.engine.memory import STATE_COPIES, activation_bytes
 from peermask.engine.states import tensors_of
-from peermask.engine.traffic import schema_of
-from peermask.experiment.build import Experiment, agents_at_once, assemble, is_fused
+from peermask.engine.traffic import message_cost, schema_of
+from peermask.experiment.build import LINK_BYTES, Experiment, agents_at_once, build_simulator, is_fused
+from peermask.graph.mixing import Mixing
 from peermask.kernels import have_triton
-from peermask.wire import History, bitmap_size
+from peermask.wire import bitmap_size
+
+ENOUGH = 0.3  # seconds of trial rounds
+MOST_TRIALS = 20
+OBJECT_BYTES = 30_000  # an agent takes in this process whatever its model; measured with 16 hidden units
 
 
 @dataclass(frozen=True)
@@ -31,41 +37,47 @@ class Plan:
     samples: tuple[int, int]  # fewest and most training samples of an agent
     chunk: int
     path: str
-    memory: int  # bytes
+    memory: int  # bytes, of each rank
     message_bytes: float  # a bitmap with header, on one link
     known_bytes: int  # what a receiver remembers of one sender
     checkpoint: int  # bytes
     seconds: float | None  # for all rounds without evaluation, where it can be told
 
 
-def make_plan(name: str, experiment: Experiment, device: torch.device) -> Plan:
+def make_plan(name: str, experiment: Experiment, device: torch.device, ranks: int = 1) -> Plan:
+    """Of agents that are divided evenly among `ranks` processes, each with a device of its own."""
     config, layout = experiment.config, experiment.network.layout
     chunk = agents_at_once(experiment, device)
-    cost, known, held, seconds = _try_one(experiment)
+    tried = _try_few(experiment)
     fused = device.type == "cuda" and is_fused(experiment)
     module, shape = experiment.network.module, experiment.dataset.shape
     passes = activation_bytes(module, shape, config.batch_size, fused=fused)
-    side_by_side = min(config.agents, os.cpu_count() or 1) if device.type == "cpu" else chunk
+    here = -(-config.agents // ranks)
+    side_by_side = min(here, os.cpu_count() or 1) if device.type == "cpu" else chunk
     splits = (experiment.dataset.train, experiment.dataset.test)
     images = sum(split.images.numel() * split.images.element_size() for split in splits)
-    sizes = [len(own.train) for own in experiment.samples]
+    sizes = experiment.samples.sizes
     kept = experiment.agents.keep.sum(1) / layout.weights  # [N]
+    links = sum(experiment.messages_sent)
     return Plan(
         name=name,
         agents=config.agents,
-        links=sum(experiment.messages_sent),
+        links=links,
         rounds=config.rounds,
         weights=layout.weights,
         parameters=layout.total,
         kept=(float(kept.min()), float(kept.max())),
-        samples=(min(sizes), max(sizes)),
+        samples=(int(sizes.min()), int(sizes.max())),
         chunk=chunk,
         path=_path(experiment, device),
-        memory=config.agents * (held + known) + side_by_side * (passes + STATE_COPIES * 4 * layout.total) + images,
-        message_bytes=cost,
-        known_bytes=known,
-        checkpoint=config.agents * (held + known),
-        seconds=seconds * config.rounds * config.agents / side_by_side if device.type == "cpu" else None,
+        memory=here * tried.in_a_round
+        + LINK_BYTES * links // 2
+        + side_by_side * (passes + STATE_COPIES * 4 * layout.total)
+        + images,
+        message_bytes=tried.message,
+        known_bytes=tried.known,
+        checkpoint=config.agents * (tried.state + tried.known),
+        seconds=tried.seconds * config.rounds * here if device.type == "cpu" else None,
     )
 
 
@@ -80,20 +92,49 @@ def _path(experiment: Experiment, device: torch.device) -> str:
     return f"agents as groups ({'sizes that the kernels cannot do' if have_triton() else 'no Triton here'})"
 
 
-def _try_one(experiment: Experiment) -> tuple[float, int, int, float]:
-    """The first agent's message, what is remembered of it, its state, and the time for a step."""
-    algorithm, feed = assemble(experiment, torch.device("cpu"))
-    state = algorithm.init(experiment.agents.rows(slice(0, 1)))
-    held = tensors_of(state).values()
-    alone = feed.rows(slice(0, 1))
-    with one_thread_each():
-        algorithm.learn(state, alone, Clock(1, experiment.config.rounds))  # the first time pays for set-up
-        begun = time.perf_counter()
-        state, _ = algorithm.learn(state, alone, Clock(1, experiment.config.rounds))
-        seconds = time.perf_counter() - begun
-    payload = algorithm.share(state)
-    size = sum(tensor.numel() * tensor.element_size() for tensor in held)
-    if not payload:
-        return 0.0, 0, size, seconds
-    schema = schema_of(payload, experiment.network.layout.sizes)
-    return bitmap_size(schema), History.begin(row_of(payload, 0), schema).nbytes, size, seconds
+@dataclass(frozen=True)
+class Tried:
+    """Of one agent."""
+
+    state: int  # bytes between two rounds
+    in_a_round: int  # bytes at the peak of a round, beside what only those need that are computed just then
+    message: float  # bytes of a bitmap with header
+    known: int  # bytes that a receiver remembers of a sender
+    seconds: float  # of a round, on a CPU
+
+
+def _try_few(experiment: Experiment) -> Tried:
+    """A few rounds of as many agents as there are cores, who take all others for the first of them."""
+    agents, rounds, sizes = experiment.config.agents, experiment.config.rounds, experiment.network.layout.sizes
+    few = min(agents, os.cpu_count() or 1)
+    known: Known | None = None
+    with build_simulator(experiment, torch.device("cpu"), rows=slice(0, few)) as simulator:
+
+        def move(clock: Clock, shared: Sequence[Payload]) -> tuple[Payload, Sequence[Mixing]]:
+            messages, mixings = simulator.concatenate(clock, shared)
+            return {name: leaf[:1].expand(agents, *leaf.shape[1:]) for name, leaf in messages.items()}, mixings
+
+        spent, begun = [0.0], time.perf_counter()
+        while len(spent) < MOST_TRIALS and (len(spent) < 3 or time.perf_counter() - begun < ENOUGH):
+            started, clock = time.perf_counter(), Clock(1, rounds, batches=experiment.config.local_batches or 1)
+            shared = {name: leaf[:few] for name, leaf in simulator.play(clock, move).shared.items()}
+            if shared:
+                _, known = message_cost(shared, known, sizes, simulator.spread)
+            spent.append(time.perf_counter() - started)
+        state, local = simulator.states[0], simulator.feeds[0]
+        learned, _ = simulator.algorithm.learn(state, local, Clock(1, rounds))
+    schema = schema_of(shared, sizes) if shared else None
+    message = sum(leaf[0].numel() * leaf.element_size() for leaf in shared.values())
+    history = known.histories[0].nbytes if isinstance(known, KnownRows) else 0
+    return Tried(
+        state=_bytes(state),
+        # States, messages and what is known of them, before and after a step and as copied for a checkpoint.
+        in_a_round=2 * _bytes(state) + _bytes(learned) + 2 * message + 3 * history + OBJECT_BYTES,
+        message=bitmap_size(schema) if schema else 0.0,
+        known=history,
+        seconds=statistics.median(spent[2:]) / few,  # the first round pays for set-up
+    )
+
+
+def _bytes(state: object) -> int:
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors_of(state).values())

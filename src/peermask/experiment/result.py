@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from math import isnan, nan
@@ -234,9 +235,11 @@ def _open_one(path: Path) -> RunResult:
 
 
 def _agents(manifest: dict[str, Any], rows: list[dict[str, str]]) -> list[AgentResult]:
-    results = []
+    results, of_agent = [], defaultdict[int, list[dict[str, str]]](list)
+    for row in rows:
+        of_agent[int(row["agent"])].append(row)
     for known in manifest["agents"]:
-        own = [row for row in rows if int(row["agent"]) == known["agent"]]
+        own = of_agent[known["agent"]]
         accuracies = [float(row["test_accuracy"]) for row in own]
         results.append(
             AgentResult(

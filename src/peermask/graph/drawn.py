@@ -28,9 +28,9 @@ def erdos_renyi(
     p: Annotated[float, Field(gt=0, le=1, description="probability that two agents are linked")] = 0.5,
 ) -> Graph:
     """Every pair is linked with the same probability, independently."""
-    first, second = np.triu_indices(agents, 1)
-    linked = draw.uniform(first.size) < p  # [N (N-1) / 2]
-    return from_links(agents, list(zip(first[linked].tolist(), second[linked].tolist(), strict=True)))
+    # Agent by agent: a number for every pair at once would not fit for many agents.
+    later = (i + 1 + np.flatnonzero(draw.uniform(agents - 1 - i) < p) for i in range(agents))
+    return from_links(agents, [(i, j) for i, others in enumerate(later) for j in others.tolist()])
 
 
 @topologies.register("random-regular")
@@ -86,11 +86,21 @@ def small_world(
     graph = from_links(agents, ring)
     for near, far in ring:
         moved, place = draw.uniform(2)
-        others = [j for j in range(agents) if j != near and not graph.has_edge(near, j)]
+        taken = sorted([near, *graph.neighbors(near)])
+        others = agents - len(taken)
         if moved < rewire and others:
             graph.remove_edge(near, far)
-            graph.add_edge(near, others[int(place * len(others))])
+            graph.add_edge(near, nth_other(int(place * others), taken))
     return graph
+
+
+def nth_other(n: int, taken: list[int]) -> int:
+    """The agent that is number `n` among those that are not taken; `taken` is sorted."""
+    for agent in taken:
+        if agent > n:
+            break
+        n += 1
+    return n
 
 
 def check_degree(agents: int, degree: int) -> None:

@@ -17,7 +17,8 @@ import torch
 from torch import Tensor
 
 from peermask.errors import GraphError
-from peermask.graph.topology import Graph
+from peermask.graph.links import Integers, Links
+from peermask.graph.topology import NAMED, Graph
 from peermask.kernels import by_kernels
 from peermask.kernels.votes import count_votes_triton
 
@@ -28,30 +29,30 @@ HALF_EXACT = 2048  # whole numbers up to here are exact in half precision
 
 @dataclass(frozen=True, eq=False)
 class Mixing:
-    links: Tensor  # [A, K] bool: the receiver hears that sender; never its own message
-    own: Tensor  # [A, K] bool: the receiver's own message, one per row
-    metropolis: Tensor  # [A, K] float32: 1 / (1 + max(d_i, d_j)) on links, the rest of 1 on own
+    links: Links  # which messages each receiver hears; never its own
+    metropolis: Links  # those and its own, with weights 1 / (1 + max(d_i, d_j)) on links, the rest of 1 on its own
+    own: Integers  # [A] the receiver's own message
     shares: Tensor  # [K] float32: p_j, the sender's share of all training samples; sums to 1
 
     @cached_property
     def degree(self) -> Tensor:
         """d_i, the number of neighbours heard."""
-        return self.links.sum(1)  # [A] int64
+        return self.links.degree  # [A] int64
 
     @cached_property
-    def closed(self) -> Tensor:
+    def closed(self) -> Links:
         """Neighbours and the receiver itself."""
-        return self.links | self.own  # [A, K] bool
+        return self.metropolis.unweighted()
 
     @cached_property
     def count_dtype(self) -> torch.dtype:
         """The smallest integer type that holds the largest count."""
-        most = int(self.degree.max()) + 1
+        most = self.links.most + 1
         return torch.uint8 if most <= 255 else torch.int16 if most < 2**15 else torch.int32
 
     def count_open(self, votes: Tensor) -> Tensor:
         """Σ_{j∈N_i} m_j, as exact integers."""
-        return count_votes(self.links, votes, self.count_dtype)  # [A, K], [K, P] bool -> [A, P]
+        return count_votes(self.links, votes, self.count_dtype)  # [K, P] bool -> [A, P]
 
     def count_closed(self, votes: Tensor) -> Tensor:
         """Σ_{j∈N_i∪{i}} m_j, as exact integers."""
@@ -59,102 +60,141 @@ class Mixing:
 
     def sum_closed(self, values: Tensor) -> Tensor:
         """Σ_{j∈N_i∪{i}} x_j."""
-        return weighted_sum(self.closed.to(values.dtype), values)  # [A, P]
+        return weighted_sum(self.closed, values)  # [A, P]
 
     def open_mean(self, values: Tensor) -> Tensor:
         """(1/d_i) Σ_{j∈N_i} x_j; 0 for an agent without neighbours."""
-        total = weighted_sum(self.links.to(values.dtype), values)  # [A, P]
-        return total.div_(self.degree.clamp(min=1).unsqueeze(1))
+        return weighted_sum(self.links, values).div_(self.degree.clamp(min=1).unsqueeze(1))  # [A, P]
 
     def closed_mean(self, values: Tensor) -> Tensor:
         """(1/(d_i+1)) Σ_{j∈N_i∪{i}} x_j."""
         return self.sum_closed(values).div_((self.degree + 1).unsqueeze(1))  # [A, P]
 
     def metropolis_mean(self, values: Tensor) -> Tensor:
-        """Σ_j W_ij x_j with Metropolis-Hastings weights W (symmetric, doubly stochastic)."""
+        """Σ_j W_ij x_j with Metropolis-Hastings weights W (on links that go both ways symmetric, doubly stochastic)."""
         return weighted_sum(self.metropolis, values)  # [A, P]
 
     def server_mean(self, values: Tensor) -> Tensor:
         """Σ_j p_j x_j over all messages: what a server that hears everybody would send back."""
-        return self._same_for_all(weighted_sum(self.shares.unsqueeze(0), values))  # [A, P]
+        return self._same_for_all(sum_of_all(self.shares, values))  # [A, P]
 
     def uniform_server_mean(self, values: Tensor) -> Tensor:
         """(1/K) Σ_j x_j over all messages."""
-        every = torch.ones(1, len(values), dtype=values.dtype, device=values.device)
-        return self._same_for_all(weighted_sum(every, values).div_(len(values)))  # [A, P]
+        every = torch.ones(len(values), dtype=values.dtype, device=values.device)
+        return self._same_for_all(sum_of_all(every, values).div_(len(values)))  # [A, P]
 
     def to(self, device: torch.device | str) -> Mixing:
-        return Mixing(self.links.to(device), self.own.to(device), self.metropolis.to(device), self.shares.to(device))
+        return Mixing(self.links.to(device), self.metropolis.to(device), self.own, self.shares.to(device))
 
     def rows(self, index: slice | Tensor) -> Mixing:
         """The mixing of some receivers, who still see all K messages."""
-        return Mixing(self.links[index], self.own[index], self.metropolis[index], self.shares)
+        own = self.own[index if isinstance(index, slice) else index.cpu().numpy()]
+        return Mixing(self.links.rows(index), self.metropolis.rows(index), own, self.shares)
 
     def restrict(self, columns: Tensor) -> Mixing:
-        """The mixing when only these messages came. The weight of the others goes to the agent's own, and
-        shares are renormalised, so weights still sum to 1."""
-        own = self.own[:, columns]  # [A, C]
-        if not bool(own.any(1).all()):
+        """The mixing when only these messages came, in ascending order. The weight of the others goes to the agent's
+        own, and shares are renormalised, so weights still sum to 1."""
+        came = columns.cpu().numpy()
+        own = np.searchsorted(came, self.own)
+        if not np.array_equal(came[own.clip(max=len(came) - 1)], self.own):
             raise GraphError("a receiver's own message cannot be left out of what it mixes")
-        lost = self.metropolis.double().index_fill(1, columns, 0).sum(1, keepdim=True)  # [A, 1]
-        metropolis = self.metropolis[:, columns] + own * lost  # [A, C]
+        before, metropolis = self.metropolis, self.metropolis.restrict(came)
+        kept = np.isin(before.senders, came)
+        lost = np.bincount(before.receivers[~kept], before.strengths[~kept].astype(np.float64), len(before))  # [A]
+        is_own = metropolis.senders == own[metropolis.receivers]  # [E]
+        weights = metropolis.strengths + is_own * lost[metropolis.receivers]
         shares = self.shares[columns].double()
-        return Mixing(self.links[:, columns], own, metropolis.float(), (shares / shares.sum()).float())
+        return Mixing(self.links.restrict(came), metropolis.weighted(weights), own, (shares / shares.sum()).float())
 
     def _same_for_all(self, row: Tensor) -> Tensor:
-        return row.expand(self.links.shape[0], -1)  # [1, P] -> [A, P]
+        return row.expand(len(self.links), -1)  # [1, P] -> [A, P]
 
 
-def build_mixing(graph: Graph, shares: Sequence[float]) -> Mixing:
+def build_mixing(graph: Graph | Links, shares: Sequence[float] | Integers) -> Mixing:
     """The mixing of all agents (A = K = N); `shares` are their sample counts or shares of them."""
-    agents = graph.number_of_nodes()
+    links = graph if isinstance(graph, Links) else links_of(graph)
+    agents = len(links)
     held = np.asarray(shares, dtype=np.float64)  # [N]
     if held.shape != (agents,) or not np.isfinite(held).all() or (held <= 0).any():
-        raise GraphError(f"{agents} agents need one share of the samples above 0 each, not {list(shares)}")
-    links = np.zeros((agents, agents), dtype=np.bool_)  # [N, N]
-    for i, j in graph.edges:
-        links[i, j] = links[j, i] = True
-    degree = links.sum(1)
-    metropolis = links / (1.0 + np.maximum(degree[:, None], degree[None, :]))  # [N, N]
-    metropolis += np.diag(1 - metropolis.sum(1))
-    return Mixing(
-        links=torch.from_numpy(links),
-        own=torch.eye(agents, dtype=torch.bool),
-        metropolis=torch.from_numpy(metropolis).float(),
-        shares=torch.from_numpy(held / held.sum()).float(),
-    )
+        raise GraphError(f"{agents} agents need one share of the samples above 0 each, not {list(shares)[:NAMED]}")
+    everyone, degree = np.arange(agents), np.diff(links.starts)
+    weights = 1.0 / (1.0 + np.maximum(degree[links.receivers], degree[links.senders]))  # [E]
+    rest = 1.0 - np.bincount(links.receivers, weights, agents)  # [N]
+    closed = Links.between(
+        np.concatenate([links.receivers, everyone]), np.concatenate([links.senders, everyone]), agents,
+        np.concatenate([weights, rest]),
+    )  # fmt: skip
+    return Mixing(links, closed, everyone, torch.from_numpy(held / held.sum()).float())
 
 
-def count_votes(chosen: Tensor, votes: Tensor, dtype: torch.dtype) -> Tensor:
-    """How many of the chosen messages keep each weight, as exact integers: [A, K], [K, P] bool -> [A, P]."""
-    if by_kernels(votes):
-        return count_votes_triton(chosen, votes, dtype)
+def links_of(graph: Graph) -> Links:
+    """Who hears whom in a graph, both ways along every edge."""
+    edges = np.array(graph.edges, np.int64).reshape(-1, 2)
+    both = np.concatenate([edges, edges[:, ::-1]])
+    return Links.between(both[:, 0], both[:, 1], graph.number_of_nodes())
+
+
+def count_votes(links: Links, votes: Tensor, dtype: torch.dtype) -> Tensor:
+    """How many of the messages that are heard keep each weight, as exact integers: [K, P] bool -> [A, P]."""
     if votes.device.type == "cpu":
-        return count_by_rows(chosen, votes, dtype)
+        return count_by_rows(links, votes, dtype)
+    if not links.is_paired:
+        return count_in_turns(links, votes, dtype)
+    if by_kernels(votes):
+        return count_votes_triton(links.pairs, votes, dtype)
     exact = torch.half if votes.shape[0] <= HALF_EXACT else torch.float32
-    return matmul_in_blocks(chosen.to(exact), votes, dtype)
+    return matmul_in_blocks(links.pairs.to(exact), votes, dtype)
 
 
-def count_by_rows(chosen: Tensor, votes: Tensor, dtype: torch.dtype) -> Tensor:
+def count_by_rows(links: Links, votes: Tensor, dtype: torch.dtype) -> Tensor:
     """Adds only the rows that are listened to, a byte per vote: on a CPU several times faster than a gather
     and a sum, and far faster than a matmul."""
     bytes_ = votes.view(torch.uint8)  # [K, P]
-    out = torch.zeros(len(chosen), votes.shape[1], dtype=dtype)  # [A, P]
-    for total, senders in zip(out, chosen, strict=True):
-        for j in senders.nonzero().flatten().tolist():
+    out = torch.zeros(len(links), votes.shape[1], dtype=dtype)  # [A, P]
+    for total, senders in zip(out, links.lists, strict=True):
+        for j in senders:
             total.add_(bytes_[j])
     return out
 
 
-def weighted_sum(weights: Tensor, values: Tensor) -> Tensor:
-    """`weights @ values`, [A, K] @ [K, P] -> [A, P]."""
-    if values.device.type != "cpu":
-        return product_in_full(weights.to(values.dtype), values)
-    out = torch.zeros(len(weights), values.shape[1], dtype=values.dtype)  # [A, P]
-    for total, row in zip(out, weights, strict=True):
-        for j in row.nonzero().flatten().tolist():
-            total.add_(values[j], alpha=float(row[j]))
+def count_in_turns(links: Links, votes: Tensor, dtype: torch.dtype) -> Tensor:
+    """The same on a GPU where links are few and agents many: every receiver's first sender, then the second of each."""
+    out = torch.zeros(len(links), votes.shape[1], dtype=dtype, device=votes.device)  # [A, P]
+    for receivers, senders, _ in links.turns:
+        out.index_add_(0, receivers, votes[senders].to(dtype))
     return out
+
+
+def weighted_sum(links: Links, values: Tensor) -> Tensor:
+    """Σ_j W_ij x_j with the weights of links, or 1 each: [K, P] -> [A, P]."""
+    if values.device.type == "cpu":
+        out = torch.zeros(len(links), values.shape[1], dtype=values.dtype)  # [A, P]
+        weights = links.strengths.tolist()
+        for total, senders, first in zip(out, links.lists, links.starts.tolist(), strict=False):
+            for place, j in enumerate(senders, first):
+                total.add_(values[j], alpha=weights[place])
+        return out
+    if links.is_paired:
+        return product_in_full(links.matrix.to(values.dtype), values)
+    return sum_in_turns(links, values)
+
+
+def sum_in_turns(links: Links, values: Tensor) -> Tensor:
+    """The same where links are few and agents many. A turn has each receiver once, so sums are always in one order."""
+    out = torch.zeros(len(links), values.shape[1], dtype=values.dtype, device=values.device)  # [A, P]
+    for receivers, senders, weights in links.turns:
+        out.index_add_(0, receivers, values[senders].mul_(weights[:, None]))
+    return out
+
+
+def sum_of_all(weights: Tensor, values: Tensor) -> Tensor:
+    """Σ_j w_j x_j: [K], [K, P] -> [1, P]."""
+    if values.device.type != "cpu":
+        return product_in_full(weights.to(values.dtype).unsqueeze(0), values)
+    total = torch.zeros(1, values.shape[1], dtype=values.dtype)
+    for weight, row in zip(weights.tolist(), values, strict=True):
+        total[0].add_(row, alpha=weight)
+    return total
 
 
 def product_in_full(weights: Tensor, values: Tensor) -> Tensor:

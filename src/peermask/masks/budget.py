@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Literal
 
+import numpy as np
 import torch
 from pydantic import Field, model_validator
 from torch import Tensor
@@ -12,7 +13,7 @@ from torch import Tensor
 from peermask.errors import ConfigError
 from peermask.models.layout import Layer, Layout
 from peermask.registry import Options
-from peermask.streams import stream
+from peermask.streams import raw_of_each, uniform_of
 
 Ratio = Annotated[float, Field(gt=0, le=1)]
 
@@ -57,8 +58,10 @@ def retentions(retention: Retention, agents: int, seed: int) -> tuple[float, ...
         return retention
     weights = retention.weights or (1.0,) * len(retention.choices)
     edges = torch.tensor(weights, dtype=torch.float64).cumsum(0) / sum(weights)
-    draws = [torch.tensor(stream(seed, "retention", agent).uniform(1)) for agent in range(agents)]
-    return tuple(retention.choices[int(torch.searchsorted(edges, draw, right=True))] for draw in draws)
+    draws = np.concatenate(
+        [uniform_of(raw) for raw in raw_of_each(seed, "retention", range(agents), 0, 0, [1] * agents)]
+    )
+    return tuple(retention.choices[place] for place in torch.searchsorted(edges, torch.from_numpy(draws), right=True))
 
 
 def share_kept(layer: Layer, retention: float, options: MaskOptions) -> float:

@@ -20,41 +20,37 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from peermask.graph.links import Links
 from peermask.kernels import by_kernels
 from peermask.kernels.overlap import MOST, believed_triton, overlaps_triton
 
-# Shapes: A receivers, K received masks, P weights, L layers
+# Shapes: A receivers, K received masks, E links, P weights, L layers
 HALFWAY = 0.5
+BLOCK = 2**28  # entries of masks that are compared at a time
 
 
-def believed(masks: Tensor, received: Tensor, heard: Tensor, sizes: Sequence[int], factor: float) -> Tensor:
-    """Which of the messages that are heard [A, K] count: [A, P], [K, P] bool -> [A, K]."""
-    if by_kernels(masks) and len(received) <= MOST:
-        return believed_triton(masks, received, heard, sizes, factor, HALFWAY)
-    distance = distances(masks, received, heard, sizes)  # [A, K]
-    limit = (factor * median(distance, heard)).clamp(max=HALFWAY)
-    return heard & (distance <= limit[:, None])
+def believed(masks: Tensor, received: Tensor, heard: Links, sizes: Sequence[int], factor: float) -> Links:
+    """Which of the messages that are heard count: [A, P], [K, P] bool."""
+    if by_kernels(masks) and heard.is_paired and len(received) <= MOST:
+        return Links.of(believed_triton(masks, received, heard.pairs, sizes, factor, HALFWAY))
+    distance = distances(masks, received, heard, sizes)
+    limit = (factor * heard.median(distance)).clamp(max=HALFWAY)  # [A]
+    return heard.where(distance <= heard.by_receiver(limit))
 
 
-def distances(masks: Tensor, received: Tensor, heard: Tensor, sizes: Sequence[int]) -> Tensor:
-    """δ of every pair that is heard, [A, K] float64; other entries mean nothing."""
-    overlaps = (
-        overlaps_triton(masks, received, sizes) if by_kernels(masks) else _overlaps(masks, received, heard, sizes)
-    )
-    both, own, theirs = overlaps  # [A, K], [A, L], [K, L]
-    a, b = own.double()[:, None], theirs.double()[None]  # [A, 1, L], [1, K, L]
-    smaller = torch.minimum(a, b)  # [A, K, L]
+def distances(masks: Tensor, received: Tensor, heard: Links, sizes: Sequence[int]) -> Tensor:
+    """δ on every link, float64: [E], or [A, K] where those of pairs that are not heard mean nothing."""
+    if heard.is_paired and by_kernels(masks):
+        both, own, theirs = overlaps_triton(masks, received, sizes)  # [A, K], [A, L], [K, L]
+        theirs = theirs[None]
+    else:
+        both, own = _overlaps(masks, received, heard), ones_by_layer(masks, sizes)
+        theirs = ones_heard(received, heard, sizes)
+    a, b = heard.by_receiver(own.double()), theirs.double()  # [E, L] each, or [A, 1, L], [1, K, L]
+    smaller = torch.minimum(a, b)
     chance = a * b / _on_device(tuple(sizes), masks.device)
     # Where nothing can differ (everything is kept) the distance is 0.
     return (smaller.sum(-1) - both) / (smaller - chance).sum(-1).clamp(min=1e-9)
-
-
-def median(values: Tensor, among: Tensor) -> Tensor:
-    """[A]: of the chosen values of each row, the mean of the middle two; 0 where none is chosen."""
-    ranked = values.masked_fill(~among, torch.inf).sort(dim=1).values  # [A, K]
-    count = among.sum(1, keepdim=True)  # [A, 1]
-    middle = torch.cat([(count - 1).clamp(min=0) // 2, (count // 2).clamp(max=values.shape[1] - 1)], dim=1)
-    return torch.where(count[:, 0] > 0, ranked.gather(1, middle).mean(1), 0.0)
 
 
 def ones_by_layer(masks: Tensor, sizes: Sequence[int]) -> Tensor:
@@ -64,15 +60,31 @@ def ones_by_layer(masks: Tensor, sizes: Sequence[int]) -> Tensor:
     return torch.stack([layer.sum(1) for layer in masks.split(list(sizes), dim=1)], dim=1)
 
 
-def _overlaps(masks: Tensor, received: Tensor, heard: Tensor, sizes: Sequence[int]) -> tuple[Tensor, Tensor, Tensor]:
-    """Entries kept by both of a pair that is heard [A, K]; ones by layer of own [A, L] and received masks [K, L]."""
-    both = torch.zeros(heard.shape, dtype=torch.int64)
-    theirs = torch.zeros(len(received), len(sizes), dtype=torch.int64)
-    for j in heard.any(0).nonzero().flatten().tolist():
-        theirs[j] = torch.tensor(_ones(received[j], sizes))
-        for i in heard[:, j].nonzero().flatten().tolist():
-            both[i, j] = int(np.count_nonzero(masks[i].numpy() & received[j].numpy()))
-    return both, ones_by_layer(masks, sizes), theirs
+def ones_heard(received: Tensor, heard: Links, sizes: Sequence[int]) -> Tensor:
+    """Ones by layer of what comes over each link: [E, L], or [1, K, L]. What nobody hears is not looked at."""
+    if heard.is_paired:
+        return ones_by_layer(received, sizes)[None]
+    messages, which = heard.heard
+    if received.device.type == "cpu":
+        ones = torch.tensor([_ones(received[j], sizes) for j in messages.tolist()], dtype=torch.int64)
+        return ones.reshape(-1, len(sizes))[torch.from_numpy(which)]
+    ones = ones_by_layer(received[torch.from_numpy(messages).to(received.device)], sizes)
+    return ones[torch.from_numpy(which).to(received.device)]
+
+
+def _overlaps(masks: Tensor, received: Tensor, heard: Links) -> Tensor:
+    """Entries kept by both ends of a link: [E], or [A, K]."""
+    if heard.is_paired:
+        return masks.float() @ received.float().T  # exact: zeros and ones, added up in float32
+    if masks.device.type == "cpu":
+        ends = zip(heard.receivers.tolist(), heard.senders.tolist(), strict=True)
+        common = [int(np.count_nonzero(masks[i].numpy() & received[j].numpy())) for i, j in ends]
+        return torch.tensor(common, dtype=torch.int64)
+    both = torch.empty(len(heard.senders), dtype=torch.int64, device=masks.device)
+    i, j = (torch.from_numpy(ends).to(masks.device) for ends in (heard.receivers, heard.senders))
+    for part in torch.arange(len(both)).split(max(1, BLOCK // masks.shape[1])):
+        both[part] = (masks[i[part]] & received[j[part]]).sum(1)
+    return both
 
 
 @lru_cache(maxsize=16)
