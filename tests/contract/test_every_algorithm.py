@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import fields, is_dataclass
-from typing import Any
+from dataclasses import is_dataclass
 
 import pytest
 import torch
@@ -13,6 +12,7 @@ from torch import Tensor
 from peermask.algorithms import algorithms
 from peermask.algorithms.contract import Clock
 from peermask.engine.simulator import Simulator
+from peermask.engine.states import tensors_of
 from peermask.experiment.build import Experiment, assemble, build, build_simulator
 from peermask.experiment.config import ExperimentConfig
 
@@ -33,23 +33,19 @@ def played(experiment: Experiment, chunk: int = 1, rounds: int = 3) -> Simulator
     return simulator
 
 
-def parts(state: Any) -> dict[str, Tensor]:
-    return {f.name: getattr(state, f.name) for f in fields(state) if getattr(state, f.name) is not None}
-
-
 def test_states_are_frozen_rows_of_agents(experiment: Experiment) -> None:
     algorithm, _ = assemble(experiment, CPU)
     state = algorithm.init(experiment.agents)
     assert is_dataclass(state)
     assert state.__dataclass_params__.frozen  # type: ignore[attr-defined, union-attr]
-    for name, tensor in parts(state).items():
+    for name, tensor in tensors_of(state).items():
         assert tensor.shape[0] == 4, name
 
 
 def test_a_round_ends_with_what_it_began_with(experiment: Experiment) -> None:
     """What only passes from learn to fuse is gone, so a checkpoint holds no more than the first state did."""
     algorithm, _ = assemble(experiment, CPU)
-    before = parts(algorithm.init(experiment.agents))
+    before = tensors_of(algorithm.init(experiment.agents))
     after = played(experiment).tensors()
     assert set(after) == set(before)
     for name, tensor in after.items():
@@ -79,8 +75,8 @@ def test_learning_alone_or_stacked_is_the_same(experiment: Experiment) -> None:
         own = slice(agent, agent + 1)
         alone, loss = algorithm.learn(algorithm.init(experiment.agents.rows(own)), feed.rows(own), Clock(1, 3))
         assert torch.allclose(loss[0], losses[agent], rtol=1e-4)
-        for name, tensor in parts(alone).items():
-            assert differs(tensor[0], parts(stacked)[name][agent]) < 0.01, name
+        for name, tensor in tensors_of(alone).items():
+            assert differs(tensor[0], tensors_of(stacked)[name][agent]) < 0.01, name
 
 
 def test_a_node_that_hears_its_neighbours_fuses_as_the_simulator_does(experiment: Experiment) -> None:
@@ -98,11 +94,11 @@ def test_a_node_that_hears_its_neighbours_fuses_as_the_simulator_does(experiment
         partial = {name: leaf[heard] for name, leaf in received.items()}
         node = algorithm.fuse(state, partial, mixing.restrict(heard), clock)
         exact = all(leaf.dtype == torch.bool for leaf in received.values())
-        for name, tensor in parts(node).items():
+        for name, tensor in tensors_of(node).items():
             if exact:
-                assert torch.equal(tensor, parts(whole)[name]), name
+                assert torch.equal(tensor, tensors_of(whole)[name]), name
             else:
-                assert differs(tensor, parts(whole)[name]) < 1e-3, name
+                assert differs(tensor, tensors_of(whole)[name]) < 1e-3, name
 
 
 def test_the_same_seed_gives_the_same_run_on_any_number_of_workers(experiment: Experiment) -> None:

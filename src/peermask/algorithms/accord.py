@@ -111,7 +111,7 @@ class Accord(Algorithm[State]):
         if state.above is None or _spared(state.above):
             return lower, loss
         above, higher_loss = self._learn(state.above, batch, clock)
-        return replace(lower, above=above), torch.where(_able(above), higher_loss, loss)
+        return replace(lower, above=_for_the_able(above, state.above)), torch.where(_able(above), higher_loss, loss)
 
     def share(self, state: State) -> Payload:
         assert state.proposal is not None
@@ -143,7 +143,8 @@ class Accord(Algorithm[State]):
             return fused
         masks = received["above"]
         sent = ones_heard(masks, heard, self.masker.layout.sizes).any(-1)  # who cannot carry the level sends no ones
-        return replace(fused, above=self._fuse(state.above, masks, heard.where(sent), mixing.count_dtype))
+        above = self._fuse(state.above, masks, heard.where(sent), mixing.count_dtype)
+        return replace(fused, above=_for_the_able(above, state.above))
 
     def local_model(self, state: State) -> Tensor:
         lower = self.masker.model(state.mask, state.keep)
@@ -238,6 +239,21 @@ def _able(above: State) -> Tensor:
     return above.able  # [A]
 
 
+def _for_the_able(after: State, before: State) -> State:
+    """Who cannot carry the level stays as before: a stack computes all its rows."""
+    able = _able(after)
+
+    def choose(new: Tensor, old: Tensor) -> Tensor:
+        return torch.where(able if new.dim() == 1 else able[:, None], new, old)
+
+    chosen = {
+        name: choose(getattr(after, name), getattr(before, name)) for name in ("scores", "mask", "votes", "voters")
+    }
+    if after.velocity is not None and before.velocity is not None:
+        chosen["velocity"] = choose(after.velocity, before.velocity)
+    return replace(after, **chosen)
+
+
 def _spared(above: State) -> bool:
-    """Whether an agent by itself cannot carry the level, and need not compute it. A stack computes all its rows."""
+    """Whether an agent by itself cannot carry the level, and need not compute it."""
     return len(above.scores) == 1 and not bool(_able(above)[0])
