@@ -243,15 +243,18 @@ def _for_the_able(after: State, before: State) -> State:
     """Who cannot carry the level stays as before: a stack computes all its rows."""
     able = _able(after)
 
-    def choose(new: Tensor, old: Tensor) -> Tensor:
+    def choose(new: Tensor, old: Tensor | None) -> Tensor:
+        assert old is not None
         return torch.where(able if new.dim() == 1 else able[:, None], new, old)
 
-    chosen = {
-        name: choose(getattr(after, name), getattr(before, name)) for name in ("scores", "mask", "votes", "voters")
-    }
-    if after.velocity is not None and before.velocity is not None:
-        chosen["velocity"] = choose(after.velocity, before.velocity)
-    return replace(after, **chosen)
+    return replace(
+        after,
+        scores=choose(after.scores, before.scores),
+        mask=choose(after.mask, before.mask),
+        votes=choose(after.votes, before.votes),
+        voters=choose(after.voters, before.voters),
+        velocity=None if after.velocity is None else choose(after.velocity, before.velocity),
+    )
 
 
 def _spared(above: State) -> bool:
