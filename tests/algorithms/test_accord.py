@@ -173,7 +173,7 @@ def test_nested_levels_spare_who_cannot_carry_the_higher() -> None:
 
 
 def test_nested_levels_learn_at_the_lower_as_if_it_were_the_only_one() -> None:
-    several = {"retention": [0.2, 0.5, 0.5, 0.3]}
+    several: dict[str, Any] = {"retention": [0.2, 0.5, 0.5, 0.3]}
     nested = states("accord", algorithm={"name": "accord", "levels": "nested"}, **several)
     lowest = states("accord", algorithm={"name": "accord", "levels": "smallest"}, **several)
     assert all(torch.equal(nested[name], tensor) for name, tensor in lowest.items())

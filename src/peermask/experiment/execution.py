@@ -12,6 +12,7 @@ from torch import Tensor
 from peermask.algorithms.contract import Clock
 from peermask.experiment.build import Experiment
 from peermask.experiment.metrics import Evaluation
+from peermask.models.network import Gradient
 
 Status = Literal["finished", "converged", "interrupted"]
 
@@ -50,6 +51,7 @@ class Execution:
         should_stop: Asked after every round; if it returns True, the run is saved and ends as "interrupted".
         final_checkpoint: Whether to save the agents' states at the end. `local_models` and exports need them.
         writes: Write checkpoints while the next rounds are computed ("beside"), before them ("first"), or "never".
+        gradient: Computes the gradients instead of the network itself: see `peermask.engine.together`.
         warn: Is given a line of text for each problem that the run continues after.
 
     Examples:
@@ -68,4 +70,5 @@ class Execution:
     final_checkpoint: bool = True  # hundreds of runs of which only the tables matter can do without
     # Checkpoints: beside the rounds that follow, or before the first of them; or another process writes the run
     writes: Literal["beside", "first", "never"] = "beside"
+    gradient: Gradient | None = None  # where gradients are computed, if beside those of other runs
     warn: Callable[[str], None] = to_stderr  # something is wrong that the run gets over by itself

@@ -32,6 +32,7 @@ from peermask.experiment.metrics import forget_rounds_after
 from peermask.experiment.result import RunResult, summarise
 from peermask.experiment.table import check_extents
 from peermask.files import write_atomically, write_json, writing
+from peermask.models.network import Gradient
 
 
 def run_experiment(
@@ -74,7 +75,7 @@ def run_experiment(
     device = pick_device(execution.device)
     arms = config.arms()
     with enough_memory(device):
-        experiments = {name: build(arm, dataset, module) for name, arm in arms.items()}
+        experiments = {name: _built(arm, dataset, module, execution.gradient) for name, arm in arms.items()}
     root = Path(out) if out is not None else _new_path(config.name)
     if len(arms) == 1:
         ((name, experiment),) = experiments.items()
@@ -132,6 +133,13 @@ def resume_experiment(path: Path | str, execution: Execution | None = None, over
         if (root / name).is_file():
             return run_experiment(load_config(root / name, overrides), root, resume=True, execution=execution)
     raise RunError(f"{root} is not a run folder: it has no config.toml")
+
+
+def _built(
+    config: ExperimentConfig, dataset: Dataset | None, module: nn.Module | None, gradient: Gradient | None
+) -> Experiment:
+    experiment = build(config, dataset, module)
+    return replace(experiment, network=replace(experiment.network, elsewhere=gradient))
 
 
 def _run(

@@ -18,13 +18,15 @@ import json
 import re
 import tomllib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
 from math import isnan, nan
 from pathlib import Path
 from statistics import fmean, stdev
 
 from peermask.data import datasets
 from peermask.data.dataset import Dataset
+from peermask.engine.device import pick_device
 from peermask.errors import ConfigError, DivergedError, RunError
 from peermask.experiment.config import ExperimentConfig, flatten, load_config
 from peermask.experiment.execution import Execution
@@ -32,7 +34,9 @@ from peermask.experiment.folder import RunFolder
 from peermask.experiment.going_on import is_over
 from peermask.experiment.result import TAIL, RunResult
 from peermask.experiment.runner import run_experiment
+from peermask.experiment.side_by_side import play_side_by_side, runs_at_once
 from peermask.files import claimed, read_json, write_atomically, write_json
+from peermask.models.network import Gradient
 
 
 @dataclass(frozen=True)
@@ -67,26 +71,48 @@ class Sweep:
     diverged: list[str] = field(default_factory=list)
 
     def run(self, execution: Execution, tell: Callable[[int, int, str], None]) -> None:
-        """Run what nobody has run or is running, one after another, until asked to stop."""
+        """Run what nobody has run or is running until asked to stop: one after another, or several at once on a GPU."""
         self._claim_folder()
         data: dict[str, Dataset] = {}
-        for cell in self.cells:
-            with claimed(cell.path.with_name(f".{cell.path.name}.lock")) as ours:
-                if not ours or _is_finished(cell):
-                    continue
-                source = json.dumps(cell.config.dataset.table())
-                if source not in data:
-                    data = {source: datasets[cell.config.dataset.name].make(**dict(cell.config.dataset.options))}
-                try:
-                    result = run_experiment(
-                        cell.config, cell.path, resume=True, execution=execution, dataset=data[source]
-                    )
-                except DivergedError as error:
-                    self.diverged.append(f"{_title(cell)}: {error}")
-                    continue
-            if result.status == "interrupted":
-                return
-            tell(sum(map(_is_finished, self.cells)), len(self.cells), _title(cell))
+        at_once = 1
+        left = list(self.cells)
+        while left:
+            source = json.dumps(left[0].config.dataset.table())
+            if source not in data:
+                data = {source: datasets[left[0].config.dataset.name].make(**dict(left[0].config.dataset.options))}
+                at_once = runs_at_once(left[0].config, data[source], pick_device(execution.device))
+            alike = [cell for cell in left if json.dumps(cell.config.dataset.table()) == source]
+            with ExitStack() as claims:
+                ours: list[Cell] = []
+                for cell in alike:
+                    if len(ours) < at_once:
+                        left.remove(cell)
+                        lock = claims.enter_context(claimed(cell.path.with_name(f".{cell.path.name}.lock")))
+                        ours += [cell] if lock and not _is_finished(cell) else []
+                if ours and not self._play(ours, execution, data[source], tell):
+                    return
+
+    def _play(
+        self, cells: Sequence[Cell], execution: Execution, dataset: Dataset, tell: Callable[[int, int, str], None]
+    ) -> bool:
+        """Run these side by side; False if one was interrupted."""
+        paths = {id(cell.config): cell.path for cell in cells}
+
+        def play(config: ExperimentConfig, gradient: Gradient | None) -> RunResult:
+            own = replace(execution, gradient=gradient)
+            return run_experiment(config, paths[id(config)], resume=True, execution=own, dataset=dataset)
+
+        results = play_side_by_side([cell.config for cell in cells], play)
+        for cell, result in zip(cells, results, strict=True):
+            if isinstance(result, DivergedError):
+                self.diverged.append(f"{_title(cell)}: {result}")
+            elif isinstance(result, BaseException):
+                raise result
+            elif result.status == "interrupted":
+                return False
+            else:
+                tell(sum(map(_is_finished, self.cells)), len(self.cells), _title(cell))
+        return True
 
     def _claim_folder(self) -> None:
         marker = self.root / "sweep.json"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -32,6 +32,9 @@ class Batch:
     valid: Tensor | None = None  # [A, B] float32 1 at real samples; None where all are
 
 
+Gradient = Callable[["Network", Tensor, Batch], tuple[Tensor, Tensor]]
+
+
 class _OwnCopies(threading.local):
     """A copy of the module for each thread: calling one replaces its parameters during the call."""
 
@@ -44,10 +47,14 @@ class Network:
     module: nn.Module
     layout: Layout
     stack: StackedChain | None = None  # how to compute many agents at once, where the module is such a chain
+    elsewhere: Gradient | None = None  # where gradients are computed, if not here: beside those of other runs
     _copies: _OwnCopies = field(default_factory=_OwnCopies, init=False, repr=False, compare=False)
 
     def gradient(self, params: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
         """∂ℓ/∂v of the mean cross-entropy, and ℓ itself: [A, P], [A]."""
+        return self.gradient_here(params, batch) if self.elsewhere is None else self.elsewhere(self, params, batch)
+
+    def gradient_here(self, params: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
         if len(params) == 1 and params.device.type == "cpu":
             return self._gradient_alone(params, batch)
         if self.stack is not None:

@@ -7,15 +7,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from peermask.data import datasets
 from peermask.data.dataset import Dataset
+from peermask.engine.device import pick_device
 from peermask.errors import ConfigError, DivergedError
 from peermask.experiment.choice import choose
 from peermask.experiment.execution import Execution
 from peermask.experiment.runner import run_experiment
+from peermask.experiment.side_by_side import play_side_by_side, runs_at_once
+from peermask.models.network import Gradient
 from peermask.reproduce.cells import Cell, Frame, Job, by_value, cells_of
 from peermask.reproduce.home import Home, clear_false_start, drop_checkpoints
 from peermask.reproduce.outcome import Outcome, measure
@@ -56,7 +60,7 @@ class Campaign:
         """
         waiting = False
         while unfinished := [cell for cell in self.cells if self.outcome(cell) is None]:
-            advanced = [self._advance(cell, tell) for cell in unfinished]
+            advanced = [self._advance(alike, tell) for alike in _by_place(unfinished)]
             if any(advanced):
                 waiting = False
                 continue
@@ -65,18 +69,13 @@ class Campaign:
             waiting = True
             self._wait()
 
-    def _advance(self, cell: Cell, tell: Tell) -> bool:
-        """Run a cell, or first what its method still has to try; False where others are at all of that."""
-        method = cell.of_row.method
-
-        def play(job: Job, name: str) -> bool:
-            return self._play(job, lambda: tell(*self._done(), name))
-
+    def _advance(self, cells: Sequence[Cell], tell: Tell) -> bool:
+        """Run the seeds of a cell, or first what its method still has to try; False where others are at all of that."""
+        method = cells[0].of_row.method
         trials = [] if self.tuning.chosen(method) is not None else self.tuning.trials(method)
-        done = [play(trial.job, f"tuning {method}: {trial.name}") for trial in trials]
-        if (job := self.job(cell)) is not None:
-            done.append(play(job, cell.name))
-        return any(done)
+        tried = self._play([(trial.job, f"tuning {method}: {trial.name}") for trial in trials], tell)
+        jobs = [(job, cell.name) for cell in cells if (job := self.job(cell)) is not None]
+        return self._play(jobs, tell) or tried
 
     def _done(self) -> tuple[int, int]:
         return len(self.cells) - self.missing(), len(self.cells)
@@ -99,31 +98,62 @@ class Campaign:
     def missing(self) -> int:
         return sum(self.outcome(cell) is None for cell in self.cells)
 
-    def _play(self, job: Job, begin: Callable[[], None]) -> bool:
-        """Run a job to its end and keep what it came to; False if that is done, or another process is at it."""
-        if self.home.outcome(job) is not None:
-            return False
-        if self.execution.should_stop():
-            raise Stopped
-        with self.home.claim(job) as ours:
-            if not ours or self.home.outcome(job) is not None:
-                return False
-            begin()
-            self.home.keep(job, self._run(job))
-            drop_checkpoints(self.home.run(job))
-        return True
+    def _play(self, jobs: Sequence[tuple[Job, str]], tell: Tell) -> bool:
+        """Run jobs to their end and keep what they came to; False if all that is done, or other processes are at it."""
+        left = [(job, name) for job, name in jobs if self.home.outcome(job) is None]
+        played = False
+        while left:
+            if self.execution.should_stop():
+                raise Stopped
+            at_once = self._at_once(left[0][0])
+            with ExitStack() as claims:
+                ours = []
+                for job, name in left[:at_once]:
+                    if claims.enter_context(self.home.claim(job)) and self.home.outcome(job) is None:
+                        ours.append(job)
+                        tell(*self._done(), name)
+                self._keep(ours)
+                played |= bool(ours)
+            left = left[at_once:]
+        return played
+
+    def _keep(self, jobs: Sequence[Job]) -> None:
+        """Run these side by side, and keep what those that came to an end came to."""
+        by_config = {id(job.config): job for job in jobs}
+        played = play_side_by_side(
+            [job.config for job in jobs], lambda config, gradient: self._run(by_config[id(config)], gradient)
+        )
+        for job, outcome in zip(jobs, played, strict=True):
+            if isinstance(outcome, Outcome):
+                self.home.keep(job, outcome)
+                drop_checkpoints(self.home.run(job))
+        for outcome in played:
+            if isinstance(outcome, BaseException):
+                raise outcome
+
+    def _at_once(self, job: Job) -> int:
+        """Runs to compute side by side; asked once for each number of agents, since it builds a network."""
+        agents = job.config.agents
+        if agents not in self._fitting:
+            self._fitting[agents] = runs_at_once(job.config, self.dataset, pick_device(self.execution.device))
+        return self._fitting[agents]
+
+    @cached_property
+    def _fitting(self) -> dict[int, int]:
+        return {}
 
     def _wait(self) -> None:
         if self.execution.should_stop():
             raise Stopped
         time.sleep(PATIENCE)
 
-    def _run(self, job: Job) -> Outcome:
+    def _run(self, job: Job, gradient: Gradient | None) -> Outcome:
         folder = self.home.run(job)
         clear_false_start(folder)
         try:
+            execution = replace(self.execution, gradient=gradient)
             result = run_experiment(
-                job.config, folder.path, resume=folder.is_run, execution=self.execution, dataset=self.dataset
+                job.config, folder.path, resume=folder.is_run, execution=execution, dataset=self.dataset
             )
         except DivergedError as error:
             # A step that is too large is a result, and no reason to give up the rest.
@@ -131,6 +161,14 @@ class Campaign:
         if result.status == "interrupted":
             raise Stopped
         return measure(folder)
+
+
+def _by_place(cells: Sequence[Cell]) -> list[list[Cell]]:
+    """The seeds of each place of each table together, in the order of the first."""
+    places: dict[tuple[str, int, int], list[Cell]] = {}
+    for cell in cells:
+        places.setdefault((cell.experiment, cell.row, cell.column), []).append(cell)
+    return list(places.values())
 
 
 def read_data(scale: ScaleName, folder: str | None) -> Dataset:

@@ -1,0 +1,116 @@
+"""Several runs side by side on one GPU: each takes its turn, and where all wait for gradients, one stack computes them.
+
+A GPU with the twenty agents of one run waits for its host. Runs that differ in seed or settings have networks of the
+same form, so their gradients are computed in one pass, with the agents of all runs stacked; everything else stays each
+run's own. Only one run computes at a time, in a thread of its own, so none can disturb what another has set.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from threading import Semaphore, Thread
+from typing import Any, Generic, TypeVar
+
+import torch
+from torch import Tensor
+
+from peermask.models.network import Batch, Gradient, Network
+
+T = TypeVar("T")
+Form = tuple[str, torch.Size, torch.Size, bool]
+
+
+@dataclass
+class _Asked:
+    """The gradient that a run waits for, and then has."""
+
+    network: Network
+    params: Tensor  # [A, P]
+    batch: Batch
+    answer: tuple[Tensor, Tensor] | None = None
+    error: BaseException | None = None
+
+
+@dataclass
+class _Seat(Generic[T]):
+    """One run: its thread moves only while it has the turn."""
+
+    task: Callable[[Gradient], T]
+    model: str  # runs with the same text here have networks of the same form
+    back: Semaphore
+    turn: Semaphore = field(default_factory=lambda: Semaphore(0))
+    asked: _Asked | None = None
+    result: T | None = None
+    error: BaseException | None = None
+    over: bool = False
+
+    def play(self) -> None:
+        self.turn.acquire()
+        try:
+            self.result = self.task(self.gradient)
+        except BaseException as error:
+            self.error = error
+        finally:
+            self.over = True
+            self.back.release()
+
+    def gradient(self, network: Network, params: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Called by the run: wait until all others are as far."""
+        asked = self.asked = _Asked(network, params, batch)
+        self.back.release()
+        self.turn.acquire()
+        if asked.error is not None:
+            raise asked.error
+        assert asked.answer is not None
+        return asked.answer
+
+    @property
+    def form(self) -> Form:
+        assert self.asked is not None
+        batch = self.asked.batch
+        return self.model, self.asked.params.shape[1:], batch.images.shape[1:], batch.valid is None
+
+
+def run_together(tasks: Sequence[tuple[str, Callable[[Gradient], T]]]) -> list[T | BaseException]:
+    """Run every task, which is given the gradient to use, beside the others; what each returned or raised.
+
+    The text before a task says of what form its network is.
+    """
+    back = Semaphore(0)
+    seats = [_Seat(task, model, back) for model, task in tasks]
+    threads = [Thread(target=seat.play, daemon=True) for seat in seats]
+    for thread in threads:
+        thread.start()
+    while playing := [seat for seat in seats if not seat.over]:
+        for seat in playing:  # each goes on until it needs the next gradient, or ends
+            seat.asked = None
+            seat.turn.release()
+            back.acquire()
+        waiting = sorted((seat for seat in playing if not seat.over), key=lambda seat: repr(seat.form))
+        for _, alike in groupby(waiting, key=lambda seat: seat.form):
+            _answer([seat.asked for seat in alike if seat.asked is not None])
+    for thread in threads:
+        thread.join()
+    return [seat.error if seat.error is not None else seat.result for seat in seats]  # type: ignore[misc]
+
+
+def _answer(asked: Sequence[_Asked]) -> None:
+    """The gradients of all agents in one pass, [A1 + A2 + ..., P]."""
+    try:
+        batches = [one.batch for one in asked]
+        valid = None if batches[0].valid is None else _joined(batch.valid for batch in batches)
+        batch = Batch(_joined(b.images for b in batches), _joined(b.labels for b in batches), valid)
+        gradients, losses = asked[0].network.gradient_here(_joined(one.params for one in asked), batch)
+        sizes = [len(one.params) for one in asked]
+        for one, *answer in zip(asked, gradients.split(sizes), losses.split(sizes), strict=True):
+            one.answer = (answer[0], answer[1])
+    except BaseException as error:
+        for one in asked:
+            one.error = error
+
+
+def _joined(parts: Iterable[Any]) -> Tensor:
+    tensors: list[Tensor] = list(parts)
+    return tensors[0] if len(tensors) == 1 else torch.cat(tensors)

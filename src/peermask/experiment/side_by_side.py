@@ -1,0 +1,45 @@
+"""Which runs share a GPU, and that they do: see engine/together.py."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+import torch
+
+from peermask.data.dataset import Dataset
+from peermask.engine.device import fast_float32
+from peermask.engine.together import run_together
+from peermask.experiment.build import agents_at_once, build
+from peermask.experiment.config import ExperimentConfig
+from peermask.models.network import Gradient
+
+T = TypeVar("T")
+MOST = 4  # runs at once: a GPU has enough to do with their agents
+
+
+def runs_at_once(config: ExperimentConfig, dataset: Dataset | None, device: torch.device) -> int:
+    """How many runs like this one to compute side by side: 1 on a CPU, whose cores are busy with one."""
+    if device.type == "cpu":
+        return 1
+    experiment = build(config, dataset)
+    fitting = (runs for runs in range(MOST, 1, -1) if agents_at_once(experiment, device, runs) == runs * config.agents)
+    return next(fitting, 1)
+
+
+def play_side_by_side(
+    configs: Sequence[ExperimentConfig], play: Callable[[ExperimentConfig, Gradient | None], T]
+) -> list[T | BaseException]:
+    """What each run came to, or the error it ended with."""
+    if len(configs) == 1:
+        try:
+            return [play(configs[0], None)]
+        except Exception as error:
+            return [error]
+    with fast_float32():  # no run that ends switches it off for the others
+
+        def task(config: ExperimentConfig) -> Callable[[Gradient], T]:
+            return lambda gradient: play(config, gradient)
+
+        return run_together([(json.dumps(config.model.table(), sort_keys=True), task(config)) for config in configs])
