@@ -52,9 +52,8 @@ def main() -> None:
     beside, together = played(configs, dataset, options.device, beside=True)
     print(f"{options.seeds} seeds, side by side:      {beside:7.2f} s, {beside / one:.2f} x")
     same = [own.hash == other.hash for own, other in zip(separate, together, strict=True)]
-    print(
-        f"{sum(same)} of {len(same)} end with the hash they have alone; run again alone: {alone.hash == separate[0].hash}"
-    )
+    print(f"{sum(same)} of {len(same)} end with the hash they have alone")
+    print(f"run twice alone, the first ends with the same hash: {alone.hash == separate[0].hash}")
 
 
 def played(
