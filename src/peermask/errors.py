@@ -7,7 +7,8 @@
     ├── ModelError         a network that cannot be masked, or does not fit the data
     ├── RunError           a run folder, checkpoint or device
     │   ├── DivergedError  a loss that is NaN or infinite
-    │   └── FullDiskError  temporary: the same command may succeed later
+    │   ├── FullDiskError  temporary: the same command may succeed later
+    │   └── LostRankError  passing: a process that computed some of the agents is gone
     ├── WireError          bytes from outside that are not a valid frame
     ├── NodeError          a fleet, certificate or peer
     │   └── NotYetError    passing: an address that is not up, a clock that is behind, neighbours that are not there
@@ -58,6 +59,14 @@ class DivergedError(RunError): ...
 
 class FullDiskError(RunError):
     exit_code = 75
+
+
+class LostRankError(RunError):
+    exit_code = 75
+
+    def __init__(self, message: str, exit_code: int = 75, ranks: tuple[int, ...] = ()) -> None:
+        super().__init__(message)
+        self.exit_code, self.ranks = exit_code, ranks  # as the first to leave left; who died
 
 
 class WireError(PeermaskError):

@@ -26,8 +26,8 @@ class Interrupt:
 
     @property
     def exit_code(self) -> int:
-        """What a shell expects of a program ended by that signal."""
-        return 128 + self._signal
+        """What a shell expects of a program ended by that signal; another rank may have heard it."""
+        return 128 + (self._signal or signal.SIGTERM)
 
     def _heard(self, number: int, _frame: FrameType | None) -> None:
         if self._signal:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 from rich.console import Console
 
 from peermask.cli.interrupt import Interrupt
+from peermask.cli.ranks import ranks_of, told_place
 from peermask.cli.seeds import parse_seeds
 from peermask.cli.sweep import sweep
 from peermask.errors import ConfigError
@@ -40,35 +41,63 @@ def run(
     seeds: Annotated[
         str | None, typer.Option(metavar="N|LIST", help="A sweep over so many seeds, or these: 3, or 0,1,2.")
     ] = None,
+    processes: Annotated[
+        int | None, typer.Option(min=1, help="Divide the agents between so many processes of this machine.")
+    ] = None,
+    backend: Annotated[
+        Literal["auto", "gloo", "nccl"], typer.Option(help="Between processes; auto: NCCL where each has its own GPU.")
+    ] = "auto",
+    wait: Annotated[float, typer.Option(min=0, metavar="SECONDS", help="For all processes to come.")] = 300.0,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the run folder only.")] = False,
 ) -> int:
     """Run an experiment and print what every agent reached and sent."""
     if resume is not None and (config is not None or out is not None):
         raise ConfigError("--resume goes on with the config in the run folder; it takes no CONFIG and no --out")
+    place = told_place(processes)
     if vary or seeds is not None:
         if resume is not None or tensorboard:
             raise ConfigError("a sweep takes no --resume, since the same command goes on with it, and no --tensorboard")
+        if processes is not None or (place is not None and place.size > 1):
+            raise ConfigError("a sweep takes no --processes and no torchrun; start it in several processes by itself")
         chosen = None if seeds is None else parse_seeds(seeds)
         return sweep(config, set_ or (), vary or (), chosen, out, device, chunk, workers, quiet=quiet)
+    if place is not None and place.most_restarts and out is None and resume is None:
+        raise ConfigError("torchrun --max-restarts: give --out, so that ranks that are started again find the run")
     from peermask.cli.display import display
     from peermask.experiment.config import load_config
     from peermask.experiment.execution import Execution
     from peermask.experiment.manifest import is_of_fleet
+    from peermask.experiment.playing import take_part
     from peermask.experiment.runner import resume_experiment, run_experiment
     from peermask.reports.observers import Together, loggers
     from peermask.reports.tables import agents_table, closing_lines
 
     if resume is not None and is_of_fleet(resume):
         raise ConfigError(f"{resume} was made by a fleet; resume it with `peermask swarm FLEET` or `peermask node`")
+    loaded = None if resume is not None else load_config(config, set_ or ())
     console = Console(quiet=quiet, markup=False)  # paths may hold brackets
     beside = (resume or out or Path("runs", "it")).parent
     logs = loggers(beside / "tensorboard" if tensorboard else None)
-    with Interrupt() as interrupt, display(console) as shown:
-        execution = Execution(device, chunk, workers, Together([shown, *logs]), interrupt.requested)
-        if resume is not None:
-            result = resume_experiment(resume, execution, set_ or ())
-        else:
-            result = run_experiment(load_config(config, set_ or ()), out, execution=execution)
+    arguments = ["run", *_as_given(config, set_, device, resume, chunk, workers, backend, wait)]
+    with (
+        Interrupt() as interrupt,
+        ranks_of(place, processes or 1, arguments, device, backend, wait, interrupt.requested) as ranks,
+    ):
+        if ranks is not None:
+            device = str(ranks.device)
+        if ranks is not None and not ranks.first:
+            execution = Execution(device, chunk, workers, should_stop=interrupt.requested, ranks=ranks)
+            status = take_part(loaded, execution)
+            return interrupt.exit_code if status == "interrupted" else 0
+        with display(console) as shown:
+            observer = Together([shown, *logs])
+            execution = Execution(device, chunk, workers, observer, interrupt.requested, ranks=ranks)
+            if loaded is None:
+                assert resume is not None
+                result = resume_experiment(resume, execution, set_ or ())
+            else:
+                again = place is not None and place.restarts > 0
+                result = run_experiment(loaded, out, resume=again, execution=execution)
     if result.status == "interrupted":
         console.print(f"interrupted and saved; resume with: peermask run --resume {result.root}", soft_wrap=True)
         return interrupt.exit_code
@@ -77,3 +106,23 @@ def run(
         console.print(line, soft_wrap=True, highlight=False)
     print(result.root)
     return 0
+
+
+def _as_given(
+    config: Path | None,
+    set_: list[str] | None,
+    device: str,
+    resume: Path | None,
+    chunk: int | None,
+    workers: int | None,
+    backend: str,
+    wait: float,
+) -> list[str]:
+    """What another rank has to be told of the command."""
+    given = [] if config is None else [str(config)]
+    for change in set_ or ():
+        given += ["--set", change]
+    options = {"--device": device, "--resume": resume, "--chunk": chunk, "--workers": workers}
+    for name, value in {**options, "--backend": backend, "--wait": wait}.items():
+        given += [] if value is None else [name, str(value)]
+    return given

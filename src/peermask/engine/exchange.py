@@ -3,6 +3,7 @@
 One loop of rounds (`experiment/loop.py`) is given an exchange and does not know which:
 
     Concatenation   experiment/concatenation.py   all agents are here; bytes are what the codec would send
+    Ranked          experiment/ranked.py          some agents are here, the others in other processes of the run
     NodeExchange    node/exchange.py              one agent is here; bytes are what was really sent
 """
 
@@ -22,7 +23,7 @@ class Abandoned(Exception):
 
 
 class Exchange(Protocol):
-    """Of A agents in this process, which writes the rows of N: of all agents, or of its own alone."""
+    """Of A agents in this process, whose rows are written with those of N: of all agents, or of its own alone."""
 
     @property
     def messages(self) -> Payload:
@@ -54,7 +55,11 @@ class Exchange(Protocol):
         ...
 
     def everyone(self, rows: Tensor) -> Tensor:
-        """[A, ...] of the agents here -> [N, ...] of all whose rows this process writes."""
+        """[A, ...] of the agents here -> [N, ...] of all whose rows are written together; for a few numbers each."""
+        ...
+
+    def collect(self, rows: Tensor) -> Tensor:
+        """[A, ...] on the CPU -> [N, ...] in the process that writes the run; elsewhere nobody looks at it."""
         ...
 
     def conclude(self, save: Callable[[], None]) -> None:

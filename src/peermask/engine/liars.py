@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Annotated, Literal
 
@@ -54,41 +54,51 @@ class Liars:
     def __init__(self, kind: str, ids: Sequence[int], layers: Sequence[int], seed: int, device: torch.device) -> None:
         self.kind, self.ids, self.layers, self.seed, self.device = kind, tuple(ids), tuple(layers), seed, device
 
-    def told(self, messages: Payload, links: Links, clock: Clock) -> Payload:
-        """What reaches the others: [N, ...] leaves with the liars' rows replaced; `links` is who hears whom."""
-        return {name: self._leaf(leaf, links, clock) for name, leaf in messages.items()}
+    def told(
+        self,
+        messages: Payload,
+        links: Links,
+        clock: Clock,
+        agents: Sequence[int] | None = None,
+        here: slice = slice(None),
+    ) -> Payload:
+        """What reaches the others: [N, ...] leaves with the liars' rows replaced; `links` is who hears whom.
 
-    def _leaf(self, leaf: Tensor, links: Links, clock: Clock) -> Tensor:
+        Where there are messages of some `agents` alone, lies are told for those `here`, whose neighbours are among them.
+        """
+        liars = {row: agent for row, agent in enumerate(agents or range(len(links))) if agent in self.ids}
+        return {name: self._leaf(leaf, links, clock, liars, here) for name, leaf in messages.items()}
+
+    def _leaf(self, leaf: Tensor, links: Links, clock: Clock, liars: Mapping[int, int], here: slice) -> Tensor:
         lies = leaf.clone()
-        for agent in self.ids:
+        for row in sorted(set(range(len(leaf))[here]) & set(liars)):
+            offset = self._offset(liars[row], clock, leaf[row].numel())
             if leaf.dtype == torch.bool:
-                lies[agent] = self._mask(leaf, links.rows(slice(agent, agent + 1)), agent, clock)
+                hears = links.rows(slice(row, row + 1))
+                lies[row] = self._mask(leaf, row, hears, [j for j in hears.senders.tolist() if j not in liars], offset)
             else:
-                lies[agent] = self._values(leaf, agent, clock)
+                lies[row] = self._values(leaf[row], offset)
         return lies
 
-    def _values(self, leaf: Tensor, agent: int, clock: Clock) -> Tensor:
-        own = leaf[agent]
+    def _values(self, own: Tensor, offset: int) -> Tensor:
         if self.kind == "inverted":
             return -own
         if self.kind == "crafted":
             raise ConfigError("liars.kind = 'crafted': only masks can be crafted; this algorithm sends real values")
-        return own.roll(self._offset(agent, clock, own.numel()))
+        return own.roll(offset)
 
-    def _mask(self, leaf: Tensor, hears: Links, agent: int, clock: Clock) -> Tensor:
-        own = leaf[agent]
+    def _mask(self, leaf: Tensor, row: int, hears: Links, honest: list[int], offset: int) -> Tensor:
+        own = leaf[row]
         if self.kind == "inverted":
             return ~own
         keep = ones_by_layer(own[None], self.layers)  # [1, L]
         if self.kind == "random":
-            keys = self._keys.roll(self._offset(agent, clock, own.numel()))
-            return top_fraction_by_layer(keys[None], keep.clamp(min=1), self.layers)[0]
-        return self._crafted(leaf, hears, agent, keep)
+            return top_fraction_by_layer(self._keys.roll(offset)[None], keep.clamp(min=1), self.layers)[0]
+        return self._crafted(leaf, row, hears, honest, keep)
 
-    def _crafted(self, leaf: Tensor, hears: Links, agent: int, keep: Tensor) -> Tensor:
+    def _crafted(self, leaf: Tensor, row: int, hears: Links, honest: list[int], keep: Tensor) -> Tensor:
         """Drops what neighbours agree on and takes up what none of them keeps, as much as a guard lets pass."""
-        own = leaf[agent]
-        taught = leaf[[j for j in hears.senders.tolist() if j not in self.ids]].float()
+        own, taught = leaf[row], leaf[honest].float()
         agreed = taught.mean(0) if len(taught) else own.float()  # [P]
         usual = hears.median(distances(own[None], leaf, hears, self.layers))
         limit = (MEDIANS * usual).clamp(max=HALFWAY)  # [1]

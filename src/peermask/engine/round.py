@@ -67,14 +67,17 @@ def learn_all(algorithm: Algorithm[Any], state: Any, data: LocalData, clock: Clo
     return state, losses[0] if len(losses) == 1 else torch.stack(losses).mean(0)
 
 
-def concatenated(shared: Sequence[Payload], spread: Spread = in_turn) -> Payload:
-    """The messages of all chunks, one row an agent. Each chunk copies its own rows, so that all cores take part."""
+def concatenated(shared: Sequence[Payload], spread: Spread = in_turn, before: int = 0, behind: int = 0) -> Payload:
+    """The messages of all chunks, one row an agent, with room for others before and behind them.
+
+    Each chunk copies its own rows, so that all cores take part."""
     sizes = [len(next(iter(payload.values()), ())) for payload in shared]
-    whole = {name: leaf.new_empty(sum(sizes), *leaf.shape[1:]) for name, leaf in shared[0].items()}
+    count = before + sum(sizes) + behind
+    whole = {name: leaf.new_empty(count, *leaf.shape[1:]) for name, leaf in shared[0].items()}
 
     def copy_rows(start: int, payload: Payload) -> None:
         for name, leaf in payload.items():
             whole[name][start : start + len(leaf)] = leaf
 
-    spread(copy_rows, accumulate(sizes, initial=0), shared)
+    spread(copy_rows, accumulate(sizes, initial=before), shared)
     return whole

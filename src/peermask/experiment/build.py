@@ -196,14 +196,14 @@ def build_simulator(
     return Simulator(algorithm, agents, feed.rows(rows), mixing, chunk, workers)
 
 
-def agents_at_once(experiment: Experiment, device: torch.device, runs: int = 1) -> int:
-    """One on a CPU, as on a device of its own; on a GPU as many as fit, of so many runs of this form."""
+def agents_at_once(experiment: Experiment, device: torch.device, agents: int | None = None, sharing: int = 1) -> int:
+    """One on a CPU, as on a device of its own; on a GPU as many as fit of all, or of so many, where so many share it."""
     if device.type == "cpu":
         return 1
     free, _ = torch.cuda.mem_get_info(device)
     config, shape = experiment.config, experiment.dataset.shape
     activations = activation_bytes(experiment.network.module, shape, config.batch_size, fused=is_fused(experiment))
-    return chunk_that_fits(runs * config.agents, experiment.network.layout, activations, free)
+    return chunk_that_fits(agents or config.agents, experiment.network.layout, activations, free // sharing)
 
 
 def is_fused(experiment: Experiment) -> bool:

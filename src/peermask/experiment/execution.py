@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from torch import Tensor
 
@@ -13,6 +13,9 @@ from peermask.algorithms.contract import Clock
 from peermask.experiment.build import Experiment
 from peermask.experiment.metrics import Evaluation
 from peermask.models.network import Gradient
+
+if TYPE_CHECKING:
+    from peermask.ranks.group import Ranks
 
 Status = Literal["finished", "converged", "interrupted"]
 
@@ -52,6 +55,7 @@ class Execution:
         final_checkpoint: Whether to save the agents' states at the end. `local_models` and exports need them.
         writes: Write checkpoints while the next rounds are computed ("beside"), before them ("first"), or "never".
         gradient: Computes the gradients instead of the network itself: see `peermask.engine.together`.
+        ranks: The other processes that agents are divided between, where there are any; see docs/scale.md.
         warn: Is given a line of text for each problem that the run continues after.
 
     Examples:
@@ -71,4 +75,5 @@ class Execution:
     # Checkpoints: beside the rounds that follow, or before the first of them; or another process writes the run
     writes: Literal["beside", "first", "never"] = "beside"
     gradient: Gradient | None = None  # where gradients are computed, if beside those of other runs
+    ranks: Ranks | None = None
     warn: Callable[[str], None] = to_stderr  # something is wrong that the run gets over by itself

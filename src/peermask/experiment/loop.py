@@ -153,17 +153,19 @@ class Loop:
         self.exchange.flush()
         self.sent_bytes = float(self.exchange.sent_bytes().sum())
         self.progress = replace(self.progress, seconds=self._seconds())
-        everyone = self.exchange.everyone
         checkpoint = masks = None
         if self.execution.final_checkpoint or not ended:
-            states = {name: everyone(rows) for name, rows in self.simulator.tensors().items()}
-            checkpoint = Checkpoint(self.progress, states, self.exchange.state(), losses)
+            checkpoint = Checkpoint(self.progress, self.states(), self.exchange.state(), losses)
         if self.config.checkpoint.masks:
-            masks = everyone(self.simulator.masks()).numpy()
+            masks = self.exchange.collect(self.simulator.masks()).numpy()
         if self.execution.writes != "never":
             self.disk.do(partial(write_state, self.folder, self.progress.round, checkpoint, masks))
         if self.execution.writes == "first":
             self.disk.wait()
+
+    def states(self) -> dict[str, Tensor]:
+        """Of all N agents, in the process that writes the run."""
+        return {name: self.exchange.collect(rows) for name, rows in self.simulator.tensors().items()}
 
     def _seconds(self) -> float:
         """Since the start, with the time before every resumption."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import nan
 
@@ -102,17 +102,29 @@ def read_traffic(folder: RunFolder) -> list[dict[str, str]]:
 
 
 class Ledger:
-    """Counts what is sent. Costs stay on the device until the table is written, so no round waits for one."""
+    """Counts what is sent. Costs stay on the device until the table is written, so no round waits for one.
 
-    def __init__(self, experiment: Experiment, folder: RunFolder, before: Payload | None = None) -> None:
+    Where agents are divided between processes, each counts for its own A; `everyone` brings their figures together,
+    and one of them has the folder.
+    """
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        folder: RunFolder | None,
+        before: Payload | None = None,
+        rows: slice = slice(None),
+        everyone: Callable[[Tensor], Tensor] = lambda rows: rows,
+    ) -> None:
         self.experiment, self.folder = experiment, folder
+        self.agents, self.everyone = experiment.agents.rows(rows), everyone
         self.sizes = experiment.network.layout.sizes
         self._saved = before  # of a checkpoint, until the next message says where to
         self._known: Known | None = None
         self.links = torch.tensor(experiment.messages_sent, dtype=torch.float64)  # [N]
         self.sent = torch.zeros(len(self.links), dtype=torch.float64)  # [N] bytes over all links, as written so far
         self._pending: list[tuple[int, Cost]] = []
-        for row in read_traffic(folder):
+        for row in [] if folder is None else read_traffic(folder):
             self.sent[int(row["agent"])] += int(row["links"]) * float(row["coded_bytes"])
 
     @property
@@ -133,28 +145,25 @@ class Ledger:
             try:
                 return restored(self._saved, schema, device)
             except KeyError as error:
-                raise RunError(
-                    f"the checkpoint in {self.folder.path} lacks {error} of what was sent; start a new run"
-                ) from None
-        opening = openings(self.experiment, self.experiment.agents)
+                raise RunError(f"the checkpoint lacks {error} of what was sent; start a new run") from None
+        opening = openings(self.experiment, self.agents)
         return first_message({name: leaf.to(device) for name, leaf in opening.items()}, schema) if opening else None
 
     def flush(self) -> None:
         if not self._pending:
             return
-        # One copy for each column, not for each round: every one waits for the device.
-        columns = {
-            name: torch.stack([getattr(cost, name) for _, cost in self._pending]).cpu() for name in COST_COLUMNS
-        }  # [rounds, N] each
-        self.sent += self.links * columns["coded_bytes"].double().sum(0)  # whole numbers: exact in any order
+        # One copy of all, since every one waits for the device; whole numbers stay exact.
+        costs = [torch.stack([getattr(cost, name).double() for name in COST_COLUMNS], 1) for _, cost in self._pending]
+        told = self.everyone(torch.stack(costs, 1).cpu())  # [N, rounds, columns]
+        self.sent += self.links * told[:, :, COST_COLUMNS.index("coded_bytes")].sum(1)
         links = [int(count) for count in self.links]
-        by_round = zip(*(column.tolist() for column in columns.values()), strict=True)
         rows = [
-            [number, agent, count, *map(_number, values), KINDS[kind]]
-            for (number, _), costs in zip(self._pending, by_round, strict=True)
-            for agent, (count, *values, kind) in enumerate(zip(links, *costs, strict=True))
+            [number, agent, count, *map(_number, values), KINDS[int(kind)]]
+            for (number, _), costs_then in zip(self._pending, told.unbind(1), strict=True)
+            for agent, (count, (*values, kind)) in enumerate(zip(links, costs_then.tolist(), strict=True))
         ]
-        append_rows(self.folder.traffic, TRAFFIC, rows)
+        if self.folder is not None:
+            append_rows(self.folder.traffic, TRAFFIC, rows)
         self._pending.clear()
 
 

@@ -14,25 +14,23 @@ import torch
 from torch import nn
 
 from peermask.data.dataset import Dataset
-from peermask.engine.device import enough_memory, pick_device
+from peermask.engine.device import pick_device
 from peermask.errors import RunError
-from peermask.experiment.build import Experiment, build, build_simulator
+from peermask.experiment.build import Experiment
 from peermask.experiment.checked import check_tables, read_manifest, write_result
 from peermask.experiment.checkpoint import Checkpoint, Progress, checkpoint_name, forget_checkpoints_after, last_good
-from peermask.experiment.concatenation import Concatenation
 from peermask.experiment.config import ExperimentConfig, as_config, load_config
 from peermask.experiment.execution import Execution
 from peermask.experiment.folder import RunFolder
 from peermask.experiment.going_on import check_same, check_same_config, checkpoint_hashes, extend, is_over
 from peermask.experiment.kept_masks import forget_masks_after
 from peermask.experiment.lock import clear_leftovers, locked
-from peermask.experiment.loop import Loop, final_hash
 from peermask.experiment.manifest import manifest
 from peermask.experiment.metrics import forget_rounds_after
+from peermask.experiment.playing import OVER, build_arms, play
 from peermask.experiment.result import RunResult, summarise
 from peermask.experiment.table import check_extents
 from peermask.files import write_atomically, write_json, writing
-from peermask.models.network import Gradient
 
 
 def run_experiment(
@@ -74,9 +72,12 @@ def run_experiment(
     config = as_config(config)
     device = pick_device(execution.device)
     arms = config.arms()
-    with enough_memory(device):
-        experiments = {name: _built(arm, dataset, module, execution.gradient) for name, arm in arms.items()}
+    if execution.ranks is not None:
+        execution.ranks.tell(config.toml())
+    experiments = build_arms(config, execution, dataset, module)
     root = Path(out) if out is not None else _new_path(config.name)
+    if execution.ranks is not None:
+        execution.ranks.watch.remedy = f"go on with `peermask run --resume {root}`"
     if len(arms) == 1:
         ((name, experiment),) = experiments.items()
         only = _run(experiment, name, RunFolder(root), device, execution, resume=resume)
@@ -135,13 +136,6 @@ def resume_experiment(path: Path | str, execution: Execution | None = None, over
     raise RunError(f"{root} is not a run folder: it has no config.toml")
 
 
-def _built(
-    config: ExperimentConfig, dataset: Dataset | None, module: nn.Module | None, gradient: Gradient | None
-) -> Experiment:
-    experiment = build(config, dataset, module)
-    return replace(experiment, network=replace(experiment.network, elsewhere=gradient))
-
-
 def _run(
     experiment: Experiment,
     name: str,
@@ -154,31 +148,25 @@ def _run(
     if resume := resume and folder.is_run:
         check_same(experiment, folder)
         if is_over(folder, experiment.config):
-            return RunResult.open(folder.path)  # without a lock, for the same reason
+            return _read(folder, execution)  # without a lock, for the same reason
     else:
         folder.check_free()
     with locked(folder):
         if resume and is_over(folder, experiment.config):  # the process that had it has just finished
-            return RunResult.open(folder.path)
-        progress = Progress(0, experiment.config.hash, experiment.frozen.checksum)
+            return _read(folder, execution)
         checkpoint = _prepare(experiment, folder, device, execution, resume=resume)
-        with (
-            enough_memory(device),
-            build_simulator(experiment, device, execution.chunk, execution.workers) as simulator,
-        ):
-            if checkpoint is not None:
-                simulator.restore(checkpoint.states)
-                progress = checkpoint.progress
-            execution.observer.begin(experiment, name, progress.round)
-            start = checkpoint or Checkpoint(progress, {}, {}, {})
-            exchange = Concatenation(experiment, folder, simulator, start.sent)
-            loop = Loop(experiment, folder, simulator, exchange, execution, start)
-            status = loop.run()
-            execution.observer.end(status)
-            if status != "interrupted":
-                digest = final_hash(simulator.tensors())
-                write_result(folder, summarise(experiment, folder, status, loop.progress, digest))
-        return replace(RunResult.open(folder.path), status=status)
+        progress = Progress(0, experiment.config.hash, experiment.frozen.checksum)
+        played = play(experiment, name, folder, device, execution, checkpoint or Checkpoint(progress, {}, {}, {}))
+        if played.status != "interrupted":
+            write_result(folder, summarise(experiment, folder, played.status, played.progress, played.hash))
+        return replace(RunResult.open(folder.path), status=played.status)
+
+
+def _read(folder: RunFolder, execution: Execution) -> RunResult:
+    """A run that is over; other ranks have nothing to do."""
+    if execution.ranks is not None:
+        execution.ranks.tell(OVER)
+    return RunResult.open(folder.path)
 
 
 def _prepare(

@@ -24,8 +24,8 @@ def runs_at_once(config: ExperimentConfig, dataset: Dataset | None, device: torc
     if device.type == "cpu":
         return 1
     experiment = build(config, dataset)
-    fitting = (runs for runs in range(MOST, 1, -1) if agents_at_once(experiment, device, runs) == runs * config.agents)
-    return next(fitting, 1)
+    sizes = {runs: runs * config.agents for runs in range(MOST, 1, -1)}
+    return next((runs for runs, agents in sizes.items() if agents_at_once(experiment, device, agents) == agents), 1)
 
 
 def play_side_by_side(

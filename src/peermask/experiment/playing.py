@@ -1,0 +1,168 @@
+"""The rounds of one run, by this process alone or with other ranks, from a checkpoint to the end."""
+
+from __future__ import annotations
+
+import json
+import os
+import tomllib
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from peermask.data.dataset import Dataset
+from peermask.engine.device import enough_memory, one_thread_each, pick_device
+from peermask.engine.exchange import Exchange
+from peermask.experiment.alike import check_config, check_experiment
+from peermask.experiment.build import Experiment, agents_at_once, build, build_simulator
+from peermask.experiment.checkpoint import Checkpoint, Progress
+from peermask.experiment.concatenation import Concatenation
+from peermask.experiment.config import ExperimentConfig, make_config
+from peermask.experiment.execution import Execution, Status
+from peermask.experiment.folder import RunFolder
+from peermask.experiment.loop import Loop, final_hash
+from peermask.experiment.ranked import Ranked
+from peermask.ranks.packed import DTYPES
+
+if TYPE_CHECKING:
+    from peermask.ranks.group import Ranks
+
+OVER = "over"  # what the first rank says of a run that needs no further rounds
+
+
+@dataclass(frozen=True)
+class Played:
+    status: Status
+    progress: Progress
+    hash: str  # of all agents' states at the end, in the process that writes the run
+
+
+def build_arms(
+    config: ExperimentConfig, execution: Execution, dataset: Dataset | None, module: nn.Module | None
+) -> dict[str, Experiment]:
+    """The experiment of each algorithm that a config compares; all ranks have the same."""
+    ranks = execution.ranks
+    if ranks is not None:
+        check_config(ranks, config)
+    with enough_memory(pick_device(execution.device)):
+        built = {name: build(arm, dataset, module) for name, arm in config.arms().items()}
+    experiments = {
+        name: replace(experiment, network=replace(experiment.network, elsewhere=execution.gradient))
+        for name, experiment in built.items()
+    }
+    if ranks is not None:
+        for experiment in experiments.values():
+            check_experiment(ranks, experiment)
+    return experiments
+
+
+def play(
+    experiment: Experiment, name: str, folder: RunFolder, device: torch.device, execution: Execution, start: Checkpoint
+) -> Played:
+    """What the process that writes the run does; with ranks, one of them."""
+    if execution.ranks is not None:
+        start = _share_out(execution.ranks, folder, start, experiment.config.agents)
+    return _play(experiment, name, folder, device, execution, start)
+
+
+def take_part(
+    config: ExperimentConfig | None,
+    execution: Execution,
+    dataset: Dataset | None = None,
+    module: nn.Module | None = None,
+) -> Status:
+    """What all ranks but the first do while that one runs the same experiment; without a config, by the first's."""
+    ranks, device = execution.ranks, pick_device(execution.device)
+    assert ranks is not None
+    told = ranks.tell()
+    config = config or make_config(tomllib.loads(told))
+    status: Status = "finished"
+    for name, experiment in build_arms(config, execution, dataset, module).items():
+        begun = _get_share(ranks, config.agents)
+        if begun is None:
+            continue
+        folder, start = begun
+        status = _play(experiment, name, folder, device, replace(execution, writes="never"), start).status
+        if status == "interrupted":
+            break
+    return status
+
+
+def _play(
+    experiment: Experiment, name: str, folder: RunFolder, device: torch.device, execution: Execution, start: Checkpoint
+) -> Played:
+    ranks, agents = execution.ranks, experiment.config.agents
+    chunk, workers, rows = execution.chunk, execution.workers, slice(None)
+    with ExitStack() as stack:
+        stack.enter_context(enough_memory(device))
+        if ranks is not None:
+            asked, rows = execution.should_stop, ranks.shard(agents)
+            execution = replace(execution, should_stop=lambda: ranks.any(asked()))
+            workers = workers or max(1, (os.cpu_count() or 1) // ranks.place.local_size)
+            chunk = chunk or agents_at_once(experiment, device, len(range(agents)[rows]), ranks.sharing)
+            if device.type == "cpu":
+                stack.enter_context(one_thread_each())  # a rank's only agent, too
+        simulator = stack.enter_context(build_simulator(experiment, device, chunk, workers, rows))
+        if start.states:
+            simulator.restore(start.states)
+        execution.observer.begin(experiment, name, start.progress.round)
+        exchange: Exchange
+        if ranks is None:
+            exchange = Concatenation(experiment, folder, simulator, start.sent)
+        else:
+            exchange = Ranked(ranks, experiment, folder, simulator, start.sent)
+        loop = Loop(experiment, folder, simulator, exchange, execution, start)
+        status = loop.run()
+        execution.observer.end(status)
+        return Played(status, loop.progress, "" if status == "interrupted" else final_hash(loop.states()))
+
+
+def _share_out(ranks: Ranks, folder: RunFolder, start: Checkpoint, agents: int) -> Checkpoint:
+    """Give every rank the rows of its agents; those of the first are left."""
+    ranks.tell(
+        json.dumps(
+            {
+                "folder": str(folder.path),
+                "remedy": ranks.watch.remedy,
+                "progress": asdict(start.progress),
+                "states": _shapes(start.states),
+                "sent": _shapes(start.sent),
+                "losses": _shapes(start.losses),
+            }
+        )
+    )
+    return Checkpoint(
+        start.progress,
+        {name: ranks.distribute(rows, agents) for name, rows in start.states.items()},
+        {name: ranks.distribute(rows, agents) for name, rows in start.sent.items()},
+        {name: ranks.from_first(values) for name, values in start.losses.items()},
+    )
+
+
+def _get_share(ranks: Ranks, agents: int) -> tuple[RunFolder, Checkpoint] | None:
+    """What `_share_out` gives; None for a run that is over."""
+    text = ranks.tell()
+    if text == OVER:
+        return None
+    told: dict[str, Any] = json.loads(text)
+    ranks.watch.remedy = told["remedy"]
+    states, sent = (
+        {name: ranks.distribute(_rows(0, *like), agents) for name, like in told[group].items()}
+        for group in ("states", "sent")
+    )
+    losses = {name: ranks.from_first(torch.empty(shape)) for name, (_, shape) in told["losses"].items()}
+    progress = Progress(**{**told["progress"], "tables": {}})
+    return RunFolder(Path(told["folder"])), Checkpoint(progress, states, sent, losses)
+
+
+def _shapes(tensors: Mapping[str, Tensor]) -> dict[str, tuple[int, list[int]]]:
+    return {name: (DTYPES.index(tensor.dtype), list(tensor.shape)) for name, tensor in tensors.items()}
+
+
+def _rows(count: int, code: int, shape: Sequence[int]) -> Tensor:
+    """So many rows of a tensor that another rank has."""
+    return torch.empty(count, *shape[1:], dtype=DTYPES[code])

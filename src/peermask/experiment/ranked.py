@@ -1,0 +1,99 @@
+"""The exchange between ranks: messages of the agents here go to the ranks whose agents hear them, and theirs come."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from peermask.algorithms.contract import Clock, Payload
+from peermask.engine.device import rows_on_cpu
+from peermask.engine.liars import Liars
+from peermask.engine.round import concatenated
+from peermask.engine.simulator import Simulator
+from peermask.experiment.build import Experiment
+from peermask.experiment.folder import RunFolder
+from peermask.experiment.metrics import Ledger
+from peermask.graph.mixing import Mixing
+from peermask.ranks.packed import pack_payload, payload_width, unpack_payload
+from peermask.ranks.shards import Routes, heard
+
+if TYPE_CHECKING:
+    from peermask.ranks.group import Ranks
+
+
+class Ranked:
+    """An `Exchange`: A of N agents are here, K messages are those that they hear, in the order of agents.
+
+    Every rank counts what the messages of its own agents cost; the first one writes the tables.
+    """
+
+    def __init__(
+        self, ranks: Ranks, experiment: Experiment, folder: RunFolder, simulator: Simulator, sent: Payload
+    ) -> None:
+        self.ranks, self.simulator, self.agents = ranks, simulator, experiment.config.agents
+        mixing, everything = experiment.mixing, simulator.algorithm.hears_all
+        shards = [ranks.shard(self.agents, rank) for rank in range(ranks.size)]
+        hearing = [torch.arange(self.agents) if everything else heard(mixing.rows(shard)) for shard in shards]
+        self.routes = Routes.of(hearing, self.agents, ranks.rank)
+        self.here, columns = self.routes.here, self.routes.columns
+        self.mixings: Sequence[Mixing] = simulator.mixings
+        if not everything:
+            self.mixings = [one.restrict(columns.to(simulator.device)) for one in simulator.mixings]
+        self.messages: Payload = {}
+        self.liars: Liars | None = None
+        if experiment.liars and (options := experiment.config.liars):
+            sizes, seed = experiment.network.layout.sizes, experiment.config.seed
+            self.liars = Liars(options.kind, experiment.liars, sizes, seed, simulator.device)
+            self.links = mixing.links.rows(columns).restrict(columns.numpy()).to(simulator.device)  # among K
+        self.ledger = Ledger(
+            experiment, folder if ranks.first else None, sent or None, shards[ranks.rank], self.everyone
+        )
+        self.ledger.sent = ranks.from_first(self.ledger.sent)
+
+    def proceed(self, round: int) -> int:
+        return round + 1
+
+    def move(self, clock: Clock, shared: Sequence[Payload]) -> tuple[Payload, Sequence[Mixing]]:
+        before, behind = self.here.start, len(self.routes.columns) - self.here.stop
+        received = concatenated(shared, self.simulator.spread, before, behind)
+        if received:
+            self._fill(received)
+            if self.liars is not None:  # who lies looks at what is true first
+                received = self.liars.told(received, self.links, clock, self.routes.columns.tolist(), self.here)
+                self._fill(received)
+        self.messages = {name: leaf[self.here] for name, leaf in received.items()}
+        return received, self.mixings
+
+    def _fill(self, received: Payload) -> None:
+        """Put the messages of other ranks where there is room for them."""
+        width = payload_width(received)
+        own = {name: leaf[self.here] for name, leaf in received.items()}
+        outgoing = {rank: pack_payload(own, rows) for rank, rows in self.routes.outgoing.items()}
+        incoming = {rank: (rows.stop - rows.start) * width for rank, rows in self.routes.incoming.items()}
+        for rank, packed in self.ranks.swap(outgoing, incoming).items():
+            unpack_payload(packed, received, self.routes.incoming[rank])
+
+    def count(self, round: int) -> None:
+        self.ledger.record(round, self.messages, self.simulator.spread)
+
+    def sent_bytes(self) -> Tensor:
+        self.ledger.flush()
+        return self.ledger.sent
+
+    def flush(self) -> None:
+        self.ledger.flush()
+
+    def state(self) -> Payload:
+        return {name: self.collect(rows_on_cpu([leaf])) for name, leaf in (self.ledger.before or {}).items()}
+
+    def everyone(self, rows: Tensor) -> Tensor:
+        return self.ranks.everyone(rows, self.agents)
+
+    def collect(self, rows: Tensor) -> Tensor:
+        return self.ranks.collect(rows, self.agents)
+
+    def conclude(self, save: Callable[[], None]) -> None:
+        """All ranks are at the same round."""

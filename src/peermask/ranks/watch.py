@@ -1,0 +1,174 @@
+"""Who is still there: every rank gives a sign of life each second, and whoever leaves early says why.
+
+A rank that is killed closes its connections, so that the others find out at once that somebody is gone, and here who.
+One that vanishes without a word, as with its host, is found out by its silence alone.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+
+from torch.distributed import Store  # type: ignore[attr-defined]
+
+from peermask.errors import LostRankError, PeermaskError
+
+BEAT = 1.0  # seconds between two signs of life
+SILENT = 5.0  # without one, once a connection is broken: that rank is dead
+GONE = 30.0  # without one, whatever the connections say
+LEAVE = 10.0  # that the others, or a thread that waits for a device, have to leave by themselves
+NO_REMEDY = "start it again"
+
+
+@dataclass(frozen=True)
+class Member:
+    """One rank, as it introduced itself."""
+
+    rank: int
+    host: str
+    process: int
+
+    def __str__(self) -> str:
+        return f"rank {self.rank} (process {self.process} on {self.host})"
+
+
+@dataclass(frozen=True)
+class Farewell:
+    """Why a rank left, and which ranks it had lost."""
+
+    code: int
+    text: str
+    lost: tuple[int, ...] = ()
+
+
+class Watch:
+    """Keeps an eye on the other ranks from a thread of its own, by a connection to the store of its own."""
+
+    def __init__(
+        self,
+        store: Store,
+        rank: int,
+        members: Sequence[Member],
+        keeper: str,
+        fate: Callable[[int], str | None] = lambda _: None,
+    ) -> None:
+        self.store, self.rank, self.members, self.keeper = store, rank, members, keeper
+        self.fate = fate  # what became of a rank that this process started, if it has ended
+        self.remedy = NO_REMEDY
+        self._others = [member.rank for member in members if member.rank != rank]
+        self._signs = dict.fromkeys(self._others, "")
+        self._seen = dict.fromkeys(self._others, time.monotonic())
+        self._farewells: dict[int, Farewell] = {}
+        self._store_is_gone = False
+        self._own = 0
+        self._stopped = threading.Event()
+        self._give_sign()
+        self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stopped.set()
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    def lost(self, error: BaseException) -> LostRankError:
+        """A connection is broken: find out who is gone."""
+        until = time.monotonic() + GONE
+        while time.monotonic() < until:
+            cause = self._cause(SILENT)
+            if cause is not None:
+                return LostRankError(cause.text, cause.code, cause.lost)
+            time.sleep(BEAT / 5)
+        first = (str(error).splitlines() or [type(error).__name__])[0]
+        return LostRankError(f"the connection between the ranks broke ({first}); {self.remedy}")
+
+    def leave(self, error: BaseException) -> Farewell:
+        """Say why this rank goes; the line and code that all go with, which are the first rank's if it has any."""
+        if isinstance(error, PeermaskError):
+            own = Farewell(error.exit_code, str(error), getattr(error, "ranks", ()))
+        elif isinstance(error, KeyboardInterrupt):
+            own = Farewell(130, f"{self.members[self.rank]} was interrupted; {self.remedy}")
+        else:
+            own = Farewell(1, f"{self.members[self.rank]} failed: {type(error).__name__}: {error}")
+        self.stop()
+        self._give_sign(own)
+        until = time.monotonic() + (0 if isinstance(error, KeyboardInterrupt) else LEAVE)
+        while time.monotonic() < until and not self._store_is_gone:
+            self._look()
+            if self.rank and 0 in self._farewells:
+                return self._farewells[0]
+            waits_for = [0] if self.rank else self._others  # the first rank may keep the store, and goes last
+            if not [other for other in waits_for if other not in self._farewells and not self._is_dead(other, SILENT)]:
+                break
+            time.sleep(BEAT / 5)
+        return own
+
+    def speaks(self, farewell: Farewell) -> bool:
+        """Whether this rank prints the line: the lowest of its host that is left."""
+        host = self.members[self.rank].host
+        return self.rank == min(m.rank for m in self.members if m.host == host and m.rank not in farewell.lost)
+
+    def _run(self) -> None:
+        since: float | None = None
+        while not self._stopped.wait(BEAT):
+            self._give_sign()
+            self._look()
+            cause = self._cause(GONE)
+            since = None if cause is None else since or time.monotonic()
+            if cause is not None and since is not None and time.monotonic() - since > LEAVE + SILENT:
+                # The other thread waits for somebody who will never come, and cannot be woken.
+                self._give_sign(cause)
+                if self.speaks(cause):
+                    print(f"peermask: {cause.text}", file=sys.stderr, flush=True)
+                os._exit(cause.code)
+
+    def _give_sign(self, farewell: Farewell | None = None) -> None:
+        self._own += 1
+        sign = {"beat": self._own, "farewell": None if farewell is None else asdict(farewell)}
+        try:
+            self.store.set(f"sign/{self.rank}", json.dumps(sign))
+        except RuntimeError:
+            self._store_is_gone = True
+
+    def _look(self) -> None:
+        try:
+            signs = self.store.multi_get([f"sign/{other}" for other in self._others])
+        except RuntimeError:
+            self._store_is_gone = True
+            return
+        for other, sign in zip(self._others, (given.decode() for given in signs), strict=True):
+            if sign != self._signs[other]:
+                self._signs[other], self._seen[other] = sign, time.monotonic()
+                farewell = json.loads(sign)["farewell"]
+                if farewell is not None:
+                    self._farewells[other] = Farewell(farewell["code"], farewell["text"], tuple(farewell["lost"]))
+
+    def _cause(self, limit: float) -> Farewell | None:
+        """The reason to leave, if there is one: who said why it left, or who is dead."""
+        for other in self._others:
+            if (told := self._farewells.get(other)) is not None:
+                about = told.text if told.lost or not other else f"{self.members[other]}: {told.text}"
+                return Farewell(told.code, about, told.lost)
+        for other in self._others:
+            if self._is_dead(other, limit):
+                became = self.fate(other) or "died"
+                return self._died(other, became)
+        if self._store_is_gone:
+            if self.keeper == "rank 0":
+                return self._died(0, "died")
+            return Farewell(LostRankError.exit_code, f"{self.keeper} is gone; {self.remedy}")
+        return None
+
+    def _died(self, rank: int, became: str) -> Farewell:
+        text = f"{self.members[rank]} {became}; what was saved is whole: {self.remedy}"
+        return Farewell(LostRankError.exit_code, text, (rank,))
+
+    def _is_dead(self, other: int, limit: float) -> bool:
+        return self.fate(other) is not None or time.monotonic() - self._seen[other] > limit
