@@ -37,9 +37,9 @@ def ranks_of(
         from peermask.ranks.group import joined, own_device
         from peermask.ranks.rendezvous import listen_here
 
+        where = own_device(device, Place(0, processes, 0, processes, "127.0.0.1", 0))
         listener, port = listen_here()
         place = Place(0, processes, 0, processes, "127.0.0.1", port)
-        where = own_device(device, place)
         with (
             children(place, arguments) as others,
             joined(

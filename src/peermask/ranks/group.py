@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from functools import reduce
+from traceback import clear_frames
 from typing import Literal
 
 import torch
@@ -32,13 +33,15 @@ PATIENCE = timedelta(minutes=30)  # for a rank that is alive and busy, as with a
 class Ranks:
     """Shapes: N agents, of which A are here."""
 
-    def __init__(self, place: Place, device: torch.device, meeting: Meeting, watch: Watch, *, nccl: bool) -> None:
-        self.place, self.rank, self.size, self.device, self.nccl = place, place.rank, place.size, device, nccl
+    def __init__(self, place: Place, device: torch.device, meeting: Meeting, watch: Watch) -> None:
+        self.place, self.rank, self.size, self.device = place, place.rank, place.size, device
+        self.nccl = False
         self.members, self.watch, self._meeting = meeting.members, watch, meeting
         alike = [(m.host, told["device"]) for m, told in zip(meeting.members, meeting.told, strict=True)]
         self.sharing = alike.count(alike[place.rank])  # ranks that have this device, itself included
 
-    def connect(self) -> None:
+    def connect(self, backend: Backend) -> None:
+        self.nccl = _by_nccl(backend, self._meeting)
         if self.nccl:
             torch.cuda.set_device(self.device)
         with self._connected():
@@ -150,7 +153,14 @@ class Ranks:
         try:
             yield
         except RuntimeError as error:
+            self.disconnect(error)
             raise self.watch.lost(error) from None
+
+    def disconnect(self, error: BaseException) -> None:
+        """Close all connections, so that those who wait for this rank need wait no longer. NCCL has to be killed."""
+        clear_frames(error.__traceback__)  # they hold on to the connections
+        if not self.nccl and dist.is_initialized():
+            dist.destroy_process_group()
 
 
 @contextmanager
@@ -172,14 +182,15 @@ def joined(
     meeting = meet(place, about, limit, should_stop, fate, listener)
     watch = Watch(meeting.spare, place.rank, meeting.members, place.keeper, fate)
     watch.start()
+    ranks = Ranks(place, device, meeting, watch)
     try:
-        ranks = Ranks(place, device, meeting, watch, nccl=_by_nccl(backend, meeting))
-        ranks.connect()
+        ranks.connect(backend)
         yield ranks
         watch.stop()
         with suppress(RuntimeError):  # nobody needs anything any more
             dist.all_reduce(torch.zeros(1))
     except BaseException as error:
+        ranks.disconnect(error)
         farewell = watch.leave(error)
         if not isinstance(error, PeermaskError):
             raise

@@ -47,7 +47,11 @@ class Farewell:
 
 
 class Watch:
-    """Keeps an eye on the other ranks from a thread of its own, by a connection to the store of its own."""
+    """Keeps an eye on the other ranks from two threads, by a connection to the store of its own.
+
+    One gives and looks for signs of life, and is stuck where the store cannot be reached. The other needs nobody: it
+    ends this process if there is a reason to and it does not end by itself, since it waits for a rank that is cut off.
+    """
 
     def __init__(
         self,
@@ -65,18 +69,23 @@ class Watch:
         self._seen = dict.fromkeys(self._others, time.monotonic())
         self._farewells: dict[int, Farewell] = {}
         self._store_is_gone = False
+        self._looked = time.monotonic()
         self._own = 0
-        self._stopped = threading.Event()
+        self._silent, self._stopped = threading.Event(), threading.Event()
         self._give_sign()
-        self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
+        self._signs_thread = threading.Thread(target=self._give_signs, name="signs of life", daemon=True)
+        self._guard_thread = threading.Thread(target=self._guard, name="guard", daemon=True)
 
     def start(self) -> None:
-        self._thread.start()
+        self._signs_thread.start()
+        self._guard_thread.start()
 
     def stop(self) -> None:
+        self._silent.set()
         self._stopped.set()
-        if self._thread.ident is not None:
-            self._thread.join()
+        for thread in (self._signs_thread, self._guard_thread):
+            if thread.is_alive():
+                thread.join(2 * BEAT)  # not for ever: the store may be out of reach
 
     def lost(self, error: BaseException) -> LostRankError:
         """A connection is broken: find out who is gone."""
@@ -97,7 +106,8 @@ class Watch:
             own = Farewell(130, f"{self.members[self.rank]} was interrupted; {self.remedy}")
         else:
             own = Farewell(1, f"{self.members[self.rank]} failed: {type(error).__name__}: {error}")
-        self.stop()
+        self._silent.set()
+        self._signs_thread.join(2 * BEAT)
         self._give_sign(own)
         until = time.monotonic() + (0 if isinstance(error, KeyboardInterrupt) else LEAVE)
         while time.monotonic() < until and not self._store_is_gone:
@@ -115,16 +125,17 @@ class Watch:
         host = self.members[self.rank].host
         return self.rank == min(m.rank for m in self.members if m.host == host and m.rank not in farewell.lost)
 
-    def _run(self) -> None:
-        since: float | None = None
-        while not self._stopped.wait(BEAT):
+    def _give_signs(self) -> None:
+        while not self._silent.wait(BEAT):
             self._give_sign()
             self._look()
+
+    def _guard(self) -> None:
+        since: float | None = None
+        while not self._stopped.wait(BEAT):
             cause = self._cause(GONE)
             since = None if cause is None else since or time.monotonic()
             if cause is not None and since is not None and time.monotonic() - since > LEAVE + SILENT:
-                # The other thread waits for somebody who will never come, and cannot be woken.
-                self._give_sign(cause)
                 if self.speaks(cause):
                     print(f"peermask: {cause.text}", file=sys.stderr, flush=True)
                 os._exit(cause.code)
@@ -143,6 +154,7 @@ class Watch:
         except RuntimeError:
             self._store_is_gone = True
             return
+        self._looked = time.monotonic()
         for other, sign in zip(self._others, (given.decode() for given in signs), strict=True):
             if sign != self._signs[other]:
                 self._signs[other], self._seen[other] = sign, time.monotonic()
@@ -156,11 +168,11 @@ class Watch:
             if (told := self._farewells.get(other)) is not None:
                 about = told.text if told.lost or not other else f"{self.members[other]}: {told.text}"
                 return Farewell(told.code, about, told.lost)
+        unreachable = time.monotonic() - self._looked > GONE
         for other in self._others:
-            if self._is_dead(other, limit):
-                became = self.fate(other) or "died"
-                return self._died(other, became)
-        if self._store_is_gone:
+            if self._is_dead(other, limit) and not unreachable:
+                return self._died(other, self.fate(other) or "died")
+        if unreachable or self._store_is_gone:
             if self.keeper == "rank 0":
                 return self._died(0, "died")
             return Farewell(LostRankError.exit_code, f"{self.keeper} is gone; {self.remedy}")

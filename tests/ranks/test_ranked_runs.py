@@ -1,0 +1,262 @@
+"""Runs divided between real processes end as in one: hashes, tables, masks, checkpoints; stopped, killed, gone on."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from rank_process import RankRun
+
+from peermask.algorithms import algorithms
+from peermask.experiment.checkpoint import list_checkpoints
+from peermask.experiment.config import ExperimentConfig
+from peermask.experiment.execution import Execution
+from peermask.experiment.folder import RunFolder
+from peermask.experiment.kept_masks import list_masks, load_masks
+from peermask.experiment.result import RunResult
+from peermask.experiment.runner import resume_experiment, run_experiment
+from peermask.experiment.table import read_rows
+
+ON_CPU = Execution(device="cpu", workers=1)
+Small = Callable[..., ExperimentConfig]
+
+
+def five(small: Small, **changes: Any) -> ExperimentConfig:
+    return small(**{"agents": 5, "retention": 0.3, "rounds": 7, "evaluation": {"every": 2, "unmixed": True}, **changes})
+
+
+def written(config: ExperimentConfig, folder: Path) -> str:
+    path = folder / "config.toml"
+    path.write_text(config.toml())
+    return str(path)
+
+
+def assert_same(one: Path, other: Path) -> None:
+    """All that two runs wrote, but for the time they took."""
+    for name in ("metrics.csv", "traffic.csv"):
+        ours, theirs = (read_rows(folder / name) for folder in (one, other))
+        assert [{**row, "seconds": ""} for row in ours] == [{**row, "seconds": ""} for row in theirs]
+    ours, theirs = (list_masks(RunFolder(folder).masks) for folder in (one, other))
+    assert list(ours) == list(theirs)
+    weights = 64 * 12 + 12 * 10
+    assert all((load_masks(ours[number], weights) == load_masks(theirs[number], weights)).all() for number in ours)
+
+
+def test_any_number_of_ranks_ends_as_one_process(small: Small, tmp_path: Path) -> None:
+    config = five(small)
+    whole = run_experiment(config, tmp_path / "whole", execution=ON_CPU)
+    path = written(config, tmp_path)
+    for size in (2, 3):
+        with RankRun(tmp_path, size) as ranks:
+            ranks.start("run", path, "--device", "cpu", "--out", f"ranks-{size}")
+            assert ranks.join() == [0] * size, ranks.lines()
+        result = RunResult.open(tmp_path / f"ranks-{size}")
+        assert (result.status, result.hash) == (whole.status, whole.hash)
+        assert result.sent_bytes == whole.sent_bytes
+        assert_same(tmp_path / f"ranks-{size}", tmp_path / "whole")
+
+
+def test_two_then_three_then_one(small: Small, tmp_path: Path) -> None:
+    """A checkpoint of any number of ranks goes on with any other."""
+    whole = run_experiment(five(small, rounds=10), tmp_path / "whole", execution=ON_CPU)
+    path = written(five(small, rounds=4), tmp_path)
+    for size, arguments in ((2, [path, "--out", "run"]), (3, ["--resume", "run", "--set", "rounds=7"])):
+        with RankRun(tmp_path, size) as ranks:
+            ranks.start("run", "--device", "cpu", *arguments)
+            assert ranks.join() == [0] * size, ranks.lines()
+    alone = resume_experiment(tmp_path / "run", ON_CPU, ["rounds=10"])
+    assert alone.hash == whole.hash
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_signal_to_any_rank_saves_and_ends_all(small: Small, tmp_path: Path, rank: int) -> None:
+    path = written(five(small, rounds=10**5, checkpoint={"every": 10**5}), tmp_path)
+    with RankRun(tmp_path, 2) as ranks:
+        ranks.start("run", path, "--device", "cpu", "--out", "run")
+        ranks.until((tmp_path / "run" / "metrics.csv").exists)
+        ranks.signal(rank, signal.SIGTERM)
+        assert ranks.join() == [128 + signal.SIGTERM] * 2
+        assert ranks.lines() == []
+    assert len(list_checkpoints(tmp_path / "run" / "checkpoints")) == 1
+
+
+@pytest.mark.parametrize("victim", [0, 2])
+def test_a_killed_rank_is_named_and_nothing_is_lost(small: Small, tmp_path: Path, victim: int) -> None:
+    config = five(small, rounds=120, evaluation={"every": 50}, checkpoint={"every": 20})
+    path = written(config, tmp_path)
+    moment = random.Random(os.urandom(4)).randrange(1, 4)
+    with RankRun(tmp_path, 3) as ranks:
+        ranks.start("run", path, "--device", "cpu", "--out", "run")
+        ranks.until(lambda: any(int(p.stem[-6:]) >= 20 * moment for p in (tmp_path / "run").glob("checkpoints/round*")))
+        ranks.signal(victim, signal.SIGKILL)
+        codes = ranks.join()
+        assert codes[victim] == -signal.SIGKILL
+        assert [code for rank, code in enumerate(codes) if rank != victim] == [75, 75]
+        (line,) = ranks.lines()
+    assert f"rank {victim} (process" in line
+    assert "died; what was saved is whole: go on with `peermask run --resume run`" in line
+    with RankRun(tmp_path, 2) as ranks:
+        ranks.start("run", "--device", "cpu", "--resume", "run")
+        assert ranks.join() == [0, 0], ranks.lines()
+    whole = run_experiment(config, tmp_path / "whole", execution=ON_CPU)
+    assert RunResult.open(tmp_path / "run").hash == whole.hash
+    assert_same(tmp_path / "run", tmp_path / "whole")
+
+
+def every_case(small: Small) -> dict[str, ExperimentConfig]:
+    """Every algorithm, and every kind of lie."""
+    cases = {entry.name: small(algorithm=entry.name, rounds=3) for entry in algorithms}
+    guarded = {"name": "mce-pl"}
+    for kind in ("random", "inverted", "crafted"):
+        cases[f"liars-{kind}"] = small(algorithm=guarded, rounds=3, liars={"count": 1, "kind": kind})
+    return cases
+
+
+def run_all(configs: dict[str, str]) -> None:
+    """Two ranks run one experiment after another."""
+    import tomllib
+
+    from peermask.experiment.config import make_config
+    from peermask.experiment.playing import take_part
+    from peermask.ranks.group import joined
+    from peermask.ranks.place import Place
+
+    place = Place.told()
+    assert place is not None
+    with joined(place, torch.device("cpu")) as ranks:
+        for name, text in configs.items():
+            config = make_config(tomllib.loads(text))
+            execution = Execution(device="cpu", workers=1, ranks=ranks)
+            if ranks.first:
+                run_experiment(config, Path("ranks") / name, execution=execution)
+            else:
+                take_part(config, execution)
+
+
+CASES = [*(entry.name for entry in algorithms), "liars-random", "liars-inverted", "liars-crafted"]
+
+
+@pytest.fixture(scope="module")
+def all_ran(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Every case by two ranks, and alone."""
+    from conftest import SMALL
+    from peermask.experiment.config import make_config
+
+    folder = tmp_path_factory.mktemp("every")
+    cases = every_case(lambda **changes: make_config({**SMALL, **changes}))
+    assert list(cases) == CASES
+    with RankRun(folder, 2) as ranks:
+        ranks.start({name: config.toml() for name, config in cases.items()}, work=run_all)
+        for name, config in cases.items():
+            run_experiment(config, folder / "whole" / name, execution=ON_CPU)
+        assert ranks.join() == [0, 0], ranks.lines()
+    return folder
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_every_algorithm_ends_in_two_ranks_as_in_one_process(all_ran: Path, case: str) -> None:
+    """On a CPU real values, too, are added in the order of agents, whoever has them."""
+    ours, theirs = RunResult.open(all_ran / "ranks" / case), RunResult.open(all_ran / "whole" / case)
+    assert ours.hash == theirs.hash
+    assert ours.sent_bytes == theirs.sent_bytes
+
+
+def test_torchrun_starts_again_what_was_killed(small: Small, tmp_path: Path) -> None:
+    config = five(small, rounds=80, evaluation={"every": 40}, checkpoint={"every": 20})
+    run, script = tmp_path / "run", tmp_path / "once.py"
+    # Rank 1 kills itself once, after the first checkpoint.
+    script.write_text(
+        "import os, pathlib, signal, threading, time\n"
+        "def once():\n"
+        "    while not list(pathlib.Path('run/checkpoints').glob('round*')):\n"
+        "        time.sleep(0.02)\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+        "if os.environ['RANK'] == '1' and os.environ['TORCHELASTIC_RESTART_COUNT'] == '0':\n"
+        "    threading.Thread(target=once, daemon=True).start()\n"
+        "import peermask.ranks.watch as watch\n"
+        "watch.BEAT, watch.SILENT = 0.1, 1.0\n"
+        "from peermask.cli.main import main\n"
+        "main(['run', 'config.toml', '--device', 'cpu', '--out', 'run'])\n"
+    )
+    written(config, tmp_path)
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--max-restarts", "1"]
+    done = subprocess.run(
+        [*command, "--monitor-interval", "0.1", str(script)],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    assert done.returncode == 0, done.stderr
+    assert "rank 1 (process" in done.stderr
+    whole = run_experiment(config, tmp_path / "whole", execution=ON_CPU)
+    assert RunResult.open(run).hash == whole.hash
+    assert_same(run, tmp_path / "whole")
+
+
+def test_processes_of_this_machine(small: Small, tmp_path: Path) -> None:
+    config = five(small)
+    path = written(config, tmp_path)
+    command = [sys.executable, "-m", "peermask", "run", path, "--device", "cpu", "--processes", "2", "--out", "run"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stderr) == (0, "")
+    whole = run_experiment(config, tmp_path / "whole", execution=ON_CPU)
+    assert RunResult.open(tmp_path / "run").hash == whole.hash
+
+
+def ip(*arguments: object) -> None:
+    subprocess.run(["ip", *map(str, arguments)], check=True, capture_output=True, timeout=30)
+
+
+def usable() -> bool:
+    if os.geteuid() or not shutil.which("ip"):
+        return False
+    probe = f"pmrank{os.getpid()}"
+    made = subprocess.run(["ip", "netns", "add", probe], capture_output=True, check=False).returncode == 0
+    subprocess.run(["ip", "netns", "del", probe], capture_output=True, check=False)
+    return made
+
+
+@pytest.fixture
+def hosts() -> Iterator[list[str]]:
+    """Two network namespaces and a cable between them, at 10.78.0.1 and .2; all names are this process's own."""
+    names = [f"pmhost{os.getpid()}n{i}" for i in range(2)]
+    try:
+        for name in names:
+            ip("netns", "add", name)
+        ip("link", "add", "eth0", "netns", names[0], "type", "veth", "peer", "name", "eth0", "netns", names[1])
+        for i, name in enumerate(names):
+            ip("-n", name, "addr", "add", f"10.78.0.{i + 1}/24", "dev", "eth0")
+            for device in ("lo", "eth0"):
+                ip("-n", name, "link", "set", device, "up")
+        yield names
+    finally:
+        for name in names:
+            subprocess.run(["ip", "netns", "del", name], capture_output=True, check=False, timeout=30)
+
+
+@pytest.mark.skipif(not usable(), reason="needs root and network namespaces")
+def test_two_hosts_with_folders_of_their_own(small: Small, tmp_path: Path, hosts: list[str]) -> None:
+    """Only the first needs the run folder, at the start and when it goes on."""
+    whole = run_experiment(five(small), tmp_path / "whole", execution=ON_CPU)
+    folders = [tmp_path / name for name in ("here", "there")]
+    for folder in folders:
+        folder.mkdir()
+        written(five(small, rounds=4), folder)
+    for arguments in (["config.toml", "--out", "run"], ["--resume", "run", "--set", "rounds=7"]):
+        with RankRun(tmp_path, 2, address="10.78.0.1") as ranks:
+            for rank, (folder, host) in enumerate(zip(folders, hosts, strict=True)):
+                ranks.start("run", "--device", "cpu", *arguments, ranks=[rank], folder=folder, namespace=host)
+            assert ranks.join() == [0, 0], ranks.lines()
+    assert RunResult.open(folders[0] / "run").hash == whole.hash
+    assert not (folders[1] / "run").exists()
