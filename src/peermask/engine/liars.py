@@ -64,7 +64,7 @@ class Liars:
     ) -> Payload:
         """What reaches the others: [N, ...] leaves with the liars' rows replaced; `links` is who hears whom.
 
-        Where there are messages of some `agents` alone, lies are told for those `here`, whose neighbours are among them.
+        Where there are messages of some `agents` alone, those `here` lie, whose neighbours are among them.
         """
         liars = {row: agent for row, agent in enumerate(agents or range(len(links))) if agent in self.ids}
         return {name: self._leaf(leaf, links, clock, liars, here) for name, leaf in messages.items()}

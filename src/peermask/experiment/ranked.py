@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING
 
 import torch
@@ -34,24 +35,29 @@ class Ranked:
         self, ranks: Ranks, experiment: Experiment, folder: RunFolder, simulator: Simulator, sent: Payload
     ) -> None:
         self.ranks, self.simulator, self.agents = ranks, simulator, experiment.config.agents
-        mixing, everything = experiment.mixing, simulator.algorithm.hears_all
-        shards = [ranks.shard(self.agents, rank) for rank in range(ranks.size)]
-        hearing = [torch.arange(self.agents) if everything else heard(mixing.rows(shard)) for shard in shards]
-        self.routes = Routes.of(hearing, self.agents, ranks.rank)
-        self.here, columns = self.routes.here, self.routes.columns
-        self.mixings: Sequence[Mixing] = simulator.mixings
-        if not everything:
-            self.mixings = [one.restrict(columns.to(simulator.device)) for one in simulator.mixings]
+        self.shards = [ranks.shard(self.agents, rank) for rank in range(ranks.size)]
         self.messages: Payload = {}
         self.liars: Liars | None = None
         if experiment.liars and (options := experiment.config.liars):
             sizes, seed = experiment.network.layout.sizes, experiment.config.seed
             self.liars = Liars(options.kind, experiment.liars, sizes, seed, simulator.device)
-            self.links = mixing.links.rows(columns).restrict(columns.numpy()).to(simulator.device)  # among K
-        self.ledger = Ledger(
-            experiment, folder if ranks.first else None, sent or None, shards[ranks.rank], self.everyone
-        )
+        self._hear(experiment.mixing)
+        own = self.shards[ranks.rank]
+        self.ledger = Ledger(experiment, folder if ranks.first else None, sent or None, own, self.everyone)
         self.ledger.sent = ranks.from_first(self.ledger.sent)
+
+    def _hear(self, mixing: Mixing) -> None:
+        """Work out who is to be sent what, and how what comes is mixed, from the mixing of all agents."""
+        everything, device = self.simulator.algorithm.hears_all, self.simulator.device
+        hearing = [torch.arange(self.agents) if everything else heard(mixing.rows(rows)) for rows in self.shards]
+        self.routes = Routes.of(hearing, self.agents, self.ranks.rank)
+        self.here, columns = self.routes.here, self.routes.columns
+        own = mixing.rows(self.shards[self.ranks.rank])
+        own = own.to(device) if everything else own.restrict(columns).to(device)  # [A, K]
+        ends = list(accumulate((len(feed.ids) for feed in self.simulator.feeds), initial=0))
+        self.mixings = [own.rows(slice(first, end)) for first, end in pairwise(ends)]
+        if self.liars is not None:
+            self.links = mixing.links.rows(columns).restrict(columns.numpy()).to(device)  # [K, K]
 
     def proceed(self, round: int) -> int:
         return round + 1
