@@ -185,7 +185,8 @@ def ready(
         tempfile.TemporaryDirectory() as folder,
         build_simulator(experiment, device, chunk, workers, rows) as simulator,
     ):
-        run, exchange = RunFolder(Path(folder)), None
+        run = RunFolder(Path(folder))
+        exchange: Exchange
         if ranks is None:
             exchange = Concatenation(experiment, run, simulator, {})
         else:

@@ -16,6 +16,7 @@ ORDER = [
     {"masks"},
     {"algorithms"},
     {"engine"},
+    {"ranks"},
     {"experiment"},
     {"node", "reproduce", "reports", "theory"},
     {"exports"},

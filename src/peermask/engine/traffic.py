@@ -51,9 +51,10 @@ Shape = tuple[tuple[str, torch.dtype, int], ...]  # of a message: name, type and
 
 
 def message_cost(
-    payload: Payload, known: Known | None, sizes: Sequence[int], spread: Spread = in_turn
+    payload: Payload, known: Known | None, sizes: Sequence[int], spread: Spread = in_turn, first: int = 0
 ) -> tuple[Cost, Known]:
     """The cost of one round's messages [N, ...], and what receivers know then; `known` is what they knew, if anything.
+    The agents are numbered from `first`.
 
     A GPU without Triton has its messages counted on the CPU."""
     leaf = next(iter(payload.values()))
@@ -64,7 +65,7 @@ def message_cost(
     else:
         assert not isinstance(known, KnownOnDevice)
         here = {name: rows.cpu() for name, rows in payload.items()}
-        (ones, entropy, coded, kind), known = _measured_by_rows(here, known, sizes, spread)
+        (ones, entropy, coded, kind), known = _measured_by_rows(here, known, sizes, spread, first)
     return Cost(paper, ones, bitmap, entropy, coded, kind), known
 
 
@@ -93,7 +94,7 @@ def _measured_by_kernels(
 
 
 def _measured_by_rows(
-    payload: Payload, known: KnownRows | None, sizes: Sequence[int], spread: Spread
+    payload: Payload, known: KnownRows | None, sizes: Sequence[int], spread: Spread, first: int
 ) -> tuple[tuple[Tensor, Tensor, Tensor, Tensor], Known]:
     """The same on the cores of a CPU, frames by the codec's own plan. An agent's row is counted and planned while it
     is in the cache."""
@@ -105,7 +106,7 @@ def _measured_by_rows(
         try:
             cost = frame_size(row, schema, history)
         except WireError as error:
-            raise DivergedError(f"agent {agent} would send {error}; try a smaller algorithm.lr") from error
+            raise DivergedError(f"agent {first + agent} would send {error}; try a smaller algorithm.lr") from error
         after = History.begin(row, schema) if history is None else history.after(row)
         return counts, cost.total, cost.is_delta, after
 

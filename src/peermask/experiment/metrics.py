@@ -135,7 +135,7 @@ class Ledger:
     def record(self, number: int, shared: Payload, spread: Spread = in_turn) -> None:
         if shared:
             known = self._known or self._at_first(shared)
-            cost, self._known = message_cost(shared, known, self.sizes, spread)
+            cost, self._known = message_cost(shared, known, self.sizes, spread, self.agents.ids[0])
             self._pending.append((number, cost))
 
     def _at_first(self, shared: Payload) -> Known | None:

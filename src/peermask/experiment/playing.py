@@ -154,7 +154,7 @@ def _get_share(ranks: Ranks, agents: int) -> tuple[RunFolder, Checkpoint] | None
         {name: ranks.distribute(_rows(0, *like), agents) for name, like in told[group].items()}
         for group in ("states", "sent")
     )
-    losses = {name: ranks.from_first(torch.empty(shape)) for name, (_, shape) in told["losses"].items()}
+    losses = {name: ranks.from_first(_rows(like[1][0], *like)) for name, like in told["losses"].items()}
     progress = Progress(**{**told["progress"], "tables": {}})
     return RunFolder(Path(told["folder"])), Checkpoint(progress, states, sent, losses)
 

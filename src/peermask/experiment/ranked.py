@@ -52,6 +52,7 @@ class Ranked:
         hearing = [torch.arange(self.agents) if everything else heard(mixing.rows(rows)) for rows in self.shards]
         self.routes = Routes.of(hearing, self.agents, self.ranks.rank)
         self.here, columns = self.routes.here, self.routes.columns
+        self.outgoing = {rank: rows.to(device) for rank, rows in self.routes.outgoing.items()}
         own = mixing.rows(self.shards[self.ranks.rank])
         own = own.to(device) if everything else own.restrict(columns).to(device)  # [A, K]
         ends = list(accumulate((len(feed.ids) for feed in self.simulator.feeds), initial=0))
@@ -77,7 +78,7 @@ class Ranked:
         """Put the messages of other ranks where there is room for them."""
         width = payload_width(received)
         own = {name: leaf[self.here] for name, leaf in received.items()}
-        outgoing = {rank: pack_payload(own, rows) for rank, rows in self.routes.outgoing.items()}
+        outgoing = {rank: pack_payload(own, rows) for rank, rows in self.outgoing.items()}
         incoming = {rank: (rows.stop - rows.start) * width for rank, rows in self.routes.incoming.items()}
         for rank, packed in self.ranks.swap(outgoing, incoming).items():
             unpack_payload(packed, received, self.routes.incoming[rank])

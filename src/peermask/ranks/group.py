@@ -52,6 +52,8 @@ class Ranks:
                 world_size=self.size,
                 timeout=PATIENCE,
             )
+            if self.nccl:  # all must take part in the first call, and in a round some may have nothing to send
+                dist.all_reduce(torch.zeros(1, device=self.device))
 
     @property
     def first(self) -> bool:

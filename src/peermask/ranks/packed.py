@@ -56,7 +56,7 @@ def packed_width(rows: Tensor) -> int:
 
 def pack_payload(payload: Mapping[str, Tensor], rows: Tensor) -> Tensor:
     """Some rows of all leaves as one string of bytes, leaf after leaf."""
-    return torch.cat([pack(leaf[rows.to(leaf.device)]).flatten() for leaf in _aligned(payload)])
+    return torch.cat([pack(leaf[rows]).flatten() for leaf in _aligned(payload)])
 
 
 def unpack_payload(packed: Tensor, out: Mapping[str, Tensor], rows: slice) -> None:

@@ -171,10 +171,10 @@ class Watch:
         unreachable = time.monotonic() - self._looked > GONE
         for other in self._others:
             if self._is_dead(other, limit) and not unreachable:
-                return self._died(other, self.fate(other) or "died")
+                return self._died(other, self.fate(other) or ("died" if limit < GONE else "died or is cut off"))
         if unreachable or self._store_is_gone:
             if self.keeper == "rank 0":
-                return self._died(0, "died")
+                return self._died(0, "died or is cut off" if unreachable else "died")
             return Farewell(LostRankError.exit_code, f"{self.keeper} is gone; {self.remedy}")
         return None
 
