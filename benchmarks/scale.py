@@ -6,7 +6,8 @@
 Digits, an MLP, one batch an agent and round, bytes counted, nothing evaluated. The contenders, one process with a
 thread for each core and two ranks with the cores divided between them, take turns of some rounds, so that a busy
 machine slows both alike. Each has processes of its own, so that memory is its own: what they hold at most, less what
-they held before there was any agent. The exchange is all that passes between ranks, with what packing and waiting for
+they held before there was any agent. CPU time is that of all their threads, which others on the machine disturb less
+than the time on the clock. The exchange is all that passes between ranks, with what packing and waiting for
 each other takes. With `--device cuda` two ranks share the GPU, or have one each where there are two.
 """
 
@@ -59,7 +60,8 @@ def main() -> None:
     where = torch.cuda.get_device_name() if options.device.startswith("cuda") else f"{os.cpu_count()} cores"
     print(f"{platform.machine()}, {where}, Python {platform.python_version()}, PyTorch {torch.__version__}")
     print(f"{options.algorithm}; medians of {options.turns} turns; ms and kB per agent\n")
-    print("| graph | agents | contender | ms a round | against one process | memory | exchange |\n" + "|---" * 7 + "|")
+    print("| graph | agents | contender | ms a round | against one process | CPU ms | memory | exchange |")
+    print("|---" * 8 + "|")
     for graph in options.graphs:
         for agents in options.agents:
             compare(graph, agents, options)
@@ -91,6 +93,7 @@ def compare(graph: str, agents: int, options: argparse.Namespace) -> None:
         cells = [
             f"{1e3 * statistics.median(seconds) / agents:.3f}",
             f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})",
+            f"{1e3 * statistics.median(turn[name]['cpu'] for turn in turns) / rounds / agents:.3f}",
             f"{held[name] / agents / 1e3:.0f}",
             f"{100 * statistics.median(shares):.1f} %",
         ]
@@ -122,9 +125,9 @@ class Contender:
             process.stdout.close()
 
     def turn(self, rounds: int) -> dict[str, float]:
-        """As the slowest rank saw it."""
+        """As the slowest rank saw it; CPU time is that of all."""
         told = self._ask(f"play {rounds}")
-        return max(told, key=lambda one: one["seconds"])
+        return {**max(told, key=lambda one: one["seconds"]), "cpu": sum(one["cpu"] for one in told)}
 
     def memory(self) -> float:
         """Of all ranks together, in bytes."""
@@ -157,13 +160,14 @@ def play(given: dict[str, Any]) -> None:
             what, _, rounds = line.partition(" ")
             told: dict[str, float] = {}
             if what == "play":
-                spent[0], begun = 0.0, time.perf_counter()
+                spent[0], begun, used = 0.0, time.perf_counter(), time.process_time()
                 for _ in range(int(rounds)):
                     number += 1
                     step(number)
                 if device.type == "cuda":
                     torch.cuda.synchronize()
-                told = {"seconds": time.perf_counter() - begun, "exchange": spent[0]}
+                taken, used = time.perf_counter() - begun, time.process_time() - used
+                told = {"seconds": taken, "exchange": spent[0], "cpu": used}
                 exchange.flush()
             elif what.strip() == "memory":
                 most = torch.cuda.max_memory_allocated() if device.type == "cuda" else _most() - before
