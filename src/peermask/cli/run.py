@@ -77,7 +77,6 @@ def run(
     loaded = None if resume is not None else load_config(config, set_ or ())
     console = Console(quiet=quiet, markup=False)  # paths may hold brackets
     beside = (resume or out or Path("runs", "it")).parent
-    logs = loggers(beside / "tensorboard" if tensorboard else None)
     arguments = ["run", *_as_given(config, set_, device, resume, chunk, workers, backend, wait)]
     with (
         Interrupt() as interrupt,
@@ -90,7 +89,7 @@ def run(
             status = take_part(loaded, execution)
             return interrupt.exit_code if status == "interrupted" else 0
         with display(console) as shown:
-            observer = Together([shown, *logs])
+            observer = Together([shown, *loggers(beside / "tensorboard" if tensorboard else None)])
             execution = Execution(device, chunk, workers, observer, interrupt.requested, ranks=ranks)
             if loaded is None:
                 assert resume is not None
