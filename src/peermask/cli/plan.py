@@ -20,6 +20,9 @@ def plan(
     config: Config = None,
     set_: Set = None,
     device: Annotated[str, typer.Option(help="cpu, cuda, cuda:N or auto.")] = "auto",
+    processes: Annotated[
+        int, typer.Option(min=1, help="That agents are divided between, each on a machine or GPU of its own.")
+    ] = 1,
 ) -> None:
     """Check a config and print what it needs, and all its defaults."""
     from peermask.engine.device import enough_memory, pick_device
@@ -31,7 +34,7 @@ def plan(
     resolved = load_config(config, set_ or ())
     where = pick_device(device)
     with Console(stderr=True).status(f"looking at {resolved.agents} agents"), enough_memory(where):
-        made = [make_plan(name, build(arm), where) for name, arm in resolved.arms().items()]
+        made = [make_plan(name, build(arm), where, processes) for name, arm in resolved.arms().items()]
     console.print(_table(made, where))
     console.print(resolved.toml(), markup=False)
 

@@ -197,7 +197,7 @@ def build_simulator(
 
 
 def agents_at_once(experiment: Experiment, device: torch.device, agents: int | None = None, sharing: int = 1) -> int:
-    """One on a CPU, as on a device of its own; on a GPU as many as fit of all, or of so many, where so many share it."""
+    """One on a CPU, as on a device of its own; on a GPU as many as fit, of all or so many, where so many share it."""
     if device.type == "cpu":
         return 1
     free, _ = torch.cuda.mem_get_info(device)
