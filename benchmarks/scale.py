@@ -38,6 +38,7 @@ from peermask.experiment.config import make_config
 from peermask.experiment.folder import RunFolder
 from peermask.experiment.ranked import Ranked
 from peermask.ranks.group import Ranks, joined, own_device
+from peermask.ranks.packed import payload_width
 from peermask.ranks.place import Place
 from peermask.ranks.rendezvous import listen_here
 
@@ -59,9 +60,9 @@ def main() -> None:
         return
     where = torch.cuda.get_device_name() if options.device.startswith("cuda") else f"{os.cpu_count()} cores"
     print(f"{platform.machine()}, {where}, Python {platform.python_version()}, PyTorch {torch.__version__}")
-    print(f"{options.algorithm}; medians of {options.turns} turns; ms and kB per agent\n")
-    print("| graph | agents | contender | ms a round | against one process | CPU ms | memory | exchange |")
-    print("|---" * 8 + "|")
+    print(f"{options.algorithm}; medians of {options.turns} turns; ms, kB and bytes between ranks per agent\n")
+    print("| graph | agents | contender | ms a round | against one process | CPU ms | memory | exchange | sent |")
+    print("|---" * 9 + "|")
     for graph in options.graphs:
         for agents in options.agents:
             compare(graph, agents, options)
@@ -96,6 +97,7 @@ def compare(graph: str, agents: int, options: argparse.Namespace) -> None:
             f"{1e3 * statistics.median(turn[name]['cpu'] for turn in turns) / rounds / agents:.3f}",
             f"{held[name] / agents / 1e3:.0f}",
             f"{100 * statistics.median(shares):.1f} %",
+            f"{turns[0][name]['sent'] / agents:.0f}",
         ]
         print("| " + " | ".join([graph, str(agents), name, *cells]) + " |", flush=True)
 
@@ -125,9 +127,10 @@ class Contender:
             process.stdout.close()
 
     def turn(self, rounds: int) -> dict[str, float]:
-        """As the slowest rank saw it; CPU time is that of all."""
+        """As the slowest rank saw it; CPU time and bytes are those of all."""
         told = self._ask(f"play {rounds}")
-        return {**max(told, key=lambda one: one["seconds"]), "cpu": sum(one["cpu"] for one in told)}
+        total = {key: sum(one[key] for one in told) for key in ("cpu", "sent")}
+        return {**max(told, key=lambda one: one["seconds"]), **total}
 
     def memory(self) -> float:
         """Of all ranks together, in bytes."""
@@ -167,7 +170,7 @@ def play(given: dict[str, Any]) -> None:
                 if device.type == "cuda":
                     torch.cuda.synchronize()
                 taken, used = time.perf_counter() - begun, time.process_time() - used
-                told = {"seconds": taken, "exchange": spent[0], "cpu": used}
+                told = {"seconds": taken, "exchange": spent[0], "cpu": used, "sent": sent_in_a_round(exchange)}
                 exchange.flush()
             elif what.strip() == "memory":
                 most = torch.cuda.max_memory_allocated() if device.type == "cuda" else _most() - before
@@ -204,6 +207,13 @@ def ready(
                 ranks.any(False)
 
         yield exchange, step
+
+
+def sent_in_a_round(exchange: Exchange) -> int:
+    """Bytes from this rank to all others."""
+    if not isinstance(exchange, Ranked):
+        return 0
+    return payload_width(exchange.messages) * sum(len(rows) for rows in exchange.routes.outgoing.values())
 
 
 def timed(function: Callable[..., Any], spent: list[float]) -> Callable[..., Any]:

@@ -55,7 +55,7 @@ def _table(plans: list[Plan], device: torch.device) -> Table:
         "training samples per agent": [_range(*map(str, p.samples)) for p in plans],
         "agents at once": [str(p.chunk) for p in plans],
         "gradient path": [p.path for p in plans],
-        "memory, about": [bytes_human(p.memory) for p in plans],
+        "memory of a process, about": [bytes_human(p.memory) for p in plans],
         "bytes per message, as a bitmap": [bytes_human(p.message_bytes) for p in plans],
         "  in a round, over all links": [bytes_human(p.message_bytes * p.links) for p in plans],
         "  in all rounds": [bytes_human(p.message_bytes * p.links * p.rounds) for p in plans],
