@@ -52,7 +52,7 @@ def test_renaming_agents_renames_results(small: Small) -> None:
     experiment = build(small(graph="path"))
     order = [2, 0, 3, 1]  # the new row r is the old agent order[r]
     algorithm, feed = assemble(experiment, CPU)
-    renamed = nx.relabel_nodes(experiment.graph, {old: new for new, old in enumerate(order)})
+    renamed = nx.relabel_nodes(experiment.schedule.base.graph(), {old: new for new, old in enumerate(order)})
     mixing = build_mixing(renamed, [len(experiment.samples[old].train) for old in order])
     agents = Agents(tuple(order), experiment.agents.keep[order], experiment.agents.retention[order])
     shuffled = replace(feed, samples=tuple(experiment.samples[old] for old in order), ids=tuple(order))

@@ -60,6 +60,7 @@ def _table(plans: list[Plan], device: torch.device) -> Table:
         "  in a round, over all links": [bytes_human(p.message_bytes * p.links) for p in plans],
         "  in all rounds": [bytes_human(p.message_bytes * p.links * p.rounds) for p in plans],
         "a node remembers, per neighbour": [_remembered(p) for p in plans],
+        "  of so many neighbours": [str(p.remembered) for p in plans],
         "checkpoint": [bytes_human(p.checkpoint) for p in plans],
         "time without evaluation, about": ["-" if p.seconds is None else f"{max(p.seconds, 1):.0f} s" for p in plans],
     }

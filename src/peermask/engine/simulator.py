@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from itertools import accumulate
 from typing import Any, TypeVar
 
 import torch
@@ -38,17 +39,19 @@ class Simulator:
         mixing: Mixing,
         chunk: int,
         workers: int | None = None,
+        changing: Callable[[int], Mixing] | None = None,
     ) -> None:
+        """`changing` gives the mixing of a round where that is not always the same."""
         self.algorithm = algorithm
         self.device = feed.dataset.train.images.device
-        mixing = mixing.to(self.device)
-        self.feeds, self.mixings, self.states = [], [], []
+        self.feeds, self.states = [], []
+        self._changing, self._mixing = changing, mixing
         for start in range(0, len(agents.ids), chunk):
             rows = slice(start, start + chunk)
             self.feeds.append(feed.rows(rows))
-            self.mixings.append(mixing.rows(rows))
             with made_current(self.device):
                 self.states.append(algorithm.init(agents.rows(rows).to(self.device)))
+        self.mixings = self._chunks(mixing)
         self._workers = workers or os.cpu_count() or 1
         self._pool: ThreadPoolExecutor | None = None
         self._exit = ExitStack()
@@ -135,9 +138,21 @@ class Simulator:
         columns = torch.cat([torch.stack(score.columns()) for score in scores], dim=1)  # [figures, N]
         return Score(*columns.cpu())  # one copy: every one waits for the device
 
-    def concatenate(self, clock: Clock, shared: Sequence[Payload]) -> tuple[Payload, Sequence[Mixing]]:  # noqa: ARG002
+    def concatenate(self, clock: Clock, shared: Sequence[Payload]) -> tuple[Payload, Sequence[Mixing]]:
         """All agents are here, so nothing moves."""
-        return concatenated(shared, self.spread), self.mixings
+        return concatenated(shared, self.spread), self.mixings_of(clock.round)
+
+    def mixings_of(self, round: int) -> Sequence[Mixing]:
+        """How each chunk mixes the messages of a round."""
+        if self._changing is not None:
+            before, self._mixing = self._mixing, self._changing(round)
+            if self._mixing is not before:
+                self.mixings = self._chunks(self._mixing)
+        return self.mixings
+
+    def _chunks(self, mixing: Mixing) -> list[Mixing]:
+        there, ends = mixing.to(self.device), accumulate(len(feed.ids) for feed in self.feeds)
+        return [there.rows(slice(end - len(feed.ids), end)) for end, feed in zip(ends, self.feeds, strict=True)]
 
     def spread(self, function: Callable[..., T], /, *columns: Iterable[Any]) -> list[T]:
         """Apply a function to every chunk, or to whatever else there is one of for each, on all cores."""

@@ -26,6 +26,7 @@ from peermask.kernels.contexts import flips_size_triton
 from peermask.kernels.gaps import count_frames_triton
 from peermask.wire import History, Schema, bitmap_size, frame_size
 from peermask.wire.cost import FRAME_BYTES
+from peermask.wire.schema import Payload as Row
 from peermask.wire.sets import slices
 
 
@@ -38,14 +39,14 @@ class Cost:
     bitmap_bytes: Tensor  # [N]: a bitmap, or float32 values, with framing
     entropy_bytes: Tensor  # [N]: no code for masks of this density can do better without knowing the one before
     coded_bytes: Tensor  # [N]: what the codec sends
-    kind: Tensor  # [N]: 0 where that is a keyframe, 1 where it is a delta
+    kind: Tensor  # [N]: which of `KINDS` that is
 
     def columns(self) -> list[list[float]]:
         """On the CPU, in the order of the fields."""
         return [getattr(self, name).tolist() for name in COST_COLUMNS]
 
 
-KINDS = ("keyframe", "delta")
+KINDS = ("keyframe", "delta", "both", "")  # receivers may get different ones, or there are none
 COST_COLUMNS = tuple(field.name for field in fields(Cost))
 Shape = tuple[tuple[str, torch.dtype, int], ...]  # of a message: name, type and entries of each leaf
 
@@ -102,19 +103,38 @@ def _measured_by_rows(
 
     def measured(agent: int) -> tuple[list[list[int]], int, bool, History]:
         row, history = row_of(payload, agent), None if known is None else known.histories[agent]
-        counts = [[_kept(leaf[part]) for part in slices(cut)] for leaf, cut in zip(row.values(), layers, strict=True)]
-        try:
-            cost = frame_size(row, schema, history)
-        except WireError as error:
-            raise DivergedError(f"agent {first + agent} would send {error}; try a smaller algorithm.lr") from error
-        after = History.begin(row, schema) if history is None else history.after(row)
-        return counts, cost.total, cost.is_delta, after
+        return _counts(row, layers), *coded_row(row, schema, history, first + agent)
 
     agents = range(len(next(iter(payload.values()))))
     counts, coded, kind, histories = zip(*spread(measured, agents), strict=True)
     by_leaf = [torch.tensor(by_agent) for by_agent in zip(*counts, strict=True)]
     measures = (*_by_counts(payload, by_leaf, sizes), torch.tensor(coded), torch.tensor(kind, dtype=torch.int64))
     return measures, KnownRows(tuple(histories))
+
+
+def coded_row(row: Row, schema: Schema, history: History | None, agent: int) -> tuple[int, bool, History]:
+    """Bytes of an agent's frame to receivers with this history, whether it is a delta, and what they know then."""
+    try:
+        cost = frame_size(row, schema, history)
+    except WireError as error:
+        raise DivergedError(f"agent {agent} would send {error}; try a smaller algorithm.lr") from error
+    after = History.begin(row, schema) if history is None else history.after(row)
+    return cost.total, cost.is_delta, after
+
+
+def message_measures(payload: Payload, sizes: Sequence[int], spread: Spread) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """What does not depend on what receivers know, of messages on a CPU: paper_bits, ones_bits, bitmap_bytes and
+    entropy_bytes, [N] each."""
+    agents, layers = len(next(iter(payload.values()))), _cuts(payload, sizes)
+    counts = spread(lambda agent: _counts(row_of(payload, agent), layers), range(agents))
+    ones, entropy = _by_counts(payload, [torch.tensor(each) for each in zip(*counts, strict=True)], sizes)
+    paper, bitmap = _always(_shape(payload), tuple(sizes), agents, ones.device)
+    return paper, ones, bitmap, entropy
+
+
+def _counts(row: Row, layers: Sequence[Sequence[int]]) -> list[list[int]]:
+    """What is not zero in each layer of each leaf."""
+    return [[_kept(leaf[part]) for part in slices(cut)] for leaf, cut in zip(row.values(), layers, strict=True)]
 
 
 def _cuts(payload: Payload, sizes: Sequence[int]) -> list[Sequence[int]]:

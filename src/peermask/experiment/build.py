@@ -5,12 +5,13 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 import torch
 from torch import nn
 
+from peermask.algorithms import algorithms
 from peermask.algorithms.contract import Agents, Algorithm, Setting, make_algorithm, messages_sent
 from peermask.data import datasets
 from peermask.data.augment import Augmentation
@@ -22,10 +23,11 @@ from peermask.engine.liars import pick_liars
 from peermask.engine.memory import activation_bytes, check_room, chunk_that_fits
 from peermask.engine.simulator import Simulator
 from peermask.engine.warmup import compile_kernels
-from peermask.errors import DataError, ModelError
+from peermask.errors import ConfigError, DataError, ModelError
 from peermask.experiment.choice import Choice
 from peermask.experiment.config import ExperimentConfig
-from peermask.graph import Graph, Mixing, build_graph, build_mixing
+from peermask.graph import Base, Mixing, Schedule, build_mixing
+from peermask.graph.links import Integers
 from peermask.kernels import have_triton
 from peermask.masks.budget import kept_counts, retentions
 from peermask.masks.masker import Masker
@@ -43,8 +45,8 @@ class Experiment:
     """All that a config means, on the CPU and not yet moving."""
 
     config: ExperimentConfig
-    graph: Graph
-    mixing: Mixing
+    schedule: Schedule
+    mixing: Mixing  # in the first round
     dataset: Dataset
     samples: AllSamples
     network: Network
@@ -58,8 +60,19 @@ class Experiment:
 
     @property
     def links(self) -> list[int]:
-        """Directed links out of each agent."""
-        return [int(self.graph.degree[agent]) for agent in range(self.config.agents)]
+        """Directed links out of each agent; where the graph changes, in the first round."""
+        sent: list[int] = self.mixing.links.sent.tolist()
+        return sent
+
+    def mixing_of(self, round: int) -> Mixing:
+        """How all agents mix in a round."""
+        if not self.schedule.changes:
+            return self.mixing
+        return build_mixing(self.schedule.links(round), self.samples.sizes)
+
+    def senders_heard(self, rows: slice, round: int) -> Integers:
+        """Whose messages of a round these agents hear, in order: what has to come to a process that has them."""
+        return self.schedule.links(round).rows(rows).heard[0]
 
     @property
     def messages_sent(self) -> list[int]:
@@ -70,9 +83,7 @@ class Experiment:
 def build(config: ExperimentConfig, dataset: Dataset | None = None, module: nn.Module | None = None) -> Experiment:
     """Build a config's parts; a dataset or module given here takes the place of the config's."""
     _check_given(dataset, module)
-    links = expected_links(config.graph, config.agents)
-    check_room(LINK_BYTES * links, f"agents = {config.agents}: about {links:,} links take", "use fewer of either")
-    graph = build_graph(config.graph.name, config.graph.options, config.agents, config.seed)
+    schedule = _schedule(config)
     kept = retentions(config.retention, config.agents, config.seed)
     if dataset is None:
         dataset = datasets[config.dataset.name].make(**dict(config.dataset.options))
@@ -88,8 +99,8 @@ def build(config: ExperimentConfig, dataset: Dataset | None = None, module: nn.M
     network = build_network(_module(config, dataset, module), dataset.shape, len(dataset.classes), config.mask.layers)
     return Experiment(
         config=config,
-        graph=graph,
-        mixing=build_mixing(graph, samples.sizes),
+        schedule=schedule,
+        mixing=build_mixing(schedule.links(1), samples.sizes),
         dataset=dataset,
         samples=samples,
         network=network,
@@ -97,6 +108,19 @@ def build(config: ExperimentConfig, dataset: Dataset | None = None, module: nn.M
         agents=Agents(tuple(range(config.agents)), kept_counts(network.layout, kept, config.mask), torch.tensor(kept)),
         liars=() if config.liars is None else pick_liars(config.liars, config.agents, config.seed),
     )
+
+
+def _schedule(config: ExperimentConfig) -> Schedule:
+    """How the graph changes, or that it stays. Its first graph is made at once, to find what is wrong."""
+    base, choice = Base(config.graph.name, config.graph.options, config.agents, config.seed), config.schedule
+    if choice is not None and algorithms[config.algorithm.name].make.hears_all:
+        raise ConfigError(f"schedule: agents of {config.algorithm.name} talk to a server, not over links; delete it")
+    schedule = Schedule(base) if choice is None else Schedule(base, choice.name, choice.options)
+    takes_graph = choice is None or choice.name == "redrawn" or getattr(choice.options, "among", "") == "graph"
+    links = expected_links(config.graph, config.agents) if takes_graph else config.agents
+    check_room(LINK_BYTES * links, f"agents = {config.agents}: about {links:,} links take", "use fewer of either")
+    schedule.links(1)
+    return schedule
 
 
 def expected_links(graph: Choice, agents: int) -> int:
@@ -193,7 +217,14 @@ def build_simulator(
     compile_kernels(feed.network, experiment.dataset.shape, experiment.config.batch_size, device)
     chunk = chunk or agents_at_once(experiment, device)
     agents, mixing = experiment.agents.rows(rows), experiment.mixing.rows(rows)
-    return Simulator(algorithm, agents, feed.rows(rows), mixing, chunk, workers)
+    schedule = experiment.schedule
+
+    @lru_cache(maxsize=1)
+    def mixing_since(round: int) -> Mixing:
+        return experiment.mixing_of(round).rows(rows)
+
+    changing = (lambda number: mixing_since(schedule.since(number))) if schedule.changes else None
+    return Simulator(algorithm, agents, feed.rows(rows), mixing, chunk, workers, changing)
 
 
 def agents_at_once(experiment: Experiment, device: torch.device, agents: int | None = None, sharing: int = 1) -> int:

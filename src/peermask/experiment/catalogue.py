@@ -19,7 +19,7 @@ from peermask.algorithms import algorithms
 from peermask.data import datasets, partitions
 from peermask.experiment.choice import Choice
 from peermask.experiment.config import ExperimentConfig
-from peermask.graph import topologies
+from peermask.graph import schedules, topologies
 from peermask.models.architectures import models
 from peermask.models.frozen import inits
 from peermask.registry import Options, Registry
@@ -33,6 +33,7 @@ REGISTRIES: dict[str, tuple[str, Registry[Any]]] = {
     "inits": ("frozen.init", inits),
     "models": ("[model]", models),
     "partitions": ("[partition]", partitions),
+    "schedules": ("[schedule]", schedules),
     "topologies": ("[graph]", topologies),
 }
 

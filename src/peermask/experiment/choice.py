@@ -18,7 +18,7 @@ from peermask.algorithms import algorithms
 from peermask.data import datasets, partitions
 from peermask.errors import ConfigError
 from peermask.experiment.problems import first_problem
-from peermask.graph import topologies
+from peermask.graph import schedules, topologies
 from peermask.models.architectures import models
 from peermask.registry import Options, Registry
 
@@ -61,6 +61,7 @@ def _checked(registry: Registry[Any], key: str, default: str | None = None) -> B
 _as_table = PlainSerializer(Choice.table)
 
 GraphChoice = Annotated[Choice, _checked(topologies, "graph", "erdos-renyi"), _as_table]
+ScheduleChoice = Annotated[Choice, _checked(schedules, "schedule"), _as_table]
 DatasetChoice = Annotated[Choice, _checked(datasets, "dataset", "digits"), _as_table]
 PartitionChoice = Annotated[Choice, _checked(partitions, "partition", "labels"), _as_table]
 ModelChoice = Annotated[Choice, _checked(models, "model", "cnn"), _as_table]

@@ -23,7 +23,7 @@ class Concatenation:
         self.simulator = simulator
         self.ledger = Ledger(experiment, folder, sent or None)
         self.messages: Payload = {}
-        self.links = experiment.mixing.links.to(simulator.device)
+        self.experiment = experiment
         self.liars: Liars | None = None
         if experiment.liars and (options := experiment.config.liars):
             sizes, seed = experiment.network.layout.sizes, experiment.config.seed
@@ -34,7 +34,10 @@ class Concatenation:
 
     def move(self, clock: Clock, shared: Sequence[Payload]) -> tuple[Payload, Sequence[Mixing]]:
         honest, mixings = self.simulator.concatenate(clock, shared)
-        self.messages = honest if self.liars is None else self.liars.told(honest, self.links, clock)
+        self.messages = honest
+        if self.liars is not None:
+            links = self.experiment.schedule.links(clock.round).to(self.simulator.device)
+            self.messages = self.liars.told(honest, links, clock)
         return self.messages, mixings
 
     def count(self, round: int) -> None:

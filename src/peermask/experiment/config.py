@@ -22,6 +22,7 @@ from peermask.experiment.choice import (
     GraphChoice,
     ModelChoice,
     PartitionChoice,
+    ScheduleChoice,
 )
 from peermask.experiment.problems import first_problem
 from peermask.masks.budget import MaskOptions, Retention, RetentionDraw
@@ -124,6 +125,7 @@ class ExperimentConfig(Options):
         None, description="answers among all labels, or an agent's own; left out: as the algorithm declares"
     )
     graph: GraphChoice = Field({}, validate_default=True, description="who hears whom, by default erdos-renyi")
+    schedule: ScheduleChoice | None = Field(None, description="how the graph changes; left out: it stays")
     dataset: DatasetChoice = Field({}, validate_default=True, description="by default digits")
     partition: PartitionChoice = Field(
         {}, validate_default=True, description="which samples each agent holds, by default labels"

@@ -12,12 +12,13 @@ from typing import Any
 import torch
 
 from peermask.experiment.build import Experiment
-from peermask.graph import graph_hash
+from peermask.graph import edges_hash
 
 _PACKAGES = ("peermask", "torch", "numpy", "networkx", "pydantic", "safetensors")
 
 
 def manifest(experiment: Experiment, device: torch.device) -> dict[str, Any]:
+    edges = experiment.mixing.links.edges()
     retentions, links, liars = experiment.retentions, experiment.links, frozenset(experiment.liars)
     return {
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -25,9 +26,9 @@ def manifest(experiment: Experiment, device: torch.device) -> dict[str, Any]:
         "seed": experiment.config.seed,
         "frozen_checksum": experiment.frozen.checksum,
         "dataset": {"name": experiment.dataset.name, "sha256": experiment.dataset.fingerprint},
-        "graph": {
-            "sha256": graph_hash(experiment.graph),
-            "links": sorted(sorted(link) for link in experiment.graph.edges),
+        "graph": {  # where it changes, of the first round
+            "sha256": edges_hash(experiment.config.agents, edges),
+            "links": edges,
         },
         "agents": [
             {

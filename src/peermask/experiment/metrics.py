@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from math import nan
 
@@ -12,6 +13,7 @@ from torch import Tensor
 from peermask.algorithms.contract import Payload
 from peermask.engine.evaluate import Score
 from peermask.engine.known import Known, first_message, restored
+from peermask.engine.link_traffic import LinkHistories
 from peermask.engine.round import Spread, in_turn
 from peermask.engine.traffic import COST_COLUMNS, KINDS, Cost, message_cost, schema_of
 from peermask.errors import RunError
@@ -121,22 +123,38 @@ class Ledger:
         self.sizes = experiment.network.layout.sizes
         self._saved = before  # of a checkpoint, until the next message says where to
         self._known: Known | None = None
-        self.links = torch.tensor(experiment.messages_sent, dtype=torch.float64)  # [N]
+        self._of_links: LinkHistories | None = None  # where links change
+        self.links = torch.tensor(experiment.messages_sent, dtype=torch.float64)  # [N] in the first round
         self.sent = torch.zeros(len(self.links), dtype=torch.float64)  # [N] bytes over all links, as written so far
-        self._pending: list[tuple[int, Cost]] = []
+        self._pending: list[tuple[int, Cost, Tensor]] = []  # round, cost, links [N]
         for row in [] if folder is None else read_traffic(folder):
-            self.sent[int(row["agent"])] += int(row["links"]) * float(row["coded_bytes"])
+            self.sent[int(row["agent"])] += round(int(row["links"]) * float(row["coded_bytes"]))
 
     @property
     def before(self) -> Payload | None:
         """What receivers know of every agent, for a checkpoint."""
-        return self._saved if self._known is None else self._known.tensors()
+        known = self._of_links or self._known
+        return self._saved if known is None else known.tensors()
 
     def record(self, number: int, shared: Payload, spread: Spread = in_turn) -> None:
-        if shared:
+        if shared and self.experiment.schedule.changes:
+            self._pending.append(self._by_link(number, shared, spread))
+        elif shared:
             known = self._known or self._at_first(shared)
             cost, self._known = message_cost(shared, known, self.sizes, spread, self.agents.ids[0])
-            self._pending.append((number, cost))
+            self._pending.append((number, cost, self.links))
+
+    def _by_link(self, number: int, shared: Payload, spread: Spread) -> tuple[int, Cost, Tensor]:
+        here = {name: rows.cpu() for name, rows in shared.items()}
+        if self._of_links is None:
+            self._of_links = LinkHistories(openings(self.experiment, self.experiment.agents) or None)
+            if self._saved:
+                self._of_links.restore(self._saved, here, self.sizes)
+        links = self.experiment.schedule.links(number)
+        with ThreadPoolExecutor() as pool:  # a simulator on a GPU has none
+            on_cores = spread if next(iter(shared.values())).device.type == "cpu" else _spread_over(pool)
+            cost = self._of_links.cost(here, links, self.sizes, on_cores)
+        return number, cost, torch.from_numpy(links.sent).double()
 
     def _at_first(self, shared: Payload) -> Known | None:
         """What receivers knew before this message: what a checkpoint holds, or the agents' openings."""
@@ -153,18 +171,31 @@ class Ledger:
         if not self._pending:
             return
         # One copy of all, since every one waits for the device; whole numbers stay exact.
-        costs = [torch.stack([getattr(cost, name).double() for name in COST_COLUMNS], 1) for _, cost in self._pending]
+        costs = [
+            torch.stack([getattr(cost, name).double() for name in COST_COLUMNS], 1) for _, cost, _ in self._pending
+        ]
         told = self.everyone(torch.stack(costs, 1).cpu())  # [N, rounds, columns]
-        self.sent += self.links * told[:, :, COST_COLUMNS.index("coded_bytes")].sum(1)
-        links = [int(count) for count in self.links]
+        links = torch.stack([counts for _, _, counts in self._pending], 1)  # [N, rounds]
+        self.sent += (links * told[:, :, COST_COLUMNS.index("coded_bytes")]).round().sum(1)
         rows = [
-            [number, agent, count, *map(_number, values), KINDS[int(kind)]]
-            for (number, _), costs_then in zip(self._pending, told.unbind(1), strict=True)
-            for agent, (count, (*values, kind)) in enumerate(zip(links, costs_then.tolist(), strict=True))
+            [number, agent, int(count), *map(_number, values), _precise(coded), KINDS[int(kind)]]
+            for place, (number, _, counts) in enumerate(self._pending)
+            for agent, (count, (*values, coded, kind)) in enumerate(
+                zip(counts.tolist(), told[:, place].tolist(), strict=True)
+            )
         ]
         if self.folder is not None:
             append_rows(self.folder.traffic, TRAFFIC, rows)
         self._pending.clear()
+
+
+def _spread_over(pool: ThreadPoolExecutor) -> Spread:
+    return lambda function, /, *columns: list(pool.map(function, *columns))
+
+
+def _precise(coded: float) -> str:
+    """Bytes of a message, or the mean over its receivers: times their number, rounded, it is the whole number sent."""
+    return f"{coded:.12g}"
 
 
 def _or_unknown(values: Tensor | None, like: Tensor) -> Tensor:

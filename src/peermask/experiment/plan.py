@@ -12,6 +12,7 @@ import torch
 
 from peermask.algorithms.contract import Clock, Payload
 from peermask.engine.known import Known, KnownRows
+from peermask.engine.link_traffic import REMEMBERED
 from peermask.engine.memory import STATE_COPIES, activation_bytes
 from peermask.engine.states import tensors_of
 from peermask.engine.traffic import message_cost, schema_of
@@ -40,6 +41,7 @@ class Plan:
     memory: int  # bytes, of each rank
     message_bytes: float  # a bitmap with header, on one link
     known_bytes: int  # what a receiver remembers of one sender
+    remembered: int  # of how many senders
     checkpoint: int  # bytes
     seconds: float | None  # for all rounds without evaluation, where it can be told
 
@@ -59,6 +61,8 @@ def make_plan(name: str, experiment: Experiment, device: torch.device, ranks: in
     sizes = experiment.samples.sizes
     kept = experiment.agents.keep.sum(1) / layout.weights  # [N]
     links = sum(experiment.messages_sent)
+    remembered = _remembered(experiment)
+    histories = remembered * tried.known if experiment.schedule.changes else 0  # of one agent, beside those of a round
     return Plan(
         name=name,
         agents=config.agents,
@@ -70,15 +74,23 @@ def make_plan(name: str, experiment: Experiment, device: torch.device, ranks: in
         samples=(int(sizes.min()), int(sizes.max())),
         chunk=chunk,
         path=_path(experiment, device),
-        memory=here * tried.in_a_round
+        memory=here * (tried.in_a_round + histories)
         + LINK_BYTES * links // 2
         + side_by_side * (passes + STATE_COPIES * 4 * layout.total)
         + images,
         message_bytes=tried.message,
         known_bytes=tried.known,
-        checkpoint=config.agents * (tried.state + tried.known),
+        remembered=remembered,
+        checkpoint=config.agents * (tried.state + (histories or tried.known)),
         seconds=tried.seconds * config.rounds * here if device.type == "cpu" else None,
     )
+
+
+def _remembered(experiment: Experiment) -> int:
+    """Of how many senders an agent has a history, at most."""
+    degree, graphs = experiment.mixing.links.most, experiment.schedule.graphs(experiment.config.rounds)
+    most = min(experiment.config.agents - 1, degree * graphs)
+    return min(most, REMEMBERED) if experiment.schedule.changes else most
 
 
 def _path(experiment: Experiment, device: torch.device) -> str:

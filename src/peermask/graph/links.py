@@ -128,6 +128,11 @@ class Links:
         return list(zip(*(column.split(counts) for column in columns), strict=True)) if counts else []
 
     @cached_property
+    def sent(self) -> Integers:
+        """[K]: how many hear each message."""
+        return np.bincount(self.senders, minlength=self.messages)
+
+    @cached_property
     def lists(self) -> list[list[int]]:
         """The senders of each receiver, for a loop."""
         return [senders.tolist() for senders in np.split(self.senders, self.starts[1:-1])]
@@ -137,6 +142,12 @@ class Links:
         """The messages that anybody hears, each once, and which of them each link carries [E]."""
         messages, which = np.unique(self.senders, return_inverse=True)
         return messages, which
+
+    def edges(self) -> list[list[int]]:
+        """Whoever has a link, in one direction or both: the smaller number first, in order, each pair once."""
+        ends = np.sort(np.stack([self.receivers, self.senders], 1), axis=1)
+        edges: list[list[int]] = np.unique(ends, axis=0).tolist()
+        return edges
 
     def rows(self, index: slice | Tensor) -> Links:
         """The links of some receivers, who still see all K messages."""

@@ -6,14 +6,14 @@ The shapes are in shapes.py, drawn.py and adjacency_file.py; how strongly an age
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import networkx as nx
 
 from peermask.errors import GraphError
 from peermask.registry import Options, Registry
-from peermask.streams import stream
+from peermask.streams import Stream, stream
 
 if TYPE_CHECKING:
     Graph = nx.Graph[int]
@@ -30,21 +30,35 @@ Topology = Callable[..., Graph]
 topologies: Registry[Topology] = Registry("topology")
 
 
-def build_graph(name: str, options: Options, agents: int, seed: int) -> Graph:
-    """The graph of this name; a random one is redrawn until it is connected, `DRAWS` times at most."""
+def build_graph(name: str, options: Options, agents: int, seed: int, round: int = 1) -> Graph:
+    """The graph of this name; a random one is redrawn until it is connected, `DRAWS` times at most. One that changes
+    is another from each round that it is drawn for."""
     if agents < 1:
         raise GraphError(f"agents is {agents}: a graph needs at least one")
     make = topologies[name].make
     for attempt in range(DRAWS):
-        draw = stream(seed, "graph", round=attempt)
+        draw = _stream(seed, round, attempt)
         graph = make(agents, draw, **dict(options))
         check_graph(graph, name, agents)
         if nx.is_connected(graph):
             return graph
         # A stream still at its start was not used: this topology is not random, and drawing again is no help.
-        if draw.raw(1) == stream(seed, "graph", round=attempt).raw(1):
+        if draw.raw(1) == _stream(seed, round, attempt).raw(1):
             raise GraphError(f"{name} graph has {cut_off(graph)}: add links that join them")
     raise GraphError(f"{name} graph has {cut_off(graph, f' after {DRAWS} draws')}: {remedy(options)}")
+
+
+def _stream(seed: int, round: int, attempt: int) -> Stream:
+    if round == 1:
+        return stream(seed, "graph", round=attempt)
+    return stream(seed, "graph-of-round", round=round, step=attempt)
+
+
+def is_random(name: str, options: Options, agents: int) -> bool:
+    """Whether a topology draws anything."""
+    draw = stream(0, "graph")
+    topologies[name].make(agents, draw, **dict(options))
+    return bool(draw.raw(1) != stream(0, "graph").raw(1))
 
 
 def check_graph(graph: object, name: str, agents: int) -> None:
@@ -63,8 +77,11 @@ def check_graph(graph: object, name: str, agents: int) -> None:
 
 def graph_hash(graph: Graph) -> str:
     """sha256 in hex over the node count and the sorted links, whatever the order they were added in."""
-    links = sorted((min(i, j), max(i, j)) for i, j in graph.edges)
-    text = f"{graph.number_of_nodes()}\n" + "".join(f"{i} {j}\n" for i, j in links)
+    return edges_hash(graph.number_of_nodes(), sorted((min(i, j), max(i, j)) for i, j in graph.edges))
+
+
+def edges_hash(agents: int, edges: Iterable[Sequence[int]]) -> str:
+    text = f"{agents}\n" + "".join(f"{i} {j}\n" for i, j in edges)
     return hashlib.sha256(text.encode()).hexdigest()
 
 

@@ -186,6 +186,8 @@ def check(fleet: Fleet) -> None:
     retentions(config.retention, config.agents, config.seed)
     if config.liars is not None:
         raise NodeError("experiment.liars: only the simulator plays liars; delete it")
+    if config.schedule is not None:
+        raise NodeError("experiment.schedule: only the simulator plays graphs that change; delete it")
     if config.compare:
         raise NodeError("experiment.compare: a fleet runs one algorithm; delete it and write one fleet file for each")
     if config.stop.patience:

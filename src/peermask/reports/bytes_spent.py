@@ -36,6 +36,8 @@ def bytes_spent(rows: list[Row], weights: int) -> Spent:
     spent = Spent()
     for row in rows:
         links, agent = int(row["links"]), int(row["agent"])
+        if not links:  # nobody heard it
+            continue
         size = float(row.get("coded_bytes") or row["bitmap_bytes"])
         body = int(links * max(0.0, size - FRAME_BYTES))
         is_mask = float(row["paper_bits"]) < 16 * weights  # real values take 32 bits each, masks 1

@@ -37,6 +37,7 @@ NAMES = (
     "accord-more",
     "exchanges",
     "liars",
+    "graphs",
 )
 
 
