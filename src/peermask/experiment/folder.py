@@ -3,7 +3,7 @@
     config.toml       the resolved config, every default written out
     manifest.json     versions, code revision, hashes of data and graph, seeds, device
     metrics.csv       one row per agent and evaluation
-    traffic.csv       one row per agent and round: what its message cost on a link
+    traffic.csv       one row per agent and round: what its message cost on a link, or on the mean of them
     checkpoints/      round-NNNNNN.safetensors, the last few
     masks/            round-NNNNNN.npz, every agent's mask at checkpoints
     result.json       written once at the end: final hash and summary

@@ -9,6 +9,7 @@ from rich.table import Table
 from peermask.experiment.result import RunResult
 from peermask.experiment.table import read_rows
 
+LISTED = 200  # agents with a row of their own
 UNEVEN = ("dirichlet", "shards", "quantity", "everything")  # partitions whose label frequencies deserve a column
 
 
@@ -51,7 +52,7 @@ def agents_table(result: RunResult) -> Table:
             table.add_column(heading, justify="right", no_wrap=True)
     for other in others:
         table.add_column(other.root.name, justify="right", style="dim", no_wrap=True)
-    for row, agent in enumerate(result.agents):
+    for row, agent in enumerate(result.agents[:LISTED]):
         table.add_row(
             str(agent.agent),
             " ".join(map(str, agent.labels)),
@@ -62,6 +63,8 @@ def agents_table(result: RunResult) -> Table:
             bytes_human(agent.sent_bytes),
             *(percent(other.agents[row].test_accuracy) for other in others),
         )
+    if len(result.agents) > LISTED:
+        table.add_row("...", f"{len(result.agents) - LISTED:,} more, in metrics.csv")
     table.add_section()
     table.add_row(
         "mean",
