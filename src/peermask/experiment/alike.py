@@ -11,7 +11,7 @@ import torch
 from peermask.errors import RunError
 from peermask.experiment.build import Experiment
 from peermask.experiment.config import ExperimentConfig
-from peermask.graph import graph_hash
+from peermask.graph import edges_hash
 
 if TYPE_CHECKING:
     from peermask.ranks.group import Ranks
@@ -34,7 +34,7 @@ def check_experiment(ranks: Ranks, experiment: Experiment) -> None:
     about = {
         f"{experiment.dataset.name} data": experiment.dataset.fingerprint,
         "frozen weights": experiment.frozen.checksum,
-        "graph": graph_hash(experiment.graph),
+        "graph": edges_hash(experiment.config.agents, experiment.mixing.links.edges()),
     }
     _check(ranks, about)
 
