@@ -45,17 +45,17 @@ def _line(line: str, where: str) -> tuple[str, dict[str, Any]]:
 
 def fold(files: Path, path: Path) -> None:
     """Move the finished outcomes in a folder into the table; left to another process that is at it."""
-    with claimed(files / ".fold.lock") as ours:
+    lock = files / ".fold.lock"
+    with claimed(lock) as ours:
         finished = sorted(files.glob("*.json"))
-        if not ours or not finished:
-            return
-        table = dict(read_table(path))
-        for file in finished:
-            table[file.stem] = read_json(file, "delete it to run it again")
-        lines = [json.dumps({"key": key, **table[key]}) + "\n" for key in sorted(table)]
-        write_atomically(path, "".join(lines).encode())
-        with writing(files):  # a reader that no longer finds a file sees that the table has changed
+        if ours and finished:
+            table = dict(read_table(path))
             for file in finished:
-                file.unlink()
+                table[file.stem] = read_json(file, "delete it to run it again")
+            lines = [json.dumps({"key": key, **table[key]}) + "\n" for key in sorted(table)]
+            write_atomically(path, "".join(lines).encode())
+            with writing(files):  # a reader that no longer finds a file sees that the table has changed
+                for file in finished:
+                    file.unlink()
     with suppress(OSError):
-        (files / ".fold.lock").unlink()
+        lock.unlink()
