@@ -26,7 +26,7 @@ class Counting(Network):
     def __init__(self) -> None:
         object.__setattr__(self, "asked", [])
 
-    def gradient_here(self, params: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:  # noqa: ARG002
+    def gradient_here(self, params: Tensor, batch: Batch, parts: Any = None) -> tuple[Tensor, Tensor]:  # noqa: ARG002
         self.asked.append(len(params))  # type: ignore[attr-defined]
         if bool(params.isnan().any()):
             raise RunError("no memory")

@@ -102,8 +102,9 @@ def _answer(asked: Sequence[_Asked]) -> None:
         batches = [one.batch for one in asked]
         valid = None if batches[0].valid is None else _joined(batch.valid for batch in batches)
         batch = Batch(_joined(b.images for b in batches), _joined(b.labels for b in batches), valid)
-        gradients, losses = asked[0].network.gradient_here(_joined(one.params for one in asked), batch)
         sizes = [len(one.params) for one in asked]
+        parts = sizes if len(sizes) > 1 else None
+        gradients, losses = asked[0].network.gradient_here(_joined(one.params for one in asked), batch, parts)
         for one, *answer in zip(asked, gradients.split(sizes), losses.split(sizes), strict=True):
             one.answer = (answer[0], answer[1])
     except BaseException as error:

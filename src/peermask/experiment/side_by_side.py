@@ -11,7 +11,7 @@ import torch
 from peermask.data.dataset import Dataset
 from peermask.engine.device import fast_float32
 from peermask.engine.together import run_together
-from peermask.experiment.build import agents_at_once, build
+from peermask.experiment.build import agents_at_once, build, is_fused
 from peermask.experiment.config import ExperimentConfig
 from peermask.models.network import Gradient
 
@@ -20,10 +20,15 @@ MOST = 4  # runs at once: a GPU has enough to do with their agents
 
 
 def runs_at_once(config: ExperimentConfig, dataset: Dataset | None, device: torch.device) -> int:
-    """How many runs like this one to compute side by side: 1 on a CPU, whose cores are busy with one."""
+    """How many runs like this one to compute side by side.
+
+    One on a CPU, whose cores are busy with it, and where it is not known that each ends with the numbers it has alone.
+    """
     if device.type == "cpu":
         return 1
     experiment = build(config, dataset)
+    if not is_fused(experiment):
+        return 1
     sizes = {runs: runs * config.agents for runs in range(MOST, 1, -1)}
     return next((runs for runs, agents in sizes.items() if agents_at_once(experiment, device, agents) == agents), 1)
 

@@ -54,11 +54,12 @@ class Network:
         """∂ℓ/∂v of the mean cross-entropy, and ℓ itself: [A, P], [A]."""
         return self.gradient_here(params, batch) if self.elsewhere is None else self.elsewhere(self, params, batch)
 
-    def gradient_here(self, params: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+    def gradient_here(self, params: Tensor, batch: Batch, parts: Sequence[int] | None = None) -> tuple[Tensor, Tensor]:
+        """`parts`: how many agents of each run, where they are those of several."""
         if len(params) == 1 and params.device.type == "cpu":
             return self._gradient_alone(params, batch)
         if self.stack is not None:
-            return self._gradient_stacked(self.stack, params, batch)
+            return self._gradient_stacked(self.stack, params, batch, parts)
         return self._gradient_vectorised(params, batch)
 
     def logits(self, params: Tensor, images: Tensor) -> Tensor:  # [A, P], [A, B, C, H, W] -> [A, B, classes]
@@ -91,10 +92,12 @@ class Network:
         gradients = torch.autograd.grad(loss, list(leaves.values()))
         return torch.cat([g.reshape(-1) for g in gradients])[None], loss.detach()[None]
 
-    def _gradient_stacked(self, stack: StackedChain, params: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+    def _gradient_stacked(
+        self, stack: StackedChain, params: Tensor, batch: Batch, parts: Sequence[int] | None
+    ) -> tuple[Tensor, Tensor]:
         leaves = {name: view.requires_grad_() for name, view in self.layout.unflatten(params.detach()).items()}
         with torch.enable_grad():
-            logits = stack(leaves, batch.images)  # [A, B, classes]
+            logits = stack(leaves, batch.images, parts)  # [A, B, classes]
             each = F.cross_entropy(logits.flatten(0, 1), batch.labels.flatten(), reduction="none")
             each = each.view_as(batch.labels)  # [A, B]
             losses = each.mean(1) if batch.valid is None else (each * batch.valid).sum(1) / batch.valid.sum(1)

@@ -36,15 +36,22 @@ class Stage:
 class StackedChain:
     stages: tuple[Stage, ...]
 
-    def __call__(self, params: dict[str, Tensor], images: Tensor) -> Tensor:
-        """Logits [A, B, classes] of images [A, B, C, H, W] under each agent's own parameters."""
+    def __call__(self, params: dict[str, Tensor], images: Tensor, parts: Sequence[int] | None = None) -> Tensor:
+        """Logits [A, B, classes] of images [A, B, C, H, W] under each agent's own parameters.
+
+        Where agents are those of several runs, so many of each, `parts` keeps their linear layers apart: a library
+        chooses how to multiply by how many agents there are, and so rounds otherwise than for a run alone.
+        """
         x = self._trunk(params, images.permute(0, 1, 3, 4, 2))  # channels last: [A, B, H, W, C]
         if x.dim() == 5:
             x = x.permute(0, 1, 4, 2, 3).flatten(2)  # as nn.Flatten orders: channels, rows, columns
-        for stage in self.stages[len(self._blocks) :]:
-            x = x @ params[stage.weight].transpose(1, 2)  # [A, B, I] @ [A, I, O]
-            x = _activate(x if stage.bias is None else x + params[stage.bias][:, None], stage.activation)
-        return x
+        stages = self.stages[len(self._blocks) :]
+        if parts is None:
+            return _linear(stages, params, x)
+        names = [name for stage in stages for name in (stage.weight, stage.bias) if name is not None]
+        each = zip(*(params[name].split(parts) for name in names), strict=True)
+        own = [dict(zip(names, tensors, strict=True)) for tensors in each]
+        return torch.cat([_linear(stages, part, xs) for part, xs in zip(own, x.split(parts), strict=True)])
 
     @cached_property
     def _blocks(self) -> tuple[ConvBlock, ...]:
@@ -164,6 +171,13 @@ def _one(value: int | Sequence[int]) -> int | None:
     if isinstance(value, int):
         return value
     return value[0] if len(set(value)) == 1 else None
+
+
+def _linear(stages: Sequence[Stage], params: dict[str, Tensor], x: Tensor) -> Tensor:
+    for stage in stages:
+        x = x @ params[stage.weight].transpose(1, 2)  # [A, B, I] @ [A, I, O]
+        x = _activate(x if stage.bias is None else x + params[stage.bias][:, None], stage.activation)
+    return x
 
 
 def _activate(x: Tensor, activation: Activation) -> Tensor:
