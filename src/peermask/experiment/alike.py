@@ -26,6 +26,11 @@ def check_config(ranks: Ranks, config: ExperimentConfig) -> None:
             f"{ranks.size} ranks and agents = {config.agents}: a rank has at least one agent; "
             f"start at most {config.agents} ranks"
         )
+    if config.schedule is not None:  # histories of links that change would have to move with what receivers remember
+        raise RunError(
+            f"schedule.name = {config.schedule.name!r}: a graph that changes is not divided between processes yet; "
+            "run it in one, or leave schedule out"
+        )
     about = {"peermask": version("peermask"), "PyTorch": torch.__version__.partition("+")[0], "config": config.hash}
     _check(ranks, about)
 
