@@ -61,14 +61,7 @@ def test_ranks_that_differ(small: Small, tmp_path: Path, case: str) -> None:
         draw = np.random.default_rng(number)
         images = draw.integers(0, 255, (60, 1, 6, 6), dtype=np.uint8)
         labels = np.arange(60, dtype=np.int64) % 3
-        np.savez(
-            folder / "data.npz",
-            **{
-                f"{name}_{split}": value
-                for split in ("train", "test")
-                for name, value in (("x", images), ("y", labels))
-            },
-        )
+        np.savez(folder / "data.npz", x_train=images, y_train=labels, x_test=images, y_test=labels)
     with RankRun(tmp_path, 2) as ranks:
         for rank, folder in enumerate(folders):
             begin = of_another_version if case == "version" and rank else impatient
