@@ -63,7 +63,7 @@ def test_a_model_too_large_for_this_machine(tmp_path: Path) -> None:
 def test_too_many_agents_for_the_memory_there_is(tmp_path: Path) -> None:
     err = refused(tmp_path, "run", "--set", "agents=20000", limit=7 * 10**9)
     assert "agents = 20000: about 99,995,000 links take about 40.0 GB, and" in err
-    assert "use fewer of them" in err
+    assert "use fewer of either" in err
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
