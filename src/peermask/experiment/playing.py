@@ -17,7 +17,6 @@ from torch import Tensor, nn
 from peermask.data.dataset import Dataset
 from peermask.engine.device import enough_memory, one_thread_each, pick_device
 from peermask.engine.exchange import Exchange
-from peermask.errors import ConfigError
 from peermask.experiment.alike import check_config, check_experiment
 from peermask.experiment.build import Experiment, agents_at_once, build, build_simulator
 from peermask.experiment.checkpoint import Checkpoint, Progress
@@ -48,10 +47,6 @@ def build_arms(
     """The experiment of each algorithm that a config compares; all ranks have the same."""
     ranks = execution.ranks
     if ranks is not None:
-        if config.schedule is not None:
-            raise ConfigError(
-                "schedule: graphs that change are played by one process; leave out --processes or torchrun"
-            )
         check_config(ranks, config)
     with enough_memory(pick_device(execution.device)):
         built = {name: build(arm, dataset, module) for name, arm in config.arms().items()}
