@@ -1,10 +1,11 @@
 """Strangers without a certificate keep an agent's port busy: when does a restarted neighbour get through?
 
-    python -m benchmarks.strangers [--wait 30] [--one-end]
+    python -m benchmarks.strangers [--wait 30] [--no-gate]
 
-Two neighbours over mutual TLS on this machine. Strangers connect to the port of one of them, or of both, say nothing
-or garbage, and connect again as soon as they are let go. After a while the second neighbour starts; printed is how long
-its link takes. `--one-end`: only the second dials, with the network layer's own time for a handshake, as it was once.
+Two neighbours over mutual TLS on this machine. Strangers connect to the port of one of them, or of both, and connect
+again as soon as they are let go. They say nothing, garbage, or a TLS client's first message, followed by nothing or by
+garbage. After a while the second neighbour starts; printed is how long its link takes. `--no-gate`: as it would be
+if the network layer listened at the ports itself (node/gate.py).
 """
 
 from __future__ import annotations
@@ -13,12 +14,14 @@ import argparse
 import os
 import platform
 import socket
+import ssl
 import tempfile
 import threading
 import time
+from contextlib import nullcontext, suppress
 from pathlib import Path
-from typing import Any
 
+import peermask.node.zenoh_transport
 from benchmarks.fleet import free_ports
 from peermask.experiment.config import make_config
 from peermask.node.certificates import check_credentials, make_certificates
@@ -26,21 +29,39 @@ from peermask.node.fleet import new_fleet, split_address
 from peermask.node.zenoh_settings import session_settings
 from peermask.node.zenoh_transport import open_zenoh
 
-LEAD = 13.0  # seconds that strangers have before the neighbour comes: longer than a handshake may take by default
-CASES = (("nobody", 0, b""), ("50 with garbage", 50, os.urandom(200)), ("100 silent", 100, b""))
+LEAD = 13.0  # seconds that strangers have before the neighbour comes: longer than a handshake may take
+
+
+def client_hello() -> bytes:
+    """What a TLS client begins with."""
+    sent = ssl.MemoryBIO()
+    client = ssl.create_default_context().wrap_bio(ssl.MemoryBIO(), sent, server_hostname="127.0.0.1")
+    with suppress(ssl.SSLWantReadError):
+        client.do_handshake()
+    return sent.read()
+
+
+CASES = (
+    ("nobody", 0, b""),
+    ("50 with garbage", 50, os.urandom(200)),
+    ("100 silent", 100, b""),
+    ("500 silent", 500, b""),
+    ("100 with a hello", 100, client_hello()),
+    ("100 with a hello and garbage", 100, client_hello() + os.urandom(200)),
+)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--wait", type=float, default=30.0)
-    parser.add_argument("--one-end", action="store_true")
+    parser.add_argument("--no-gate", action="store_true")
     options = parser.parse_args()
-    print(f"{platform.machine()}, {os.cpu_count()} cores; {'one end dials' if options.one_end else 'both ends dial'}")
-    print("strangers        at one port  at both ports", flush=True)
+    print(f"{platform.machine()}, {os.cpu_count()} cores; {'without' if options.no_gate else 'with'} gates")
+    print(f"{'strangers':28s}  at one port  at both ports", flush=True)
     for name, count, words in CASES:
         took = [linked_after(options, count, words, ports) for ports in (1, 2)]
         shown = ["not" if seconds is None else f"{seconds:.1f} s" for seconds in took]
-        print(f"{name:15s}  {shown[0]:>11}  {shown[1]:>13}", flush=True)
+        print(f"{name:28s}  {shown[0]:>11}  {shown[1]:>13}", flush=True)
 
 
 def linked_after(options: argparse.Namespace, count: int, words: bytes, ports: int) -> float | None:
@@ -52,13 +73,13 @@ def linked_after(options: argparse.Namespace, count: int, words: bytes, ports: i
         settings = [
             session_settings(fleet, agent, check_credentials(fleet, Path(folder), agent), 2**20) for agent in (0, 1)
         ]
-        if options.one_end:
-            as_before(settings)
         threads = [
             threading.Thread(target=strangers, args=(split_address(fleet.member(agent).address), count, words, over))
             for agent in range(ports)
         ]
         try:
+            if options.no_gate:
+                peermask.node.zenoh_transport._behind_gate = nullcontext  # type: ignore[assignment]
             with open_zenoh(settings[0], 0, lambda *_: None) as first:
                 for thread in threads:
                     thread.start()
@@ -72,12 +93,6 @@ def linked_after(options: argparse.Namespace, count: int, words: bytes, ports: i
             over.set()
             for thread in threads:
                 thread.join()
-
-
-def as_before(settings: list[dict[str, Any]]) -> None:
-    for one in settings:
-        one["listen/endpoints"] = [endpoint.partition("#")[0] for endpoint in one["listen/endpoints"]]
-    settings[0]["connect/endpoints"] = []
 
 
 def strangers(address: tuple[str, int], count: int, words: bytes, over: threading.Event) -> None:

@@ -29,7 +29,7 @@ def test_only_links_of_the_graph_are_dialled_each_by_both_ends():
     dialled = {agent: settings[agent]["connect/endpoints"] for agent in settings}
     assert dialled[0] == ["tls/127.0.0.1:9001", "tls/127.0.0.1:9004"]
     assert dialled[4] == ["tls/127.0.0.1:9000", "tls/127.0.0.1:9003"]
-    assert settings[3]["listen/endpoints"] == ["tls/127.0.0.1:9003#tls_handshake_timeout_ms=60000"]
+    assert settings[3]["listen/endpoints"] == ["tls/127.0.0.1:9003"]
     assert not settings[3]["scouting/multicast/enabled"]
     assert not settings[3]["scouting/gossip/enabled"]
 

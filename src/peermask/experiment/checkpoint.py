@@ -45,7 +45,7 @@ class Checkpoint:
     progress: Progress
     states: dict[str, Tensor]  # the agents' states, one row an agent
     sent: dict[str, Tensor]  # the last messages, which receivers hold and deltas refer to
-    losses: dict[str, Tensor]  # `recent`: of the rounds since the last evaluation
+    losses: dict[str, Tensor]  # since the last evaluation: see recent_losses.py
 
     def tensors(self) -> dict[str, Tensor]:
         groups = {"state": self.states, "sent": self.sent, "losses": self.losses}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 
@@ -24,6 +24,7 @@ from peermask.experiment.execution import Execution, Status
 from peermask.experiment.folder import RunFolder
 from peermask.experiment.kept_masks import Masks, save_masks
 from peermask.experiment.metrics import Evaluation, write_evaluation
+from peermask.experiment.recent_losses import RecentLosses
 
 
 class Loop:
@@ -45,9 +46,7 @@ class Loop:
         self.execution, self.progress = execution, start.progress
         self.config = experiment.config
         self.ids: list[int] = exchange.everyone(torch.tensor(simulator.ids)).tolist()  # N of them
-        # [N] each, of the rounds since the last evaluation: on a CPU floats, which are small; on a GPU tensors there,
-        # since looking at one waits for the device
-        self.losses: list[list[float] | Tensor] = start.losses["recent"].tolist() if start.losses else []
+        self.losses = RecentLosses(start.losses)
         self.sent_bytes = float(exchange.sent_bytes().sum())  # when it was last looked at
         self.begun = time.perf_counter() - self.progress.seconds
         self.disk = Background()
@@ -86,17 +85,19 @@ class Loop:
         outcome = self.simulator.play(clock, self.exchange.move)
         self.progress = replace(self.progress, round=clock.round)
         losses = self.exchange.everyone(outcome.losses)
-        if losses.device.type == "cpu":
-            self.losses.append(losses.tolist())
-            self._finite_losses(self.losses[-1:])
-        else:
-            self.losses.append(losses)  # evaluations and checkpoints look
+        self.losses.add(losses)
+        if losses.device.type == "cpu":  # on a GPU evaluations and checkpoints look
+            self._check_losses(self.losses.latest(1))
+        if self.losses.full:
+            self._check_losses(self.losses.latest())
+            self.losses.sum_up()
         self.exchange.count(clock.round)
         self.execution.observer.round(clock, losses, self.sent_bytes)
         return clock.round
 
     def _evaluate(self) -> None:
-        train_loss = self._finite_losses(self.losses).mean(0)
+        self._check_losses(self.losses.latest())
+        train_loss = self.losses.mean()
         self.losses.clear()
         simulator, exchange = self.simulator, self.exchange
         unmixed = simulator.test_unmixed(exchange.messages) if self.config.evaluation.unmixed else None
@@ -119,9 +120,8 @@ class Loop:
     def _of_everyone(self, score: Score) -> Score:
         return Score(*self.exchange.everyone(torch.stack(score.columns(), 1)).unbind(1))  # one exchange for all
 
-    def _finite_losses(self, latest: Sequence[list[float] | Tensor]) -> Tensor:
-        """The losses of the latest rounds; the first that is NaN or infinite ends the run, before it is saved."""
-        recent = torch.stack([torch.as_tensor(losses).cpu() for losses in latest])  # [rounds, N]
+    def _check_losses(self, recent: Tensor) -> None:
+        """Of the latest rounds, [R, N]: the first that is NaN or infinite ends the run, before it is saved."""
         wrong = (~torch.isfinite(recent)).nonzero()
         if len(wrong):
             row, place = wrong[0].tolist()
@@ -132,7 +132,6 @@ class Loop:
                 f"the loss of agent {self.ids[place]} is {float(recent[row, place])} in round "
                 f"{self.progress.round - len(recent) + 1 + row}; {kept}; try a smaller algorithm.lr"
             )
-        return recent
 
     def _wait_for_rise(self, signal: float) -> None:
         if math.isnan(signal):
@@ -149,13 +148,14 @@ class Loop:
 
     def _save(self, *, ended: bool = False) -> None:
         self.disk.wait()  # before anything is copied: two copies of all states may be too many
-        losses = {"recent": self._finite_losses(self.losses)} if self.losses else {}
+        if self.losses:
+            self._check_losses(self.losses.latest())
         self.exchange.flush()
         self.sent_bytes = float(self.exchange.sent_bytes().sum())
         self.progress = replace(self.progress, seconds=self._seconds())
         checkpoint = masks = None
         if self.execution.final_checkpoint or not ended:
-            checkpoint = Checkpoint(self.progress, self.states(), self.exchange.state(), losses)
+            checkpoint = Checkpoint(self.progress, self.states(), self.exchange.state(), self.losses.tensors())
         if self.config.checkpoint.masks:
             masks = self.exchange.collect(self.simulator.masks()).numpy()
         if self.execution.writes != "never":

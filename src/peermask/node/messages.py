@@ -20,6 +20,7 @@ GREETING = b"G"
 PULL = b"P"
 FRAME = b"F"  # the round asked for, or the newest where that is no longer kept or still to come
 NO_NEWS = b"N"  # nothing newer than what the asker holds
+DOUBLED = b"D"  # two devices ask with one key
 
 _PULL = struct.Struct("<B8sIII")  # version, identity, round, history, patience in ms
 _ANSWER = struct.Struct("<I")  # newest
@@ -111,6 +112,8 @@ def decode_request(data: bytes) -> Greeting | Pull:
 
 
 def decode_answer(data: bytes) -> Greeting | Answer:
+    if data == DOUBLED:
+        raise WireError("another device runs with the same key as this one; neither is heard until one stops", "double")
     if data[:1] == GREETING:
         return _greeting(data)
     if data[:1] not in (FRAME, NO_NEWS) or len(data) < 1 + _ANSWER.size:

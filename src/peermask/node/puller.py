@@ -239,7 +239,8 @@ class Puller:
                 understood[j] = decode_answer(data)
             except WireError as error:
                 self.bad.setdefault(j, []).append(error.why)
-                self.responder.refusals.note(j, error.why, f"agent {j} sent a bad answer: {error}")
+                told = "refuses this device" if error.why == "double" else "sent a bad answer"
+                self.responder.refusals.note(j, error.why, f"agent {j} {told}: {error}")
         return understood
 
     def _heard(self, round: int, wanted: set[int], behind: int | None) -> Heard:

@@ -40,6 +40,7 @@ def run_node(
     """Run agent `agent` of the fleet in file `path`; started again, it goes on where its folder says."""
     # zenoh and cryptography are an extra, which reading a fleet file does not need
     from peermask.node.certificates import MINUTES, check_credentials, expiry
+    from peermask.node.links import Links
     from peermask.node.zenoh_settings import session_settings
     from peermask.node.zenoh_transport import open_zenoh
 
@@ -74,7 +75,9 @@ def run_node(
             return NodeResult("finished", out, node.journal.absent_rounds())
         # All that an honest neighbour can send: a few float32 per parameter.
         settings = session_settings(fleet, agent, credentials, 16 * experiment.network.layout.total + SLACK)
-        with open_zenoh(settings, agent, node.responder) as transport:
+        names = {j: fleet.member(j).name for j in fleet.neighbours(agent)}
+        links = Links(fleet.member(agent).name, names, observer.say)
+        with open_zenoh(settings, agent, node.responder, links) as transport:
             status = node.run(transport)
         if status == "interrupted" and over():
             raise NodeError(

@@ -16,7 +16,6 @@ from peermask.node.certificates import Credentials
 from peermask.node.fleet import Fleet, split_address
 
 LEASE_MS = 2000  # a frozen or cut-off neighbour is noticed within a few of these
-HANDSHAKE_MS = 60_000  # strangers that connect and say nothing are let go of after this, at most ten a second
 CLOSE_US = 500_000  # a send that is stuck this long closes the link: below the lease, or healthy peers look dead
 
 
@@ -32,13 +31,12 @@ def session_settings(fleet: Fleet, agent: int, credentials: Credentials | None, 
     """Keys and values of the session's config; without credentials it is open to anybody who reaches the port."""
     me = fleet.member(agent)
     scheme = "tcp" if credentials is None else "tls"
-    handshake = "" if credentials is None else f"#tls_handshake_timeout_ms={HANDSHAKE_MS}"
     neighbours = fleet.neighbours(agent)
     settings: dict[str, Any] = {
         "mode": "peer",
-        "listen/endpoints": [f"{scheme}/{me.listen or me.address}{handshake}"],
-        # Both sides dial, and whoever comes through first makes the link: to keep two neighbours apart, strangers
-        # have to occupy both their ports. Forever, since a neighbour may come late or come back.
+        "listen/endpoints": [f"{scheme}/{me.listen or me.address}"],
+        # Both sides dial, and whoever comes through first makes the link, so that one open port of the two is enough.
+        # Forever, since a neighbour may come late or come back.
         "connect/endpoints": [_dialled(scheme, fleet.member(j).address) for j in neighbours],
         "connect/timeout_ms": -1,
         "connect/exit_on_failure": False,

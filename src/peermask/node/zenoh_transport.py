@@ -5,13 +5,19 @@ Pushing couples healthy peers to a dead one: a send to a frozen neighbour blocks
 
 from __future__ import annotations
 
+import errno
 import json
+import socket
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
 from peermask.errors import NodeError, NotYetError
+from peermask.node.fleet import split_address
+from peermask.node.gate import open_gate
+from peermask.node.links import Links
+from peermask.node.messages import DOUBLED
 from peermask.node.transport import Handler
 from peermask.node.zenoh_settings import alive_key, ask_key
 
@@ -21,19 +27,21 @@ except ImportError as error:
     raise NodeError("a fleet needs another package: pip install 'peermask[node]'") from error
 
 WAITING = 16  # questions in the queue before the network is made to wait: each neighbour asks one at a time
+DOORS = 8  # ports of its own behind a gate: handshakes that can be tried at once
 
 
 class ZenohTransport:
     """Use `open_zenoh`; a session that is not closed keeps a process from ending."""
 
-    def __init__(self, session: zenoh.Session, agent: int) -> None:
-        self.session, self.agent = session, agent
+    def __init__(self, session: zenoh.Session, agent: int, links: Links) -> None:
+        self.session, self.agent, self.links = session, agent, links
         self._alive: set[int] = set()
         self._changed = threading.Condition()
 
     def alive(self) -> frozenset[int]:
         with self._changed:
-            return frozenset(self._alive)
+            alive = frozenset(self._alive)
+        return alive - self.links.doubled()
 
     def ask(self, requests: Mapping[int, bytes], patience: float) -> dict[int, bytes]:
         asked = {
@@ -58,6 +66,11 @@ class ZenohTransport:
         with self._changed:
             self._changed.wait(seconds)
 
+    def linked(self, event: zenoh.LinkEvent) -> None:
+        name = event.link.auth_identifier  # without certificates there is none
+        if name is not None:
+            self.links.changed(name, str(event.link.zid), made=event.kind == zenoh.SampleKind.PUT)
+
     def heard_of(self, sample: zenoh.Sample) -> None:
         """A neighbour came or went."""
         agent = _last_number(sample.key_expr)
@@ -72,13 +85,19 @@ class ZenohTransport:
 
 
 @contextmanager
-def open_zenoh(settings: Mapping[str, Any], agent: int, handler: Handler) -> Iterator[ZenohTransport]:
+def open_zenoh(
+    settings: Mapping[str, Any], agent: int, handler: Handler, links: Links | None = None
+) -> Iterator[ZenohTransport]:
     """A session that answers through `handler`; it says it is there only once it can answer."""
+    links = links or Links("", {}, lambda _line: None)
     zenoh.init_log_from_env_or("error")
-    with _open(settings) as session, ExitStack() as leaving:
-        transport = ZenohTransport(session, agent)
+    with _behind_gate(settings) as inside, _open(inside) as session, ExitStack() as leaving:
+        transport = ZenohTransport(session, agent, links)
+        session.info.declare_link_events_listener(
+            zenoh.handlers.Callback(transport.linked, indirect=False), history=True
+        )
         questions = session.declare_queryable(ask_key(agent, "*"), zenoh.handlers.FifoChannel(WAITING))
-        worker = threading.Thread(target=_serve, args=(questions.handler, handler), name="answers", daemon=True)
+        worker = threading.Thread(target=_serve, args=(questions.handler, handler, links), name="answers", daemon=True)
         worker.start()
         leaving.callback(worker.join)  # a thread still inside zenoh when Python ends aborts the process
         leaving.enter_context(questions)  # the worker ends once this is undeclared
@@ -86,6 +105,31 @@ def open_zenoh(settings: Mapping[str, Any], agent: int, handler: Handler) -> Ite
         session.liveliness().declare_subscriber(alive_key("*"), watch, history=True)
         leaving.enter_context(session.liveliness().declare_token(alive_key(agent)))
         yield transport
+
+
+@contextmanager
+def _behind_gate(settings: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """The settings of a session that is reached through a gate, and the gate; without TLS there is none."""
+    scheme, _, address = settings["listen/endpoints"][0].partition("/")
+    if scheme != "tls":
+        yield settings
+        return
+    inside = _free_ports()
+    with ExitStack() as leaving:
+        try:
+            leaving.enter_context(open_gate(*split_address(address), inside))
+        except OSError as error:
+            raise _cannot_listen(address, str(error), taken=error.errno == errno.EADDRINUSE) from error
+        yield {**settings, "listen/endpoints": [f"tls/{host}:{port}" for host, port in inside]}
+
+
+def _free_ports() -> list[tuple[str, int]]:
+    """Of the loopback interface; zenoh does not say which ones it takes by itself."""
+    with ExitStack() as held:
+        sockets = [held.enter_context(socket.socket()) for _ in range(DOORS)]
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [one.getsockname() for one in sockets]
 
 
 def _open(settings: Mapping[str, Any]) -> zenoh.Session:
@@ -96,23 +140,27 @@ def _open(settings: Mapping[str, Any]) -> zenoh.Session:
         return zenoh.open(config)
     except zenoh.ZError as error:
         reason = str(error).splitlines()[0].partition(" at /")[0]  # what follows is a place in zenoh's source
-        where = settings["listen/endpoints"][0].partition("/")[2].partition("#")[0]
-        if "os error 98" in reason:
-            raise NodeError(f"cannot listen on {where}; is another agent running there? ({reason[:200]})") from error
-        raise NotYetError(
-            f"cannot listen on {where}; is that this device's address, and its network up? ({reason[:200]})"
-        ) from error
+        where = settings["listen/endpoints"][0].partition("/")[2]
+        raise _cannot_listen(where, reason, taken="os error 98" in reason) from error
 
 
-def _serve(questions: zenoh.handlers.Handler[zenoh.Query], handler: Handler) -> None:
-    """Hand every question on until the session closes."""
+def _cannot_listen(where: str, reason: str, *, taken: bool) -> NodeError:
+    if taken:
+        return NodeError(f"cannot listen on {where}; is another agent running there? ({reason[:200]})")
+    return NotYetError(f"cannot listen on {where}; is that this device's address, and its network up? ({reason[:200]})")
+
+
+def _serve(questions: zenoh.handlers.Handler[zenoh.Query], handler: Handler, links: Links) -> None:
+    """Hand every question on until the session closes; who asks as two devices is told so."""
     while True:
         try:
             query = questions.recv()
         except zenoh.ZError:
             return
         asker, payload = _last_number(query.key_expr), query.payload
-        if asker is not None and payload is not None:
+        if asker is not None and asker in links.doubled():
+            _Reply(query)(DOUBLED)
+        elif asker is not None and payload is not None:
             handler(asker, payload.to_bytes(), _Reply(query))
 
 

@@ -1,0 +1,246 @@
+"""Stands before an agent's port, so that strangers cannot occupy it: only TLS handshakes reach the network layer.
+
+zenoh sleeps 0.1 s after every failed handshake and accepts nobody meanwhile. So the gate listens at the
+agent's address, and zenoh on loopback alone, at a few ports that each take one handshake at a time. A connection
+
+    arrives       and has HELLO seconds to send a whole ClientHello; whatever else it sends, it is closed
+    is ready      and waits for its turn
+    is tried      joined to a port of zenoh's; it has HANDSHAKE seconds, or CONTESTED where others wait
+    is linked     once it has answered what zenoh sends after a good handshake; there are no limits any more
+
+Where more are ready than can be tried, those come first whose address has the fewest connections here, and of one
+address the newest: a neighbour is not behind strangers who came before it. Nothing is decrypted, and nobody let in who
+would not be otherwise: zenoh checks certificates as ever.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import cast
+
+HELLO = 5.0
+HANDSHAKE = 10.0
+CONTESTED = 1.0  # seconds a handshake may take while others wait
+HELD = 256  # connections that are not linked yet
+STUCK_MS = 10_000  # a peer that has taken nothing for so long is gone
+Address = tuple[str, int]
+RECORD, CLIENT_HELLO, LARGEST_HELLO = 22, 1, 2**14
+
+
+def hello_length(data: bytes) -> int | None:
+    """Bytes of the record that holds a ClientHello, as far as `data` goes; None: it is not one.
+
+    22 3 minor | length (2) | 1 | ...
+    """
+    expected = ((RECORD,), (3,), (1, 2, 3))
+    if any(byte not in allowed for byte, allowed in zip(data, expected, strict=False)):
+        return None
+    if len(data) < 6:
+        return 6
+    length = int.from_bytes(data[3:5], "big")
+    return 5 + length if data[5] == CLIENT_HELLO and 4 < length <= LARGEST_HELLO else None
+
+
+class _Side(asyncio.Protocol):
+    """One of the two connections of a link; what it reads, the other writes."""
+
+    def __init__(self) -> None:
+        self.transport: asyncio.Transport | None = None
+        self.other: _Side | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast("asyncio.Transport", transport)
+
+    def data_received(self, data: bytes) -> None:
+        if self.other is not None and self.other.transport is not None:
+            self.other.transport.write(data)
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
+        if self.other is not None and self.other.transport is not None:
+            self.other.transport.close()
+
+    def pause_writing(self) -> None:
+        if self.other is not None and self.other.transport is not None:
+            self.other.transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        if self.other is not None and self.other.transport is not None:
+            self.other.transport.resume_reading()
+
+
+class _Inside(_Side):
+    """To zenoh."""
+
+    def data_received(self, data: bytes) -> None:
+        outside = cast("_Outside", self.other)
+        outside.answered = True
+        super().data_received(data)
+
+
+class _Outside(_Side):
+    """To whoever has connected."""
+
+    def __init__(self, gate: Gate) -> None:
+        super().__init__()
+        self.gate = gate
+        self.address = ""
+        self.hello = bytearray()
+        self.timer: asyncio.TimerHandle | None = None
+        self.begun = 0.0  # when its handshake did
+        self.answered = False  # zenoh was the last to speak
+        self.turns = 0  # answers to zenoh
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self.address = str((transport.get_extra_info("peername") or ("",))[0])
+        opened = transport.get_extra_info("socket")
+        if hasattr(socket, "TCP_USER_TIMEOUT"):
+            opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, STUCK_MS)
+        self.limit(HELLO)
+        self.gate.arrived(self)
+
+    def limit(self, seconds: float) -> None:
+        """Close unless it gets on within so long."""
+        if self.timer is not None:
+            self.timer.cancel()
+        self.timer = self.gate.loop.call_later(seconds, self.close)
+
+    def close(self) -> None:
+        assert self.transport is not None
+        self.transport.abort()
+
+    def data_received(self, data: bytes) -> None:
+        if self.other is None:
+            self._hear(data)
+            return
+        if self.answered:
+            self.answered = False
+            self.turns += 1
+            if self.turns == 2:  # the first is its certificate; zenoh goes on after a good one alone
+                self.gate.linked(self)
+        super().data_received(data)
+
+    def _hear(self, data: bytes) -> None:
+        self.hello += data
+        length = hello_length(bytes(self.hello[:6]))
+        if length is None:
+            self.close()
+        elif len(self.hello) >= length:
+            assert self.transport is not None
+            self.transport.pause_reading()
+            self.gate.ready(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self.gate.left(self)
+
+
+class Gate:
+    """Of one agent; all of it runs in the thread of its event loop."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, inside: Sequence[Address]) -> None:
+        self.loop = loop
+        self._free = list(inside)  # ports of zenoh's that nobody is trying
+        self._held: dict[_Outside, None] = {}  # not linked yet, the oldest first
+        self._ready: dict[_Outside, None] = {}
+        self._tried: dict[_Outside, Address] = {}
+        self._here: set[_Outside] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._server: asyncio.Server | None = None
+
+    async def open(self, host: str, port: int) -> None:
+        self._server = await self.loop.create_server(lambda: _Outside(self), host, port, backlog=HELD)
+
+    async def close(self) -> None:
+        if self._server is not None:
+            self._server.close()
+        for one in tuple(self._here):
+            one.close()
+        while self._here or self._tasks:
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.01)  # for the other ends
+
+    def arrived(self, one: _Outside) -> None:
+        self._here.add(one)
+        self._held[one] = None
+        if len(self._held) > HELD:
+            crowd = self._crowd()
+            max(self._held, key=lambda held: crowd[held.address]).close()  # of those, the oldest
+
+    def ready(self, one: _Outside) -> None:
+        self._ready[one] = None
+        one.limit(HANDSHAKE)
+        self._next()
+
+    def left(self, one: _Outside) -> None:
+        self._here.discard(one)
+        self.linked(one)
+
+    def linked(self, one: _Outside) -> None:
+        """It needs no limits any more."""
+        for place in (self._held, self._ready):
+            place.pop(one, None)
+        if one in self._tried:
+            self._free.append(self._tried.pop(one))
+        if one.timer is not None:
+            one.timer.cancel()
+        self._next()
+
+    def _crowd(self) -> Counter[str]:
+        return Counter(one.address for one in self._held)
+
+    def _next(self) -> None:
+        """Try those who are ready, as far as there is room."""
+        while self._ready and self._free:
+            crowd = self._crowd()
+            one = min(reversed(self._ready), key=lambda ready: crowd[ready.address])
+            del self._ready[one]
+            self._tried[one] = inside = self._free.pop(0)  # the one that has rested longest
+            one.begun = self.loop.time()
+            one.limit(HANDSHAKE)
+            task = self.loop.create_task(self._join(one, inside))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        if self._ready:
+            for one in self._tried:
+                one.limit(max(0.0, one.begun + CONTESTED - self.loop.time()))
+
+    async def _join(self, one: _Outside, address: Address) -> None:
+        inside = _Inside()
+        inside.other = one
+        try:
+            await self.loop.create_connection(lambda: inside, *address)
+        except OSError:  # zenoh is about to listen, or to end
+            one.close()
+            return
+        assert one.transport is not None
+        assert inside.transport is not None
+        if one.transport.is_closing():
+            inside.transport.abort()
+            return
+        one.other = inside
+        inside.transport.write(bytes(one.hello))
+        one.hello.clear()
+        one.transport.resume_reading()
+
+
+@contextmanager
+def open_gate(host: str, port: int, inside: Sequence[Address]) -> Iterator[None]:
+    """Listen at an address, and join who may try to `inside`; an OSError where that address cannot be listened at."""
+    loop = asyncio.new_event_loop()
+    gate = Gate(loop, inside)
+    thread = threading.Thread(target=loop.run_forever, name="gate", daemon=True)
+    thread.start()
+    try:
+        asyncio.run_coroutine_threadsafe(gate.open(host, port), loop).result()
+        yield
+    finally:
+        asyncio.run_coroutine_threadsafe(gate.close(), loop).result()
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()

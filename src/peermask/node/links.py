@@ -1,0 +1,69 @@
+"""Who is linked to an agent, by the name in their certificates: neighbours, one session each.
+
+Anybody with a certificate of the fleet can make a link. Access control drops what those say who are no neighbours, and
+this says that they are there. Two sessions with one name are two devices with one key: neither is heard while both are
+there, since nobody can tell which of them is meant.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+
+from peermask.node.certificates import common_name
+
+GRACE = 5.0  # seconds two sessions of one name may overlap: the link of one that was cut off ends within a few leases
+
+
+class Links:
+    """Thread-safe: the transport's threads report links, those of agent and answers look."""
+
+    def __init__(self, own: str, neighbours: Mapping[int, str], say: Callable[[str], None]) -> None:
+        """`own`: the name in this agent's certificate; `neighbours`: those in theirs, by number."""
+        self.own, self.neighbours, self.say = own, neighbours, say
+        self._links: Counter[tuple[str, str]] = Counter()  # by name and session: a session may have several
+        self._doubled: dict[str, float] = {}  # name -> since when it has had two sessions
+        self._said: set[str] = set()
+        self._lock = threading.Lock()
+
+    def changed(self, name: str, session: str, *, made: bool) -> None:
+        with self._lock:
+            self._links[name, session] += 1 if made else -1
+            self._links = +self._links
+            if sum(held == name for held, _ in self._links) < 2:
+                self._doubled.pop(name, None)
+                self._said.discard(name)
+            else:
+                self._doubled.setdefault(name, time.monotonic())
+        if made and name not in self.neighbours.values():
+            self._say_once(
+                f"{name} stranger", f"a device with the certificate of {name} is not heard: {self._why(name)}"
+            )
+
+    def doubled(self) -> frozenset[int]:
+        """Neighbours that are two devices."""
+        with self._lock:
+            ripe = {name for name, since in self._doubled.items() if time.monotonic() - since > GRACE}
+        found = {agent: name for agent, name in self.neighbours.items() if name in ripe}
+        for agent, name in found.items():
+            self._say_once(
+                name, f"two devices run as agent {agent}, with the same key; neither is heard until one stops"
+            )
+        return frozenset(found)
+
+    def _why(self, name: str) -> str:
+        if name == self.own:
+            return "this one has the same; stop one of the two"
+        for agent, meant in self.neighbours.items():
+            if f"{name}-".startswith(f"{common_name(agent)}-"):
+                return f"agent {agent} is {meant} in the fleet file here; it was revoked, or this file is old"
+        return "that is no neighbour; its fleet file is another, or this one is old"
+
+    def _say_once(self, key: str, line: str) -> None:
+        with self._lock:
+            if key in self._said:
+                return
+            self._said.add(key)
+        self.say(line)
