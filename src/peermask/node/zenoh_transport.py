@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import json
 import socket
+import sys
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
@@ -27,6 +28,8 @@ except ImportError as error:
     raise NodeError("a fleet needs another package: pip install 'peermask[node]'") from error
 
 WAITING = 16  # questions in the queue before the network is made to wait: each neighbour asks one at a time
+# Linux has the whole of 127/8; on another address than agents of one machine use, no port of theirs is taken.
+INSIDE = "127.0.0.2" if sys.platform == "linux" else "127.0.0.1"
 DOORS = 8  # ports of its own behind a gate: handshakes that can be tried at once
 
 
@@ -128,7 +131,7 @@ def _free_ports() -> list[tuple[str, int]]:
     with ExitStack() as held:
         sockets = [held.enter_context(socket.socket()) for _ in range(DOORS)]
         for one in sockets:
-            one.bind(("127.0.0.1", 0))
+            one.bind((INSIDE, 0))
         return [one.getsockname() for one in sockets]
 
 
