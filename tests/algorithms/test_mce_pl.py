@@ -115,3 +115,23 @@ def test_first_votes(how: Any, share: float) -> None:
     assert torch.equal(votes[0], votes[1])
     assert float(votes[:, :10_000].float().mean()) == pytest.approx(share, abs=0.02)
     assert float(votes[:, 10_000:].float().mean()) == pytest.approx(0.9 if share else 0.0, abs=0.02)
+
+
+@pytest.mark.parametrize(
+    ("guard", "voters", "votes"), [(1.5, 2, [0, 2, 2, 0]), (0.0, 3, [1, 2, 2, 1]), (None, 3, [1, 2, 2, 1])]
+)
+def test_with_a_guard_a_far_mask_is_not_believed(guard: float | None, voters: int, votes: list[int]) -> None:
+    """m½ = (0, 1, 1, 0): two equal masks are at distance 0 and the opposite one at 2."""
+    method = algorithm(guard=guard)
+    state, _ = method.learn(start(), NoData(), Clock(1, 10))
+    fused = method.fuse(state, *hear([0, 1, 1, 0], [1, 0, 0, 1], [0, 1, 1, 0]), Clock(1, 10))
+    assert fused.voters.tolist() == [voters]
+    assert fused.votes.tolist() == [votes]
+
+
+def test_with_a_guard_the_step_goes_where_the_believed_agree_eq_17() -> None:
+    """n = (0, 1, 1, 0) instead of (1/3, 2/3, 2/3, 1/3); z = z½ − G n."""
+    method = algorithm(guard=1.5)
+    state, _ = method.learn(start(), NoData(), Clock(1, 10))
+    fused = method.fuse(state, *hear([0, 1, 1, 0], [1, 0, 0, 1], [0, 1, 1, 0]), Clock(1, 10))
+    assert close(fused.scores, [0.3, -0.7, 0.6, -0.2])

@@ -79,6 +79,15 @@ def test_real_values_are_turned_round() -> None:
         liars("crafted").told({"weights": values}, EVERYONE, Clock(1, 10))
 
 
+@pytest.mark.parametrize("arms", [{"algorithm": "dsgd"}, {"algorithm": "mce-pl", "compare": ["fl"]}])
+def test_crafted_real_values_are_refused_when_the_config_is_read(arms: dict[str, object]) -> None:
+    with pytest.raises(
+        ConfigError, match=r"liars\.kind = 'crafted': only masks .* (dsgd|fl) sends real values; random"
+    ):
+        make_config({**arms, "liars": {"count": 1, "kind": "crafted"}})
+    make_config({**arms, "liars": {"count": 1, "kind": "inverted"}})
+
+
 def test_who_lies_among_few_lies_among_many() -> None:
     few, many = (pick_liars(LiarOptions(count=count), 20, 0) for count in (2, 8))
     assert len(many) == 8

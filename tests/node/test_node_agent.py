@@ -57,9 +57,13 @@ def start_all(fleet, **special):
         fleet.start(agent, **special.get(f"agent_{agent}", {}))
 
 
-@pytest.mark.parametrize("name", [entry.name for entry in algorithms])
-def test_a_fleet_ends_as_the_simulator_does(fleet, tmp_path, name):
-    config = tiny(algorithm={"name": name}, retention=[0.2, 0.3, 0.4, 0.5])
+ROBUST = [{"name": "mce-pl", "guard": 1.2}, {"name": "dsgd", "clip": 0.7}]
+
+
+@pytest.mark.parametrize("algorithm", [*({"name": entry.name} for entry in algorithms), *ROBUST], ids=str)
+def test_a_fleet_ends_as_the_simulator_does(fleet, tmp_path, algorithm):
+    name = algorithm["name"]
+    config = tiny(algorithm=algorithm, retention=[0.2, 0.3, 0.4, 0.5])
     made = fleet(config)
     assert set(made.run().values()) == {"finished"}
     run, expected = collected(made, tmp_path), simulated(config, tmp_path / "sim")

@@ -26,7 +26,7 @@ from functools import cached_property
 from typing import Annotated, ClassVar
 
 import torch
-from pydantic import Field, field_validator
+from pydantic import Field
 from torch import Tensor
 
 from peermask.algorithms.contract import Agents, Algorithm, Clock, LocalData, MaskCounts, Payload, Setting, algorithms
@@ -38,7 +38,7 @@ from peermask.graph.links import Links
 from peermask.graph.mixing import Mixing, count_votes
 from peermask.masks.aggregation import aggregated_magnitude, pulled
 from peermask.masks.budget import kept_counts
-from peermask.masks.guard import believed, ones_heard
+from peermask.masks.guard import Guard, believed, ones_heard
 from peermask.masks.levels import Levels, level_of, levels_of
 from peermask.masks.scores import initial_scores
 from peermask.models.network import Batch
@@ -78,7 +78,7 @@ class Accord(Algorithm[State]):
         vote_gain: Annotated[float, Field(ge=0)] = Field(
             0.6, description="κ, factor on the neighbours' votes when a mask is selected"
         )
-        guard: float = Field(
+        guard: Guard = Field(
             1.5,
             description="believe neighbours up to this many times the median distance of masks; 0: believe everybody",
         )
@@ -87,13 +87,6 @@ class Accord(Algorithm[State]):
             description="densities of agents with different retentions: the smallest for all and a second mask at a "
             "higher one for those who can carry it, one of two each, the smallest alone, or each its own",
         )
-
-        @field_validator("guard")
-        @classmethod
-        def _guard(cls, value: float) -> float:
-            if value != 0 and value < 1:
-                raise ValueError("must be 0 (off) or at least 1: below that half of all neighbours would be left out")
-            return value
 
     def __init__(self, options: Options, setting: Setting) -> None:
         self.options, self.setting, self.masker = options, setting, setting.masker

@@ -2,21 +2,26 @@
 
 adapt-then-combine   x½ = x − η (∇f(x) + ω x);   share x½;   x ← Σ_j W_ij x½_j
 lian                 share x;   x ← Σ_j W_ij x_j − η (∇f(x) + ω x)
+
+With `clip` what a neighbour adds to the sum is bounded: see clipping.py.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Literal
+from functools import partial
+from typing import Annotated, Literal
 
 from pydantic import Field
 from torch import Tensor
 
+from peermask.algorithms.clipping import clipped
 from peermask.algorithms.contract import Agents, Algorithm, Clock, LocalData, Payload, Setting, algorithms
 from peermask.algorithms.descent import MomentumOptions, common_start, descent
-from peermask.algorithms.message import Neighbours, as_message, as_params, mixed, neighbour_mean
+from peermask.algorithms.message import Neighbours, as_message, as_params, mixed, neighbour_mean, neighbour_weights
 from peermask.algorithms.momentum import accumulated, first_velocity
-from peermask.graph.mixing import Mixing
+from peermask.graph.mixing import Mixing, weighted_sum
 
 
 @dataclass(frozen=True)
@@ -36,6 +41,11 @@ class Dsgd(Algorithm[State]):
         )
         neighbours: Neighbours = Field(
             "metropolis", description="W: Metropolis weights, or the plain mean of an agent and its neighbours"
+        )
+        clip: Annotated[float, Field(gt=0)] | None = Field(
+            None,
+            description="c: count no neighbour as farther than this many median distances (algorithms/clipping.py); "
+            "left out: in full",
         )
 
     def __init__(self, options: Options, setting: Setting) -> None:
@@ -59,8 +69,14 @@ class Dsgd(Algorithm[State]):
         return as_message(state.params, self.setting.masker.layout.weights)
 
     def fuse(self, state: State, received: Payload, mixing: Mixing, clock: Clock) -> State:  # noqa: ARG002
-        params = mixed(received, neighbour_mean(mixing, self.options.neighbours))
+        params = mixed(received, self._mean(received, mixing))
         return replace(state, params=params if state.step is None else params - state.step, step=None)
+
+    def _mean(self, received: Payload, mixing: Mixing) -> Callable[[Tensor], Tensor]:
+        if self.options.clip is None:
+            return neighbour_mean(mixing, self.options.neighbours)
+        weights = neighbour_weights(mixing, self.options.neighbours)
+        return partial(weighted_sum, clipped(weights, received, mixing, self.options.clip))
 
     def local_model(self, state: State) -> Tensor:
         return state.params

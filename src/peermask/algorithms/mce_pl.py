@@ -6,7 +6,7 @@ One round of agent i (paper, Algorithm 1), n_i being the mean of its neighbours'
             z½  = z − η (G + ω z + λ ∂R/∂z)               Eq. (14)
             m½  = Fil[Thres(|y(z½, n)|)]                  Eq. (16), with the n of the round before
     share   m½
-    fuse    n   = mean of m½_j over the neighbours
+    fuse    n   = mean of m½_j over the neighbours        with `guard`, over those believed (masks/guard.py)
             z   = z½ − η_ft G ⊙ n                         Eq. (17), fine-tuning
             m   = Fil[Thres(|y(z, n)|)]                   Eq. (18), (19): the deployed model is w ⊙ m
 """
@@ -27,9 +27,10 @@ from peermask.algorithms.momentum import first_velocity
 from peermask.algorithms.opening import opening_masks
 from peermask.algorithms.schedule import scheduled
 from peermask.algorithms.score_step import ScoreOptions, score_step
-from peermask.graph.mixing import Mixing
+from peermask.graph.mixing import Mixing, count_votes
 from peermask.masks.aggregation import aggregated_magnitude, fine_tuned
 from peermask.masks.budget import share_kept
+from peermask.masks.guard import Guard, believed
 from peermask.masks.masker import Masker
 from peermask.masks.scores import initial_scores, keep_sign
 from peermask.streams import stream
@@ -68,6 +69,10 @@ class McePl(Algorithm[State]):
             description="share of ones in the common first draw, in convolutions; linear layers use mask.fc_keep",
         )
         aggregation_gain: Annotated[float, Field(ge=0)] = Field(1.0, description="factor on the neighbours' term of y")
+        guard: Guard | None = Field(
+            None,
+            description="believe neighbours up to this many times the median distance of masks; 0 or none: everybody",
+        )
 
     def __init__(self, options: Options, setting: Setting) -> None:
         self.options, self.setting, self.masker = options, setting, setting.masker
@@ -105,7 +110,7 @@ class McePl(Algorithm[State]):
 
     def fuse(self, state: State, received: Payload, mixing: Mixing, clock: Clock) -> State:
         assert state.gradient is not None
-        votes, voters = mixing.count_open(received["mask"]), mixing.degree
+        votes, voters = self._heard(state, received["mask"], mixing)
         lr = self.options.lr if self.options.lr_fine_tune is None else self.options.lr_fine_tune
         lr = scheduled(lr, self.options.schedule, clock)
         scores = fine_tuned(state.scores, state.gradient, votes, voters, lr)
@@ -113,6 +118,14 @@ class McePl(Algorithm[State]):
             scores = keep_sign(scores, state.scores)
         mask = self._mask(scores, votes, voters, state.keep)
         return replace(state, scores=scores, mask=mask, votes=votes, voters=voters, gradient=None, proposal=None)
+
+    def _heard(self, state: State, masks: Tensor, mixing: Mixing) -> tuple[Tensor, Tensor]:
+        """Votes [A, P_w] and voters [A]."""
+        if not self.options.guard:
+            return mixing.count_open(masks), mixing.degree
+        assert state.proposal is not None
+        heard = believed(state.proposal, masks, mixing.links, self.masker.layout.sizes, self.options.guard)
+        return count_votes(heard, masks, mixing.count_dtype), heard.degree
 
     def local_model(self, state: State) -> Tensor:
         return self.masker.model(state.mask, state.keep)

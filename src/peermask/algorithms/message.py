@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from peermask.algorithms.contract import Payload
+from peermask.graph.links import Links
 from peermask.graph.mixing import Mixing
 
 # Shapes: A receivers, K received messages, P_w masked weights, P all parameters
@@ -43,6 +45,13 @@ def with_rest(weights: Tensor, received: Payload, mean: Callable[[Tensor], Tenso
 
 def neighbour_mean(mixing: Mixing, neighbours: Neighbours) -> Callable[[Tensor], Tensor]:
     return mixing.metropolis_mean if neighbours == "metropolis" else mixing.closed_mean
+
+
+def neighbour_weights(mixing: Mixing, neighbours: Neighbours) -> Links:
+    """Those of `neighbour_mean`, the own message's among them."""
+    if neighbours == "metropolis":
+        return mixing.metropolis
+    return mixing.closed.weighted(1.0 / np.diff(mixing.closed.starts)[mixing.closed.receivers])
 
 
 def holders_mean(mixing: Mixing, values: Tensor, held: Tensor, nobody: Tensor | float) -> Tensor:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import tomli_w
-from pydantic import BeforeValidator, Field, ValidationError
+from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
 from peermask.algorithms import algorithms
 from peermask.engine.liars import LiarOptions
@@ -140,6 +140,17 @@ class ExperimentConfig(Options):
     stop: StopOptions = StopOptions()
     checkpoint: CheckpointOptions = CheckpointOptions()
     liars: LiarOptions | None = Field(None, description="agents that send lies, to try what a method bears")
+
+    @model_validator(mode="after")
+    def _lies_can_be_made(self) -> ExperimentConfig:
+        crafted = self.liars is not None and self.liars.kind == "crafted"
+        for choice in (self.algorithm, *self.compare):
+            if crafted and not algorithms[choice.name].make.over_frozen_weights:
+                raise ConfigError(
+                    f"liars.kind = 'crafted': only masks can be crafted, and {choice.name} sends real values; "
+                    "random and inverted lies work with every algorithm"
+                )
+        return self
 
     def table(self) -> dict[str, Any]:
         """This config as plain values, with every default written out.

@@ -15,14 +15,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
+from typing import Annotated
 
 import numpy as np
 import torch
+from pydantic import AfterValidator
 from torch import Tensor
 
 from peermask.graph.links import Links
 from peermask.kernels import by_kernels
 from peermask.kernels.overlap import MOST, believed_triton, overlaps_triton
+
+
+def _factor(value: float) -> float:
+    if value != 0 and value < 1:
+        raise ValueError("must be 0 (off) or at least 1: below that half of all neighbours would be left out")
+    return value
+
+
+Guard = Annotated[float, AfterValidator(_factor)]
 
 # Shapes: A receivers, K received masks, E links, P weights, L layers
 HALFWAY = 0.5
