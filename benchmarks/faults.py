@@ -1,6 +1,6 @@
 """Whole runs of a fleet in which something breaks: how many end as they should.
 
-    python -m benchmarks.faults [--trials 10] [kill two checkpoint stopped power disk]
+    python -m benchmarks.faults [--trials 10] [kill two checkpoint stopped power disk cut loss]
 
 Every trial is a run of its own: four agents in four processes, on a ring over mutual TLS on this machine, `missing =
 "last"`, a checkpoint a round. At a random round
@@ -11,9 +11,11 @@ Every trial is a run of its own: four agents in four processes, on a ring over m
     stopped      one is frozen (SIGSTOP) for longer than the deadline of a round
     power        all are killed, and started again
     disk         the disk of one is full; it is started again once there is room (needs root, for a disk of its own)
+    cut          the cable of one is cut for three deadlines (needs root; devices are network namespaces)
+    loss         a fifth of all packets is lost at every device, from the start (needs root)
 
 A trial counts if all four end with exit code 0, who was lost plays again before the end, and all files are whole: what
-the agents wrote is collected as one finished run.
+the agents wrote is collected as one finished run. After a cut, everybody must hear everybody again.
 """
 
 from __future__ import annotations
@@ -29,12 +31,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
+from typing import Any
 
 import peermask.cli.node
+from benchmarks.cables import cabled, cut, enter, host, lose, mend
 from benchmarks.fleet import free_ports
 from peermask.cli.main import main as peermask_command
 from peermask.errors import PeermaskError
@@ -46,47 +50,54 @@ from peermask.node.fleet import Fleet, new_fleet, save_fleet
 from peermask.node.start import certificates_of
 
 CONTEXT = multiprocessing.get_context("forkserver")  # importing torch takes longer than a trial
-AGENTS, ROUNDS, PACE, DEADLINE, PATIENCE = 4, 120, 0.03, 1.0, 90.0
+AGENTS, DEADLINE, PATIENCE = 4, 1.0, 90.0
+ROUNDS, PACE = 120, 0.03
+CUT_ROUNDS, CUT_PACE = 400, 0.05  # enough that the run is still on when a cable is mended
+LOSS = 20  # percent
 
 
 class Failed(Exception):
     """What did not happen."""
 
 
-def agent_process(arguments: list[str], log: str) -> None:
-    """`peermask node ...`, at most one round every `PACE` seconds."""
+def agent_process(arguments: list[str], log: str, pace: float, namespace: str | None) -> None:
+    """`peermask node ...`, at most one round every `pace` seconds, in a network namespace if one is named."""
     descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)
     sys.stdout, sys.stderr = os.fdopen(1, "w"), os.fdopen(2, "w")
+    if namespace is not None:
+        enter(namespace)
     at_once = peermask.cli.node.Events.round
 
     def paced(self: peermask.cli.node.Events, report: Report) -> None:
         at_once(self, report)
-        time.sleep(PACE)
+        time.sleep(pace)
 
     peermask.cli.node.Events.round = paced  # type: ignore[method-assign]
     peermask_command(arguments)
 
 
 class Trial:
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, kind: str, namespaces: Sequence[str]) -> None:
+        self.folder, self.namespaces = folder, namespaces
+        self.rounds, self.pace = (CUT_ROUNDS, CUT_PACE) if kind == "cut" else (ROUNDS, PACE)
         config = make_config(
             {
                 "agents": AGENTS,
-                "rounds": ROUNDS,
+                "rounds": self.rounds,
                 "batch_size": 8,
                 "retention": 0.3,
                 "graph": {"name": "ring"},
                 "data": {"fraction": 0.1},
                 "model": {"name": "mlp", "hidden": [12]},
-                "evaluation": {"every": ROUNDS},
+                "evaluation": {"every": self.rounds},
                 "checkpoint": {"every": 1},
             }
         )
         limits = {"round_deadline": DEADLINE, "start_limit": 60.0}
-        self.fleet: Fleet = new_fleet(config, port=free_ports(AGENTS)).model_copy(update=limits)
+        fleet = new_fleet(config, [host(i) for i in range(AGENTS)]) if namespaces else None
+        self.fleet: Fleet = (fleet or new_fleet(config, port=free_ports(AGENTS))).model_copy(update=limits)
         self.path = folder / "fleet.toml"
         save_fleet(self.path, self.fleet)
         make_certificates(self.fleet, certificates_of(self.path, self.fleet))
@@ -95,7 +106,10 @@ class Trial:
     def start(self, *agents: int) -> None:
         for agent in agents:
             arguments = ["node", str(self.path), "--agent", str(agent), "--out", str(self.out(agent)), "--events"]
-            process = CONTEXT.Process(target=agent_process, args=(arguments, str(self.log(agent))))
+            namespace = self.namespaces[agent] if self.namespaces else None
+            process = CONTEXT.Process(
+                target=agent_process, args=(arguments, str(self.log(agent)), self.pace, namespace)
+            )
             process.start()
             self.processes[agent] = process
 
@@ -116,10 +130,10 @@ class Trial:
         for agent in agents:
             self.processes[agent].join()
 
-    def rounds(self, agent: int) -> list[int]:
-        """That the agent has reported, over all its lives."""
+    def reports(self, agent: int) -> list[dict[str, Any]]:
+        """Of the agent, over all its lives."""
         lines = self.log(agent).read_text().splitlines() if self.log(agent).exists() else []
-        return [json.loads(line)["round"] for line in lines if line.startswith("{") and line.endswith("}")]
+        return [json.loads(line) for line in lines if line.startswith("{") and line.endswith("}")]
 
     def until(self, happened: Callable[[], bool], what: str) -> None:
         end = time.monotonic() + PATIENCE
@@ -129,7 +143,10 @@ class Trial:
             time.sleep(0.002)
 
     def until_round(self, agent: int, number: int) -> None:
-        self.until(lambda: max(self.rounds(agent), default=0) >= number, f"agent {agent} did not reach {number}")
+        def reached() -> bool:
+            return any(report["round"] >= number for report in self.reports(agent)[-1:])
+
+        self.until(reached, f"agent {agent} did not reach {number}")
 
     def end(self, lost: list[int], before: dict[int, int]) -> None:
         """All end well, and who was lost has played since."""
@@ -139,8 +156,10 @@ class Trial:
                 words = self.log(agent).read_text()[-200:]
                 raise Failed(f"agent {agent} ended with {process.exitcode}: {words}")
         for agent in lost:
-            if len(self.rounds(agent)) <= before[agent]:
+            if len(self.reports(agent)) <= before[agent]:
                 raise Failed(f"agent {agent} did not play again")
+            if self.rounds == CUT_ROUNDS and self.reports(agent)[-1]["absent"]:
+                raise Failed(f"agent {agent} does not hear everybody again")
         try:
             run = collect_run(self.fleet, [self.out(agent) for agent in range(AGENTS)], self.folder / "run")
         except PeermaskError as error:
@@ -152,11 +171,20 @@ class Trial:
 def play(kind: str, trial: Trial, draw: random.Random) -> None:
     lost = draw.sample(range(AGENTS), {"two": 2, "power": AGENTS}.get(kind, 1))
     one = lost[0]
+    if kind == "loss":
+        for namespace in trial.namespaces:
+            lose(namespace, LOSS)
     trial.start(*range(AGENTS))
+    if kind == "loss":
+        trial.end([], {})
+        return
     trial.until_round(one, draw.randrange(3, ROUNDS // 3))
     if kind == "stopped":
         trial.send(one, signal.SIGSTOP)
         time.sleep(2 * DEADLINE)
+    elif kind == "cut":
+        cut(trial.namespaces[one])
+        time.sleep(3 * DEADLINE)
     elif kind == "disk":
         with suppress(OSError), (trial.out(one) / "filler").open("wb", buffering=0) as filler:
             while True:
@@ -170,9 +198,11 @@ def play(kind: str, trial: Trial, draw: random.Random) -> None:
             writing = trial.out(one) / "checkpoints"
             trial.until(lambda: any(writing.glob(".*.part")), "no checkpoint was seen being written")
         trial.kill(*lost)
-    before = {agent: len(trial.rounds(agent)) for agent in lost}
+    before = {agent: len(trial.reports(agent)) for agent in lost}
     if kind == "stopped":
         trial.send(one, signal.SIGCONT)
+    elif kind == "cut":
+        mend(trial.namespaces[one])
     else:
         trial.start(*lost)
     trial.end(lost, before)
@@ -196,7 +226,7 @@ def small_disks(folder: Path, wanted: bool) -> Iterator[None]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    kinds = ("kill", "two", "checkpoint", "stopped", "power", "disk")
+    kinds = ("kill", "two", "checkpoint", "stopped", "power", "disk", "cut", "loss")
     parser.add_argument("kinds", nargs="*", default=kinds, metavar="kind", help=", ".join(kinds))
     parser.add_argument("--trials", type=int, default=10)
     options = parser.parse_args()
@@ -205,8 +235,12 @@ def main() -> None:
     for kind in options.kinds:
         problems = []
         for number in range(options.trials):
-            with tempfile.TemporaryDirectory() as folder, small_disks(Path(folder), kind == "disk"):
-                trial = Trial(Path(folder))
+            with (
+                tempfile.TemporaryDirectory() as folder,
+                small_disks(Path(folder), kind == "disk"),
+                cabled(AGENTS if kind in ("cut", "loss") else 0) as namespaces,
+            ):
+                trial = Trial(Path(folder), kind, namespaces)
                 try:
                     play(kind, trial, random.Random(f"{kind} {number}"))
                 except Failed as problem:
