@@ -3,8 +3,9 @@
     python -m benchmarks.liars [--seeds 3] [--rounds 60] [--kinds inverted random crafted] [--methods NAME ...]
 
 The default experiment (digits, five labels an agent, a random graph), in the simulator. Printed are, over the honest
-agents of all seeds, the mean accuracy and that of the worst; `alone` hears nobody. Masks are lied about in three ways,
-real values in two: `inverted` is then the opposite sign, and `random` the liar's own values at other places.
+agents of all seeds, the mean accuracy and that of the worst; `alone` is of the same agents, who hear nobody. Masks are
+lied about in three ways, real values in two: `inverted` is then the opposite sign, and `random` the liar's own values at
+other places.
 """
 
 from __future__ import annotations
@@ -49,15 +50,14 @@ def main() -> None:
     print(f"{options.seeds} seeds, {options.rounds} rounds; {platform.machine()}, {os.cpu_count()} cores")
     print(f"| | lies | {' | '.join(f'{count} liars' for count in range(MOST + 1))} |\n|---|---|{'---|' * (MOST + 1)}")
     for method in options.methods:
+        name = METHODS[method]["name"]
         honest = cell(options, METHODS[method], None, 0)
-        if method.startswith("alone"):
-            print(f"| {method} | | {honest} | | | |", flush=True)
-            continue
-        for kind in options.kinds:
-            if kind == "crafted" and METHODS[method]["name"] == "dsgd":
+        # Alone nobody is lied to: what changes is who counts as honest.
+        for kind in ["random"] if name == "ind-mask" else options.kinds:
+            if kind == "crafted" and name == "dsgd":
                 continue
             lied_to = [cell(options, METHODS[method], kind, count) for count in range(1, MOST + 1)]
-            print(f"| {method} | {kind} | {' | '.join([honest, *lied_to])} |", flush=True)
+            print(f"| {method} | {'' if name == 'ind-mask' else kind} | {' | '.join([honest, *lied_to])} |", flush=True)
     print(f"{time.perf_counter() - begun:.0f} s")
 
 
