@@ -4,7 +4,7 @@
 
 The default experiment (digits, five labels an agent, a random graph), in the simulator. Printed are, over the honest
 agents of all seeds, the mean accuracy and that of the worst; `alone` is of the same agents, who hear nobody. Masks are
-lied about in three ways, real values in two: `inverted` is then the opposite sign, and `random` the liar's own values at
+lied about in three ways, real values in two: `inverted` is then the opposite sign, `random` the liar's own values at
 other places.
 """
 
