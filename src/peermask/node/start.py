@@ -40,7 +40,7 @@ def run_node(
     """Run agent `agent` of the fleet in file `path`; started again, it goes on where its folder says."""
     # zenoh and cryptography are an extra, which reading a fleet file does not need
     from peermask.node.certificates import MINUTES, check_credentials, expiry
-    from peermask.node.links import Links
+    from peermask.node.sessions import Sessions
     from peermask.node.zenoh_settings import session_settings
     from peermask.node.zenoh_transport import open_zenoh
 
@@ -76,8 +76,8 @@ def run_node(
         # All that an honest neighbour can send: a few float32 per parameter.
         settings = session_settings(fleet, agent, credentials, 16 * experiment.network.layout.total + SLACK)
         names = {j: fleet.member(j).name for j in fleet.neighbours(agent)}
-        links = Links(fleet.member(agent).name, names, observer.say)
-        with open_zenoh(settings, agent, node.responder, links) as transport:
+        sessions = Sessions(fleet.member(agent).name, names, observer.say)
+        with open_zenoh(settings, agent, node.responder, sessions) as transport:
             status = node.run(transport)
         if status == "interrupted" and over():
             raise NodeError(

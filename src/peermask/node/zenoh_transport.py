@@ -17,8 +17,8 @@ from typing import Any
 from peermask.errors import NodeError, NotYetError
 from peermask.node.fleet import split_address
 from peermask.node.gate import open_gate
-from peermask.node.links import Links
 from peermask.node.messages import DOUBLED
+from peermask.node.sessions import Sessions
 from peermask.node.transport import Handler
 from peermask.node.zenoh_settings import alive_key, ask_key
 
@@ -36,15 +36,15 @@ DOORS = 8  # ports of its own behind a gate: handshakes that can be tried at onc
 class ZenohTransport:
     """Use `open_zenoh`; a session that is not closed keeps a process from ending."""
 
-    def __init__(self, session: zenoh.Session, agent: int, links: Links) -> None:
-        self.session, self.agent, self.links = session, agent, links
+    def __init__(self, session: zenoh.Session, agent: int, sessions: Sessions) -> None:
+        self.session, self.agent, self.sessions = session, agent, sessions
         self._alive: set[int] = set()
         self._changed = threading.Condition()
 
     def alive(self) -> frozenset[int]:
         with self._changed:
             alive = frozenset(self._alive)
-        return alive - self.links.doubled()
+        return alive - self.sessions.doubled()
 
     def ask(self, requests: Mapping[int, bytes], patience: float) -> dict[int, bytes]:
         asked = {
@@ -72,7 +72,7 @@ class ZenohTransport:
     def linked(self, event: zenoh.LinkEvent) -> None:
         name = event.link.auth_identifier  # without certificates there is none
         if name is not None:
-            self.links.changed(name, str(event.link.zid), made=event.kind == zenoh.SampleKind.PUT)
+            self.sessions.changed(name, str(event.link.zid), made=event.kind == zenoh.SampleKind.PUT)
 
     def heard_of(self, sample: zenoh.Sample) -> None:
         """A neighbour came or went."""
@@ -89,18 +89,20 @@ class ZenohTransport:
 
 @contextmanager
 def open_zenoh(
-    settings: Mapping[str, Any], agent: int, handler: Handler, links: Links | None = None
+    settings: Mapping[str, Any], agent: int, handler: Handler, sessions: Sessions | None = None
 ) -> Iterator[ZenohTransport]:
     """A session that answers through `handler`; it says it is there only once it can answer."""
-    links = links or Links("", {}, lambda _line: None)
+    sessions = sessions or Sessions("", {}, lambda _line: None)
     zenoh.init_log_from_env_or("error")
     with _behind_gate(settings) as inside, _open(inside) as session, ExitStack() as leaving:
-        transport = ZenohTransport(session, agent, links)
+        transport = ZenohTransport(session, agent, sessions)
         session.info.declare_link_events_listener(
             zenoh.handlers.Callback(transport.linked, indirect=False), history=True
         )
         questions = session.declare_queryable(ask_key(agent, "*"), zenoh.handlers.FifoChannel(WAITING))
-        worker = threading.Thread(target=_serve, args=(questions.handler, handler, links), name="answers", daemon=True)
+        worker = threading.Thread(
+            target=_serve, args=(questions.handler, handler, sessions), name="answers", daemon=True
+        )
         worker.start()
         leaving.callback(worker.join)  # a thread still inside zenoh when Python ends aborts the process
         leaving.enter_context(questions)  # the worker ends once this is undeclared
@@ -153,7 +155,7 @@ def _cannot_listen(where: str, reason: str, *, taken: bool) -> NodeError:
     return NotYetError(f"cannot listen on {where}; is that this device's address, and its network up? ({reason[:200]})")
 
 
-def _serve(questions: zenoh.handlers.Handler[zenoh.Query], handler: Handler, links: Links) -> None:
+def _serve(questions: zenoh.handlers.Handler[zenoh.Query], handler: Handler, sessions: Sessions) -> None:
     """Hand every question on until the session closes; who asks as two devices is told so."""
     while True:
         try:
@@ -161,7 +163,7 @@ def _serve(questions: zenoh.handlers.Handler[zenoh.Query], handler: Handler, lin
         except zenoh.ZError:
             return
         asker, payload = _last_number(query.key_expr), query.payload
-        if asker is not None and asker in links.doubled():
+        if asker is not None and asker in sessions.doubled():
             _Reply(query)(DOUBLED)
         elif asker is not None and payload is not None:
             handler(asker, payload.to_bytes(), _Reply(query))

@@ -17,7 +17,7 @@ from peermask.node.certificates import common_name
 GRACE = 5.0  # seconds two sessions of one name may overlap: the link of one that was cut off ends within a few leases
 
 
-class Links:
+class Sessions:
     """Thread-safe: the transport's threads report links, those of agent and answers look."""
 
     def __init__(self, own: str, neighbours: Mapping[int, str], say: Callable[[str], None]) -> None:

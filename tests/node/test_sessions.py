@@ -11,21 +11,21 @@ from fleet_process import ProcessFleet
 from test_intruders import answers, session
 
 from peermask.errors import WireError
-from peermask.node import links
+from peermask.node import sessions
 from peermask.node.certificates import Credentials, make_certificates
 from peermask.node.fleet import revoke, save_fleet
-from peermask.node.links import Links
 from peermask.node.messages import DOUBLED, decode_answer
+from peermask.node.sessions import Sessions
 
 
 @pytest.fixture
 def held():
     said: list[str] = []
-    return Links("agent-0", {1: "agent-1", 3: "agent-3-2"}, said.append), said
+    return Sessions("agent-0", {1: "agent-1", 3: "agent-3-2"}, said.append), said
 
 
 def test_a_session_may_have_several_links_and_come_back(held, monkeypatch):
-    monkeypatch.setattr(links, "GRACE", 0.0)
+    monkeypatch.setattr(sessions, "GRACE", 0.0)
     made, said = held
     for made_ in (True, True, False, True, False, False, True):
         made.changed("agent-1", "a", made=made_)
@@ -35,7 +35,7 @@ def test_a_session_may_have_several_links_and_come_back(held, monkeypatch):
 
 
 def test_two_sessions_with_one_name_are_two_devices_until_one_is_gone(held, monkeypatch):
-    monkeypatch.setattr(links, "GRACE", 0.05)
+    monkeypatch.setattr(sessions, "GRACE", 0.05)
     made, said = held
     made.changed("agent-3-2", "a", made=True)
     made.changed("agent-3-2", "b", made=True)
