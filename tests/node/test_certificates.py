@@ -111,6 +111,17 @@ def test_a_clock_that_is_behind_is_no_reason_to_make_certificates_again(certs, m
     assert refused.value.exit_code == 75
 
 
+def test_a_clock_that_is_years_ahead_is_named_beside_the_end(certs, monkeypatch):
+    class Early(datetime):
+        @classmethod
+        def now(cls, tz=None):
+            return datetime.now(tz) + timedelta(days=3 * 365)
+
+    monkeypatch.setattr("peermask.node.certificates.datetime", Early)
+    with pytest.raises(NodeError, match=r"ended .*this device's clock says .* set the clock if it is ahead, else"):
+        check_credentials(FLEET, certs, 0)
+
+
 def test_a_certificate_for_another_host(certs):
     replaced(certs, 0, authority_of(certs), host="10.0.0.1")
     with pytest.raises(NodeError, match=r"is not for 127.0.0.1"):

@@ -94,17 +94,20 @@ def test_sigterm_finishes_the_round_saves_and_leaves(fleet):
     assert made.join(1) == [128 + signal.SIGTERM]
 
 
-def test_a_peer_with_another_config_is_refused_with_a_line_on_both_sides(fleet, tmp_path):
+@pytest.mark.parametrize(
+    ("edited", "differs"), [({"experiment": tiny(seed=7)}, "config hash"), ({"round_deadline": 7.0}, "fleet file")]
+)
+def test_a_fleet_file_edited_on_one_device_is_refused_with_a_line_on_both_sides(fleet, tmp_path, edited, differs):
     made = fleet()
-    odd = made.fleet.model_copy(update={"experiment": tiny(seed=7)})
+    odd = made.fleet.model_copy(update=edited)
     (tmp_path / "odd").mkdir()
     path = written(tmp_path / "odd", odd)
     (tmp_path / "odd" / "certs").symlink_to(tmp_path / "certs")
     made.start(0, 1, 2)
     made.start(3, path=path)
     assert made.join() == [0, 0, 0, 2]
-    assert any("agent 3 was refused: its config hash is" in line for line in made.said(0))
-    assert any("agent 0 was refused: its config hash is" in line for line in made.said(3))
+    assert any(f"agent 3 was refused: its {differs} is" in line for line in made.said(0))
+    assert any(f"agent 0 was refused: its {differs} is" in line for line in made.said(3))
     assert "no neighbour runs the same experiment" in made.said(3)[-1]
     assert made.result(1)["absent"] == {}
     assert list(made.result(0)["absent"]) == ["3"]
