@@ -18,12 +18,12 @@ import ssl
 import tempfile
 import threading
 import time
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from pathlib import Path
 
-import peermask.node.zenoh_transport
 from benchmarks.fleet import free_ports
 from peermask.experiment.config import make_config
+from peermask.node import zenoh_transport
 from peermask.node.certificates import check_credentials, make_certificates
 from peermask.node.fleet import new_fleet, split_address
 from peermask.node.zenoh_settings import session_settings
@@ -79,7 +79,7 @@ def linked_after(options: argparse.Namespace, count: int, words: bytes, ports: i
         ]
         try:
             if options.no_gate:
-                peermask.node.zenoh_transport._behind_gate = nullcontext  # type: ignore[assignment]
+                zenoh_transport._open = zenoh_transport._session  # type: ignore[assignment]
             with open_zenoh(settings[0], 0, lambda *_: None) as first:
                 for thread in threads:
                     thread.start()

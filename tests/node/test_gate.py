@@ -41,6 +41,13 @@ def client_hello():
 HELLO = client_hello()
 
 
+@contextmanager
+def leading(port, inside):
+    with open_gate(LOOPBACK, port) as made:
+        made.lead_to(inside)
+        yield
+
+
 def closed_within(one, seconds):
     one.settimeout(seconds)
     try:
@@ -127,7 +134,7 @@ def client(port, folder):
 def test_a_link_carries_more_than_fits_any_buffer_both_ways(certified):
     _, folder = certified
     data, port = os.urandom(5_000_000), free_port()
-    with echo(folder) as (inside, _), open_gate(LOOPBACK, port, [(LOOPBACK, inside)] * 2), client(port, folder) as one:
+    with echo(folder) as (inside, _), leading(port, [(LOOPBACK, inside)] * 2), client(port, folder) as one:
         one.settimeout(30)
         sender = threading.Thread(target=one.sendall, args=(data,))
         sender.start()
@@ -143,7 +150,7 @@ def test_garbage_and_silence_never_reach_what_is_inside(monkeypatch):
     port, reached = free_port(), []
     with socket.create_server((LOOPBACK, 0)) as inside, ExitStack() as held:
         inside.setblocking(False)
-        held.enter_context(open_gate(LOOPBACK, port, [inside.getsockname()]))
+        held.enter_context(leading(port, [inside.getsockname()]))
         for words in (b"GET / HTTP/1.1\r\n\r\n", os.urandom(1) + b"x" * 300, b"", HELLO[:100]):
             one = held.enter_context(socket.create_connection((LOOPBACK, port), 10))
             one.sendall(words)
@@ -158,7 +165,7 @@ def test_a_hello_followed_by_nothing_is_let_go(monkeypatch):
     port = free_port()
     with (
         socket.create_server((LOOPBACK, 0)) as inside,
-        open_gate(LOOPBACK, port, [inside.getsockname()]),
+        leading(port, [inside.getsockname()]),
         socket.create_connection((LOOPBACK, port), 10) as one,
     ):
         one.sendall(HELLO)
@@ -173,7 +180,7 @@ def test_a_link_that_has_shaken_hands_is_left_alone(certified, monkeypatch):
     monkeypatch.setattr(gate, "HANDSHAKE", 1.0)
     _, folder = certified
     port = free_port()
-    with echo(folder) as (inside, _), open_gate(LOOPBACK, port, [(LOOPBACK, inside)] * 2), client(port, folder) as one:
+    with echo(folder) as (inside, _), leading(port, [(LOOPBACK, inside)] * 2), client(port, folder) as one:
         for words in (b"one", b"two"):  # the second comes after an answer
             one.sendall(words)
             assert one.recv(10) == words
@@ -188,7 +195,7 @@ def test_a_client_comes_through_however_many_strangers_there_are(certified, monk
     monkeypatch.setattr(gate, "CONTESTED", 0.2)
     _, folder = certified
     port = free_port()
-    with echo(folder) as (inside, _), open_gate(LOOPBACK, port, [(LOOPBACK, inside)] * 2), ExitStack() as held:
+    with echo(folder) as (inside, _), leading(port, [(LOOPBACK, inside)] * 2), ExitStack() as held:
         for _ in range(100):
             one = held.enter_context(socket.create_connection((LOOPBACK, port), 10))
             with suppress(OSError):  # it may be closed already
@@ -196,6 +203,25 @@ def test_a_client_comes_through_however_many_strangers_there_are(certified, monk
         neighbour = held.enter_context(client(port, folder))
         neighbour.sendall(b"here")
         assert neighbour.recv(10) == b"here"
+
+
+def test_who_comes_before_there_is_anything_inside_waits(certified):
+    _, folder = certified
+    port, answered = free_port(), []
+
+    def come():
+        with client(port, folder) as one:
+            one.sendall(b"early")
+            answered.append(one.recv(10))
+
+    with echo(folder) as (inside, _), open_gate(LOOPBACK, port) as made:
+        early = threading.Thread(target=come)
+        early.start()
+        time.sleep(0.2)
+        assert answered == []
+        made.lead_to([(LOOPBACK, inside)])
+        early.join(10)
+        assert answered == [b"early"]
 
 
 class Waiting(gate._Outside):
@@ -216,7 +242,8 @@ def test_a_lonely_address_comes_first_and_then_the_newest(monkeypatch):
     monkeypatch.setattr(gate, "HELD", 6)
     loop = asyncio.new_event_loop()
     monkeypatch.setattr(loop, "create_task", lambda joining: joining.close() or asyncio.Future(loop=loop))
-    held = gate.Gate(loop, [(LOOPBACK, 1)])
+    held = gate.Gate(loop)
+    held._free.append((LOOPBACK, 1))
     crowd = [Waiting(held, "10.0.0.1") for _ in range(5)]
     lonely = Waiting(held, "10.0.0.2")
     for one in (crowd[0], crowd[1], lonely, *crowd[2:]):

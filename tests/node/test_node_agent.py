@@ -13,8 +13,8 @@ from peermask.algorithms import algorithms
 from peermask.errors import DivergedError, NodeError, NotYetError, RunError
 from peermask.experiment.checkpoint import list_checkpoints
 from peermask.experiment.folder import RunFolder
-from peermask.experiment.loop import Loop
 from peermask.experiment.metrics import METRICS
+from peermask.experiment.recent_losses import RecentLosses
 from peermask.experiment.result import RunResult
 from peermask.experiment.table import read_rows
 from peermask.files import read_json
@@ -118,12 +118,12 @@ def test_losses_are_kept_as_floats_until_they_are_evaluated(fleet, monkeypatch):
     """Tensors would keep what they were computed from."""
     kept = []
 
-    def looked_at(self, latest):
-        kept.extend(latest)
-        return finite(self, latest)
+    def looked_at(self):
+        kept.extend(self._latest)
+        return mean(self)
 
-    finite = Loop._finite_losses
-    monkeypatch.setattr(Loop, "_finite_losses", looked_at)
+    mean = RecentLosses.mean
+    monkeypatch.setattr(RecentLosses, "mean", looked_at)
     fleet().run()
     assert {type(loss) for losses in kept for loss in losses} == {float}
 

@@ -141,17 +141,26 @@ class _Outside(_Side):
 
 
 class Gate:
-    """Of one agent; all of it runs in the thread of its event loop."""
+    """Of one agent; all of it but `lead_to` runs in the thread of its event loop."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, inside: Sequence[Address]) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
-        self._free = list(inside)  # ports of zenoh's that nobody is trying
+        self._free: list[Address] = []  # ports of zenoh's that nobody is trying
         self._held: dict[_Outside, None] = {}  # not linked yet, the oldest first
         self._ready: dict[_Outside, None] = {}
         self._tried: dict[_Outside, Address] = {}
         self._here: set[_Outside] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
+
+    def lead_to(self, inside: Sequence[Address]) -> None:
+        """From now on, to these; whoever is ready has waited. From any thread."""
+
+        def begin() -> None:
+            self._free.extend(inside)
+            self._next()
+
+        self.loop.call_soon_threadsafe(begin)
 
     async def open(self, host: str, port: int) -> None:
         self._server = await self.loop.create_server(lambda: _Outside(self), host, port, backlog=HELD)
@@ -230,15 +239,15 @@ class Gate:
 
 
 @contextmanager
-def open_gate(host: str, port: int, inside: Sequence[Address]) -> Iterator[None]:
-    """Listen at an address, and join who may try to `inside`; an OSError where that address cannot be listened at."""
+def open_gate(host: str, port: int) -> Iterator[Gate]:
+    """Listen at an address; an OSError where that cannot be."""
     loop = asyncio.new_event_loop()
-    gate = Gate(loop, inside)
+    gate = Gate(loop)
     thread = threading.Thread(target=loop.run_forever, name="gate", daemon=True)
     thread.start()
     try:
         asyncio.run_coroutine_threadsafe(gate.open(host, port), loop).result()
-        yield
+        yield gate
     finally:
         asyncio.run_coroutine_threadsafe(gate.close(), loop).result()
         loop.call_soon_threadsafe(loop.stop)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import json
+import secrets
 import socket
 import sys
 import threading
@@ -28,9 +29,8 @@ except ImportError as error:
     raise NodeError("a fleet needs another package: pip install 'peermask[node]'") from error
 
 WAITING = 16  # questions in the queue before the network is made to wait: each neighbour asks one at a time
-# Linux has the whole of 127/8; on another address than agents of one machine use, no port of theirs is taken.
-INSIDE = "127.0.0.2" if sys.platform == "linux" else "127.0.0.1"
 DOORS = 8  # ports of its own behind a gate: handshakes that can be tried at once
+TRIES = 5  # to find them free
 
 
 class ZenohTransport:
@@ -94,7 +94,7 @@ def open_zenoh(
     """A session that answers through `handler`; it says it is there only once it can answer."""
     sessions = sessions or Sessions("", {}, lambda _line: None)
     zenoh.init_log_from_env_or("error")
-    with _behind_gate(settings) as inside, _open(inside) as session, ExitStack() as leaving:
+    with _open(settings) as session, ExitStack() as leaving:
         transport = ZenohTransport(session, agent, sessions)
         session.info.declare_link_events_listener(
             zenoh.handlers.Callback(transport.linked, indirect=False), history=True
@@ -113,31 +113,47 @@ def open_zenoh(
 
 
 @contextmanager
-def _behind_gate(settings: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """The settings of a session that is reached through a gate, and the gate; without TLS there is none."""
+def _open(settings: Mapping[str, Any]) -> Iterator[zenoh.Session]:
+    """A session, with TLS behind a gate. It is closed before the gate, so that what it still says gets through."""
     scheme, _, address = settings["listen/endpoints"][0].partition("/")
     if scheme != "tls":
-        yield settings
+        with _session(settings) as session:
+            yield session
         return
-    inside = _free_ports()
     with ExitStack() as leaving:
         try:
-            leaving.enter_context(open_gate(*split_address(address), inside))
+            gate = leaving.enter_context(open_gate(*split_address(address)))
         except OSError as error:
             raise _cannot_listen(address, str(error), taken=error.errno == errno.EADDRINUSE) from error
-        yield {**settings, "listen/endpoints": [f"tls/{host}:{port}" for host, port in inside]}
+        session, inside = _session_inside(settings)
+        gate.lead_to(inside)
+        yield leaving.enter_context(session)
+
+
+def _session_inside(settings: Mapping[str, Any]) -> tuple[zenoh.Session, list[tuple[str, int]]]:
+    """A session that listens on loopback alone, and where; another process may take a port before it does."""
+    for _ in range(TRIES - 1):
+        inside = _free_ports()
+        with suppress(NodeError):
+            return _session({**settings, "listen/endpoints": [f"tls/{host}:{port}" for host, port in inside]}), inside
+    inside = _free_ports()
+    return _session({**settings, "listen/endpoints": [f"tls/{host}:{port}" for host, port in inside]}), inside
 
 
 def _free_ports() -> list[tuple[str, int]]:
-    """Of the loopback interface; zenoh does not say which ones it takes by itself."""
+    """Of the loopback interface; zenoh does not say which ones it takes by itself.
+
+    Linux has the whole of 127/8 there: agents of one machine take an address each, and so no port of another's.
+    """
+    host = f"127.{64 + secrets.randbelow(64)}.{secrets.randbelow(256)}.1" if sys.platform == "linux" else "127.0.0.1"
     with ExitStack() as held:
         sockets = [held.enter_context(socket.socket()) for _ in range(DOORS)]
         for one in sockets:
-            one.bind((INSIDE, 0))
+            one.bind((host, 0))
         return [one.getsockname() for one in sockets]
 
 
-def _open(settings: Mapping[str, Any]) -> zenoh.Session:
+def _session(settings: Mapping[str, Any]) -> zenoh.Session:
     config = zenoh.Config()
     for key, value in settings.items():
         config.insert_json5(key, json.dumps(value))
