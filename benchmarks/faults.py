@@ -50,7 +50,7 @@ from peermask.node.fleet import Fleet, new_fleet, save_fleet
 from peermask.node.start import certificates_of
 
 CONTEXT = multiprocessing.get_context("forkserver")  # importing torch takes longer than a trial
-AGENTS, DEADLINE, PATIENCE = 4, 1.0, 90.0
+AGENTS, DEADLINE, PATIENCE = 4, 1.0, 180.0
 ROUNDS, PACE = 120, 0.03
 CUT_ROUNDS, CUT_PACE = 400, 0.05  # enough that the run is still on when a cable is mended
 LOSS = 20  # percent
@@ -156,9 +156,10 @@ class Trial:
                 words = self.log(agent).read_text()[-200:]
                 raise Failed(f"agent {agent} ended with {process.exitcode}: {words}")
         for agent in lost:
-            if len(self.reports(agent)) <= before[agent]:
+            since = self.reports(agent)[before[agent] :]
+            if not since:
                 raise Failed(f"agent {agent} did not play again")
-            if self.rounds == CUT_ROUNDS and self.reports(agent)[-1]["absent"]:
+            if self.rounds == CUT_ROUNDS and all(report["absent"] for report in since):
                 raise Failed(f"agent {agent} does not hear everybody again")
         try:
             run = collect_run(self.fleet, [self.out(agent) for agent in range(AGENTS)], self.folder / "run")
@@ -198,11 +199,12 @@ def play(kind: str, trial: Trial, draw: random.Random) -> None:
             writing = trial.out(one) / "checkpoints"
             trial.until(lambda: any(writing.glob(".*.part")), "no checkpoint was seen being written")
         trial.kill(*lost)
-    before = {agent: len(trial.reports(agent)) for agent in lost}
+    before = {agent: len(trial.reports(agent)) for agent in range(AGENTS)}
     if kind == "stopped":
         trial.send(one, signal.SIGCONT)
     elif kind == "cut":
         mend(trial.namespaces[one])
+        lost = list(range(AGENTS))
     else:
         trial.start(*lost)
     trial.end(lost, before)
