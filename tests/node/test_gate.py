@@ -251,10 +251,11 @@ def test_a_lonely_address_comes_first_and_then_the_newest(monkeypatch):
         held.ready(one)
     order = []
     while held._tried:
-        (one,) = held._tried
-        order.append(one)
-        assert one.seconds <= (gate.CONTESTED if held._ready else gate.HANDSHAKE)
-        held.left(one)
+        (tried,) = held._tried
+        order.append(tried)
+        assert isinstance(tried, Waiting)
+        assert tried.seconds <= (gate.CONTESTED if held._ready else gate.HANDSHAKE)
+        held.left(tried)
     assert order == [crowd[0], lonely, crowd[4], crowd[3], crowd[2], crowd[1]]
     for one in (crowd[0], lonely, *crowd[1:], Waiting(held, "10.0.0.3")):  # one too many
         held.arrived(one)
