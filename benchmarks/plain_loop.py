@@ -42,9 +42,9 @@ class PlainLoop:
     def round(self) -> None:
         for own, module, optimiser in zip(self.samples, self.modules, self.optimisers, strict=True):
             picked = torch.from_numpy(own.train)[torch.randperm(len(own.train))[:BATCH]]
-            images = self.dataset.normalise(self.dataset.train.images[picked])
+            images = self.dataset.normalise(self.dataset.train.inputs[picked])
             optimiser.zero_grad()
-            F.cross_entropy(module(images), self.dataset.train.labels[picked]).backward()
+            F.cross_entropy(module(images), self.dataset.train.targets[picked]).backward()
             optimiser.step()
         sent = [nn.utils.parameters_to_vector(module.parameters()).detach() for module in self.modules]
         for heard, module in zip(self.neighbours, self.modules, strict=True):

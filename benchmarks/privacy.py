@@ -53,7 +53,7 @@ def main() -> None:
         models, score = received_models(experiment)
         accuracy.append(score)
         data = experiment.dataset
-        images = data.gather(data.test, torch.arange(len(data.test.labels))[None])[0][0]  # [B, C, H, W]
+        images = data.gather(data.test, torch.arange(len(data.test.targets))[None])[0][0]  # [B, C, H, W]
         noise = torch.from_numpy(stream(seed, "privacy").normal(images.numel()).astype(np.float32)).view_as(images)
         for kind, probes in (("test images", images), ("noise", noise)):
             recovered[kind] += [
@@ -77,14 +77,14 @@ def received_models(experiment: Experiment) -> tuple[Tensor, float]:
     with simulator:
         for number in range(1, rounds + 1):
             sent = simulator.play(Clock(number, rounds)).shared["mask"]  # [N, P_w]
-        accuracy = float(simulator.test().accuracy.nanmean())
+        accuracy = float(simulator.test().main.nanmean())
     masker = Masker(experiment.network.layout, experiment.frozen.values, experiment.config.mask)
     return masker.model(sent, experiment.agents.keep), accuracy
 
 
 def guessed_labels(experiment: Experiment, model: Tensor, probes: Tensor) -> set[int]:
     """Labels before the largest drop of mean probability."""
-    mean = experiment.network.logits(model[None], probes[None])[0].softmax(-1).mean(0)  # [classes]
+    mean = experiment.network.outputs(model[None], probes[None])[0].softmax(-1).mean(0)  # [classes]
     ranked, order = mean.log().sort(descending=True)
     drop = int((ranked[:-1] - ranked[1:]).argmax())
     return set(order[: drop + 1].tolist())
@@ -96,7 +96,7 @@ def membership(experiment: Experiment, models: Tensor, agent: int) -> float:
     losses = []
     for split, index in ((data.train, own.train), (data.test, own.test)):
         images, labels = data.gather(split, torch.from_numpy(index)[None])
-        logits = experiment.network.logits(models[agent : agent + 1], images)  # [1, B, classes]
+        logits = experiment.network.outputs(models[agent : agent + 1], images)  # [1, B, classes]
         losses.append(F.cross_entropy(logits[0], labels[0], reduction="none"))
     inside, outside = losses
     return float((inside[:, None] < outside).float().mean() + 0.5 * (inside[:, None] == outside).float().mean())

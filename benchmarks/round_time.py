@@ -192,8 +192,8 @@ def time_plain_loop(dataset: Dataset, device: torch.device, agents: int, rounds:
     """What one would write by hand: a module and an optimiser per agent, one after another."""
     modules = [alexnet((3, 32, 32), 10).to(device) for _ in range(agents)]
     optimisers = [torch.optim.SGD(module.parameters(), lr=0.01) for module in modules]
-    images = dataset.normalise(dataset.train.images[:128]).to(device)
-    labels = dataset.train.labels[:128].to(device)
+    images = dataset.normalise(dataset.train.inputs[:128]).to(device)
+    labels = dataset.train.targets[:128].to(device)
 
     def one_round() -> None:
         for module, optimiser in zip(modules, optimisers, strict=True):

@@ -28,6 +28,19 @@ def test_the_example_runs_top_to_bottom_and_again(tmp_path: Path) -> None:
     assert (tmp_path / "run" / "report.html").is_file()
 
 
+@pytest.mark.parametrize(("name", "needs"), [("tabular", "sklearn"), ("surnames", "faker")])
+def test_data_from_a_package_in_thirty_lines(name: str, needs: str, tmp_path: Path) -> None:
+    pytest.importorskip(needs)
+    script = EXAMPLE.with_name(f"{name}.py")
+    assert len(script.read_text().splitlines()) <= 30
+    done = subprocess.run(
+        [sys.executable, str(script), str(tmp_path), "3"], capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "together " in done.stdout
+    assert "the ticket is right on" in done.stdout
+
+
 class Elements(HTMLParser):
     def __init__(self) -> None:
         super().__init__()

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from peermask.algorithms.contract import Agents, Algorithm, Clock, LocalData, Payload, Setting
-    from peermask.data.arrays import from_arrays, from_torch
+    from peermask.data.arrays import from_arrays
+    from peermask.data.torch_dataset import from_torch
     from peermask.errors import PeermaskError
     from peermask.experiment.config import ExperimentConfig, load_config, make_config
     from peermask.experiment.execution import Execution
@@ -74,7 +75,7 @@ _HOMES = {
     "evaluate": "peermask.exports.measure",
     "export": "peermask.exports.write",
     "from_arrays": "peermask.data.arrays",
-    "from_torch": "peermask.data.arrays",
+    "from_torch": "peermask.data.torch_dataset",
     "load_config": "peermask.experiment.config",
     "load_ticket": "peermask.exports.rebuild",
     "make_config": "peermask.experiment.config",

@@ -146,7 +146,7 @@ def test_data_sets_of_another_style(samples: object, message: str) -> None:
 def test_what_is_no_data_set_and_no_module(small: Small, tmp_path: Path) -> None:
     with pytest.raises(PeermaskError, match=r"dataset is a Dicts; make one of it with peermask\.from_arrays"):
         peermask.run_experiment(small(), tmp_path / "run", dataset=Dicts())  # type: ignore[arg-type]
-    with pytest.raises(PeermaskError, match=r"module is a type; give a torch\.nn\.Module"):
+    with pytest.raises(PeermaskError, match=r"module is the class Linear; give an instance: Linear\(\)"):
         peermask.run_experiment(small(), tmp_path / "run", module=torch.nn.Linear)  # type: ignore[arg-type]
     assert not (tmp_path / "run").exists()
 

@@ -42,8 +42,8 @@ def test_records_become_planes_and_labels(tiny: Path) -> None:
     for folder in (tiny, tiny.parent):
         photos = datasets["cifar10"].make(folder=str(folder))
         assert photos.shape == (3, 32, 32)
-        assert photos.train.labels.tolist() == [0, 9, 1, 9, 2, 9, 3, 9, 4, 9]
-        assert photos.test.images.unique().tolist() == [50]
+        assert photos.train.targets.tolist() == [0, 9, 1, 9, 2, 9, 3, 9, 4, 9]
+        assert photos.test.inputs.unique().tolist() == [50]
 
 
 @pytest.mark.usefixtures("tiny")

@@ -70,4 +70,4 @@ def test_without_network_the_error_says_where_it_looked_and_how_to_get_it(
 def test_debians_copy_is_the_real_one() -> None:
     clothes = datasets["fashion-mnist"].make()
     assert (len(clothes.train), len(clothes.test), clothes.shape) == (60_000, 10_000, (1, 28, 28))
-    assert np.bincount(clothes.test.labels).tolist() == [1000] * 10
+    assert np.bincount(clothes.test.targets).tolist() == [1000] * 10

@@ -42,7 +42,7 @@ def test_train_and_validation_are_disjoint_and_test_has_the_same_labels(
     for own in shared(data, agents, partition, seed, fraction=fraction, validation=validation):
         assert len(own.train)
         assert not np.intersect1d(own.train, own.validation).size
-        assert tuple(np.unique(data.train.labels.numpy()[own.train])) == own.labels
+        assert tuple(np.unique(data.train.targets.numpy()[own.train])) == own.labels
         assert (len(own.validation) > 0) == (validation > 0 and len(own.train) + len(own.validation) >= 2)
         assert set(own.test) == {k for k in range(40) if k % 4 in own.labels}
 
@@ -57,7 +57,7 @@ def test_a_fifth_of_every_count_is_kept() -> None:
 def test_a_tenth_is_held_out_in_proportion() -> None:
     data = toy(400, 4)
     (own,) = shared(data, 1, "iid")
-    assert np.bincount(data.train.labels.numpy()[own.validation]).tolist() == [10, 10, 10, 10]
+    assert np.bincount(data.train.targets.numpy()[own.validation]).tolist() == [10, 10, 10, 10]
     assert len(own.train) == 360
 
 

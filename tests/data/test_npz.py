@@ -13,6 +13,7 @@ import torch
 from torch.utils.data import TensorDataset
 
 from peermask.data import Dataset, datasets, from_arrays, from_torch
+from peermask.data.normalisation import Range
 from peermask.errors import DataError
 
 LABELS = np.array([0, 1, 2])
@@ -31,8 +32,8 @@ def save(path: Path, **changes: Any) -> Path:
 
 def test_a_saved_file_is_read_back(tmp_path: Path) -> None:
     mine = load(save(tmp_path / "mine.npz"))
-    assert (mine.name, mine.shape, mine.classes, mine.peak) == ("mine", (1, 4, 5), ("0", "1", "2"), 255)
-    assert mine.train.images.flatten().tolist() == list(range(60))
+    assert (mine.name, mine.shape, mine.classes, mine.normalisation.high) == ("mine", (1, 4, 5), ("0", "1", "2"), 255)
+    assert mine.train.inputs.flatten().tolist() == list(range(60))
 
 
 def test_a_file_that_lacks_the_highest_labels_is_told_how_many_there_are(tmp_path: Path) -> None:
@@ -49,21 +50,21 @@ def test_three_layouts_are_understood(shape: tuple[int, ...], expected: tuple[in
     images = np.random.Generator(np.random.Philox(0)).random(shape)
     mine = from_arrays(images, LABELS, images, LABELS)
     assert mine.shape == expected
-    assert (mine.train.images.dtype, mine.peak) == (torch.float32, 1)
+    assert (mine.train.inputs.dtype, mine.normalisation) == (torch.float32, Range(high=1))
 
 
 def test_channels_last_are_moved_not_mixed() -> None:
     images = np.zeros((1, 8, 8, 3), dtype=np.uint8)
     images[..., 2] = 7
     mine = from_arrays(images, [0], images, [0])
-    assert mine.train.images[0, :, 0, 0].tolist() == [0, 0, 7]
+    assert mine.train.inputs[0, :, 0, 0].tolist() == [0, 0, 7]
 
 
 def test_a_torch_dataset_is_read_once() -> None:
     samples = TensorDataset(torch.rand(3, 1, 4, 4), torch.tensor(LABELS))
     mine = from_torch(samples, samples, classes=["cat", "dog", "owl"])
     assert (mine.classes, mine.shape) == (("cat", "dog", "owl"), (1, 4, 4))
-    assert torch.equal(mine.test.images, samples.tensors[0])
+    assert torch.equal(mine.test.inputs, samples.tensors[0])
 
 
 @pytest.mark.parametrize(
@@ -77,7 +78,7 @@ def test_a_torch_dataset_is_read_once() -> None:
         ({"x_test": np.full((3, 4, 5), "a")}, "x_test holds <U1"),
         ({"x_test": np.zeros((3, 4, 5))}, "x_train is torch.uint8 but x_test is torch.float32"),
         ({"y_test": np.array([0.0, 1.0, 2.0])}, "y_test is float64"),
-        ({"y_train": np.array([0, 1])}, "mine train has 3 images but 2 labels"),
+        ({"y_train": np.array([0, 1])}, "mine train has 3 inputs but 2 targets"),
         ({"y_train": np.array([0, 1, -1])}, "labels from -1 to 1"),
         ({"x_train": np.zeros((0, 4, 5), np.uint8), "y_train": LABELS[:0]}, "mine train has no samples"),
     ],

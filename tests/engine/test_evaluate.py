@@ -30,15 +30,15 @@ def test_each_agent_is_scored_on_its_own_samples(monkeypatch: pytest.MonkeyPatch
     indices = [np.arange(7), np.array([3, 1]), np.array([], dtype=np.int64)]
     score = evaluate(network, params, dataset, dataset.test, indices, COUNTS, readout)
     for agent, own in enumerate(indices[:2]):
-        logits = network.logits(params[agent : agent + 1], dataset.normalise(dataset.test.images[own])[None])[0]
+        logits = network.outputs(params[agent : agent + 1], dataset.normalise(dataset.test.inputs[own])[None])[0]
         held = COUNTS[agent].nonzero()[:, 0].tolist()
         right_all, right_own = [], []
         for row, label in zip(logits.tolist(), labels[own].tolist(), strict=True):
             right_all.append(max(range(3), key=row.__getitem__) == label)
             right_own.append(max(held, key=row.__getitem__) == label)
-        assert float(score.accuracy_all[agent]) == pytest.approx(np.mean(right_all))
-        assert float(score.accuracy_own[agent]) == pytest.approx(np.mean(right_own))
-    assert score.accuracy is (score.accuracy_all if readout == "all" else score.accuracy_own)
+        assert float(score.figures["accuracy_all"][agent]) == pytest.approx(np.mean(right_all))
+        assert float(score.figures["accuracy_own"][agent]) == pytest.approx(np.mean(right_own))
+    assert score.main is (score.figures["accuracy_all"] if readout == "all" else score.figures["accuracy_own"])
     assert all(bool(column[2].isnan()) for column in score.columns())
 
 
@@ -65,14 +65,14 @@ def test_counts_are_of_the_samples_an_agent_trains_on(partition: str) -> None:
     params = 0.1 * torch.randn(4, feed.network.layout.total, generator=torch.Generator().manual_seed(1))
     score = feed.test(params)
     for agent, own in enumerate(experiment.samples):
-        trained = data.train.labels[torch.from_numpy(own.train)]
-        logits = feed.network.logits(params[agent : agent + 1], data.normalise(data.test.images[own.test])[None])[0]
+        trained = data.train.targets[torch.from_numpy(own.train)]
+        logits = feed.network.outputs(params[agent : agent + 1], data.normalise(data.test.inputs[own.test])[None])[0]
         held = torch.unique(trained)
-        right = held[logits[:, held].argmax(1)] == data.test.labels[own.test]
-        assert float(score.accuracy[agent]) == pytest.approx(float(right.float().mean()))
+        right = held[logits[:, held].argmax(1)] == data.test.targets[own.test]
+        assert float(score.main[agent]) == pytest.approx(float(right.float().mean()))
         shares = [
-            float((trained == label).float().mean()) * float(right[data.test.labels[own.test] == label].float().mean())
+            float((trained == label).float().mean()) * float(right[data.test.targets[own.test] == label].float().mean())
             for label in held
         ]
-        assert float(score.accuracy_weighted[agent]) == pytest.approx(sum(shares))
-        assert not set(data.test.labels[own.test].tolist()) - set(held.tolist())
+        assert float(score.figures["accuracy_weighted"][agent]) == pytest.approx(sum(shares))
+        assert not set(data.test.targets[own.test].tolist()) - set(held.tolist())

@@ -93,9 +93,9 @@ def test_a_chunk_leaves_room_for_the_agents_that_rest(small: Small) -> None:
 def test_passes_need_what_modules_give_for_a_batch_or_an_evaluation() -> None:
     module = nn.Sequential(nn.Flatten(), nn.Linear(64, 100), nn.ReLU(), nn.Linear(100, 10))
     a_batch, widest = 4 * (64 + 100 + 100 + 10), 4 * 100  # bytes an image, in all modules and in one
-    assert activation_bytes(module, (1, 8, 8), 1000, fused=True) == 2 * 1000 * a_batch
-    assert activation_bytes(module, (1, 8, 8), 1000, fused=False) == 5 * 1000 * a_batch
-    assert activation_bytes(module, (1, 8, 8), 1, fused=False) == 5 * 500 * widest
+    assert activation_bytes(module, torch.zeros(1, 1, 8, 8), 1000, fused=True) == 2 * 1000 * a_batch
+    assert activation_bytes(module, torch.zeros(1, 1, 8, 8), 1000, fused=False) == 5 * 1000 * a_batch
+    assert activation_bytes(module, torch.zeros(1, 1, 8, 8), 1, fused=False) == 5 * 500 * widest
 
 
 def test_agents_for_a_gpu_are_counted_before_anything_is_moved_there(

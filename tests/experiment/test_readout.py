@@ -85,8 +85,8 @@ def test_models_answer_as_the_run_said(small: Small, tmp_path: Path) -> None:
     data = experiment.dataset
     for agent, model in enumerate(result.local_models()):
         own = experiment.samples[agent]
-        logits = model(data.normalise(data.test.images[own.test]))
-        right = (logits.argmax(1) == data.test.labels[own.test]).float().mean()
+        logits = model(data.test.inputs[own.test])
+        right = (logits.argmax(1) == data.test.targets[own.test]).float().mean()
         assert float(right) == pytest.approx(result.agents[agent].test_accuracy, abs=1e-6)
         chances = logits.softmax(1)
         assert bool((chances[:, [c for c in range(10) if c not in own.labels]] == 0).all())

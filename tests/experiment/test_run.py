@@ -138,7 +138,7 @@ def test_personal_models_are_ordinary_modules(small: Small, tmp_path: Path) -> N
     models = result.local_models()
     assert len(models) == 4
     assert models[0](torch.zeros(2, 1, 8, 8)).shape == (2, 10)
-    kept = float((models[0][1].weight != 0).float().mean())  # type: ignore[index, union-attr]
+    kept = float((models[0].get_parameter("network.1.weight") != 0).float().mean())
     assert kept == pytest.approx(0.9, abs=0.01)
 
 

@@ -24,7 +24,7 @@ onnxruntime = pytest.importorskip("onnxruntime")
 def test_safetensors_hold_the_masked_weights(result: RunResult, tmp_path: Path) -> None:
     export(result, 2, tmp_path / "a.safetensors")
     tensors = safetensors.torch.load_file(tmp_path / "a.safetensors")
-    wanted = result.local_models()[2].state_dict()
+    wanted = result.local_models()[2].get_submodule("network").state_dict()
     assert set(tensors) == set(wanted)
     assert all(torch.equal(tensors[name], wanted[name]) for name in wanted)
 
@@ -37,9 +37,9 @@ def test_onnx_is_slimmed_verified_and_measured(result: RunResult, tmp_path: Path
     text = "\n".join(exported.lines)
     for word in ("agree within", "dead filters removed", "size", "parameters", "multiply-adds", "latency"):
         assert word in text
-    images = np.random.default_rng(0).uniform(-1, 1, (7, 1, 8, 8)).astype(np.float32)
+    images = np.random.default_rng(0).integers(0, 17, (7, 1, 8, 8), dtype=np.uint8)  # raw, as the data set has them
     session = onnxruntime.InferenceSession(tmp_path / "a.onnx", providers=["CPUExecutionProvider"])
-    (logits,) = session.run(None, {"images": images})
+    (logits,) = session.run(None, {"inputs": images})
     wanted = result.local_models()[0](torch.from_numpy(images)).numpy()
     assert np.abs(logits - wanted).max() < 1e-4
 
@@ -47,7 +47,9 @@ def test_onnx_is_slimmed_verified_and_measured(result: RunResult, tmp_path: Path
 def test_what_cannot_be_slimmed_is_exported_whole_and_said() -> None:
     from peermask.exports.onnx import make_onnx
 
-    made = make_onnx(nn.Sequential(nn.Conv2d(1, 4, 3), nn.GroupNorm(2, 4), nn.Flatten()).eval(), (1, 4, 4), {})
+    made = make_onnx(
+        nn.Sequential(nn.Conv2d(1, 4, 3), nn.GroupNorm(2, 4), nn.Flatten()).eval(), torch.rand(8, 1, 4, 4), {}
+    )
     assert made.slim is None
     assert made.obstacle == "layer 1 is a GroupNorm, through which dead filters cannot be followed"
     assert made.data == onnx.load_from_string(made.data).SerializeToString()
@@ -58,7 +60,7 @@ def test_a_model_that_differs_is_not_written(monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(exporter, "TOLERANCE", -1.0)
     with pytest.raises(ExportError, match="differs from that of PyTorch"):
-        exporter.make_onnx(nn.Sequential(nn.Flatten(), nn.GroupNorm(1, 4)).eval(), (1, 2, 2), {})
+        exporter.make_onnx(nn.Sequential(nn.Flatten(), nn.GroupNorm(1, 4)).eval(), torch.rand(8, 1, 2, 2), {})
 
 
 def test_predict_and_evaluate_read_a_ticket(
@@ -67,14 +69,14 @@ def test_predict_and_evaluate_read_a_ticket(
     image = pytest.importorskip("PIL.Image")
     digits = datasets["digits"].make()
     export(result, 1, tmp_path / "a.ticket")
-    pixels = (digits.test.images[0, 0].numpy() * (255 / digits.peak)).round().astype(np.uint8)
+    pixels = (digits.test.inputs[0, 0].numpy() * (255 / digits.normalisation.high)).round().astype(np.uint8)
     image.fromarray(pixels).save(tmp_path / "digit.png")
     command(["predict", str(tmp_path / "a.ticket"), str(tmp_path / "digit.png"), "--top", "2"])
-    logits = result.local_models()[1](digits.normalise(digits.test.images[:1]))[0]
+    logits = result.local_models()[1](digits.test.inputs[:1])[0]
     first = int(logits.argmax())
     assert capsys.readouterr().out.startswith(f"{tmp_path / 'digit.png'}: {first} ")
     command(["evaluate", str(tmp_path / "a.ticket"), "--dataset", "digits"])
-    right = result.local_models()[1](digits.normalise(digits.test.images)).argmax(1) == digits.test.labels
+    right = result.local_models()[1](digits.test.inputs).argmax(1) == digits.test.targets
     assert (
         f"all labels: {100 * float(right.float().mean()):.2f} % ({int(right.sum())} of 360)" in capsys.readouterr().out
     )
@@ -123,7 +125,7 @@ def test_mistakes_with_tickets_and_images_are_one_line(
     assert "unknown dataset" in refused(["evaluate", ticket, "--dataset", "digit"], capsys)
     np.savez(tmp_path / "x.npz", **arrays())  # type: ignore[arg-type]
     wrong = ["evaluate", ticket, "--dataset", "npz", "--set", f"path={tmp_path / 'x.npz'}"]
-    assert "takes images of 1x8x8 in 10 classes" in refused(wrong, capsys)
+    assert "takes inputs of 1x8x8 in 10 classes" in refused(wrong, capsys)
 
 
 def arrays() -> dict[str, np.ndarray]:

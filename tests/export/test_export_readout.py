@@ -19,6 +19,7 @@ from torch import Tensor, nn
 import peermask
 from peermask.data import datasets
 from peermask.data.dataset import Dataset
+from peermask.data.normalisation import FromRaw
 from peermask.errors import ExportError
 from peermask.experiment.result import RunResult
 from peermask.exports.make_ticket import make_ticket
@@ -43,21 +44,22 @@ def own(tmp_path_factory: pytest.TempPathFactory) -> RunResult:
 
 @pytest.fixture(scope="module")
 def images() -> Tensor:
-    return DIGITS.normalise(DIGITS.test.images)
+    return DIGITS.test.inputs
 
 
 def accuracy(result: RunResult, answers: Tensor) -> float:
     """On the test samples of the agent's labels, as the run measures it."""
-    labels = DIGITS.test.labels
+    labels = DIGITS.test.targets
     held = torch.isin(labels, torch.tensor(result.agents[AGENT].labels))
     return float((answers == labels)[held].float().mean())
 
 
 def test_the_readout_matters_here(own: RunResult, images: Tensor) -> None:
     model = own.local_models()[AGENT]
-    assert isinstance(model, OwnLabels)
+    assert isinstance(model, FromRaw)
+    assert isinstance(model.network, OwnLabels)
     assert accuracy(own, model(images).argmax(1)) == pytest.approx(own.agents[AGENT].test_accuracy, abs=1e-6)
-    outside = model.network(images).argmax(1).unique().tolist()
+    outside = model.network.network(DIGITS.normalise(images)).argmax(1).unique().tolist()
     assert set(outside) - set(own.agents[AGENT].labels)
 
 
@@ -77,7 +79,7 @@ def test_onnx_has_the_readout_in_its_graph(own: RunResult, tmp_path: Path, image
     about = {entry.key: json.loads(entry.value) for entry in onnx.load(tmp_path / "a.onnx").metadata_props}
     assert about["peermask.readout"] == "own"
     session = runtime.InferenceSession(tmp_path / "a.onnx", providers=["CPUExecutionProvider"])
-    (logits,) = session.run(None, {"images": images.numpy()})
+    (logits,) = session.run(None, {"inputs": images.numpy()})
     answers = torch.from_numpy(logits.argmax(1))
     assert accuracy(own, answers) == pytest.approx(own.agents[AGENT].test_accuracy, abs=1e-6)
     assert set(answers.tolist()) <= set(own.agents[AGENT].labels)
@@ -90,10 +92,10 @@ def test_safetensors_say_how_to_answer(own: RunResult, tmp_path: Path, images: T
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (it is no dict)
     assert about["readout"] == "own"
     labels = ast.literal_eval(about["labels"])
-    network = own.local_models()[AGENT].network
+    network = own.local_models()[AGENT].get_submodule("network.network")
     assert isinstance(network, nn.Module)
     network.load_state_dict(tensors)
-    answers = torch.tensor(labels)[network(images)[:, labels].argmax(1)]
+    answers = torch.tensor(labels)[network(DIGITS.normalise(images))[:, labels].argmax(1)]
     assert accuracy(own, answers) == pytest.approx(own.agents[AGENT].test_accuracy, abs=1e-6)
 
 
@@ -102,7 +104,7 @@ def test_predict_and_evaluate_answer_among_its_labels(
 ) -> None:
     image = pytest.importorskip("PIL.Image")
     export(own, AGENT, tmp_path / "a.ticket")
-    pixels = (DIGITS.test.images[0, 0].numpy() * (255 / DIGITS.peak)).round().astype(np.uint8)
+    pixels = (DIGITS.test.inputs[0, 0].numpy() * (255 / DIGITS.normalisation.high)).round().astype(np.uint8)
     image.fromarray(pixels).save(tmp_path / "digit.png")
     command(["predict", str(tmp_path / "a.ticket"), str(tmp_path / "digit.png"), "--top", "10"])
     named = capsys.readouterr().out.strip().split(": ")[1].split(", ")
@@ -116,10 +118,10 @@ def test_predict_and_evaluate_answer_among_its_labels(
 def test_a_ticket_of_the_first_version_answers_among_all_labels(result: RunResult, images: Tensor) -> None:
     ticket = make_ticket(open_personal(result, AGENT))
     header = json.loads(ticket.header.model_dump_json())
-    del header["readout"]
+    del header["readout"], header["inputs"]
     read = decode_ticket(sealed(header, ticket.frame, version=1))
     assert read.header.readout == "all"
-    assert torch.equal(rebuild(read)(images), result.local_models()[AGENT](images))
+    assert torch.equal(rebuild(read)(DIGITS.normalise(images)), result.local_models()[AGENT](images))
 
 
 @pytest.mark.parametrize("labels", [[], [3, 10]])
@@ -137,4 +139,4 @@ def test_dead_filters_are_cut_out_under_a_readout(images: Tensor) -> None:
     module = OwnLabels(network, torch.tensor([True, False, True])).eval()
     cut = slim(module, (1, 8, 8))
     assert cut.removed == {"0": 3}
-    torch.testing.assert_close(cut.module(images), module(images), atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(cut.module(images.float()), module(images.float()), atol=1e-5, rtol=1e-4)

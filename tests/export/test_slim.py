@@ -38,8 +38,8 @@ def test_what_is_removed_can_be_counted_by_hand() -> None:
     cut = slim(module, (1, 5, 5))
     assert cut.removed == {"0": 3}
     assert parameters(module) - parameters(cut.module) == 3 * 9 + 3 * 2 * 9
-    assert multiply_adds(module, (1, 5, 5)) == 9 * 4 * 9 + 2 * 4 * 9 + 4
-    assert multiply_adds(cut.module, (1, 5, 5)) == 9 * 1 * 9 + 2 * 1 * 9 + 4
+    assert multiply_adds(module, torch.zeros(1, 1, 5, 5)) == 9 * 4 * 9 + 2 * 4 * 9 + 4
+    assert multiply_adds(cut.module, torch.zeros(1, 1, 5, 5)) == 9 * 1 * 9 + 2 * 1 * 9 + 4
 
 
 @pytest.mark.parametrize(("name", "shape"), [("alexnet", (3, 32, 32)), ("cnn", (1, 8, 8)), ("mlp", (1, 8, 8))])

@@ -108,7 +108,7 @@ def drawn(count: int, shape: tuple[int, ...], dtype: torch.dtype) -> Dataset:
 
 
 def moved(dataset: Dataset) -> Dataset:
-    there = Split(dataset.train.images.cuda(), dataset.train.labels.cuda())
+    there = Split(dataset.train.inputs.cuda(), dataset.train.targets.cuda())
     return replace(dataset, train=there, test=there)
 
 
@@ -123,7 +123,7 @@ def test_a_batch_equals_its_reference_to_the_bit(shape: tuple[int, ...], dtype: 
     assert torch.equal(images.cpu(), wanted)
     assert torch.equal(labels.cpu(), own)
     assert images.permute(0, 1, 3, 4, 2).is_contiguous()
-    assert torch.allclose(there.normalise(there.train.images[index.cuda()]), images, atol=1e-6)
+    assert torch.allclose(there.normalise(there.train.inputs[index.cuda()]), images, atol=1e-6)
 
 
 def test_more_pixels_than_32_bits_count() -> None:
@@ -151,7 +151,7 @@ def test_a_feed_gives_what_it_gives_on_a_cpu(batch_size: int, augmented: bool) -
         if augmented:
             feed = replace(feed, augmentation=Augmentation(flip=True, crop=1))
         made = feed.batch(Clock(2, 3), step=1)
-        return made.images.cpu(), made.labels.cpu(), None if made.valid is None else made.valid.cpu()
+        return made.inputs.cpu(), made.targets.cpu(), None if made.valid is None else made.valid.cpu()
 
     for here, there in zip(batch("cpu"), batch("cuda"), strict=True):
         assert (here is None) == (there is None)
@@ -168,7 +168,7 @@ def test_models_see_the_same_images_by_either_path(model: str) -> None:
     torch.manual_seed(0)
     params = 0.05 * torch.randn(3, feed.network.layout.total, device="cuda")
     batch = feed.batch(Clock(1, 3))
-    plain = replace(batch, images=batch.images.contiguous())
+    plain = replace(batch, inputs=batch.inputs.contiguous())
     for network in (feed.network, replace(feed.network, stack=None)):
         for one, other in zip(network.gradient(params, batch), network.gradient(params, plain), strict=True):
             assert torch.allclose(one, other, rtol=1e-3, atol=1e-4)

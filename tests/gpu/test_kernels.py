@@ -148,7 +148,7 @@ def test_gradients_follow_the_general_path(make, shape) -> None:  # type: ignore
     params = 0.05 * torch.randn(3, network.layout.total, device="cuda")
     batch = Batch(torch.randn(3, 16, *shape, device="cuda"), torch.randint(0, 10, (3, 16), device="cuda"))
     assert apart(network.gradient(params, batch)[0], general.gradient(params, batch)[0]) < 0.05
-    assert apart(network.logits(params, batch.images), general.logits(params, batch.images)) < 0.01
+    assert apart(network.outputs(params, batch.inputs), general.outputs(params, batch.inputs)) < 0.01
 
 
 @pytest.mark.parametrize("chunk", [None, 3])
@@ -161,7 +161,7 @@ def test_a_run_on_a_gpu_learns_as_on_a_cpu(chunk: int | None) -> None:
         with build_simulator(build(config), torch.device(device), chunk if device == "cuda" else None) as simulator:
             for number in range(1, config.rounds + 1):
                 simulator.play(Clock(number, config.rounds))
-            accuracies.append(float(simulator.test().accuracy.mean()))
+            accuracies.append(float(simulator.test().main.mean()))
     assert abs(accuracies[0] - accuracies[1]) < 0.03
 
 

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from peermask.data.dataset import Dataset, Split
+from peermask.data.normalisation import Range
 from peermask.kernels.batches import gather_triton
 
 pytestmark = pytest.mark.usefixtures("interpreted")
@@ -21,12 +22,12 @@ def drawn(shape: tuple[int, ...], peak: float, dtype: torch.dtype) -> Dataset:
     else:
         images = peak * torch.rand(count, *shape, generator=generator)
     split = Split(images, torch.randint(0, 10, (count,), generator=generator))
-    return Dataset("drawn", split, split, tuple("0123456789"), peak)
+    return Dataset("drawn", split, split, tuple("0123456789"), Range(high=peak))
 
 
 def agrees(dataset: Dataset, index: Tensor) -> None:
     split = dataset.train
-    images, labels = gather_triton(split.images, split.labels, index, dataset.peak)
+    images, labels = gather_triton(split.inputs, split.targets, index, dataset.normalisation.high)
     wanted, own = dataset.gather(split, index)
     assert images.shape == wanted.shape
     assert torch.equal(images, wanted)  # to the bit

@@ -54,7 +54,7 @@ def test_a_pattern_that_matches_nothing_is_named() -> None:
     [
         (nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)), "batch norm"),
         (nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.5)), "dropout"),
-        (nn.Sequential(nn.ReLU()), "no convolution or linear layer"),
+        (nn.Sequential(nn.ReLU()), "no convolution, linear, embedding or recurrent layer"),
     ],
 )
 def test_modules_that_cannot_be_masked_are_refused(module: nn.Module, reason: str) -> None:

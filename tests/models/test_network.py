@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from peermask.errors import ModelError
 from peermask.models.alone import pool_first
 from peermask.models.architectures import LocalResponseNorm, alexnet, cnn, mlp, models, resnet18
-from peermask.models.network import Batch, Network, build_network
+from peermask.models.network import Batch, Network, blank, build_network
 
 
 def apart(a: torch.Tensor, b: torch.Tensor) -> float:
@@ -52,7 +52,7 @@ def test_a_stack_of_agents_has_the_gradients_of_each_alone(make) -> None:  # typ
     stacked, losses = network.gradient(params, batch)
     for i in range(3):
         own = slice(i, i + 1)
-        alone, loss = network.gradient(params[own], Batch(batch.images[own], batch.labels[own]))
+        alone, loss = network.gradient(params[own], Batch(batch.inputs[own], batch.targets[own]))
         assert torch.allclose(alone[0], stacked[i], atol=1e-6)
         assert torch.allclose(loss[0], losses[i])
 
@@ -73,7 +73,7 @@ def test_the_stacked_path_is_the_general_one(make) -> None:  # type: ignore[no-u
     )
     for fused, plain in zip(network.gradient(params, batch), general.gradient(params, batch), strict=True):
         assert apart(fused, plain) < 1e-4
-    assert apart(network.logits(params, batch.images), general.logits(params, batch.images)) < 1e-4
+    assert apart(network.outputs(params, batch.inputs), general.outputs(params, batch.inputs)) < 1e-4
 
 
 def test_a_module_that_is_no_chain_takes_the_general_path() -> None:
@@ -86,7 +86,7 @@ def both_paths(module: nn.Module) -> list[torch.Tensor]:
     """Logits of two agents by the stack, if there is one, and by the general path."""
     network = build_network(module, (1, 8, 8), 10)
     params, images = random_params(network, 2), torch.randn(2, 3, 1, 8, 8)
-    return [n.logits(params, images) for n in (network, replace(network, stack=None))]
+    return [n.outputs(params, images) for n in (network, replace(network, stack=None))]
 
 
 def test_an_activation_that_stands_in_two_places_is_applied_in_both() -> None:
@@ -169,7 +169,16 @@ def test_a_model_with_other_classes_is_refused() -> None:
 
 
 def test_every_model_that_ships_runs() -> None:
-    shape = (3, 32, 32)
+    shapes = {"cnn1d": (3, 40), "text": (12,)}
+    options = {"resnet18": {"width": 8}, "text": {"vocabulary": 50}}
     for entry in models:
-        options = {"width": 8} if entry.name == "resnet18" else {}
-        assert entry.make(shape, 10, **options)(torch.zeros(2, *shape)).shape == (2, 10)
+        shape = shapes.get(entry.name, (3, 32, 32))
+        inputs = blank(shape, tokens=entry.name == "text", count=2)
+        assert entry.make(shape, 10, **options.get(entry.name, {}))(inputs).shape == (2, 10)
+    assert models["mlp"].make((7,), 10)(torch.zeros(2, 7)).shape == (2, 10)
+
+
+@pytest.mark.parametrize(("name", "shape"), [("cnn", (7,)), ("cnn1d", (1, 8, 8)), ("text", (3, 4)), ("text", (4,))])
+def test_a_model_for_other_inputs_says_so(name: str, shape: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match="it takes"):
+        models[name].make(shape, 10)

@@ -9,8 +9,11 @@ import pytest
 from fleet_cases import tiny, tiny_fleet, written
 from fleet_process import ProcessFleet
 
+from peermask.data import from_arrays
 from peermask.data.digits import digits
+from peermask.data.normalisation import Statistics
 from peermask.files import read_json
+from peermask.node.agent import kind_of
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes are forked and signalled as on Linux")
 HELD = ((0, 1), (1, 2), (2, 3))  # labels of each device; none has all, and none has the highest
@@ -28,9 +31,9 @@ def save_own(folder, labels, **changes):
     folder.mkdir()
     arrays = {}
     for name, split in (("train", digits().train), ("test", digits().test)):
-        chosen = np.isin(split.labels.numpy(), labels)
-        arrays[f"x_{name}"] = split.images.numpy()[chosen] * 15  # bytes from 0 to 240
-        arrays[f"y_{name}"] = split.labels.numpy()[chosen]
+        chosen = np.isin(split.targets.numpy(), labels)
+        arrays[f"x_{name}"] = split.inputs.numpy()[chosen] * 15  # bytes from 0 to 240
+        arrays[f"y_{name}"] = split.targets.numpy()[chosen]
     np.savez_compressed(folder / "own.npz", **(arrays | changes))
     return folder
 
@@ -61,10 +64,10 @@ def test_devices_answer_among_the_labels_of_their_own_files(tmp_path, monkeypatc
         run = made.collect()
     test = digits().test
     for agent, (labels, model) in enumerate(zip(HELD, run.local_models(), strict=True)):
-        own = np.isin(test.labels.numpy(), labels)
-        answers = model((test.images[own] * 15).float() / 127.5 - 1).argmax(1)
+        own = np.isin(test.targets.numpy(), labels)
+        answers = model(test.inputs[own] * 15).argmax(1)
         assert set(answers.tolist()) <= set(labels)
-        right = float((answers == test.labels[own]).float().mean())
+        right = float((answers == test.targets[own]).float().mean())
         assert right == pytest.approx(run.agents[agent].test_accuracy, abs=1e-6)
         assert right == pytest.approx(made.result(agent)["test_accuracy"], abs=1e-6)
 
@@ -85,3 +88,18 @@ def test_a_file_of_another_shape_is_refused_by_the_others(tmp_path):
             for line in made.said(0)
         )
         assert "images of the same size" in made.said(2)[-1]
+
+
+def test_devices_compare_how_their_data_is_scaled():
+    table = np.arange(12.0).reshape(6, 2)
+
+    def kind(**options):
+        data = from_arrays(table, table[:, 0], table, table[:, 0], task="regression", **options)
+        return kind_of(data)
+
+    given = {"normalise": {"mean": [1, 2], "std": [3, 4]}, "target_scale": Statistics(mean=(0,), std=(1,))}
+    assert kind(**given) == kind(**given)
+    assert kind(**given) != kind(normalise=given["normalise"])
+    assert kind(**given) != kind(target_scale=given["target_scale"])
+    assert kind().startswith("2 numbers, regression with 1 outputs, mean and std ")
+    assert kind_of(digits()) == "8x8 images, 1 channels, 10 classes"

@@ -14,7 +14,7 @@ import pytest
 from report_cases import write_run
 
 from peermask.experiment.folder import RunFolder
-from peermask.experiment.metrics import METRICS
+from peermask.experiment.metrics import LATER, METRICS
 from peermask.experiment.table import append_rows
 from peermask.reports.page import write_report
 from peermask.reports.watch import make_server
@@ -287,7 +287,9 @@ def test_a_live_page_follows_its_run(browser: Any, tmp_path: Path) -> None:
         try:
             browser.get(server.url)
             WebDriverWait(browser, 10).until(lambda _: find(browser, "#waiting").is_displayed())
-            rows = [[5, agent, 1.0, 0.5, 1.0, 0.5, 1.0, 0.3, 9.0, 2.0, "nan", *[0.5] * 5] for agent in range(4)]
+            rows = [
+                [5, agent, 1.0, 0.5, 1.0, 0.5, 1.0, 0.3, 9.0, 2.0, "nan", *[0.5] * len(LATER)] for agent in range(4)
+            ]
             append_rows(run.metrics, METRICS, rows)
             WebDriverWait(browser, 10).until(lambda _: find(browser, "#curves").is_displayed())
             assert find(browser, "#live").text == "live, round 5"

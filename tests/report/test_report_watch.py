@@ -16,7 +16,7 @@ from report_cases import write_run
 from peermask.errors import RunError
 from peermask.experiment.folder import RunFolder
 from peermask.experiment.kept_masks import save_masks
-from peermask.experiment.metrics import METRICS
+from peermask.experiment.metrics import LATER, METRICS
 from peermask.experiment.table import append_rows
 from peermask.reports.watch import Server, make_server
 
@@ -58,7 +58,7 @@ def test_data_that_has_not_changed_is_not_sent_again(tmp_path: Path) -> None:
     with served(run) as server:
         tag = ask(server, "/data.json")[0].headers["ETag"]
         assert ask(server, "/data.json", **{"If-None-Match": tag})[0].status == 304
-        row = [25, 0, 1.0, 0.9, 1.0, 0.9, 1.0, 0.3, 1.0, 13.0, "nan", *[0.9] * 5]
+        row = [25, 0, 1.0, 0.9, 1.0, 0.9, 1.0, 0.3, 1.0, 13.0, "nan", *[0.9] * len(LATER)]
         append_rows(RunFolder(run).metrics, METRICS, [row])
         answer, data = ask(server, "/data.json", **{"If-None-Match": tag})
         assert answer.status == 200
@@ -93,7 +93,7 @@ def test_a_row_half_written_is_waited_for(tmp_path: Path) -> None:
             file.write("25,0,1.0,0.9")
         assert json.loads(ask(server, "/data.json")[1]) == before
         with run.metrics.open("a") as file:
-            file.write(",1.0,0.9,1.0,0.3,1.0,13.0,nan,0.9,0.9,0.9,0.9,0.9\n")
+            file.write(",1.0,0.9,1.0,0.3,1.0,13.0,nan,0.9,0.9,0.9,0.9,0.9,0.9,0.9,0.9\n")
         assert json.loads(ask(server, "/data.json")[1])["runs"][0]["curves"]["rounds"][-1] == 25
 
 

@@ -40,7 +40,6 @@ from peermask.masks.aggregation import aggregated_magnitude, pulled
 from peermask.masks.budget import kept_counts
 from peermask.masks.guard import Guard, believed, ones_heard
 from peermask.masks.levels import Levels, level_of, levels_of
-from peermask.masks.scores import initial_scores
 from peermask.models.network import Batch
 from peermask.models.readout import Readout
 
@@ -149,7 +148,7 @@ class Accord(Algorithm[State]):
     def _init(self, agents: Agents, keep: Tensor) -> State:
         device = agents.keep.device
         keep = keep.to(device)
-        scores = initial_scores(self.masker.layout, self.options.score_init, agents.ids, self.setting.seed).to(device)
+        scores = self.masker.initial_scores(self.options.score_init, agents.ids, self.setting.seed).to(device)
         nobody = torch.zeros(len(scores), dtype=torch.int64, device=device)
         votes = torch.zeros_like(scores, dtype=torch.uint8)
         velocity = first_velocity(scores, self.options.momentum)
@@ -181,7 +180,7 @@ class Accord(Algorithm[State]):
         none = torch.zeros(1, layout.weights, dtype=torch.uint8)
         begun = replace(agents, keep=keep)
         init, seed = self.options.score_init, self.setting.seed
-        return opening_masks(begun, layout, init, seed, lambda _one: none, 0.0)
+        return opening_masks(begun, self.masker, init, seed, lambda _one: none, 0.0)
 
     @cached_property
     def levels(self) -> tuple[float, ...]:

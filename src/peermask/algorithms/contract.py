@@ -79,7 +79,7 @@ class LocalData(Protocol):
         ...
 
     def validation_accuracy(self, params: Tensor) -> Tensor:
-        """[A, P] -> [A]: accuracy on each agent's held-out part of its training data, by the readout that counts."""
+        """[A, P] -> [A]: accuracy (or F1, or R²) on each agent's held-out samples, by the readout that counts."""
         ...
 
 

@@ -22,7 +22,7 @@ from peermask import registry
 from peermask.algorithms.contract import Agents, Algorithm, Clock, LocalData, MaskCounts, Payload, Setting, algorithms
 from peermask.algorithms.schedule import Schedule, scheduled
 from peermask.graph.mixing import Mixing
-from peermask.masks.scores import ScoreInit, initial_scores
+from peermask.masks.scores import ScoreInit
 from peermask.models.layout import Layout
 
 
@@ -67,7 +67,7 @@ class FedMask(Algorithm[State]):
         if self.options.variant == "support":
             scores = torch.full((len(agents.ids), layout.weights), delta, device=device)
             return State(scores, agents.keep, torch.ones_like(scores, dtype=torch.bool))
-        draws = initial_scores(layout, self.options.score_init, agents.ids, self.setting.seed).to(device)
+        draws = self.masker.initial_scores(self.options.score_init, agents.ids, self.setting.seed).to(device)
         kept = self.masker.mask(draws, agents.keep)
         return State(torch.where(kept, delta, -delta), agents.keep)
 

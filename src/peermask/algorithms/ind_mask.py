@@ -11,7 +11,6 @@ from peermask.algorithms.contract import Agents, Algorithm, Clock, LocalData, Pa
 from peermask.algorithms.momentum import first_velocity
 from peermask.algorithms.score_step import ScoreOptions, score_step
 from peermask.graph.mixing import Mixing
-from peermask.masks.scores import initial_scores
 
 
 @dataclass(frozen=True)
@@ -34,7 +33,7 @@ class IndMask(Algorithm[State]):
         self.options, self.setting, self.masker = options, setting, setting.masker
 
     def init(self, agents: Agents) -> State:
-        scores = initial_scores(self.masker.layout, self.options.score_init, agents.ids, self.setting.seed)
+        scores = self.masker.initial_scores(self.options.score_init, agents.ids, self.setting.seed)
         scores = scores.to(agents.keep.device)
         mask, velocity = self.masker.mask(scores, agents.keep), first_velocity(scores, self.options.momentum)
         return State(scores, mask, agents.keep, velocity)

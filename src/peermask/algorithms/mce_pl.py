@@ -32,7 +32,7 @@ from peermask.masks.aggregation import aggregated_magnitude, fine_tuned
 from peermask.masks.budget import share_kept
 from peermask.masks.guard import Guard, believed
 from peermask.masks.masker import Masker
-from peermask.masks.scores import initial_scores, keep_sign
+from peermask.masks.scores import keep_sign
 from peermask.streams import stream
 
 FirstVotes = Literal["common", "retention", "none"]
@@ -78,9 +78,9 @@ class McePl(Algorithm[State]):
         self.options, self.setting, self.masker = options, setting, setting.masker
 
     def init(self, agents: Agents) -> State:
-        layout, seed = self.masker.layout, self.setting.seed
+        seed = self.setting.seed
         device = agents.keep.device
-        scores = initial_scores(layout, self.options.score_init, agents.ids, seed).to(device)
+        scores = self.masker.initial_scores(self.options.score_init, agents.ids, seed).to(device)
         votes = first_votes(self.masker, self.options, agents, seed).to(device)
         voters = torch.ones(len(scores), dtype=torch.int64, device=device)
         mask = self._mask(scores, votes, voters, agents.keep)
@@ -103,7 +103,7 @@ class McePl(Algorithm[State]):
         options, seed = self.options, self.setting.seed
         gain = options.aggregation_gain
         votes = partial(first_votes, self.masker, options, seed=seed)
-        return {"mask": opening_masks(agents, self.masker.layout, options.score_init, seed, votes, gain)}
+        return {"mask": opening_masks(agents, self.masker, options.score_init, seed, votes, gain)}
 
     def mask_counts(self, agents: Agents) -> MaskCounts:
         return {"mask": self.masker.counts(agents.keep)}
@@ -139,7 +139,8 @@ def first_votes(masker: Masker, options: McePl.Options, agents: Agents, seed: in
     """m_j^(0): what an agent takes its neighbours' masks to be before it has heard any, as one vote.
 
     `common` is one draw for every neighbour of every agent, as in the authors' code. It costs no bits, since a
-    seed makes it, and correlates all masks from the start.
+    seed makes it, and correlates all masks from the start. Layers whose weights were given have no such votes: their
+    magnitudes are what agents have in common.
     """
     if options.first_votes == "none":
         return torch.zeros(len(agents.ids), masker.layout.weights, dtype=torch.uint8)
@@ -147,7 +148,7 @@ def first_votes(masker: Masker, options: McePl.Options, agents: Agents, seed: in
 
     def votes(density: float) -> Tensor:
         parts = [
-            draw < share_kept(layer, density, masker.options)
+            draw < (0.0 if layer.name in masker.given else share_kept(layer, density, masker.options))
             for draw, layer in zip(draws, masker.layout.masked, strict=True)
         ]
         return torch.from_numpy(np.concatenate(parts).astype(np.uint8))  # [P_w]

@@ -14,15 +14,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from peermask.algorithms.contract import Agents
-from peermask.masks.scores import ScoreInit, initial_scores
-from peermask.models.layout import Layout
+from peermask.masks.masker import Masker
+from peermask.masks.scores import ScoreInit
 
 SCORE_BITS = 24  # a score is a multiple of 2^-24
 GAIN_BITS = 16
 
 
 def opening_masks(
-    agents: Agents, layout: Layout, init: ScoreInit, seed: int, votes: Callable[[Agents], Tensor], gain: float
+    agents: Agents, masker: Masker, init: ScoreInit, seed: int, votes: Callable[[Agents], Tensor], gain: float
 ) -> Tensor:
     """[A, P_w]; `votes` gives an agent's first n as 0 or 1, [1, P_w]. Agents that begin alike are worked out once."""
     known: dict[object, Tensor] = {}
@@ -31,8 +31,8 @@ def opening_masks(
         one = agents.rows(slice(i, i + 1))
         alike = (agent if init == "independent" else None, tuple(one.keep[0].tolist()), float(one.retention[0]))
         if alike not in known:
-            scores = initial_scores(layout, init, one.ids, seed)[0].numpy()
-            known[alike] = opening_mask(scores, votes(one)[0].numpy(), gain, one.keep[0].tolist(), layout.sizes)
+            scores = masker.initial_scores(init, one.ids, seed)[0].numpy()
+            known[alike] = opening_mask(scores, votes(one)[0].numpy(), gain, one.keep[0].tolist(), masker.layout.sizes)
         rows.append(known[alike])
     return torch.stack(rows)
 

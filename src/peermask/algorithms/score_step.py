@@ -27,7 +27,9 @@ class ScoreOptions(registry.Options):
     weight_decay: Annotated[float, Field(ge=0)] = Field(0.0, description="ω, on the scores, in learn alone")
     momentum: Annotated[float, Field(ge=0, lt=1)] = Field(0.0, description="β, how much of the last round's G is kept")
     group_lasso: Annotated[float, Field(ge=0)] = Field(0.0, description="λ of the group lasso on the scores")
-    score_init: ScoreInit = Field("shared", description="one draw of the first scores for all agents, or one each")
+    score_init: ScoreInit = Field(
+        "shared", description="the first scores: one draw for all agents (|w| of given weights), or one each"
+    )
     keep_sign: bool = Field(False, description="stop a score at zero instead of letting a step carry it across")
 
 

@@ -10,9 +10,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from torch import Tensor
 
 from peermask.algorithms.contract import Clock
+from peermask.engine.measures import FIGURES
 from peermask.experiment.build import Experiment
 from peermask.experiment.execution import Observer, Silent, Status
 from peermask.experiment.metrics import Evaluation
+from peermask.experiment.shown import headline, name_of
 from peermask.reports.tables import bytes_human
 
 
@@ -38,10 +40,10 @@ class Live:
     def __init__(self, progress: Progress) -> None:
         self.progress = progress
         self.task = TaskID(0)
-        self.accuracy = "accuracy -"
+        self.accuracy = ""
 
     def begin(self, experiment: Experiment, name: str, round: int) -> None:
-        self.accuracy = "accuracy -"
+        self.accuracy = f"{name_of(FIGURES[experiment.dataset.task][0])} -"
         self.task = self.progress.add_task(name, total=experiment.config.rounds, completed=round, figures="")
 
     def round(self, clock: Clock, losses: Tensor, sent_bytes: float) -> None:
@@ -51,7 +53,7 @@ class Live:
         self.progress.update(self.task, completed=clock.round, figures=figures)
 
     def evaluation(self, evaluation: Evaluation) -> None:
-        self.accuracy = f"accuracy {100 * float(evaluation.test.accuracy.nanmean()):.1f} %"
+        self.accuracy = headline(evaluation.test)
 
     def end(self, status: Status) -> None:
         if status == "converged":

@@ -13,7 +13,10 @@ from rich.text import Text
 from peermask.errors import ConfigError, nearest
 
 CATALOGUE = Path(__file__).parents[1] / "experiment" / "catalogue.json"
-KINDS = ("algorithms", "datasets", "inits", "models", "options", "partitions", "schedules", "topologies")
+KINDS = (
+    *("algorithms", "datasets", "inits", "losses", "metrics", "models", "options", "partitions"),
+    *("schedules", "topologies"),
+)
 
 
 def list_things(

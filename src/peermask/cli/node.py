@@ -67,13 +67,15 @@ class Lines:
         printed(sys.stderr, f"agent {self.agent}: {line}")
 
     def round(self, report: Report) -> None:
+        from peermask.experiment.shown import name_of, shown
         from peermask.reports.tables import bytes_human
 
         if report.accuracy is not None and report.evaluated != self.shown:
             self.shown = report.evaluated
+            reached = f"{name_of(report.figure)} {shown(report.figure, report.accuracy)}"
             printed(
                 sys.stdout,
-                f"round {report.round}/{report.rounds}  accuracy {100 * report.accuracy:.1f} %  "
+                f"round {report.round}/{report.rounds}  {reached}  "
                 f"sent {bytes_human(report.sent_bytes)}  neighbours {report.alive} of {report.neighbours}",
             )
 

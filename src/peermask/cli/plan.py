@@ -36,6 +36,10 @@ def plan(
     with Console(stderr=True).status(f"looking at {resolved.agents} agents"), enough_memory(where):
         made = [make_plan(name, build(arm), where, processes) for name, arm in resolved.arms().items()]
     console.print(_table(made, where))
+    for note in dict.fromkeys(note for one in made for note in one.notes):
+        console.print(f"note: {note}", markup=False, soft_wrap=True)
+    if refused := made[0].refused:
+        console.print(f"cannot be masked: {', '.join(refused)}", markup=False, soft_wrap=True)
     console.print(resolved.toml(), markup=False)
 
 
@@ -50,8 +54,9 @@ def _table(plans: list[Plan], device: torch.device) -> Table:
         "agents": [str(p.agents) for p in plans],
         "directed links": [str(p.links) for p in plans],
         "masked weights": [f"{p.weights:,}" for p in plans],
-        "all parameters": [f"{p.parameters:,}" for p in plans],
         "  of which a mask keeps": [_range(percent(p.kept[0]), percent(p.kept[1])) for p in plans],
+        "all parameters": [f"{p.parameters:,}" for p in plans],
+        **{f"  {fate}": [_numbers(p.account[fate]) for p in plans] for fate in plans[0].account},
         "training samples per agent": [_range(*map(str, p.samples)) for p in plans],
         "agents at once": [str(p.chunk) for p in plans],
         "gradient path": [p.path for p in plans],
@@ -73,6 +78,11 @@ def _remembered(plan: Plan) -> str:
     from peermask.reports.tables import bytes_human
 
     return f"{bytes_human(plan.known_bytes)}, {plan.known_bytes / plan.weights:.1f} bytes a weight"
+
+
+def _numbers(account: tuple[int, int]) -> str:
+    tensors, numbers = account
+    return f"{numbers:,} in {tensors} tensor{'s' * (tensors != 1)}"
 
 
 def _range(low: str, high: str) -> str:

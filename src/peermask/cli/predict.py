@@ -1,4 +1,4 @@
-"""`peermask predict`: what a ticket sees in images."""
+"""`peermask predict`: what a ticket says about images or other inputs."""
 
 from __future__ import annotations
 
@@ -10,12 +10,19 @@ import typer
 
 def predict(
     ticket: Annotated[Path, typer.Argument(help="A .ticket file.")],
-    images: Annotated[list[Path], typer.Argument(help="Image files; they are scaled to the model's size.")],
+    images: Annotated[
+        list[Path], typer.Argument(help="Image files, scaled to the model's size, or .npy files of raw inputs.")
+    ],
     top: Annotated[int, typer.Option(min=1, help="How many classes to print.")] = 3,
+    weights: Annotated[Path | None, typer.Option(help="The weights it is a mask over, if those were given.")] = None,
 ) -> None:
-    """Print what a ticket sees in images: the most probable classes."""
-    from peermask.exports.predict import predict as classify  # Pillow is optional
+    """Print what a ticket says: the most probable classes, or values."""
+    from peermask.exports.predict import predict as classify
 
-    for found in classify(ticket, images, top):
-        chances = zip(found.classes, found.probabilities, strict=True)
-        print(f"{found.image}: " + ", ".join(f"{name} {100 * chance:.1f} %" for name, chance in chances))
+    for found in classify(ticket, images, top, weights):
+        where = found.image if found.row is None else f"{found.image} row {found.row}"
+        pairs = zip(found.classes, found.probabilities, strict=True)
+        if found.task == "regression":
+            print(f"{where}: " + ", ".join(f"{name} {value:.6g}" for name, value in pairs))
+        else:
+            print(f"{where}: " + ", ".join(f"{name} {100 * chance:.1f} %" for name, chance in pairs))

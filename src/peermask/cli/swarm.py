@@ -62,7 +62,8 @@ def _live(console: Console) -> Iterator[Callable[[Sequence[Member]], None]]:
 
 
 def _table(members: Sequence[Member]) -> Table:
-    from peermask.reports.tables import bytes_human, percent
+    from peermask.experiment.shown import shown
+    from peermask.reports.tables import bytes_human
 
     table = Table(title="fleet", title_justify="left")
     for heading in ("agent", "state", "round", "accuracy", "sent", "neighbours", "missing"):
@@ -77,7 +78,7 @@ def _table(members: Sequence[Member]) -> Table:
             str(member.agent),
             member.state,
             f"{report['round']}/{report['rounds']}",
-            "-" if accuracy is None else percent(accuracy),
+            "-" if accuracy is None else shown(report.get("figure", "accuracy"), accuracy),
             bytes_human(report["sent_bytes"]),
             f"{report['alive']} of {report['neighbours']}",
             " ".join(str(absence["neighbour"]) for absence in report["absent"]),

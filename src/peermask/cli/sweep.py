@@ -31,6 +31,7 @@ def sweep(
 ) -> int:
     from peermask.engine.device import pick_device
     from peermask.experiment.execution import Execution
+    from peermask.experiment.shown import shown
     from peermask.experiment.sweep import best, plan_sweep, spread
 
     console = Console(quiet=quiet, markup=False, highlight=False)
@@ -51,7 +52,7 @@ def sweep(
         console.print(line, soft_wrap=True)
     chosen = best(rows)
     if chosen is not None:
-        reached = f"{100 * spread(chosen.validation)[0]:.1f} % on held-out data"
+        reached = f"{shown(chosen.figure, spread(chosen.validation)[0])} on held-out data"
         console.print(f"best: {chosen.variation or 'as it is'} with {chosen.algorithm}, {reached}", soft_wrap=True)
     elif rows:
         console.print("nothing is held out (data.validation = 0), so none is called the best")
@@ -71,14 +72,16 @@ def _table(rows: Sequence[Row]) -> Table:
     for heading in ("seeds", "held out", "test", "sent"):
         table.add_column(heading, justify="right", no_wrap=True)
     for row in rows:
-        accuracies = (_shown(*spread(row.validation)), _shown(*spread(row.test)))
+        accuracies = (_shown(row.figure, *spread(row.validation)), _shown(row.figure, *spread(row.test)))
         table.add_row(
             row.variation or "as it is", row.algorithm, str(row.seeds), *accuracies, bytes_human(row.sent_bytes)
         )
     return table
 
 
-def _shown(mean: float, deviation: float) -> str:
-    if isnan(mean):
-        return "-"
+def _shown(figure: str, mean: float, deviation: float) -> str:
+    from peermask.experiment.shown import shown
+
+    if isnan(mean) or figure == "r2":
+        return shown(figure, mean) if isnan(deviation) else f"{mean:.3f} ± {deviation:.3f}"
     return f"{100 * mean:.1f} %" if isnan(deviation) else f"{100 * mean:.1f} ± {100 * deviation:.1f} %"

@@ -1,12 +1,13 @@
 """Datasets, and how their samples are shared out among agents. Importing registers every dataset."""
 
-from peermask.data import cifar10, digits, fashion_mnist, npz
-from peermask.data.arrays import from_arrays, from_torch
+from peermask.data import cifar10, digits, fashion_mnist, folders, npz
+from peermask.data.arrays import from_arrays
 from peermask.data.augment import Augmentation
 from peermask.data.batches import batch_indices
 from peermask.data.dataset import Dataset, Split, datasets
 from peermask.data.local import LocalSamples, share_out
 from peermask.data.partition import partitions
+from peermask.data.torch_dataset import from_torch
 
 __all__ = [
     "Augmentation",
@@ -18,6 +19,7 @@ __all__ = [
     "datasets",
     "digits",
     "fashion_mnist",
+    "folders",
     "from_arrays",
     "from_torch",
     "npz",

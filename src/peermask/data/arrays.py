@@ -1,26 +1,25 @@
-"""Arrays of your own as a Dataset: numpy arrays, torch tensors, or any map-style torch dataset."""
+"""Arrays of your own as a Dataset: numpy arrays or torch tensors."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
+from pydantic import TypeAdapter, ValidationError
 from torch import Tensor
 
-from peermask.data.dataset import Dataset, Split
-from peermask.errors import DataError
+from peermask.data.dataset import TASKS, Dataset, Split, Task, check_finite
+from peermask.data.normalisation import Normalisation, Range, Statistics, Wish, resolve, statistics_of
+from peermask.data.targets import count_of, names_of, to_agents, to_targets
+from peermask.errors import DataError, nearest
 
+Kind: TypeAlias = Literal["images", "features", "tokens"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+WISH: TypeAdapter[Wish] = TypeAdapter(Wish)
 CHANNELS = range(1, 5)  # an axis this short is taken for the channels
-
-
-class LabelledImages(Protocol):
-    """A map-style dataset that yields (image, label), such as those of torchvision."""
-
-    def __len__(self) -> int: ...
-    def __getitem__(self, index: int, /) -> Any: ...
 
 
 def from_arrays(
@@ -30,17 +29,38 @@ def from_arrays(
     y_test: ArrayLike,
     classes: Sequence[str] | None = None,
     name: str = "arrays",
+    *,
+    kind: Kind | None = None,
+    task: Task = "classification",
+    normalise: Wish | None = None,
+    target_scale: Statistics | None = None,
+    vocabulary: int | None = None,
+    agent_train: ArrayLike | None = None,
+    agent_test: ArrayLike | None = None,
 ) -> Dataset:
     """Make a dataset from numpy arrays or torch tensors.
 
     Args:
-        x_train: Images [n, H, W], [n, C, H, W] or [n, H, W, C], integers 0 to 255 or floats in [0, 1]. Of four axes
-            the second is the channels if its length is 1 to 4, else the last.
-        y_train: Labels [n], integers from 0.
-        x_test: Test images, of the same shape and type.
-        y_test: Test labels.
-        classes: Names of the labels; their numbers if left out.
+        x_train: Inputs, the first axis over samples; see `kind`.
+        y_train: Targets: labels [n], whole numbers from 0; for "multi-label" [n, labels], 0 or 1 each; for
+            "regression" numbers [n] or [n, outputs].
+        x_test: Test inputs, of the same shape and type.
+        y_test: Test targets.
+        classes: Names of the labels or outputs; their numbers if left out.
         name: What to call the dataset in tables and errors.
+        kind: "images" [n, H, W], [n, C, H, W] or [n, H, W, C], integers 0 to 255 or floats in [0, 1]; of four axes the
+            second is the channels if its length is 1 to 4, else the last; "features", numbers of any range and
+            shape such as [n, F] or [n, C, T]; or "tokens", whole numbers [n, T]. If left out, three and four axes are
+            images, and other floats are features.
+        task: "classification", "multi-label" or "regression".
+        normalise: "none", "statistics" of the training data by feature or channel, `Range(low=..., high=...)` or
+            `Statistics(mean=..., std=...)`, both also as a dictionary. If left out, pixels are carried to [-1, 1] and
+            features have mean 0 and deviation 1.
+        target_scale: Mean and deviation of a regression's targets, which its network is to give as numbers around 0; of
+            the training data if left out.
+        vocabulary: How many tokens there are; the highest that occurs, plus one, if left out.
+        agent_train: Whose a training sample is, whole numbers [n] from 0: for the partition "given".
+        agent_test: Whose a test sample is.
 
     Returns:
         A dataset for `run_experiment(config, dataset=...)`.
@@ -54,96 +74,111 @@ def from_arrays(
         >>> dataset = peermask.from_arrays(images, labels, images, labels, name="blank")
         >>> dataset.classes
         ('0', '1', '2', '3')
+        >>> table, prices = np.random.rand(20, 3), np.random.rand(20)
+        >>> peermask.from_arrays(table, prices, table, prices, task="regression").shape
+        (3,)
     """
-    images = [to_images(x, f"{name} {key}") for x, key in ((x_train, "x_train"), (x_test, "x_test"))]
-    labels = [to_labels(y, f"{name} {key}") for y, key in ((y_train, "y_train"), (y_test, "y_test"))]
-    if images[0].dtype != images[1].dtype:
-        raise DataError(f"{name} x_train is {images[0].dtype} but x_test is {images[1].dtype}; make them the same")
-    if classes is None:
-        highest = max((int(y.max()) for y in labels if len(y)), default=0)
-        classes = [str(label) for label in range(highest + 1)]
-    peak = 255.0 if images[0].dtype == torch.uint8 else 1.0
-    return Dataset(name, Split(images[0], labels[0]), Split(images[1], labels[1]), tuple(classes), peak)
+    if task not in TASKS:
+        raise DataError(f"{name} task is {task!r}; {nearest(str(task), TASKS)}")
+    kind = _kind(np.asarray(x_train), kind, f"{name} x_train")
+    any_range = normalise is not None
+    made = [
+        _inputs(x, kind, f"{name} {key}", any_range=any_range) for x, key in ((x_train, "x_train"), (x_test, "x_test"))
+    ]
+    targets = [to_targets(y, task, f"{name} {key}") for y, key in ((y_train, "y_train"), (y_test, "y_test"))]
+    if made[0].dtype != made[1].dtype:
+        raise DataError(f"{name} x_train is {made[0].dtype} but x_test is {made[1].dtype}; make them the same")
+    if kind == "tokens" and vocabulary is None:
+        vocabulary = count_of(made, f"{name} has a token", "vocabulary")
+    return Dataset(
+        name,
+        Split(made[0], targets[0], to_agents(agent_train, f"{name} agent_train")),
+        Split(made[1], targets[1], to_agents(agent_test, f"{name} agent_test")),
+        names_of(targets, task, classes, name),
+        _normalisation(normalise, kind, made[0], name),
+        task,
+        vocabulary if kind == "tokens" else None,
+        (target_scale or statistics_of(targets[0])) if task == "regression" and len(targets[0]) else None,
+    )
 
 
-def from_torch(
-    train: LabelledImages, test: LabelledImages, classes: Sequence[str] | None = None, name: str = "torch"
-) -> Dataset:
-    """Make a dataset from two map-style torch datasets, such as those of torchvision.
-
-    Args:
-        train: Training samples (image, label), all read at once. Images as for `from_arrays`.
-        test: Test samples.
-        classes: Names of the labels; their numbers if left out.
-        name: What to call the dataset in tables and errors.
-
-    Returns:
-        A dataset for `run_experiment(config, dataset=...)`.
-
-    Raises:
-        DataError: A split is empty, or a shape, type or value is not as described.
-
-    Examples:
-        >>> import peermask, torch
-        >>> samples = torch.utils.data.TensorDataset(torch.rand(20, 1, 8, 8), torch.arange(20) % 4)
-        >>> peermask.from_torch(samples, samples).classes
-        ('0', '1', '2', '3')
-    """
-    x_train, y_train = stacked(train, f"{name} train")
-    x_test, y_test = stacked(test, f"{name} test")
-    return from_arrays(x_train, y_train, x_test, y_test, classes, name)
+def _kind(array: NDArray[Any], kind: Kind | None, name: str) -> Kind:
+    if kind is not None:
+        if kind not in KINDS:
+            raise DataError(f"{name} kind is {kind!r}; {nearest(str(kind), KINDS)}")
+        return kind
+    if array.ndim in (3, 4):
+        return "images"
+    if array.ndim == 2 and array.dtype.kind in "ui":
+        raise DataError(f"{name} is {array.dtype} of shape {array.shape}; say kind = 'tokens' or kind = 'features'")
+    return "features"
 
 
-def stacked(samples: LabelledImages, name: str) -> tuple[NDArray[Any], NDArray[np.int64]]:
-    if not hasattr(samples, "__len__") or not hasattr(samples, "__getitem__") or isinstance(samples, Mapping):
-        raise DataError(f"{name} is a {type(samples).__name__}; give a map-style data set of (image, label)")
-    if not len(samples):
-        raise DataError(f"{name} has no samples")
-    pairs = [_pair(samples[index], f"{name} sample {index}") for index in range(len(samples))]
-    images = [np.asarray(image) for image, _ in pairs]
-    odd = next((k for k, image in enumerate(images) if image.shape != images[0].shape), None)
-    if odd is not None:
-        raise DataError(f"{name} image {odd} has shape {images[odd].shape}, but image 0 has {images[0].shape}")
-    return np.stack(images), np.array([label for _, label in pairs], dtype=np.int64)
-
-
-def _pair(sample: Any, name: str) -> tuple[Any, int]:
-    if isinstance(sample, Mapping):
-        keys = ", ".join(map(repr, sample))
-        raise DataError(f"{name} is a dict of {keys}; give pairs: [(s['image'], s['label']) for s in samples]")
-    try:
-        image, label = sample
-        return image, int(label)
-    except (TypeError, ValueError):
-        raise DataError(f"{name} is not (image, label) with a whole number as label") from None
-
-
-def to_images(values: ArrayLike, name: str) -> Tensor:
+def _inputs(values: ArrayLike, kind: Kind, name: str, *, any_range: bool) -> Tensor:
     array = np.asarray(values)
+    if array.dtype.kind not in "buif":
+        raise DataError(f"{name} holds {array.dtype}; inputs are numbers")
+    match kind:
+        case "images":
+            return to_images(array, name, any_range=any_range)
+        case "features":
+            return to_features(array, name)
+        case "tokens":
+            return to_tokens(array, name)
+
+
+def _normalisation(wish: Wish | Mapping[str, Any] | None, kind: Kind, train: Tensor, name: str) -> Normalisation:
+    if kind == "tokens":
+        if wish not in (None, "none"):
+            raise DataError(f"{name} normalise is {wish!r}, but tokens are numbers of words: leave it out")
+        return None
+    if not len(train):
+        return None  # an error later on
+    default: Wish = "statistics" if kind == "features" else Range(high=255.0 if train.dtype == torch.uint8 else 1.0)
+    return resolve(_wish(wish, name), train, default, name)
+
+
+def _wish(wish: object, name: str) -> Wish | None:
+    if wish is None or isinstance(wish, Range | Statistics):
+        return wish
+    try:
+        return WISH.validate_python(wish)
+    except ValidationError:
+        raise DataError(
+            f"{name} normalise is {wish!r}; it is 'none', 'statistics', {{low, high}} or {{mean, std}}"
+        ) from None
+
+
+def to_images(array: NDArray[Any], name: str, *, any_range: bool = False) -> Tensor:
+    """[n, C, H, W]; `any_range`: how pixels are normalised was said, so they may be any numbers."""
     if array.ndim == 3:
         array = array[:, None]  # [n, H, W] -> [n, 1, H, W]
     if array.ndim != 4:
         raise DataError(f"{name} has shape {array.shape}; images are [n, H, W], [n, C, H, W] or [n, H, W, C]")
     if array.shape[1] not in CHANNELS and array.shape[3] in CHANNELS:
         array = array.transpose(0, 3, 1, 2)  # [n, H, W, C] -> [n, C, H, W]
-    if array.dtype.kind not in "buif":
-        raise DataError(f"{name} holds {array.dtype}; images are whole numbers 0 to 255 or floats in [0, 1]")
-    whole = array.dtype.kind != "f"
+    whole = array.dtype.kind != "f" and not (any_range and array.dtype != np.uint8)
     most = 255 if whole else 1
     if np.isnan(array.min(initial=0)):
         raise DataError(f"{name} has a pixel that is NaN; images are whole numbers 0 to 255 or floats in [0, 1]")
-    if array.size and not (array.min() >= 0 and array.max() <= most):
+    if array.size and not any_range and not (array.min() >= 0 and array.max() <= most):
         raise DataError(
-            f"{name} has pixels from {array.min()} to {array.max()}; "
-            f"{array.dtype} images lie in [0, {most}]: rescale them"
+            f"{name} has pixels from {array.min()} to {array.max()}; {array.dtype} images lie in [0, {most}]: "
+            "rescale them, say how to normalise them, or say kind = 'features' of other numbers such as [n, C, T]"
         )
     return torch.from_numpy(np.ascontiguousarray(array, dtype=np.uint8 if whole else np.float32))
 
 
-def to_labels(values: ArrayLike, name: str) -> Tensor:
-    array = np.asarray(values)
-    if array.ndim == 2 and array.shape[1] == 1:
-        array = array[:, 0]
-    if array.ndim != 1 or array.dtype.kind not in "ui":
-        raise DataError(f"{name} is {array.dtype} of shape {array.shape}; labels are whole numbers [n] from 0")
+def to_features(array: NDArray[Any], name: str) -> Tensor:
+    if array.ndim < 2:
+        raise DataError(f"{name} has shape {array.shape}; features are [n, F], [n, C, T] or of more axes")
+    with np.errstate(over="ignore"):  # what is too large for a float32 is infinite, and refused
+        features = torch.from_numpy(np.ascontiguousarray(array, dtype=np.float32))
+    check_finite(features, name)
+    return features
+
+
+def to_tokens(array: NDArray[Any], name: str) -> Tensor:
+    if array.ndim != 2 or array.dtype.kind not in "ui":
+        raise DataError(f"{name} is {array.dtype} of shape {array.shape}; tokens are whole numbers [n, T]")
     return torch.from_numpy(array.astype(np.int64))

@@ -18,6 +18,7 @@ from pydantic import Field
 
 from peermask.data.dataset import Dataset, Split, datasets
 from peermask.data.download import cache_folder, download
+from peermask.data.normalisation import Range
 from peermask.errors import DataError
 from peermask.files import file_digest, replacing
 
@@ -47,7 +48,7 @@ def cifar10(
     """60,000 photographs in 10 classes, 3 x 32 x 32 (50,000 train)."""
     home = given_folder(Path(folder)) if folder is not None else cached_folder()
     splits = [read_split(home, [name for name in SHA1 if name.startswith(part)]) for part in ("data", "test")]
-    return Dataset("cifar10", splits[0], splits[1], CLASSES, peak=255.0)
+    return Dataset("cifar10", splits[0], splits[1], CLASSES, Range(high=255.0))
 
 
 def given_folder(folder: Path) -> Path:

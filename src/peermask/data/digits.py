@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from peermask.data.apportion import apportion
 from peermask.data.dataset import Dataset, Split, datasets
+from peermask.data.normalisation import Range
 from peermask.streams import stream
 
 TEST = 360  # the other 1,437 train
@@ -29,7 +30,7 @@ def digits() -> Dataset:
         Split(torch.from_numpy(images[chosen]).unsqueeze(1), torch.from_numpy(labels[chosen]))
         for chosen in (train, test)
     ]
-    return Dataset("digits", splits[0], splits[1], classes=tuple("0123456789"), peak=16.0)
+    return Dataset("digits", splits[0], splits[1], classes=tuple("0123456789"), normalisation=Range(high=16.0))
 
 
 def pick_test(labels: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -15,6 +15,7 @@ from pydantic import Field
 from peermask.data.dataset import Dataset, Split, datasets
 from peermask.data.download import cache_folder, download
 from peermask.data.idx import read_idx
+from peermask.data.normalisation import Range
 from peermask.errors import DataError
 
 CLASSES = (
@@ -57,7 +58,7 @@ def fashion_mnist(
         )
         for part in ("train", "t10k")
     )
-    return Dataset("fashion-mnist", train, test, CLASSES, peak=255.0)
+    return Dataset("fashion-mnist", train, test, CLASSES, Range(high=255.0))
 
 
 def find_folder() -> Path:

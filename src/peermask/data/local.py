@@ -9,8 +9,8 @@ from typing import overload
 import numpy as np
 
 from peermask.data.apportion import apportion
-from peermask.data.dataset import Dataset
-from peermask.data.partition import Indices, partitions, shuffled
+from peermask.data.dataset import Dataset, Split
+from peermask.data.partition import BY_LABEL, Indices, partitions, shuffled
 from peermask.errors import DataError
 from peermask.registry import Options
 from peermask.streams import stream
@@ -23,7 +23,7 @@ class LocalSamples:
     train: Indices
     validation: Indices
     test: Indices
-    labels: tuple[int, ...]  # those it trains on
+    labels: tuple[int, ...]  # those it trains on; none where samples have no label each
     counts: tuple[int, ...]  # training samples of each of them
 
 
@@ -32,10 +32,19 @@ class AllSamples(Sequence[LocalSamples]):
     only plans, draws no others. What a partition can get wrong is found at once."""
 
     def __init__(
-        self, parts: Sequence[Indices], dataset: Dataset, seed: int, fraction: float, validation: float
+        self,
+        parts: Sequence[Indices],
+        dataset: Dataset,
+        seed: int,
+        fraction: float,
+        validation: float,
+        *,
+        owned: bool = False,  # whether test samples are whose the data says, where it does
     ) -> None:
         self.parts, self.seed, self.fraction, self.validation = parts, seed, fraction, validation
-        self.labels, self.test_labels = dataset.train.labels.numpy(), dataset.test.labels.numpy()
+        self.labels, self.test_labels = labels_of(dataset, dataset.train), labels_of(dataset, dataset.test)
+        self.has_labels = dataset.has_labels
+        self.owners = dataset.test.agents.numpy() if owned and dataset.test.agents is not None else None  # [n]
         self._drawn: dict[int, LocalSamples] = {}
         self._tests: dict[tuple[int, ...], Indices] = {}  # by labels: most agents' are somebody else's too
         sizes = np.empty(len(parts), np.int64)
@@ -74,9 +83,9 @@ class AllSamples(Sequence[LocalSamples]):
         return LocalSamples(
             train=np.sort(np.concatenate([samples[n:] for samples, n in cut])),
             validation=np.sort(np.concatenate([samples[:n] for samples, n in cut])),
-            test=self._test(own),
-            labels=own,
-            counts=tuple(outline.train[outline.train > 0].tolist()),
+            test=self._test(agent, own),
+            labels=own if self.has_labels else (),
+            counts=tuple(outline.train[outline.train > 0].tolist()) if self.has_labels else (),
         )
 
     def _outline(self, agent: int) -> Outline:
@@ -85,12 +94,16 @@ class AllSamples(Sequence[LocalSamples]):
         outline = Outline(present, held, kept, kept - hold_out(kept, self.validation))
         if not outline.own:
             raise DataError(f"agent {agent} has no training samples: raise data.fraction or use fewer agents")
-        if not len(self._test(outline.own)):
+        if not len(self._test(agent, outline.own)):
+            if self.owners is not None:
+                raise DataError(f"agent {agent} has no test samples: agent_test has none of its")
             raise DataError(f"agent {agent} holds labels {list(outline.own)}, of which the test split has no sample")
         return outline
 
-    def _test(self, own: tuple[int, ...]) -> Indices:
-        """Every test sample of these labels."""
+    def _test(self, agent: int, own: tuple[int, ...]) -> Indices:
+        """The agent's own test samples, or every one of these labels."""
+        if self.owners is not None:
+            return np.flatnonzero(self.owners == agent)
         if own not in self._tests:
             self._tests[own] = np.flatnonzero(np.isin(self.test_labels, own))
         return self._tests[own]
@@ -121,17 +134,38 @@ def share_out(
     validation: float = 0.1,
 ) -> AllSamples:
     """Every agent's samples. `fraction` of each of its label counts is kept, rounded down, one at least; of
-    that, `validation` is held out; its test set is every test sample of its labels."""
+    that, `validation` is held out; its test set is every test sample of its labels. Of a dataset that says whose a
+    test sample is, partition `given` takes those; samples without a label each count as of one label."""
     if agents < 1:
         raise DataError(f"agents is {agents}: samples need at least one agent to hold them")
     if not 0 < fraction <= 1:
         raise DataError(f"data.fraction is {fraction}; it must be above 0 and at most 1")
     if not 0 <= validation < 1:
         raise DataError(f"data.validation is {validation}; it must be at least 0 and below 1")
-    labels = dataset.train.labels.numpy()
-    parts = partitions[partition].make(labels, agents, stream(seed, "partition"), **dict(options))
+    labels = labels_of(dataset, dataset.train)
+    column = _owners(dataset) if partition == "given" else labels
+    if partition in BY_LABEL and not dataset.has_labels:
+        others = ", ".join(entry.name for entry in partitions if entry.name not in BY_LABEL)
+        raise DataError(
+            f"partition.name is {partition!r}, which goes by labels, and {dataset.task} has none; use one of {others}"
+        )
+    parts = partitions[partition].make(column, agents, stream(seed, "partition"), **dict(options))
     check_parts(parts, partition, agents, len(labels))
-    return AllSamples(parts, dataset, seed, fraction, validation)
+    return AllSamples(parts, dataset, seed, fraction, validation, owned=partition == "given")
+
+
+def labels_of(dataset: Dataset, split: Split) -> Indices:
+    """[n]; all the same where samples have no label."""
+    return split.targets.numpy() if dataset.has_labels else np.zeros(len(split), np.int64)
+
+
+def _owners(dataset: Dataset) -> Indices:
+    if dataset.train.agents is None:
+        raise DataError(
+            f"partition.name is 'given', but {dataset.name} does not say whose a sample is; "
+            "give agent_train (and agent_test), or use another partition"
+        )
+    return dataset.train.agents.numpy()
 
 
 def check_parts(parts: object, name: str, agents: int, samples: int) -> None:

@@ -1,4 +1,4 @@
-"""Your own data from an .npz file with x_train, y_train, x_test and y_test.
+"""Your own data from an .npz file with x_train, y_train, x_test and y_test, and perhaps agent_train and agent_test.
 
 Every array's header is checked against what the file really holds before numpy allocates it, and arrays of
 Python objects are refused: nothing in the file is ever run.
@@ -10,17 +10,19 @@ import math
 import zipfile
 import zlib
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.lib import format as npy
 from pydantic import Field
 
-from peermask.data.arrays import from_arrays
-from peermask.data.dataset import Dataset, datasets
+from peermask.data.arrays import Kind, from_arrays
+from peermask.data.dataset import Dataset, Task, datasets
+from peermask.data.normalisation import Statistics, Wish
 from peermask.errors import DataError
 
 ARRAYS = ("x_train", "y_train", "x_test", "y_test")
+AGENTS = ("agent_train", "agent_test")  # may be there
 DENSEST = 1032  # bytes that one byte of a deflate stream can stand for, at most
 
 
@@ -31,22 +33,46 @@ def npz(
     classes: Annotated[
         int | None, Field(ge=1, le=2**20, description="labels there are, 0 to classes - 1; counted if not set")
     ] = None,
+    kind: Annotated[
+        Kind | None, Field(description="what inputs are; by default images if they have three or four axes")
+    ] = None,
+    task: Annotated[Task | None, Field(description="what targets are; by default classification")] = None,
+    normalise: Annotated[
+        Wish | None,
+        Field(description="'none', 'statistics', {low, high} or {mean, std}; by default as docs/data.md says"),
+    ] = None,
+    target_scale: Annotated[
+        Statistics | None, Field(description="{mean, std} of a regression's targets; of the training data if not set")
+    ] = None,
+    vocabulary: Annotated[
+        int | None, Field(ge=1, le=2**24, description="tokens there are, 0 to vocabulary - 1; counted if not set")
+    ] = None,
 ) -> Dataset:
-    """Your own images and labels from an .npz file."""
+    """Your own inputs and targets from an .npz file, with agent_train and agent_test if it says whose they are."""
     file = Path(path)
     try:
         with zipfile.ZipFile(file) as archive:
-            for key in ARRAYS:
+            there = [key for key in AGENTS if f"{key}.npy" in archive.namelist()]
+            for key in (*ARRAYS, *there):
                 check_header(archive, file, key)
         with np.load(file, allow_pickle=False) as held:
             x_train, y_train, x_test, y_test = (held[key] for key in ARRAYS)
+            agents: dict[str, Any] = {key: held[key] for key in there}
     except FileNotFoundError as error:
         raise DataError(f"dataset.path {file} does not exist") from error
     except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error, RuntimeError) as error:
         reason = str(error).partition("\n")[0]
         raise DataError(f"{file} is not an .npz file that can be read: {reason}") from error
     names = None if classes is None else [str(label) for label in range(classes)]
-    return from_arrays(x_train, y_train, x_test, y_test, names, name=file.stem)
+    return from_arrays(
+        *(x_train, y_train, x_test, y_test, names, file.stem),
+        kind=kind,
+        task=task or "classification",
+        normalise=normalise,
+        target_scale=target_scale,
+        vocabulary=vocabulary,
+        **agents,
+    )
 
 
 def check_header(archive: zipfile.ZipFile, file: Path, key: str) -> None:

@@ -1,8 +1,8 @@
 """Partitions: which training samples each agent holds.
 
 A partition is a function `(labels [n], agents, draw, *, options) -> one sorted index array per agent`. Every agent
-holds at least one sample, and but for `everything` none is held twice. What an agent makes of its samples is in
-local.py.
+holds at least one sample, and but for `everything` none is held twice. `given` is handed the owners of samples in
+place of their labels. What an agent makes of its samples is in local.py.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from peermask.registry import Registry
 from peermask.streams import Stream
 
 Indices = NDArray[np.int64]
+BY_LABEL = ("labels", "shards", "dirichlet")  # which need one label for each sample
 REDRAWS = 100  # of a Dirichlet partition that leaves an agent with too few samples
 
 partitions: Registry[Callable[..., list[Indices]]] = Registry("partition")
@@ -76,6 +77,18 @@ def iid(labels: Indices, agents: int, draw: Stream) -> list[Indices]:
 def everything(labels: Indices, agents: int, draw: Stream) -> list[Indices]:  # noqa: ARG001
     """Every agent holds every sample: for a fleet whose devices each have a data file of their own."""
     return [np.arange(len(labels))] * agents  # one array for all
+
+
+@partitions.register("given")
+def given(owners: Indices, agents: int, draw: Stream) -> list[Indices]:  # noqa: ARG001
+    """Samples are whose the data says: its agent column, or a folder for each agent."""
+    present = np.unique(owners)
+    if not np.array_equal(present, np.arange(agents)):
+        raise DataError(
+            f"agents is {agents}, but the data has {len(present)} agents, {present.min()} to {present.max()}; "
+            f"number them from 0 and set agents = {len(present)}"
+        )
+    return [np.flatnonzero(owners == agent) for agent in range(agents)]
 
 
 @partitions.register("shards")

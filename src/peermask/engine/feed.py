@@ -37,6 +37,7 @@ class Feed:
     augmentation: Augmentation
     network: Network
     readout: Readout = "all"  # the one that counts
+    metrics: tuple[str, ...] = ()  # beside those of the task
 
     def rows(self, rows: slice) -> Feed:
         """The feed of some of these agents."""
@@ -46,13 +47,13 @@ class Feed:
         step += STEPS * clock.batch
         samples = [own.train for own in self.samples]
         index = batch_rows(samples, self.batch_size, self.seed, self.ids, clock.round, step)  # [A, B]
-        images, labels = self.dataset.gather(self.dataset.train, self._moved(index))
+        inputs, targets = self.dataset.gather(self.dataset.train, self._moved(index))
         if self.augmentation != Augmentation():
-            images = self._augmented(images, clock, step)
-        return Batch(images, labels, self._valid)
+            inputs = self._augmented(inputs, clock, step)
+        return Batch(inputs, targets, self._valid)
 
     def validation_accuracy(self, params: Tensor) -> Tensor:
-        return self.validate(params).accuracy
+        return self.validate(params).main
 
     def validate(self, params: Tensor) -> Score:
         return self._evaluate(params, self.dataset.train, [own.validation for own in self.samples])
@@ -61,7 +62,7 @@ class Feed:
         return self._evaluate(params, self.dataset.test, [own.test for own in self.samples])
 
     def _evaluate(self, params: Tensor, split: Split, indices: Sequence[Indices]) -> Score:
-        return evaluate(self.network, params, self.dataset, split, indices, self._counts, self.readout)
+        return evaluate(self.network, params, self.dataset, split, indices, self._counts, self.readout, self.metrics)
 
     @cached_property
     def _counts(self) -> Tensor:
@@ -80,7 +81,7 @@ class Feed:
         return self._moved((np.arange(max(sizes)) < np.array(sizes)[:, None]).astype(np.float32))
 
     def _moved(self, array: NDArray[Any]) -> Tensor:
-        device = self.dataset.train.images.device
+        device = self.dataset.train.inputs.device
         here = torch.from_numpy(array)
         # More than a few bytes of pageable memory would be copied only after all work under way.
         return (here.pin_memory() if device.type == "cuda" else here).to(device, non_blocking=True)

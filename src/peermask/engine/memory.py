@@ -27,10 +27,10 @@ def chunk_that_fits(agents: int, layout: Layout, activations: int, free: int) ->
     return -(-agents // chunks)
 
 
-def activation_bytes(module: torch.nn.Module, shape: tuple[int, ...], batch: int, *, fused: bool) -> int:
+def activation_bytes(module: torch.nn.Module, blank: torch.Tensor, batch: int, *, fused: bool) -> int:
     """What an agent's training step keeps for its backward pass, or its evaluation at the widest layer if that is more.
 
-    The module is tried on one image, on the CPU.
+    The module is tried on one input, `blank`, on the CPU.
     """
     outputs = [0]
 
@@ -41,7 +41,7 @@ def activation_bytes(module: torch.nn.Module, shape: tuple[int, ...], batch: int
     hooks = [child.register_forward_hook(count) for child in module.modules() if not list(child.children())]
     try:
         with torch.no_grad():
-            module(torch.zeros(1, *shape))
+            module(blank)
     finally:
         for hook in hooks:
             hook.remove()

@@ -43,7 +43,7 @@ class Simulator:
     ) -> None:
         """`changing` gives the mixing of a round where that is not always the same."""
         self.algorithm = algorithm
-        self.device = feed.dataset.train.images.device
+        self.device = feed.dataset.train.inputs.device
         self.feeds, self.states = [], []
         self._changing, self._mixing = changing, mixing
         for start in range(0, len(agents.ids), chunk):
@@ -83,12 +83,12 @@ class Simulator:
         return self._score(Feed.test)
 
     def test_unmixed(self, shared: Payload) -> Tensor | None:
-        """[N]: test accuracy of the models as they were sent; None for an algorithm that sends no model."""
+        """[N]: accuracy, or what else counts, of models as they were sent; None for an algorithm that sends none."""
         models = self.algorithm.unmixed_model(shared)  # [N, P]
         if models is None:
             return None
         parts = models.to(self.device).split([len(feed.ids) for feed in self.feeds])
-        return torch.cat([score.accuracy for score in self.spread(Feed.test, self.feeds, parts)]).cpu()
+        return torch.cat([score.main for score in self.spread(Feed.test, self.feeds, parts)]).cpu()
 
     def validate(self) -> Score:
         return self._score(Feed.validate)
@@ -136,7 +136,7 @@ class Simulator:
             lambda feed, state: measure(feed, self.algorithm.local_model(state)), self.feeds, self.states
         )
         columns = torch.cat([torch.stack(score.columns()) for score in scores], dim=1)  # [figures, N]
-        return Score(*columns.cpu())  # one copy: every one waits for the device
+        return scores[0].like(columns.cpu().unbind())  # one copy: every one waits for the device
 
     def concatenate(self, clock: Clock, shared: Sequence[Payload]) -> tuple[Payload, Sequence[Mixing]]:
         """All agents are here, so nothing moves."""

@@ -70,7 +70,7 @@ class _Seat(Generic[T]):
     def form(self) -> Form:
         assert self.asked is not None
         batch = self.asked.batch
-        return self.model, self.asked.params.shape[1:], batch.images.shape[1:], batch.valid is None
+        return self.model, self.asked.params.shape[1:], batch.inputs.shape[1:], batch.valid is None
 
 
 def run_together(tasks: Sequence[tuple[str, Callable[[Gradient], T]]]) -> list[T | BaseException]:
@@ -101,7 +101,7 @@ def _answer(asked: Sequence[_Asked]) -> None:
     try:
         batches = [one.batch for one in asked]
         valid = None if batches[0].valid is None else _joined(batch.valid for batch in batches)
-        batch = Batch(_joined(b.images for b in batches), _joined(b.labels for b in batches), valid)
+        batch = Batch(_joined(b.inputs for b in batches), _joined(b.targets for b in batches), valid)
         sizes = [len(one.params) for one in asked]
         parts = sizes if len(sizes) > 1 else None
         gradients, losses = asked[0].network.gradient_here(_joined(one.params for one in asked), batch, parts)

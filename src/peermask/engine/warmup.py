@@ -31,7 +31,9 @@ def compile_kernels(network: Network, shape: tuple[int, ...], batch: int, device
     if device.type != "cuda" or not have_triton():
         return
     with made_current(device):
-        work = [*_of_masks(network.layout, device), lambda: _gather(shape, device)]
+        work = _of_masks(network.layout, device)
+        if len(shape) == 3:
+            work.append(lambda: _gather(shape, device))
         if network.stack is not None:
             work += network.stack.trials(network.layout, shape, batch, device)
     with ThreadPoolExecutor(len(work)) as pool:

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.utils.data import DataLoader
 
 from peermask.algorithms import algorithms
 from peermask.algorithms.contract import Agents, Algorithm, Setting, make_algorithm, messages_sent
@@ -26,14 +27,18 @@ from peermask.engine.warmup import compile_kernels
 from peermask.errors import ConfigError, DataError, ModelError
 from peermask.experiment.choice import Choice
 from peermask.experiment.config import ExperimentConfig
+from peermask.experiment.given import freeze, with_weights
 from peermask.graph import Base, Mixing, Schedule, build_mixing
 from peermask.graph.links import Integers
 from peermask.kernels import have_triton
 from peermask.masks.budget import kept_counts, retentions
 from peermask.masks.masker import Masker
 from peermask.models.architectures import models
-from peermask.models.frozen import FrozenWeights, frozen_weights
-from peermask.models.network import Network, build_network
+from peermask.models.frozen import FrozenWeights
+from peermask.models.losses import DEFAULT as DEFAULT_LOSS
+from peermask.models.losses import Loss, cross_entropy, losses
+from peermask.models.network import Network, build_network, by
+from peermask.models.readout import Readout
 
 LINK_BYTES = 400  # of each link, while a graph and its mixing are built; measured: 370
 BUILDING_BYTES = 16  # of each parameter, while a network is built: itself, its frozen value, and that as it is drawn
@@ -53,6 +58,17 @@ class Experiment:
     frozen: FrozenWeights
     agents: Agents
     liars: tuple[int, ...] = ()  # who sends lies
+    notes: tuple[str, ...] = ()  # what a user should be told of all this
+
+    @property
+    def further_metrics(self) -> tuple[str, ...]:
+        """Figures that the config asks for beside those of the task."""
+        return () if self.config.task is None else self.config.task.metrics
+
+    @property
+    def readout(self) -> Readout:
+        """The one that counts."""
+        return self.config.readout_for(self.dataset.task)
 
     @property
     def retentions(self) -> tuple[float, ...]:
@@ -96,7 +112,18 @@ def build(config: ExperimentConfig, dataset: Dataset | None = None, module: nn.M
         config.data.fraction,
         config.data.validation,
     )
-    network = build_network(_module(config, dataset, module), dataset.shape, len(dataset.classes), config.mask.layers)
+    config.readout_for(dataset.task)  # which may be refused
+    if (config.data.flip or config.data.crop) and len(dataset.shape) != 3:
+        raise ConfigError("data.flip and data.crop shift images; these inputs are none: leave them out")
+    made, given, notes = with_weights(_module(config, dataset, module), config, given=module is not None)
+    network = build_network(
+        made,
+        dataset.shape,
+        len(dataset.classes),
+        config.mask.layers,
+        _loss(config, dataset),
+        tokens=dataset.vocabulary is not None,
+    )
     return Experiment(
         config=config,
         schedule=schedule,
@@ -104,9 +131,10 @@ def build(config: ExperimentConfig, dataset: Dataset | None = None, module: nn.M
         dataset=dataset,
         samples=samples,
         network=network,
-        frozen=frozen_weights(network.layout, config.frozen.init, config.frozen.bias_init, config.seed),
+        frozen=freeze(network, config, given=given),
         agents=Agents(tuple(range(config.agents)), kept_counts(network.layout, kept, config.mask), torch.tensor(kept)),
         liars=() if config.liars is None else pick_liars(config.liars, config.agents, config.seed),
+        notes=notes,
     )
 
 
@@ -130,22 +158,52 @@ def expected_links(graph: Choice, agents: int) -> int:
     return max(int(share * pairs), agents * int(options.get("degree", 2)) // 2)
 
 
+def _loss(config: ExperimentConfig, dataset: Dataset) -> Loss:
+    """The one a config names, tried on two samples, or that of the task."""
+    if config.task is None or config.task.loss is None:
+        return losses[DEFAULT_LOSS[dataset.task]].make
+    loss = losses[config.task.loss].make
+    targets = dataset.scale_targets(dataset.train.targets[:2])
+    try:
+        shape = tuple(loss(torch.zeros(len(targets), len(dataset.classes)), targets).shape)
+        why = f"it gives {shape} for {len(targets)} samples" if shape != (len(targets),) else ""
+    except (RuntimeError, ValueError, TypeError, IndexError) as error:
+        why = str(error).splitlines()[0]
+    if loss is cross_entropy and not dataset.has_labels:
+        why = "it takes one label a sample"  # it would take numbers for probabilities
+    if why:
+        raise ConfigError(f"task.loss = {config.task.loss!r} does not fit {dataset.task}: {why}")
+    return loss
+
+
 def _module(config: ExperimentConfig, dataset: Dataset, module: nn.Module | None) -> nn.Module:
     if module is not None:
         return copy.deepcopy(module)  # it will be frozen; the caller's stays as it is
-    name = config.model.name
-    make = partial(models[name].make, dataset.shape, len(dataset.classes), **dict(config.model.options))
-    if _may_be_large(config.model.options.model_dump()):
+    name, options = config.model.name, model_options(config, dataset)
+    make = partial(models[name].make, dataset.shape, len(dataset.classes), **options)
+    if _may_be_large(options):
         count = _parameters(make)
         asks = f"model.name = {name!r} has {count:,} parameters, which take"
         check_room(BUILDING_BYTES * count, asks, "make it smaller")
     try:
         return make()
     except (RuntimeError, ValueError) as error:
-        size = "x".join(map(str, dataset.shape))
         raise ModelError(
-            f"model.name = {name!r} does not fit the {size} images of {dataset.name}: {str(error).splitlines()[0]}"
+            f"model.name = {name!r} does not fit the {by(dataset.shape)} {_what(dataset)} of {dataset.name}: "
+            f"{str(error).splitlines()[0]}"
         ) from error
+
+
+def model_options(config: ExperimentConfig, dataset: Dataset) -> dict[str, Any]:
+    """Of the config's model; a vocabulary that is left out is the data's."""
+    options = dict(config.model.options)
+    if "vocabulary" in options and options["vocabulary"] is None:
+        options["vocabulary"] = dataset.vocabulary
+    return options
+
+
+def _what(dataset: Dataset) -> str:
+    return "tokens" if dataset.vocabulary is not None else "images" if len(dataset.shape) == 3 else "inputs"
 
 
 def _may_be_large(options: Mapping[str, Any]) -> bool:
@@ -167,10 +225,14 @@ def _parameters(make: Callable[[], nn.Module]) -> int:
 
 
 def _check_given(dataset: object, module: object) -> None:
+    if isinstance(dataset, DataLoader):
+        raise DataError("dataset is a DataLoader; give what it loads: peermask.from_torch(train.dataset, test.dataset)")
     if dataset is not None and not isinstance(dataset, Dataset):
         raise DataError(
             f"dataset is a {type(dataset).__name__}; make one of it with peermask.from_arrays or peermask.from_torch"
         )
+    if isinstance(module, type) and issubclass(module, nn.Module):
+        raise ModelError(f"module is the class {module.__name__}; give an instance: {module.__name__}()")
     if module is not None and not isinstance(module, nn.Module):
         raise ModelError(f"module is a {type(module).__name__}; give a torch.nn.Module")
 
@@ -184,7 +246,7 @@ def assemble(experiment: Experiment, device: torch.device) -> tuple[Algorithm[An
         test=_moved(experiment.dataset.test, device),
     )
     network = replace(experiment.network, module=copy.deepcopy(experiment.network.module).to(device))
-    masker = Masker(network.layout, experiment.frozen.values.to(device), config.mask)
+    masker = Masker(network.layout, experiment.frozen.values.to(device), config.mask, experiment.frozen.given)
     setting = Setting(network, masker, config.seed, experiment.retentions)
     algorithm = make_algorithm(config.algorithm.name, config.algorithm.options, setting)
     augmentation = Augmentation(config.data.flip, config.data.crop)
@@ -197,7 +259,8 @@ def assemble(experiment: Experiment, device: torch.device) -> tuple[Algorithm[An
         config.seed,
         augmentation,
         network,
-        config.resolved_readout,
+        experiment.readout,
+        experiment.further_metrics,
     )
     return algorithm, feed
 
@@ -232,8 +295,8 @@ def agents_at_once(experiment: Experiment, device: torch.device, agents: int | N
     if device.type == "cpu":
         return 1
     free, _ = torch.cuda.mem_get_info(device)
-    config, shape = experiment.config, experiment.dataset.shape
-    activations = activation_bytes(experiment.network.module, shape, config.batch_size, fused=is_fused(experiment))
+    config, blank = experiment.config, experiment.dataset.blank
+    activations = activation_bytes(experiment.network.module, blank, config.batch_size, fused=is_fused(experiment))
     return chunk_that_fits(agents or config.agents, experiment.network.layout, activations, free // sharing)
 
 
@@ -250,4 +313,4 @@ def is_fused(experiment: Experiment) -> bool:
 
 
 def _moved(split: Split, device: torch.device) -> Split:
-    return replace(split, images=split.images.to(device), labels=split.labels.to(device))
+    return replace(split, inputs=split.inputs.to(device), targets=split.targets.to(device))

@@ -17,11 +17,13 @@ from pydantic.fields import FieldInfo
 
 from peermask.algorithms import algorithms
 from peermask.data import datasets, partitions
+from peermask.engine.measures import metrics
 from peermask.experiment.choice import Choice
 from peermask.experiment.config import ExperimentConfig
 from peermask.graph import schedules, topologies
 from peermask.models.architectures import models
 from peermask.models.frozen import inits
+from peermask.models.losses import losses
 from peermask.registry import Options, Registry
 
 KEPT = Path(__file__).with_name("catalogue.json")
@@ -31,6 +33,8 @@ REGISTRIES: dict[str, tuple[str, Registry[Any]]] = {
     "algorithms": ("[algorithm] and [[compare]]", algorithms),
     "datasets": ("[dataset]", datasets),
     "inits": ("frozen.init", inits),
+    "losses": ("task.loss", losses),
+    "metrics": ("task.metrics", metrics),
     "models": ("[model]", models),
     "partitions": ("[partition]", partitions),
     "schedules": ("[schedule]", schedules),
@@ -84,7 +88,11 @@ def _table(options: list[dict[str, str]]) -> str:
 
 def _entry(name: str, summary: str, options: type[Options]) -> dict[str, Any]:
     fields = {key: field for key, field in options.model_fields.items() if not _is_table(field.annotation)}
-    return {"name": name, "summary": summary, "options": [_option(key, field) for key, field in fields.items()]}
+    return {
+        "name": name,
+        "summary": summary,
+        "options": [_option(field.alias or key, field) for key, field in fields.items()],
+    }
 
 
 def _option(key: str, field: FieldInfo) -> dict[str, str]:

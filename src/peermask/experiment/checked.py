@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, Field, FiniteFloat, NonNegativeInt, PositiveInt, ValidationError
 
+from peermask.data.dataset import Task
 from peermask.errors import RunError
 from peermask.experiment.config import ExperimentConfig
 from peermask.experiment.folder import RunFolder
@@ -48,6 +49,8 @@ class _Manifest(BaseModel):
     agents: list[_Agent] = Field(min_length=1)
     classes: list[str]
     readout: Readout = "all"  # as all runs of earlier versions
+    task: Task = "classification"
+    figures: list[str] = Field(["accuracy"], min_length=1)  # the one that counts first
     weights: PositiveInt
     parameters: PositiveInt
     layers: list[_Layer] = Field(min_length=1)

@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import tomli_w
-from pydantic import BeforeValidator, Field, ValidationError, model_validator
+from pydantic import BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from peermask.algorithms import algorithms
+from peermask.data.dataset import Task
 from peermask.engine.liars import LiarOptions
+from peermask.engine.measures import metrics
 from peermask.errors import ConfigError
 from peermask.experiment.choice import (
     AlgorithmChoice,
@@ -27,6 +29,7 @@ from peermask.experiment.choice import (
 from peermask.experiment.problems import first_problem
 from peermask.masks.budget import MaskOptions, Retention, RetentionDraw
 from peermask.models.frozen import BiasInit, inits
+from peermask.models.losses import losses
 from peermask.models.readout import Readout
 from peermask.registry import Options
 
@@ -45,12 +48,33 @@ class DataOptions(Options):
 
 
 class FrozenOptions(Options):
-    """The random weights all agents share."""
+    """The weights all agents share: random, or given."""
+
+    model_config = ConfigDict(serialize_by_alias=True)
 
     init: Annotated[str, BeforeValidator(lambda name: inits[str(name)].name)] = Field(
         "signed-constant", description="distribution of the weights"
     )
     bias_init: BiasInit = Field("zero", description="biases: zero, or drawn as torch does")
+    source: Annotated[str, Field(min_length=1)] | None = Field(
+        None,
+        alias="from",
+        description="given weights: a .safetensors file or a state dict, or 'module': those of a module from Python",
+    )
+    drawn: tuple[str, ...] | None = Field(
+        None, description="patterns of the parameters that are drawn all the same, such as a new last layer"
+    )
+
+
+class TaskOptions(Options):
+    """What a network learns for and is measured by; by default as the data's task says."""
+
+    loss: Annotated[str, BeforeValidator(lambda name: losses[str(name)].name)] | None = Field(
+        None, description="what is minimised"
+    )
+    metrics: tuple[Annotated[str, BeforeValidator(lambda name: metrics[str(name)].name)], ...] = Field(
+        (), description="figures to measure beside those of the task"
+    )
 
 
 class EvaluationOptions(Options):
@@ -139,6 +163,7 @@ class ExperimentConfig(Options):
     evaluation: EvaluationOptions = EvaluationOptions()
     stop: StopOptions = StopOptions()
     checkpoint: CheckpointOptions = CheckpointOptions()
+    task: TaskOptions | None = Field(None, description="loss and metrics; left out: as the data's task says")
     liars: LiarOptions | None = Field(None, description="agents that send lies, to try what a method bears")
 
     @model_validator(mode="after")
@@ -164,7 +189,7 @@ class ExperimentConfig(Options):
             >>> config.table()["graph"]
             {'name': 'erdos-renyi', 'p': 0.5}
         """
-        return self.model_dump(mode="json", exclude_none=True)
+        return self.model_dump(mode="json", exclude_none=True, by_alias=True)
 
     def toml(self) -> str:
         """This config as the text of a config file, with every default written out.
@@ -188,6 +213,14 @@ class ExperimentConfig(Options):
     def resolved_readout(self) -> Readout:
         """The readout that counts: as the config says, or else as the algorithm declares."""
         return self.readout or algorithms[self.algorithm.name].make.readout
+
+    def readout_for(self, task: Task) -> Readout:
+        """The readout that counts for a task: without one label a sample there is nothing to choose among."""
+        if task == "classification":
+            return self.resolved_readout
+        if self.readout == "own":
+            raise ConfigError(f"readout = 'own': {task} has no labels to answer among; leave it out")
+        return "all"
 
     def arms(self) -> dict[str, ExperimentConfig]:
         """The algorithms of a comparison, each as a config of its own.

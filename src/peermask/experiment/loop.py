@@ -118,7 +118,7 @@ class Loop:
         self._wait_for_rise(evaluation.plateau_signal)
 
     def _of_everyone(self, score: Score) -> Score:
-        return Score(*self.exchange.everyone(torch.stack(score.columns(), 1)).unbind(1))  # one exchange for all
+        return score.like(self.exchange.everyone(torch.stack(score.columns(), 1)).unbind(1))  # one exchange for all
 
     def _check_losses(self, recent: Tensor) -> None:
         """Of the latest rounds, [R, N]: the first that is NaN or infinite ends the run, before it is saved."""

@@ -12,7 +12,9 @@ from typing import Any
 import torch
 
 from peermask.experiment.build import Experiment
+from peermask.experiment.metrics import figures_of
 from peermask.graph import edges_hash
+from peermask.registry import Options
 
 _PACKAGES = ("peermask", "torch", "numpy", "networkx", "pydantic", "safetensors")
 
@@ -26,6 +28,12 @@ def manifest(experiment: Experiment, device: torch.device) -> dict[str, Any]:
         "seed": experiment.config.seed,
         "frozen_checksum": experiment.frozen.checksum,
         "dataset": {"name": experiment.dataset.name, "sha256": experiment.dataset.fingerprint},
+        "inputs": {
+            "shape": list(experiment.dataset.shape),
+            "vocabulary": experiment.dataset.vocabulary,
+            "normalisation": _plain(experiment.dataset.normalisation),
+            "target_scale": _plain(experiment.dataset.target_scale),
+        },
         "graph": {  # where it changes, of the first round
             "sha256": edges_hash(experiment.config.agents, edges),
             "links": edges,
@@ -44,7 +52,9 @@ def manifest(experiment: Experiment, device: torch.device) -> dict[str, Any]:
             }
             for agent, own in enumerate(experiment.samples)
         ],
-        "readout": experiment.config.resolved_readout,
+        "readout": experiment.readout,
+        "task": experiment.dataset.task,
+        "figures": list(figures_of(experiment.dataset.task, experiment.further_metrics)),
         "classes": list(experiment.dataset.classes),
         "weights": experiment.network.layout.weights,
         "parameters": experiment.network.layout.total,
@@ -86,6 +96,10 @@ def code_revision() -> str | None:
         return None  # inside somebody else's repository
     commit = git("rev-parse", "HEAD")
     return f"{commit}+changes" if commit and git("status", "--porcelain", "--", ".") else commit
+
+
+def _plain(options: Options | None) -> dict[str, Any] | None:
+    return None if options is None else options.model_dump()
 
 
 def _version(name: str) -> str | None:

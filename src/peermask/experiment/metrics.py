@@ -11,9 +11,11 @@ import torch
 from torch import Tensor
 
 from peermask.algorithms.contract import Payload
+from peermask.data.dataset import Task
 from peermask.engine.evaluate import Score
 from peermask.engine.known import Known, first_message, restored
 from peermask.engine.link_traffic import LinkHistories
+from peermask.engine.measures import FIGURES
 from peermask.engine.round import Spread, in_turn
 from peermask.engine.traffic import COST_COLUMNS, KINDS, Cost, message_cost, schema_of
 from peermask.errors import RunError
@@ -22,27 +24,37 @@ from peermask.experiment.folder import RunFolder
 from peermask.experiment.opening import openings
 from peermask.experiment.table import append_rows, forget_after, read_rows
 
-LATER = (  # columns that tables of earlier versions lack
-    "test_accuracy_all",
-    "test_accuracy_own",
-    "test_accuracy_weighted",
-    "validation_accuracy_all",
-    "validation_accuracy_own",
-)
-METRICS = (
-    "round",
-    "agent",
-    "train_loss",
-    "validation_accuracy",
-    "validation_loss",
-    "test_accuracy",
-    "test_loss",
-    "density",
-    "sent_bytes",
-    "seconds",
-    "unmixed_accuracy",
-    *LATER,
-)
+
+def figures_of(task: Task, further: Sequence[str] = ()) -> tuple[str, ...]:
+    """What is measured of every agent, the figure that counts first."""
+    return tuple(dict.fromkeys((*FIGURES[task], *further)))
+
+
+def metric_columns(figures: Sequence[str]) -> tuple[str, ...]:
+    """Of metrics.csv."""
+    main, *others = figures
+    return (
+        "round",
+        "agent",
+        "train_loss",
+        f"validation_{main}",
+        "validation_loss",
+        f"test_{main}",
+        "test_loss",
+        "density",
+        "sent_bytes",
+        "seconds",
+        f"unmixed_{main}",
+        *later_columns(others),
+    )
+
+
+def later_columns(others: Sequence[str]) -> tuple[str, ...]:
+    return (*(f"test_{name}" for name in others), *(f"validation_{name}" for name in others))
+
+
+METRICS = metric_columns(figures_of("classification"))
+LATER = later_columns(figures_of("classification")[1:])  # columns that tables of earlier versions lack
 TRAFFIC = ("round", "agent", "links", *COST_COLUMNS)
 
 
@@ -61,33 +73,32 @@ class Evaluation:
 
     @property
     def plateau_signal(self) -> float:
-        """Mean validation accuracy, or minus the training loss where nothing is held out."""
-        accuracy = self.validation.accuracy
-        known = accuracy[~accuracy.isnan()]
+        """Mean of the figure that counts on held-out samples, or minus the training loss where nothing is held out."""
+        main = self.validation.main
+        known = main[~main.isnan()]
         return float(known.mean()) if len(known) else -float(self.train_loss.mean())
 
 
 def write_evaluation(folder: RunFolder, evaluation: Evaluation, ids: Sequence[int]) -> None:
     """One row per agent, with its number."""
+    test, validation = evaluation.test, evaluation.validation
+    _, *others = test.figures
     columns = (
         evaluation.train_loss,
-        evaluation.validation.accuracy,
-        evaluation.validation.loss,
-        evaluation.test.accuracy,
-        evaluation.test.loss,
+        validation.main,
+        validation.loss,
+        test.main,
+        test.loss,
         evaluation.density,
         evaluation.sent_bytes,
         torch.full_like(evaluation.sent_bytes, evaluation.seconds),
         _or_unknown(evaluation.unmixed_accuracy, evaluation.sent_bytes),
-        evaluation.test.accuracy_all,
-        evaluation.test.accuracy_own,
-        evaluation.test.accuracy_weighted,
-        evaluation.validation.accuracy_all,
-        evaluation.validation.accuracy_own,
+        *(test.figures[name] for name in others),
+        *(validation.figures[name] for name in others),
     )
     rows = zip(*(column.tolist() for column in columns), strict=True)
     shown = ([evaluation.round, agent, *map(_number, row)] for agent, row in zip(ids, rows, strict=True))
-    append_rows(folder.metrics, METRICS, shown)
+    append_rows(folder.metrics, metric_columns(tuple(test.figures)), shown)
 
 
 def forget_rounds_after(folder: RunFolder, round: int) -> None:

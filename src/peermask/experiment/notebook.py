@@ -15,6 +15,7 @@ from peermask.algorithms.contract import Clock
 from peermask.experiment.build import Experiment
 from peermask.experiment.execution import Status
 from peermask.experiment.metrics import Evaluation
+from peermask.experiment.shown import headline, name_of, shown
 
 if TYPE_CHECKING:
     from peermask.experiment.result import RunResult
@@ -40,7 +41,7 @@ class ProgressLine:
             print(f"\r{self.name}: round {clock.round} of {self.rounds}{self.accuracy}", end="", file=sys.stderr)
 
     def evaluation(self, evaluation: Evaluation) -> None:
-        self.accuracy = f", accuracy {100 * float(evaluation.test.accuracy.nanmean()):.1f} %"
+        self.accuracy = f", {headline(evaluation.test)}"
 
     def end(self, status: Status) -> None:
         print(f"\r{self.name}: {status}{self.accuracy}" + 20 * " ", file=sys.stderr)
@@ -50,13 +51,14 @@ def as_html(result: RunResult) -> str:
     """A table of agents and the curve of their mean accuracy, with the algorithms it was compared with."""
     arms = {arm.config.algorithm.name if arm is result else arm.root.name: arm for arm in (result, *result.compared)}
     headings = ["agent", "labels", "retention", "density", *arms]
+    main = result.main_figure
     rows = [
-        [str(agent.agent), " ".join(map(str, agent.labels)), f"{agent.retention:g}", _percent(agent.density)]
-        + [_percent(arm.agents[place].test_accuracy) for arm in arms.values() if place < len(arm.agents)]
+        [str(agent.agent), " ".join(map(str, agent.labels)), f"{agent.retention:g}", shown("density", agent.density)]
+        + [shown(main, arm.agents[place].value(main)) for arm in arms.values() if place < len(arm.agents)]
         for place, agent in enumerate(result.agents)
     ]
-    rows.append(["mean", "", "", "", *(_percent(arm.mean_accuracy) for arm in arms.values())])
-    head = f"{result.config.name}: round {result.round} ({result.status})"
+    rows.append(["mean", "", "", "", *(shown(main, arm.mean(main)) for arm in arms.values())])
+    head = f"{result.config.name}: {name_of(main)} after round {result.round} ({result.status})"
     return f"<b>{html.escape(head)}</b>{_table(headings, rows)}{_curve(arms)}"
 
 
@@ -68,14 +70,15 @@ def _table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def _curve(arms: dict[str, RunResult]) -> str:
-    """Mean test accuracy by round, as a picture that needs no script."""
+    """The mean of the figure that counts by round, from 0 to 1, as a picture that needs no script."""
     parts = []
+    main = next(iter(arms.values())).main_figure
     last = max((arm.round for arm in arms.values()), default=0) or 1
     for place, (name, arm) in enumerate(arms.items()):
         by_round: dict[float, list[float]] = {}
         for row in arm.metrics():
-            if not isnan(row["test_accuracy"]):
-                by_round.setdefault(row["round"], []).append(row["test_accuracy"])
+            if not isnan(row[f"test_{main}"]):
+                by_round.setdefault(row["round"], []).append(min(max(row[f"test_{main}"], 0.0), 1.0))
         points = [
             (MARGIN + (WIDTH - MARGIN) * number / last, HEIGHT - MARGIN - (HEIGHT - 2 * MARGIN) * sum(own) / len(own))
             for number, own in sorted(by_round.items())
@@ -89,9 +92,5 @@ def _curve(arms: dict[str, RunResult]) -> str:
         parts.append(f'<text x="0" y="{y + 4:.0f}" fill="#888">{100 * share:.0f} %</text>')
         parts.append(f'<line x1="{MARGIN}" x2="{WIDTH}" y1="{y:.0f}" y2="{y:.0f}" stroke="#8884"/>')
     parts.append(f'<text x="{WIDTH}" y="{HEIGHT - 14}" text-anchor="end" fill="#888">round {last}</text>')
-    title = "<title>mean test accuracy by round</title>"
+    title = f"<title>mean test {name_of(main)} by round</title>"
     return f'<svg role="img" width="{WIDTH}" height="{HEIGHT}" font-size="12">{title}{"".join(parts)}</svg>'
-
-
-def _percent(share: float) -> str:
-    return "-" if isnan(share) else f"{100 * share:.1f} %"

@@ -19,6 +19,7 @@ from peermask.engine.traffic import message_cost, schema_of
 from peermask.experiment.build import LINK_BYTES, Experiment, agents_at_once, build_simulator, is_fused
 from peermask.graph.mixing import Mixing
 from peermask.kernels import have_triton
+from peermask.models.layout import UNMASKABLE
 from peermask.wire import bitmap_size
 
 ENOUGH = 0.3  # seconds of trial rounds
@@ -34,6 +35,9 @@ class Plan:
     rounds: int
     weights: int
     parameters: int
+    account: dict[str, tuple[int, int]]  # what becomes of parameters: how many tensors, and numbers in them
+    refused: tuple[str, ...]  # names of those that cannot be masked
+    notes: tuple[str, ...]
     kept: tuple[float, float]  # smallest and largest share of its weights that an agent may keep
     samples: tuple[int, int]  # fewest and most training samples of an agent
     chunk: int
@@ -52,12 +56,12 @@ def make_plan(name: str, experiment: Experiment, device: torch.device, ranks: in
     chunk = agents_at_once(experiment, device)
     tried = _try_few(experiment)
     fused = device.type == "cuda" and is_fused(experiment)
-    module, shape = experiment.network.module, experiment.dataset.shape
-    passes = activation_bytes(module, shape, config.batch_size, fused=fused)
+    module = experiment.network.module
+    passes = activation_bytes(module, experiment.dataset.blank, config.batch_size, fused=fused)
     here = -(-config.agents // ranks)
     side_by_side = min(here, os.cpu_count() or 1) if device.type == "cpu" else chunk
     splits = (experiment.dataset.train, experiment.dataset.test)
-    images = sum(split.images.numel() * split.images.element_size() for split in splits)
+    inputs = sum(split.inputs.numel() * split.inputs.element_size() for split in splits)
     sizes = experiment.samples.sizes
     kept = experiment.agents.keep.sum(1) / layout.weights  # [N]
     links = sum(experiment.messages_sent)
@@ -70,6 +74,9 @@ def make_plan(name: str, experiment: Experiment, device: torch.device, ranks: in
         rounds=config.rounds,
         weights=layout.weights,
         parameters=layout.total,
+        account={fate: (len(own), sum(layer.size for layer in own)) for fate, own in layout.account.items()},
+        refused=tuple(layer.name for layer in layout.account.get(UNMASKABLE, ())),
+        notes=experiment.notes,
         kept=(float(kept.min()), float(kept.max())),
         samples=(int(sizes.min()), int(sizes.max())),
         chunk=chunk,
@@ -77,7 +84,7 @@ def make_plan(name: str, experiment: Experiment, device: torch.device, ranks: in
         memory=here * (tried.in_a_round + histories)
         + LINK_BYTES * links // 2
         + side_by_side * (passes + STATE_COPIES * 4 * layout.total)
-        + images,
+        + inputs,
         message_bytes=tried.message,
         known_bytes=tried.known,
         remembered=remembered,
@@ -97,6 +104,8 @@ def _path(experiment: Experiment, device: torch.device) -> str:
     """Which way gradients will be computed."""
     if device.type == "cpu":
         return "one agent at a time, on each core"
+    if experiment.network.in_turn:
+        return "agents one after another (torch cannot vectorise recurrent layers and attention)"
     if experiment.network.stack is None:
         return "agents vectorised (the module is no chain of common layers)"
     if is_fused(experiment):

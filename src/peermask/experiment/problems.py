@@ -54,7 +54,7 @@ def _keys_at(model: type[BaseModel], path: list[str]) -> list[str]:
         if field is None or not (isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel)):
             return []
         model = field.annotation
-    return list(model.model_fields)
+    return [field.alias or name for name, field in model.model_fields.items()]
 
 
 def _plain(found: Any) -> str:

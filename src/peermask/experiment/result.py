@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from math import isnan, nan
 from pathlib import Path
@@ -12,9 +12,11 @@ from statistics import fmean
 from typing import Any, cast
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from peermask.data.dataset import Dataset
+from peermask.data.dataset import Dataset, Task
+from peermask.data.normalisation import FromRaw
+from peermask.engine.measures import confusion_of
 from peermask.errors import RunError
 from peermask.experiment.build import Experiment, build, build_simulator
 from peermask.experiment.checked import read_manifest, read_result
@@ -23,6 +25,7 @@ from peermask.experiment.config import ExperimentConfig, load_config
 from peermask.experiment.execution import to_stderr
 from peermask.experiment.folder import RunFolder
 from peermask.experiment.going_on import checkpoint_hashes
+from peermask.experiment.metrics import figures_of
 from peermask.experiment.notebook import as_html
 from peermask.experiment.table import read_rows
 from peermask.models.readout import Readout, with_readout
@@ -37,7 +40,7 @@ class AgentResult:
     labels: tuple[int, ...]
     retention: float
     density: float
-    test_accuracy: float  # of the last evaluation, by the readout that counts
+    test_accuracy: float  # of the last evaluation, by the readout that counts; unknown for tasks that have none
     test_accuracy_tail: float  # mean of the last ten
     sent_bytes: float
     links: int
@@ -45,6 +48,11 @@ class AgentResult:
     test_accuracy_own: float = nan  # likewise, among the agent's own
     liar: bool = False  # sent lies, as the config asked for; means are those of the honest
     test_accuracy_weighted: float = nan  # by the readout that counts, labels weighted as in the agent's training data
+    figures: dict[str, float] = field(default_factory=dict)  # all of the last evaluation's, on test samples, by name
+
+    def value(self, figure: str) -> float:
+        """Any figure by name: of this row, or of the last evaluation; NaN if it is not known."""
+        return float(getattr(self, figure, self.figures.get(figure, nan)))
 
 
 @dataclass(frozen=True)
@@ -126,18 +134,34 @@ class RunResult:
         return cast(Readout, self.manifest.get("readout", "all"))  # checked when it was read
 
     @property
+    def task(self) -> Task:
+        """What the data was for: "classification", "multi-label" or "regression"."""
+        return cast(Task, self.manifest.get("task", "classification"))
+
+    @property
+    def main_figure(self) -> str:
+        """The figure that counts: "accuracy", "f1" or "r2"; larger is better."""
+        return self.figures[0]
+
+    @property
+    def figures(self) -> tuple[str, ...]:
+        """All that was measured on test samples, by name; the one that counts first."""
+        return tuple(self.manifest.get("figures", ("accuracy", "accuracy_all", "accuracy_own", "accuracy_weighted")))
+
+    @property
     def mean_accuracy(self) -> float:
-        """Mean over honest agents of the test accuracy at the last evaluation."""
+        """Mean over honest agents of the test accuracy at the last evaluation; NaN for tasks that have none."""
         return self.mean("test_accuracy")
 
     def mean(self, figure: str) -> float:
-        """Over honest agents, of any figure of `AgentResult`; NaN where none has it."""
-        return _mean([getattr(agent, figure) for agent in self.agents if not agent.liar])
+        """Over honest agents, of any figure of `AgentResult`, such as "mae"; NaN where none has it."""
+        return _mean([agent.value(figure) for agent in self.agents if not agent.liar])
 
     @property
     def worst(self) -> AgentResult:
-        """The honest agent with the lowest test accuracy."""
-        return min((agent for agent in self.agents if not agent.liar), key=lambda agent: agent.test_accuracy)
+        """The honest agent with the lowest test accuracy, or other figure that counts."""
+        main = self.main_figure
+        return min((agent for agent in self.agents if not agent.liar), key=lambda agent: agent.value(main))
 
     @property
     def sent_bytes(self) -> float:
@@ -176,8 +200,9 @@ class RunResult:
             module: The module that was given to `run_experiment`, likewise.
 
         Returns:
-            One ordinary `torch.nn.Module` per agent, which answers by the run's readout. Inputs are images [B, C, H, W]
-            with pixels in [-1, 1].
+            One ordinary `torch.nn.Module` per agent, which answers by the run's readout. It takes raw inputs [B, ...],
+            as the dataset holds them, and normalises them itself; of a regression it gives values in the targets'
+            units.
 
         Raises:
             RunError: There is no checkpoint, or the network is not the one that was run.
@@ -208,8 +233,48 @@ class RunResult:
             own = copy.deepcopy(experiment.network.module)
             views = {name: view.clone() for name, view in experiment.network.layout.unflatten(params).items()}
             own.load_state_dict(views, strict=False)
-            models.append(with_readout(own, self.readout, agent.labels, len(experiment.dataset.classes)))
+            models.append(answering(own, experiment.dataset, self.readout, agent.labels))
         return models
+
+    def confusion(self, dataset: Dataset | None = None, module: nn.Module | None = None) -> list[Tensor]:
+        """How often every agent's model took a label for another, on the agent's test samples.
+
+        Args:
+            dataset: The dataset that was given to `run_experiment`, if one was and this result was read from disk.
+            module: The module that was given to `run_experiment`, likewise.
+
+        Returns:
+            For each agent [classes, classes]: rows are labels, columns answers.
+
+        Raises:
+            RunError: There is no checkpoint, or the task has no labels.
+
+        Examples:
+            >>> import peermask
+            >>> config = peermask.make_config({"agents": 4, "rounds": 2, "retention": 0.3, "model": "mlp"})
+            >>> result = peermask.run_experiment(config, "run")
+            >>> [tuple(counts.shape) for counts in result.confusion()]
+            [(10, 10), (10, 10), (10, 10), (10, 10)]
+        """
+        if self.task != "classification":
+            raise RunError(f"{self.folder.path} is a run of {self.task}, which has no labels to confuse")
+        experiment = build(
+            self.config,
+            self.dataset if dataset is None else dataset,
+            self.module if module is None else module,
+        )
+        test, classes = experiment.dataset.test, len(experiment.dataset.classes)
+        counts = []
+        for model, own in zip(self.local_models(dataset, module), experiment.samples, strict=True):
+            with torch.no_grad():
+                counts.append(confusion_of(model(test.inputs[own.test]), test.targets[own.test], classes))
+        return counts
+
+
+def answering(network: nn.Module, dataset: Dataset, readout: Readout, labels: Sequence[int]) -> nn.Module:
+    """A personal network as it is used: from raw inputs, by its agent's readout."""
+    own = with_readout(network, readout, labels, len(dataset.classes))
+    return FromRaw(own, dataset.normalisation, len(dataset.shape), dataset.target_scale).train(network.training)
 
 
 def _open_one(path: Path) -> RunResult:
@@ -238,21 +303,23 @@ def _agents(manifest: dict[str, Any], rows: list[dict[str, str]]) -> list[AgentR
     results, of_agent = [], defaultdict[int, list[dict[str, str]]](list)
     for row in rows:
         of_agent[int(row["agent"])].append(row)
+    figures = manifest.get("figures", ["accuracy"])
     for known in manifest["agents"]:
         own = of_agent[known["agent"]]
-        accuracies = [float(row["test_accuracy"]) for row in own]
+        accuracies = [float(row["test_accuracy"]) for row in own] if figures[0] == "accuracy" else []
         results.append(
             AgentResult(
                 agent=known["agent"],
                 labels=tuple(known["labels"]),
                 retention=known["retention"],
                 density=float(own[-1]["density"]) if own else nan,
-                test_accuracy=accuracies[-1] if own else nan,
+                test_accuracy=accuracies[-1] if accuracies else nan,
                 test_accuracy_tail=_mean(accuracies[-TAIL:]),
                 sent_bytes=float(own[-1]["sent_bytes"]) if own else 0.0,
                 links=known["links"],
                 liar=known.get("liar", False),
-                **(_by_readout(own[-1]) if own else {}),
+                figures={name: float(own[-1].get(f"test_{name}", nan)) for name in figures} if own else {},
+                **(_by_readout(own[-1]) if accuracies else {}),
             )
         )
     return results
@@ -274,20 +341,24 @@ def summarise(experiment: Experiment, folder: RunFolder, status: str, progress: 
             lacking = f"agent {agent.agent} in round {progress.round}"
             raise RunError(f"{folder.metrics} lacks {lacking}; restore the file, or start a new run")
     honest = [agent for agent in agents if not agent.liar]
-    means = {
-        name: _mean([getattr(agent, name) for agent in honest])
-        for name in ("test_accuracy", "test_accuracy_tail", *BY_READOUT)
-    }
+    figures = figures_of(experiment.dataset.task, experiment.further_metrics)
+    means = {f"test_{name}": _mean([agent.value(name) for agent in honest]) for name in figures}
+    if experiment.dataset.has_labels:
+        means |= {
+            name: _mean([getattr(agent, name) for agent in honest])
+            for name in ("test_accuracy", "test_accuracy_tail", *BY_READOUT)
+        }
+    main = [agent.value(figures[0]) for agent in honest]
     return {
         "status": status,
         "round": progress.round,
         "hash": hash,
         "seconds": round(progress.seconds, 3),
         "algorithm": experiment.config.algorithm.name,
-        "readout": experiment.config.resolved_readout,
+        "readout": experiment.readout,
         # None where no agent has anything to be tested on: NaN is no JSON.
         **{name: None if isnan(mean) else mean for name, mean in means.items()},
-        "worst_test_accuracy": min((a.test_accuracy for a in honest if not isnan(a.test_accuracy)), default=None),
+        f"worst_test_{figures[0]}": min((value for value in main if not isnan(value)), default=None),
         "sent_bytes": sum(agent.sent_bytes for agent in agents),
     }
 

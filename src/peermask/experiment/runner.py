@@ -75,6 +75,8 @@ def run_experiment(
     if execution.ranks is not None:
         execution.ranks.tell(config.toml())
     experiments = build_arms(config, execution, dataset, module)
+    for note in next(iter(experiments.values())).notes:
+        execution.warn(note)
     root = Path(out) if out is not None else _new_path(config.name)
     if execution.ranks is not None:
         execution.ranks.watch.remedy = f"go on with `peermask run --resume {root}`"

@@ -47,4 +47,11 @@ def play_side_by_side(
         def task(config: ExperimentConfig) -> Callable[[Gradient], T]:
             return lambda gradient: play(config, gradient)
 
-        return run_together([(json.dumps(config.model.table(), sort_keys=True), task(config)) for config in configs])
+        return run_together([(_form(config), task(config)) for config in configs])
+
+
+def _form(config: ExperimentConfig) -> str:
+    """All that a gradient depends on beside parameters and batch: the network, what was put into it, and the loss."""
+    table = config.table()
+    given = config.frozen.source
+    return json.dumps([table["model"], table["dataset"], table.get("task"), given], sort_keys=True)

@@ -57,6 +57,7 @@ class Row:
     validation: tuple[float, ...]  # a run's mean over agents and its last evaluations, on held-out data
     test: tuple[float, ...]
     sent_bytes: float
+    figure: str = "accuracy"  # the one that counts
 
     @property
     def seeds(self) -> int:
@@ -149,7 +150,8 @@ class Sweep:
     def write_csv(self, rows: Sequence[Row]) -> Path:
         text = io.StringIO()
         table = csv.writer(text, lineterminator="\n")
-        measures = ("validation_accuracy", "validation_deviation", "test_accuracy", "test_deviation", "sent_bytes")
+        main = rows[0].figure if rows else "accuracy"
+        measures = (f"validation_{main}", "validation_deviation", f"test_{main}", "test_deviation", "sent_bytes")
         table.writerow(("variation", "algorithm", "seeds", *measures))
         for row in rows:
             figures = (*spread(row.validation), *spread(row.test), row.sent_bytes)
@@ -205,15 +207,23 @@ def spread(values: Sequence[float]) -> tuple[float, float]:
 def _row(variation: str, algorithm: str, results: Sequence[RunResult]) -> Row:
     tails = [_tail(result) for result in results]
     sent = fmean(result.sent_bytes for result in results)
-    return Row(variation, algorithm, tuple(tail[0] for tail in tails), tuple(tail[1] for tail in tails), sent)
+    return Row(
+        variation,
+        algorithm,
+        tuple(tail[0] for tail in tails),
+        tuple(tail[1] for tail in tails),
+        sent,
+        results[0].main_figure,
+    )
 
 
 def _tail(result: RunResult) -> tuple[float, float]:
-    """Held-out and test accuracy, over all agents and the last evaluations: a single one wavers."""
+    """Held-out and test accuracy, or what else counts, over agents and the last evaluations: one alone wavers."""
     rows = result.metrics()
     late = sorted({row["round"] for row in rows})[-TAIL:]
     tail = [row for row in rows if row["round"] in late]
-    return _mean(row["validation_accuracy"] for row in tail), _mean(row["test_accuracy"] for row in tail)
+    main = result.main_figure
+    return _mean(row[f"validation_{main}"] for row in tail), _mean(row[f"test_{main}"] for row in tail)
 
 
 def _mean(values: Iterator[float]) -> float:

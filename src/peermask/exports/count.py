@@ -1,4 +1,4 @@
-"""Parameters of a network, and multiply-adds for one image."""
+"""Parameters of a network, and multiply-adds for one input."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ def parameters(module: nn.Module) -> int:
     return sum(parameter.numel() for parameter in module.parameters())
 
 
-def multiply_adds(module: nn.Module, shape: tuple[int, int, int]) -> int:
+def multiply_adds(module: nn.Module, example: Tensor) -> int:
     """Of convolutions and linear layers: outputs times the inputs each one sums over."""
     total = 0
 
     def count(layer: nn.Module, _inputs: object, output: object) -> None:
         nonlocal total
-        if isinstance(layer, nn.Conv2d | nn.Linear) and isinstance(output, Tensor):
+        if isinstance(layer, nn.Conv1d | nn.Conv2d | nn.Conv3d | nn.Linear) and isinstance(output, Tensor):
             total += output.numel() * layer.weight[0].numel()
 
     hooks = [child.register_forward_hook(count) for child in module.modules()]
     try:
         with torch.no_grad():
-            module(torch.zeros(1, *shape))
+            module(example[:1])
     finally:
         for hook in hooks:
             hook.remove()

@@ -7,8 +7,9 @@ from math import isnan
 import torch
 
 from peermask.errors import ExportError
+from peermask.experiment.build import model_options
 from peermask.exports.personal import Personal
-from peermask.exports.ticket import About, Architecture, Frozen, Header, Ticket
+from peermask.exports.ticket import About, Architecture, Frozen, Header, Inputs, Ticket
 from peermask.masks.masker import Masker
 
 
@@ -30,11 +31,12 @@ def make_ticket(personal: Personal) -> Ticket:
 def _header(personal: Personal, keep: list[int]) -> Header:
     experiment, about = personal.experiment, personal.about
     config, dataset = experiment.config, experiment.dataset
-    model = config.model.table()
+    model = model_options(config, dataset)
+    name = None if personal.own_module else config.model.name
     return Header(
         architecture=Architecture(
-            name=None if personal.own_module else model.pop("name"),
-            options={} if personal.own_module else model,
+            name=name,
+            options={} if personal.own_module else {key: value for key, value in model.items() if value is not None},
             shape=dataset.shape,
             layers=config.mask.layers,
         ),
@@ -44,6 +46,15 @@ def _header(personal: Personal, keep: list[int]) -> Header:
             bias_init=config.frozen.bias_init,
             seed=config.seed,
             checksum=experiment.frozen.checksum,
+            source=config.frozen.source,
+            drawn=config.frozen.drawn or (),
+        ),
+        inputs=Inputs(
+            dtype=str(dataset.train.inputs.dtype).removeprefix("torch."),
+            normalisation=dataset.normalisation,
+            target_scale=dataset.target_scale,
+            task=dataset.task,
+            vocabulary=dataset.vocabulary,
         ),
         rescale=config.mask.rescale,
         keep=tuple(keep),

@@ -1,20 +1,23 @@
-"""How often a ticket is right on the test samples of a dataset."""
+"""How a ticket does on the test samples of a dataset."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor, nn
 
 from peermask.data import datasets
-from peermask.data.dataset import Dataset
+from peermask.data.dataset import Dataset, Task
+from peermask.engine.measures import FIGURES, confusion_of, macro_f1, metrics
 from peermask.errors import ExportError
 from peermask.experiment.choice import choose
 from peermask.exports.rebuild import rebuild
-from peermask.exports.ticket import read_ticket
+from peermask.exports.ticket import Header, read_ticket
+from peermask.models.network import by
 from peermask.models.readout import Readout
 
 AT_ONCE = 500
@@ -22,25 +25,49 @@ AT_ONCE = 500
 
 @dataclass(frozen=True)
 class Accuracy:
+    """What `evaluate` found.
+
+    Attributes:
+        right: Answers that were right, of `samples`; 0 for a task without labels, as the next two.
+        samples: Test samples of the dataset.
+        own_right: Answers that were right, of the labels that the agent learned.
+        own_samples: Test samples of those labels.
+        readout: The ticket's, by which it answered.
+        task: The ticket's.
+        figures: Those of the task over all samples, such as "macro_f1" or "mae".
+        confusion: [classes, classes] of a classification: how often a label (row) was answered as one (column).
+    """
+
     right: int
     samples: int
-    own_right: int  # of the labels the agent learned
+    own_right: int
     own_samples: int
-    readout: Readout  # the ticket's, by which it answered
+    readout: Readout
+    task: Task = "classification"
+    figures: dict[str, float] = field(default_factory=dict)
+    confusion: Tensor | None = field(default=None, compare=False, repr=False)
 
 
-def evaluate(ticket: Path | str, dataset: Dataset | Mapping[str, Any] | str) -> Accuracy:
+def evaluate(
+    ticket: Path | str,
+    dataset: Dataset | Mapping[str, Any] | str,
+    *,
+    module: nn.Module | None = None,
+    weights: Path | str | None = None,
+) -> Accuracy:
     """Test an exported model on the test samples of a dataset.
 
     Args:
         ticket: A ticket file, as written by `export`.
         dataset: A dataset, its name, or a table with its name and options as in a config.
+        module: The network, if the run was given one of your own.
+        weights: The file that `frozen.from` named, if the run was over given weights.
 
     Returns:
-        How many samples were right: of all, and of the labels that the agent learned.
+        How many samples were right, of all and of the labels that the agent learned, and the figures of its task.
 
     Raises:
-        ExportError: The file is not a ticket, or its images and classes are not those of the dataset.
+        ExportError: The file is not a ticket, or its inputs and classes are not those of the dataset.
 
     Examples:
         >>> import peermask
@@ -54,22 +81,46 @@ def evaluate(ticket: Path | str, dataset: Dataset | Mapping[str, Any] | str) -> 
         chosen = choose(datasets, "dataset", dataset)
         dataset = datasets[chosen.name].make(**dict(chosen.options))
     read = read_ticket(ticket)
-    shape, classes = read.header.architecture.shape, len(read.header.classes)
+    header = read.header
+    task = _check(header, dataset, str(ticket))
+    network = rebuild(read, str(ticket), module, weights)
+    parts = []
+    for start in range(0, len(dataset.test), AT_ONCE):
+        inputs = dataset.test.inputs[start : start + AT_ONCE]
+        with torch.no_grad():
+            parts.append(network(dataset.normalise(inputs) if header.inputs is None else inputs))
+    outputs, targets = torch.cat(parts), dataset.test.targets  # [n, O]
+    if task != "classification":
+        figures = {name: float(metrics[name].make(outputs, targets)) for name in FIGURES[task]}
+        return Accuracy(0, len(outputs), 0, 0, header.readout, task, figures)
+    confusion = confusion_of(outputs, targets, len(header.classes))
+    hits = outputs.argmax(1) == targets  # [n]
+    own = torch.isin(targets, torch.tensor(header.about.labels, dtype=torch.int64))
+    f1 = macro_f1(confusion.diagonal(), confusion.sum(0), confusion.sum(1))
+    return Accuracy(
+        *(int(hits.sum()), len(hits), int((hits & own).sum()), int(own.sum()), header.readout, task),
+        {"accuracy": float(hits.float().mean()), "macro_f1": float(f1)},
+        confusion,
+    )
+
+
+def _check(header: Header, dataset: Dataset, ticket: str) -> Task:
+    """That the data is of the kind a ticket takes; which task it is for."""
+    shape, classes = header.architecture.shape, len(header.classes)
     if dataset.shape != shape or len(dataset.classes) != classes:
         raise ExportError(
-            f"{ticket} takes images of {_by(shape)} in {classes} classes; "
-            f"{dataset.name} has {_by(dataset.shape)} in {len(dataset.classes)}"
+            f"{ticket} takes inputs of {by(shape)} in {classes} classes; "
+            f"{dataset.name} has {by(dataset.shape)} in {len(dataset.classes)}"
         )
-    module = rebuild(read, str(ticket))
-    right = []
-    for start in range(0, len(dataset.test), AT_ONCE):
-        images = dataset.normalise(dataset.test.images[start : start + AT_ONCE])
-        with torch.no_grad():
-            right.append(module(images).argmax(1) == dataset.test.labels[start : start + AT_ONCE])
-    hits = torch.cat(right)  # [n]
-    own = torch.isin(dataset.test.labels, torch.tensor(read.header.about.labels, dtype=torch.int64))
-    return Accuracy(int(hits.sum()), len(hits), int((hits & own).sum()), int(own.sum()), read.header.readout)
-
-
-def _by(shape: tuple[int, ...]) -> str:
-    return "x".join(map(str, shape))
+    if header.inputs is None:
+        return "classification"
+    here = (str(dataset.train.inputs.dtype).removeprefix("torch."), dataset.task)
+    if here != (header.inputs.dtype, header.inputs.task):
+        raise ExportError(
+            f"{ticket} takes {header.inputs.dtype} for {header.inputs.task}; {dataset.name} has {here[0]} for {here[1]}"
+        )
+    if dataset.vocabulary != header.inputs.vocabulary:
+        raise ExportError(
+            f"{ticket} has a vocabulary of {header.inputs.vocabulary}; {dataset.name} of {dataset.vocabulary}"
+        )
+    return header.inputs.task

@@ -17,7 +17,6 @@ from torch import Tensor, nn
 from peermask.errors import ExportError
 from peermask.exports.count import multiply_adds, parameters
 from peermask.exports.slim import NotSlimmable, slim
-from peermask.streams import stream
 
 try:
     import onnx
@@ -27,10 +26,8 @@ except ImportError as error:
     raise ExportError(f"ONNX needs {error.name}; install it with: pip install 'peermask[export]'") from error
 
 TOLERANCE = 1e-4
-TRIALS = 8  # images on which PyTorch and onnxruntime are compared
+TRIALS = 8  # inputs on which PyTorch and onnxruntime are compared
 REPEATS = 30
-
-Shape = tuple[int, int, int]
 
 
 @dataclass(frozen=True)
@@ -38,7 +35,7 @@ class Figures:
     size: int  # bytes
     parameters: int
     multiply_adds: int
-    latency: float  # seconds for one image in onnxruntime
+    latency: float  # seconds for one input in onnxruntime
 
 
 @dataclass(frozen=True)
@@ -51,31 +48,38 @@ class OnnxModel:
     difference: float  # the largest, between the file in onnxruntime and the agent's model in PyTorch
 
 
-def make_onnx(module: nn.Module, shape: Shape, metadata: dict[str, Any]) -> OnnxModel:
-    full_data = to_onnx(module, shape, metadata)
-    full = figures(full_data, module, shape)
+def make_onnx(module: nn.Module, examples: Tensor, metadata: dict[str, Any]) -> OnnxModel:
+    """A personal module as ONNX, tried on raw inputs [n, ...] of the kind it takes."""
+    examples = examples[:TRIALS]
+    full_data = to_onnx(module, examples, metadata)
+    full = figures(full_data, module, examples)
     try:
-        cut = slim(module, shape)
+        cut = slim(module, tuple(examples.shape[1:]))
     except NotSlimmable as error:
-        return OnnxModel(full_data, full, None, {}, str(error), _verified(full_data, module, shape))
-    data = to_onnx(cut.module, shape, metadata)
-    return OnnxModel(data, full, figures(data, cut.module, shape), cut.removed, None, _verified(data, module, shape))
+        return OnnxModel(full_data, full, None, {}, str(error), _verified(full_data, module, examples))
+    data = to_onnx(cut.module, examples, metadata)
+    after = figures(data, cut.module, examples)
+    return OnnxModel(data, full, after, cut.removed, None, _verified(data, module, examples))
 
 
-def to_onnx(module: nn.Module, shape: Shape, metadata: dict[str, Any]) -> bytes:
-    """For any number of images at once: `images` [batch, C, H, W], normalised, to `logits` [batch, classes]."""
+def to_onnx(module: nn.Module, examples: Tensor, metadata: dict[str, Any]) -> bytes:
+    """For any number of inputs at once: `inputs` [batch, ...], raw, of the dataset's type, to `outputs` [batch, O]."""
     logging.getLogger("torch.onnx._internal.exporter._registration").setLevel(logging.ERROR)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # like the log above: warnings about the exporter itself
-        program = torch.onnx.export(
-            module.eval(),
-            (torch.zeros(2, *shape),),
-            dynamo=True,
-            verbose=False,
-            input_names=["images"],
-            output_names=["logits"],
-            dynamic_shapes=({0: torch.export.Dim("batch")},),
-        )
+        try:
+            program = torch.onnx.export(
+                module.eval(),
+                (torch.cat([examples[:1], examples[:1]]),),
+                dynamo=True,
+                verbose=False,
+                input_names=["inputs"],
+                output_names=["outputs"],
+                dynamic_shapes=({0: torch.export.Dim("batch")},),
+            )
+        except torch.onnx.errors.OnnxExporterError as error:
+            reason = str(error.__cause__ or error).strip().splitlines()[0]
+            raise ExportError(f"PyTorch cannot write this network as ONNX: {reason}; export to .ticket") from error
     if program is None:
         raise ExportError("PyTorch's ONNX exporter returned no program")
     proto: onnx.ModelProto = program.model_proto
@@ -85,29 +89,29 @@ def to_onnx(module: nn.Module, shape: Shape, metadata: dict[str, Any]) -> bytes:
     return data
 
 
-def figures(data: bytes, module: nn.Module, shape: Shape) -> Figures:
-    return Figures(len(data), parameters(module), multiply_adds(module, shape), latency(data, shape))
+def figures(data: bytes, module: nn.Module, examples: Tensor) -> Figures:
+    return Figures(len(data), parameters(module), multiply_adds(module, examples), latency(data, examples))
 
 
-def latency(data: bytes, shape: Shape) -> float:
-    """The median time of one image, on one thread."""
+def latency(data: bytes, examples: Tensor) -> float:
+    """The median time of one input, on one thread."""
     session = _session(data)
-    image = _images(shape, 1).numpy()
+    one = examples[:1].numpy()
     times = []
     for _ in range(REPEATS):
         begun = time.perf_counter()
-        session.run(None, {"images": image})
+        session.run(None, {"inputs": one})
         times.append(time.perf_counter() - begun)
     return median(times)
 
 
-def _verified(data: bytes, module: nn.Module, shape: Shape) -> float:
-    """The largest difference of a logit; no file is written if it exceeds the tolerance."""
-    images = _images(shape, TRIALS)
+def _verified(data: bytes, module: nn.Module, examples: Tensor) -> float:
+    """The largest difference of an output, in units of the largest where that is above 1; too much is an error."""
     with torch.no_grad():
-        wanted: Tensor = module.eval()(images)
-    (given,) = _session(data).run(None, {"images": images.numpy()})
-    difference = float(np.abs(given - wanted.numpy()).max())
+        wanted: Tensor = module.eval()(examples)
+    (given,) = _session(data).run(None, {"inputs": examples.numpy()})
+    finite = wanted.abs()[wanted > torch.finfo(wanted.dtype).min]  # labels that an agent does not answer are not
+    difference = float(np.abs(given - wanted.numpy()).max() / max(1.0, float(finite.max())))
     if not difference <= TOLERANCE:
         raise ExportError(
             f"the output of the ONNX model differs from that of PyTorch by {difference:.2g}, more than {TOLERANCE:g}"
@@ -120,9 +124,3 @@ def _session(data: bytes) -> onnxruntime.InferenceSession:
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     options.log_severity_level = 3
     return onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
-
-
-def _images(shape: Shape, count: int) -> Tensor:
-    """Noise over the range of normalised pixels, always the same."""
-    pixels = 2.0 * stream(0, "export/trial").uniform(count * int(np.prod(shape))) - 1.0
-    return torch.from_numpy(pixels.astype(np.float32)).view(count, *shape)

@@ -13,9 +13,8 @@ from peermask.data.dataset import Dataset
 from peermask.errors import ExportError
 from peermask.experiment.build import Experiment, build, build_simulator
 from peermask.experiment.execution import to_stderr
-from peermask.experiment.result import AgentResult, RunResult
+from peermask.experiment.result import AgentResult, RunResult, answering
 from peermask.models.layout import Layout
-from peermask.models.readout import with_readout
 
 
 @dataclass(frozen=True)
@@ -36,9 +35,9 @@ class Personal:
         return self.experiment.network.layout
 
     def module(self) -> nn.Module:
-        """An ordinary module with this agent's parameters, which answers by the run's readout."""
+        """An ordinary module with this agent's parameters, which takes raw inputs and answers by the run's readout."""
         module = with_params(copy.deepcopy(self.experiment.network.module), self.layout, self.params)
-        return with_readout(module, self.result.readout, self.about.labels, len(self.experiment.dataset.classes))
+        return answering(module, self.experiment.dataset, self.result.readout, self.about.labels)
 
 
 def with_params(module: nn.Module, layout: Layout, params: Tensor) -> nn.Module:

@@ -11,14 +11,17 @@ import torch
 from pydantic import ValidationError
 from torch import Tensor, nn
 
+from peermask.data.normalisation import FromRaw
 from peermask.errors import ConfigError, ExportError, ModelError
+from peermask.experiment.given import MODULE, prepare
 from peermask.exports.personal import with_params
-from peermask.exports.ticket import Architecture, Ticket, masked_layers, read_ticket
+from peermask.exports.ticket import Architecture, Frozen, Ticket, masked_layers, read_ticket
 from peermask.masks.budget import MaskOptions
 from peermask.masks.masker import Masker
 from peermask.models.architectures import models
-from peermask.models.frozen import frozen_weights
+from peermask.models.frozen import frozen_weights, own_weights
 from peermask.models.layout import Layout, find_layout
+from peermask.models.network import blank
 from peermask.models.readout import with_readout
 
 MAX_PARAMETERS = 1 << 26  # a quarter of a gigabyte in float32; a small file must not ask for more
@@ -26,15 +29,17 @@ MAX_ACTIVATION = 1 << 27  # values between two layers, for one image
 MAX_OPTION_ITEMS = 64
 
 
-def load_ticket(path: Path | str, module: nn.Module | None = None) -> nn.Module:
+def load_ticket(path: Path | str, module: nn.Module | None = None, weights: Path | str | None = None) -> nn.Module:
     """Load the personal model of an agent from a ticket file.
 
     Args:
         path: The file that `peermask export RUN --agent I --to FILE.ticket` wrote.
         module: The network, if the run was given one of your own. It is copied.
+        weights: The file that `frozen.from` named, if the run was over given weights and it has moved.
 
     Returns:
-        A module in eval mode, whose outputs equal the agent's bit for bit.
+        A module in eval mode, whose outputs equal the agent's bit for bit. It takes raw inputs, as the dataset held
+        them (of a ticket of version 1 or 2: pixels in [-1, 1]).
 
     Raises:
         ExportError: The file is not a ticket, is damaged, or does not fit the network.
@@ -47,34 +52,62 @@ def load_ticket(path: Path | str, module: nn.Module | None = None) -> nn.Module:
         >>> peermask.load_ticket("agent3.ticket").training
         False
     """
-    return rebuild(read_ticket(path), str(path), module)
+    return rebuild(read_ticket(path), str(path), module, weights)
 
 
-def rebuild(ticket: Ticket, name: str = "ticket", module: nn.Module | None = None) -> nn.Module:
+def rebuild(
+    ticket: Ticket, name: str = "ticket", module: nn.Module | None = None, weights: Path | str | None = None
+) -> nn.Module:
     """Everything a ticket claims is checked on tensors without storage before anything is allocated."""
     header = ticket.header
-    empty = _own(module) if module is not None else _named(header.architecture, len(header.classes), name)
+    tokens = header.inputs is not None and header.inputs.dtype == "int64"
+    empty = (
+        _own(module) if module is not None else _named(header.architecture, len(header.classes), name, tokens=tokens)
+    )
     try:
+        if header.frozen.source is not None:
+            empty = _given(empty, header.frozen, weights, name, given=module is not None)
         layout = find_layout(empty, header.architecture.layers)
-    except ModelError as error:
+    except (ModelError, ConfigError) as error:
         raise ExportError(f"{name}: {error}") from error
-    if layout.total > MAX_PARAMETERS:
-        raise ExportError(f"{name} asks for {layout.total:,} parameters; at most {MAX_PARAMETERS:,} are built")
+    _check_count(layout.total, name)
     mask = torch.from_numpy(masked_layers(ticket, layout.sizes, name))  # [P_w]
-    frozen = _frozen(ticket, layout, name)
+    frozen = _frozen(ticket, layout, name, empty if header.frozen.source is not None else None)
     masker = Masker(layout, frozen, MaskOptions(rescale=header.rescale))
     params = masker.model(mask[None], torch.tensor([header.keep]))[0]  # [P]
-    if module is None:
+    if module is None and header.frozen.source is None:
         empty = empty.to_empty(device="cpu")
     network = with_params(empty, layout, params)
-    return with_readout(network, header.readout, header.about.labels, len(header.classes))
+    own = with_readout(network, header.readout, header.about.labels, len(header.classes))
+    if header.inputs is None:
+        return own
+    dimensions = len(header.architecture.shape)
+    return FromRaw(own, header.inputs.normalisation, dimensions, header.inputs.target_scale).eval()
+
+
+def _given(module: nn.Module, recipe: Frozen, weights: Path | str | None, name: str, *, given: bool) -> nn.Module:
+    """A module with the weights that its agent had: its own, or those of a file that the user names."""
+    if recipe.source == MODULE:
+        return prepare(module, MODULE, recipe.drawn, given=given)[0]
+    if weights is None:
+        raise ExportError(
+            f"{name} is a mask over the weights of {recipe.source!r}; give that file: weights=..., or --weights"
+        )
+    _check_count(sum(parameter.numel() for parameter in module.parameters()), name)
+    there = module if given else module.to_empty(device="cpu")
+    return prepare(there, str(weights), recipe.drawn, given=given)[0]
+
+
+def _check_count(count: int, name: str) -> None:
+    if count > MAX_PARAMETERS:
+        raise ExportError(f"{name} asks for {count:,} parameters; at most {MAX_PARAMETERS:,} are built")
 
 
 def _own(module: nn.Module) -> nn.Module:
     return copy.deepcopy(module).cpu()
 
 
-def _named(architecture: Architecture, classes: int, name: str) -> nn.Module:
+def _named(architecture: Architecture, classes: int, name: str, *, tokens: bool) -> nn.Module:
     """The model on the meta device: shapes only, whatever its size."""
     if architecture.name is None:
         raise ExportError(
@@ -85,7 +118,7 @@ def _named(architecture: Architecture, classes: int, name: str) -> nn.Module:
         options = dict(entry.options.model_validate(_bounded(architecture.options)))
         with torch.device("meta"):
             module: nn.Module = entry.make(architecture.shape, classes, **options)
-            out, widest = _try_out(module.eval(), torch.zeros(1, *architecture.shape))
+            out, widest = _try_out(module.eval(), blank(architecture.shape, tokens=tokens))
     except ValidationError as error:
         raise ExportError(f"{name}: options of {architecture.name!r}: {error.errors()[0]['msg']}") from None
     except ConfigError as error:
@@ -93,7 +126,7 @@ def _named(architecture: Architecture, classes: int, name: str) -> nn.Module:
     except (RuntimeError, ValueError) as error:
         size = "x".join(map(str, architecture.shape))
         reason = str(error).splitlines()[0]
-        raise ExportError(f"{name}: {architecture.name!r} does not fit images of {size}: {reason}") from None
+        raise ExportError(f"{name}: {architecture.name!r} does not fit inputs of {size}: {reason}") from None
     if widest > MAX_ACTIVATION:
         raise ExportError(f"{name} needs {widest:,} values between two layers; at most {MAX_ACTIVATION:,} are held")
     if tuple(out.shape) != (1, classes):
@@ -125,15 +158,20 @@ def _bounded(options: Mapping[str, Any]) -> dict[str, Any]:
     return dict(options)
 
 
-def _frozen(ticket: Ticket, layout: Layout, name: str) -> Tensor:
+def _frozen(ticket: Ticket, layout: Layout, name: str, given: nn.Module | None) -> Tensor:
+    """Drawn from the seed, or those of a module that was given them."""
     recipe = ticket.header.frozen
     try:
-        frozen = frozen_weights(layout, recipe.init, recipe.bias_init, recipe.seed)
-    except ConfigError as error:
+        if given is None:
+            frozen = frozen_weights(layout, recipe.init, recipe.bias_init, recipe.seed)
+        else:
+            frozen = own_weights(given, layout, recipe.init, recipe.bias_init, recipe.seed, recipe.drawn)
+    except (ConfigError, ModelError) as error:
         raise ExportError(f"{name}: {error}") from None
     if frozen.checksum != recipe.checksum:
         raise ExportError(
-            f"{name} was made with frozen weights {recipe.checksum}, here the seed gives {frozen.checksum}: "
+            f"{name} was made with frozen weights {recipe.checksum}, here "
+            f"{'the seed gives' if given is None else 'those given are'} {frozen.checksum}: "
             "another network, or another version of this program"
         )
     return frozen.values  # [P]

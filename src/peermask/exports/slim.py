@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from peermask.data.normalisation import FromRaw
 from peermask.errors import ExportError
 from peermask.models.architectures import LocalResponseNorm
 from peermask.models.readout import OwnLabels
@@ -26,6 +27,12 @@ _ELEMENTWISE = (
     *(nn.Identity, nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.ELU, nn.CELU, nn.SELU, nn.GELU, nn.SiLU, nn.Mish),
     *(nn.Tanh, nn.Sigmoid, nn.Softplus, nn.Softsign, nn.Hardtanh, nn.Hardswish, nn.Hardsigmoid),
 )
+
+_POOLS = (
+    *(nn.MaxPool1d, nn.AvgPool1d, nn.AdaptiveAvgPool1d),
+    *(nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d),
+)
+_UNPADDED = (0, (0,), (0, 0))
 
 
 class NotSlimmable(ExportError):
@@ -46,8 +53,13 @@ class Flow:
     constant: Tensor  # [C], 0 where live
 
 
-def slim(module: nn.Module, shape: tuple[int, int, int]) -> Slim:
+def slim(module: nn.Module, shape: tuple[int, ...]) -> Slim:
     """Cut dead filters out of a chain of layers, or raise NotSlimmable with the layer that stands in the way."""
+    if isinstance(module, FromRaw):
+        inner = slim(module.network, shape)
+        whole = copy.copy(module)
+        whole._modules = {**module._modules, "network": inner.module}
+        return Slim(whole.eval(), inner.removed)
     if isinstance(module, OwnLabels):
         inner = slim(module.network, shape)
         return Slim(OwnLabels(inner.module, module.own).eval(), inner.removed)
@@ -59,7 +71,7 @@ def slim(module: nn.Module, shape: tuple[int, int, int]) -> Slim:
     with torch.no_grad():
         for index, (name, layer) in enumerate(leaves):
             out: Tensor = layer(x)
-            if isinstance(layer, nn.Conv2d | nn.Linear):
+            if isinstance(layer, nn.Conv1d | nn.Conv2d | nn.Linear):
                 slimmed, flow = _cut(layer, flow, leaves[index + 1 :])
                 removed[name] = int((~flow.live).sum())
             else:
@@ -86,19 +98,18 @@ def _chain(module: nn.Module, prefix: str = "") -> Leaves:
 
 
 def _known(layer: nn.Module) -> bool:
-    if isinstance(layer, nn.Conv2d):
+    if isinstance(layer, nn.Conv1d | nn.Conv2d):
         return layer.groups == 1 and layer.padding_mode == "zeros"
-    pools = (nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d)
     if isinstance(layer, nn.Flatten):
         return layer.start_dim == 1 and layer.end_dim == -1
-    return isinstance(layer, (nn.Linear, LocalResponseNorm, *pools, *_ELEMENTWISE))
+    return isinstance(layer, (nn.Linear, LocalResponseNorm, *_POOLS, *_ELEMENTWISE))
 
 
 def _refused(name: str, layer: nn.Module) -> NotSlimmable:
     return NotSlimmable(f"layer {name} is a {type(layer).__name__}, through which dead filters cannot be followed")
 
 
-def _cut(layer: nn.Conv2d | nn.Linear, flow: Flow, after: Leaves) -> tuple[nn.Module, Flow]:
+def _cut(layer: nn.Conv1d | nn.Conv2d | nn.Linear, flow: Flow, after: Leaves) -> tuple[nn.Module, Flow]:
     """A layer without the channels that died before it and the filters that are dead in it."""
     weight = layer.weight[:, flow.live]  # [O, I', ...]
     lost = layer.weight[:, ~flow.live].flatten(2).sum(2) if layer.weight.dim() > 2 else layer.weight[:, ~flow.live]
@@ -115,7 +126,7 @@ def _cut(layer: nn.Conv2d | nn.Linear, flow: Flow, after: Leaves) -> tuple[nn.Mo
     slimmed.bias = None
     if layer.bias is not None or bool(bias.any()):
         slimmed.bias = nn.Parameter(bias[live].clone(), requires_grad=False)
-    if isinstance(slimmed, nn.Conv2d):
+    if isinstance(slimmed, nn.Conv1d | nn.Conv2d):
         slimmed.in_channels, slimmed.out_channels = weight.shape[1], int(live.sum())
     else:
         slimmed.in_features, slimmed.out_features = weight.shape[1], int(live.sum())
@@ -130,13 +141,15 @@ def _foldable(constant: Tensor, after: Leaves) -> Tensor:
         match layer:
             case nn.Linear():
                 return folds
-            case nn.Conv2d():
-                return folds if layer.padding in (0, (0, 0), "valid") else folds & zero
+            case nn.Conv1d() | nn.Conv2d():
+                return folds if layer.padding in (*_UNPADDED, "valid") else folds & zero
             case LocalResponseNorm():
                 folds &= zero
-            case nn.AvgPool2d() if layer.padding not in (0, (0, 0)):
+            case nn.AvgPool1d() | nn.AvgPool2d() if layer.padding not in _UNPADDED:
                 folds &= zero
-            case nn.MaxPool2d() | nn.AvgPool2d() | nn.AdaptiveAvgPool2d() | nn.Flatten():
+            case nn.Flatten():
+                pass
+            case _ if isinstance(layer, _POOLS):
                 pass
             case _:
                 constant = layer(constant)
@@ -151,7 +164,7 @@ def _follow(layer: nn.Module, flow: Flow, shape: torch.Size) -> tuple[nn.Module,
             return layer, Flow(flow.live.repeat_interleave(each), flow.constant.repeat_interleave(each))
         case LocalResponseNorm():
             return (layer if flow.live.all() else CutResponseNorm(layer, flow.live)), flow
-        case nn.MaxPool2d() | nn.AvgPool2d() | nn.AdaptiveAvgPool2d():
+        case _ if isinstance(layer, _POOLS):
             return layer, flow
         case _:
             return layer, Flow(flow.live, torch.where(flow.live, 0.0, layer(flow.constant)))

@@ -1,39 +1,43 @@
 """A ticket: everything that makes a personal model, in a few kilobytes.
 
-    PMTICKET | version 2 | u32 bytes of the header | header, JSON | mask, a keyframe of the wire codec | sha256
+    PMTICKET | version 3 | u32 bytes of the header | header, JSON | mask, a keyframe of the wire codec | sha256
 
 The seed and the architecture give the frozen weights, the mask says which of them are kept. Nothing in a ticket is
 executed: the header is data of a fixed form, and a model is built only from names this package knows. Version 1 knew
-no readout: its models answer among all labels.
+no readout: its models answer among all labels. Versions 1 and 2 knew no normalisation: theirs take pixels in [-1, 1].
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import math
 import struct
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from peermask.data.dataset import Task
+from peermask.data.normalisation import Range, Statistics
 from peermask.errors import ExportError, WireError
 from peermask.models.frozen import BiasInit
 from peermask.models.readout import Readout
 from peermask.wire import Expected, FrameHeader, Leaf, Schema, decode_frame, encode_frame
 
 MAGIC = b"PMTICKET"
-VERSION = 2
+VERSION = 3
 HEAD = struct.Struct("<8sBI")
 DIGEST_BYTES = 32
-MAX_HEADER_BYTES = 1 << 16
+MAX_HEADER_BYTES = 1 << 20
 MAX_TICKET_BYTES = 1 << 26
+MAX_INPUT = 1 << 26  # numbers
 
 Text = Annotated[str, Field(max_length=200)]
-Side = Annotated[int, Field(ge=1, le=4096)]
+Side = Annotated[int, Field(ge=1, le=1 << 20)]
 Count = Annotated[int, Field(ge=0, lt=2**32 - 1)]
 Share = Annotated[float, Field(ge=0, le=1)]
 
@@ -47,7 +51,7 @@ class Architecture(_Part):
 
     name: Text | None = None
     options: dict[Text, Any] = Field({}, max_length=32)
-    shape: tuple[Side, Side, Side]  # C, H, W
+    shape: tuple[Side, ...] = Field(min_length=1, max_length=5)  # C, H, W of an image; F features; T tokens
     layers: tuple[Text, ...] = Field(max_length=256)  # patterns of the layers that are masked
 
 
@@ -56,6 +60,18 @@ class Frozen(_Part):
     bias_init: BiasInit
     seed: Annotated[int, Field(ge=0, lt=2**63)]
     checksum: Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
+    source: Annotated[str, Field(max_length=4096)] | None = None  # of given weights: a file, or "module"
+    drawn: tuple[Text, ...] = Field((), max_length=256)  # patterns of those that were drawn all the same
+
+
+class Inputs(_Part):
+    """What a model takes and gives, in raw units."""
+
+    dtype: Literal["uint8", "float32", "int64"]
+    normalisation: Range | Statistics | None
+    target_scale: Statistics | None = None
+    task: Task = "classification"
+    vocabulary: Annotated[int, Field(ge=1, le=1 << 24)] | None = None  # tokens are below it
 
 
 class About(_Part):
@@ -69,7 +85,7 @@ class About(_Part):
     labels: tuple[Count, ...] = Field(max_length=65536)
     retention: Share
     density: Share
-    test_accuracy: Share | None
+    test_accuracy: Share | None = None
 
 
 class Header(_Part):
@@ -79,13 +95,26 @@ class Header(_Part):
     rescale: bool
     keep: tuple[Annotated[int, Field(ge=1, lt=2**32)], ...] = Field(min_length=1, max_length=4096)  # K_l
     readout: Readout = "all"
+    inputs: Inputs | None = None  # None: of an earlier version, whose models take pixels in [-1, 1]
     about: About
 
     @model_validator(mode="after")
     def _answers_among_labels(self) -> Header:
         if self.readout == "own" and not 0 <= max(self.about.labels, default=-1) < len(self.classes):
             raise ValueError(f"answers among labels {self.about.labels[:10]} of {len(self.classes)} classes")
+        if math.prod(self.architecture.shape) > MAX_INPUT:
+            raise ValueError(f"takes inputs of {self.architecture.shape}; at most {MAX_INPUT:,} numbers are")
+        for scale, most in self._scales():
+            if scale is not None and len(scale.mean) not in (1, most):
+                raise ValueError(f"has {len(scale.mean)} means for {most} features, channels or outputs")
         return self
+
+    def _scales(self) -> list[tuple[Statistics | None, int]]:
+        if self.inputs is None:
+            return []
+        how = self.inputs.normalisation
+        of_inputs = how if isinstance(how, Statistics) else None
+        return [(of_inputs, self.architecture.shape[0]), (self.inputs.target_scale, len(self.classes))]
 
     @property
     def answers(self) -> tuple[int, ...]:

@@ -64,7 +64,9 @@ def export(
     _check_target(path, force=force)
     result = run if isinstance(run, RunResult) else RunResult.open(run)
     warnings: list[str] = []
-    personal = open_personal(result, agent, result.dataset if dataset is None else dataset, module, warnings.append)
+    given = result.dataset if dataset is None else dataset
+    own = result.module if module is None else module
+    personal = open_personal(result, agent, given, own, warnings.append)
     make = {".ticket": _ticket, ".onnx": _onnx, ".safetensors": _safetensors}[path.suffix]
     data, lines = make(personal)
     try:
@@ -108,14 +110,14 @@ def _safetensors(personal: Personal) -> tuple[bytes, tuple[str, ...]]:
 def _onnx(personal: Personal) -> tuple[bytes, tuple[str, ...]]:
     from peermask.exports.onnx import make_onnx  # its packages are optional
 
-    made = make_onnx(personal.module(), personal.experiment.dataset.shape, _about(personal))
+    made = make_onnx(personal.module(), personal.experiment.dataset.test.inputs, _about(personal))
     lines = [f"onnxruntime and PyTorch agree within {made.difference:.1g}"]
     if made.slim is None:
         full = made.full
         lines.append(f"exported unslimmed: {made.obstacle}")
         lines.append(
             f"{bytes_human(full.size)}, {full.parameters:,} parameters, {full.multiply_adds:,} multiply-adds, "
-            f"{_latency(full.latency)} an image"
+            f"{_latency(full.latency)} an input"
         )
         return made.data, tuple(lines)
     removed = ", ".join(f"{count} of layer {name}" for name, count in made.removed.items())
@@ -137,13 +139,16 @@ def _latency(seconds: float) -> str:
 
 
 def _about(personal: Personal) -> dict[str, Any]:
-    config = personal.experiment.config
+    config, dataset = personal.experiment.config, personal.experiment.dataset
     return {
         "agent": personal.agent,
         "round": personal.round,
         "algorithm": config.algorithm.name,
-        "dataset": personal.experiment.dataset.name,
-        "classes": list(personal.experiment.dataset.classes),
+        "dataset": dataset.name,
+        "classes": list(dataset.classes),
+        "task": dataset.task,
+        "normalisation": None if dataset.normalisation is None else dataset.normalisation.model_dump(),
+        "target_scale": None if dataset.target_scale is None else dataset.target_scale.model_dump(),
         "labels": list(personal.about.labels),
         "readout": personal.result.readout,
         "config_hash": config.hash,

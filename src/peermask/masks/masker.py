@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -11,6 +12,7 @@ from torch import Tensor
 from peermask.kernels import by_kernels
 from peermask.kernels.masked import masked_model_triton
 from peermask.masks.budget import MaskOptions
+from peermask.masks.scores import ScoreInit, initial_scores
 from peermask.masks.select import top_fraction_by_layer
 from peermask.masks.structure import filter_rule
 from peermask.models.layout import Layout
@@ -23,6 +25,12 @@ class Masker:
     layout: Layout
     frozen: Tensor  # [P]: w, then what is never masked
     options: MaskOptions
+    given: frozenset[str] = frozenset()  # layers whose frozen weights were given, not drawn
+
+    def initial_scores(self, init: ScoreInit, ids: Sequence[int], seed: int) -> Tensor:
+        """[A, P_w] on the CPU: drawn, or |w| where weights were given and agents share their first scores."""
+        views = self.layout.unflatten(self.frozen)
+        return initial_scores(self.layout, init, ids, seed, {name: views[name] for name in self.given})
 
     @cached_property
     def _sizes(self) -> Tensor:

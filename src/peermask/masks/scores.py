@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import sqrt
 from typing import Literal
 
@@ -19,9 +19,18 @@ from peermask.streams import stream
 ScoreInit = Literal["shared", "independent"]
 
 
-def initial_scores(layout: Layout, init: ScoreInit, ids: Sequence[int], seed: int) -> Tensor:
-    """z ~ U(±1/sqrt(fan_in)) layer by layer: one draw for all agents, or one for each."""
+def initial_scores(
+    layout: Layout, init: ScoreInit, ids: Sequence[int], seed: int, given: Mapping[str, Tensor] | None = None
+) -> Tensor:
+    """z ~ U(±1/sqrt(fan_in)) layer by layer: one draw for all agents, or one for each.
+
+    Where they are to share them, the scores of layers whose weights w are `given` begin as |w|.
+    """
     rows = {agent: _draw(layout, seed, agent) for agent in (set(ids) if init == "independent" else {0})}
+    if init == "shared" and given:
+        for layer in layout.masked:
+            if layer.name in given:
+                rows[0][layer.span] = given[layer.name].abs().flatten().cpu()
     return torch.stack([rows[agent if init == "independent" else 0] for agent in ids])  # [A, P_w]
 
 

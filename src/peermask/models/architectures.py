@@ -1,9 +1,13 @@
-"""Built-in networks: the paper's AlexNet, and smaller ones for small images. Any nn.Module can be used instead."""
+"""Built-in networks: the paper's AlexNet, and smaller ones for images, tables, series and text.
+
+A model is a function of the shape of an input and the number of outputs. Any nn.Module can be used instead.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import pairwise
+from math import prod
 from typing import Annotated, Literal
 
 import torch
@@ -13,7 +17,7 @@ from torch.nn import functional as F
 
 from peermask.registry import Registry
 
-Shape = tuple[int, int, int]  # C, H, W
+Shape = tuple[int, ...]  # C, H, W of images; F features; C, T of series; T tokens
 models: Registry[Callable[..., nn.Module]] = Registry("model")
 
 Width = Annotated[int, Field(ge=1, le=65536)]
@@ -40,7 +44,8 @@ class LocalResponseNorm(nn.Module):
 
 @models.register("alexnet")
 def alexnet(shape: Shape, classes: int, *, out_act: Literal["elu", "none"] = "elu") -> nn.Module:
-    """The paper's network: three 5x5 convolutions with ELU, LRN and max-pooling, two linear layers."""
+    """The paper's network for images: three 5x5 convolutions with ELU, LRN and max-pooling, two linear layers."""
+    _sides(shape, 3)
     blocks: list[nn.Module] = []
     for (into, out), alpha, pad in zip(pairwise((shape[0], 64, 128, 256)), (2e-5, 1e-4, 1e-4), (0, 0, 1), strict=True):
         blocks += [
@@ -56,7 +61,8 @@ def alexnet(shape: Shape, classes: int, *, out_act: Literal["elu", "none"] = "el
 
 @models.register("cnn")
 def cnn(shape: Shape, classes: int, *, channels: tuple[Width, ...] = (32, 64), hidden: Width = 128) -> nn.Module:
-    """A small convolutional network: 5x5 (3x3 under 16 pixels) convolutions, ReLU, 2x2 pooling, one hidden layer."""
+    """A small network for images: 5x5 (3x3 under 16 pixels) convolutions, ReLU, 2x2 pooling, one hidden layer."""
+    _sides(shape, 3)
     kernel = 5 if min(shape[1:]) >= 16 else 3
     blocks: list[nn.Module] = []
     for into, out in pairwise((shape[0], *channels)):
@@ -68,8 +74,8 @@ def cnn(shape: Shape, classes: int, *, channels: tuple[Width, ...] = (32, 64), h
 
 @models.register("mlp")
 def mlp(shape: Shape, classes: int, *, hidden: tuple[Width, ...] = (256, 128)) -> nn.Module:
-    """Linear layers with ReLU over the flattened image."""
-    sizes = (shape[0] * shape[1] * shape[2], *hidden)
+    """Linear layers with ReLU over the flattened input: a table's features, or an image."""
+    sizes = (prod(shape), *hidden)
     layers: list[nn.Module] = [nn.Flatten()]
     for into, out in pairwise(sizes):
         layers += [nn.Linear(into, out), nn.ReLU()]
@@ -97,6 +103,7 @@ class ResidualBlock(nn.Module):
 @models.register("resnet18")
 def resnet18(shape: Shape, classes: int, *, width: Width = 64, groups: Annotated[int, Field(ge=1)] = 2) -> nn.Module:
     """ResNet-18 for small images, with group norm in place of batch norm."""
+    _sides(shape, 3)
     layers: list[nn.Module] = [
         nn.Conv2d(shape[0], width, 3, 1, 1, bias=False),
         nn.GroupNorm(groups, width),
@@ -109,6 +116,67 @@ def resnet18(shape: Shape, classes: int, *, width: Width = 64, groups: Annotated
             layers.append(ResidualBlock(into, out, 2 if stage and not block else 1, groups))
             into = out
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(into, classes))
+
+
+@models.register("cnn1d")
+def cnn1d(
+    shape: Shape,
+    classes: int,
+    *,
+    channels: tuple[Width, ...] = (32, 64),
+    kernel: Annotated[int, Field(ge=1, le=99)] = 5,
+    hidden: Width = 64,
+) -> nn.Module:
+    """A small network for series [C, T]: 1-D convolutions, ReLU, pooling by 2, the mean over time, one hidden layer."""
+    into, length = _sides(shape, 2)
+    layers: list[nn.Module] = []
+    for out in channels:
+        layers += [nn.Conv1d(into, out, kernel, padding=kernel // 2), nn.ReLU()]
+        if length >= 4:
+            layers.append(nn.MaxPool1d(2))
+            length //= 2
+        into = out
+    head = [nn.AdaptiveAvgPool1d(1), nn.Flatten(), nn.Linear(into, hidden), nn.ReLU(), nn.Linear(hidden, classes)]
+    return nn.Sequential(*layers, *head)
+
+
+class TextNet(nn.Module):
+    """Words to vectors, convolutions over neighbouring words, their mean and their largest, one linear layer."""
+
+    def __init__(self, vocabulary: int, width: int, channels: int, kernel: int, outputs: int) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(vocabulary, width)
+        self.conv = nn.Conv1d(width, channels, kernel, padding=kernel // 2)
+        self.head = nn.Linear(2 * channels, outputs)
+
+    def forward(self, tokens: Tensor) -> Tensor:  # [B, T] -> [B, O]
+        x = F.relu(self.conv(self.embedding(tokens).transpose(1, 2)))  # [B, channels, T]
+        return self.head(torch.cat([x.mean(2), x.amax(2)], 1))  # type: ignore[no-any-return]
+
+
+@models.register("text")
+def text(
+    shape: Shape,
+    classes: int,
+    *,
+    vocabulary: Annotated[
+        int | None, Field(ge=1, le=2**24, description="tokens there are; as the data says if not set")
+    ] = None,
+    width: Width = 32,
+    channels: Width = 64,
+    kernel: Annotated[int, Field(ge=1, le=99)] = 3,
+) -> nn.Module:
+    """A small network for tokens [T]: an embedding, one convolution, its mean and its maximum, one linear layer."""
+    _sides(shape, 1)
+    if vocabulary is None:
+        raise ValueError("it takes tokens, and these inputs have no vocabulary")
+    return TextNet(vocabulary, width, channels, kernel, classes)
+
+
+def _sides(shape: Shape, count: int) -> Shape:
+    if len(shape) != count:
+        raise ValueError(f"it takes inputs of {count} axes")
+    return shape
 
 
 def _flat_size(trunk: nn.Module, shape: Shape) -> int:

@@ -17,15 +17,21 @@ from math import prod
 from typing import Literal
 
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from peermask.errors import ModelError, nearest
+from peermask.models.affine import ChannelAffine
 
-Kind = Literal["conv", "linear", "bias", "norm-weight", "norm-bias", "other"]
+Kind = Literal["conv", "linear", "embedding", "recurrent", "bias", "norm-weight", "norm-bias", "other"]
+UNMASKABLE = "kept, cannot be masked"
+MASKABLE: tuple[Kind, ...] = ("conv", "linear", "embedding", "recurrent")
 
 _CONV = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
-_NORM = (nn.GroupNorm, nn.LayerNorm, nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
+_EMBEDDING = (nn.Embedding, nn.EmbeddingBag)
+_NORM = (nn.GroupNorm, nn.LayerNorm, nn.RMSNorm, nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d, ChannelAffine)
 _STATEFUL = (nn.modules.batchnorm._BatchNorm,)
 _RANDOM = (nn.modules.dropout._DropoutNd,)
+_RANDOM_INSIDE = (nn.RNNBase, nn.MultiheadAttention)  # which have a dropout of their own
 
 
 @dataclass(frozen=True)
@@ -76,6 +82,16 @@ class Layout:
         """n_l of the masked layers: the layer table of a message."""
         return tuple(layer.size for layer in self.masked)
 
+    @property
+    def account(self) -> dict[str, tuple[Layer, ...]]:
+        """What becomes of every parameter, by kind: masked, or kept as it is and why."""
+        groups: dict[str, list[Layer]] = {}
+        for layer in self.masked:
+            groups.setdefault(f"masked, {layer.kind}", []).append(layer)
+        for layer in self.kept:
+            groups.setdefault(_why_kept(layer.kind), []).append(layer)
+        return {fate: tuple(layers) for fate, layers in groups.items()}
+
     def unflatten(self, params: Tensor) -> dict[str, Tensor]:
         """Views by parameter name."""
         return {
@@ -84,21 +100,37 @@ class Layout:
         }
 
 
-def find_layout(module: nn.Module, masked: Sequence[str] = ("*",)) -> Layout:
-    """Lay out a network: weights of convolutions and linear layers whose names match a pattern are masked.
+def _why_kept(kind: Kind) -> str:
+    if kind in MASKABLE:
+        return "kept, not in mask.layers"
+    return {"bias": "kept, bias", "other": UNMASKABLE}.get(kind, "kept, norm")
 
-    Everything else (biases, norms) keeps its value in mask methods and is trained in real-valued ones.
+
+def find_layout(module: nn.Module, masked: Sequence[str] = ("*",)) -> Layout:
+    """Lay out a network: weights whose names match a pattern are masked.
+
+    They are those of convolutions, linear layers, embeddings, recurrent layers and attention. Everything else (biases,
+    norms, parameters of layers unknown here) keeps its value in mask methods and is trained in real-valued ones.
     """
     refuse_unsuitable(module)
+    seen: dict[int, str] = {}
     found: list[tuple[str, Kind, tuple[int, ...], int]] = []
     for prefix, child in module.named_modules():
         for short, parameter in child.named_parameters(recurse=False):
             name = f"{prefix}.{short}" if prefix else short
+            if is_lazy(parameter):
+                raise ModelError(f"model parameter {name!r} has no shape yet; call the module once before you give it")
+            if id(parameter) in seen:
+                raise ModelError(
+                    f"model parameters {seen[id(parameter)]!r} and {name!r} are one tensor (tied), of which a mask "
+                    "would have to be two; give each its own"
+                )
+            seen[id(parameter)] = name
             shape = tuple(parameter.shape)
             found.append((name, _kind(child, short), shape, _fan_in(child, shape)))
-    maskable = [name for name, kind, _, _ in found if kind in ("conv", "linear")]
+    maskable = [name for name, kind, _, _ in found if kind in MASKABLE]
     if not maskable:
-        raise ModelError("the model has no convolution or linear layer to mask")
+        raise ModelError("the model has no convolution, linear, embedding or recurrent layer to mask")
     for pattern in masked:
         if not any(fnmatchcase(name, pattern) for name in maskable):
             raise ModelError(f"mask.layers: {pattern!r} matches no layer; {nearest(pattern, maskable)}")
@@ -123,6 +155,21 @@ def refuse_unsuitable(module: nn.Module) -> None:
             raise ModelError(
                 f"model layer {name!r} is a dropout, which draws from a global generator; set p=0 or remove it"
             )
+        if isinstance(child, _RANDOM_INSIDE) and child.dropout > 0:
+            raise ModelError(
+                f"model layer {name!r} has a dropout of {child.dropout:g}, which draws from a global generator; set 0"
+            )
+
+
+def turn_off_dropout(module: nn.Module) -> int:
+    """How many layers had one: a pretrained network is used as it answers, without."""
+    count = 0
+    for child in module.modules():
+        if isinstance(child, _RANDOM) and child.p > 0:
+            child.p, count = 0.0, count + 1
+        elif isinstance(child, _RANDOM_INSIDE) and child.dropout > 0:
+            child.dropout, count = 0.0, count + 1
+    return count
 
 
 def _kind(child: nn.Module, short: str) -> Kind:
@@ -132,11 +179,21 @@ def _kind(child: nn.Module, short: str) -> Kind:
         if short == "bias":
             return "bias"
         return "linear" if isinstance(child, nn.Linear) else "conv"
+    if isinstance(child, _EMBEDDING):
+        return "embedding"
+    if isinstance(child, nn.RNNBase):
+        return "recurrent" if short.startswith("weight") else "bias"
+    if isinstance(child, nn.MultiheadAttention) and short.endswith(("proj_weight", "proj_bias")):
+        return "linear" if short.endswith("weight") else "bias"
     return "other"
 
 
 def _fan_in(child: nn.Module, shape: tuple[int, ...]) -> int:
-    """Inputs that one output sums over; a bias counts those of the weight beside it."""
+    """Inputs that one output sums over; a bias counts those of the weight beside it, and an embedding looks up one."""
+    if isinstance(child, _EMBEDDING):
+        return 1
+    if isinstance(child, nn.RNNBase) and len(shape) == 1:
+        return child.hidden_size
     weight = getattr(child, "weight", None)
     reference = tuple(weight.shape) if isinstance(weight, Tensor) and weight.dim() > 1 else shape
     return max(1, prod(reference[1:]))

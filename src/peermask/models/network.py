@@ -1,8 +1,9 @@
-"""A network as a function of flat parameters: logits and gradients for a stack of agents, each with its own.
+"""A network as a function of flat parameters: outputs and gradients for a stack of agents, each with its own.
 
 An algorithm calls `gradient` and never learns how it is computed. A single agent is a plain autograd pass in
 channels-last layout (the fastest on a CPU); several go through fused kernels where the network is a chain of common
-layers, and are vectorised over the agent axis where it is anything else.
+layers, and are vectorised over the agent axis where it is anything else. Recurrent layers and attention, which torch
+does not vectorise, are computed for one agent after another.
 """
 
 from __future__ import annotations
@@ -10,26 +11,34 @@ from __future__ import annotations
 import copy
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
-from torch.nn import functional as F
 
 from peermask.errors import ModelError
 from peermask.models.alone import channels_last, optimise_for_cpu, pool_first
 from peermask.models.layout import Layout, find_layout
+from peermask.models.losses import Loss, cross_entropy, mean_loss
 from peermask.models.stacked import StackedChain, plan_stack
+
+NOT_VECTORISED = (nn.RNNBase, nn.MultiheadAttention, nn.TransformerEncoderLayer)
+_UNFIT = (RuntimeError, ValueError, TypeError, IndexError, AttributeError)  # of a module that is given other shapes
 
 
 @dataclass(frozen=True)
 class Batch:
     """One batch per agent; agents with fewer samples than the batch has places are padded."""
 
-    images: Tensor  # [A, B, C, H, W] float32, normalised
-    labels: Tensor  # [A, B] int64
+    inputs: Tensor  # [A, B, ...] float32, normalised, or int64 tokens
+    targets: Tensor  # [A, B] int64, or [A, B, O] float32
     valid: Tensor | None = None  # [A, B] float32 1 at real samples; None where all are
+
+    def row(self, agent: int) -> Batch:
+        own = slice(agent, agent + 1)
+        return Batch(self.inputs[own], self.targets[own], None if self.valid is None else self.valid[own])
 
 
 Gradient = Callable[["Network", Tensor, Batch], tuple[Tensor, Tensor]]
@@ -47,59 +56,73 @@ class Network:
     module: nn.Module
     layout: Layout
     stack: StackedChain | None = None  # how to compute many agents at once, where the module is such a chain
+    loss: Loss = cross_entropy
+    in_turn: bool = False  # whether many agents are computed one after another
     elsewhere: Gradient | None = None  # where gradients are computed, if not here: beside those of other runs
     _copies: _OwnCopies = field(default_factory=_OwnCopies, init=False, repr=False, compare=False)
 
     def gradient(self, params: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
-        """∂ℓ/∂v of the mean cross-entropy, and ℓ itself: [A, P], [A]."""
+        """∂ℓ/∂v of the mean loss, and ℓ itself: [A, P], [A]."""
         return self.gradient_here(params, batch) if self.elsewhere is None else self.elsewhere(self, params, batch)
 
     def gradient_here(self, params: Tensor, batch: Batch, parts: Sequence[int] | None = None) -> tuple[Tensor, Tensor]:
         """`parts`: how many agents of each run, where they are those of several."""
-        if len(params) == 1 and params.device.type == "cpu":
+        if len(params) == 1 and (params.device.type == "cpu" or self.in_turn):
             return self._gradient_alone(params, batch)
+        if self.in_turn:
+            each = [self._gradient_alone(params[a : a + 1], batch.row(a)) for a in range(len(params))]
+            return torch.cat([gradient for gradient, _ in each]), torch.cat([loss for _, loss in each])
         if self.stack is not None:
             return self._gradient_stacked(self.stack, params, batch, parts)
         return self._gradient_vectorised(params, batch)
 
-    def logits(self, params: Tensor, images: Tensor) -> Tensor:  # [A, P], [A, B, C, H, W] -> [A, B, classes]
+    def outputs(self, params: Tensor, inputs: Tensor) -> Tensor:  # [A, P], [A, B, ...] -> [A, B, O]
         with torch.no_grad():
             views = self.layout.unflatten(params)
-            if len(params) == 1 and params.device.type == "cpu":
-                alone = {name: channels_last(view[0]) for name, view in views.items()}
-                return self._call_alone(alone, channels_last(images[0]))[None]
-            return self.stack(views, images) if self.stack is not None else vmap(self._call)(views, images)
+            if self.in_turn or (len(params) == 1 and params.device.type == "cpu"):
+                rows = [
+                    self._call_alone({name: channels_last(view[a]) for name, view in views.items()}, own)
+                    for a, own in enumerate(map(channels_last, inputs))
+                ]
+                return rows[0][None] if len(rows) == 1 else torch.stack(rows)
+            return self.stack(views, inputs) if self.stack is not None else vmap(self._call)(views, inputs)
 
-    def _call(self, params: dict[str, Tensor], images: Tensor) -> Tensor:
+    def _call(self, params: dict[str, Tensor], inputs: Tensor) -> Tensor:
         if self._copies.general is None:
             self._copies.general = pool_first(copy.deepcopy(self.module))
-        result: Tensor = functional_call(self._copies.general, params, (images,))
+        result: Tensor = functional_call(self._copies.general, params, (inputs,))
         return result
 
-    def _call_alone(self, params: dict[str, Tensor], images: Tensor) -> Tensor:
+    def _call_alone(self, params: dict[str, Tensor], inputs: Tensor) -> Tensor:
+        if inputs.device.type != "cpu":
+            return self._call(params, inputs)
         if self._copies.alone is None:
             self._copies.alone = optimise_for_cpu(copy.deepcopy(self.module))
-        result: Tensor = functional_call(self._copies.alone, params, (images,))
+        result: Tensor = functional_call(self._copies.alone, params, (inputs,))
         return result
 
     def _gradient_alone(self, params: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
         # One leaf per layer: a single flat leaf would make autograd fill and add a whole vector for each.
         views = self.layout.unflatten(params.detach())
         leaves = {name: channels_last(view[0]).requires_grad_() for name, view in views.items()}
-        with torch.enable_grad():
-            logits = self._call_alone(leaves, channels_last(batch.images[0]))
-            loss = _mean_cross_entropy(logits, batch.labels[0], None if batch.valid is None else batch.valid[0])
-        gradients = torch.autograd.grad(loss, list(leaves.values()))
+        with torch.enable_grad(), self._plain_recurrence():
+            outputs = self._call_alone(leaves, channels_last(batch.inputs[0]))
+            valid = None if batch.valid is None else batch.valid[0]
+            loss = mean_loss(self.loss, outputs, batch.targets[0], valid)
+            gradients = torch.autograd.grad(loss, list(leaves.values()), materialize_grads=True)
         return torch.cat([g.reshape(-1) for g in gradients])[None], loss.detach()[None]
+
+    def _plain_recurrence(self) -> AbstractContextManager[None]:
+        """Nvidia's recurrent kernels refuse gradients outside training mode, which nothing here is in."""
+        return torch.backends.cudnn.flags(enabled=False) if self.in_turn else nullcontext()
 
     def _gradient_stacked(
         self, stack: StackedChain, params: Tensor, batch: Batch, parts: Sequence[int] | None
     ) -> tuple[Tensor, Tensor]:
         leaves = {name: view.requires_grad_() for name, view in self.layout.unflatten(params.detach()).items()}
         with torch.enable_grad():
-            logits = stack(leaves, batch.images, parts)  # [A, B, classes]
-            each = F.cross_entropy(logits.flatten(0, 1), batch.labels.flatten(), reduction="none")
-            each = each.view_as(batch.labels)  # [A, B]
+            outputs = stack(leaves, batch.inputs, parts)  # [A, B, O]
+            each = self.loss(outputs.flatten(0, 1), batch.targets.flatten(0, 1)).view(outputs.shape[:2])  # [A, B]
             losses = each.mean(1) if batch.valid is None else (each * batch.valid).sum(1) / batch.valid.sum(1)
         gradients = torch.autograd.grad(losses.sum(), list(leaves.values()))  # agents share nothing: each its own
         flat = torch.empty_like(params)  # [A, P]
@@ -108,36 +131,50 @@ class Network:
         return flat, losses.detach()
 
     def _gradient_vectorised(self, params: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
-        def loss(views: dict[str, Tensor], images: Tensor, labels: Tensor, valid: Tensor | None) -> Tensor:
-            return _mean_cross_entropy(self._call(views, images), labels, valid)
+        def loss(views: dict[str, Tensor], inputs: Tensor, targets: Tensor, valid: Tensor | None) -> Tensor:
+            return mean_loss(self.loss, self._call(views, inputs), targets, valid)
 
         each = vmap(grad_and_value(loss), in_dims=(0, 0, 0, None if batch.valid is None else 0))
-        gradients, losses = each(self.layout.unflatten(params), batch.images, batch.labels, batch.valid)
+        gradients, losses = each(self.layout.unflatten(params), batch.inputs, batch.targets, batch.valid)
         flat = torch.cat([gradients[layer.name].flatten(1) for layer in self.layout.layers], dim=1)
         return flat, losses  # [A, P], [A]
 
 
-def _mean_cross_entropy(logits: Tensor, labels: Tensor, valid: Tensor | None) -> Tensor:
-    if valid is None:
-        return F.cross_entropy(logits, labels)
-    each = F.cross_entropy(logits, labels, reduction="none")  # [B]
-    return (each * valid).sum() / valid.sum()
-
-
-def build_network(module: nn.Module, shape: tuple[int, ...], classes: int, masked: Sequence[str] = ("*",)) -> Network:
-    """Lay the module out and try it on one image, so that a module that does not fit is an error before any work."""
+def build_network(
+    module: nn.Module,
+    shape: tuple[int, ...],
+    outputs: int,
+    masked: Sequence[str] = ("*",),
+    loss: Loss = cross_entropy,
+    *,
+    tokens: bool = False,
+) -> Network:
+    """Lay the module out and try it on one input, so that a module that does not fit is an error before any work."""
     layout = find_layout(module, masked)
     module.requires_grad_(False).eval()
+    what = "tokens" if tokens else "images" if len(shape) == 3 else "inputs"
     try:
         with torch.no_grad():
-            out = module(torch.zeros(1, *shape))
-    except (RuntimeError, ValueError) as error:
-        reason = str(error).splitlines()[0]
-        raise ModelError(f"the model does not fit images of shape {_by(shape)}: {reason}") from error
-    if tuple(out.shape) != (1, classes):
-        raise ModelError(f"the model gives {_by(out.shape[1:])} outputs for an image; the data has {classes} classes")
-    return Network(module, layout, plan_stack(module))
+            out = module(blank(shape, tokens=tokens))
+    except _UNFIT as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise ModelError(f"the model does not fit {what} of shape {by(shape)}: {reason}") from error
+    if not isinstance(out, Tensor):
+        raise ModelError(f"the model gives a {type(out).__name__}, not a tensor; make it return its outputs alone")
+    one = "an image" if what == "images" else "an input"
+    if tuple(out.shape) != (1, outputs):
+        raise ModelError(
+            f"the model gives {by(out.shape[1:]) or 'no'} outputs for {one}; the data has {outputs} classes"
+        )
+    in_turn = any(isinstance(child, NOT_VECTORISED) for child in module.modules())
+    return Network(module, layout, None if in_turn else plan_stack(module), loss, in_turn)
 
 
-def _by(shape: Sequence[int]) -> str:
+def blank(shape: Sequence[int], *, tokens: bool, count: int = 1) -> Tensor:
+    """Inputs that are all zero, to try a module on."""
+    return torch.zeros(count, *shape, dtype=torch.int64 if tokens else torch.float32)
+
+
+def by(shape: Sequence[int]) -> str:
+    """`3x32x32`"""
     return "x".join(map(str, shape))

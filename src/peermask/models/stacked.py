@@ -36,15 +36,17 @@ class Stage:
 class StackedChain:
     stages: tuple[Stage, ...]
 
-    def __call__(self, params: dict[str, Tensor], images: Tensor, parts: Sequence[int] | None = None) -> Tensor:
-        """Logits [A, B, classes] of images [A, B, C, H, W] under each agent's own parameters.
+    def __call__(self, params: dict[str, Tensor], inputs: Tensor, parts: Sequence[int] | None = None) -> Tensor:
+        """Outputs [A, B, O] of inputs [A, B, ...] under each agent's own parameters; blocks take images.
 
         Where agents are those of several runs, so many of each, `parts` keeps their linear layers apart: a library
         chooses how to multiply by how many agents there are, and so rounds otherwise than for a run alone.
         """
-        x = self._trunk(params, images.permute(0, 1, 3, 4, 2))  # channels last: [A, B, H, W, C]
-        if x.dim() == 5:
+        if self._blocks:
+            x = self._trunk(params, inputs.permute(0, 1, 3, 4, 2))  # channels last: [A, B, H, W, C]
             x = x.permute(0, 1, 4, 2, 3).flatten(2)  # as nn.Flatten orders: channels, rows, columns
+        else:
+            x = inputs.flatten(2)
         stages = self.stages[len(self._blocks) :]
         if parts is None:
             return _linear(stages, params, x)
@@ -84,7 +86,7 @@ class StackedChain:
 
     def fits_kernels(self, layout: Layout, shape: Sequence[int], batch: int) -> bool:
         """Whether the fused kernels support all blocks, for images [C, H, W]; torch's own are used if not."""
-        return trunk_fits(self._shapes(layout, shape), batch)
+        return not self._blocks or trunk_fits(self._shapes(layout, shape), batch)
 
     def _shapes(self, layout: Layout, shape: Sequence[int]) -> tuple[Shape, ...]:
         sizes = {layer.name: layer.shape for layer in layout.layers}

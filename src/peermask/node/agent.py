@@ -7,6 +7,7 @@ round they have reached: it loses rounds of learning and nobody loses time.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +15,10 @@ from typing import Any, Protocol
 
 import torch
 
+from peermask.data.dataset import Dataset
+from peermask.data.normalisation import Range
 from peermask.engine.device import one_thread_each
+from peermask.engine.measures import FIGURES
 from peermask.errors import NodeError
 from peermask.experiment.build import Experiment, build_simulator
 from peermask.experiment.checked import write_result
@@ -47,6 +51,7 @@ class Report:
     alive: int
     neighbours: int
     absent: tuple[Absence, ...]
+    figure: str = "accuracy"  # what `accuracy` is, in words of the task
 
 
 class Observer(Protocol):
@@ -55,11 +60,20 @@ class Observer(Protocol):
 
 
 def card_of(fleet: Fleet, experiment: Experiment) -> Card:
-    data = experiment.dataset
-    channels, height, width = data.shape
-    kind = f"{width}x{height} images, {channels} channels, {len(data.classes)} classes"
+    kind = kind_of(experiment.dataset)
     rules = f"missing = {fleet.missing}, round_deadline = {fleet.round_deadline:g}, wait_limit = {fleet.wait_limit:g}"
     return Card(fleet.run, experiment.config.hash, experiment.frozen.checksum, kind, rules)
+
+
+def kind_of(data: Dataset) -> str:
+    """What devices must agree on, each with data of its own: the shape of inputs, outputs, and how both are scaled."""
+    if len(data.shape) == 3 and data.has_labels and isinstance(data.normalisation, Range):
+        channels, height, width = data.shape
+        return f"{width}x{height} images, {channels} channels, {len(data.classes)} classes"
+    scales = hashlib.sha256(f"{data.normalisation!r} {data.target_scale!r}".encode()).hexdigest()[:8]
+    what = "numbers" if data.vocabulary is None else f"tokens of {data.vocabulary}"
+    shape = "x".join(map(str, data.shape))
+    return f"{shape} {what}, {data.task} with {len(data.classes)} outputs, mean and std {scales}"
 
 
 class LastEvaluation(Silent):
@@ -69,7 +83,7 @@ class LastEvaluation(Silent):
     accuracy: float | None = None
 
     def evaluation(self, evaluation: Evaluation) -> None:
-        self.evaluated, self.accuracy = evaluation.round, float(evaluation.test.accuracy[0])
+        self.evaluated, self.accuracy = evaluation.round, float(evaluation.test.main[0])
 
 
 class NodeAgent:
@@ -111,7 +125,8 @@ class NodeAgent:
             alive = len(transport.alive() & frozenset(puller.neighbours))
             sent, absent = float(exchange.sent_bytes()), tuple(exchange.absent)
             standing = (loop.progress.round, self.rounds, last.accuracy, last.evaluated, sent)
-            self.observer.round(Report(*standing, alive, len(puller.neighbours), absent))
+            main = FIGURES[self.experiment.dataset.task][0]
+            self.observer.round(Report(*standing, alive, len(puller.neighbours), absent, main))
 
         exchange = NodeExchange(self.experiment, self.journal, self.responder, puller, report)
         # Neighbours forget old rounds, so that a checkpoint is on the disk before the next begins.
@@ -154,13 +169,14 @@ class NodeAgent:
 
     def _finish(self, progress: Progress, sent_bytes: float) -> None:
         evaluated = read_rows(self.journal.folder.metrics)[-1]
+        main = FIGURES[self.experiment.dataset.task][0]
         result: dict[str, Any] = {
             "status": "finished",
             "agent": self.agent,
             "round": progress.round,
             "hash": final_hash(self.simulator.tensors()),
             "seconds": round(progress.seconds, 3),
-            "test_accuracy": float(evaluated["test_accuracy"]),
+            f"test_{main}": float(evaluated[f"test_{main}"]),
             "sent_bytes": sent_bytes,
             "absent": {str(j): rounds for j, rounds in self.journal.absent_rounds().items()},
             "refused": {str(j): counts for j, counts in self.responder.refusals.counts().items()},  # of its last life

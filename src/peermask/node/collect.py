@@ -22,7 +22,7 @@ from peermask.experiment.folder import RunFolder
 from peermask.experiment.kept_masks import list_masks, load_masks, save_masks
 from peermask.experiment.loop import final_hash
 from peermask.experiment.manifest import manifest
-from peermask.experiment.metrics import LATER
+from peermask.experiment.metrics import LATER, figures_of, metric_columns
 from peermask.experiment.result import RunResult, summarise
 from peermask.experiment.table import append_rows
 from peermask.files import write_atomically, write_json, writing
@@ -48,7 +48,8 @@ def collect_run(fleet: Fleet, folders: Sequence[Path], out: Path, *, partial: bo
         )
     with _in_one_go(out) as made:
         target = RunFolder(made)
-        for name, columns in TABLES.items():
+        figures = figures_of(experiment.dataset.task, experiment.further_metrics)
+        for name, columns in {**TABLES, "metrics.csv": metric_columns(figures)}.items():
             _merge(made / name, columns, [one.tables[name] for one in agents])
         write_json(target.manifest, _manifest(experiment, agents, missing))
         write_atomically(target.config, fleet.experiment.toml().encode())

@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from peermask.engine.measures import FIGURES
+
 Floats: TypeAlias = NDArray[np.float64]
 Row: TypeAlias = dict[str, str]
 
-MEASURES = (
-    "test_accuracy",
-    "test_accuracy_all",
-    "test_accuracy_own",
-    "test_accuracy_weighted",
-    "validation_accuracy",
-    "test_loss",
-    "validation_loss",
-    "train_loss",
-    "density",
-)
+LOSSES = ("test_loss", "validation_loss", "train_loss")
 POINTS = 400  # evaluations drawn; more would not fit a screen's pixels
 DIGITS = 5
 
@@ -36,12 +29,17 @@ class Curves:
     measures: dict[str, Floats]  # [E, N] each
 
 
-def read_curves(rows: list[Row], agents: int) -> Curves:
+def measures_of(figures: Sequence[str]) -> tuple[str, ...]:
+    """Columns that are drawn: every figure on test samples, the one that counts on held-out ones too, and losses."""
+    return (*(f"test_{name}" for name in figures), f"validation_{figures[0]}", *LOSSES, "density")
+
+
+def read_curves(rows: list[Row], agents: int, figures: Sequence[str] = FIGURES["classification"]) -> Curves:
     """From the rows of metrics.csv; of many evaluations an even choice, first and last among them."""
     every = sorted({int(row["round"]) for row in rows})
     rounds = [every[place] for place in even_choice(len(every), POINTS)]
     at = {number: place for place, number in enumerate(rounds)}
-    columns = (*MEASURES, "sent_bytes", "seconds")
+    columns = (*measures_of(figures), "sent_bytes", "seconds")
     values = {name: np.full((len(rounds), agents), np.nan) for name in columns}
     for row in rows:
         place, agent = at.get(int(row["round"])), int(row["agent"])

@@ -39,7 +39,7 @@ def open_runs(paths: Sequence[Path], *, waiting: bool = False) -> list[Run]:
     runs = []
     for source, label in zip(sources, labels, strict=True):
         result = source.result
-        curves = read_curves(source.rows("metrics.csv"), len(result.agents))
+        curves = read_curves(source.rows("metrics.csv"), len(result.agents), result.figures)
         if not len(curves.rounds) and not waiting:
             every = result.config.evaluation.every
             raise RunError(

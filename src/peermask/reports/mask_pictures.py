@@ -57,7 +57,8 @@ def mask_pictures(source: Source, shown: int) -> dict[str, Any] | None:
     layers = layers_of(source.result.manifest)
     window = first_window(layers, shown, len(held))
     config = source.result.config
-    frozen = algorithms[config.algorithm.name].make.over_frozen_weights  # where the seed knows the signs of weights
+    over_frozen = algorithms[config.algorithm.name].make.over_frozen_weights
+    frozen = over_frozen and config.frozen.source is None  # where the seed knows the signs of weights
     rounds = [_pictures_of(paths, _stamps(paths), layers, window, shown) for paths in held.values()]
     return {
         "rounds": list(held),

@@ -49,15 +49,13 @@ def loggers(tensorboard: Path | None) -> list[Observer]:
 def summary_of(evaluation: Evaluation) -> dict[str, float]:
     """An evaluation in few numbers, over all agents."""
     test, validation = evaluation.test, evaluation.validation
-    known = test.accuracy[~test.accuracy.isnan()]
+    main = next(iter(test.figures))
+    known = test.main[~test.main.isnan()]
     figures = {
-        "test_accuracy": float(test.accuracy.nanmean()),
-        "test_accuracy_worst": float(known.min()) if len(known) else float("nan"),
-        "test_accuracy_all": float(test.accuracy_all.nanmean()),
-        "test_accuracy_own": float(test.accuracy_own.nanmean()),
-        "test_accuracy_weighted": float(test.accuracy_weighted.nanmean()),
+        **{f"test_{name}": float(values.nanmean()) for name, values in test.figures.items()},
+        f"test_{main}_worst": float(known.min()) if len(known) else float("nan"),
         "test_loss": float(test.loss.nanmean()),
-        "validation_accuracy": float(validation.accuracy.nanmean()),
+        f"validation_{main}": float(validation.main.nanmean()),
         "validation_loss": float(validation.loss.nanmean()),
         "train_loss": float(evaluation.train_loss.mean()),
         "density": float(evaluation.density.mean()),

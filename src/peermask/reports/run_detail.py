@@ -36,7 +36,10 @@ def run_detail(source: Source, curves: Curves, label: str) -> dict[str, Any]:
         "seconds": _known(float(curves.seconds[-1])) if curves.seconds.size else None,
         "weights": manifest["weights"],
         "readout": result.readout,
-        "accuracy": _known(result.mean_accuracy),
+        "task": result.task,
+        "figure": result.main_figure,
+        "figures": list(result.figures),
+        "accuracy": _known(result.mean(result.main_figure)),  # or whatever figure counts
         "agents": _agents(result),
         "shown": shown,
         "graph": {
@@ -60,7 +63,8 @@ def _agents(result: RunResult) -> list[dict[str, Any]]:
             "labels": list(agent.labels),
             "retention": agent.retention,
             "density": _known(agent.density),
-            "accuracy": _known(agent.test_accuracy),
+            "accuracy": _known(agent.value(result.main_figure)),
+            "figures": {name: _known(agent.value(name)) for name in result.figures},
             "accuracy_all": _known(agent.test_accuracy_all),
             "accuracy_own": _known(agent.test_accuracy_own),
             "accuracy_weighted": _known(agent.test_accuracy_weighted),

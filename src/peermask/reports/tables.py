@@ -6,7 +6,9 @@ from math import isnan, nan
 
 from rich.table import Table
 
+from peermask.engine.measures import FIGURES
 from peermask.experiment.result import RunResult
+from peermask.experiment.shown import name_of, shown
 from peermask.experiment.table import read_rows
 
 LISTED = 200  # agents with a row of their own
@@ -23,7 +25,7 @@ def bytes_human(count: float) -> str:
 
 
 def percent(share: float) -> str:
-    return "-" if isnan(share) else f"{100 * share:.1f} %"
+    return shown("density", share)
 
 
 def label_of(result: RunResult) -> str:
@@ -35,17 +37,24 @@ def mean_density(result: RunResult) -> float:
     return sum(agent.density for agent in result.agents) / len(result.agents)
 
 
-def _lowest(result: RunResult, figure: str) -> float:
-    values = [getattr(agent, figure) for agent in result.agents if not agent.liar]
-    return min((value for value in values if not isnan(value)), default=nan)
+def _worst(result: RunResult, figure: str) -> float:
+    """The lowest, or of an error the largest."""
+    values = [agent.value(figure) for agent in result.agents if not agent.liar]
+    return (max if figure == "mae" else min)((value for value in values if not isnan(value)), default=nan)
 
 
 def agents_table(result: RunResult) -> Table:
-    """Per agent what it holds, keeps, reaches and sends; then the mean, and the worst of each column of accuracies."""
+    """Per agent what it holds, keeps, reaches and sends; then the mean, and the worst of each column of accuracies.
+
+    Of other tasks than classification it has the figures of the task in place of labels and accuracies.
+    """
+    main = result.main_figure
     table = Table(title=f"{label_of(result)}: round {result.round} ({result.status})", title_justify="left")
     others = [arm for arm in result.compared if len(arm.agents) == len(result.agents)]
     beside = {} if others else _beside(result)  # where there is room
-    for heading in ("agent", "labels", "retention", "density", "accuracy", *beside.values(), "sent"):
+    labelled = result.task == "classification"
+    holds = ["labels"] * labelled
+    for heading in ("agent", *holds, "retention", "density", name_of(main), *beside.values(), "sent"):
         if heading == "labels":  # the one column that may take several lines
             table.add_column(heading, min_width=len(heading))
         else:
@@ -55,41 +64,45 @@ def agents_table(result: RunResult) -> Table:
     for row, agent in enumerate(result.agents[:LISTED]):
         table.add_row(
             str(agent.agent),
-            " ".join(map(str, agent.labels)),
+            *([" ".join(map(str, agent.labels))] * labelled),
             f"{agent.retention:g}",
             percent(agent.density),
-            percent(agent.test_accuracy),
-            *(percent(getattr(agent, figure)) for figure in beside),
+            shown(main, agent.value(main)),
+            *(shown(figure, agent.value(figure)) for figure in beside),
             bytes_human(agent.sent_bytes),
-            *(percent(other.agents[row].test_accuracy) for other in others),
+            *(shown(main, other.agents[row].value(main)) for other in others),
         )
     if len(result.agents) > LISTED:
         table.add_row("...", f"{len(result.agents) - LISTED:,} more, in metrics.csv")
     table.add_section()
     table.add_row(
         "mean",
-        "",
+        *([""] * labelled),
         "",
         percent(mean_density(result)),
-        percent(result.mean_accuracy),
-        *(percent(result.mean(figure)) for figure in beside),
+        shown(main, result.mean(main)),
+        *(shown(figure, result.mean(figure)) for figure in beside),
         bytes_human(result.sent_bytes / len(result.agents)),
-        *(percent(other.mean_accuracy) for other in others),
+        *(shown(main, other.mean(main)) for other in others),
         style="bold",
     )
     # Each column has a worst agent of its own, so nothing else about one stands in this row.
-    worst = [percent(_lowest(result, figure)) for figure in ("test_accuracy", *beside)]
-    table.add_row("worst", "", "", "", *worst, "", *(percent(_lowest(other, "test_accuracy")) for other in others))
+    worst = [shown(figure, _worst(result, figure)) for figure in (main, *beside)]
+    blank = [""] * (len(holds) + 2)
+    table.add_row("worst", *blank, *worst, "", *(shown(main, _worst(other, main)) for other in others))
     return table
 
 
 def _beside(result: RunResult) -> dict[str, str]:
     """Figures worth a column of their own, and its heading: those that differ from the accuracy that counts."""
+    if result.task != "classification":
+        return {figure: name_of(figure) for figure in result.figures[1:]}
     other = _other(result)
     headings = {f"test_accuracy_{other}": f"{other}\nlabels"}
     if result.config.partition.name in UNEVEN:
         headings["test_accuracy_weighted"] = "weighted"
-    return {
+    standard = FIGURES["classification"]
+    return {figure: name_of(figure) for figure in result.figures if figure not in standard} | {
         figure: heading
         for figure, heading in headings.items()
         if any(percent(getattr(a, figure)) not in ("-", percent(a.test_accuracy)) for a in result.agents)
@@ -116,11 +129,13 @@ def closing_lines(result: RunResult) -> list[str]:
     arms = {label_of(result): result, **{other.root.name: other for other in result.compared}}
     # Runs of earlier versions have but one accuracy.
     lines = [_readouts(name, arm) for name, arm in arms.items() if not isnan(arm.mean("test_accuracy_own"))]
+    main = result.main_figure
     for other in result.compared:
-        gain = 100 * (result.mean_accuracy - other.mean_accuracy)
+        gain = result.mean(main) - other.mean(main)
+        points = f"{gain:+.3f} of" if main == "r2" else f"{100 * gain:+.1f} points of"
         used = [percent(mean_density(arm)) for arm in (result, other)]
         with_more = f", with {used[0]} of the weights against {used[1]}" if used[0] != used[1] else ""
-        lines.append(f"{label_of(result)} against {other.root.name}: {gain:+.1f} points of mean accuracy{with_more}")
+        lines.append(f"{label_of(result)} against {other.root.name}: {points} mean {name_of(main)}{with_more}")
         if result.readout != other.readout:
             gains = [
                 100 * (result.mean(each) - other.mean(each)) for each in ("test_accuracy_all", "test_accuracy_own")

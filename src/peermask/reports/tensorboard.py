@@ -46,7 +46,7 @@ class TensorBoard:
             return
         for name, value in summary_of(evaluation).items():
             self._writer.add_scalar(name, value, evaluation.round)
-        for agent, accuracy in enumerate(evaluation.test.accuracy[:AGENTS_SHOWN].tolist()):
+        for agent, accuracy in enumerate(evaluation.test.main[:AGENTS_SHOWN].tolist()):
             self._writer.add_scalar(f"agents/{agent}", accuracy, evaluation.round)
         self._writer.flush()
 

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from peermask.data.dataset import Dataset, Split
+from peermask.data.normalisation import Range
 from peermask.errors import ConfigError, DataError
 from peermask.theory.training import Examples
 
@@ -32,7 +33,9 @@ def two_agents(dataset: Dataset, shared: int) -> tuple[AgentData, AgentData]:
         raise ConfigError(f"shared is {shared}; it must be from 0 to {LABELS_EACH}, the labels of one agent")
     if len(dataset.classes) < CLASSES:
         raise DataError(f"{dataset.name} has {len(dataset.classes)} classes; two agents need {CLASSES}")
-    train, test = _unit(dataset.train, dataset.peak), _unit(dataset.test, dataset.peak)
+    if not isinstance(dataset.normalisation, Range) or dataset.normalisation.low:
+        raise DataError(f"{dataset.name} has no fixed range from 0, which the theorem needs")
+    train, test = (_unit(split, dataset.normalisation.high) for split in (dataset.train, dataset.test))
     first = tuple(range(LABELS_EACH))
     second = tuple(range(LABELS_EACH - shared, 2 * LABELS_EACH - shared))
     return (
@@ -49,7 +52,7 @@ def all_images(agents: tuple[AgentData, AgentData]) -> Tensor:
 
 
 def _unit(split: Split, peak: float) -> Examples:
-    return Examples(split.images.double() / peak, split.labels)
+    return Examples(split.inputs.double() / peak, split.targets)
 
 
 def _only(examples: Examples, labels: tuple[int, ...]) -> Examples:

@@ -41,7 +41,7 @@ def max_norms(maps: Tensor) -> Tensor:
     return maps.abs().amax((1, 2, 3))
 
 
-def random_inputs(shape: tuple[int, int, int], count: int, seed: int) -> Tensor:
+def random_inputs(shape: tuple[int, ...], count: int, seed: int) -> Tensor:
     """Half uniform in the cube, half at its corners, where a function of this kind tends to be largest."""
     channels, height, width = shape
     draws = stream(seed, "theory/inputs").uniform(count * channels * height * width)

@@ -6,6 +6,11 @@ const MEASURES = {
   test_accuracy_weighted: "test, weighted by own labels", validation_accuracy: "validation",
   train_loss: "training", validation_loss: "validation", test_loss: "test",
 };
+/** A measure in words, whatever the task. */
+const measureName = (name) => MEASURES[name] ?? `${name.startsWith("test_") ? "test" : "validation"}, ${named(name.replace(/^(test|validation)_/, ""))}`;
+const axis = (name) => `test ${named(name)}${isShare(name) ? " (%)" : ""}`;
+const figuresOf = () => [...new Set(R.runs.flatMap((each) => [...each.figures.map((name) => `test_${name}`), `validation_${each.figure}`]))];
+const isShareMeasure = (name) => isShare(name.replace(/^(test|validation)_/, ""));
 const WHOLE = [0, 1, 2, 3, 4, 5, 6].flatMap((power) => [1, 2, 5].map((first) => first * 10 ** power)); // there is no half a round
 const plots = new Map(); // by the id of the box they are in
 
@@ -112,8 +117,9 @@ function curve(box, measure, y) {
       lines.push({ label: `agent ${own.agents[i].agent}`, stroke: agentColour(i, own.curves.measures[measure].length), width: 1 });
     });
   }
-  const title = measure.includes("accuracy") ? `${MEASURES[measure].split(",")[0]} accuracy (%)` : `${MEASURES[measure]} loss (nats)`;
-  plot(box, tables, lines, { y, title, yTick: measure.includes("accuracy") ? percentTick : figure, bands });
+  const [on, what] = measure.includes("loss") ? [MEASURES[measure], R.runs[0].task === "regression" ? "loss" : "loss (nats)"]
+    : [measureName(measure).split(",")[0], `${named(measure.replace(/^(test|validation)_/, "").replace(/^accuracy_.*/, "accuracy"))}${isShareMeasure(measure) ? " (%)" : ""}`];
+  plot(box, tables, lines, { y, title: `${on} ${what}`, yTick: isShareMeasure(measure) ? percentTick : figure, bands });
 }
 
 /** As many hues as there are agents. */
@@ -134,15 +140,17 @@ function drawCurves() {
     check("log x", state.logX, set("logX")), check("log y", state.logY, set("logY")),
     select("band", bandsOf, state.band, set("band")),
     check("every agent", state.every, set("every")), state.every ? runSelect() : null);
-  const known = (measure) => R.series.some((series) => series.measures[measure].mean.some((value) => value != null));
-  const cards = [["accuracy", Object.keys(MEASURES).filter((name) => name.includes("accuracy") && known(name)), (v) => percent(v, v > 0.999 && v < 1 ? 2 : 1)],
+  const known = (measure) => R.series.some((series) => series.measures[measure]?.mean.some((value) => value != null));
+  const y = (v) => (isShareMeasure(state.accuracy) ? percent(v, v > 0.999 && v < 1 ? 2 : 1) : figure(v));
+  const cards = [["accuracy", figuresOf().filter(known), y],
     ["loss", ["train_loss", "validation_loss", "test_loss"], figure]];
   const two = el("div", { class: "two" });
   section.append(two);
   for (const [name, options, y] of cards) {
+    if (!options.includes(state[name])) state[name] = options[0]; // it was picked for another task
     const box = el("div", { class: "chart", id: `chart-${name}` });
-    two.append(el("div", { class: "card" }, el("h3", {}, name),
-      el("div", { class: "controls" }, select("measured on", options.map((o) => [o, MEASURES[o]]), state[name], set(name))), box));
+    two.append(el("div", { class: "card" }, el("h3", {}, name === "loss" ? name : named(R.runs[0].figure)),
+      el("div", { class: "controls" }, select("measured on", options.map((o) => [o, measureName(o)]), state[name], set(name))), box));
     curve(box, state[name], y);
   }
 }

@@ -4,7 +4,7 @@
 let R = JSON.parse(document.getElementById("data").textContent);
 const state = {
   run: 0, agent: 0, round: -1, x: "rounds", logX: false, logY: false, band: R.series.length > 4 ? "none" : "p", every: false,
-  accuracy: "test_accuracy", loss: "train_loss", hidden: new Set(), paper: false,
+  accuracy: `test_${R.runs[0]?.figure ?? "accuracy"}`, loss: "train_loss", hidden: new Set(), paper: false,
 };
 
 const $ = (id) => document.getElementById(id);
@@ -39,6 +39,10 @@ function duration(seconds) {
 
 const percent = (share, digits = 1) => (share == null ? "–" : `${(100 * share).toFixed(digits)} %`);
 const figure = (value) => (value == null ? "–" : String(+value.toPrecision(4)));
+const NAMES = { f1: "F1", macro_f1: "macro F1", average_precision: "average precision", r2: "R²", mae: "MAE" };
+const named = (name) => NAMES[name] ?? name.replaceAll("_", " ");
+const isShare = (name) => /^(accuracy|f1|macro_f1|average_precision)/.test(name);
+const shown = (name, value) => (isShare(name) ? percent(value) : figure(value)); // the figure of an agent, by its name
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 const seriesColour = (index) => colour(`s${index % 8}`);
 const seriesDash = (index) => (index < 8 ? null : [6, 4]); // the colours begin again

@@ -3,7 +3,7 @@
 function drawAgents() {
   const section = $("agents"), own = run();
   const beyond = own.agents.length > own.shown ? ` Details are there for the first ${own.shown} of ${own.agents.length} agents.` : "";
-  heading(section, "Agents", `Colour is accuracy, size is retention, and the width of a link is what went over it. Pick an agent.${beyond}`, runSelect());
+  heading(section, "Agents", `Colour is ${named(own.figure)}, size is retention, and the width of a link is what went over it. Pick an agent.${beyond}`, runSelect());
   const panel = el("div", { class: "card", id: "agent" });
   const below = own.masks ? el("div", { class: "card", id: "agent-layers" }) : null; // what would else be a gap
   section.append(el("div", { class: "two" }, el("div", { class: "stack" }, el("div", { class: "card" }, network(own), scale(own)), below), panel));
@@ -35,20 +35,23 @@ function network(own) {
     const pick = () => { if (i < own.shown) { state.agent = i; redraw(drawAgents, drawMasks); } };
     svg.append(el("g", {
       class: i === state.agent ? "picked" : "", tabindex: 0, role: "button", "data-agent": i,
-      "aria-label": `agent ${agent.agent}, accuracy ${percent(agent.accuracy)}`, onclick: pick,
+      "aria-label": `agent ${agent.agent}, ${named(own.figure)} ${shown(own.figure, agent.accuracy)}`, onclick: pick,
       onkeydown: (event) => { if (["Enter", " "].includes(event.key)) { event.preventDefault(); pick(); } },
     },
     el("circle", { cx: x, cy: y, r: radius, fill: rgb(ramp(share)) }),
     el("text", { x, y, fill: share > 0.55 ? "#111" : "#fff", style: crowd < 0.6 ? "display:none" : null }, agent.agent),
-    el("title", {}, `agent ${agent.agent}: ${percent(agent.accuracy)} (answers among ${other(own)} labels: ${percent(agent[`accuracy_${other(own)}`])}), retention ${agent.retention}`)));
+    el("title", {}, `agent ${agent.agent}: ${shown(own.figure, agent.accuracy)}${among(own, agent)}, retention ${agent.retention}`)));
   });
   return svg;
 }
 
+const among = (own, agent) => (own.task === "classification"
+  ? ` (answers among ${other(own)} labels: ${percent(agent[`accuracy_${other(own)}`])})` : "");
+
 function scale(own) {
   const [low, high] = accuracyRange(own), line = el("i");
   line.style.background = `linear-gradient(90deg, ${[0, 0.2, 0.4, 0.6, 0.8, 1].map((s) => rgb(ramp(s))).join(",")})`;
-  return el("div", { class: "scale" }, el("span", {}, percent(low)), line, el("span", {}, percent(high)));
+  return el("div", { class: "scale" }, el("span", {}, shown(own.figure, low)), line, el("span", {}, shown(own.figure, high)));
 }
 
 function drawAgent() {
@@ -58,22 +61,28 @@ function drawAgent() {
   panel.replaceChildren(
     el("h3", {}, `agent ${agent.agent}`),
     el("dl", { class: "facts" }, [
-      ["accuracy", percent(agent.accuracy)], [`among ${other(own)} labels`, percent(agent[`accuracy_${other(own)}`])],
-      ["weighted by labels", percent(agent.accuracy_weighted)], ["labels", labels], ["retention", agent.retention],
+      ...reached(own, agent, labels), ["retention", agent.retention],
       ["density", percent(agent.density)], ["links", agent.links], ["sent", bytes(agent.sent)],
     ].flatMap(([key, value]) => [el("dt", {}, key), el("dd", {}, value)])));
   const box = el("div", { class: "chart small", id: "chart-agent" });
-  panel.append(el("h3", {}, "test accuracy by round"), box);
-  const measured = own.curves.measures.test_accuracy;
+  panel.append(el("h3", {}, `test ${named(own.figure)} by round`), box);
+  const measured = own.curves.measures[`test_${own.figure}`];
   const average = own.curves.rounds.map((_, i) => mean(measured.map((values) => values[i])));
   plot(box, [[own.curves.rounds, average, measured[state.agent]]], [
     { label: "mean of agents", stroke: colour("muted"), width: 1.5, dash: [4, 4] },
     { label: "this agent", stroke: colour("accent"), width: 2 },
-  ], { y: (v) => percent(v), yTick: percentTick, title: "test accuracy (%)", height: 190, x: "rounds", logX: false, logY: false });
+  ], { y: (v) => shown(own.figure, v), yTick: isShare(own.figure) ? percentTick : figure, title: axis(own.figure), height: 190, x: "rounds", logX: false, logY: false });
   if (!masks) return;
   const [density, ...overlap] = agentMask(own, agent);
   $("agent-layers").replaceChildren(el("h3", {}, `agent ${agent.agent}: density per layer`), density);
   panel.append(...overlap);
+}
+
+/** What an agent reached, by task. */
+function reached(own, agent, labels) {
+  if (own.task !== "classification") return own.figures.map((name) => [named(name), shown(name, agent.figures[name])]);
+  return [["accuracy", percent(agent.accuracy)], [`among ${other(own)} labels`, percent(agent[`accuracy_${other(own)}`])],
+    ["weighted by labels", percent(agent.accuracy_weighted)], ["macro F1", percent(agent.figures.macro_f1)], ["labels", labels]];
 }
 
 function agentMask(own, agent) {

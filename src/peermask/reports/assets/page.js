@@ -6,10 +6,11 @@ function drawTop() {
   const many = R.runs.length > 1 ? `${R.runs.length} runs of ` : "";
   $("subtitle").textContent = `${many}${first.agents.length} agents on ${first.dataset}, `
     + `${first.weights.toLocaleString("en")} masked weights, round ${first.round} of ${first.rounds} (${first.status})`;
-  const worst = first.agents.reduce((low, agent) => ((agent.accuracy ?? 2) < (low.accuracy ?? 2) ? agent : low));
+  const worst = first.agents.reduce((low, agent) => ((agent.accuracy ?? Infinity) < (low.accuracy ?? Infinity) ? agent : low));
   const sent = first.agents.reduce((sum, agent) => sum + agent.sent, 0);
   const beside = percent(mean(first.agents.map((agent) => agent[`accuracy_${other(first)}`])));
-  const figures = [[percent(first.accuracy), `mean accuracy, ${first.algorithm}`, `answers among ${first.readout} labels; among ${other(first)} labels ${beside}`], [percent(worst.accuracy), `worst agent (${worst.agent})`],
+  const note = first.task === "classification" ? `answers among ${first.readout} labels; among ${other(first)} labels ${beside}` : null;
+  const figures = [[shown(first.figure, first.accuracy), `mean ${named(first.figure)}, ${first.algorithm}`, note], [shown(first.figure, worst.accuracy), `worst agent (${worst.agent})`],
     [bytes(sent), "sent by all agents"], [percent(mean(first.agents.map((agent) => agent.density))), "mean density"], [duration(first.seconds), "of computing"]];
   const [headline, ...versus] = gains();
   if (headline) figures.unshift([headline[0], headline[1], versus.map(([points, against]) => `${points} ${against}`).join("; ")]);
@@ -18,13 +19,13 @@ function drawTop() {
   $("nav").replaceChildren(...sections.map((section) => el("a", { href: `#${section.id}` }, section.dataset.name)));
 }
 
-/** What the first curve gains over each other in the end, in points of mean accuracy. */
+/** What the first curve gains over each other in the end, in points of mean accuracy, or in the figure that counts. */
 function gains() {
   const last = (values) => values.filter((value) => value != null).at(-1);
-  const [[label, own], ...others] = R.series.map((each) => [each.label, last(each.measures.test_accuracy.mean)]);
+  const [[label, own], ...others] = R.series.map((each) => [each.label, last(each.measures[`test_${run().figure}`].mean)]);
   return others.filter(([, value]) => own != null && value != null).map(([name, value]) => {
-    const points = 100 * (own - value);
-    return [`${points < 0 ? "−" : "+"}${Math.abs(points).toFixed(1)} points`, `${label} against ${name}`];
+    const share = isShare(run().figure), points = (share ? 100 : 1) * (own - value);
+    return [`${points < 0 ? "−" : "+"}${Math.abs(points).toFixed(share ? 1 : 3)} ${share ? "points" : named(run().figure)}`, `${label} against ${name}`];
   });
 }
 

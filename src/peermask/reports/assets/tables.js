@@ -2,6 +2,7 @@
 
 function agentRows() {
   const own = run();
+  if (own.task !== "classification") return figureRows(own);
   const rows = own.agents.map((agent) => [agent.agent, agent.labels.map((label) => own.classes[label] ?? label).join(" "),
     agent.retention, agent.density, agent.accuracy, agent[`accuracy_${other(own)}`], agent.accuracy_weighted, agent.links, Math.round(agent.sent)]);
   const average = (place) => mean(rows.map((row) => row[place]));
@@ -11,7 +12,24 @@ function agentRows() {
   };
 }
 
+/** Of a task without accuracies: its own figures. */
+function figureRows(own) {
+  const rows = own.agents.map((agent) => [agent.agent, agent.retention, agent.density,
+    ...own.figures.map((name) => agent.figures[name]), agent.links, Math.round(agent.sent)]);
+  const count = own.figures.length, average = (place) => mean(rows.map((row) => row[place]));
+  return {
+    columns: ["agent", "retention", "density", ...own.figures.map(named), "links", "sent bytes"], rows,
+    total: ["mean", ...[...Array(count + 3).keys()].map((place) => average(place + 1)), Math.round(average(count + 4))],
+  };
+}
+
 function runRows() {
+  if (R.runs[0].task !== "classification") {
+    const figures = R.runs[0].figures;
+    const rows = R.runs.map((each) => [each.label, each.round, ...figures.map((name) => mean(each.agents.map((agent) => agent.figures[name]))),
+      mean(each.agents.map((agent) => agent.density)), Math.round(each.agents.reduce((sum, agent) => sum + agent.sent, 0)), each.seconds]);
+    return { columns: ["run", "round", ...figures.map((name) => `mean ${named(name)}`), "density", "sent bytes", "seconds"], rows };
+  }
   const rows = R.runs.map((each) => {
     const known = each.agents.map((agent) => agent.accuracy).filter((value) => value != null);
     const sent = each.agents.reduce((sum, agent) => sum + agent.sent, 0);
@@ -22,7 +40,7 @@ function runRows() {
   return { columns: ["run", "round", "mean accuracy", "all labels", "own labels", "weighted", "worst agent", "density", "sent bytes", "seconds"], rows };
 }
 
-const TEXT = ["labels", "run"], SHARES = ["density", "accuracy", "mean accuracy", "all labels", "own labels", "weighted", "worst agent"];
+const TEXT = ["labels", "run"], SHARES = ["density", "accuracy", "mean accuracy", "all labels", "own labels", "weighted", "worst agent", "F1", "mean F1", "average precision", "mean average precision"];
 
 function cell(column, value) {
   if (value == null || value === "") return value === "" ? "" : "–";

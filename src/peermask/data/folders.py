@@ -1,0 +1,99 @@
+"""Images in folders by agent and class: train/AGENT/CLASS/*.png and test/AGENT/CLASS/*.png."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated, NamedTuple
+
+import numpy as np
+import torch
+from pydantic import Field
+
+from peermask.data.dataset import Dataset, Split, datasets
+from peermask.data.image_files import read_pixels
+from peermask.data.normalisation import Range
+from peermask.errors import DataError
+
+SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".pgm", ".ppm")
+MOST = 1 << 32  # bytes of all pixels
+
+
+class Found(NamedTuple):
+    path: Path
+    agent: str
+    label: str
+
+
+@datasets.register("folders")
+def folders(
+    *,
+    path: Annotated[str, Field(min_length=1, description="folder with train and test, each with agents, then classes")],
+    agents: Annotated[
+        bool, Field(description="whether there is a folder for each agent; if not, classes alone")
+    ] = True,
+    size: Annotated[
+        tuple[int, int] | None, Field(description="height and width to scale to; as they are if not set")
+    ] = None,
+    grey: Annotated[bool, Field(description="one channel in place of three")] = False,
+) -> Dataset:
+    """Your own images in folders by agent and class, for the partition `given`."""
+    root = Path(path)
+    if size is not None and min(size) < 1:
+        raise DataError(f"dataset.size is {list(size)}; a height and a width of at least 1 are needed")
+    parts = {part: find_images(root / part, agents=agents) for part in ("train", "test")}
+    both = [found for part in parts.values() for found in part]
+    classes = sorted({found.label for found in both}, key=_natural)
+    owners = sorted({found.agent for found in parts["train"]}, key=_natural)
+    splits = [read_split(found, classes, owners if agents else None, size, grey=grey) for found in parts.values()]
+    return Dataset(root.name or "folders", splits[0], splits[1], tuple(classes), Range(high=255.0))
+
+
+def find_images(folder: Path, *, agents: bool) -> list[Found]:
+    """In an order that does not depend on the disk."""
+    if not folder.is_dir():
+        raise DataError(f"dataset.path: there is no folder {folder}")
+    depth = 3 if agents else 2
+    found = []
+    for file in folder.rglob("*"):
+        if file.suffix.lower() not in SUFFIXES or not file.is_file():
+            continue
+        place = file.relative_to(folder).parts
+        if len(place) != depth:
+            form = "AGENT/CLASS/image" if agents else "CLASS/image"
+            raise DataError(f"{file} is not {folder}/{form}; set dataset.agents, or move it")
+        found.append(Found(file, place[0] if agents else "", place[-2]))
+    if not found:
+        raise DataError(f"{folder} has no images ({', '.join(SUFFIXES)})")
+    return sorted(found, key=lambda one: [_natural(part) for part in one.path.parts])
+
+
+def read_split(
+    found: list[Found], classes: list[str], owners: list[str] | None, size: tuple[int, int] | None, *, grey: bool
+) -> Split:
+    channels = 1 if grey else 3
+    first = read_pixels(found[0].path, channels, size)
+    if len(found) * first.size > MOST:
+        raise DataError(f"{len(found)} images of {first.shape} have more than {MOST:,} pixels; set dataset.size")
+    pixels = np.empty((len(found), *first.shape), np.uint8)
+    for place, one in enumerate(found):
+        image = read_pixels(one.path, channels, size)
+        if image.shape != first.shape:
+            raise DataError(
+                f"image {one.path} is {image.shape[1]}x{image.shape[2]}, but {found[0].path} is "
+                f"{first.shape[1]}x{first.shape[2]}; set dataset.size to scale them"
+            )
+        pixels[place] = image
+    labels = torch.tensor([classes.index(one.label) for one in found])
+    if owners is None:
+        return Split(torch.from_numpy(pixels), labels)
+    stranger = next((one for one in found if one.agent not in owners), None)
+    if stranger is not None:
+        raise DataError(f"agent {stranger.agent!r} has test images ({stranger.path}) but no training images")
+    return Split(torch.from_numpy(pixels), labels, torch.tensor([owners.index(one.agent) for one in found]))
+
+
+def _natural(text: str) -> list[tuple[int, int, str]]:
+    """Numbers by their size: agent 2 comes before agent 10."""
+    parts = re.findall(r"\d+|\D+", text)
+    return [(0, int(part), "") if part.isascii() and part.isdigit() else (1, 0, part) for part in parts]

@@ -1,0 +1,81 @@
+"""Metrics: figures of an agent's outputs on its own samples, by task. One of your own is one function, registered here.
+
+A metric takes the outputs [n, O] and targets of one agent and gives one number; larger is better, unless its name says
+what it counts. Outputs are logits, among which an answer is chosen by the readout that counts, or of a regression
+values in the targets' own units.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+
+from peermask.data.dataset import Task
+from peermask.registry import Registry
+
+Metric: TypeAlias = Callable[[Tensor, Tensor], Tensor]
+
+metrics: Registry[Metric] = Registry("metric")
+
+# Of each task, the first of which counts: it is what a run is stopped and compared by.
+FIGURES: dict[Task, tuple[str, ...]] = {
+    "classification": ("accuracy", "accuracy_all", "accuracy_own", "accuracy_weighted", "macro_f1"),
+    "multi-label": ("f1", "average_precision"),
+    "regression": ("r2", "mae"),
+}
+
+
+@metrics.register("f1")
+def f1(outputs: Tensor, targets: Tensor) -> Tensor:
+    """2 right / (told + there) of each label, told where its logit is above 0; the mean over labels told or there."""
+    told, there = outputs > 0, targets > 0.5  # [n, K]
+    return macro_f1((told & there).sum(0), told.sum(0), there.sum(0))
+
+
+@metrics.register("average_precision")
+def average_precision(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Of each label the mean, over samples that have it, of the precision among outputs no smaller; over labels there.
+
+    Samples of equal outputs count together, so that their order means nothing.
+    """
+    found = []
+    for scores, there in zip(outputs.unbind(1), (targets > 0.5).unbind(1), strict=True):
+        if not bool(there.any()):
+            continue
+        order = scores.argsort(descending=True, stable=True)
+        ranked, hits = scores[order], there[order].double().cumsum(0)  # [n]
+        # The last place of every run of equal outputs stands for all of them.
+        last = torch.searchsorted(-ranked, -ranked, right=True) - 1  # [n]
+        precision = hits[last] / (last + 1)
+        found.append(precision[there[order]].mean())
+    return torch.stack(found).mean() if found else outputs.new_tensor(torch.nan, dtype=torch.float64)
+
+
+@metrics.register("r2")
+def r2(outputs: Tensor, targets: Tensor) -> Tensor:
+    """1 - Σ (y - o)² / Σ (y - mean y)², in the mean over outputs; unknown where all targets are the same."""
+    y, o = targets.double(), outputs.double()
+    around = (y - y.mean(0)).square().sum(0)  # [O]
+    known = around > 0
+    each = 1.0 - (y - o).square().sum(0) / around.masked_fill(~known, 1.0)
+    return each[known].mean()
+
+
+@metrics.register("mae")
+def mae(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Mean absolute error, in the targets' own units; smaller is better."""
+    return (outputs.double() - targets.double()).abs().mean()
+
+
+def confusion_of(logits: Tensor, labels: Tensor, classes: int) -> Tensor:
+    """[classes, classes]: how often each label, a row, was answered as each, a column."""
+    return torch.bincount(labels * classes + logits.argmax(-1), minlength=classes * classes).view(classes, classes)
+
+
+def macro_f1(right: Tensor, told: Tensor, there: Tensor) -> Tensor:
+    """Of counts by label [..., K]: the mean of 2 right / (told + there) over labels told or there."""
+    both = (told + there).double()
+    return (2.0 * right.double() / both.clamp(min=1)).sum(-1) / (both > 0).sum(-1)  # of none it is unknown: NaN

@@ -1,0 +1,58 @@
+"""Losses: how far each output is from its target. One of your own is one function, registered here.
+
+A loss takes outputs [n, O] and targets, labels [n] or numbers [n, O], and gives one number for each sample, [n].
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+from torch import Tensor
+from torch.nn import functional as F
+
+from peermask.registry import Registry
+
+Loss: TypeAlias = Callable[[Tensor, Tensor], Tensor]
+
+losses: Registry[Loss] = Registry("loss")
+DEFAULT = {"classification": "cross-entropy", "multi-label": "binary-cross-entropy", "regression": "squared-error"}
+
+
+@losses.register("cross-entropy")
+def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
+    """-log softmax(o)_y: for one label of several."""
+    return F.cross_entropy(outputs, targets, reduction="none")
+
+
+@losses.register("binary-cross-entropy")
+def binary_cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
+    """-log sigmoid of every output, or of its opposite where the label is absent, in the mean: for several labels."""
+    return F.binary_cross_entropy_with_logits(outputs, targets, reduction="none").mean(-1)
+
+
+@losses.register("squared-error")
+def squared_error(outputs: Tensor, targets: Tensor) -> Tensor:
+    """(o - y)², in the mean over outputs, with y of mean 0 and deviation 1."""
+    return (outputs - targets).square().mean(-1)
+
+
+@losses.register("absolute-error")
+def absolute_error(outputs: Tensor, targets: Tensor) -> Tensor:
+    """|o - y|, in the mean over outputs, with y of mean 0 and deviation 1."""
+    return (outputs - targets).abs().mean(-1)
+
+
+@losses.register("huber")
+def huber(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Squared up to a difference of 1, absolute beyond: an outlier pulls no more than others."""
+    return F.huber_loss(outputs, targets, reduction="none").mean(-1)
+
+
+def mean_loss(loss: Loss, outputs: Tensor, targets: Tensor, valid: Tensor | None) -> Tensor:
+    """Over the samples of one agent, [B, ...], that are real."""
+    if valid is None:
+        if loss is cross_entropy:
+            return F.cross_entropy(outputs, targets)  # which adds up in an order of its own
+        return loss(outputs, targets).mean()
+    return (loss(outputs, targets) * valid).sum() / valid.sum()
