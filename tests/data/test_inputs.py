@@ -60,7 +60,7 @@ def test_a_network_from_raw_inputs_gives_values_in_the_targets_units() -> None:
 
 def test_images_of_any_range_say_how_they_are_normalised() -> None:
     photos = np.full((3, 2, 2), 4000, np.uint16)
-    made = from_arrays(photos, LABELS[:3], photos, LABELS[:3], normalise={"low": 0, "high": 4000})
+    made = from_arrays(photos, LABELS[:3], photos, LABELS[:3], normalise=Range(high=4000))
     assert made.shape == (1, 2, 2)
     assert made.normalise(made.train.inputs).unique().tolist() == [1.0]
 
@@ -115,7 +115,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("change", "message"), BAD)
 def test_bad_input_is_one_line(change: dict[str, Any], message: str) -> None:
-    given = {"x_train": TABLE, "y_train": LABELS, "x_test": TABLE, "y_test": LABELS, "name": "mine"}
+    given: dict[str, Any] = {"x_train": TABLE, "y_train": LABELS, "x_test": TABLE, "y_test": LABELS, "name": "mine"}
     with pytest.raises(DataError, match=message) as caught:
         from_arrays(**(given | change))
     assert "\n" not in str(caught.value)

@@ -14,13 +14,14 @@ from hypothesis import strategies as st
 from peermask.data import Dataset, Split, batch_indices, partitions, share_out
 from peermask.data.batches import batch_rows, smallest
 from peermask.data.local import AllSamples
+from peermask.data.normalisation import Range
 from peermask.errors import DataError
 from peermask.streams import raw_of_each, stream
 
 
 def toy(train: int, test: int, classes: int = 4) -> Dataset:
     train_split, test_split = (Split(torch.zeros(n, 1, 1, 1), torch.arange(n) % classes) for n in (train, test))
-    return Dataset("toy", train_split, test_split, tuple("abcdefgh"[:classes]), 1.0)
+    return Dataset("toy", train_split, test_split, tuple("abcdefgh"[:classes]), Range(high=1.0))
 
 
 def shared(data: Dataset, agents: int, partition: str = "labels", seed: int = 0, **more: Any) -> AllSamples:

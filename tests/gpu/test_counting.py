@@ -11,6 +11,7 @@ from torch import Tensor
 from peermask.algorithms.contract import Clock, Payload
 from peermask.data.augment import Augmentation
 from peermask.data.dataset import Dataset, Split
+from peermask.data.normalisation import Range
 from peermask.engine.evaluate import evaluate
 from peermask.engine.known import restored
 from peermask.engine.traffic import Cost, message_cost, schema_of
@@ -104,7 +105,7 @@ def drawn(count: int, shape: tuple[int, ...], dtype: torch.dtype) -> Dataset:
     generator = torch.Generator().manual_seed(0)
     images = torch.randint(0, 256, (count, *shape), generator=generator).to(dtype)
     split = Split(images, torch.randint(0, 10, (count,), generator=generator))
-    return Dataset("drawn", split, split, tuple("0123456789"), 255.0)
+    return Dataset("drawn", split, split, tuple("0123456789"), Range(high=255.0))
 
 
 def moved(dataset: Dataset) -> Dataset:

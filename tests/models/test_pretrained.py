@@ -40,7 +40,7 @@ def trained() -> Normed:
         module(torch.randn(16, 2, 6, 6) * 3 + 1)
     with torch.no_grad():
         for parameter in module.parameters():
-            parameter += 0.1 * torch.randn_like(parameter)
+            parameter.add_(0.1 * torch.randn_like(parameter))
     return module.eval()
 
 
