@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from peermask.errors import NodeError
 from peermask.experiment.build import build
 from peermask.experiment.config import make_config
 from peermask.experiment.table import read_rows
@@ -50,7 +51,9 @@ def test_a_node_computes_in_fast_float32(tmp_path: Path) -> None:
     precisions, before = Precisions(), torch.get_float32_matmul_precision()
     node = NodeAgent(fleet, build(config), 0, tmp_path / "agent-0", precisions, device="cuda")
     node.restore()
-    assert node.run(Alone()) == "finished"
+    node.responder._met.add(1)  # a neighbour was there once: a node does not begin alone
+    with pytest.raises(NodeError, match="no neighbour was heard"):  # which is said at the end, when all is written
+        node.run(Alone())
     assert precisions.seen == ["high", "high"]
     assert torch.get_float32_matmul_precision() == before
     assert not any(isnan(float(row["unmixed_accuracy"])) for row in read_rows(tmp_path / "agent-0" / "metrics.csv"))
