@@ -36,7 +36,7 @@ def one_thread() -> None:
     torch.set_num_threads(1)
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def small() -> Callable[..., ExperimentConfig]:
     """`small(rounds=3)`: four agents on a ring with a few digits each."""
 

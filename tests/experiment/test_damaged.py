@@ -65,7 +65,7 @@ def drop(text: str, word: str) -> str:
         ("metrics.csv", lambda _: "", r"metrics\.csv lacks agent 0 in round 2; restore the file"),
         ("metrics.csv", lambda text: drop(text, "2,1,"), r"metrics\.csv lacks agent 1 in round 2"),
         ("metrics.csv", lambda text: drop(text, "4,"), r"metrics\.csv lacks agent 0 in round 4"),
-        ("metrics.csv", lambda text: text.replace("test_accuracy,", "", 1), r"line 2: 16 values for 15 columns"),
+        ("metrics.csv", lambda text: text.replace("test_accuracy,", "", 1), r"line 2: 19 values for 18 columns"),
         ("metrics.csv", lambda text: text + text.splitlines()[1].replace("2,0", "2,7", 1) + "\n", "rows of agent 7"),
         ("traffic.csv", lambda text: drop(text, "3,"), r"traffic\.csv lacks rows: \d+ bytes sent by round 4"),
         ("traffic.csv", lambda text: drop(text, "3,2"), r"traffic\.csv lacks agent 2 in round 3"),

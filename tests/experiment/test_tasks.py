@@ -256,7 +256,9 @@ def test_statistics_are_kept_in_the_ticket_and_not_taken_again(tmp_path: Path) -
 def test_agents_as_they_are_in_an_npz_file(tmp_path: Path) -> None:
     labels = (TABLE[:, 1] > 100).astype(int)
     owners = np.arange(160) % 3
-    arrays = {"x_train": TABLE[:120], "y_train": labels[:120], "x_test": TABLE[120:], "y_test": labels[120:]}
+    arrays: dict[str, Any] = {
+        "x_train": TABLE[:120], "y_train": labels[:120], "x_test": TABLE[120:], "y_test": labels[120:]
+    }  # fmt: skip
     np.savez(tmp_path / "a.npz", **arrays, agent_train=owners[:120], agent_test=owners[120:])
     values = config(
         partition={"name": "given"}, dataset={"name": "npz", "path": str(tmp_path / "a.npz")}, model="mlp", rounds=2

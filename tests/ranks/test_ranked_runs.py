@@ -147,13 +147,10 @@ CASES = [*(entry.name for entry in algorithms), "liars-random", "liars-inverted"
 
 
 @pytest.fixture(scope="module")
-def all_ran(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def all_ran(small: Small, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Every case by two ranks, and alone."""
-    from conftest import SMALL
-    from peermask.experiment.config import make_config
-
     folder = tmp_path_factory.mktemp("every")
-    cases = every_case(lambda **changes: make_config({**SMALL, **changes}))
+    cases = every_case(small)
     assert list(cases) == CASES
     with RankRun(folder, 2) as ranks:
         ranks.start({name: config.toml() for name, config in cases.items()}, work=run_all)
