@@ -11,6 +11,7 @@ ROOT = Path(peermask.__file__).parent
 ORDER = [
     {"errors"},
     {"files", "streams", "registry"},
+    {"plugins"},
     {"kernels"},
     {"graph", "data", "models", "wire"},
     {"masks"},

@@ -2,14 +2,19 @@
 
 A thing registers itself with a name; what can be set about it is read off its signature, so one function or
 one class is all that has to be written.
+
+Packages can add things of their own: modules named by the entry point group `peermask.plugins` are imported when a
+name is asked for that nothing has registered yet.
 """
 
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
+from importlib.metadata import entry_points
 from typing import Any, Generic, TypeVar, get_args, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, ValidationInfo, create_model, field_validator
@@ -17,6 +22,7 @@ from pydantic import BaseModel, ConfigDict, ValidationInfo, create_model, field_
 from peermask.errors import ConfigError, nearest
 
 T = TypeVar("T", bound=Callable[..., Any])
+GROUP = "peermask.plugins"  # of entry points
 
 
 class Options(BaseModel):
@@ -45,6 +51,7 @@ def _takes_bool(annotation: object) -> bool:
 class Entry(Generic[T]):
     name: str
     make: T
+    origin: str  # the file that registered it; `__main__` for a notebook
 
     @property
     def summary(self) -> str:
@@ -71,18 +78,43 @@ class Registry(Generic[T]):
         self._entries: dict[str, Entry[T]] = {}
 
     def register(self, name: str) -> Callable[[T], T]:
+        """Again from the same file, as when a cell of a notebook is run twice, the later replaces the earlier."""
+        caller = sys._getframe(1).f_globals
+        origin = str(caller.get("__file__") or caller["__name__"])
+
         def add(make: T) -> T:
-            if name in self._entries:
-                raise ConfigError(f"{self.kind} {name!r} is registered twice")
-            self._entries[name] = Entry(name, make)
+            before = self._entries.get(name)
+            if before is not None and before.origin != origin:
+                raise ConfigError(
+                    f"{self.kind} {name!r} is registered in {before.origin} and again in {origin}; rename one of them"
+                )
+            self._entries[name] = Entry(name, make, origin)
             return make
 
         return add
 
+    def __contains__(self, name: str) -> bool:
+        return name in self._entries
+
     def __getitem__(self, name: str) -> Entry[T]:
         if name not in self._entries:
-            raise ConfigError(f"unknown {self.kind} {name!r}; {nearest(name, self._entries)}")
+            problems = _import_installed()
+            if name not in self._entries:
+                failed = "".join(f"; {problem}" for problem in problems)
+                raise ConfigError(f"unknown {self.kind} {name!r}; {nearest(name, self._entries)}{failed}")
         return self._entries[name]
 
     def __iter__(self) -> Iterator[Entry[T]]:
         return iter(sorted(self._entries.values(), key=lambda entry: entry.name))
+
+
+@cache
+def _import_installed() -> tuple[str, ...]:
+    """Import the plug-ins of installed packages, once; a line for each that fails."""
+    problems = []
+    for point in entry_points(group=GROUP):
+        try:
+            point.load()
+        except Exception as error:
+            problems.append(f"plug-in {point.value} cannot be imported: {type(error).__name__}: {error}")
+    return tuple(problems)

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from peermask.cli.imports import Import, bring
+
 
 def evaluate(
     ticket: Annotated[Path, typer.Argument(help="A .ticket file.")],
@@ -18,6 +20,7 @@ def evaluate(
     confusion: Annotated[
         bool, typer.Option("--confusion", help="Print how often labels were taken for others.")
     ] = False,
+    import_: Import = None,
 ) -> None:
     """Print what a ticket reaches on a dataset's test samples.
 
@@ -29,6 +32,7 @@ def evaluate(
     from peermask.experiment.shown import name_of, shown
     from peermask.exports.measure import evaluate
 
+    bring(import_)
     chosen = choose(datasets, "dataset", {"name": dataset, **dict(map(split_override, set_ or ()))})
     found = evaluate(ticket, datasets[chosen.name].make(**dict(chosen.options)), weights=weights)
     if found.task != "classification":

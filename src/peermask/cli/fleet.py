@@ -8,6 +8,7 @@ from typing import Annotated, cast, get_args
 
 import typer
 
+from peermask.cli.imports import Import, bring
 from peermask.cli.run import Config, Set
 from peermask.errors import NodeError
 
@@ -29,6 +30,7 @@ def new(
         int, typer.Option(min=1, max=65_000, help="First port; agents of one host get ports in a row.")
     ] = 7450,
     missing: Annotated[str, typer.Option(help="About a silent neighbour: wait, last or skip.")] = "last",
+    import_: Import = None,
 ) -> None:
     """Write one file for the whole deployment: experiment, agents, addresses and links."""
     from peermask.experiment.config import load_config
@@ -36,7 +38,7 @@ def new(
 
     if missing not in get_args(Missing):
         raise NodeError(f"--missing {missing!r} is not one of {', '.join(get_args(Missing))}")
-    wanted = load_config(config, set_ or ())
+    wanted = load_config(config, set_ or (), import_ or ())
     made = new_fleet(wanted, host or ["127.0.0.1"], port, cast(Missing, missing))
     save_fleet(fleet, made)
     for choice in wanted.compare:
@@ -53,6 +55,7 @@ def certs(
     revoke: Annotated[
         list[int] | None, typer.Option(help="As --renew, and write into FLEET that the one before no longer counts.")
     ] = None,
+    import_: Import = None,
 ) -> None:
     """Make a certificate authority and one certificate per agent; what exists stays."""
     from peermask.node.certificates import make_certificates
@@ -60,6 +63,7 @@ def certs(
     from peermask.node.fleet import revoke as revoked
     from peermask.node.start import certificates_of
 
+    bring(import_)
     held = load_fleet(fleet)
     folder = certificates_of(fleet, held)
     if revoke:
@@ -76,10 +80,11 @@ def certs(
 
 
 @fleet_app.command()
-def experiment(fleet: FleetFile) -> None:
+def experiment(fleet: FleetFile, import_: Import = None) -> None:
     """Print the experiment of a fleet as a config, every default written out, for `peermask run`."""
     from peermask.node.fleet import load_fleet
 
+    bring(import_)
     print(load_fleet(fleet).experiment.toml(), end="")
 
 
@@ -91,12 +96,14 @@ def collect(
     partial: Annotated[
         bool, typer.Option("--partial", help="Without those whose folder is lost: tables of the others, no models.")
     ] = False,
+    import_: Import = None,
 ) -> None:
     """Put the folders of all agents together as one run, which `show` and `report` read."""
     from peermask.experiment.folder import RunFolder
     from peermask.node.collect import collect_run, named
     from peermask.node.fleet import load_fleet
 
+    bring(import_)
     held = load_fleet(fleet)
     if RunFolder(out).is_taken:
         raise NodeError(f"{out} exists; give another --out")

@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
+from peermask.cli.imports import Import, bring
 from peermask.errors import ConfigError, nearest
 
 CATALOGUE = Path(__file__).parents[1] / "experiment" / "catalogue.json"
@@ -21,12 +22,18 @@ KINDS = (
 
 def list_things(
     kind: Annotated[str | None, typer.Argument(help=f"One of {', '.join(KINDS)}; all by default.")] = None,
+    import_: Import = None,
 ) -> None:
     """List what a config can name, and what can be set about each."""
     if kind is not None and kind not in KINDS:
         raise ConfigError(f"there is no list of {kind!r}; {nearest(kind, KINDS)}")
     console = Console(highlight=False, markup=False)
     found = json.loads(CATALOGUE.read_text(encoding="utf-8"))
+    if import_:
+        from peermask.experiment.catalogue import catalogue
+
+        bring(import_)
+        found = catalogue()
     for name in KINDS if kind is None else (kind,):
         console.print(name, style="bold")
         for entry in found[name]:

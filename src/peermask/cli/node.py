@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, TextIO
 
 import typer
 
+from peermask.cli.imports import Import, bring
 from peermask.cli.interrupt import Interrupt
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ def node(
     insecure: Insecure = False,
     device: Annotated[str, typer.Option(help="cpu, cuda, cuda:N or auto.")] = "cpu",
     events: Annotated[bool, typer.Option("--events", help="A line of JSON per round, for other programs.")] = False,
+    import_: Import = None,
 ) -> int:
     """Run one agent of a fleet on this device.
 
@@ -38,6 +40,7 @@ def node(
     from peermask.node.journal import ranges
     from peermask.node.start import run_node
 
+    bring(import_)
     observer = Events(agent) if events else Lines(agent)
     with Interrupt() as interrupt:
 

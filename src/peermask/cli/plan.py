@@ -8,6 +8,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from peermask.cli.imports import Import
 from peermask.cli.run import Config, Set
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ def plan(
     processes: Annotated[
         int, typer.Option(min=1, help="That agents are divided between, each on a machine or GPU of its own.")
     ] = 1,
+    import_: Import = None,
 ) -> None:
     """Check a config and print what it needs, and all its defaults."""
     from peermask.engine.device import enough_memory, pick_device
@@ -31,7 +33,7 @@ def plan(
     from peermask.experiment.plan import make_plan
 
     console = Console(highlight=False)
-    resolved = load_config(config, set_ or ())
+    resolved = load_config(config, set_ or (), import_ or ())
     where = pick_device(device)
     with Console(stderr=True).status(f"looking at {resolved.agents} agents"), enough_memory(where):
         made = [make_plan(name, build(arm), where, processes) for name, arm in resolved.arms().items()]

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from peermask.cli.imports import Import, bring
+
 
 def predict(
     ticket: Annotated[Path, typer.Argument(help="A .ticket file.")],
@@ -15,10 +17,12 @@ def predict(
     ],
     top: Annotated[int, typer.Option(min=1, help="How many classes to print.")] = 3,
     weights: Annotated[Path | None, typer.Option(help="The weights it is a mask over, if those were given.")] = None,
+    import_: Import = None,
 ) -> None:
     """Print what a ticket says: the most probable classes, or values."""
     from peermask.exports.predict import predict as classify
 
+    bring(import_)
     for found in classify(ticket, images, top, weights):
         where = found.image if found.row is None else f"{found.image} row {found.row}"
         pairs = zip(found.classes, found.probabilities, strict=True)

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 import typer
 from rich.console import Console
 
+from peermask.cli.imports import Import, bring
 from peermask.cli.interrupt import Interrupt
 from peermask.cli.ranks import ranks_of, told_place
 from peermask.cli.seeds import parse_seeds
@@ -49,6 +50,7 @@ def run(
     ] = "auto",
     wait: Annotated[float, typer.Option(min=0, metavar="SECONDS", help="For all processes to come.")] = 300.0,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the run folder only.")] = False,
+    import_: Import = None,
 ) -> int:
     """Run an experiment and print what every agent reached and sent."""
     if resume is not None and (config is not None or out is not None):
@@ -60,12 +62,13 @@ def run(
         if processes is not None or (place is not None and place.size > 1):
             raise ConfigError("a sweep takes no --processes and no torchrun; start it in several processes by itself")
         chosen = None if seeds is None else parse_seeds(seeds)
-        return sweep(config, set_ or (), vary or (), chosen, out, device, chunk, workers, quiet=quiet)
+        return sweep(config, set_ or (), vary or (), chosen, out, device, chunk, workers, import_ or (), quiet=quiet)
     if place is not None and place.most_restarts and out is None and resume is None:
         raise ConfigError("torchrun --max-restarts: give --out, so that ranks that are started again find the run")
     from peermask.cli.display import display
     from peermask.experiment.config import load_config
     from peermask.experiment.execution import Execution
+    from peermask.experiment.made_with import find_made_with
     from peermask.experiment.manifest import is_of_fleet
     from peermask.experiment.playing import take_part
     from peermask.experiment.runner import resume_experiment, run_experiment
@@ -74,10 +77,14 @@ def run(
 
     if resume is not None and is_of_fleet(resume):
         raise ConfigError(f"{resume} was made by a fleet; resume it with `peermask swarm FLEET` or `peermask node`")
-    loaded = None if resume is not None else load_config(config, set_ or ())
+    imports = import_ or []
+    if resume is not None:
+        bring(imports)
+        imports = [*imports, *find_made_with(resume, lambda _: None)]  # other ranks need them too
+    loaded = None if resume is not None else load_config(config, set_ or (), imports)
     console = Console(quiet=quiet, markup=False)  # paths may hold brackets
     beside = (resume or out or Path("runs", "it")).parent
-    arguments = ["run", *_as_given(config, set_, device, resume, chunk, workers, backend, wait)]
+    arguments = ["run", *_as_given(config, [*(set_ or ())], imports, device, resume, chunk, workers, backend, wait)]
     with (
         Interrupt() as interrupt,
         ranks_of(place, processes or 1, arguments, device, backend, wait, interrupt.requested) as ranks,
@@ -109,7 +116,8 @@ def run(
 
 def _as_given(
     config: Path | None,
-    set_: list[str] | None,
+    set_: list[str],
+    imports: list[str],
     device: str,
     resume: Path | None,
     chunk: int | None,
@@ -119,8 +127,10 @@ def _as_given(
 ) -> list[str]:
     """What another rank has to be told of the command."""
     given = [] if config is None else [str(config)]
-    for change in set_ or ():
+    for change in set_:
         given += ["--set", change]
+    for name in imports:
+        given += ["--import", name]
     options = {"--device": device, "--resume": resume, "--chunk": chunk, "--workers": workers}
     for name, value in {**options, "--backend": backend, "--wait": wait}.items():
         given += [] if value is None else [name, str(value)]

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
+from peermask.cli.imports import Import, bring
 from peermask.cli.interrupt import Interrupt
 from peermask.cli.node import FleetFile, Insecure
 
@@ -24,6 +25,7 @@ def swarm(
     out: Annotated[Path | None, typer.Option(help="The run folder; runs/NAME-RUN by default.")] = None,
     insecure: Insecure = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the run folder only.")] = False,
+    import_: Import = None,
 ) -> int:
     """Run a whole fleet as processes of this machine.
 
@@ -32,6 +34,7 @@ def swarm(
     from peermask.node.swarm import run_swarm
     from peermask.reports.tables import agents_table, closing_lines
 
+    bring(import_)
     console, errors = Console(quiet=quiet), Console(stderr=True)
     if insecure:
         errors.print("INSECURE: no certificates; whoever reaches these ports can read, forge and stop this run")

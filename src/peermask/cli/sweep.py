@@ -26,6 +26,7 @@ def sweep(
     device: str,
     chunk: int | None,
     workers: int | None,
+    imports: Sequence[str],
     *,
     quiet: bool,
 ) -> int:
@@ -36,7 +37,7 @@ def sweep(
 
     console = Console(quiet=quiet, markup=False, highlight=False)
     pick_device(device)
-    plan = plan_sweep(out, config, overrides, vary, seeds)
+    plan = plan_sweep(out, config, overrides, vary, seeds, imports)
     begun = time.monotonic()
 
     def tell(done: int, total: int, name: str) -> None:

@@ -12,6 +12,7 @@ from peermask.errors import RunError
 from peermask.experiment.build import Experiment
 from peermask.experiment.config import ExperimentConfig
 from peermask.graph import edges_hash
+from peermask.plugins import imported_hash
 
 if TYPE_CHECKING:
     from peermask.ranks.group import Ranks
@@ -32,7 +33,7 @@ def check_config(ranks: Ranks, config: ExperimentConfig) -> None:
             "run it in one, or leave schedule out"
         )
     about = {"peermask": version("peermask"), "PyTorch": torch.__version__.partition("+")[0], "config": config.hash}
-    _check(ranks, about)
+    _check(ranks, {**about, "plug-ins": imported_hash()})
 
 
 def check_experiment(ranks: Ranks, experiment: Experiment) -> None:

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, PlainSerializer, ValidationError
+from pydantic import BeforeValidator, ConfigDict, PlainSerializer, ValidationError, ValidationInfo
 
 from peermask.algorithms import algorithms
 from peermask.data import datasets, partitions
@@ -32,13 +31,30 @@ class Choice:
         return {"name": self.name, **self.options.model_dump(mode="json", exclude_none=True)}
 
 
-def choose(registry: Registry[Any], key: str, value: object, default: str | None = None) -> Choice:
-    """Check a table, or a bare name, against the registry. Errors name the key."""
+class UnknownOptions(Options):
+    """Of something a plug-in registers that is not imported here: as they are written."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+
+
+UNCHECKED = {"unchecked": True}  # a validation context in which names that nothing has registered are let through
+
+
+def choose(
+    registry: Registry[Any], key: str, value: object, default: str | None = None, *, unchecked: bool = False
+) -> Choice:
+    """Check a table, or a bare name, against the registry. Errors name the key.
+
+    With `unchecked`, a name that nothing has registered is let through with its options as they are: reading a run is
+    no reason to import the plug-in it was made with.
+    """
     if isinstance(value, Choice):
         return value
     table = {"name": value} if isinstance(value, str) else value
     if not isinstance(table, Mapping) or not isinstance(name := table.get("name", default), str):
         raise ConfigError(f"{key} = {value!r}: must be a table with a name, such as {{name = {_example(registry)!r}}}")
+    if unchecked and name not in registry:
+        return Choice(name, UnknownOptions.model_validate({k: v for k, v in table.items() if k != "name"}))
     try:
         entry = registry[name]
     except ConfigError as error:
@@ -55,7 +71,10 @@ def _example(registry: Registry[Any]) -> str:
 
 
 def _checked(registry: Registry[Any], key: str, default: str | None = None) -> BeforeValidator:
-    return BeforeValidator(partial(choose, registry, key, default=default))
+    def check(value: object, info: ValidationInfo) -> Choice:
+        return choose(registry, key, value, default, unchecked=info.context == UNCHECKED)
+
+    return BeforeValidator(check)
 
 
 _as_table = PlainSerializer(Choice.table)

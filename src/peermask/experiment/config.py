@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import tomli_w
-from pydantic import BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BeforeValidator, ConfigDict, Field, ValidationError, ValidationInfo, model_validator
 
 from peermask.algorithms import algorithms
 from peermask.data.dataset import Task
@@ -18,6 +18,7 @@ from peermask.engine.liars import LiarOptions
 from peermask.engine.measures import metrics
 from peermask.errors import ConfigError
 from peermask.experiment.choice import (
+    UNCHECKED,
     AlgorithmChoice,
     ComparedChoice,
     DatasetChoice,
@@ -31,7 +32,8 @@ from peermask.masks.budget import MaskOptions, Retention, RetentionDraw
 from peermask.models.frozen import BiasInit, inits
 from peermask.models.losses import losses
 from peermask.models.readout import Readout
-from peermask.registry import Options
+from peermask.plugins import load_plugins
+from peermask.registry import Options, Registry
 
 DEFAULT = Path(__file__).parent / "default.toml"
 
@@ -47,14 +49,19 @@ class DataOptions(Options):
     crop: Annotated[int, Field(ge=0, le=16)] = Field(0, description="augmentation: shift by up to this many pixels")
 
 
+def _name_in(registry: Registry[Any]) -> BeforeValidator:
+    def check(name: object, info: ValidationInfo) -> str:
+        return str(name) if info.context == UNCHECKED else registry[str(name)].name
+
+    return BeforeValidator(check)
+
+
 class FrozenOptions(Options):
     """The weights all agents share: random, or given."""
 
     model_config = ConfigDict(serialize_by_alias=True)
 
-    init: Annotated[str, BeforeValidator(lambda name: inits[str(name)].name)] = Field(
-        "signed-constant", description="distribution of the weights"
-    )
+    init: Annotated[str, _name_in(inits)] = Field("signed-constant", description="distribution of the weights")
     bias_init: BiasInit = Field("zero", description="biases: zero, or drawn as torch does")
     source: Annotated[str, Field(min_length=1)] | None = Field(
         None,
@@ -66,15 +73,14 @@ class FrozenOptions(Options):
     )
 
 
+_Metric = Annotated[str, _name_in(metrics)]  # named here, since inside the class `metrics` is the field
+
+
 class TaskOptions(Options):
     """What a network learns for and is measured by; by default as the data's task says."""
 
-    loss: Annotated[str, BeforeValidator(lambda name: losses[str(name)].name)] | None = Field(
-        None, description="what is minimised"
-    )
-    metrics: tuple[Annotated[str, BeforeValidator(lambda name: metrics[str(name)].name)], ...] = Field(
-        (), description="figures to measure beside those of the task"
-    )
+    loss: Annotated[str, _name_in(losses)] | None = Field(None, description="what is minimised")
+    metrics: tuple[_Metric, ...] = Field((), description="figures to measure beside those of the task")
 
 
 class EvaluationOptions(Options):
@@ -134,6 +140,9 @@ class ExperimentConfig(Options):
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=80)] = Field(
         "default", description="what its folder is called"
     )
+    imports: tuple[str, ...] | None = Field(
+        None, description="files (.py) and modules of your own that register what this config names"
+    )
     seed: Annotated[int, Field(ge=0, lt=2**63)] = Field(0, description="of everything that is drawn")
     agents: Annotated[int, Field(ge=1, le=65_535)] = Field(10, description="how many there are")
     rounds: Annotated[int, Field(ge=1, le=10_000_000)] = Field(200, description="exchanges with neighbours")
@@ -170,7 +179,8 @@ class ExperimentConfig(Options):
     def _lies_can_be_made(self) -> ExperimentConfig:
         crafted = self.liars is not None and self.liars.kind == "crafted"
         for choice in (self.algorithm, *self.compare):
-            if crafted and not algorithms[choice.name].make.over_frozen_weights:
+            known = choice.name in algorithms  # of a run that is only read, it may not be
+            if crafted and known and not algorithms[choice.name].make.over_frozen_weights:
                 raise ConfigError(
                     f"liars.kind = 'crafted': only masks can be crafted, and {choice.name} sends real values; "
                     "random and inverted lies work with every algorithm"
@@ -206,8 +216,10 @@ class ExperimentConfig(Options):
 
     @property
     def hash(self) -> str:
-        """Equal for two configs that mean the same run."""
-        return hashlib.sha256(json.dumps(self.table(), sort_keys=True).encode()).hexdigest()[:16]
+        """Equal for two configs that mean the same run, wherever a machine has its plug-ins."""
+        table = self.table()
+        table.pop("imports", None)
+        return hashlib.sha256(json.dumps(table, sort_keys=True).encode()).hexdigest()[:16]
 
     @property
     def resolved_readout(self) -> Readout:
@@ -266,7 +278,7 @@ def as_config(config: ExperimentConfig | Mapping[str, Any] | Path | str) -> Expe
 
 
 def make_config(values: Mapping[str, Any]) -> ExperimentConfig:
-    """Make a config from plain values.
+    """Make a config from plain values. What `imports` names is imported first.
 
     Args:
         values: Keys and values as in a config file; what is left out has its default.
@@ -283,24 +295,24 @@ def make_config(values: Mapping[str, Any]) -> ExperimentConfig:
         >>> config.algorithm.name
         'mce-pl'
     """
-    try:
-        return ExperimentConfig.model_validate(values)
-    except ValidationError as error:
-        raise first_problem(error, ExperimentConfig) from None
+    return _checked(_with_plugins(values, Path()) if "imports" in values else values)
 
 
-def load_config(path: Path | str | None = None, overrides: Iterable[str] = ()) -> ExperimentConfig:
-    """Read a config file.
+def load_config(
+    path: Path | str | None = None, overrides: Iterable[str] = (), imports: Iterable[str] = ()
+) -> ExperimentConfig:
+    """Read a config file. What its key `imports` names is imported first: it is a program, as a Makefile is one.
 
     Args:
         path: A TOML file; the default experiment, ten agents on digits, if left out.
         overrides: `key=value` texts that replace values of the file, as `--set` does, such as `"algorithm.lr=0.1"`.
+        imports: Further files and modules of your own to import, as `--import` does.
 
     Returns:
         The checked config.
 
     Raises:
-        ConfigError: The file cannot be read, a key is unknown or a value is not allowed.
+        ConfigError: The file or a plug-in cannot be read, a key is unknown or a value is not allowed.
 
     Examples:
         >>> import peermask
@@ -308,10 +320,39 @@ def load_config(path: Path | str | None = None, overrides: Iterable[str] = ()) -
         >>> config.agents, config.graph.name
         (4, 'ring')
     """
-    values = _read_toml(DEFAULT if path is None else Path(path))
+    file = DEFAULT if path is None else Path(path)
+    values = _with_plugins(_read_toml(file), file.parent, imports)
+    return make_config(_overridden(values, overrides))
+
+
+def read_config(path: Path, overrides: Iterable[str] = (), *, unchecked: bool = False) -> ExperimentConfig:
+    """Read the config of a run folder, which may be somebody else's: nothing it names is imported.
+
+    With `unchecked`, names that only a plug-in knows are let through.
+    """
+    return _checked(_overridden(_read_toml(path), overrides), UNCHECKED if unchecked else None)
+
+
+def _checked(values: Mapping[str, Any], context: dict[str, bool] | None = None) -> ExperimentConfig:
+    try:
+        return ExperimentConfig.model_validate(values, context=context)
+    except ValidationError as error:
+        raise first_problem(error, ExperimentConfig) from None
+
+
+def _with_plugins(values: Mapping[str, Any], beside: Path, further: Iterable[str] = ()) -> dict[str, Any]:
+    """With plug-ins imported and named so that they are found from any folder."""
+    named = values.get("imports", [])
+    if not isinstance(named, list | tuple) or not all(isinstance(name, str) and name for name in named):
+        raise ConfigError(f"imports = {named!r}: must be a list of .py files and modules, such as ['my_method.py']")
+    names = [plugin.name for plugin in (*load_plugins(named, beside), *load_plugins(further))]
+    return {**values, "imports": list(dict.fromkeys(names))} if names else dict(values)
+
+
+def _overridden(values: dict[str, Any], overrides: Iterable[str]) -> dict[str, Any]:
     for key, value in sorted(map(split_override, overrides), key=lambda pair: not pair[0].endswith(".name")):
         _put(values, key, value)
-    return make_config(values)
+    return values
 
 
 def _read_toml(path: Path) -> dict[str, Any]:

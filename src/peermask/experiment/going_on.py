@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from peermask.errors import RunError
 from peermask.experiment.build import Experiment
 from peermask.experiment.checked import read_manifest, read_result
-from peermask.experiment.config import ExperimentConfig, flatten, load_config
+from peermask.experiment.config import ExperimentConfig, flatten, read_config
 from peermask.experiment.folder import RunFolder
+from peermask.experiment.made_with import made_with
 from peermask.files import write_atomically, write_json
+from peermask.plugins import changed, records
 
 NAMED = 3  # differences; more would not be read
 
 
 def check_same(experiment: Experiment, folder: RunFolder) -> None:
     """That a run is gone on with as it began: config but for a higher number of rounds, data, and network."""
-    check_same_config(load_config(folder.config), experiment.config, folder)
+    check_same_config(read_config(folder.config), experiment.config, folder)
     before = read_manifest(folder.manifest)
     if before["dataset"]["sha256"] != experiment.dataset.fingerprint:
         raise RunError(
@@ -33,7 +36,7 @@ def check_same(experiment: Experiment, folder: RunFolder) -> None:
 
 def check_same_config(before: ExperimentConfig, now: ExperimentConfig, folder: RunFolder) -> None:
     one, other = flatten(before.table()), flatten(now.table())
-    keys = [key for key in {**one, **other} if key != "rounds" and one.get(key) != other.get(key)]
+    keys = [key for key in {**one, **other} if key not in ("rounds", "imports") and one.get(key) != other.get(key)]
     if keys:
         told = ", ".join(f"{key} = {one.get(key, 'nothing')}, not {other.get(key, 'nothing')}" for key in keys[:NAMED])
         more = f", and {len(keys) - NAMED} more" if len(keys) > NAMED else ""
@@ -47,7 +50,7 @@ def is_over(folder: RunFolder, config: ExperimentConfig) -> bool:
     if not folder.result.is_file():
         return False
     done = read_result(folder.result)
-    if done["status"] == "converged" and config.rounds > load_config(folder.config).rounds:
+    if done["status"] == "converged" and config.rounds > read_config(folder.config).rounds:
         raise RunError(
             f"{folder.path} stopped at round {done['round']} because accuracy no longer rose "
             f"(stop.patience = {config.stop.patience}); more rounds would change nothing"
@@ -57,13 +60,26 @@ def is_over(folder: RunFolder, config: ExperimentConfig) -> bool:
 
 def extend(folder: RunFolder, config: ExperimentConfig) -> None:
     """Make a run one of more rounds. Cut off after any of these steps it is a run that can be gone on with."""
-    if config.rounds <= load_config(folder.config).rounds:
+    if config.rounds <= read_config(folder.config).rounds:
         return
     about = read_manifest(folder.manifest)
-    earlier = checkpoint_hashes(load_config(folder.config).hash, about)
+    earlier = checkpoint_hashes(read_config(folder.config).hash, about)
     write_json(folder.manifest, {**about, "config_hash": config.hash, "earlier_hashes": list(earlier)})
     folder.result.unlink(missing_ok=True)
     write_atomically(folder.config, config.toml().encode())
+
+
+def note_plugins(folder: RunFolder, config: ExperimentConfig, warn: Callable[[str], None]) -> None:
+    """Say which plug-ins are not as they were, and record those that a run goes on with beside the earlier ones."""
+    about, now = read_manifest(folder.manifest), records(config.imports)
+    before = made_with(about, folder.manifest)
+    lines = changed(before, now)
+    for line in lines:
+        warn(f"{folder.path}: {line}; going on with it as it is now")
+    if lines:
+        earlier = [*about.get("earlier_imports", ()), *(plugin.table() for plugin in before)]
+        imports = [plugin.table() for plugin in now]
+        write_json(folder.manifest, {**about, "imports": imports, "earlier_imports": earlier})
 
 
 def checkpoint_hashes(config_hash: str, about: dict[str, Any]) -> tuple[str, ...]:

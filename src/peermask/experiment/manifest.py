@@ -11,9 +11,11 @@ from typing import Any
 
 import torch
 
+from peermask.algorithms import algorithms
 from peermask.experiment.build import Experiment
 from peermask.experiment.metrics import figures_of
 from peermask.graph import edges_hash
+from peermask.plugins import records
 from peermask.registry import Options
 
 _PACKAGES = ("peermask", "torch", "numpy", "networkx", "pydantic", "safetensors")
@@ -25,6 +27,7 @@ def manifest(experiment: Experiment, device: torch.device) -> dict[str, Any]:
     return {
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
         "config_hash": experiment.config.hash,
+        "imports": [plugin.table() for plugin in records(experiment.config.imports)],
         "seed": experiment.config.seed,
         "frozen_checksum": experiment.frozen.checksum,
         "dataset": {"name": experiment.dataset.name, "sha256": experiment.dataset.fingerprint},
@@ -55,6 +58,7 @@ def manifest(experiment: Experiment, device: torch.device) -> dict[str, Any]:
         "readout": experiment.readout,
         "task": experiment.dataset.task,
         "figures": list(figures_of(experiment.dataset.task, experiment.further_metrics)),
+        "over_frozen_weights": algorithms[experiment.config.algorithm.name].make.over_frozen_weights,
         "classes": list(experiment.dataset.classes),
         "weights": experiment.network.layout.weights,
         "parameters": experiment.network.layout.total,

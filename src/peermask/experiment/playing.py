@@ -79,7 +79,8 @@ def take_part(
     ranks, device = execution.ranks, pick_device(execution.device)
     assert ranks is not None
     told = ranks.tell()
-    config = config or make_config(tomllib.loads(told))
+    # What it imports is named on every rank's command line: another process does not say what is executed here.
+    config = config or make_config({key: value for key, value in tomllib.loads(told).items() if key != "imports"})
     status: Status = "finished"
     for name, experiment in build_arms(config, execution, dataset, module).items():
         begun = _get_share(ranks, config.agents)

@@ -21,10 +21,11 @@ from peermask.errors import RunError
 from peermask.experiment.build import Experiment, build, build_simulator
 from peermask.experiment.checked import read_manifest, read_result
 from peermask.experiment.checkpoint import Checkpoint, Progress, check_tables_since, last_good
-from peermask.experiment.config import ExperimentConfig, load_config
+from peermask.experiment.config import ExperimentConfig, read_config
 from peermask.experiment.execution import to_stderr
 from peermask.experiment.folder import RunFolder
 from peermask.experiment.going_on import checkpoint_hashes
+from peermask.experiment.made_with import find_made_with
 from peermask.experiment.metrics import figures_of
 from peermask.experiment.notebook import as_html
 from peermask.experiment.table import read_rows
@@ -109,7 +110,7 @@ class RunResult:
         """
         root = Path(path)
         if (root / "compare.toml").is_file():
-            arms = load_config(root / "compare.toml").arms()
+            arms = read_config(root / "compare.toml", unchecked=True).arms()
             begun = [name for name in arms if RunFolder(root / name).is_run]
             if not begun:
                 raise RunError(f"{root} is a comparison with no run in it yet")
@@ -183,6 +184,11 @@ class RunResult:
         """
         return [{key: float(value) for key, value in row.items()} for row in read_rows(self.folder.metrics)]
 
+    def known_config(self, warn: Callable[[str], None] = to_stderr) -> ExperimentConfig:
+        """The config, with all that it names known here: plug-ins are imported, if the user named them."""
+        find_made_with(self.folder.path, warn)
+        return read_config(self.folder.config)
+
     def last_checkpoint(self, frozen_checksum: str, warn: Callable[[str], None] = to_stderr) -> Checkpoint:
         """The last that is whole."""
         # By the hash the run wrote down: a later version's config may have further keys, and another hash.
@@ -215,7 +221,7 @@ class RunResult:
             torch.Size([5, 10])
         """
         experiment = build(
-            self.config,
+            self.known_config(),
             self.dataset if dataset is None else dataset,
             self.module if module is None else module,
         )
@@ -259,7 +265,7 @@ class RunResult:
         if self.task != "classification":
             raise RunError(f"{self.folder.path} is a run of {self.task}, which has no labels to confuse")
         experiment = build(
-            self.config,
+            self.known_config(),
             self.dataset if dataset is None else dataset,
             self.module if module is None else module,
         )
@@ -281,7 +287,7 @@ def _open_one(path: Path) -> RunResult:
     folder = RunFolder(path)
     if not folder.is_run:
         raise RunError(f"{path} is not a run folder: it has no config.toml")
-    config = load_config(folder.config)
+    config = read_config(folder.config, unchecked=True)
     manifest = read_manifest(folder.manifest)
     done = read_result(folder.result)
     if not done:

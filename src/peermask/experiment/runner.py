@@ -19,12 +19,13 @@ from peermask.errors import RunError
 from peermask.experiment.build import Experiment
 from peermask.experiment.checked import check_tables, read_manifest, write_result
 from peermask.experiment.checkpoint import Checkpoint, Progress, checkpoint_name, forget_checkpoints_after, last_good
-from peermask.experiment.config import ExperimentConfig, as_config, load_config
+from peermask.experiment.config import ExperimentConfig, as_config, read_config
 from peermask.experiment.execution import Execution
 from peermask.experiment.folder import RunFolder
-from peermask.experiment.going_on import check_same, check_same_config, checkpoint_hashes, extend, is_over
+from peermask.experiment.going_on import check_same, check_same_config, checkpoint_hashes, extend, is_over, note_plugins
 from peermask.experiment.kept_masks import forget_masks_after
 from peermask.experiment.lock import clear_leftovers, locked
+from peermask.experiment.made_with import find_made_with
 from peermask.experiment.manifest import manifest
 from peermask.experiment.metrics import forget_rounds_after
 from peermask.experiment.playing import OVER, build_arms, play
@@ -86,7 +87,7 @@ def run_experiment(
         return replace(only, dataset=dataset, module=module)
     whole, compare = RunFolder(root), root / "compare.toml"
     if resume := resume and compare.is_file():
-        check_same_config(load_config(compare), config, whole)
+        check_same_config(read_config(compare), config, whole)
     else:
         whole.check_free()
     ended = resume and all(is_over(RunFolder(root / name), arm) for name, arm in arms.items())
@@ -109,7 +110,8 @@ def resume_experiment(path: Path | str, execution: Execution | None = None, over
     """Continue the run or comparison in a folder, with the config it was started with.
 
     The result has the same hash as that of a run without the interruption. A finished run is
-    only read, unless `overrides` extend it.
+    only read, unless `overrides` extend it. Plug-ins it was made with are imported if you named them before,
+    and are as they were; otherwise import them yourself, or name them with `--import` on the command line.
 
     Args:
         path: The run folder.
@@ -134,7 +136,9 @@ def resume_experiment(path: Path | str, execution: Execution | None = None, over
     root = Path(path)
     for name in ("compare.toml", "config.toml"):
         if (root / name).is_file():
-            return run_experiment(load_config(root / name, overrides), root, resume=True, execution=execution)
+            found = find_made_with(root, lambda _: None)  # a change is told where the run goes on
+            config = read_config(root / name, overrides).model_copy(update={"imports": found or None})
+            return run_experiment(config, root, resume=True, execution=execution)
     raise RunError(f"{root} is not a run folder: it has no config.toml")
 
 
@@ -182,6 +186,7 @@ def _prepare(
         write_atomically(folder.config, experiment.config.toml().encode())  # last: a folder with a config is a run
         return None
     extend(folder, experiment.config)
+    note_plugins(folder, experiment.config, execution.warn)
     hashes = checkpoint_hashes(experiment.config.hash, read_manifest(folder.manifest))
     checkpoint = last_good(folder.checkpoints, hashes, experiment.frozen.checksum, execution.warn)
     done = checkpoint.progress.round if checkpoint else 0

@@ -119,7 +119,7 @@ class Sweep:
         marker = self.root / "sweep.json"
         if marker.is_file():
             before, now = flatten(read_json(marker)["config"]), flatten(self.base.table())
-            differing = [key for key in {**before, **now} if before.get(key) != now.get(key)]
+            differing = [key for key in {**before, **now} if key != "imports" and before.get(key) != now.get(key)]
             if differing:
                 key = differing[0]
                 raise RunError(
@@ -161,14 +161,19 @@ class Sweep:
 
 
 def plan_sweep(
-    out: Path | None, config: Path | None, overrides: Sequence[str], vary: Sequence[str], seeds: Sequence[int] | None
+    out: Path | None,
+    config: Path | None,
+    overrides: Sequence[str],
+    vary: Sequence[str],
+    seeds: Sequence[int] | None,
+    imports: Sequence[str] = (),
 ) -> Sweep:
     """Every combination of the varied values with every seed; each config is checked before anything is run."""
-    base = load_config(config, overrides)
+    base = load_config(config, overrides, imports)
     root = out or Path("runs") / f"{base.name}-sweep"  # the same each time, so that the same command goes on
     cells = []
     for settings in itertools.product(*map(split_values, vary)):
-        one = load_config(config, [*overrides, *settings])
+        one = load_config(config, [*overrides, *settings], imports)
         variation = ", ".join(setting.replace('"', "") for setting in settings)
         for seed in seeds if seeds is not None else (one.seed,):
             own = one.model_copy(update={"seed": seed})

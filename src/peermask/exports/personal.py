@@ -57,7 +57,7 @@ def open_personal(
     """The model of one agent; a run on data or a module of your own needs them again."""
     if not 0 <= agent < len(result.agents):
         raise ExportError(f"{result.root} has no agent {agent}: its agents are 0 to {len(result.agents) - 1}")
-    experiment = build(result.config, dataset, module)
+    experiment = build(result.known_config(warn), dataset, module)
     _check_same_network(result, experiment, given=module is not None)
     checkpoint = result.last_checkpoint(experiment.frozen.checksum, warn)
     if checkpoint.progress.round < result.round:

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 from peermask.errors import NodeError
 from peermask.experiment.checked import read_result
 from peermask.experiment.checkpoint import list_checkpoints
-from peermask.experiment.config import load_config
+from peermask.experiment.config import read_config
 from peermask.experiment.folder import RunFolder
 from peermask.experiment.metrics import METRICS, TRAFFIC
 from peermask.experiment.table import read_rows
@@ -52,7 +52,7 @@ def open_agent_folder(fleet: Fleet, path: Path) -> AgentFolder:
         raise NodeError(f"{odd} is neither a file nor a folder; {AGAIN}")
     if not folder.is_run:
         raise NodeError(f"{path} is not the folder of an agent: it has no config.toml")
-    if load_config(folder.config).hash != fleet.experiment.hash:
+    if read_config(folder.config).hash != fleet.experiment.hash:
         raise NodeError(f"{path} is of another experiment than this fleet")
     manifest = read_json(folder.manifest)
     if manifest.get("fleet", fleet.run) != fleet.run:

@@ -4,6 +4,7 @@ run = "5f3a9c0d12e47b86"        names this deployment; peers of another run are 
 missing = "last"                what to do about a neighbour that does not answer
 links = [[0, 1], [1, 2], ...]   who hears whom: the graph of the experiment, written out
 [[agents]]                      one table per agent: its number and address
+[[imports]]                     one table per plug-in: its file and SHA-256, or its module and version
 [experiment]                    an ordinary experiment config
 """
 
@@ -16,7 +17,7 @@ from collections import Counter
 from collections.abc import Sequence
 from itertools import combinations
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import tomli_w
 from pydantic import Field, ValidationError
@@ -28,6 +29,7 @@ from peermask.experiment.problems import first_problem
 from peermask.files import write_atomically
 from peermask.graph import build_graph
 from peermask.masks.budget import retentions
+from peermask.plugins import Plugin, find_plugins, records
 from peermask.registry import Options
 
 Link = tuple[int, int]
@@ -70,6 +72,7 @@ class Fleet(Options):
     certificates: str = Field("certs", description="folder of certificates, beside this file")
     links: tuple[Link, ...]
     agents: tuple[Member, ...]
+    imports: tuple[Plugin, ...] = ()  # which every agent must have, and be told of by its own user
     experiment: ExperimentConfig
 
     def neighbours(self, agent: int) -> tuple[int, ...]:
@@ -98,6 +101,7 @@ def new_fleet(
         missing=missing,
         links=links_of(config),
         agents=tuple(members),
+        imports=tuple(records(config.imports)),
         experiment=config.model_copy(update={"compare": ()}),
     )
     check(fleet)
@@ -123,6 +127,9 @@ def save_fleet(path: Path, fleet: Fleet) -> None:
 def write_fleet(path: Path, fleet: Fleet) -> None:
     """Also over one that exists."""
     values = fleet.model_dump(mode="json", exclude_none=True)
+    values["experiment"].pop("imports", None)  # where this machine has them
+    if not values["imports"]:
+        del values["imports"]
     for member in values["agents"]:
         if not member["revoked"]:
             del member["revoked"]
@@ -147,11 +154,15 @@ def _links_table(links: list[list[int]]) -> str:
 
 
 def load_fleet(path: Path) -> Fleet:
-    """Read and check a fleet file; every mistake is one line."""
+    """Read and check a fleet file; every mistake is one line.
+
+    Plug-ins it asks for are imported only if the user of this machine named them, and they are the very same.
+    """
     try:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
         if "experiment" not in values:
             raise NodeError(f"is not a fleet file; make one of an experiment with `peermask fleet new FLEET {path}`")
+        found = find_plugins(_imports(values), str(path), _unheard, exact=True)
         fleet = Fleet.model_validate(values)
         check(fleet)
     except FileNotFoundError:
@@ -164,7 +175,26 @@ def load_fleet(path: Path) -> Fleet:
         raise NodeError(f"{path}: {first_problem(error, Fleet)}") from None
     except (NodeError, ConfigError) as error:
         raise NodeError(f"{path}: {error}") from None
-    return fleet
+    return fleet.model_copy(update={"experiment": fleet.experiment.model_copy(update={"imports": found or None})})
+
+
+def _imports(values: dict[str, Any]) -> list[Plugin]:
+    """Checked before the rest, which names what they register."""
+    held, experiment = values.get("imports", []), values["experiment"]
+    if isinstance(experiment, dict) and "imports" in experiment:
+        raise NodeError(
+            "experiment.imports: a fleet lists plug-ins with their hashes; write it with `peermask fleet new --import`"
+        )
+    if not isinstance(held, list):
+        raise NodeError(f"imports = {held!r}: must be tables [[imports]], as `peermask fleet new --import` writes them")
+    try:
+        return [Plugin.model_validate(one) for one in held]
+    except ValidationError as error:
+        raise first_problem(error, Plugin, "imports") from None
+
+
+def _unheard(line: str) -> None:
+    """A plug-in that has changed is an error here, not a warning."""
 
 
 def check(fleet: Fleet) -> None:

@@ -16,7 +16,7 @@ from peermask.engine.traffic import message_cost
 from peermask.errors import NodeError
 from peermask.experiment.build import Experiment
 from peermask.experiment.checkpoint import Checkpoint, checkpoint_name, forget_checkpoints_after, last_good
-from peermask.experiment.config import load_config
+from peermask.experiment.config import read_config
 from peermask.experiment.folder import RunFolder
 from peermask.experiment.kept_masks import forget_masks_after
 from peermask.experiment.lock import clear_leftovers
@@ -48,7 +48,7 @@ class Journal:
             write_atomically(self.folder.config, config.toml().encode())  # last: it is a run now
             return None
         clear_leftovers(self.folder, self.absences)
-        held = load_config(self.folder.config).hash
+        held = read_config(self.folder.config).hash
         if held != config.hash:
             raise NodeError(f"{self.folder.path} holds a run of config {held}, not {config.hash}; give another --out")
         about = read_json(self.folder.manifest)

@@ -102,7 +102,10 @@ def _processes(path: Path, fleet: Fleet, out: Path, insecure: bool) -> Iterator[
     """The agents' processes; none outlives this block, however it is left."""
     members: list[Member] = []
     try:
-        members.extend(_start(path, member.agent, agent_out(out, member.agent), insecure) for member in fleet.agents)
+        flags = ["--insecure"] * insecure
+        for name in fleet.experiment.imports or ():
+            flags += ["--import", name]
+        members.extend(_start(path, member.agent, agent_out(out, member.agent), flags) for member in fleet.agents)
         yield members
     finally:
         for member in members:
@@ -111,7 +114,7 @@ def _processes(path: Path, fleet: Fleet, out: Path, insecure: bool) -> Iterator[
             member.process.wait()
 
 
-def _start(path: Path, agent: int, own: Path, insecure: bool) -> Member:
+def _start(path: Path, agent: int, own: Path, flags: list[str]) -> Member:
     command = [
         sys.executable,
         "-m",
@@ -126,7 +129,7 @@ def _start(path: Path, agent: int, own: Path, insecure: bool) -> Member:
     ]
     with writing(own.parent), own.with_suffix(".log").open("wb") as log:
         process = subprocess.Popen(
-            command + ["--insecure"] * insecure,
+            command + flags,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=log,

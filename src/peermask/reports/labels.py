@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from peermask.experiment.config import ExperimentConfig, flatten
 
-_SILENT = ("seed", "name", "algorithm.name")
+_SILENT = ("seed", "name", "imports", "algorithm.name")
 _MOST = 3  # differences named; more would not be read
 
 

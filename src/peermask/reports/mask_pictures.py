@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from peermask.algorithms import algorithms
 from peermask.experiment.config import ExperimentConfig
 from peermask.experiment.kept_masks import Masks, load_masks
-from peermask.models.frozen import frozen_weights
+from peermask.models.frozen import frozen_weights, inits
 from peermask.models.layout import Layer, Layout
 from peermask.reports.source import Source
 
@@ -57,8 +57,7 @@ def mask_pictures(source: Source, shown: int) -> dict[str, Any] | None:
     layers = layers_of(source.result.manifest)
     window = first_window(layers, shown, len(held))
     config = source.result.config
-    over_frozen = algorithms[config.algorithm.name].make.over_frozen_weights
-    frozen = over_frozen and config.frozen.source is None  # where the seed knows the signs of weights
+    frozen = _over_frozen_weights(source.result.manifest, config)  # where the seed knows the signs of weights
     rounds = [_pictures_of(paths, _stamps(paths), layers, window, shown) for paths in held.values()]
     return {
         "rounds": list(held),
@@ -143,6 +142,16 @@ def kernel(layer: Layer) -> list[int]:
         if channels * side * side == size:
             return [channels, side, side]
     return [1, 1, size]
+
+
+def _over_frozen_weights(manifest: dict[str, Any], config: ExperimentConfig) -> bool:
+    """As the run recorded it, since its algorithm or init may be a plug-in's; earlier versions recorded nothing."""
+    if config.frozen.init not in inits or config.frozen.source is not None:  # given weights are not drawn from a seed
+        return False
+    if "over_frozen_weights" in manifest:
+        return bool(manifest["over_frozen_weights"])
+    name = config.algorithm.name
+    return name in algorithms and algorithms[name].make.over_frozen_weights
 
 
 def _signs(window: Window, config: ExperimentConfig) -> str:

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict
 
 from peermask.errors import RunError
 from peermask.experiment.checked import read_result
-from peermask.experiment.config import load_config
+from peermask.experiment.config import read_config
 from peermask.experiment.folder import RunFolder
 from peermask.experiment.metrics import LATER
 from peermask.experiment.table import read_rows
@@ -118,7 +118,7 @@ def measure(folder: RunFolder) -> Outcome:
         by_agent[row["agent"]].append(float(row["test_accuracy"]))
     curve = _curve(rows, traffic)
     return Outcome(
-        config=load_config(folder.config).table(),
+        config=read_config(folder.config).table(),
         hash=done["hash"],
         seconds=done["seconds"],
         device=manifest["device"],
