@@ -121,7 +121,7 @@ def test_mistakes_with_tickets_and_images_are_one_line(
     other.write_bytes(b"no picture")
     assert "cannot be read" in refused(["predict", ticket, str(other)], capsys)
     assert "cannot be read" in refused(["predict", ticket, str(tmp_path / "nothing.png")], capsys)
-    assert "not a ticket" in refused(["predict", str(other), str(other)], capsys)
+    assert "is not an exported model" in refused(["predict", str(other), str(other)], capsys)
     assert "unknown dataset" in refused(["evaluate", ticket, "--dataset", "digit"], capsys)
     np.savez(tmp_path / "x.npz", **arrays())  # type: ignore[arg-type]
     wrong = ["evaluate", ticket, "--dataset", "npz", "--set", f"path={tmp_path / 'x.npz'}"]

@@ -6,6 +6,7 @@ from math import isnan
 
 import torch
 
+from peermask.data.dataset import Dataset
 from peermask.errors import ExportError
 from peermask.experiment.build import model_options
 from peermask.exports.personal import Personal
@@ -31,15 +32,8 @@ def make_ticket(personal: Personal) -> Ticket:
 def _header(personal: Personal, keep: list[int]) -> Header:
     experiment, about = personal.experiment, personal.about
     config, dataset = experiment.config, experiment.dataset
-    model = model_options(config, dataset)
-    name = None if personal.own_module else config.model.name
     return Header(
-        architecture=Architecture(
-            name=name,
-            options={} if personal.own_module else {key: value for key, value in model.items() if value is not None},
-            shape=dataset.shape,
-            layers=config.mask.layers,
-        ),
+        architecture=architecture_of(personal),
         classes=tuple(name[:200] for name in dataset.classes),
         frozen=Frozen(
             init=config.frozen.init,
@@ -49,13 +43,7 @@ def _header(personal: Personal, keep: list[int]) -> Header:
             source=config.frozen.source,
             drawn=config.frozen.drawn or (),
         ),
-        inputs=Inputs(
-            dtype=str(dataset.train.inputs.dtype).removeprefix("torch."),
-            normalisation=dataset.normalisation,
-            target_scale=dataset.target_scale,
-            task=dataset.task,
-            vocabulary=dataset.vocabulary,
-        ),
+        inputs=inputs_of(dataset),
         rescale=config.mask.rescale,
         keep=tuple(keep),
         readout=personal.result.readout,
@@ -70,4 +58,25 @@ def _header(personal: Personal, keep: list[int]) -> Header:
             density=float((personal.params[: personal.layout.weights] != 0).float().mean()),
             test_accuracy=None if isnan(about.test_accuracy) else about.test_accuracy,
         ),
+    )
+
+
+def architecture_of(personal: Personal) -> Architecture:
+    config, dataset = personal.experiment.config, personal.experiment.dataset
+    model = {} if personal.own_module else model_options(config, dataset)
+    return Architecture(
+        name=None if personal.own_module else config.model.name,
+        options={key: value for key, value in model.items() if value is not None},
+        shape=dataset.shape,
+        layers=config.mask.layers,
+    )
+
+
+def inputs_of(dataset: Dataset) -> Inputs:
+    return Inputs(
+        dtype=str(dataset.train.inputs.dtype).removeprefix("torch."),
+        normalisation=dataset.normalisation,
+        target_scale=dataset.target_scale,
+        task=dataset.task,
+        vocabulary=dataset.vocabulary,
     )

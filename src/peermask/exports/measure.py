@@ -1,4 +1,4 @@
-"""How a ticket does on the test samples of a dataset."""
+"""What an exported model reaches on the test samples of a dataset."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ from peermask.data.dataset import Dataset, Task
 from peermask.engine.measures import FIGURES, confusion_of, macro_f1, metrics
 from peermask.errors import ExportError
 from peermask.experiment.choice import choose
-from peermask.exports.rebuild import rebuild
-from peermask.exports.ticket import Header, read_ticket
+from peermask.exports.reader import Model, open_model
 from peermask.models.network import by
 from peermask.models.readout import Readout
 
@@ -32,8 +31,8 @@ class Accuracy:
         samples: Test samples of the dataset.
         own_right: Answers that were right, of the labels that the agent learned.
         own_samples: Test samples of those labels.
-        readout: The ticket's, by which it answered.
-        task: The ticket's.
+        readout: The model's, by which it answered.
+        task: The model's.
         figures: Those of the task over all samples, such as "macro_f1" or "mae".
         confusion: [classes, classes] of a classification: how often a label (row) was answered as one (column).
     """
@@ -58,16 +57,16 @@ def evaluate(
     """Test an exported model on the test samples of a dataset.
 
     Args:
-        ticket: A ticket file, as written by `export`.
+        ticket: A file that `export` wrote: .ticket, .onnx or .safetensors.
         dataset: A dataset, its name, or a table with its name and options as in a config.
         module: The network, if the run was given one of your own.
-        weights: The file that `frozen.from` named, if the run was over given weights.
+        weights: The file that `frozen.from` named, if the run was over given weights and this is a ticket.
 
     Returns:
         How many samples were right, of all and of the labels that the agent learned, and the figures of its task.
 
     Raises:
-        ExportError: The file is not a ticket, or its inputs and classes are not those of the dataset.
+        ExportError: The file is not an exported model, or its inputs and classes are not those of the dataset.
 
     Examples:
         >>> import peermask
@@ -80,47 +79,44 @@ def evaluate(
     if not isinstance(dataset, Dataset):
         chosen = choose(datasets, "dataset", dataset)
         dataset = datasets[chosen.name].make(**dict(chosen.options))
-    read = read_ticket(ticket)
-    header = read.header
-    task = _check(header, dataset, str(ticket))
-    network = rebuild(read, str(ticket), module, weights)
+    model = open_model(ticket, module, weights)
+    _check(model, dataset)
+    task = model.task
     parts = []
     for start in range(0, len(dataset.test), AT_ONCE):
         inputs = dataset.test.inputs[start : start + AT_ONCE]
-        with torch.no_grad():
-            parts.append(network(dataset.normalise(inputs) if header.inputs is None else inputs))
+        parts.append(model.outputs(dataset.normalise(inputs) if model.inputs is None else inputs))
     outputs, targets = torch.cat(parts), dataset.test.targets  # [n, O]
     if task != "classification":
         figures = {name: float(metrics[name].make(outputs, targets)) for name in FIGURES[task]}
-        return Accuracy(0, len(outputs), 0, 0, header.readout, task, figures)
-    confusion = confusion_of(outputs, targets, len(header.classes))
+        return Accuracy(0, len(outputs), 0, 0, model.readout, task, figures)
+    confusion = confusion_of(outputs, targets, len(model.classes))
     hits = outputs.argmax(1) == targets  # [n]
-    own = torch.isin(targets, torch.tensor(header.about.labels, dtype=torch.int64))
+    own = torch.isin(targets, torch.tensor(model.labels, dtype=torch.int64))
     f1 = macro_f1(confusion.diagonal(), confusion.sum(0), confusion.sum(1))
     return Accuracy(
-        *(int(hits.sum()), len(hits), int((hits & own).sum()), int(own.sum()), header.readout, task),
+        *(int(hits.sum()), len(hits), int((hits & own).sum()), int(own.sum()), model.readout, task),
         {"accuracy": float(hits.float().mean()), "macro_f1": float(f1)},
         confusion,
     )
 
 
-def _check(header: Header, dataset: Dataset, ticket: str) -> Task:
-    """That the data is of the kind a ticket takes; which task it is for."""
-    shape, classes = header.architecture.shape, len(header.classes)
+def _check(model: Model, dataset: Dataset) -> None:
+    """That the data is of the kind a model takes."""
+    shape, classes, inputs = model.shape, len(model.classes), model.inputs
     if dataset.shape != shape or len(dataset.classes) != classes:
         raise ExportError(
-            f"{ticket} takes inputs of {by(shape)} in {classes} classes; "
+            f"{model.name} takes inputs of {by(shape)} in {classes} classes; "
             f"{dataset.name} has {by(dataset.shape)} in {len(dataset.classes)}"
         )
-    if header.inputs is None:
-        return "classification"
+    if inputs is None:
+        return
     here = (str(dataset.train.inputs.dtype).removeprefix("torch."), dataset.task)
-    if here != (header.inputs.dtype, header.inputs.task):
+    if here != (inputs.dtype, inputs.task):
         raise ExportError(
-            f"{ticket} takes {header.inputs.dtype} for {header.inputs.task}; {dataset.name} has {here[0]} for {here[1]}"
+            f"{model.name} takes {inputs.dtype} for {inputs.task}; {dataset.name} has {here[0]} for {here[1]}"
         )
-    if dataset.vocabulary != header.inputs.vocabulary:
+    if dataset.vocabulary != inputs.vocabulary:
         raise ExportError(
-            f"{ticket} has a vocabulary of {header.inputs.vocabulary}; {dataset.name} of {dataset.vocabulary}"
+            f"{model.name} has a vocabulary of {inputs.vocabulary}; {dataset.name} of {dataset.vocabulary}"
         )
-    return header.inputs.task

@@ -6,6 +6,7 @@ import json
 import logging
 import time
 import warnings
+from contextlib import suppress
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
@@ -15,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from peermask.errors import ExportError
+from peermask.exports import Precision
 from peermask.exports.count import multiply_adds, parameters
 from peermask.exports.slim import NotSlimmable, slim
 
@@ -22,6 +24,8 @@ try:
     import onnx
     import onnxruntime
     import onnxscript  # noqa: F401 (torch's exporter needs it)
+
+    from peermask.exports.signs import with_signs
 except ImportError as error:
     raise ExportError(f"ONNX needs {error.name}; install it with: pip install 'peermask[export]'") from error
 
@@ -42,24 +46,32 @@ class Figures:
 class OnnxModel:
     data: bytes
     full: Figures
-    slim: Figures | None  # None where nothing could be removed
+    slim: Figures | None  # of the file; None where it is as the whole model
     removed: dict[str, int]  # filters, by layer
     obstacle: str | None  # why not, in one line
     difference: float  # the largest, between the file in onnxruntime and the agent's model in PyTorch
+    left: dict[str, int]  # layers that stay float32, with how many magnitudes their weights have
 
 
-def make_onnx(module: nn.Module, examples: Tensor, metadata: dict[str, Any]) -> OnnxModel:
-    """A personal module as ONNX, tried on raw inputs [n, ...] of the kind it takes."""
+def make_onnx(
+    module: nn.Module, examples: Tensor, metadata: dict[str, Any], precision: Precision = "float32"
+) -> OnnxModel:
+    """A personal module as ONNX, tried on raw inputs [n, ...] of the kind it takes.
+
+    `full` is float32 and whole whatever is asked for, so that figures can be compared.
+    """
     examples = examples[:TRIALS]
     full_data = to_onnx(module, examples, metadata)
     full = figures(full_data, module, examples)
     try:
         cut = slim(module, tuple(examples.shape[1:]))
     except NotSlimmable as error:
-        return OnnxModel(full_data, full, None, {}, str(error), _verified(full_data, module, examples))
-    data = to_onnx(cut.module, examples, metadata)
-    after = figures(data, cut.module, examples)
-    return OnnxModel(data, full, after, cut.removed, None, _verified(data, module, examples))
+        made = with_signs(full_data, precision)
+        small = None if precision == "float32" else figures(made.data, module, examples)
+        return OnnxModel(made.data, full, small, {}, str(error), _verified(made.data, module, examples), made.left)
+    made = with_signs(to_onnx(cut.module, examples, metadata), precision)
+    small, difference = figures(made.data, cut.module, examples), _verified(made.data, module, examples)
+    return OnnxModel(made.data, full, small, cut.removed, None, difference, made.left)
 
 
 def to_onnx(module: nn.Module, examples: Tensor, metadata: dict[str, Any]) -> bytes:
@@ -95,7 +107,7 @@ def figures(data: bytes, module: nn.Module, examples: Tensor) -> Figures:
 
 def latency(data: bytes, examples: Tensor) -> float:
     """The median time of one input, on one thread."""
-    session = _session(data)
+    session = open_session(data)
     one = examples[:1].numpy()
     times = []
     for _ in range(REPEATS):
@@ -109,7 +121,7 @@ def _verified(data: bytes, module: nn.Module, examples: Tensor) -> float:
     """The largest difference of an output, in units of the largest where that is above 1; too much is an error."""
     with torch.no_grad():
         wanted: Tensor = module.eval()(examples)
-    (given,) = _session(data).run(None, {"inputs": examples.numpy()})
+    (given,) = open_session(data).run(None, {"inputs": examples.numpy()})
     finite = wanted.abs()[wanted > torch.finfo(wanted.dtype).min]  # labels that an agent does not answer are not
     difference = float(np.abs(given - wanted.numpy()).max() / max(1.0, float(finite.max())))
     if not difference <= TOLERANCE:
@@ -119,8 +131,21 @@ def _verified(data: bytes, module: nn.Module, examples: Tensor) -> float:
     return difference
 
 
-def _session(data: bytes) -> onnxruntime.InferenceSession:
+def open_session(data: bytes, name: str = "the model") -> onnxruntime.InferenceSession:
+    """In onnxruntime on one thread; from bytes, so that a file cannot name others to read."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     options.log_severity_level = 3
-    return onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
+    try:
+        return onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # onnxruntime's own, without a common base
+        raise ExportError(f"{name} is not a model that onnxruntime reads: {str(error).splitlines()[0]}") from None
+
+
+def metadata_of(session: onnxruntime.InferenceSession) -> dict[str, Any]:
+    """What `peermask export` wrote into a file; what is not JSON is left out."""
+    found = {}
+    for key, text in session.get_modelmeta().custom_metadata_map.items():
+        with suppress(ValueError, RecursionError):
+            found[key.removeprefix("peermask.")] = json.loads(text)
+    return found

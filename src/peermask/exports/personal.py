@@ -57,6 +57,16 @@ def open_personal(
     """The model of one agent; a run on data or a module of your own needs them again."""
     if not 0 <= agent < len(result.agents):
         raise ExportError(f"{result.root} has no agent {agent}: its agents are 0 to {len(result.agents) - 1}")
+    return open_all(result, dataset, module, warn)[agent]
+
+
+def open_all(
+    result: RunResult,
+    dataset: Dataset | None = None,
+    module: nn.Module | None = None,
+    warn: Callable[[str], None] = to_stderr,
+) -> list[Personal]:
+    """The models of all agents."""
     experiment = build(result.known_config(warn), dataset, module)
     _check_same_network(result, experiment, given=module is not None)
     checkpoint = result.last_checkpoint(experiment.frozen.checksum, warn)
@@ -64,8 +74,10 @@ def open_personal(
         warn(f"the model is of round {checkpoint.progress.round}, the last checkpoint; the run came to {result.round}")
     simulator = build_simulator(experiment, torch.device("cpu"))
     simulator.restore(checkpoint.states)
-    params = simulator.local_models()[agent]
-    return Personal(result, agent, experiment, params, checkpoint.progress.round, module is not None)
+    return [
+        Personal(result, agent, experiment, params, checkpoint.progress.round, module is not None)
+        for agent, params in enumerate(simulator.local_models())
+    ]
 
 
 def _check_same_network(result: RunResult, experiment: Experiment, *, given: bool) -> None:

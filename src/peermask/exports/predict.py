@@ -1,4 +1,4 @@
-"""What a ticket says about files: images, or raw inputs in .npy files."""
+"""What an exported model says about files: images, or raw inputs in .npy files."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from torch import Tensor
 from peermask.data.normalisation import Range
 from peermask.errors import ExportError
 from peermask.exports.raw_files import read_rows
-from peermask.exports.rebuild import rebuild
-from peermask.exports.ticket import Header, read_ticket
+from peermask.exports.reader import Model, open_model
 
 
 @dataclass(frozen=True)
@@ -25,7 +24,7 @@ class Prediction:
         classes: Most probable first; of a regression the names of its outputs.
         probabilities: Of each of them; of a regression the values, in the targets' units.
         row: Which input of a .npy file; None for an image.
-        task: The ticket's.
+        task: The model's.
     """
 
     image: Path
@@ -39,43 +38,38 @@ def predict(
     ticket: Path | str, images: Sequence[Path | str], top: int = 3, weights: Path | str | None = None
 ) -> list[Prediction]:
     """Classes by probability, or the values of a regression, of image files or raw inputs [n, ...] in .npy files."""
-    read = read_ticket(ticket)
-    module = rebuild(read, str(ticket), weights=weights)
+    model = open_model(ticket, weights=weights)
     predictions = []
     for path in map(Path, images):
-        for row, inputs in _inputs(path, read.header):
-            with torch.no_grad():
-                outputs: Tensor = module(inputs[None])[0]
-            predictions.append(_prediction(path, row, outputs, read.header, top))
+        for row, inputs in _inputs(path, model):
+            predictions.append(_prediction(path, row, model.outputs(inputs[None])[0], model, top))
     return predictions
 
 
-def _inputs(path: Path, header: Header) -> Iterator[tuple[int | None, Tensor]]:
-    """Raw inputs, as the module takes them."""
-    shape = header.architecture.shape
-    if path.suffix == ".npy" and header.inputs is not None:
-        yield from enumerate(read_rows(path, shape, header.inputs.dtype, header.inputs.vocabulary))
+def _inputs(path: Path, model: Model) -> Iterator[tuple[int | None, Tensor]]:
+    """Raw inputs, as the model takes them."""
+    shape, inputs = model.shape, model.inputs
+    if path.suffix == ".npy" and inputs is not None:
+        yield from enumerate(read_rows(path, shape, inputs.dtype, inputs.vocabulary))
         return
     if len(shape) != 3:
         raise ExportError(f"{path} is no .npy file; the model takes inputs of {shape}, in a .npy file of [n, ...]")
     from peermask.exports.images import read_image  # Pillow is optional
 
     pixels = read_image(path, (shape[0], shape[1], shape[2]))  # [C, H, W] in [0, 1]
-    if header.inputs is None:
+    if inputs is None:
         yield None, pixels.sub(0.5).div(0.5)
         return
-    how = header.inputs.normalisation
-    low, high = (
-        (how.low, how.high) if isinstance(how, Range) else (0.0, 255.0 if header.inputs.dtype == "uint8" else 1.0)
-    )
-    yield None, low + pixels * (high - low)
+    how, whole = inputs.normalisation, inputs.dtype == "uint8"
+    low, high = (how.low, how.high) if isinstance(how, Range) else (0.0, 255.0 if whole else 1.0)
+    raw = low + pixels * (high - low)
+    yield None, raw.round().clamp(0, 255).to(torch.uint8) if whole else raw
 
 
-def _prediction(path: Path, row: int | None, outputs: Tensor, header: Header, top: int) -> Prediction:
-    task = "classification" if header.inputs is None else header.inputs.task
-    if task == "regression":
-        return Prediction(path, header.classes, tuple(outputs.tolist()), row, task)
-    chances = outputs.softmax(0) if task == "classification" else outputs.sigmoid()
-    values, places = chances.topk(min(top, len(set(header.answers))))
-    names = tuple(header.classes[place] for place in places.tolist())
-    return Prediction(path, names, tuple(values.tolist()), row, task)
+def _prediction(path: Path, row: int | None, outputs: Tensor, model: Model, top: int) -> Prediction:
+    if model.task == "regression":
+        return Prediction(path, model.classes, tuple(outputs.tolist()), row, model.task)
+    chances = outputs.softmax(0) if model.task == "classification" else outputs.sigmoid()
+    values, places = chances.topk(min(top, model.answers))
+    names = tuple(model.classes[place] for place in places.tolist())
+    return Prediction(path, names, tuple(values.tolist()), row, model.task)

@@ -62,7 +62,9 @@ def rebuild(
     header = ticket.header
     tokens = header.inputs is not None and header.inputs.dtype == "int64"
     empty = (
-        _own(module) if module is not None else _named(header.architecture, len(header.classes), name, tokens=tokens)
+        _own(module)
+        if module is not None
+        else named_module(header.architecture, len(header.classes), name, tokens=tokens)
     )
     try:
         if header.frozen.source is not None:
@@ -107,7 +109,7 @@ def _own(module: nn.Module) -> nn.Module:
     return copy.deepcopy(module).cpu()
 
 
-def _named(architecture: Architecture, classes: int, name: str, *, tokens: bool) -> nn.Module:
+def named_module(architecture: Architecture, classes: int, name: str, *, tokens: bool) -> nn.Module:
     """The model on the meta device: shapes only, whatever its size."""
     if architecture.name is None:
         raise ExportError(
@@ -122,7 +124,7 @@ def _named(architecture: Architecture, classes: int, name: str, *, tokens: bool)
     except ValidationError as error:
         raise ExportError(f"{name}: options of {architecture.name!r}: {error.errors()[0]['msg']}") from None
     except ConfigError as error:
-        raise ExportError(f"{name}: {error}") from None
+        raise ExportError(f"{name}: {error}; a model of your own: --import the file that registers it") from None
     except (RuntimeError, ValueError) as error:
         size = "x".join(map(str, architecture.shape))
         reason = str(error).splitlines()[0]

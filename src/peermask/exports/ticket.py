@@ -54,6 +54,12 @@ class Architecture(_Part):
     shape: tuple[Side, ...] = Field(min_length=1, max_length=5)  # C, H, W of an image; F features; T tokens
     layers: tuple[Text, ...] = Field(max_length=256)  # patterns of the layers that are masked
 
+    @model_validator(mode="after")
+    def _bounded(self) -> Architecture:
+        if math.prod(self.shape) > MAX_INPUT:
+            raise ValueError(f"takes inputs of {self.shape}; at most {MAX_INPUT:,} numbers are")
+        return self
+
 
 class Frozen(_Part):
     init: Text
@@ -72,6 +78,13 @@ class Inputs(_Part):
     target_scale: Statistics | None = None
     task: Task = "classification"
     vocabulary: Annotated[int, Field(ge=1, le=1 << 24)] | None = None  # tokens are below it
+
+    def check(self, channels: int, outputs: int) -> None:
+        """That there are as many means as features, channels or outputs, or one for all."""
+        of_inputs = self.normalisation if isinstance(self.normalisation, Statistics) else None
+        for scale, most in ((of_inputs, channels), (self.target_scale, outputs)):
+            if scale is not None and len(scale.mean) not in (1, most):
+                raise ValueError(f"has {len(scale.mean)} means for {most} features, channels or outputs")
 
 
 class About(_Part):
@@ -102,19 +115,9 @@ class Header(_Part):
     def _answers_among_labels(self) -> Header:
         if self.readout == "own" and not 0 <= max(self.about.labels, default=-1) < len(self.classes):
             raise ValueError(f"answers among labels {self.about.labels[:10]} of {len(self.classes)} classes")
-        if math.prod(self.architecture.shape) > MAX_INPUT:
-            raise ValueError(f"takes inputs of {self.architecture.shape}; at most {MAX_INPUT:,} numbers are")
-        for scale, most in self._scales():
-            if scale is not None and len(scale.mean) not in (1, most):
-                raise ValueError(f"has {len(scale.mean)} means for {most} features, channels or outputs")
+        if self.inputs is not None:
+            self.inputs.check(self.architecture.shape[0], len(self.classes))
         return self
-
-    def _scales(self) -> list[tuple[Statistics | None, int]]:
-        if self.inputs is None:
-            return []
-        how = self.inputs.normalisation
-        of_inputs = how if isinstance(how, Statistics) else None
-        return [(of_inputs, self.architecture.shape[0]), (self.inputs.target_scale, len(self.classes))]
 
     @property
     def answers(self) -> tuple[int, ...]:

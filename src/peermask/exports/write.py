@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast, get_args
 
 import safetensors.torch
 from torch import nn
@@ -13,8 +16,9 @@ from torch import nn
 from peermask.data.dataset import Dataset
 from peermask.errors import ExportError, RunError, nearest
 from peermask.experiment.result import RunResult
-from peermask.exports.make_ticket import make_ticket
-from peermask.exports.personal import Personal, open_personal
+from peermask.exports import Precision
+from peermask.exports.make_ticket import architecture_of, inputs_of, make_ticket
+from peermask.exports.personal import Personal, open_all, open_personal
 from peermask.files import write_atomically
 from peermask.reports.tables import bytes_human
 
@@ -23,6 +27,7 @@ SUFFIXES = (".onnx", ".safetensors", ".ticket")
 
 @dataclass(frozen=True)
 class Exported:
+    agent: int
     path: Path
     size: int  # bytes
     lines: tuple[str, ...]  # what is worth knowing about it
@@ -36,6 +41,7 @@ def export(
     dataset: Dataset | None = None,
     module: nn.Module | None = None,
     force: bool = False,
+    precision: str = "float32",
 ) -> Exported:
     """Write one agent's personal model to a file, atomically.
 
@@ -46,9 +52,11 @@ def export(
         dataset: The dataset that was given to `run_experiment`, if one was and the run is read from disk.
         module: The module that was given to `run_experiment`, likewise.
         force: Whether to replace a file that exists.
+        precision: How an ONNX file stores weights: as "float32", or as "int8", "int4" or "int2", which hold the
+            signs of signed constants exactly.
 
     Returns:
-        The path, the size in bytes, and lines worth printing.
+        The agent, the path, the size in bytes, and lines worth printing.
 
     Raises:
         ExportError: The agent does not exist, its model has no such format, or the file cannot be written.
@@ -62,19 +70,54 @@ def export(
     """
     path = Path(to)
     _check_target(path, force=force)
+    kind = _checked_precision(precision, path)
     result = run if isinstance(run, RunResult) else RunResult.open(run)
     warnings: list[str] = []
     given = result.dataset if dataset is None else dataset
     own = result.module if module is None else module
     personal = open_personal(result, agent, given, own, warnings.append)
-    make = {".ticket": _ticket, ".onnx": _onnx, ".safetensors": _safetensors}[path.suffix]
-    data, lines = make(personal)
+    return _written(personal, path, tuple(warnings), kind)
+
+
+def export_all(run: Path | str, to: Path | str, *, force: bool = False, precision: str = "float32") -> list[Exported]:
+    """Write the personal models of all agents of a run; `{agent}` in `to` stands for their numbers."""
+    if "{agent}" not in Path(to).name:
+        raise ExportError(
+            f"--to {to} is one file for all agents; put {{agent}} where their numbers belong: agent-{{agent}}.onnx"
+        )
+    kind = _checked_precision(precision, Path(to))
+    result = RunResult.open(run)
+    paths = [Path(str(to).replace("{agent}", str(agent.agent))) for agent in result.agents]
+    for path in paths:
+        _check_target(path, force=force)
+    warnings: list[str] = []
+    models = open_all(result, warn=warnings.append)
+    written = [_written(personal, path, (), kind) for personal, path in zip(models, paths, strict=True)]
+    return [replace(written[0], lines=(*warnings, *written[0].lines)), *written[1:]]
+
+
+def _checked_precision(precision: str, path: Path) -> Precision:
+    for kind in get_args(Precision):
+        if kind == precision and (kind == "float32" or path.suffix == ".onnx"):
+            return cast(Precision, kind)
+    if precision in get_args(Precision):
+        raise ExportError(f"--precision {precision} is of .onnx files, not of {path.name}")
+    raise ExportError(f"--precision {precision!r} is not one of {', '.join(get_args(Precision))}")
+
+
+def _written(personal: Personal, path: Path, warnings: tuple[str, ...], precision: Precision) -> Exported:
+    makers: dict[str, Callable[[Personal], tuple[bytes, tuple[str, ...]]]] = {
+        ".ticket": _ticket,
+        ".onnx": partial(_onnx, precision=precision),
+        ".safetensors": _safetensors,
+    }
+    data, lines = makers[path.suffix](personal)
     try:
         write_atomically(path, data)
     except RunError as error:
         reason = getattr(error.__cause__, "strerror", None) or error.__cause__
         raise ExportError(f"cannot write {path}: {reason}") from error
-    return Exported(path, len(data), (*warnings, *lines))
+    return Exported(personal.agent, path, len(data), (*warnings, *lines))
 
 
 def _check_target(path: Path, *, force: bool) -> None:
@@ -102,26 +145,33 @@ def _ticket(personal: Personal) -> tuple[bytes, tuple[str, ...]]:
 
 def _safetensors(personal: Personal) -> tuple[bytes, tuple[str, ...]]:
     tensors = {name: view.contiguous() for name, view in personal.layout.unflatten(personal.params).items()}
-    data = safetensors.torch.save(tensors, metadata={key: str(value) for key, value in _about(personal).items()})
+    data = safetensors.torch.save(tensors, metadata=_texts(_about(personal)))
     kept = int((personal.params != 0).sum())
     return data, (f"{len(tensors)} tensors, {kept:,} of {personal.layout.total:,} values not zero",)
 
 
-def _onnx(personal: Personal) -> tuple[bytes, tuple[str, ...]]:
+def _texts(about: dict[str, Any]) -> dict[str, str]:
+    return {key: value if isinstance(value, str) else json.dumps(value) for key, value in about.items()}
+
+
+def _onnx(personal: Personal, precision: Precision) -> tuple[bytes, tuple[str, ...]]:
     from peermask.exports.onnx import make_onnx  # its packages are optional
 
-    made = make_onnx(personal.module(), personal.experiment.dataset.test.inputs, _about(personal))
+    made = make_onnx(personal.module(), personal.experiment.dataset.test.inputs, _about(personal), precision)
     lines = [f"onnxruntime and PyTorch agree within {made.difference:.1g}"]
+    lines += [f"layer {name} stays float32: its weights have {count:,} magnitudes" for name, count in made.left.items()]
+    if made.obstacle is not None:
+        lines.append(f"exported unslimmed: {made.obstacle}")
     if made.slim is None:
         full = made.full
-        lines.append(f"exported unslimmed: {made.obstacle}")
         lines.append(
             f"{bytes_human(full.size)}, {full.parameters:,} parameters, {full.multiply_adds:,} multiply-adds, "
             f"{_latency(full.latency)} an input"
         )
         return made.data, tuple(lines)
     removed = ", ".join(f"{count} of layer {name}" for name, count in made.removed.items())
-    lines.append(f"dead filters removed: {removed or 'there were none'}")
+    if made.obstacle is None:
+        lines.append(f"dead filters removed: {removed or 'there were none'}")
     before, after = made.full, made.slim
     for what, one, other in (
         ("size", bytes_human(before.size), bytes_human(after.size)),
@@ -145,11 +195,10 @@ def _about(personal: Personal) -> dict[str, Any]:
         "round": personal.round,
         "algorithm": config.algorithm.name,
         "dataset": dataset.name,
-        "classes": list(dataset.classes),
-        "task": dataset.task,
-        "normalisation": None if dataset.normalisation is None else dataset.normalisation.model_dump(),
-        "target_scale": None if dataset.target_scale is None else dataset.target_scale.model_dump(),
+        "classes": [name[:200] for name in dataset.classes],
+        **inputs_of(dataset).model_dump(mode="json"),
         "labels": list(personal.about.labels),
         "readout": personal.result.readout,
         "config_hash": config.hash,
+        "architecture": architecture_of(personal).model_dump(mode="json"),
     }

@@ -1,0 +1,131 @@
+"""Exported models read back: the three kinds of file answer alike, and every other file is one line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import safetensors.torch
+import torch
+
+from peermask.cli.main import main
+from peermask.data import datasets
+from peermask.errors import ExportError
+from peermask.experiment.result import RunResult
+from peermask.exports.measure import evaluate
+from peermask.exports.reader import open_model
+from peermask.exports.write import export, export_all
+
+onnx = pytest.importorskip("onnx")
+KINDS = (".ticket", ".onnx", ".safetensors")
+
+
+@pytest.fixture(scope="module")
+def files(result: RunResult, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the model of agent 1 in all three kinds."""
+    folder = tmp_path_factory.mktemp("files")
+    for suffix in KINDS:
+        export(result, 1, folder / f"a{suffix}")
+    return folder
+
+
+def command(*arguments: object) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main([str(argument) for argument in arguments])
+    assert stopped.value.code in (0, None)
+
+
+def test_all_kinds_answer_as_the_agent_does(result: RunResult, files: Path) -> None:
+    digits = datasets["digits"].make()
+    raw = digits.test.inputs[:50]
+    wanted = result.local_models()[1](raw)
+    for suffix in KINDS:
+        model = open_model(files / f"a{suffix}")
+        assert (model.shape, model.labels, model.readout) == ((1, 8, 8), result.agents[1].labels, result.readout)
+        assert model.classes == digits.classes
+        assert torch.allclose(model.outputs(raw), wanted, atol=1e-4)
+    first, *others = (evaluate(files / f"a{suffix}", digits) for suffix in KINDS)
+    assert others == [first, first]
+
+
+def test_evaluate_and_predict_several_files_as_json(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    image = pytest.importorskip("PIL.Image")
+    paths = [files / f"a{suffix}" for suffix in KINDS]
+    command("evaluate", *paths, "--dataset", "digits", "--json")
+    found = json.loads(capsys.readouterr().out)
+    assert [one["file"] for one in found] == list(map(str, paths))
+    assert {one["samples"] for one in found} == {360}
+    assert len({one["accuracy"] for one in found}) == 1
+    image.fromarray(np.full((8, 8), 128, np.uint8)).save(files / "grey.png")
+    tops = []
+    for path in paths:
+        command("predict", path, files / "grey.png", "--json", "--top", 2)
+        (one,) = json.loads(capsys.readouterr().out)
+        assert len(one["classes"]) == 2
+        tops.append(one["classes"][0]["class"])
+    assert len(set(tops)) == 1
+
+
+def test_all_agents_at_once(result: RunResult, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command("export", result.root, "--agent", "all", "--to", tmp_path / "agent-{agent}.safetensors", "--json")
+    found = json.loads(capsys.readouterr().out)
+    assert [one["agent"] for one in found] == [0, 1, 2]
+    for agent, model in enumerate(result.local_models()):
+        tensors = safetensors.torch.load_file(tmp_path / f"agent-{agent}.safetensors")
+        assert all(torch.equal(tensors[name], value) for name, value in model.network.state_dict().items())
+    with pytest.raises(ExportError, match=r"is one file for all agents; put \{agent\} where"):
+        export_all(result.root, tmp_path / "a.ticket")
+    with pytest.raises(ExportError, match="exists; give another name"):
+        export_all(result.root, tmp_path / "agent-{agent}.safetensors")
+
+
+def saved(path: Path, change: str, value: object) -> Path:
+    """The file of a model with one thing of its metadata or tensors changed."""
+    tensors = safetensors.torch.load_file(path)
+    with safetensors.safe_open(path, framework="pt") as file:  # type: ignore[no-untyped-call]
+        about = file.metadata()
+    if isinstance(value, torch.Tensor):
+        tensors[change] = value
+    elif value is None:
+        del about[change]
+    else:
+        about[change] = str(value)
+    other = path.with_name("changed.safetensors")
+    safetensors.torch.save_file(tensors, other, metadata=about)
+    return other
+
+
+@pytest.mark.parametrize(
+    ("change", "value", "words"),
+    [
+        ("classes", None, "does not say which classes and labels it answers among \\(classes\\)"),
+        ("labels", "[99]", "knows label 99 of 10 classes"),
+        ("architecture", None, "does not say which network its weights are of"),
+        ("architecture", '{"name": null, "shape": [1, 8, 8], "layers": ["*"]}', "given from Python"),
+        ("architecture", '{"name": "none", "shape": [1, 8, 8], "layers": ["*"]}', "unknown model 'none'"),
+        ("0.weight", torch.zeros(8, 1, 3, 4), "0.weight must be float32"),
+        ("dtype", None, "does not say what inputs it takes \\(dtype\\)"),
+        ("normalisation", '{"mean": [1, 2], "std": [1, 2]}', "has 2 means for 1 features, channels or outputs"),
+    ],
+)
+def test_weights_that_cannot_be_read_are_one_line(files: Path, change: str, value: object, words: str) -> None:
+    with pytest.raises(ExportError, match=words):
+        open_model(saved(files / "a.safetensors", change, value))
+
+
+def test_files_that_are_no_models_are_one_line(files: Path, tmp_path: Path) -> None:
+    for suffix, words in ((".onnx", "is not a model that onnxruntime reads"), (".safetensors", "is not a safetensors")):
+        (tmp_path / f"a{suffix}").write_bytes(b"x" * 100)
+        with pytest.raises(ExportError, match=words):
+            open_model(tmp_path / f"a{suffix}")
+    with pytest.raises(ExportError, match=r"suffix '.pt'; did you mean|suffix '.pt'; known"):
+        open_model(tmp_path / "a.pt")
+    with pytest.raises(ExportError, match="cannot be read: No such file"):
+        open_model(tmp_path / "none.onnx")
+    plain = onnx.load(files / "a.onnx")
+    del plain.metadata_props[:]
+    onnx.save(plain, tmp_path / "plain.onnx")
+    with pytest.raises(ExportError, match="only files that `peermask export` wrote can be read"):
+        open_model(tmp_path / "plain.onnx")
