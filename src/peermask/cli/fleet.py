@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated, cast, get_args
+from typing import TYPE_CHECKING, Annotated, cast, get_args
 
 import typer
 
 from peermask.cli.imports import Import, bring
 from peermask.cli.run import Config, Set
 from peermask.errors import NodeError
+
+if TYPE_CHECKING:
+    from peermask.experiment.config import ExperimentConfig
+    from peermask.exports.profile import Kind
 
 fleet_app = typer.Typer(help="Write the file and the certificates of a fleet of devices.", no_args_is_help=True)
 
@@ -30,6 +34,12 @@ def new(
         int, typer.Option(min=1, max=65_000, help="First port; agents of one host get ports in a row.")
     ] = 7450,
     missing: Annotated[str, typer.Option(help="About a silent neighbour: wait, last or skip.")] = "last",
+    profile: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="FILE", help="Retention by `peermask profile`: give it once for all devices, or once per agent."
+        ),
+    ] = None,
     import_: Import = None,
 ) -> None:
     """Write one file for the whole deployment: experiment, agents, addresses and links."""
@@ -39,12 +49,25 @@ def new(
     if missing not in get_args(Missing):
         raise NodeError(f"--missing {missing!r} is not one of {', '.join(get_args(Missing))}")
     wanted = load_config(config, set_ or (), import_ or ())
+    if profile:
+        wanted = wanted.model_copy(update={"retention": retentions_by(profile, wanted)})
     made = new_fleet(wanted, host or ["127.0.0.1"], port, cast(Missing, missing))
     save_fleet(fleet, made)
     for choice in wanted.compare:
         print(f"{choice.name} is left out: a fleet runs one algorithm, {made.experiment.algorithm.name}")
     print(f"{fleet}: {len(made.agents)} agents, {len(made.links)} links, {made.experiment.algorithm.name}")
     print(f"next: peermask fleet certs {fleet}")
+
+
+def retentions_by(profiles: list[Path], config: ExperimentConfig) -> tuple[float, ...]:
+    """What each device can carry of the experiment's model, by its profile."""
+    from peermask.exports.profile import retention_for
+
+    if len(profiles) not in (1, config.agents):
+        raise NodeError(f"{len(profiles)} profiles for {config.agents} agents; give one for all, or one per agent")
+    kind: Kind = "filters" if config.mask.filter_threshold else "unstructured"
+    found = [retention_for(path, config.model.table(), kind) for path in profiles]
+    return tuple(found * config.agents if len(found) == 1 else found)
 
 
 @fleet_app.command()

@@ -16,6 +16,7 @@ from peermask.cli.listing import list_things
 from peermask.cli.node import node
 from peermask.cli.plan import plan
 from peermask.cli.predict import predict
+from peermask.cli.profile import profile
 from peermask.cli.report import report
 from peermask.cli.reproduce import reproduce
 from peermask.cli.run import run
@@ -67,6 +68,7 @@ app.command()(watch)
 app.command()(export)
 app.command()(predict)
 app.command()(evaluate)
+app.command()(profile)
 app.command()(theory)
 
 

@@ -14,6 +14,7 @@ import typer
 
 from peermask.cli.imports import Import, bring
 from peermask.cli.interrupt import Interrupt
+from peermask.errors import NodeError
 
 if TYPE_CHECKING:
     from peermask.node.agent import Report
@@ -31,6 +32,9 @@ def node(
     insecure: Insecure = False,
     device: Annotated[str, typer.Option(help="cpu, cuda, cuda:N or auto.")] = "cpu",
     events: Annotated[bool, typer.Option("--events", help="A line of JSON per round, for other programs.")] = False,
+    profile: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Refuse a retention above what `peermask profile` allows here.")
+    ] = None,
     import_: Import = None,
 ) -> int:
     """Run one agent of a fleet on this device.
@@ -41,6 +45,8 @@ def node(
     from peermask.node.start import run_node
 
     bring(import_)
+    if profile is not None:
+        check_profile(profile, fleet, agent)
     observer = Events(agent) if events else Lines(agent)
     with Interrupt() as interrupt:
 
@@ -56,6 +62,23 @@ def node(
     if not events:
         print(result.out)
     return 0
+
+
+def check_profile(path: Path, fleet: Path, agent: int) -> None:
+    """That this device can carry the agent it is given. All agents know each other's retention, so it cannot change."""
+    from peermask.cli.fleet import retentions_by
+    from peermask.masks.budget import retentions
+    from peermask.node.fleet import load_fleet
+
+    held = load_fleet(fleet)
+    config = held.experiment
+    wanted = retentions(config.retention, config.agents, config.seed)[held.member(agent).agent]
+    allowed = retentions_by([path], config)[0]
+    if wanted > allowed:
+        raise NodeError(
+            f"agent {agent} keeps {wanted:g} of the weights, this device can carry {allowed:g} by {path}; "
+            "write the fleet file with `peermask fleet new --profile`"
+        )
 
 
 class Lines:
