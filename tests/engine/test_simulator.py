@@ -16,7 +16,7 @@ from peermask.engine.memory import activation_bytes, chunk_that_fits
 from peermask.engine.simulator import Simulator
 from peermask.errors import RunError
 from peermask.experiment.build import Experiment, agents_at_once, assemble, build, build_simulator
-from peermask.experiment.config import ExperimentConfig
+from peermask.experiment.config import ExperimentConfig, make_config
 from peermask.graph import build_mixing
 from peermask.models.architectures import mlp
 
@@ -128,3 +128,26 @@ def test_a_checkpoint_of_another_shape_of_state_is_refused(small: Small) -> None
         simulator.restore({"scores": tensors["scores"]})
     with pytest.raises(RunError, match=r"holds .*, zeal; this version needs"):
         simulator.restore({**tensors, "zeal": tensors["scores"]})
+
+
+def test_the_first_agents_of_a_thread_compute_as_all_others_do() -> None:
+    """A thread's first operations once used all cores, and rounded otherwise: agents of small batches showed it."""
+    config = make_config(
+        {
+            "agents": 16,
+            "rounds": 4,
+            "batch_size": 8,
+            "retention": 0.3,
+            "graph": {"name": "ring"},
+            "data": {"fraction": 0.1},
+            "model": {"name": "mlp", "hidden": [12]},
+        }
+    )
+    ended = []
+    for workers in (1, 2, 3):
+        with build_simulator(build(config), torch.device("cpu"), workers=workers) as simulator:
+            for number in range(1, 5):
+                simulator.play(Clock(number, 4))
+            ended.append(simulator.tensors()["scores"])
+    assert torch.equal(ended[0], ended[1])
+    assert torch.equal(ended[0], ended[2])

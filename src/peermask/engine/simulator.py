@@ -62,7 +62,9 @@ class Simulator:
             self._exit.enter_context(fast_float32())
         elif len(self.states) > 1:
             self._exit.enter_context(one_thread_each())
-            self._pool = self._exit.enter_context(ThreadPoolExecutor(self._workers))
+            # A thread asks for itself how many threads its first operations may use, whatever the main one was told.
+            pool = ThreadPoolExecutor(self._workers, initializer=torch.set_num_threads, initargs=(1,))
+            self._pool = self._exit.enter_context(pool)
         return self
 
     def __exit__(self, *_: object) -> None:
