@@ -153,7 +153,7 @@ def test_a_failed_collection_does_not_block_the_next(copied, tmp_path, monkeypat
     (tmp_path / "swarm" / "agents").mkdir(parents=True)
     for out in (tmp_path / "run", tmp_path / "swarm"):
         with monkeypatch.context() as patched:
-            patched.setattr(collect, "summarise", lambda *_: 1 / 0)
+            patched.setattr(collect, "summary_of", lambda *_: 1 / 0)
             with pytest.raises(ZeroDivisionError):
                 collect_run(fleet, folders, out)
         assert sorted(path.name for path in tmp_path.iterdir()) == sorted((*NAMES, "swarm"))

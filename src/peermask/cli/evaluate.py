@@ -36,7 +36,7 @@ def evaluate(
     """
     from peermask.data import datasets
     from peermask.experiment.choice import choose
-    from peermask.experiment.config import split_override
+    from peermask.experiment.toml_values import split_override
     from peermask.exports.measure import evaluate
 
     bring(import_)

@@ -46,7 +46,7 @@ def profile(
 
     In onnxruntime. Scattered zeros make it no faster, filters that are gone do; int8 makes the file smaller.
     """
-    from peermask.experiment.config import split_override
+    from peermask.experiment.toml_values import split_override
     from peermask.exports import Precision
     from peermask.exports.profile import RETENTIONS, Limits, save_profile
     from peermask.exports.profile import profile as measure

@@ -66,12 +66,13 @@ def run(
     if place is not None and place.most_restarts and out is None and resume is None:
         raise ConfigError("torchrun --max-restarts: give --out, so that ranks that are started again find the run")
     from peermask.cli.display import display
+    from peermask.experiment.alike import check_ranks
     from peermask.experiment.config import load_config
     from peermask.experiment.execution import Execution
     from peermask.experiment.made_with import find_made_with
     from peermask.experiment.manifest import is_of_fleet
     from peermask.experiment.playing import take_part
-    from peermask.experiment.runner import resume_experiment, run_experiment
+    from peermask.experiment.runner import config_in, resume_experiment, run_experiment
     from peermask.reports.observers import Together, loggers
     from peermask.reports.tables import agents_table, closing_lines
 
@@ -82,6 +83,8 @@ def run(
         bring(imports)
         imports = [*imports, *find_made_with(resume, lambda _: None)]  # other ranks need them too
     loaded = None if resume is not None else load_config(config, set_ or (), imports)
+    if processes is not None and processes > 1:
+        check_ranks(processes, loaded or config_in(resume or Path(), set_ or ()))
     console = Console(quiet=quiet, markup=False)  # paths may hold brackets
     beside = (resume or out or Path("runs", "it")).parent
     arguments = ["run", *_as_given(config, [*(set_ or ())], imports, device, resume, chunk, workers, backend, wait)]

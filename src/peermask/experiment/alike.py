@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 SHOWN = 12  # characters of a hash
 
 
-def check_config(ranks: Ranks, config: ExperimentConfig) -> None:
-    """Before anything is built."""
-    if ranks.size > config.agents:
+def check_ranks(size: int, config: ExperimentConfig) -> None:
+    """Before any process is started."""
+    if size > config.agents:
         raise RunError(
-            f"{ranks.size} ranks and agents = {config.agents}: a rank has at least one agent; "
+            f"{size} ranks and agents = {config.agents}: a rank has at least one agent; "
             f"start at most {config.agents} ranks"
         )
     if config.schedule is not None:  # histories of links that change would have to move with what receivers remember
@@ -32,6 +32,11 @@ def check_config(ranks: Ranks, config: ExperimentConfig) -> None:
             f"schedule.name = {config.schedule.name!r}: a graph that changes is not divided between processes yet; "
             "run it in one, or leave schedule out"
         )
+
+
+def check_config(ranks: Ranks, config: ExperimentConfig) -> None:
+    """Before anything is built."""
+    check_ranks(ranks.size, config)
     about = {"peermask": version("peermask"), "PyTorch": torch.__version__.partition("+")[0], "config": config.hash}
     _check(ranks, {**about, "plug-ins": imported_hash()})
 

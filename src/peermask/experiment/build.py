@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -28,21 +27,19 @@ from peermask.errors import ConfigError, DataError, ModelError
 from peermask.experiment.choice import Choice
 from peermask.experiment.config import ExperimentConfig
 from peermask.experiment.given import freeze, with_weights
+from peermask.experiment.module import make_module
 from peermask.graph import Base, Mixing, Schedule, build_mixing
 from peermask.graph.links import Integers
 from peermask.kernels import have_triton
 from peermask.masks.budget import kept_counts, retentions
 from peermask.masks.masker import Masker
-from peermask.models.architectures import models
 from peermask.models.frozen import FrozenWeights
 from peermask.models.losses import DEFAULT as DEFAULT_LOSS
 from peermask.models.losses import Loss, cross_entropy, losses
-from peermask.models.network import Network, build_network, by
+from peermask.models.network import Network, build_network
 from peermask.models.readout import Readout
 
 LINK_BYTES = 400  # of each link, while a graph and its mixing are built; measured: 370
-BUILDING_BYTES = 16  # of each parameter, while a network is built: itself, its frozen value, and that as it is drawn
-LARGE = 2**24  # weights of a network whose size is looked at before it is built
 
 
 @dataclass(frozen=True)
@@ -115,7 +112,7 @@ def build(config: ExperimentConfig, dataset: Dataset | None = None, module: nn.M
     config.readout_for(dataset.task)  # which may be refused
     if (config.data.flip or config.data.crop) and len(dataset.shape) != 3:
         raise ConfigError("data.flip and data.crop shift images; these inputs are none: leave them out")
-    made, given, notes = with_weights(_module(config, dataset, module), config, given=module is not None)
+    made, given, notes = with_weights(make_module(config, dataset, module), config, given=module is not None)
     network = build_network(
         made,
         dataset.shape,
@@ -174,54 +171,6 @@ def _loss(config: ExperimentConfig, dataset: Dataset) -> Loss:
     if why:
         raise ConfigError(f"task.loss = {config.task.loss!r} does not fit {dataset.task}: {why}")
     return loss
-
-
-def _module(config: ExperimentConfig, dataset: Dataset, module: nn.Module | None) -> nn.Module:
-    if module is not None:
-        return copy.deepcopy(module)  # it will be frozen; the caller's stays as it is
-    name, options = config.model.name, model_options(config, dataset)
-    make = partial(models[name].make, dataset.shape, len(dataset.classes), **options)
-    if _may_be_large(options):
-        count = _parameters(make)
-        asks = f"model.name = {name!r} has {count:,} parameters, which take"
-        check_room(BUILDING_BYTES * count, asks, "make it smaller")
-    try:
-        return make()
-    except (RuntimeError, ValueError) as error:
-        raise ModelError(
-            f"model.name = {name!r} does not fit the {by(dataset.shape)} {_what(dataset)} of {dataset.name}: "
-            f"{str(error).splitlines()[0]}"
-        ) from error
-
-
-def model_options(config: ExperimentConfig, dataset: Dataset) -> dict[str, Any]:
-    """Of the config's model; a vocabulary that is left out is the data's."""
-    options = dict(config.model.options)
-    if "vocabulary" in options and options["vocabulary"] is None:
-        options["vocabulary"] = dataset.vocabulary
-    return options
-
-
-def _what(dataset: Dataset) -> str:
-    return "tokens" if dataset.vocabulary is not None else "images" if len(dataset.shape) == 3 else "inputs"
-
-
-def _may_be_large(options: Mapping[str, Any]) -> bool:
-    """Whether widths are such that layers between them could have millions of weights.
-
-    A trial without memory makes torch import its compiler: two seconds and 150 MB, for nothing where all is small.
-    """
-    values = [value for given in options.values() for value in (given if isinstance(given, list | tuple) else [given])]
-    return sum(value for value in values if isinstance(value, int)) ** 2 > LARGE
-
-
-def _parameters(make: Callable[[], nn.Module]) -> int:
-    """Of a network that is not built; 0 where that cannot be told, since building it says what is wrong."""
-    try:
-        with torch.device("meta"):  # shapes only
-            return sum(parameter.numel() for parameter in make().parameters())
-    except (RuntimeError, ValueError):
-        return 0
 
 
 def _check_given(dataset: object, module: object) -> None:

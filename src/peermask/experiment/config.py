@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import json
-import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 import tomli_w
-from pydantic import BeforeValidator, ConfigDict, Field, ValidationError, ValidationInfo, model_validator
+from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
 from peermask.algorithms import algorithms
 from peermask.data.dataset import Task
 from peermask.engine.liars import LiarOptions
-from peermask.engine.measures import metrics
 from peermask.errors import ConfigError
 from peermask.experiment.choice import (
     UNCHECKED,
@@ -28,80 +26,21 @@ from peermask.experiment.choice import (
     ScheduleChoice,
 )
 from peermask.experiment.problems import first_problem
+from peermask.experiment.sections import (
+    CheckpointOptions,
+    DataOptions,
+    EvaluationOptions,
+    FrozenOptions,
+    StopOptions,
+    TaskOptions,
+)
+from peermask.experiment.toml_values import overridden, read_toml
 from peermask.masks.budget import MaskOptions, Retention, RetentionDraw
-from peermask.models.frozen import BiasInit, inits
-from peermask.models.losses import losses
 from peermask.models.readout import Readout
 from peermask.plugins import load_plugins
-from peermask.registry import Options, Registry
+from peermask.registry import Options
 
 DEFAULT = Path(__file__).parent / "default.toml"
-
-
-class DataOptions(Options):
-    """What each agent does with the samples it was given."""
-
-    fraction: Annotated[float, Field(gt=0, le=1)] = Field(
-        1.0, description="share of every agent's samples that is used"
-    )
-    validation: Annotated[float, Field(ge=0, lt=1)] = Field(0.1, description="share of training samples held out")
-    flip: bool = Field(False, description="augmentation: mirror half of the images")
-    crop: Annotated[int, Field(ge=0, le=16)] = Field(0, description="augmentation: shift by up to this many pixels")
-
-
-def _name_in(registry: Registry[Any]) -> BeforeValidator:
-    def check(name: object, info: ValidationInfo) -> str:
-        return str(name) if info.context == UNCHECKED else registry[str(name)].name
-
-    return BeforeValidator(check)
-
-
-class FrozenOptions(Options):
-    """The weights all agents share: random, or given."""
-
-    model_config = ConfigDict(serialize_by_alias=True)
-
-    init: Annotated[str, _name_in(inits)] = Field("signed-constant", description="distribution of the weights")
-    bias_init: BiasInit = Field("zero", description="biases: zero, or drawn as torch does")
-    source: Annotated[str, Field(min_length=1)] | None = Field(
-        None,
-        alias="from",
-        description="given weights: a .safetensors file or a state dict, or 'module': those of a module from Python",
-    )
-    drawn: tuple[str, ...] | None = Field(
-        None, description="patterns of the parameters that are drawn all the same, such as a new last layer"
-    )
-
-
-_Metric = Annotated[str, _name_in(metrics)]  # named here, since inside the class `metrics` is the field
-
-
-class TaskOptions(Options):
-    """What a network learns for and is measured by; by default as the data's task says."""
-
-    loss: Annotated[str, _name_in(losses)] | None = Field(None, description="what is minimised")
-    metrics: tuple[_Metric, ...] = Field((), description="figures to measure beside those of the task")
-
-
-class EvaluationOptions(Options):
-    """When models are tested."""
-
-    every: Annotated[int, Field(ge=1)] = Field(10, description="rounds between evaluations; the last is always one")
-    unmixed: bool = Field(False, description="test models also as they were sent, before neighbours were mixed in")
-
-
-class StopOptions(Options):
-    """The paper's "while not converged": stop when the mean validation accuracy no longer rises."""
-
-    patience: Annotated[int, Field(ge=0)] = Field(0, description="evaluations without a rise before stopping; 0: never")
-    tolerance: Annotated[float, Field(ge=0)] = Field(0.001, description="the least that counts as a rise")
-
-
-class CheckpointOptions(Options):
-    """When a run is saved."""
-
-    every: Annotated[int, Field(ge=1)] = Field(50, description="rounds between checkpoints; the last is always one")
-    masks: bool = Field(True, description="keep every agent's mask at checkpoints, for reports")
 
 
 def _retention(value: object) -> object:
@@ -321,8 +260,8 @@ def load_config(
         (4, 'ring')
     """
     file = DEFAULT if path is None else Path(path)
-    values = _with_plugins(_read_toml(file), file.parent, imports)
-    return make_config(_overridden(values, overrides))
+    values = _with_plugins(read_toml(file), file.parent, imports)
+    return make_config(overridden(values, overrides))
 
 
 def read_config(path: Path, overrides: Iterable[str] = (), *, unchecked: bool = False) -> ExperimentConfig:
@@ -330,7 +269,7 @@ def read_config(path: Path, overrides: Iterable[str] = (), *, unchecked: bool = 
 
     With `unchecked`, names that only a plug-in knows are let through.
     """
-    return _checked(_overridden(_read_toml(path), overrides), UNCHECKED if unchecked else None)
+    return _checked(overridden(read_toml(path), overrides), UNCHECKED if unchecked else None)
 
 
 def _checked(values: Mapping[str, Any], context: dict[str, bool] | None = None) -> ExperimentConfig:
@@ -347,55 +286,3 @@ def _with_plugins(values: Mapping[str, Any], beside: Path, further: Iterable[str
         raise ConfigError(f"imports = {named!r}: must be a list of .py files and modules, such as ['my_method.py']")
     names = [plugin.name for plugin in (*load_plugins(named, beside), *load_plugins(further))]
     return {**values, "imports": list(dict.fromkeys(names))} if names else dict(values)
-
-
-def _overridden(values: dict[str, Any], overrides: Iterable[str]) -> dict[str, Any]:
-    for key, value in sorted(map(split_override, overrides), key=lambda pair: not pair[0].endswith(".name")):
-        _put(values, key, value)
-    return values
-
-
-def _read_toml(path: Path) -> dict[str, Any]:
-    try:
-        values = tomllib.loads(path.read_text(encoding="utf-8-sig"))  # editors on Windows begin a file with a mark
-    except FileNotFoundError:
-        raise ConfigError(f"config file {path} does not exist") from None
-    except IsADirectoryError:
-        raise ConfigError(f"config file {path} is a folder; a run in it goes on with --resume {path}") from None
-    except OSError as error:
-        raise ConfigError(f"config file {path} cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise ConfigError(f"config file {path} is not text; give a TOML file") from None
-    except RecursionError:
-        raise ConfigError(f"config file {path} is nested too deeply: a config has tables and lists, no more") from None
-    except ValueError as error:  # or of a number with thousands of digits, which Python does not read
-        raise ConfigError(f"config file {path} is not valid TOML: {str(error).partition(';')[0]}") from None
-    return values
-
-
-def split_override(override: str) -> tuple[str, Any]:
-    """`key=value` with the value as TOML reads it."""
-    key, equals, text = override.partition("=")
-    if not equals or not key.strip():
-        raise ConfigError(f"--set {override!r}: must be key=value, such as algorithm.lr=0.1")
-    try:
-        return key.strip(), tomllib.loads(f"value = {text}")["value"]
-    except RecursionError:
-        raise ConfigError(f"--set {key.strip()}: the value is nested too deeply") from None
-    except ValueError:
-        return key.strip(), text.strip()  # a bare word is a string
-
-
-def _put(values: dict[str, Any], key: str, value: Any) -> None:
-    *tables, last = key.split(".")
-    table = values
-    for depth, name in enumerate(tables):
-        inner = table.setdefault(name, {})
-        if isinstance(inner, str):
-            inner = table[name] = {"name": inner}
-        if not isinstance(inner, dict):
-            raise ConfigError(f"--set {key}: {'.'.join(tables[: depth + 1])} is {inner!r}, not a table")
-        table = inner
-    if last == "name" and tables and table.get("name") != value:
-        table.clear()  # another choice has other options
-    table[last] = value

@@ -8,7 +8,8 @@ from pathlib import Path
 from torch import nn
 
 from peermask.errors import ConfigError
-from peermask.experiment.config import ExperimentConfig, FrozenOptions
+from peermask.experiment.config import ExperimentConfig
+from peermask.experiment.sections import FrozenOptions
 from peermask.models.frozen import FrozenWeights, frozen_weights, own_weights
 from peermask.models.layout import turn_off_dropout
 from peermask.models.network import Network

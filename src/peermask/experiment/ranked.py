@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING
 
@@ -10,11 +10,10 @@ import torch
 from torch import Tensor
 
 from peermask.algorithms.contract import Clock, Payload
-from peermask.engine.device import rows_on_cpu
-from peermask.engine.liars import Liars
 from peermask.engine.round import concatenated
 from peermask.engine.simulator import Simulator
 from peermask.experiment.build import Experiment
+from peermask.experiment.counting import Counting, liars_of
 from peermask.experiment.folder import RunFolder
 from peermask.experiment.metrics import Ledger
 from peermask.graph.mixing import Mixing
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from peermask.ranks.group import Ranks
 
 
-class Ranked:
+class Ranked(Counting):
     """An `Exchange`: A of N agents are here, K messages are those that they hear, in the order of agents.
 
     Every rank counts what the messages of its own agents cost; the first one writes the tables.
@@ -34,17 +33,13 @@ class Ranked:
     def __init__(
         self, ranks: Ranks, experiment: Experiment, folder: RunFolder, simulator: Simulator, sent: Payload
     ) -> None:
-        self.ranks, self.simulator, self.agents = ranks, simulator, experiment.config.agents
+        self.ranks, self.agents = ranks, experiment.config.agents
         self.shards = [ranks.shard(self.agents, rank) for rank in range(ranks.size)]
-        self.messages: Payload = {}
-        self.liars: Liars | None = None
-        if experiment.liars and (options := experiment.config.liars):
-            sizes, seed = experiment.network.layout.sizes, experiment.config.seed
-            self.liars = Liars(options.kind, experiment.liars, sizes, seed, simulator.device)
-        self._hear(experiment.mixing)
-        own = self.shards[ranks.rank]
-        self.ledger = Ledger(experiment, folder if ranks.first else None, sent or None, own, self.everyone)
+        own, writes = self.shards[ranks.rank], folder if ranks.first else None
+        super().__init__(simulator, Ledger(experiment, writes, sent or None, own, self.everyone))
         self.ledger.sent = ranks.from_first(self.ledger.sent)
+        self.liars = liars_of(experiment, simulator.device)
+        self._hear(experiment.mixing)
 
     def _hear(self, mixing: Mixing) -> None:
         """Work out who is to be sent what, and how what comes is mixed, from the mixing of all agents."""
@@ -59,9 +54,6 @@ class Ranked:
         self.mixings = [own.rows(slice(first, end)) for first, end in pairwise(ends)]
         if self.liars is not None:
             self.links = mixing.links.rows(columns).restrict(columns.numpy()).to(device)  # [K, K]
-
-    def proceed(self, round: int) -> int:
-        return round + 1
 
     def move(self, clock: Clock, shared: Sequence[Payload]) -> tuple[Payload, Sequence[Mixing]]:
         before, behind = self.here.start, len(self.routes.columns) - self.here.stop
@@ -83,24 +75,8 @@ class Ranked:
         for rank, packed in self.ranks.swap(outgoing, incoming).items():
             unpack_payload(packed, received, self.routes.incoming[rank])
 
-    def count(self, round: int) -> None:
-        self.ledger.record(round, self.messages, self.simulator.spread)
-
-    def sent_bytes(self) -> Tensor:
-        self.ledger.flush()
-        return self.ledger.sent
-
-    def flush(self) -> None:
-        self.ledger.flush()
-
-    def state(self) -> Payload:
-        return {name: self.collect(rows_on_cpu([leaf])) for name, leaf in (self.ledger.before or {}).items()}
-
     def everyone(self, rows: Tensor) -> Tensor:
         return self.ranks.everyone(rows, self.agents)
 
     def collect(self, rows: Tensor) -> Tensor:
         return self.ranks.collect(rows, self.agents)
-
-    def conclude(self, save: Callable[[], None]) -> None:
-        """All ranks are at the same round."""

@@ -18,15 +18,14 @@ from peermask.data.dataset import Dataset, Task
 from peermask.data.normalisation import FromRaw
 from peermask.engine.measures import confusion_of
 from peermask.errors import RunError
-from peermask.experiment.build import Experiment, build, build_simulator
+from peermask.experiment.build import build, build_simulator
 from peermask.experiment.checked import read_manifest, read_result
-from peermask.experiment.checkpoint import Checkpoint, Progress, check_tables_since, last_good
+from peermask.experiment.checkpoint import Checkpoint, check_tables_since, last_good
 from peermask.experiment.config import ExperimentConfig, read_config
 from peermask.experiment.execution import to_stderr
 from peermask.experiment.folder import RunFolder
 from peermask.experiment.going_on import checkpoint_hashes
 from peermask.experiment.made_with import find_made_with
-from peermask.experiment.metrics import figures_of
 from peermask.experiment.notebook import as_html
 from peermask.experiment.table import read_rows
 from peermask.models.readout import Readout, with_readout
@@ -156,7 +155,7 @@ class RunResult:
 
     def mean(self, figure: str) -> float:
         """Over honest agents, of any figure of `AgentResult`, such as "mae"; NaN where none has it."""
-        return _mean([agent.value(figure) for agent in self.agents if not agent.liar])
+        return mean_of([agent.value(figure) for agent in self.agents if not agent.liar])
 
     @property
     def worst(self) -> AgentResult:
@@ -297,7 +296,7 @@ def _open_one(path: Path) -> RunResult:
         root=path,
         config=config,
         manifest=manifest,
-        agents=tuple(_agents(manifest, rows)),
+        agents=tuple(agent_results(manifest, rows)),
         status=done.get("status", "unfinished"),
         round=done.get("round", max((int(row["round"]) for row in rows), default=0)),
         hash=done.get("hash"),
@@ -305,7 +304,7 @@ def _open_one(path: Path) -> RunResult:
     )
 
 
-def _agents(manifest: dict[str, Any], rows: list[dict[str, str]]) -> list[AgentResult]:
+def agent_results(manifest: dict[str, Any], rows: list[dict[str, str]]) -> list[AgentResult]:
     results, of_agent = [], defaultdict[int, list[dict[str, str]]](list)
     for row in rows:
         of_agent[int(row["agent"])].append(row)
@@ -320,7 +319,7 @@ def _agents(manifest: dict[str, Any], rows: list[dict[str, str]]) -> list[AgentR
                 retention=known["retention"],
                 density=float(own[-1]["density"]) if own else nan,
                 test_accuracy=accuracies[-1] if accuracies else nan,
-                test_accuracy_tail=_mean(accuracies[-TAIL:]),
+                test_accuracy_tail=mean_of(accuracies[-TAIL:]),
                 sent_bytes=float(own[-1]["sent_bytes"]) if own else 0.0,
                 links=known["links"],
                 liar=known.get("liar", False),
@@ -337,38 +336,6 @@ def _by_readout(row: dict[str, str]) -> dict[str, float]:
     return {name: float(known.get(name, nan)) for name in BY_READOUT}
 
 
-def summarise(experiment: Experiment, folder: RunFolder, status: str, progress: Progress, hash: str) -> dict[str, Any]:
-    """What result.json holds."""
-    rows = read_rows(folder.metrics)
-    agents = _agents(read_manifest(folder.manifest), rows)
-    evaluated = {int(row["agent"]) for row in rows if int(row["round"]) == progress.round}
-    for agent in agents:
-        if agent.agent not in evaluated:
-            lacking = f"agent {agent.agent} in round {progress.round}"
-            raise RunError(f"{folder.metrics} lacks {lacking}; restore the file, or start a new run")
-    honest = [agent for agent in agents if not agent.liar]
-    figures = figures_of(experiment.dataset.task, experiment.further_metrics)
-    means = {f"test_{name}": _mean([agent.value(name) for agent in honest]) for name in figures}
-    if experiment.dataset.has_labels:
-        means |= {
-            name: _mean([getattr(agent, name) for agent in honest])
-            for name in ("test_accuracy", "test_accuracy_tail", *BY_READOUT)
-        }
-    main = [agent.value(figures[0]) for agent in honest]
-    return {
-        "status": status,
-        "round": progress.round,
-        "hash": hash,
-        "seconds": round(progress.seconds, 3),
-        "algorithm": experiment.config.algorithm.name,
-        "readout": experiment.readout,
-        # None where no agent has anything to be tested on: NaN is no JSON.
-        **{name: None if isnan(mean) else mean for name, mean in means.items()},
-        f"worst_test_{figures[0]}": min((value for value in main if not isnan(value)), default=None),
-        "sent_bytes": sum(agent.sent_bytes for agent in agents),
-    }
-
-
-def _mean(values: list[float]) -> float:
+def mean_of(values: list[float]) -> float:
     known = [value for value in values if not isnan(value)]
     return fmean(known) if known else nan

@@ -29,7 +29,8 @@ from peermask.experiment.made_with import find_made_with
 from peermask.experiment.manifest import manifest
 from peermask.experiment.metrics import forget_rounds_after
 from peermask.experiment.playing import OVER, build_arms, play
-from peermask.experiment.result import RunResult, summarise
+from peermask.experiment.result import RunResult
+from peermask.experiment.summary import summary_of
 from peermask.experiment.table import check_extents
 from peermask.files import write_atomically, write_json, writing
 
@@ -134,11 +135,15 @@ def resume_experiment(path: Path | str, execution: Execution | None = None, over
         'finished'
     """
     root = Path(path)
+    return run_experiment(config_in(root, overrides), root, resume=True, execution=execution)
+
+
+def config_in(root: Path, overrides: Iterable[str] = ()) -> ExperimentConfig:
+    """The config of the run or comparison in a folder, with the plug-ins it was made with."""
     for name in ("compare.toml", "config.toml"):
         if (root / name).is_file():
             found = find_made_with(root, lambda _: None)  # a change is told where the run goes on
-            config = read_config(root / name, overrides).model_copy(update={"imports": found or None})
-            return run_experiment(config, root, resume=True, execution=execution)
+            return read_config(root / name, overrides).model_copy(update={"imports": found or None})
     raise RunError(f"{root} is not a run folder: it has no config.toml")
 
 
@@ -164,7 +169,7 @@ def _run(
         progress = Progress(0, experiment.config.hash, experiment.frozen.checksum)
         played = play(experiment, name, folder, device, execution, checkpoint or Checkpoint(progress, {}, {}, {}))
         if played.status != "interrupted":
-            write_result(folder, summarise(experiment, folder, played.status, played.progress, played.hash))
+            write_result(folder, summary_of(experiment, folder, played.status, played.progress, played.hash))
         return replace(RunResult.open(folder.path), status=played.status)
 
 

@@ -8,7 +8,7 @@ import torch
 
 from peermask.data.dataset import Dataset
 from peermask.errors import ExportError
-from peermask.experiment.build import model_options
+from peermask.experiment.module import model_options
 from peermask.exports.personal import Personal
 from peermask.exports.ticket import About, Architecture, Frozen, Header, Inputs, Ticket
 from peermask.masks.masker import Masker

@@ -23,7 +23,8 @@ from peermask.experiment.kept_masks import list_masks, load_masks, save_masks
 from peermask.experiment.loop import final_hash
 from peermask.experiment.manifest import manifest
 from peermask.experiment.metrics import LATER, figures_of, metric_columns
-from peermask.experiment.result import RunResult, summarise
+from peermask.experiment.result import RunResult
+from peermask.experiment.summary import summary_of
 from peermask.experiment.table import append_rows
 from peermask.files import write_atomically, write_json, writing
 from peermask.node.agent_folder import AGAIN, TABLES, AgentFolder, Table, open_agent_folder
@@ -55,7 +56,7 @@ def collect_run(fleet: Fleet, folders: Sequence[Path], out: Path, *, partial: bo
         write_atomically(target.config, fleet.experiment.toml().encode())
         if not missing and all(one.is_finished for one in agents):
             progress, digest = _join_states(experiment, agents, target)
-            write_result(target, summarise(experiment, target, "finished", progress, digest))
+            write_result(target, summary_of(experiment, target, "finished", progress, digest))
     return RunResult.open(out)
 
 
