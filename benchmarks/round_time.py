@@ -43,6 +43,7 @@ def main() -> None:
     parser.add_argument("--algorithm", default="mce-pl")
     parser.add_argument("--against", help="another algorithm, whose rounds are timed in turn with these")
     parser.add_argument("--profile", action="store_true", help="also list the kernels of a round by time (CUDA)")
+    parser.add_argument("--issue", action="store_true", help="issue every launch of a round, without CUDA graphs")
     parser.add_argument("--general", action="store_true", help="also time the path for arbitrary modules")
     options = parser.parse_args()
     try:
@@ -85,6 +86,7 @@ def in_turn(dataset: Dataset, options: argparse.Namespace, device: torch.device,
         for name in readings:
             experiment = build(setting(options.agents, name), dataset)
             simulator = stack.enter_context(build_simulator(experiment, device))
+            simulator.record(print)
             rounds[name] = partial(play_next, simulator, count(1))
         for _ in range(turns):
             for name, one_round in rounds.items():
@@ -120,6 +122,8 @@ def time_rounds(
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats()
     with build_simulator(experiment, device) as simulator:
+        if not options.issue:
+            simulator.record(print)
         chunk = len(simulator.feeds[0].ids)
         print(f"\n{agents} agents, {'general' if general else 'fast'} path, {chunk} at once")
         number = 0

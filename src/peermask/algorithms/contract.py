@@ -19,8 +19,8 @@ one by inheriting from that protocol, and from no other algorithm.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Protocol, TypeVar
 
 import torch
@@ -54,6 +54,14 @@ class Clock:
     @property
     def is_last_batch(self) -> bool:
         return self.batch == self.batches - 1
+
+    def at(self, batch: int) -> Clock:
+        """The same round at another of its batches."""
+        return replace(self, batch=batch)
+
+    def varying(self, of: Callable[[float], float]) -> float | Tensor:
+        """A number that changes with progress; a tensor of one where a GPU repeats a recording of the round."""
+        return of(self.progress)
 
 
 @dataclass(frozen=True)

@@ -112,8 +112,8 @@ class McePl(Algorithm[State]):
         assert state.gradient is not None
         votes, voters = self._heard(state, received["mask"], mixing)
         lr = self.options.lr if self.options.lr_fine_tune is None else self.options.lr_fine_tune
-        lr = scheduled(lr, self.options.schedule, clock)
-        scores = fine_tuned(state.scores, state.gradient, votes, voters, lr)
+        step = scheduled(lr, self.options.schedule, clock)
+        scores = fine_tuned(state.scores, state.gradient, votes, voters, step)
         if self.options.keep_sign:
             scores = keep_sign(scores, state.scores)
         mask = self._mask(scores, votes, voters, state.keep)

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from peermask.algorithms.contract import Clock
@@ -22,6 +20,7 @@ from peermask.engine.evaluate import Score, evaluate
 from peermask.models.network import Batch, Network
 from peermask.models.readout import Readout
 
+Draw = tuple[Tensor, ...]  # [A, B] samples; and where images are augmented [A * B] flips, [A * B, 2] offsets
 STEPS = 1000  # streams kept apart for the steps of one batch
 
 
@@ -44,12 +43,27 @@ class Feed:
         return replace(self, samples=self.samples[rows], ids=self.ids[rows])
 
     def batch(self, clock: Clock, step: int = 0) -> Batch:
+        return self.gathered(tuple(map(self._moved, self.draw(clock, step))))
+
+    def draw(self, clock: Clock, step: int = 0) -> Draw:
+        """What a batch is made of, on the CPU."""
         step += STEPS * clock.batch
         samples = [own.train for own in self.samples]
-        index = batch_rows(samples, self.batch_size, self.seed, self.ids, clock.round, step)  # [A, B]
-        inputs, targets = self.dataset.gather(self.dataset.train, self._moved(index))
-        if self.augmentation != Augmentation():
-            inputs = self._augmented(inputs, clock, step)
+        index = batch_rows(samples, self.batch_size, self.seed, self.ids, clock.round, step)
+        if self.augmentation == Augmentation():
+            return (torch.from_numpy(index),)
+        seed, count = self.seed, index.shape[1]
+        draws = [self.augmentation.draw(count, seed, agent, clock.round, step) for agent in self.ids]
+        flips, offsets = (torch.cat(parts) for parts in zip(*draws, strict=True))
+        return torch.from_numpy(index), flips, offsets
+
+    def gathered(self, draw: Draw) -> Batch:
+        """The batch of a draw that lies on the device."""
+        index, *changes = draw
+        inputs, targets = self.dataset.gather(self.dataset.train, index)
+        if changes:
+            flat = self.augmentation.apply(inputs.flatten(0, 1), *changes)  # [A * B, C, H, W]
+            inputs = flat.view_as(inputs)
         return Batch(inputs, targets, self._valid)
 
     def validation_accuracy(self, params: Tensor) -> Tensor:
@@ -70,7 +84,7 @@ class Feed:
         counts = np.zeros((len(self.samples), len(self.dataset.classes)), np.float32)
         for row, own in zip(counts, self.samples, strict=True):
             row[list(own.labels)] = own.counts
-        return self._moved(counts)
+        return self._moved(torch.from_numpy(counts))
 
     @cached_property
     def _valid(self) -> Tensor | None:
@@ -78,17 +92,14 @@ class Feed:
         sizes = [min(self.batch_size, len(own.train)) for own in self.samples]
         if min(sizes) == max(sizes):
             return None
-        return self._moved((np.arange(max(sizes)) < np.array(sizes)[:, None]).astype(np.float32))
+        return self._moved(torch.from_numpy((np.arange(max(sizes)) < np.array(sizes)[:, None]).astype(np.float32)))
 
-    def _moved(self, array: NDArray[Any]) -> Tensor:
-        device = self.dataset.train.inputs.device
-        here = torch.from_numpy(array)
-        # More than a few bytes of pageable memory would be copied only after all work under way.
-        return (here.pin_memory() if device.type == "cuda" else here).to(device, non_blocking=True)
+    def _moved(self, drawn: Tensor) -> Tensor:
+        place = torch.empty(drawn.shape, dtype=drawn.dtype, device=self.dataset.train.inputs.device)
+        return fill(place, drawn) if place.device.type == "cuda" else drawn
 
-    def _augmented(self, images: Tensor, clock: Clock, step: int) -> Tensor:
-        draws = [self.augmentation.draw(images.shape[1], self.seed, agent, clock.round, step) for agent in self.ids]
-        flips = torch.cat([flip for flip, _ in draws]).to(images.device, non_blocking=True)  # [A * B]
-        offsets = torch.cat([offset for _, offset in draws]).to(images.device, non_blocking=True)  # [A * B, 2]
-        flat = self.augmentation.apply(images.flatten(0, 1), flips, offsets)  # [A * B, C, H, W]
-        return flat.view_as(images)
+
+def fill(place: Tensor, drawn: Tensor) -> Tensor:
+    """Put what lies on the CPU into its place on a device, without waiting for either."""
+    # More than a few bytes of pageable memory would be copied only after all work under way.
+    return place.copy_(drawn.pin_memory() if place.device.type == "cuda" else drawn, non_blocking=True)

@@ -6,14 +6,14 @@ The simulator and nodes differ in the exchange alone (`engine/exchange.py`).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
-from peermask.algorithms.contract import Algorithm, Clock, LocalData, Payload
+from peermask.algorithms.contract import Clock, LocalData, Payload
 from peermask.graph.mixing import Mixing
 
 T = TypeVar("T")
@@ -32,6 +32,14 @@ def in_turn(function: Callable[..., T], /, *columns: Iterable[Any]) -> list[T]:
     return list(map(function, *columns))
 
 
+class Steps(Protocol):
+    """What a round calls of an algorithm, whether played as it is or recorded (`engine/recorded.py`)."""
+
+    def learn(self, state: Any, data: LocalData, clock: Clock) -> tuple[Any, Tensor]: ...
+    def share(self, state: Any) -> Payload: ...
+    def fuse(self, state: Any, received: Payload, mixing: Mixing, clock: Clock) -> Any: ...
+
+
 @dataclass(frozen=True)
 class Outcome:
     states: list[Any]  # one per chunk
@@ -40,7 +48,7 @@ class Outcome:
 
 
 def play_round(
-    algorithm: Algorithm[Any],
+    algorithm: Steps,
     states: Sequence[Any],
     data: Sequence[LocalData],
     move: Move,
@@ -58,11 +66,11 @@ def play_round(
     return Outcome(fused, torch.cat([loss for _, loss in learned]), received)
 
 
-def learn_all(algorithm: Algorithm[Any], state: Any, data: LocalData, clock: Clock) -> tuple[Any, Tensor]:
+def learn_all(algorithm: Steps, state: Any, data: LocalData, clock: Clock) -> tuple[Any, Tensor]:
     """All batches of a round, one after the other; the mean of their losses [A]."""
     losses = []
     for batch in range(clock.batches):
-        state, loss = algorithm.learn(state, data, replace(clock, batch=batch))
+        state, loss = algorithm.learn(state, data, clock.at(batch))
         losses.append(loss)
     return state, losses[0] if len(losses) == 1 else torch.stack(losses).mean(0)
 

@@ -20,7 +20,8 @@ from peermask.algorithms.contract import Agents, Algorithm, Clock, Payload
 from peermask.engine.device import fast_float32, made_current, one_thread_each, rows_on_cpu
 from peermask.engine.evaluate import Score
 from peermask.engine.feed import Feed
-from peermask.engine.round import Move, Outcome, concatenated, in_turn, play_round
+from peermask.engine.recorded import Recorded, cuda_graphs
+from peermask.engine.round import Move, Outcome, Steps, concatenated, in_turn, play_round
 from peermask.engine.states import tensors_of, with_tensors
 from peermask.errors import RunError
 from peermask.graph.mixing import Mixing
@@ -55,6 +56,7 @@ class Simulator:
         self._workers = workers or os.cpu_count() or 1
         self._pool: ThreadPoolExecutor | None = None
         self._exit = ExitStack()
+        self.steps: Steps = algorithm
 
     def __enter__(self) -> Simulator:
         if self.device.type == "cuda":
@@ -70,6 +72,12 @@ class Simulator:
     def __exit__(self, *_: object) -> None:
         self._exit.close()
 
+    def record(self, say: Callable[[str], None]) -> None:
+        """From the third round on, replay recordings instead of issuing launches: on a GPU that holds all agents at
+        once, and computes them itself. `say` is told if that cannot be."""
+        if self.device.type == "cuda" and len(self.states) == 1 and self.feeds[0].network.elsewhere is None:
+            self.steps = Recorded(self.algorithm, cuda_graphs(), say)
+
     @property
     def ids(self) -> tuple[int, ...]:
         return tuple(agent for feed in self.feeds for agent in feed.ids)
@@ -77,7 +85,7 @@ class Simulator:
     def play(self, clock: Clock, move: Move | None = None) -> Outcome:
         """One round; messages move between the agents that are here, unless given another way."""
         move = move or self.concatenate
-        outcome = play_round(self.algorithm, self.states, self.feeds, move, clock, self.spread)
+        outcome = play_round(self.steps, self.states, self.feeds, move, clock, self.spread)
         self.states = outcome.states
         return outcome
 

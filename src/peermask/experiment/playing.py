@@ -110,6 +110,7 @@ def _play(
         simulator = stack.enter_context(build_simulator(experiment, device, chunk, workers, rows))
         if start.states:
             simulator.restore(start.states)
+        simulator.record(execution.warn)
         execution.observer.begin(experiment, name, start.progress.round)
         exchange: Exchange
         if ranks is None:

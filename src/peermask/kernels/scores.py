@@ -28,7 +28,7 @@ def stepped_triton(
     model_gradient: Tensor,
     weights: Tensor,
     velocity: Tensor | None,
-    lr: float,
+    lr: float | Tensor,
     momentum: float,
     decay: float,
 ) -> tuple[Tensor, Tensor]:
@@ -46,13 +46,13 @@ def stepped_triton(
     row = 0 if weights.dim() == 1 else width
     grid = (-(-width // _BLOCK), agents)
     step_kernel[grid](
-        gradient, weights, scores, before, moved, summed, lr, momentum, decay, gradient.stride(0), row, width,
-        velocity is not None, _BLOCK,
+        gradient, weights, scores, before, moved, summed, _there(lr, scores), momentum, decay, gradient.stride(0), row,
+        width, velocity is not None, _BLOCK,
     )  # fmt: skip
     return moved, summed
 
 
-def fine_tuned_triton(scores: Tensor, gradient: Tensor, votes: Tensor, voters: Tensor, lr: float) -> Tensor:
+def fine_tuned_triton(scores: Tensor, gradient: Tensor, votes: Tensor, voters: Tensor, lr: float | Tensor) -> Tensor:
     """z − lr · (votes / voters · G): [A, P_w]."""
     from peermask.kernels.scores_triton import fine_tune_kernel
 
@@ -60,5 +60,10 @@ def fine_tuned_triton(scores: Tensor, gradient: Tensor, votes: Tensor, voters: T
     agents, width = scores.shape
     out = torch.empty_like(scores)
     grid = (-(-width // _BLOCK), agents)
-    fine_tune_kernel[grid](scores, gradient, votes, voters.contiguous(), out, lr, width, _BLOCK)
+    fine_tune_kernel[grid](scores, gradient, votes, voters.contiguous(), out, _there(lr, scores), width, _BLOCK)
     return out
+
+
+def _there(number: float | Tensor, like: Tensor) -> Tensor:
+    """On the device: a number that is passed to a kernel would be the same in every replay of a recorded round."""
+    return number if isinstance(number, Tensor) else torch.full((), number, dtype=torch.float32, device=like.device)

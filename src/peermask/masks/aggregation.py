@@ -20,11 +20,11 @@ def agreement(votes: Tensor, voters: Tensor) -> Tensor:
     return votes.float().div_(voters.clamp(min=1)[:, None])  # [A, P_w]
 
 
-def fine_tuned(scores: Tensor, gradient: Tensor, votes: Tensor, voters: Tensor, lr: float) -> Tensor:
+def fine_tuned(scores: Tensor, gradient: Tensor, votes: Tensor, voters: Tensor, lr: float | Tensor) -> Tensor:
     """z = z½ − η_ft G ⊙ n: a step where neighbours agree.   Paper Eq. (17)"""
     if by_kernels(scores):
         return fine_tuned_triton(scores, gradient, votes, voters, lr)
-    return torch.sub(scores, agreement(votes, voters).mul_(gradient), alpha=lr)  # [A, P_w]
+    return torch.sub(scores, agreement(votes, voters).mul_(gradient), alpha=float(lr))  # [A, P_w]
 
 
 def pulled(scores: Tensor, votes: Tensor, voters: Tensor, mask: Tensor, gain: float, layout: Layout) -> Tensor:

@@ -58,7 +58,7 @@ def stepped(
     model_gradient: Tensor,
     weights: Tensor,
     velocity: Tensor | None,
-    lr: float,
+    lr: float | Tensor,
     momentum: float,
     decay: float,
     lasso: float,
@@ -71,7 +71,7 @@ def stepped(
     if velocity is not None:
         summed = momentum * velocity + summed
     step = regularised(summed, scores, decay, lasso, layout)
-    return torch.sub(scores, step, alpha=lr), summed
+    return torch.sub(scores, step, alpha=float(lr)), summed
 
 
 def regularised(gradient: Tensor, scores: Tensor, decay: float, lasso: float, layout: Layout) -> Tensor:

@@ -1,0 +1,243 @@
+"""Rounds as recordings: the launches of `learn` and `fuse` are recorded once, and every later round replays them.
+
+With twenty agents a host takes longer to issue a round, launch by launch, than a GPU takes to compute it. A recording
+(a CUDA graph) is one launch, but repeats what it was made of: the same memory, the same numbers passed to kernels. So
+inputs are copied to where they were, batches are drawn on the host and put in the place of those before, and a number
+that changes from round to round comes from memory, too (`Clock.varying`).
+
+An algorithm knows nothing of this. A step is played as it is, then watched, then recorded, and then replayed. One that
+looks at the clock in any other way, or wants more of its data than batches, is never recorded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol, TypeVar
+
+import torch
+from torch import Tensor
+
+from peermask.algorithms.contract import Algorithm, Clock, LocalData, Payload
+from peermask.engine.feed import Draw, Feed, fill
+from peermask.engine.states import tensors_of, with_tensors
+from peermask.graph.mixing import Mixing
+from peermask.models.network import Batch
+
+T = TypeVar("T")
+Named = Mapping[str, Tensor]
+Function = Callable[[Named, Any, Clock], Any]  # inputs, data, clock -> a state, with or without losses [A]
+
+_LINE = 4  # floats from one number to the next: kernels are compiled for memory aligned to 16 bytes
+_RECEIVED = "received/"  # before the names of messages, among a state's
+
+
+class Unrecordable(Exception):
+    """Something that a recording cannot repeat."""
+
+
+class Recording(Protocol):
+    """Repeats, on the same memory, what a function did."""
+
+    def record(self, function: Callable[[], T]) -> T: ...
+    def replay(self) -> None: ...
+
+
+class CudaGraph:
+    """A `Recording` of launches; nothing is computed while it is made."""
+
+    def __init__(self, pool: Any) -> None:
+        self.graph, self.pool = torch.cuda.CUDAGraph(), pool
+
+    def record(self, function: Callable[[], T]) -> T:
+        spare = torch.cuda.mem_get_info()[0] + torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
+        if spare < torch.cuda.max_memory_allocated():
+            raise Unrecordable("a recording keeps the memory of a round to itself, and there is too little")
+        # Checkpoints are written by another thread, which may call the device meanwhile.
+        with torch.cuda.graph(self.graph, pool=self.pool, capture_error_mode="thread_local"):
+            return function()
+
+    def replay(self) -> None:
+        self.graph.replay()
+
+
+def cuda_graphs() -> Callable[[], Recording]:
+    """Makes recordings that share their memory: they are replayed in the order they were made in."""
+    pool = torch.cuda.graph_pool_handle()
+    return lambda: CudaGraph(pool)
+
+
+class Recorded:
+    """`learn`, `share` and `fuse` of an algorithm for one chunk, by recordings where they can be made."""
+
+    def __init__(
+        self, algorithm: Algorithm[Any], recordings: Callable[[], Recording], say: Callable[[str], None]
+    ) -> None:
+        self.algorithm, self.recordings, self.say = algorithm, recordings, say
+        self.steps: dict[tuple[str, ...], _Step] = {}
+        self.mixing: Mixing | None = None
+        self.results: set[int] = set()  # where recordings leave theirs
+
+    def learn(self, state: Any, data: LocalData, clock: Clock) -> tuple[Any, Tensor]:
+        def learn(inputs: Named, data: LocalData, clock: Clock) -> tuple[Any, Tensor]:
+            return self.algorithm.learn(with_tensors(state, inputs), data, clock)
+
+        learned, loss = self._play("learn", learn, tensors_of(state), data, clock)
+        return learned, loss.clone()  # the next round writes over it
+
+    def share(self, state: Any) -> Payload:
+        return self.algorithm.share(state)
+
+    def fuse(self, state: Any, received: Payload, mixing: Mixing, clock: Clock) -> Any:
+        self.mixing = self.mixing or mixing
+        if mixing is not self.mixing:  # links that change
+            return self.algorithm.fuse(state, received, mixing, clock)
+        own = tensors_of(state)
+
+        def fuse(inputs: Named, _: LocalData, clock: Clock) -> Any:
+            messages = {name: inputs[_RECEIVED + name] for name in received}
+            before = with_tensors(state, {name: inputs[name] for name in own})
+            return self.algorithm.fuse(before, messages, mixing, clock)
+
+        inputs = own | {_RECEIVED + name: leaf for name, leaf in received.items()}
+        return self._play("fuse", fuse, inputs, None, clock)
+
+    def _play(self, name: str, function: Function, inputs: Named, data: LocalData | None, clock: Clock) -> Any:
+        # One for each form of a state: later batches of a round find tensors that the first does not.
+        step = self.steps.setdefault((name, *inputs), _Step())
+        if step.stage == "replay":
+            return step.replayed(inputs, data, clock)
+        if step.stage == "record":
+            try:
+                return step.recorded(function, inputs, data, clock, self.recordings(), self.results)
+            except (Unrecordable, RuntimeError) as error:
+                reason = (str(error).splitlines() or [type(error).__name__])[0]
+                self.say(f"rounds are issued launch by launch: {name} cannot be recorded as a CUDA graph: {reason}")
+                step.stage = "never"
+        if step.stage == "watch":
+            return step.watched(function, inputs, data, clock)
+        step.stage = "watch" if step.stage == "first" else step.stage
+        return function(inputs, data, clock)
+
+
+@dataclass
+class _Step:
+    """One step of a round on its way from being played to being replayed."""
+
+    stage: Literal["first", "watch", "record", "replay", "never"] = "first"
+    draws: dict[int, Draw] = field(default_factory=dict)  # by step of `LocalData.batch`
+    rates: list[Callable[[float], float]] = field(default_factory=list)  # by progress
+
+    def watched(self, function: Function, inputs: Named, data: LocalData | None, clock: Clock) -> Any:
+        """Played as it is, and noted what it asks for."""
+        odd: list[str] = []
+        watched = _WatchedData(data, clock, self.draws, odd) if isinstance(data, Feed) else data
+        result = function(inputs, watched, _WatchedClock.of(clock, self.rates, odd))
+        self.stage = "never" if odd else "record"
+        return result
+
+    def recorded(
+        self, function: Function, inputs: Named, data: LocalData | None, clock: Clock, made: Recording, owned: set[int]
+    ) -> Any:
+        """Played for the first time from memory of its own."""
+        device = next(iter(inputs.values())).device
+        # What another recording leaves in memory of its own is taken from there.
+        self.inputs = {name: each if each.data_ptr() in owned else each.clone() for name, each in inputs.items()}
+        self.draws = {step: tuple(part.to(device) for part in draw) for step, draw in self.draws.items()}
+        self.numbers = torch.zeros(len(self.rates), _LINE, device=device)
+        source = _DrawnData(data, self.draws) if isinstance(data, Feed) else data
+        self.result = made.record(lambda: function(self.inputs, source, _RecordedClock.of(clock, self.numbers)))
+        self.made, self.stage = made, "replay"
+        owned.update(tensor.data_ptr() for tensor in _tensors_in(self.result))
+        return self.replayed(inputs, data, clock)
+
+    def replayed(self, inputs: Named, data: LocalData | None, clock: Clock) -> Any:
+        for name, tensor in inputs.items():
+            if tensor.data_ptr() != self.inputs[name].data_ptr():
+                self.inputs[name].copy_(tensor)
+        for step, places in self.draws.items():
+            assert isinstance(data, Feed)
+            for place, drawn in zip(places, data.draw(clock, step), strict=True):
+                fill(place, drawn)
+        if self.rates:
+            fill(self.numbers[:, 0], torch.tensor([rate(clock.progress) for rate in self.rates]))
+        self.made.replay()
+        return self.result
+
+
+def _tensors_in(result: Any) -> Iterator[Tensor]:
+    state = result[0] if isinstance(result, tuple) else result
+    return iter(tensors_of(state).values())
+
+
+class _WatchedClock(Clock):
+    """Notes whether anything but the batch, or numbers that vary, is read."""
+
+    rates: list[Callable[[float], float]]
+    odd: list[str]
+
+    @classmethod
+    def of(cls, clock: Clock, rates: list[Callable[[float], float]], odd: list[str]) -> _WatchedClock:
+        watched = cls(clock.round, clock.rounds, clock.batch, clock.batches)
+        object.__setattr__(watched, "rates", rates)
+        object.__setattr__(watched, "odd", odd)
+        return watched
+
+    def __getattribute__(self, name: str) -> Any:
+        if name in ("round", "rounds", "progress"):
+            object.__getattribute__(self, "odd").append(name)
+        return object.__getattribute__(self, name)
+
+    def varying(self, of: Callable[[float], float]) -> float:
+        self.rates.append(of)
+        return of((object.__getattribute__(self, "round") - 1) / object.__getattribute__(self, "rounds"))
+
+
+class _RecordedClock(Clock):
+    """Gives numbers that vary as places in memory, in the order they were asked for."""
+
+    numbers: Tensor  # [rates, _LINE]
+    given: list[int]
+
+    @classmethod
+    def of(cls, clock: Clock, numbers: Tensor) -> _RecordedClock:
+        made = cls(clock.round, clock.rounds, clock.batch, clock.batches)
+        object.__setattr__(made, "numbers", numbers)
+        object.__setattr__(made, "given", [])
+        return made
+
+    def varying(self, of: Callable[[float], float]) -> Tensor:  # noqa: ARG002
+        self.given.append(len(self.given))
+        return self.numbers[self.given[-1], 0]
+
+
+@dataclass(frozen=True)
+class _WatchedData:
+    """Notes which batches are drawn, and whether anything else is asked for."""
+
+    feed: Feed
+    clock: Clock
+    draws: dict[int, Draw]
+    odd: list[str]
+
+    def batch(self, clock: Clock, step: int = 0) -> Batch:  # noqa: ARG002
+        self.draws[step] = self.feed.draw(self.clock, step)
+        return self.feed.batch(self.clock, step)
+
+    def validation_accuracy(self, params: Tensor) -> Tensor:
+        self.odd.append("validation_accuracy")
+        return self.feed.validation_accuracy(params)
+
+
+@dataclass(frozen=True)
+class _DrawnData:
+    """Batches from where their draws are put."""
+
+    feed: Feed
+    draws: dict[int, Draw]
+
+    def batch(self, clock: Clock, step: int = 0) -> Batch:  # noqa: ARG002
+        return self.feed.gathered(self.draws[step])
+
+    def validation_accuracy(self, params: Tensor) -> Tensor:  # noqa: ARG002
+        raise Unrecordable("it looks at validation data")

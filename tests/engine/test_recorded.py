@@ -1,0 +1,117 @@
+"""Recordings against plain rounds. On a CPU a recording computes again, from the same memory into the same memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import pytest
+import torch
+from torch import Tensor
+
+from peermask.algorithms import algorithms
+from peermask.algorithms.contract import Clock
+from peermask.engine.recorded import Recorded, Unrecordable
+from peermask.engine.simulator import Simulator
+from peermask.engine.states import tensors_of
+from peermask.experiment.build import build, build_simulator
+from peermask.experiment.config import make_config
+
+T = TypeVar("T")
+CPU = torch.device("cpu")
+
+
+@dataclass
+class Again:
+    """Does what a function did, and puts the results where they were."""
+
+    function: Callable[[], Any] = field(default=lambda: None)
+    results: Any = None
+    replays: int = 0
+
+    def record(self, function: Callable[[], T]) -> T:
+        self.function, self.results = function, (results := function())
+        return results
+
+    def replay(self) -> None:
+        self.replays += 1
+        for place, value in zip(_tensors(self.results), _tensors(self.function()), strict=True):
+            place.copy_(value)
+
+
+def _tensors(result: Any) -> list[Tensor]:
+    state, *losses = result if isinstance(result, tuple) else (result,)
+    return [*tensors_of(state).values(), *losses]
+
+
+def simulator_of(name: str, **values: Any) -> Simulator:
+    options = {"agents": 3, "rounds": 7, "retention": [0.2, 0.4, 0.4], "batch_size": 8, "model": "mlp"}
+    config = make_config(options | {"dataset": "digits", "algorithm": {"name": name}} | values)
+    return build_simulator(build(config), CPU, chunk=3)
+
+
+def played(simulator: Simulator, rounds: int, batches: int = 1) -> list[Tensor]:
+    with simulator:
+        losses = [simulator.play(Clock(number, 7, batches=batches)).losses for number in range(1, rounds + 1)]
+    return [*simulator.tensors().values(), *losses]
+
+
+@pytest.mark.parametrize("batches", [1, 3])
+@pytest.mark.parametrize("name", [entry.name for entry in algorithms])
+def test_recorded_rounds_end_in_the_same_state(name: str, batches: int) -> None:
+    plain, replaying = simulator_of(name), simulator_of(name)
+    made: list[Again] = []
+    said: list[str] = []
+
+    def recording() -> Again:
+        made.append(Again())
+        return made[-1]
+
+    replaying.steps = Recorded(replaying.algorithm, recording, said.append)
+    for wanted, found in zip(played(plain, 7, batches), played(replaying, 7, batches), strict=True):
+        assert torch.equal(wanted, found)
+    assert not said
+    if name in ("mce-pl", "accord", "ind-mask", "dsgd", "fl"):
+        assert len(made) >= 2
+        assert min(each.replays for each in made) >= 4
+
+
+@pytest.mark.parametrize("algorithm", ["mce-pl", "dsgd"])
+def test_a_rate_that_changes_is_read_anew_in_every_replay(algorithm: str) -> None:
+    scheduled = {"algorithm": {"name": algorithm, "schedule": "cosine"}}
+    plain, replaying = simulator_of(algorithm, **scheduled), simulator_of(algorithm, **scheduled)
+    replaying.steps = Recorded(replaying.algorithm, Again, pytest.fail)
+    for wanted, found in zip(played(plain, 7), played(replaying, 7), strict=True):
+        assert torch.equal(wanted, found)
+
+
+def test_what_cannot_be_recorded_is_said_once_and_played_as_it_is() -> None:
+    class Refusing(Again):
+        def record(self, function: Callable[[], T]) -> T:  # noqa: ARG002
+            raise Unrecordable("no memory")
+
+    plain, refused = simulator_of("mce-pl"), simulator_of("mce-pl")
+    said: list[str] = []
+    refused.steps = Recorded(refused.algorithm, Refusing, said.append)
+    for wanted, found in zip(played(plain, 6), played(refused, 6), strict=True):
+        assert torch.equal(wanted, found)
+    assert said == [
+        f"rounds are issued launch by launch: {step} cannot be recorded as a CUDA graph: no memory"
+        for step in ("learn", "fuse")
+    ]
+
+
+def test_restored_states_are_taken_over() -> None:
+    plain, replaying = simulator_of("accord"), simulator_of("accord")
+    replaying.steps = Recorded(replaying.algorithm, Again, pytest.fail)
+    for simulator in (plain, replaying):
+        with simulator:
+            for number in range(1, 5):
+                simulator.play(Clock(number, 7))
+            saved = {name: tensor.clone() for name, tensor in simulator.tensors().items()}
+            simulator.play(Clock(5, 7))
+            simulator.restore(saved)
+            simulator.play(Clock(5, 7))
+    for name, wanted in plain.tensors().items():
+        assert torch.equal(wanted, replaying.tensors()[name]), name

@@ -1,0 +1,78 @@
+"""CUDA graphs of rounds against rounds that are issued launch by launch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from peermask.algorithms.contract import Clock
+from peermask.engine.recorded import Recorded
+from peermask.experiment.build import build, build_simulator
+from peermask.experiment.config import make_config
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+
+
+def played(algorithm: Any, *, record: bool, rounds: int = 8, batches: int = 1, **values: Any) -> dict[str, Tensor]:
+    config = make_config(
+        {
+            "agents": 5,
+            "rounds": rounds,
+            "retention": [0.2, 0.3, 0.4, 0.4, 0.4],
+            "batch_size": 16,
+            "model": "cnn",
+            "dataset": "digits",
+            "algorithm": algorithm,
+        }
+        | values
+    )
+    said: list[str] = []
+    with build_simulator(build(config), torch.device("cuda")) as simulator:
+        if record:
+            simulator.record(said.append)
+        for number in range(1, rounds + 1):
+            losses = simulator.play(Clock(number, rounds, batches=batches)).losses
+        if record:
+            assert isinstance(simulator.steps, Recorded)
+            assert "replay" in {step.stage for step in simulator.steps.steps.values()}, said
+        assert not said
+        return simulator.tensors() | {"losses": losses.cpu()}
+
+
+@pytest.mark.parametrize("batches", [1, 2])
+@pytest.mark.parametrize("algorithm", ["mce-pl", "accord", "ind-mask", "dsgd", "fl"])
+def test_replayed_rounds_equal_issued_ones(algorithm: str, batches: int) -> None:
+    issued = played(algorithm, record=False, batches=batches)
+    for name, found in played(algorithm, record=True, batches=batches).items():
+        assert torch.equal(issued[name], found), name
+
+
+def test_rates_and_augmentation_change_in_replays() -> None:
+    values = {"data": {"flip": True, "crop": 2}}
+    algorithm = {"name": "mce-pl", "schedule": "cosine"}
+    issued = played(algorithm, record=False, **values)
+    for name, found in played(algorithm, record=True, **values).items():
+        assert torch.equal(issued[name], found), name
+
+
+def test_a_step_that_waits_for_the_device_is_played_as_it_is() -> None:
+    config = make_config({"agents": 4, "rounds": 6, "retention": 0.3, "model": "mlp", "algorithm": "mce-pl"})
+    said: list[str] = []
+    with build_simulator(build(config), torch.device("cuda")) as simulator:
+        simulator.record(said.append)
+        learn = simulator.algorithm.learn
+
+        def waiting(*args: Any) -> Any:
+            learned, loss = learn(*args)
+            float(loss.sum())  # no recording can do that
+            return learned, loss
+
+        setattr(simulator.algorithm, "learn", waiting)  # noqa: B010
+        for number in range(1, 7):
+            losses = simulator.play(Clock(number, 6)).losses
+    assert torch.isfinite(losses).all()
+    assert len(said) == 1
+    assert said[0].startswith("rounds are issued launch by launch: learn cannot be recorded")
