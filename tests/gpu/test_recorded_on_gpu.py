@@ -37,7 +37,8 @@ def played(algorithm: Any, *, record: bool, rounds: int = 8, batches: int = 1, *
             losses = simulator.play(Clock(number, rounds, batches=batches)).losses
         if record:
             assert isinstance(simulator.steps, Recorded)
-            assert "replay" in {step.stage for step in simulator.steps.steps.values()}, said
+            stages = {key[0]: step.stage for key, step in simulator.steps.steps.items()}
+            assert stages["learn"] == "replay", said
         assert not said
         return simulator.tensors() | {"losses": losses.cpu()}
 
@@ -51,7 +52,7 @@ def test_replayed_rounds_equal_issued_ones(algorithm: str, batches: int) -> None
 
 
 def test_rates_and_augmentation_change_in_replays() -> None:
-    values = {"data": {"flip": True, "crop": 2}}
+    values: dict[str, Any] = {"data": {"flip": True, "crop": 2}}
     algorithm = {"name": "mce-pl", "schedule": "cosine"}
     issued = played(algorithm, record=False, **values)
     for name, found in played(algorithm, record=True, **values).items():

@@ -31,7 +31,7 @@ def test_a_trunk_equals_its_reference(blocks: tuple[ConvBlock, ...], channels: i
     biases = [None, torch.randn(2, 64)]
     result, *gradients = from_reference(blocks, x, weights, biases)
     assert result < 0.001
-    assert max(gradients) < (0.1 if pooling or blocks[0].activation == "relu" else 0.001)  # relu chooses, too
+    assert max(gradients) < (0.15 if pooling or blocks[0].activation == "relu" else 0.001)  # relu chooses, too
 
 
 @pytest.mark.parametrize("size", [1e-8, 1e8])

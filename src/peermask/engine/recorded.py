@@ -11,8 +11,9 @@ looks at the clock in any other way, or wants more of its data than batches, is 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol, TypeVar
 
 import torch
@@ -76,6 +77,7 @@ class Recorded:
         self.algorithm, self.recordings, self.say = algorithm, recordings, say
         self.steps: dict[tuple[str, ...], _Step] = {}
         self.mixing: Mixing | None = None
+        self.drawing = _Drawing()
         self.results: set[int] = set()  # where recordings leave theirs
 
     def learn(self, state: Any, data: LocalData, clock: Clock) -> tuple[Any, Tensor]:
@@ -106,10 +108,10 @@ class Recorded:
         # One for each form of a state: later batches of a round find tensors that the first does not.
         step = self.steps.setdefault((name, *inputs), _Step())
         if step.stage == "replay":
-            return step.replayed(inputs, data, clock)
+            return step.replayed(inputs, data, clock, self.drawing)
         if step.stage == "record":
             try:
-                return step.recorded(function, inputs, data, clock, self.recordings(), self.results)
+                return step.recorded(function, inputs, data, clock, self.drawing, self.recordings(), self.results)
             except (Unrecordable, RuntimeError) as error:
                 reason = (str(error).splitlines() or [type(error).__name__])[0]
                 self.say(f"rounds are issued launch by launch: {name} cannot be recorded as a CUDA graph: {reason}")
@@ -133,11 +135,20 @@ class _Step:
         odd: list[str] = []
         watched = _WatchedData(data, clock, self.draws, odd) if isinstance(data, Feed) else data
         result = function(inputs, watched, _WatchedClock.of(clock, self.rates, odd))
-        self.stage = "never" if odd else "record"
+        given = {tensor.data_ptr() for tensor in inputs.values()}
+        idle = not isinstance(result, tuple) and all(tensor.data_ptr() in given for tensor in _tensors_in(result))
+        self.stage = "never" if odd or idle else "record"
         return result
 
     def recorded(
-        self, function: Function, inputs: Named, data: LocalData | None, clock: Clock, made: Recording, owned: set[int]
+        self,
+        function: Function,
+        inputs: Named,
+        data: LocalData | None,
+        clock: Clock,
+        drawing: _Drawing,
+        made: Recording,
+        owned: set[int],
     ) -> Any:
         """Played for the first time from memory of its own."""
         device = next(iter(inputs.values())).device
@@ -149,20 +160,38 @@ class _Step:
         self.result = made.record(lambda: function(self.inputs, source, _RecordedClock.of(clock, self.numbers)))
         self.made, self.stage = made, "replay"
         owned.update(tensor.data_ptr() for tensor in _tensors_in(self.result))
-        return self.replayed(inputs, data, clock)
+        return self.replayed(inputs, data, clock, drawing)
 
-    def replayed(self, inputs: Named, data: LocalData | None, clock: Clock) -> Any:
+    def replayed(self, inputs: Named, data: LocalData | None, clock: Clock, drawing: _Drawing) -> Any:
         for name, tensor in inputs.items():
             if tensor.data_ptr() != self.inputs[name].data_ptr():
                 self.inputs[name].copy_(tensor)
-        for step, places in self.draws.items():
+        if self.draws:
             assert isinstance(data, Feed)
-            for place, drawn in zip(places, data.draw(clock, step), strict=True):
-                fill(place, drawn)
+            for places, draw in zip(self.draws.values(), drawing.draws(data, clock, self.draws), strict=True):
+                for place, drawn in zip(places, draw, strict=True):
+                    fill(place, drawn)
         if self.rates:
             fill(self.numbers[:, 0], torch.tensor([rate(clock.progress) for rate in self.rates]))
         self.made.replay()
         return self.result
+
+
+class _Drawing:
+    """Batches of the next round are drawn while the device is at work on this one."""
+
+    def __init__(self) -> None:
+        self.thread = ThreadPoolExecutor(1)
+        self.ahead: dict[Clock, Future[list[Draw]]] = {}
+
+    def draws(self, feed: Feed, clock: Clock, steps: Iterable[int]) -> list[Draw]:
+        def drawn(clock: Clock) -> list[Draw]:
+            return [feed.draw(clock, step) for step in steps]
+
+        following, ahead = replace(clock, round=clock.round + 1), self.ahead.pop(clock, None)
+        own = drawn(clock) if ahead is None else ahead.result()
+        self.ahead[following] = self.thread.submit(drawn, following)
+        return own
 
 
 def _tensors_in(result: Any) -> Iterator[Tensor]:

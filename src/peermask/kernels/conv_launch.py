@@ -27,13 +27,15 @@ def halved_images(x: Tensor, largest: Tensor, shape: Shape) -> Tensor:
     return half
 
 
-def halved_weights(shape: Shape, w: Tensor, *, turned: bool) -> tuple[Tensor, Tensor]:
+def halved_weights(
+    shape: Shape, w: Tensor, bound: Tensor | None = None, bias: Tensor | None = None, reach: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
     """[A, O, C, R, S] floats to halves [A, O, R, S, channels], or turned round [A, C, R, S, O]; and the inverse of each
-    row's scale, [A, O] or [A, C]."""
+    row's scale, [A, O] or [A, C]. Not turned, where it is given a place to note how far its products reach [A]."""
     from peermask.kernels.half_triton import weights_kernel
 
     agents, out, into, rows, columns = w.shape
-    taps = rows * columns
+    taps, turned = rows * columns, reach is None
     w = w if w[0].is_contiguous() else w.contiguous()
     heads, inner, strides = (into, out, (taps, into * taps)) if turned else (out, into, (into * taps, taps))
     padded = inner if turned else shape.channels
@@ -41,34 +43,29 @@ def halved_weights(shape: Shape, w: Tensor, *, turned: bool) -> tuple[Tensor, Te
     inverse = torch.empty(agents, heads, device=w.device)
     block = power_from(taps * padded)
     weights_kernel[(heads, agents)](
-        w,
-        half,
-        inverse,
-        w.stride(0),
-        *strides,
-        inner,
-        padded,
-        taps,
-        turned,
-        block,
-        num_warps=min(8, max(1, block // 512)),
-    )
+        w, half, inverse, inverse if bias is None else bias, inverse if bound is None else bound,
+        inverse if reach is None else reach.view(torch.int32), w.stride(0), *strides, inner, padded, taps, turned,
+        bias is not None, block, num_warps=min(8, max(1, block // 512)),
+    )  # fmt: skip
     return half, inverse
 
 
-def convolved(shape: Shape, x: Tensor, bound: Tensor, w: Tensor, bias: Tensor | None, largest: Tensor) -> Tensor:
-    """e [A, B, OH, OW, O], activated; notes its largest of each agent."""
+def convolved(
+    shape: Shape, x: Tensor, bound: Tensor, w: Tensor, bias: Tensor | None, largest: Tensor, reach: Tensor
+) -> Tensor:
+    """e [A, B, OH, OW, O], activated, as halves; notes its largest of each agent, and what bounds it beforehand."""
     from peermask.kernels.conv_triton import ACTIVATIONS, patch_forward_kernel
 
-    half, inverse = halved_weights(shape, w, turned=False)
+    bias = None if bias is None else bias.contiguous()
+    half, inverse = halved_weights(shape, w, bound, bias, reach)
     agents, batch, height, width, _ = x.shape
     oh, ow = shape.convolved
-    y = torch.empty(agents, batch, oh, ow, shape.out, device=x.device)
-    operands = (x, bound, half, inverse, half if bias is None else bias.contiguous(), y, largest.view(torch.int32))
+    y = torch.empty(agents, batch, oh, ow, shape.out, dtype=torch.float16, device=x.device)
+    operands = (x, bound, half, inverse, half if bias is None else bias, y, largest.view(torch.int32), reach)
     kernel = (shape.channels, shape.out, shape.rows, shape.columns)
     end = (bias is not None, ACTIVATIONS[shape.block.activation])
     if not shape.by_patches:
-        _product(operands, (height, width, oh, ow), kernel, shape.block.padding, 1, end)
+        _product(operands, (height, width, oh, ow), kernel, shape.block.padding, 1, (*end, True))
         return y
     tile = 64
     patch_forward_kernel[(-(-batch * oh * ow // tile), agents)](
@@ -79,12 +76,13 @@ def convolved(shape: Shape, x: Tensor, bound: Tensor, w: Tensor, bias: Tensor | 
 
 def input_gradient(shape: Shape, de: Tensor, bound: Tensor, w: Tensor, largest: Tensor) -> Tensor:
     """The same product with the kernel turned round and its channels swapped; notes its largest of each agent."""
-    half, inverse = halved_weights(shape, w, turned=True)
+    half, inverse = halved_weights(shape, w)
     dx = torch.empty(*de.shape[:2], shape.height, shape.width, shape.into, device=de.device)
-    operands = (de, bound, half, inverse, half, dx, largest.view(torch.int32))
+    operands = (de, bound, half, inverse, half, dx, largest.view(torch.int32), bound)
     kernel = (shape.out, shape.into, shape.rows, shape.columns)
     padding = shape.rows - 1 - shape.block.padding
-    _product(operands, (*shape.convolved, shape.height, shape.width), kernel, padding, shape.block.growth, (False, 0))
+    sizes = (*shape.convolved, shape.height, shape.width)
+    _product(operands, sizes, kernel, padding, shape.block.growth, (False, 0, False))
     return dx
 
 
@@ -94,7 +92,7 @@ def _product(
     kernel: tuple[int, int, int, int],
     padding: int,
     growth: int,
-    end: tuple[bool, int],
+    end: tuple[bool, int, bool],
 ) -> None:
     from peermask.kernels.conv_triton import forward_kernel
 
@@ -145,7 +143,7 @@ def bias_gradient(shape: Shape, de: Tensor, bound: Tensor) -> Tensor:
     return parts.sum(1)
 
 
-def pooled(shape: Shape, e: Tensor, largest: Tensor, *, half: bool) -> tuple[Tensor, Tensor]:
+def pooled(shape: Shape, e: Tensor, reach: Tensor, largest: Tensor, *, half: bool) -> tuple[Tensor, Tensor]:
     """y [A, B, PH, PW, O], as scaled halves or floats, and where in its window each maximum was."""
     from peermask.kernels.pool_triton import forward_kernel
 
@@ -155,13 +153,13 @@ def pooled(shape: Shape, e: Tensor, largest: Tensor, *, half: bool) -> tuple[Ten
     where = torch.empty(y.shape, dtype=torch.uint8, device=e.device)
     tile, warps = max(1, 256 // channels), 4  # measured best on an H200, as are those below
     forward_kernel[(-(-batch * ph * pw // tile), agents)](
-        e, largest, y, where, batch, block.norm_scale or 0.0, height, width, ph, pw, channels,
+        e, reach, largest, y, where, batch, block.norm_scale or 0.0, height, width, ph, pw, channels,
         block.norm_scale is not None, block.pool, block.pool_stride, block.pool_padding, half, tile, num_warps=warps,
     )  # fmt: skip
     return y, where
 
 
-def pooled_gradient(shape: Shape, dy: Tensor, bound: Tensor, e: Tensor, where: Tensor) -> Tensor:
+def pooled_gradient(shape: Shape, dy: Tensor, bound: Tensor, e: Tensor, reach: Tensor, where: Tensor) -> Tensor:
     """Before the activation, as scaled halves."""
     from peermask.kernels.conv_triton import ACTIVATIONS
     from peermask.kernels.pool_triton import backward_kernel
@@ -171,7 +169,7 @@ def pooled_gradient(shape: Shape, dy: Tensor, bound: Tensor, e: Tensor, where: T
     de = torch.empty(e.shape, dtype=torch.float16, device=e.device)
     tile, warps = max(1, 1024 // channels), 4
     backward_kernel[(-(-batch * height * width // tile), agents)](
-        e, dy, bound, where, de, batch, block.norm_scale or 0.0, height, width, *shape.pooled, channels,
+        e, reach, dy, bound, where, de, batch, block.norm_scale or 0.0, height, width, *shape.pooled, channels,
         ACTIVATIONS[block.activation], block.norm_scale is not None, block.pool, block.pool_stride, block.pool_padding,
         block.cover, block.growth, tile, num_warps=warps,
     )  # fmt: skip

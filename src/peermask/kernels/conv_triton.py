@@ -17,10 +17,10 @@ ACTIVATIONS = {"none": 0, "elu": 1, "relu": 2}
 
 @triton.jit
 def finish(
-    acc, a, m, n, x_largest_ptr, inverse_ptr, bias_ptr, y_ptr, largest_ptr, M,
-    BOUND: tl.constexpr, OUT: tl.constexpr, BIAS: tl.constexpr, ACT: tl.constexpr,
+    acc, a, m, n, x_largest_ptr, inverse_ptr, bias_ptr, y_ptr, largest_ptr, reach_ptr, M,
+    BOUND: tl.constexpr, OUT: tl.constexpr, BIAS: tl.constexpr, ACT: tl.constexpr, HALF: tl.constexpr,
 ):  # fmt: skip
-    """Undo the scales, add the bias, activate, write, and note the agent's largest."""
+    """Undo the scales, add the bias, activate, note the agent's largest, and write, as scaled halves if HALF is on."""
     live = m < M
     scale = half_scale(tl.load(x_largest_ptr + a) * BOUND)
     y = acc * tl.load(inverse_ptr + a * OUT + n)[None, :] / scale
@@ -33,18 +33,20 @@ def finish(
         y = tl.where(y < 0, tl.where(y > -0.02, near, tl.exp(tl.minimum(y, 0.0)) - 1.0), y)
     if ACT == 2:
         y = tl.where(y < 0, 0.0, y)
-    at = a * M * OUT + m.to(tl.int64) * OUT
-    tl.store(y_ptr + at[:, None] + n[None, :], y, mask=live[:, None])
     largest = tl.max(tl.max(tl.where(live[:, None], tl.abs(y), 0.0), 1), 0)
     tl.atomic_max(largest_ptr + a, largest.to(tl.int32, bitcast=True), sem="relaxed")  # bits order as floats do
+    if HALF:  # activations make no number larger, so that products' reach bounds them
+        y *= half_scale(tl.load(reach_ptr + a))
+    at = a * M * OUT + m.to(tl.int64) * OUT
+    tl.store(y_ptr + at[:, None] + n[None, :], y.to(y_ptr.dtype.element_ty), mask=live[:, None])
 
 
 @triton.jit(do_not_specialize=["B"])
 def forward_kernel(
-    x_ptr, x_largest_ptr, w_ptr, inverse_ptr, bias_ptr, y_ptr, largest_ptr, B,
+    x_ptr, x_largest_ptr, w_ptr, inverse_ptr, bias_ptr, y_ptr, largest_ptr, reach_ptr, B,
     H: tl.constexpr, W: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr,
     C: tl.constexpr, OUT: tl.constexpr, R: tl.constexpr, S: tl.constexpr, PAD: tl.constexpr, BOUND: tl.constexpr,
-    BIAS: tl.constexpr, ACT: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+    BIAS: tl.constexpr, ACT: tl.constexpr, HALF: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
     """y[m, o] = act(Σ_{r,s,c} x[m + (r, s), c] w[o, r, s, c] + bias[o]); m runs over the pixels of an agent's batch."""
     a = tl.program_id(2).to(tl.int64)
@@ -71,7 +73,24 @@ def forward_kernel(
         x = tl.load(x_ptr + at[:, None] + k[None, :], mask=inside[:, None], other=0.0)
         w = tl.load(w_ptr + n[None, :] * (R * S * C) + rs * C + c0 + k[:, None])
         acc = tl.dot(x, w, acc)
-    finish(acc, a, m, n, x_largest_ptr, inverse_ptr, bias_ptr, y_ptr, largest_ptr, M, BOUND, OUT, BIAS, ACT)
+    finish(
+        acc,
+        a,
+        m,
+        n,
+        x_largest_ptr,
+        inverse_ptr,
+        bias_ptr,
+        y_ptr,
+        largest_ptr,
+        reach_ptr,
+        M,
+        BOUND,
+        OUT,
+        BIAS,
+        ACT,
+        HALF,
+    )
 
 
 @triton.jit(do_not_specialize=["B"])
@@ -111,7 +130,7 @@ def weight_kernel(
 
 @triton.jit(do_not_specialize=["B"])
 def patch_forward_kernel(
-    x_ptr, x_largest_ptr, w_ptr, inverse_ptr, bias_ptr, y_ptr, largest_ptr, B,
+    x_ptr, x_largest_ptr, w_ptr, inverse_ptr, bias_ptr, y_ptr, largest_ptr, reach_ptr, B,
     H: tl.constexpr, W: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr,
     C: tl.constexpr, OUT: tl.constexpr, R: tl.constexpr, S: tl.constexpr,
     BIAS: tl.constexpr, ACT: tl.constexpr, BM: tl.constexpr, PATCH: tl.constexpr,
@@ -130,7 +149,9 @@ def patch_forward_kernel(
     at = a * (OUT * R * S * C) + n[None, :] * (R * S * C) + k[:, None]
     w = tl.load(w_ptr + at, mask=used[:, None], other=0.0)  # [PATCH, OUT]
     acc = tl.dot(x, w)
-    finish(acc, a, m, n, x_largest_ptr, inverse_ptr, bias_ptr, y_ptr, largest_ptr, M, 1, OUT, BIAS, ACT)
+    finish(
+        acc, a, m, n, x_largest_ptr, inverse_ptr, bias_ptr, y_ptr, largest_ptr, reach_ptr, M, 1, OUT, BIAS, ACT, True
+    )
 
 
 @triton.jit(do_not_specialize=["B", "each"])

@@ -38,16 +38,17 @@ class _Trunk(torch.autograd.Function):
     def forward(ctx: Any, shapes: tuple[Shape, ...], x: Tensor, *parameters: Tensor | None) -> Tensor:
         weights, biases = parameters[: len(shapes)], parameters[len(shapes) :]
         agents = len(x)
-        largest = _zeros(shapes, agents, x.device)  # of each block's activations
+        # Of each block's activations, and how far they could reach at most.
+        largest, reach = _zeros(2 * len(shapes), agents, x.device).split(len(shapes))
         bound = torch.linalg.vector_norm(x, ord=torch.inf, dim=(1, 2, 3, 4))  # [A] of the block's input
         x = halved_images(x, bound, shapes[0])
         kept: list[Tensor] = []
         for place, (shape, w, bias) in enumerate(zip(shapes, weights, biases, strict=True)):
             assert w is not None
-            e = convolved(shape, x, bound, w, bias, largest[place])
-            y, where = pooled(shape, e, largest[place], half=place + 1 < len(shapes))
+            e = convolved(shape, x, bound, w, bias, largest[place], reach[place])
+            y, where = pooled(shape, e, reach[place], largest[place], half=place + 1 < len(shapes))
             if any(ctx.needs_input_grad):  # an evaluation has no use for them, and images enough to fill the memory
-                kept += [x, bound, w, e, where]
+                kept += [x, bound, w, e, reach[place], where]
             x, bound = y, largest[place]
         ctx.save_for_backward(*kept)
         ctx.shapes, ctx.biased = shapes, [bias is not None for bias in biases]
@@ -60,13 +61,13 @@ class _Trunk(torch.autograd.Function):
         kept = ctx.saved_tensors
         dy = gradients[0].contiguous()
         bound = torch.linalg.vector_norm(dy.flatten(1), ord=torch.inf, dim=1)  # [A] of dy
-        largest = _zeros(shapes, len(dy), dy.device)
+        largest = _zeros(len(shapes), len(dy), dy.device)
         weights: list[Tensor | None] = [None] * len(shapes)
         biases: list[Tensor | None] = [None] * len(shapes)
         for place in reversed(range(len(shapes))):
             shape = shapes[place]
-            x, x_bound, w, e, where = kept[5 * place : 5 * place + 5]
-            de = pooled_gradient(shape, dy, bound, e, where)  # [A, B, OH, OW, O] halves
+            x, x_bound, w, e, reach, where = kept[6 * place : 6 * place + 6]
+            de = pooled_gradient(shape, dy, bound, e, reach, where)  # [A, B, OH, OW, O] halves
             weights[place] = weight_gradient(shape, x, x_bound, de, bound)
             if ctx.biased[place]:
                 biases[place] = bias_gradient(shape, de, bound)
@@ -87,14 +88,14 @@ def trunk_trials(
         margin = 2 * shape.margin
         sides = (shape.height + margin, shape.width + margin, shape.channels)
         inputs = torch.zeros(agents, batch, *sides, dtype=torch.float16, device=device)
-        e = torch.zeros(agents, batch, *shape.convolved, shape.out, device=device)
+        e = torch.zeros(agents, batch, *shape.convolved, shape.out, dtype=torch.float16, device=device)
         dy = torch.zeros(agents, batch, *shape.pooled, shape.out, device=device)
-        where, de = dy.to(torch.uint8), e.half()
+        where, de = dy.to(torch.uint8), e
         added = torch.zeros(agents, shape.out, device=device) if bias else None
         trials += [
-            partial(convolved, shape, inputs, bound, w, added, torch.zeros_like(bound)),
-            partial(pooled, shape, e, bound, half=place + 1 < len(shapes)),
-            partial(pooled_gradient, shape, dy, bound, e, where),
+            partial(convolved, shape, inputs, bound, w, added, torch.zeros_like(bound), torch.zeros_like(bound)),
+            partial(pooled, shape, e, bound, bound, half=place + 1 < len(shapes)),
+            partial(pooled_gradient, shape, dy, bound, e, bound, where),
             partial(weight_gradient, shape, inputs, bound, de, bound),
         ]
         if bias:
@@ -104,6 +105,6 @@ def trunk_trials(
     return trials
 
 
-def _zeros(shapes: Sequence[Shape], agents: int, device: torch.device) -> Tensor:
-    """[blocks, A], each row where a kernel compiled for aligned memory can take it."""
-    return torch.zeros(len(shapes), -(-agents // 4) * 4, device=device)[:, :agents]
+def _zeros(rows: int, agents: int, device: torch.device) -> Tensor:
+    """[rows, A], each row where a kernel compiled for aligned memory can take it."""
+    return torch.zeros(rows, -(-agents // 4) * 4, device=device)[:, :agents]

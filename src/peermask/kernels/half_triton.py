@@ -22,12 +22,14 @@ def half_scale(largest):
 
 @triton.jit(do_not_specialize=["w_ptr", "stride", "row_stride", "inner_stride"])
 def weights_kernel(
-    w_ptr, half_ptr, inverse_ptr, stride, row_stride, inner_stride,
-    INNER: tl.constexpr, PADDED: tl.constexpr, TAPS: tl.constexpr, TURN: tl.constexpr, BLOCK: tl.constexpr,
+    w_ptr, half_ptr, inverse_ptr, bias_ptr, x_largest_ptr, reach_ptr, stride, row_stride, inner_stride,
+    INNER: tl.constexpr, PADDED: tl.constexpr, TAPS: tl.constexpr, TURN: tl.constexpr, BIAS: tl.constexpr,
+    BLOCK: tl.constexpr,
 ):  # fmt: skip
     """One row of products [taps, PADDED inner channels], scaled by its own largest; turned round for the other way.
 
-    Stores the inverse of the scale, by which a product is to be multiplied.
+    Stores the inverse of the scale, by which a product is to be multiplied. Unless turned, also notes how far products
+    with numbers up to x's largest can reach: Σ|w| times that, and the bias.
     """
     row = tl.program_id(0)
     a = tl.program_id(1).to(tl.int64)
@@ -42,6 +44,11 @@ def weights_kernel(
     place = a * tl.num_programs(0) + row
     tl.store(half_ptr + place * (TAPS * PADDED) + t, (w * scale).to(tl.float16), mask=t < TAPS * PADDED)
     tl.store(inverse_ptr + place, 1.0 / scale)
+    if not TURN:
+        reach = tl.sum(tl.abs(w), 0) * tl.load(x_largest_ptr + a)
+        if BIAS:
+            reach += tl.abs(tl.load(bias_ptr + place))
+        tl.atomic_max(reach_ptr + a, reach.to(tl.int32, bitcast=True), sem="relaxed")  # bits order as floats do
 
 
 @triton.jit(do_not_specialize=["B", "A_STRIDE", "B_STRIDE", "H_STRIDE", "W_STRIDE", "C_STRIDE"])

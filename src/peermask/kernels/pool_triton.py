@@ -2,8 +2,8 @@
 
 One by one they are bound by memory and made up most of a training step; fused, each activation comes from memory once
 in either direction, and only the pooled result and one byte of where the maximum was are written.
-The input e [A, B, H, W, C] is what an activation function gave; the backward pass goes through that function too,
-since its slope can be told from its value. Programs run over an agent's pixels, q, and all its channels.
+The input e [A, B, H, W, C] is what an activation function gave, as scaled halves; the backward pass goes through that
+function too, since its slope can be told from its value. Programs run over an agent's pixels, q, and all its channels.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from peermask.kernels.half_triton import half_scale
 
 
 @triton.jit
-def channel(e_ptr, base, c, shift: tl.constexpr, inside, C: tl.constexpr):
+def channel(e_ptr, inverse, base, c, shift: tl.constexpr, inside, C: tl.constexpr):
     """e at channel c + shift; 0 outside the agent's channels, as the norm pads."""
     near = c + shift
     ok = inside[:, None] & (near >= 0)[None, :] & (near < C)[None, :]
-    return tl.load(e_ptr + base[:, None] + near[None, :], mask=ok, other=0.0).to(tl.float32)
+    return tl.load(e_ptr + base[:, None] + near[None, :], mask=ok, other=0.0).to(tl.float32) * inverse
 
 
 @triton.jit
@@ -33,7 +33,7 @@ def moved(x, shift: tl.constexpr, C: tl.constexpr, BLOCK: tl.constexpr):
 
 @triton.jit(do_not_specialize=["B"])
 def forward_kernel(
-    e_ptr, largest_ptr, y_ptr, where_ptr, B, scale,
+    e_ptr, reach_ptr, largest_ptr, y_ptr, where_ptr, B, scale,
     H: tl.constexpr, W: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr, C: tl.constexpr, NORM: tl.constexpr,
     K: tl.constexpr, S: tl.constexpr, PAD: tl.constexpr, HALF: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
@@ -47,6 +47,7 @@ def forward_kernel(
     image = q // (PW * PH)
     c = tl.arange(0, C)
     e_ptr += a * B * (H * W * C)
+    inverse = 1.0 / half_scale(tl.load(reach_ptr + a))
     best = tl.full([BLOCK, C], float("-inf"), tl.float32)
     arg = tl.zeros([BLOCK, C], tl.int32)
     for i in tl.static_range(K * K):
@@ -54,11 +55,11 @@ def forward_kernel(
         w = pw * S - PAD + i % K
         inside = live & (h >= 0) & (h < H) & (w >= 0) & (w < W)
         base = ((image * H + h) * W + w) * C
-        e = channel(e_ptr, base, c, 0, inside, C)
+        e = channel(e_ptr, inverse, base, c, 0, inside, C)
         if NORM:
-            e1 = channel(e_ptr, base, c, -2, inside, C)
-            e2 = channel(e_ptr, base, c, -1, inside, C)
-            e3 = channel(e_ptr, base, c, 1, inside, C)
+            e1 = channel(e_ptr, inverse, base, c, -2, inside, C)
+            e2 = channel(e_ptr, inverse, base, c, -1, inside, C)
+            e3 = channel(e_ptr, inverse, base, c, 1, inside, C)
             r = tl.rsqrt(1.0 + scale * (e1 * e1 + e2 * e2 + e * e + e3 * e3))
             e = e * r * tl.sqrt(r)  # u^-0.75
         take = inside[:, None] & ((e > best) | (e != e))  # NaN is the maximum, as in torch
@@ -73,7 +74,7 @@ def forward_kernel(
 
 @triton.jit(do_not_specialize=["B"])
 def backward_kernel(
-    e_ptr, dy_ptr, largest_ptr, where_ptr, dx_ptr, B, scale,
+    e_ptr, reach_ptr, dy_ptr, largest_ptr, where_ptr, dx_ptr, B, scale,
     H: tl.constexpr, W: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr, C: tl.constexpr,
     ACT: tl.constexpr, NORM: tl.constexpr, K: tl.constexpr, S: tl.constexpr, PAD: tl.constexpr,
     COVER: tl.constexpr, BOUND: tl.constexpr, BLOCK: tl.constexpr,
@@ -88,9 +89,10 @@ def backward_kernel(
     image = q // (W * H)
     c = tl.arange(0, C)
     e_ptr += a * pixels * C
+    inverse = 1.0 / half_scale(tl.load(reach_ptr + a))
     dy_ptr += a * B * (PH * PW * C)
     where_ptr += a * B * (PH * PW * C)
-    e = channel(e_ptr, q * C, c, 0, live, C)
+    e = channel(e_ptr, inverse, q * C, c, 0, live, C)
     dz = tl.zeros([BLOCK, C], tl.float32)
     for j in tl.static_range(COVER * COVER):  # from every window in which this pixel was the maximum
         ph = (h + PAD) // S - j // COVER
