@@ -78,6 +78,7 @@ class Recorded:
         self.steps: dict[tuple[str, ...], _Step] = {}
         self.mixing: Mixing | None = None
         self.drawing = _Drawing()
+        self.failed = False
         self.results: set[int] = set()  # where recordings leave theirs
 
     def learn(self, state: Any, data: LocalData, clock: Clock) -> tuple[Any, Tensor]:
@@ -107,6 +108,8 @@ class Recorded:
     def _play(self, name: str, function: Function, inputs: Named, data: LocalData | None, clock: Clock) -> Any:
         # One for each form of a state: later batches of a round find tensors that the first does not.
         step = self.steps.setdefault((name, *inputs), _Step())
+        if self.failed:
+            return function(inputs, data, clock)
         if step.stage == "replay":
             return step.replayed(inputs, data, clock, self.drawing)
         if step.stage == "record":
@@ -115,7 +118,8 @@ class Recorded:
             except (Unrecordable, RuntimeError) as error:
                 reason = (str(error).splitlines() or [type(error).__name__])[0]
                 self.say(f"rounds are issued launch by launch: {name} cannot be recorded as a CUDA graph: {reason}")
-                step.stage = "never"
+                self.failed = True  # the memory that recordings share cannot be trusted now
+                return function(inputs, data, clock)
         if step.stage == "watch":
             return step.watched(function, inputs, data, clock)
         step.stage = "watch" if step.stage == "first" else step.stage

@@ -50,6 +50,11 @@ class Shape:
         return self.block.padding if self.by_patches else 0
 
     @property
+    def normed_early(self) -> bool:
+        """Whether a program of the convolution has all channels of a pixel, and can apply the norm to them."""
+        return self.block.norm_scale is not None and self.out <= 128
+
+    @property
     def patch(self) -> int:
         return power_from(self.rows * self.columns * self.channels, 16)
 

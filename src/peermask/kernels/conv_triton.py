@@ -11,16 +11,20 @@ import triton
 import triton.language as tl
 
 from peermask.kernels.half_triton import half_scale
+from peermask.kernels.pool_triton import normed
 
 ACTIVATIONS = {"none": 0, "elu": 1, "relu": 2}
 
 
 @triton.jit
 def finish(
-    acc, a, m, n, x_largest_ptr, inverse_ptr, bias_ptr, y_ptr, largest_ptr, reach_ptr, M,
+    acc, a, m, n, x_largest_ptr, inverse_ptr, bias_ptr, y_ptr, z_ptr, largest_ptr, reach_ptr, norm_scale, M,
     BOUND: tl.constexpr, OUT: tl.constexpr, BIAS: tl.constexpr, ACT: tl.constexpr, HALF: tl.constexpr,
+    NORM: tl.constexpr, KEEP: tl.constexpr,
 ):  # fmt: skip
-    """Undo the scales, add the bias, activate, note the agent's largest, and write, as scaled halves if HALF is on."""
+    """Undo the scales, add the bias, activate, note the agent's largest, and write y, as scaled halves if HALF is on.
+
+    With NORM also z, its local response norm; y is then written if KEEP is on."""
     live = m < M
     scale = half_scale(tl.load(x_largest_ptr + a) * BOUND)
     y = acc * tl.load(inverse_ptr + a * OUT + n)[None, :] / scale
@@ -35,18 +39,23 @@ def finish(
         y = tl.where(y < 0, 0.0, y)
     largest = tl.max(tl.max(tl.where(live[:, None], tl.abs(y), 0.0), 1), 0)
     tl.atomic_max(largest_ptr + a, largest.to(tl.int32, bitcast=True), sem="relaxed")  # bits order as floats do
-    if HALF:  # activations make no number larger, so that products' reach bounds them
-        y *= half_scale(tl.load(reach_ptr + a))
-    at = a * M * OUT + m.to(tl.int64) * OUT
-    tl.store(y_ptr + at[:, None] + n[None, :], y.to(y_ptr.dtype.element_ty), mask=live[:, None])
+    at = (a * M * OUT + m.to(tl.int64) * OUT)[:, None] + n[None, :]
+    to_half = 1.0
+    if HALF:  # neither activation nor norm makes a number larger, so that products' reach bounds them
+        to_half = half_scale(tl.load(reach_ptr + a))
+    if KEEP:
+        tl.store(y_ptr + at, (y * to_half).to(y_ptr.dtype.element_ty), mask=live[:, None])
+    if NORM:
+        tl.store(z_ptr + at, (normed(y, norm_scale, to_half, OUT) * to_half).to(tl.float16), mask=live[:, None])
 
 
 @triton.jit(do_not_specialize=["B"])
 def forward_kernel(
-    x_ptr, x_largest_ptr, w_ptr, inverse_ptr, bias_ptr, y_ptr, largest_ptr, reach_ptr, B,
+    x_ptr, x_largest_ptr, w_ptr, inverse_ptr, bias_ptr, y_ptr, z_ptr, largest_ptr, reach_ptr, norm_scale, B,
     H: tl.constexpr, W: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr,
     C: tl.constexpr, OUT: tl.constexpr, R: tl.constexpr, S: tl.constexpr, PAD: tl.constexpr, BOUND: tl.constexpr,
-    BIAS: tl.constexpr, ACT: tl.constexpr, HALF: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+    BIAS: tl.constexpr, ACT: tl.constexpr, HALF: tl.constexpr, NORM: tl.constexpr, KEEP: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
     """y[m, o] = act(Σ_{r,s,c} x[m + (r, s), c] w[o, r, s, c] + bias[o]); m runs over the pixels of an agent's batch."""
     a = tl.program_id(2).to(tl.int64)
@@ -74,23 +83,9 @@ def forward_kernel(
         w = tl.load(w_ptr + n[None, :] * (R * S * C) + rs * C + c0 + k[:, None])
         acc = tl.dot(x, w, acc)
     finish(
-        acc,
-        a,
-        m,
-        n,
-        x_largest_ptr,
-        inverse_ptr,
-        bias_ptr,
-        y_ptr,
-        largest_ptr,
-        reach_ptr,
-        M,
-        BOUND,
-        OUT,
-        BIAS,
-        ACT,
-        HALF,
-    )
+        acc, a, m, n, x_largest_ptr, inverse_ptr, bias_ptr, y_ptr, z_ptr, largest_ptr, reach_ptr, norm_scale, M,
+        BOUND, OUT, BIAS, ACT, HALF, NORM, KEEP,
+    )  # fmt: skip
 
 
 @triton.jit(do_not_specialize=["B"])
@@ -130,10 +125,11 @@ def weight_kernel(
 
 @triton.jit(do_not_specialize=["B"])
 def patch_forward_kernel(
-    x_ptr, x_largest_ptr, w_ptr, inverse_ptr, bias_ptr, y_ptr, largest_ptr, reach_ptr, B,
+    x_ptr, x_largest_ptr, w_ptr, inverse_ptr, bias_ptr, y_ptr, z_ptr, largest_ptr, reach_ptr, norm_scale, B,
     H: tl.constexpr, W: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr,
     C: tl.constexpr, OUT: tl.constexpr, R: tl.constexpr, S: tl.constexpr,
-    BIAS: tl.constexpr, ACT: tl.constexpr, BM: tl.constexpr, PATCH: tl.constexpr,
+    BIAS: tl.constexpr, ACT: tl.constexpr, HALF: tl.constexpr, NORM: tl.constexpr, KEEP: tl.constexpr,
+    BM: tl.constexpr, PATCH: tl.constexpr,
 ):  # fmt: skip
     """As forward_kernel, for images of few channels, padded already: a whole patch is one step of the product."""
     a = tl.program_id(1).to(tl.int64)
@@ -150,8 +146,9 @@ def patch_forward_kernel(
     w = tl.load(w_ptr + at, mask=used[:, None], other=0.0)  # [PATCH, OUT]
     acc = tl.dot(x, w)
     finish(
-        acc, a, m, n, x_largest_ptr, inverse_ptr, bias_ptr, y_ptr, largest_ptr, reach_ptr, M, 1, OUT, BIAS, ACT, True
-    )
+        acc, a, m, n, x_largest_ptr, inverse_ptr, bias_ptr, y_ptr, z_ptr, largest_ptr, reach_ptr, norm_scale, M,
+        1, OUT, BIAS, ACT, HALF, NORM, KEEP,
+    )  # fmt: skip
 
 
 @triton.jit(do_not_specialize=["B", "each"])
