@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from peermask.kernels.conv_block import Activation, ConvBlock
-from peermask.kernels.conv_shape import shapes_of
+from peermask.kernels.conv_shape import fills_tiles, shapes_of
 from peermask.kernels.conv_trunk import run_trunk
 from trunk_reference import apart, from_reference
 
@@ -42,6 +42,16 @@ def test_numbers_outside_the_range_of_halves_are_carried_into_it(size: float, ac
     x = size * torch.randn(1, 2, 1, 5, 5).permute(0, 1, 3, 4, 2)
     weights: list[Tensor] = [torch.randn(1, 32, 1, 3, 3) / size**2, torch.randn(1, 32, 32, 3, 3) * size**2]
     assert max(from_reference((block, block), x, weights, [None, None])) < 0.002
+
+
+def test_batches_that_fill_tiles_take_one_pixel_after_another() -> None:
+    torch.manual_seed(0)
+    block = ConvBlock(1, "elu", None, 1, 1, 0)
+    x = torch.randn(1, 120, 1, 3, 3).permute(0, 1, 3, 4, 2)
+    weights: list[Tensor] = [torch.randn(1, 32, 1, 3, 3), torch.randn(1, 32, 32, 5, 5) / 17]
+    assert fills_tiles(120, 128)
+    assert fills_tiles(120, 32)
+    assert max(from_reference((block, replace(block, padding=2)), x, weights, [None, None])) < 0.002
 
 
 def test_an_agent_that_keeps_nothing_of_a_layer_gets_zeros() -> None:

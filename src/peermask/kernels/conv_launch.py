@@ -5,10 +5,12 @@ Halves come with a bound of each agent's numbers, [A], from which kernels know t
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
-from peermask.kernels.conv_shape import Shape, power_from
+from peermask.kernels.conv_shape import Shape, fills_tiles, power_from
 
 _SPLITS = 24  # parts that gradients of a first layer's weights, and of biases, are summed in
 
@@ -19,12 +21,20 @@ def halved_images(x: Tensor, largest: Tensor, shape: Shape) -> Tensor:
 
     agents, batch, height, width, into = x.shape
     sides = (height + 2 * shape.margin, width + 2 * shape.margin)
-    half = torch.empty(agents, batch, *sides, shape.channels, dtype=torch.float16, device=x.device)
+    half = empty_images(shape, (agents, batch, *sides, shape.channels), x.device)
     tile = 1024
     images_kernel[(-(-half[0].numel() // tile), agents)](
         x, half, largest, batch, *x.stride(), height, width, into, shape.channels, shape.margin, tile
     )
     return half
+
+
+def empty_images(shape: Shape, sizes: tuple[int, ...], device: torch.device) -> Tensor:
+    """Halves with zeros behind the last of them, which a kernel reads with a row of the last patch."""
+    size = math.prod(sizes)
+    whole = torch.empty(size + shape.patch_row, dtype=torch.float16, device=device)
+    whole[size:] = 0
+    return whole[:size].view(sizes)
 
 
 def halved_weights(
@@ -51,75 +61,60 @@ def halved_weights(
 
 
 def convolved(
-    shape: Shape,
-    x: Tensor,
-    bound: Tensor,
-    w: Tensor,
-    bias: Tensor | None,
-    largest: Tensor,
-    reach: Tensor,
-    *,
-    keep: bool,
-) -> tuple[Tensor, Tensor]:
-    """e [A, B, OH, OW, O], activated, and what is to be pooled: e, or e with its norm applied; both as halves.
-
-    Notes e's largest of each agent, and what bounds it beforehand. Unless it is kept, e is not computed if not pooled.
-    """
+    shape: Shape, x: Tensor, bound: Tensor, w: Tensor, bias: Tensor | None, largest: Tensor, reach: Tensor
+) -> Tensor:
+    """e [A, B, OH, OW, O], activated, as halves; notes its largest of each agent, and what bounds it beforehand."""
     from peermask.kernels.conv_triton import ACTIVATIONS, patch_forward_kernel
 
     bias = None if bias is None else bias.contiguous()
     half, inverse = halved_weights(shape, w, bound, bias, reach)
     agents, batch, height, width, _ = x.shape
     oh, ow = shape.convolved
-    early = shape.normed_early
-    z = torch.empty(agents, batch, oh, ow, shape.out, dtype=torch.float16, device=x.device)
-    y = torch.empty_like(z) if early and keep else z
-    added = half if bias is None else bias
-    operands = (x, bound, half, inverse, added, y, z, largest.view(torch.int32), reach, shape.block.norm_scale or 0.0)
+    y = torch.empty(agents, batch, oh, ow, shape.out, dtype=torch.float16, device=x.device)
+    operands = (x, bound, half, inverse, half if bias is None else bias, y, largest.view(torch.int32), reach)
     kernel = (shape.channels, shape.out, shape.rows, shape.columns)
-    end = (bias is not None, ACTIVATIONS[shape.block.activation], True, early, keep or not early)
+    end = (bias is not None, ACTIVATIONS[shape.block.activation])
     if not shape.by_patches:
-        _product(operands, (height, width, oh, ow), kernel, shape.block.padding, 1, end)
-        return y, z
+        _product(operands, (height, width, oh, ow), kernel, shape.block.padding, 1, (*end, True))
+        return y
     tile = 64
     patch_forward_kernel[(-(-batch * oh * ow // tile), agents)](
-        *operands, batch, height, width, oh, ow, *kernel, *end, tile, shape.patch, num_warps=4
+        *operands, batch, height, width, oh, ow, *kernel, *end, tile, shape.patch_row, num_warps=4
     )
-    return y, z
+    return y
 
 
 def input_gradient(shape: Shape, de: Tensor, bound: Tensor, w: Tensor, largest: Tensor) -> Tensor:
     """The same product with the kernel turned round and its channels swapped; notes its largest of each agent."""
     half, inverse = halved_weights(shape, w)
     dx = torch.empty(*de.shape[:2], shape.height, shape.width, shape.into, device=de.device)
-    operands = (de, bound, half, inverse, half, dx, dx, largest.view(torch.int32), bound, 0.0)
+    operands = (de, bound, half, inverse, half, dx, largest.view(torch.int32), bound)
     kernel = (shape.out, shape.into, shape.rows, shape.columns)
     padding = shape.rows - 1 - shape.block.padding
     sizes = (*shape.convolved, shape.height, shape.width)
-    _product(operands, sizes, kernel, padding, shape.block.growth, (False, 0, False, False, True))
+    _product(operands, sizes, kernel, padding, shape.block.growth, (False, 0, False))
     return dx
 
 
 def _product(
-    operands: tuple[Tensor | float, ...],
+    operands: tuple[Tensor, ...],
     sizes: tuple[int, int, int, int],
     kernel: tuple[int, int, int, int],
     padding: int,
     growth: int,
-    end: tuple[bool, int, bool, bool, bool],
+    end: tuple[bool, int, bool],
 ) -> None:
     from peermask.kernels.conv_triton import forward_kernel
 
-    x, early = operands[0], end[3]
-    assert isinstance(x, Tensor)
-    agents, batch = x.shape[:2]
+    agents, batch = operands[0].shape[:2]
     into, out = kernel[:2]
     tile, across, step = 128, min(128, out), 64 if into % 64 == 0 else 32
-    grid = (-(-batch * sizes[2] * sizes[3] // tile), out // across, agents)
-    forward_kernel[grid](
-        *operands, batch, *sizes, *kernel, padding, growth, *end, tile, across, step,
-        num_warps=8 if early else 4, num_stages=3,
-    )  # fmt: skip
+    pixels = sizes[2] * sizes[3]
+    apart = fills_tiles(batch, tile)
+    tiles = pixels * -(-batch // tile) if apart else -(-batch * pixels // tile)
+    forward_kernel[(tiles, out // across, agents)](
+        *operands, batch, *sizes, *kernel, padding, growth, *end, apart, tile, across, step, num_warps=4, num_stages=3
+    )
 
 
 def weight_gradient(shape: Shape, x: Tensor, x_bound: Tensor, de: Tensor, bound: Tensor) -> Tensor:
@@ -143,8 +138,9 @@ def weight_gradient(shape: Shape, x: Tensor, x_bound: Tensor, de: Tensor, bound:
     tile, across = min(128, out), next(width for width in (128, 64, 32) if channels % width == 0)
     grid = (rows * columns * (channels // across), out // tile, agents)
     weight_kernel[grid](
-        *operands, dw, batch, *sizes, shape.block.padding, growth, tile, across, 32, num_warps=4, num_stages=4
-    )
+        *operands, dw, batch, *sizes, shape.block.padding, growth, fills_tiles(batch, 32), tile, across, 32,
+        num_warps=4, num_stages=4,
+    )  # fmt: skip
     return dw.permute(0, 1, 4, 2, 3)
 
 
@@ -161,19 +157,17 @@ def bias_gradient(shape: Shape, de: Tensor, bound: Tensor) -> Tensor:
 
 
 def pooled(shape: Shape, e: Tensor, reach: Tensor, largest: Tensor, *, half: bool) -> tuple[Tensor, Tensor]:
-    """y [A, B, PH, PW, O], as scaled halves or floats, and where in its window each maximum was; e is what `convolved`
-    gave to be pooled."""
+    """y [A, B, PH, PW, O], as scaled halves or floats, and where in its window each maximum was."""
     from peermask.kernels.pool_triton import pool_kernel
 
     agents, batch, height, width, channels = e.shape
     block, (ph, pw) = shape.block, shape.pooled
     y = torch.empty(agents, batch, ph, pw, channels, dtype=torch.float16 if half else torch.float32, device=e.device)
     where = torch.empty(y.shape, dtype=torch.uint8, device=e.device)
-    tile, warps = max(1, 1024 // channels) if shape.normed_early else max(1, 256 // channels), 4
+    tile, warps = max(1, 256 // channels), 4  # measured best on an H200, as are those below
     pool_kernel[(-(-batch * ph * pw // tile), agents)](
         e, reach, largest, y, where, batch, block.norm_scale or 0.0, height, width, ph, pw, channels,
-        block.norm_scale is not None and not shape.normed_early, block.pool, block.pool_stride, block.pool_padding,
-        half, tile, num_warps=warps,
+        block.norm_scale is not None, block.pool, block.pool_stride, block.pool_padding, half, tile, num_warps=warps,
     )  # fmt: skip
     return y, where
 
@@ -186,10 +180,10 @@ def pooled_gradient(shape: Shape, dy: Tensor, bound: Tensor, e: Tensor, reach: T
     agents, batch, height, width, channels = e.shape
     block = shape.block
     de = torch.empty(e.shape, dtype=torch.float16, device=e.device)
-    tile, warps = max(16 if shape.normed_early else 1, 1024 // channels), 4
+    tile, warps = max(1, 1024 // channels), 4
     pool_back_kernel[(-(-batch * height * width // tile), agents)](
         e, reach, dy, bound, where, de, batch, block.norm_scale or 0.0, height, width, *shape.pooled, channels,
-        ACTIVATIONS[block.activation], block.norm_scale is not None, shape.normed_early, block.pool, block.pool_stride,
-        block.pool_padding, block.cover, block.growth, tile, num_warps=warps,
+        ACTIVATIONS[block.activation], block.norm_scale is not None, block.pool, block.pool_stride, block.pool_padding,
+        block.cover, block.growth, tile, num_warps=warps,
     )  # fmt: skip
     return de

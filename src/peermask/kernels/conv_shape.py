@@ -50,9 +50,9 @@ class Shape:
         return self.block.padding if self.by_patches else 0
 
     @property
-    def normed_early(self) -> bool:
-        """Whether a program of the convolution has all channels of a pixel, and can apply the norm to them."""
-        return self.block.norm_scale is not None and self.out <= 128
+    def patch_row(self) -> int:
+        """Entries of one row of a patch, up to a power of two."""
+        return power_from(self.columns * self.channels, 16)
 
     @property
     def patch(self) -> int:
@@ -83,6 +83,11 @@ def shapes_of(
 def trunk_fits(shapes: Sequence[Shape], batch: int) -> bool:
     """Whether the kernels can compute the whole chain, where there is a GPU."""
     return all(shape.fits(batch, first=place == 0) for place, shape in enumerate(shapes))
+
+
+def fills_tiles(batch: int, tile: int) -> bool:
+    """Whether tiles of images, each for one pixel, are nearly full: such a tile leaves out what lies in the padding."""
+    return -(-batch // tile) * tile <= 1.1 * batch
 
 
 def power_from(number: int, least: int = 1) -> int:

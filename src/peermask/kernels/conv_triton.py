@@ -11,20 +11,16 @@ import triton
 import triton.language as tl
 
 from peermask.kernels.half_triton import half_scale
-from peermask.kernels.pool_triton import normed
 
 ACTIVATIONS = {"none": 0, "elu": 1, "relu": 2}
 
 
 @triton.jit
 def finish(
-    acc, a, m, n, x_largest_ptr, inverse_ptr, bias_ptr, y_ptr, z_ptr, largest_ptr, reach_ptr, norm_scale, M,
+    acc, a, m, n, x_largest_ptr, inverse_ptr, bias_ptr, y_ptr, largest_ptr, reach_ptr, M,
     BOUND: tl.constexpr, OUT: tl.constexpr, BIAS: tl.constexpr, ACT: tl.constexpr, HALF: tl.constexpr,
-    NORM: tl.constexpr, KEEP: tl.constexpr,
 ):  # fmt: skip
-    """Undo the scales, add the bias, activate, note the agent's largest, and write y, as scaled halves if HALF is on.
-
-    With NORM also z, its local response norm; y is then written if KEEP is on."""
+    """Undo the scales, add the bias, activate, note the agent's largest, and write, as scaled halves if HALF is on."""
     live = m < M
     scale = half_scale(tl.load(x_largest_ptr + a) * BOUND)
     y = acc * tl.load(inverse_ptr + a * OUT + n)[None, :] / scale
@@ -39,53 +35,89 @@ def finish(
         y = tl.where(y < 0, 0.0, y)
     largest = tl.max(tl.max(tl.where(live[:, None], tl.abs(y), 0.0), 1), 0)
     tl.atomic_max(largest_ptr + a, largest.to(tl.int32, bitcast=True), sem="relaxed")  # bits order as floats do
-    at = (a * M * OUT + m.to(tl.int64) * OUT)[:, None] + n[None, :]
-    to_half = 1.0
-    if HALF:  # neither activation nor norm makes a number larger, so that products' reach bounds them
-        to_half = half_scale(tl.load(reach_ptr + a))
-    if KEEP:
-        tl.store(y_ptr + at, (y * to_half).to(y_ptr.dtype.element_ty), mask=live[:, None])
-    if NORM:
-        tl.store(z_ptr + at, (normed(y, norm_scale, to_half, OUT) * to_half).to(tl.float16), mask=live[:, None])
+    if HALF:  # activations make no number larger, so that products' reach bounds them
+        y *= half_scale(tl.load(reach_ptr + a))
+    at = a * M * OUT + m.to(tl.int64) * OUT
+    tl.store(y_ptr + at[:, None] + n[None, :], y.to(y_ptr.dtype.element_ty), mask=live[:, None])
 
 
 @triton.jit(do_not_specialize=["B"])
 def forward_kernel(
-    x_ptr, x_largest_ptr, w_ptr, inverse_ptr, bias_ptr, y_ptr, z_ptr, largest_ptr, reach_ptr, norm_scale, B,
+    x_ptr, x_largest_ptr, w_ptr, inverse_ptr, bias_ptr, y_ptr, largest_ptr, reach_ptr, B,
     H: tl.constexpr, W: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr,
     C: tl.constexpr, OUT: tl.constexpr, R: tl.constexpr, S: tl.constexpr, PAD: tl.constexpr, BOUND: tl.constexpr,
-    BIAS: tl.constexpr, ACT: tl.constexpr, HALF: tl.constexpr, NORM: tl.constexpr, KEEP: tl.constexpr,
+    BIAS: tl.constexpr, ACT: tl.constexpr, HALF: tl.constexpr, APART: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
-    """y[m, o] = act(Σ_{r,s,c} x[m + (r, s), c] w[o, r, s, c] + bias[o]); m runs over the pixels of an agent's batch."""
+    """y[m, o] = act(Σ_{r,s,c} x[m + (r, s), c] w[o, r, s, c] + bias[o]); m runs over the pixels of an agent's batch.
+
+    With APART a tile has one pixel of many images, and takes only those of its taps that lie in the image.
+    """
     a = tl.program_id(2).to(tl.int64)
-    m = tl.program_id(0) * BM + tl.arange(0, BM)
     n = tl.program_id(1) * BN + tl.arange(0, BN)
     k = tl.arange(0, BK)
     M = B * (OH * OW)
-    ow = m % OW
-    oh = (m // OW) % OH
-    b = m // (OW * OH)
-    live = m < M
     x_ptr += a * B * (H * W * C)
     w_ptr += a * (OUT * R * S * C)
-    corner = ((b * H + oh - PAD) * W + ow - PAD) * C  # may lie outside; masked
     steps: tl.constexpr = C // BK
     acc = tl.zeros([BM, BN], tl.float32)
-    for t in range(R * S * steps):
-        rs = t // steps
-        c0 = (t % steps) * BK
-        r = rs // S
-        s = rs % S
-        inside = live & (oh + r >= PAD) & (oh + r < H + PAD) & (ow + s >= PAD) & (ow + s < W + PAD)
-        at = corner + (r * W + s) * C + c0
-        x = tl.load(x_ptr + at[:, None] + k[None, :], mask=inside[:, None], other=0.0)
-        w = tl.load(w_ptr + n[None, :] * (R * S * C) + rs * C + c0 + k[:, None])
-        acc = tl.dot(x, w, acc)
+    if APART:
+        tiles = tl.cdiv(B, BM)
+        pixel = tl.program_id(0) // tiles
+        b = tl.program_id(0) % tiles * BM + tl.arange(0, BM)
+        oh = pixel // OW
+        ow = pixel % OW
+        m = b * (OH * OW) + pixel
+        first_r = tl.maximum(PAD - oh, 0)
+        first_s = tl.maximum(PAD - ow, 0)
+        rows = tl.minimum(H + PAD - oh, R) - first_r
+        columns = tl.minimum(W + PAD - ow, S) - first_s
+        live = b < B
+        image = x_ptr + b.to(tl.int64)[:, None] * (H * W * C) + k[None, :]
+        for t in range(rows * columns * steps):
+            rs = t // steps
+            c0 = (t % steps) * BK
+            r = first_r + rs // columns
+            s = first_s + rs % columns
+            at = ((oh + r - PAD) * W + ow + s - PAD) * C + c0
+            x = tl.load(image + at, mask=live[:, None], other=0.0)
+            w = tl.load(w_ptr + n[None, :] * (R * S * C) + (r * S + s) * C + c0 + k[:, None])
+            acc = tl.dot(x, w, acc)
+    else:
+        m = tl.program_id(0) * BM + tl.arange(0, BM)
+        ow = m % OW
+        oh = (m // OW) % OH
+        b = m // (OW * OH)
+        live = m < M
+        corner = ((b * H + oh - PAD) * W + ow - PAD) * C  # may lie outside; masked
+        for t in range(R * S * steps):
+            rs = t // steps
+            c0 = (t % steps) * BK
+            r = rs // S
+            s = rs % S
+            inside = live & (oh + r >= PAD) & (oh + r < H + PAD) & (ow + s >= PAD) & (ow + s < W + PAD)
+            at = corner + (r * W + s) * C + c0
+            x = tl.load(x_ptr + at[:, None] + k[None, :], mask=inside[:, None], other=0.0)
+            w = tl.load(w_ptr + n[None, :] * (R * S * C) + rs * C + c0 + k[:, None])
+            acc = tl.dot(x, w, acc)
     finish(
-        acc, a, m, n, x_largest_ptr, inverse_ptr, bias_ptr, y_ptr, z_ptr, largest_ptr, reach_ptr, norm_scale, M,
-        BOUND, OUT, BIAS, ACT, HALF, NORM, KEEP,
-    )  # fmt: skip
+        acc,
+        a,
+        m,
+        n,
+        x_largest_ptr,
+        inverse_ptr,
+        bias_ptr,
+        y_ptr,
+        largest_ptr,
+        reach_ptr,
+        M,
+        BOUND,
+        OUT,
+        BIAS,
+        ACT,
+        HALF,
+    )
 
 
 @triton.jit(do_not_specialize=["B"])
@@ -93,9 +125,9 @@ def weight_kernel(
     x_ptr, x_largest_ptr, dy_ptr, dy_largest_ptr, dw_ptr, B,
     H: tl.constexpr, W: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr,
     C: tl.constexpr, OUT: tl.constexpr, R: tl.constexpr, S: tl.constexpr, PAD: tl.constexpr, BOUND: tl.constexpr,
-    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+    APART: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
-    """dw[o, r, s, c] = Σ_m dy[m, o] x[m + (r, s), c]."""
+    """dw[o, r, s, c] = Σ_m dy[m, o] x[m + (r, s), c]; with APART m goes over the images of one pixel after another."""
     a = tl.program_id(2).to(tl.int64)
     o = tl.program_id(1) * BM + tl.arange(0, BM)
     blocks: tl.constexpr = C // BN
@@ -107,17 +139,35 @@ def weight_kernel(
     x_ptr += a * B * (H * W * C)
     dy_ptr += a * M * OUT
     acc = tl.zeros([BM, BN], tl.float32)
-    for start in range(0, M, BK):
-        m = start + tl.arange(0, BK)
-        ow = m % OW
-        oh = (m // OW) % OH
-        b = m // (OW * OH)
-        live = m < M
-        inside = live & (oh + r >= PAD) & (oh + r < H + PAD) & (ow + s >= PAD) & (ow + s < W + PAD)
-        at = ((b * H + oh + r - PAD) * W + ow + s - PAD) * C
-        x = tl.load(x_ptr + at[:, None] + c[None, :], mask=inside[:, None], other=0.0)  # [BK, BN]
-        dy = tl.load(dy_ptr + m[:, None] * OUT + o[None, :], mask=live[:, None], other=0.0)  # [BK, BM]
-        acc = tl.dot(tl.trans(dy), x, acc)
+    if APART:
+        first_h = tl.maximum(PAD - r, 0)
+        first_w = tl.maximum(PAD - s, 0)
+        rows = tl.minimum(H + PAD - r, OH) - first_h
+        columns = tl.minimum(W + PAD - s, OW) - first_w
+        tiles = tl.cdiv(B, BK)
+        for t in range(rows * columns * tiles):
+            pixel = t // tiles
+            b = t % tiles * BK + tl.arange(0, BK)
+            oh = first_h + pixel // columns
+            ow = first_w + pixel % columns
+            live = (b < B)[:, None]
+            at = b.to(tl.int64)[:, None] * (H * W * C) + ((oh + r - PAD) * W + ow + s - PAD) * C
+            x = tl.load(x_ptr + at + c[None, :], mask=live, other=0.0)  # [BK, BN]
+            at = b.to(tl.int64)[:, None] * (OH * OW * OUT) + (oh * OW + ow) * OUT
+            dy = tl.load(dy_ptr + at + o[None, :], mask=live, other=0.0)  # [BK, BM]
+            acc = tl.dot(tl.trans(dy), x, acc)
+    else:
+        for start in range(0, M, BK):
+            m = start + tl.arange(0, BK)
+            ow = m % OW
+            oh = (m // OW) % OH
+            b = m // (OW * OH)
+            live = m < M
+            inside = live & (oh + r >= PAD) & (oh + r < H + PAD) & (ow + s >= PAD) & (ow + s < W + PAD)
+            at = ((b * H + oh + r - PAD) * W + ow + s - PAD) * C
+            x = tl.load(x_ptr + at[:, None] + c[None, :], mask=inside[:, None], other=0.0)  # [BK, BN]
+            dy = tl.load(dy_ptr + m[:, None] * OUT + o[None, :], mask=live[:, None], other=0.0)  # [BK, BM]
+            acc = tl.dot(tl.trans(dy), x, acc)
     dw = acc / half_scale(tl.load(x_largest_ptr + a)) / half_scale(tl.load(dy_largest_ptr + a) * BOUND)
     out = a * (OUT * R * S * C) + o.to(tl.int64) * (R * S * C) + rs * C
     tl.store(dw_ptr + out[:, None] + c[None, :], dw)
@@ -125,30 +175,32 @@ def weight_kernel(
 
 @triton.jit(do_not_specialize=["B"])
 def patch_forward_kernel(
-    x_ptr, x_largest_ptr, w_ptr, inverse_ptr, bias_ptr, y_ptr, z_ptr, largest_ptr, reach_ptr, norm_scale, B,
+    x_ptr, x_largest_ptr, w_ptr, inverse_ptr, bias_ptr, y_ptr, largest_ptr, reach_ptr, B,
     H: tl.constexpr, W: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr,
     C: tl.constexpr, OUT: tl.constexpr, R: tl.constexpr, S: tl.constexpr,
-    BIAS: tl.constexpr, ACT: tl.constexpr, HALF: tl.constexpr, NORM: tl.constexpr, KEEP: tl.constexpr,
-    BM: tl.constexpr, PATCH: tl.constexpr,
+    BIAS: tl.constexpr, ACT: tl.constexpr, BM: tl.constexpr, ROW: tl.constexpr,
 ):  # fmt: skip
-    """As forward_kernel, for images of few channels, padded already: a whole patch is one step of the product."""
+    """As forward_kernel, for images of few channels, padded already: a row of a patch is one step of the product.
+
+    A row is read as far as ROW entries, which reach into the pixels behind it: weights are 0 there.
+    """
     a = tl.program_id(1).to(tl.int64)
     m = tl.program_id(0) * BM + tl.arange(0, BM)
     n = tl.arange(0, OUT)
-    k = tl.arange(0, PATCH)
+    k = tl.arange(0, ROW)
     M = B * (OH * OW)
-    used = k < R * S * C
-    reach = (k // (S * C)) * (W * C) + k % (S * C)  # where an input of the patch lies from its corner
     corner = (((m // (OW * OH)) * H + (m // OW) % OH) * W + m % OW) * C
     x_ptr += a * B * (H * W * C)
-    x = tl.load(x_ptr + corner[:, None] + reach[None, :], mask=(m < M)[:, None] & used[None, :], other=0.0)
-    at = a * (OUT * R * S * C) + n[None, :] * (R * S * C) + k[:, None]
-    w = tl.load(w_ptr + at, mask=used[:, None], other=0.0)  # [PATCH, OUT]
-    acc = tl.dot(x, w)
+    w_ptr += a * (OUT * R * S * C)
+    acc = tl.zeros([BM, OUT], tl.float32)
+    for r in tl.static_range(R):
+        x = tl.load(x_ptr + (corner + r * (W * C))[:, None] + k[None, :], mask=(m < M)[:, None], other=0.0)
+        at = n[None, :] * (R * S * C) + r * (S * C) + k[:, None]
+        w = tl.load(w_ptr + at, mask=(k < S * C)[:, None], other=0.0)  # [ROW, OUT]
+        acc = tl.dot(x, w, acc)
     finish(
-        acc, a, m, n, x_largest_ptr, inverse_ptr, bias_ptr, y_ptr, z_ptr, largest_ptr, reach_ptr, norm_scale, M,
-        1, OUT, BIAS, ACT, HALF, NORM, KEEP,
-    )  # fmt: skip
+        acc, a, m, n, x_largest_ptr, inverse_ptr, bias_ptr, y_ptr, largest_ptr, reach_ptr, M, 1, OUT, BIAS, ACT, True
+    )
 
 
 @triton.jit(do_not_specialize=["B", "each"])

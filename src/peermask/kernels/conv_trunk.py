@@ -16,6 +16,7 @@ from torch.autograd.function import once_differentiable
 from peermask.kernels.conv_launch import (
     bias_gradient,
     convolved,
+    empty_images,
     halved_images,
     input_gradient,
     pooled,
@@ -38,7 +39,6 @@ class _Trunk(torch.autograd.Function):
     def forward(ctx: Any, shapes: tuple[Shape, ...], x: Tensor, *parameters: Tensor | None) -> Tensor:
         weights, biases = parameters[: len(shapes)], parameters[len(shapes) :]
         agents = len(x)
-        learning = any(ctx.needs_input_grad)  # an evaluation keeps nothing, and has images enough to fill the memory
         # Of each block's activations, and how far they could reach at most.
         largest, reach = _zeros(2 * len(shapes), agents, x.device).split(len(shapes))
         bound = torch.linalg.vector_norm(x, ord=torch.inf, dim=(1, 2, 3, 4))  # [A] of the block's input
@@ -46,9 +46,9 @@ class _Trunk(torch.autograd.Function):
         kept: list[Tensor] = []
         for place, (shape, w, bias) in enumerate(zip(shapes, weights, biases, strict=True)):
             assert w is not None
-            e, z = convolved(shape, x, bound, w, bias, largest[place], reach[place], keep=learning)
-            y, where = pooled(shape, z, reach[place], largest[place], half=place + 1 < len(shapes))
-            if learning:
+            e = convolved(shape, x, bound, w, bias, largest[place], reach[place])
+            y, where = pooled(shape, e, reach[place], largest[place], half=place + 1 < len(shapes))
+            if any(ctx.needs_input_grad):  # an evaluation has no use for them, and images enough to fill the memory
                 kept += [x, bound, w, e, reach[place], where]
             x, bound = y, largest[place]
         ctx.save_for_backward(*kept)
@@ -88,18 +88,13 @@ def trunk_trials(
     for place, (shape, w, bias) in enumerate(zip(shapes, weights, biased, strict=True)):
         margin = 2 * shape.margin
         sides = (shape.height + margin, shape.width + margin, shape.channels)
-        inputs = torch.zeros(agents, batch, *sides, dtype=torch.float16, device=device)
+        inputs = empty_images(shape, (agents, batch, *sides), device).zero_()
         e = torch.zeros(agents, batch, *shape.convolved, shape.out, dtype=torch.float16, device=device)
         dy = torch.zeros(agents, batch, *shape.pooled, shape.out, device=device)
         where, de = dy.to(torch.uint8), e
         added = torch.zeros(agents, shape.out, device=device) if bias else None
         trials += [
-            partial(
-                convolved, shape, inputs, bound, w, added, torch.zeros_like(bound), torch.zeros_like(bound), keep=True
-            ),
-            partial(
-                convolved, shape, inputs, bound, w, added, torch.zeros_like(bound), torch.zeros_like(bound), keep=False
-            ),
+            partial(convolved, shape, inputs, bound, w, added, torch.zeros_like(bound), torch.zeros_like(bound)),
             partial(pooled, shape, e, bound, bound, half=place + 1 < len(shapes)),
             partial(pooled_gradient, shape, dy, bound, e, bound, where),
             partial(weight_gradient, shape, inputs, bound, de, bound),

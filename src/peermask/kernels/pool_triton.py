@@ -13,8 +13,6 @@ import triton.language as tl
 
 from peermask.kernels.half_triton import half_scale
 
-ROOT = tl.constexpr(2.0**-7)  # numbers below 2^14 times this: their products are below 2^14, too
-
 
 @triton.jit
 def channel(e_ptr, inverse, base, c, shift: tl.constexpr, inside, C: tl.constexpr):
@@ -31,24 +29,6 @@ def moved(x, shift: tl.constexpr, C: tl.constexpr, BLOCK: tl.constexpr):
     ok = (near >= 0) & (near < C)
     at = tl.broadcast_to(tl.where(ok, near, 0)[None, :], [BLOCK, C])
     return tl.where(ok[None, :], tl.gather(x, at, 1), 0.0)
-
-
-@triton.jit
-def near_channels(x, BEFORE: tl.constexpr, BEHIND: tl.constexpr, C: tl.constexpr):
-    """Σ of x [.., C] over the channels c - BEFORE .. c + BEHIND, by the matrix unit: moving channels takes far longer.
-
-    x, which must fit, is rounded to a half: all these sums are for is a correction."""
-    j = tl.arange(0, C)
-    band = (j[:, None] >= j[None, :] - BEFORE) & (j[:, None] <= j[None, :] + BEHIND)
-    return tl.dot(x.to(tl.float16), band.to(tl.float16))
-
-
-@triton.jit
-def normed(e, scale, to_half, C: tl.constexpr):
-    """e u^-0.75 with u = 1 + scale · Σ e² over the channels c - 2 .. c + 1; to_half carries e to below 2^14."""
-    small = e * (to_half * ROOT)
-    r = tl.rsqrt(1.0 + near_channels(small * small, 2, 1, C) * (scale / (to_half * ROOT)) / (to_half * ROOT))
-    return e * r * tl.sqrt(r)
 
 
 @triton.jit(do_not_specialize=["B"])
@@ -96,7 +76,7 @@ def pool_kernel(
 def pool_back_kernel(
     e_ptr, reach_ptr, dy_ptr, largest_ptr, where_ptr, dx_ptr, B, scale,
     H: tl.constexpr, W: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr, C: tl.constexpr,
-    ACT: tl.constexpr, NORM: tl.constexpr, FEW: tl.constexpr, K: tl.constexpr, S: tl.constexpr, PAD: tl.constexpr,
+    ACT: tl.constexpr, NORM: tl.constexpr, K: tl.constexpr, S: tl.constexpr, PAD: tl.constexpr,
     COVER: tl.constexpr, BOUND: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """∂ℓ/∂x before the activation, as halves: it is no more than BOUND times the largest of dy."""
@@ -126,19 +106,11 @@ def pool_back_kernel(
     if NORM:
         # u_c sums the squares of c-2 .. c+1, so that e_c takes part in u_{c-1} .. u_{c+2}.
         square = e * e
-        small = ROOT / inverse  # carries e to below 2^7, and so does `less` its gradient
-        less = ROOT * half_scale(tl.load(largest_ptr + a) * BOUND)
-        if FEW:
-            near = near_channels((e * small) * (e * small), 2, 1, C) / small / small
-        else:
-            near = square + moved(square, -2, C, BLOCK) + moved(square, -1, C, BLOCK) + moved(square, 1, C, BLOCK)
+        near = square + moved(square, -2, C, BLOCK) + moved(square, -1, C, BLOCK) + moved(square, 1, C, BLOCK)
         r = tl.rsqrt(1.0 + scale * near)
         power = r * tl.sqrt(r)  # u^-0.75
         cross = dz * e * power * r * r  # dz e u^-1.75
-        if FEW:
-            total = near_channels(cross * small * less, 1, 2, C) / less / small
-        else:
-            total = cross + moved(cross, -1, C, BLOCK) + moved(cross, 1, C, BLOCK) + moved(cross, 2, C, BLOCK)
+        total = cross + moved(cross, -1, C, BLOCK) + moved(cross, 1, C, BLOCK) + moved(cross, 2, C, BLOCK)
         dz = dz * power - 1.5 * scale * e * total
     if ACT == 1:
         dz = tl.where(e > 0, dz, dz * (e + 1.0))  # the slope of ELU below zero is exp(x) = e + 1
