@@ -46,14 +46,14 @@ def _tensors(result: Any) -> list[Tensor]:
 
 
 def simulator_of(name: str, **values: Any) -> Simulator:
-    options = {"agents": 3, "rounds": 7, "retention": [0.2, 0.4, 0.4], "batch_size": 8, "model": "mlp"}
+    options = {"agents": 3, "rounds": 11, "retention": [0.2, 0.4, 0.4], "batch_size": 8, "model": "mlp"}
     config = make_config(options | {"dataset": "digits", "algorithm": {"name": name}} | values)
     return build_simulator(build(config), CPU, chunk=3)
 
 
 def played(simulator: Simulator, rounds: int, batches: int = 1) -> list[Tensor]:
     with simulator:
-        losses = [simulator.play(Clock(number, 7, batches=batches)).losses for number in range(1, rounds + 1)]
+        losses = [simulator.play(Clock(number, 11, batches=batches)).losses for number in range(1, rounds + 1)]
     return [*simulator.tensors().values(), *losses]
 
 
@@ -69,12 +69,12 @@ def test_recorded_rounds_end_in_the_same_state(name: str, batches: int) -> None:
         return made[-1]
 
     replaying.steps = Recorded(replaying.algorithm, recording, said.append)
-    for wanted, found in zip(played(plain, 7, batches), played(replaying, 7, batches), strict=True):
+    for wanted, found in zip(played(plain, 11, batches), played(replaying, 11, batches), strict=True):
         assert torch.equal(wanted, found)
     assert not said
     if name in ("mce-pl", "accord", "dsgd", "fl"):
         assert len(made) >= 2
-        assert min(each.replays for each in made) >= 4
+        assert min(each.replays for each in made) >= 3
 
 
 @pytest.mark.parametrize("algorithm", ["mce-pl", "dsgd"])
@@ -82,7 +82,7 @@ def test_a_rate_that_changes_is_read_anew_in_every_replay(algorithm: str) -> Non
     scheduled = {"algorithm": {"name": algorithm, "schedule": "cosine"}}
     plain, replaying = simulator_of(algorithm, **scheduled), simulator_of(algorithm, **scheduled)
     replaying.steps = Recorded(replaying.algorithm, Again, pytest.fail)
-    for wanted, found in zip(played(plain, 7), played(replaying, 7), strict=True):
+    for wanted, found in zip(played(plain, 11), played(replaying, 11), strict=True):
         assert torch.equal(wanted, found)
 
 
@@ -104,11 +104,11 @@ def test_restored_states_are_taken_over() -> None:
     replaying.steps = Recorded(replaying.algorithm, Again, pytest.fail)
     for simulator in (plain, replaying):
         with simulator:
-            for number in range(1, 5):
-                simulator.play(Clock(number, 7))
+            for number in range(1, 9):
+                simulator.play(Clock(number, 11))
             saved = {name: tensor.clone() for name, tensor in simulator.tensors().items()}
-            simulator.play(Clock(5, 7))
+            simulator.play(Clock(9, 11))
             simulator.restore(saved)
-            simulator.play(Clock(5, 7))
+            simulator.play(Clock(9, 11))
     for name, wanted in plain.tensors().items():
         assert torch.equal(wanted, replaying.tensors()[name]), name

@@ -16,7 +16,7 @@ from peermask.experiment.config import make_config
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
 
-def played(algorithm: Any, *, record: bool, rounds: int = 8, batches: int = 1, **values: Any) -> dict[str, Tensor]:
+def played(algorithm: Any, *, record: bool, rounds: int = 12, batches: int = 1, **values: Any) -> dict[str, Tensor]:
     config = make_config(
         {
             "agents": 5,

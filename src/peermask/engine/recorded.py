@@ -75,7 +75,7 @@ class Recorded:
         self, algorithm: Algorithm[Any], recordings: Callable[[], Recording], say: Callable[[str], None]
     ) -> None:
         self.algorithm, self.recordings, self.say = algorithm, recordings, say
-        self.steps: dict[tuple[str, ...], _Step] = {}
+        self.steps: dict[tuple[str | int, ...], _Step] = {}
         self.mixing: Mixing | None = None
         self.drawing = _Drawing()
         self.failed = False
@@ -106,8 +106,9 @@ class Recorded:
         return self._play("fuse", fuse, inputs, None, clock)
 
     def _play(self, name: str, function: Function, inputs: Named, data: LocalData | None, clock: Clock) -> Any:
-        # One for each form of a state: later batches of a round find tensors that the first does not.
-        step = self.steps.setdefault((name, *inputs), _Step())
+        # One for each form of a state: later batches of a round find tensors that the first does not. And two in turn:
+        # every other round begins with what the one before left in its memory, and copies nothing.
+        step = self.steps.setdefault((name, clock.round % 2, *inputs), _Step())
         if self.failed:
             return function(inputs, data, clock)
         if step.stage == "replay":

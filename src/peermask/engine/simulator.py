@@ -73,7 +73,7 @@ class Simulator:
         self._exit.close()
 
     def record(self, say: Callable[[str], None]) -> None:
-        """From the third round on, replay recordings instead of issuing launches: on a GPU that holds all agents at
+        """From the fifth round on, replay recordings instead of issuing launches: on a GPU that holds all agents at
         once, and computes them itself. `say` is told if that cannot be."""
         if self.device.type == "cuda" and len(self.states) == 1 and self.feeds[0].network.elsewhere is None:
             self.steps = Recorded(self.algorithm, cuda_graphs(), say)

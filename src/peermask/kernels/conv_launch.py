@@ -138,9 +138,8 @@ def weight_gradient(shape: Shape, x: Tensor, x_bound: Tensor, de: Tensor, bound:
     tile, across = min(128, out), next(width for width in (128, 64, 32) if channels % width == 0)
     grid = (rows * columns * (channels // across), out // tile, agents)
     weight_kernel[grid](
-        *operands, dw, batch, *sizes, shape.block.padding, growth, fills_tiles(batch, 32), tile, across, 32,
-        num_warps=4, num_stages=4,
-    )  # fmt: skip
+        *operands, dw, batch, *sizes, shape.block.padding, growth, tile, across, 32, num_warps=4, num_stages=4
+    )
     return dw.permute(0, 1, 4, 2, 3)
 
 

@@ -125,9 +125,9 @@ def weight_kernel(
     x_ptr, x_largest_ptr, dy_ptr, dy_largest_ptr, dw_ptr, B,
     H: tl.constexpr, W: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr,
     C: tl.constexpr, OUT: tl.constexpr, R: tl.constexpr, S: tl.constexpr, PAD: tl.constexpr, BOUND: tl.constexpr,
-    APART: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
-    """dw[o, r, s, c] = Σ_m dy[m, o] x[m + (r, s), c]; with APART m goes over the images of one pixel after another."""
+    """dw[o, r, s, c] = Σ_m dy[m, o] x[m + (r, s), c]."""
     a = tl.program_id(2).to(tl.int64)
     o = tl.program_id(1) * BM + tl.arange(0, BM)
     blocks: tl.constexpr = C // BN
@@ -139,35 +139,17 @@ def weight_kernel(
     x_ptr += a * B * (H * W * C)
     dy_ptr += a * M * OUT
     acc = tl.zeros([BM, BN], tl.float32)
-    if APART:
-        first_h = tl.maximum(PAD - r, 0)
-        first_w = tl.maximum(PAD - s, 0)
-        rows = tl.minimum(H + PAD - r, OH) - first_h
-        columns = tl.minimum(W + PAD - s, OW) - first_w
-        tiles = tl.cdiv(B, BK)
-        for t in range(rows * columns * tiles):
-            pixel = t // tiles
-            b = t % tiles * BK + tl.arange(0, BK)
-            oh = first_h + pixel // columns
-            ow = first_w + pixel % columns
-            live = (b < B)[:, None]
-            at = b.to(tl.int64)[:, None] * (H * W * C) + ((oh + r - PAD) * W + ow + s - PAD) * C
-            x = tl.load(x_ptr + at + c[None, :], mask=live, other=0.0)  # [BK, BN]
-            at = b.to(tl.int64)[:, None] * (OH * OW * OUT) + (oh * OW + ow) * OUT
-            dy = tl.load(dy_ptr + at + o[None, :], mask=live, other=0.0)  # [BK, BM]
-            acc = tl.dot(tl.trans(dy), x, acc)
-    else:
-        for start in range(0, M, BK):
-            m = start + tl.arange(0, BK)
-            ow = m % OW
-            oh = (m // OW) % OH
-            b = m // (OW * OH)
-            live = m < M
-            inside = live & (oh + r >= PAD) & (oh + r < H + PAD) & (ow + s >= PAD) & (ow + s < W + PAD)
-            at = ((b * H + oh + r - PAD) * W + ow + s - PAD) * C
-            x = tl.load(x_ptr + at[:, None] + c[None, :], mask=inside[:, None], other=0.0)  # [BK, BN]
-            dy = tl.load(dy_ptr + m[:, None] * OUT + o[None, :], mask=live[:, None], other=0.0)  # [BK, BM]
-            acc = tl.dot(tl.trans(dy), x, acc)
+    for start in range(0, M, BK):
+        m = start + tl.arange(0, BK)
+        ow = m % OW
+        oh = (m // OW) % OH
+        b = m // (OW * OH)
+        live = m < M
+        inside = live & (oh + r >= PAD) & (oh + r < H + PAD) & (ow + s >= PAD) & (ow + s < W + PAD)
+        at = ((b * H + oh + r - PAD) * W + ow + s - PAD) * C
+        x = tl.load(x_ptr + at[:, None] + c[None, :], mask=inside[:, None], other=0.0)  # [BK, BN]
+        dy = tl.load(dy_ptr + m[:, None] * OUT + o[None, :], mask=live[:, None], other=0.0)  # [BK, BM]
+        acc = tl.dot(tl.trans(dy), x, acc)
     dw = acc / half_scale(tl.load(x_largest_ptr + a)) / half_scale(tl.load(dy_largest_ptr + a) * BOUND)
     out = a * (OUT * R * S * C) + o.to(tl.int64) * (R * S * C) + rs * C
     tl.store(dw_ptr + out[:, None] + c[None, :], dw)
