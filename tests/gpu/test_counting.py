@@ -10,7 +10,7 @@ from torch import Tensor
 
 from peermask.algorithms.contract import Clock, Payload
 from peermask.data.augment import Augmentation
-from peermask.data.dataset import Dataset, Split
+from peermask.data.dataset import Dataset, Split, gather_triton
 from peermask.data.normalisation import Range
 from peermask.engine.evaluate import evaluate
 from peermask.engine.known import restored
@@ -18,7 +18,6 @@ from peermask.engine.traffic import Cost, message_cost, schema_of
 from peermask.experiment.build import assemble, build
 from peermask.experiment.config import make_config
 from peermask.kernels import have_triton
-from peermask.kernels.batches import gather_triton
 
 pytestmark = pytest.mark.skipif(not have_triton(), reason="needs a CUDA device and Triton")
 

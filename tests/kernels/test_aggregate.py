@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from peermask.kernels.aggregate import aggregated_magnitude_triton, pulled_triton
-from peermask.masks.aggregation import aggregated_magnitude, pulled
+from peermask.masks.aggregation import aggregated_magnitude, aggregated_magnitude_triton, pulled, pulled_triton
 from peermask.models.layout import Layer, Layout
 
 pytestmark = pytest.mark.usefixtures("interpreted")
@@ -57,7 +56,7 @@ def test_a_chunk_of_agents_is_computed_as_all_are() -> None:
 
 
 def test_more_blocks_than_are_added_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("peermask.kernels.aggregate._SUMS", 2)
+    monkeypatch.setattr("peermask.masks.aggregation._SUMS", 2)
     sizes = (30_000, 10)
     scores = torch.randn(2, sum(sizes), generator=torch.Generator().manual_seed(2))
     votes, voters = torch.ones(2, sum(sizes), dtype=torch.uint8), torch.tensor([1, 2])

@@ -6,9 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from peermask.data.dataset import Dataset, Split
+from peermask.data.dataset import Dataset, Split, gather_triton
 from peermask.data.normalisation import Range
-from peermask.kernels.batches import gather_triton
 
 pytestmark = pytest.mark.usefixtures("interpreted")
 

@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from peermask.graph.links import Links
-from peermask.kernels.overlap import believed_triton, overlaps_triton
-from peermask.masks.guard import HALFWAY, believed
+from peermask.masks.guard import HALFWAY, believed, believed_triton, overlaps_triton
 
 pytestmark = pytest.mark.usefixtures("interpreted")
 

@@ -6,12 +6,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from peermask.kernels.masked import masked_model_triton
-from peermask.kernels.scores import fine_tuned_triton, score_gradient_triton, stepped_triton
-from peermask.masks.aggregation import fine_tuned
+from peermask.masks.aggregation import fine_tuned, fine_tuned_triton
 from peermask.masks.budget import MaskOptions
-from peermask.masks.masker import Masker
-from peermask.masks.scores import score_gradient, stepped
+from peermask.masks.masker import Masker, masked_model_triton
+from peermask.masks.scores import score_gradient, score_gradient_triton, stepped, stepped_triton
 from peermask.models.layout import Layer, Layout
 
 pytestmark = pytest.mark.usefixtures("interpreted")

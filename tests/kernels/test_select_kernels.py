@@ -6,8 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from peermask.kernels.select import top_fraction_by_layer_triton
-from peermask.masks.select import top_fraction_by_sort
+from peermask.masks.select import top_fraction_by_layer_triton, top_fraction_by_sort
 
 pytestmark = pytest.mark.usefixtures("interpreted")
 

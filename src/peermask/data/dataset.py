@@ -19,7 +19,6 @@ from torch import Tensor
 from peermask.data.normalisation import Normalisation, Normalise, Range, Statistics
 from peermask.errors import DataError, nearest
 from peermask.kernels import by_kernels
-from peermask.kernels.batches import gather_triton
 from peermask.registry import Registry
 
 Task: TypeAlias = Literal["classification", "multi-label", "regression"]
@@ -198,3 +197,24 @@ def _check_tokens(name: str, tokens: Tensor, vocabulary: int) -> None:
             f"{name} has token {int(tokens[(row, *place)])} in sample {row} at {place}; "
             f"a vocabulary of {vocabulary} has 0 to {vocabulary - 1}"
         )
+
+
+# On a GPU, by kernels
+
+_BLOCK = 1024  # entries of an image at once
+
+
+def gather_triton(images: Tensor, labels: Tensor, index: Tensor, peak: float) -> tuple[Tensor, Tensor]:
+    """(x / peak - 0.5) / 0.5 of images [n, C, H, W] at `index` [A, B], and their labels: [A, B, C, H, W], [A, B].
+
+    Channels lie last in memory, where convolutions want them.
+    """
+    from peermask.kernels.batches_triton import gather_kernel
+
+    channels, height, width = images.shape[1:]
+    pixels = height * width
+    out = torch.empty(*index.shape, height, width, channels, device=images.device)
+    picked = torch.empty(index.shape, dtype=labels.dtype, device=images.device)
+    grid = (index.numel(), -(-pixels * channels // _BLOCK))
+    gather_kernel[grid](images, labels, index.contiguous(), out, picked, peak, pixels, channels, _BLOCK)
+    return out.permute(0, 1, 4, 2, 3), picked

@@ -21,3 +21,8 @@ def have_triton() -> bool:
 def by_kernels(x: Tensor) -> bool:
     """Whether the kernels, and not their reference implementations, are to compute with a tensor."""
     return x.device.type == "cuda" and have_triton()
+
+
+def as_tensor(number: float | Tensor, like: Tensor) -> Tensor:
+    """On the device: a number that is passed to a kernel would be the same in every replay of a recorded round."""
+    return number if isinstance(number, Tensor) else torch.full((), number, dtype=torch.float32, device=like.device)

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from peermask.kernels import by_kernels
-from peermask.kernels.masked import masked_model_triton
 from peermask.masks.budget import MaskOptions
 from peermask.masks.scores import ScoreInit, initial_scores
 from peermask.masks.select import top_fraction_by_layer
@@ -72,3 +71,21 @@ class Masker:
         # As bytes: a CPU turns them into floats eight times faster than bools.
         params[:, :weights].copy_(mask.view(torch.uint8)).mul_(self.weights(keep))
         return params
+
+
+# On a GPU, by kernels
+
+_BLOCK = 2048
+
+
+def masked_model_triton(mask: Tensor, weights: Tensor, frozen: Tensor) -> Tensor:
+    """w ⊙ m, then the end of `frozen` [P] as it is: mask [A, P_w], weights [P_w] or [A, P_w] -> [A, P]."""
+    from peermask.kernels.masked_triton import masked_model_kernel
+
+    mask, weights, frozen = mask.contiguous(), weights.contiguous(), frozen.contiguous()
+    (agents, masked), width = mask.shape, len(frozen)
+    params = frozen.new_empty(agents, width)
+    row = 0 if weights.dim() == 1 else masked
+    grid = (-(-width // _BLOCK), agents)
+    masked_model_kernel[grid](mask, weights, frozen, params, row, masked, width, _BLOCK)
+    return params

@@ -10,8 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from peermask.kernels import by_kernels
-from peermask.kernels.scores import score_gradient_triton, stepped_triton
+from peermask.kernels import as_tensor, by_kernels
 from peermask.masks.structure import group_lasso_gradient
 from peermask.models.layout import Layout
 from peermask.streams import stream
@@ -90,3 +89,52 @@ def keep_sign(scores: Tensor, before: Tensor) -> Tensor:
     largest.
     """
     return torch.where(scores * before < 0, torch.zeros_like(scores), scores)
+
+
+# On a GPU, by kernels
+
+_BLOCK = 2048
+
+
+def score_gradient_triton(model_gradient: Tensor, weights: Tensor, scores: Tensor) -> Tensor:
+    """sign(z) · w · g, multiplied in this order: [A, P_w], weights [P_w] or [A, P_w]."""
+    from peermask.kernels.scores_triton import gradient_kernel
+
+    scores, weights = scores.contiguous(), weights.contiguous()
+    # A slice of all parameters' gradient: rows that lie apart.
+    gradient = model_gradient if model_gradient.stride(1) == 1 else model_gradient.contiguous()
+    agents, width = scores.shape
+    out = torch.empty_like(scores)
+    row = 0 if weights.dim() == 1 else width
+    grid = (-(-width // _BLOCK), agents)
+    gradient_kernel[grid](gradient, weights, scores, out, gradient.stride(0), row, width, _BLOCK)
+    return out
+
+
+def stepped_triton(
+    scores: Tensor,
+    model_gradient: Tensor,
+    weights: Tensor,
+    velocity: Tensor | None,
+    lr: float | Tensor,
+    momentum: float,
+    decay: float,
+) -> tuple[Tensor, Tensor]:
+    """z − lr · (u + decay · z) and u = momentum · velocity + sign(z) · w · g in one pass.
+
+    Without a velocity u is the last term alone.
+    """
+    from peermask.kernels.scores_triton import step_kernel
+
+    scores, weights = scores.contiguous(), weights.contiguous()
+    gradient = model_gradient if model_gradient.stride(1) == 1 else model_gradient.contiguous()
+    before = scores if velocity is None else velocity.contiguous()  # not read where there is none
+    agents, width = scores.shape
+    moved, summed = torch.empty_like(scores), torch.empty_like(scores)
+    row = 0 if weights.dim() == 1 else width
+    grid = (-(-width // _BLOCK), agents)
+    step_kernel[grid](
+        gradient, weights, scores, before, moved, summed, as_tensor(lr, scores), momentum, decay, gradient.stride(0),
+        row, width, velocity is not None, _BLOCK,
+    )  # fmt: skip
+    return moved, summed
