@@ -52,30 +52,20 @@ def assert_same(one: Path, other: Path) -> None:
         assert (load_masks(path, weights) == load_masks(other_kept[number], weights)).all()
 
 
-def test_any_number_of_ranks_ends_as_one_process(small: Small, tmp_path: Path) -> None:
-    config = five(small)
+@pytest.mark.parametrize("schedule", [None, "matching"])
+def test_two_then_three_then_one(small: Small, tmp_path: Path, schedule: str | None) -> None:
+    """A checkpoint of any number of ranks, whose shards differ in size, goes on with any other, and all that is written
+    is what one process writes."""
+    config = five(small, rounds=8, schedule=schedule)
     whole = run_experiment(config, tmp_path / "whole", execution=ON_CPU)
-    path = written(config, tmp_path)
-    for size in (2, 3):
-        with RankRun(tmp_path, size) as ranks:
-            ranks.start("run", path, "--device", "cpu", "--out", f"ranks-{size}")
-            assert ranks.join() == [0] * size, ranks.lines()
-        result = RunResult.open(tmp_path / f"ranks-{size}")
-        assert (result.status, result.hash) == (whole.status, whole.hash)
-        assert result.sent_bytes == whole.sent_bytes
-        assert_same(tmp_path / f"ranks-{size}", tmp_path / "whole")
-
-
-def test_two_then_three_then_one(small: Small, tmp_path: Path) -> None:
-    """A checkpoint of any number of ranks goes on with any other."""
-    whole = run_experiment(five(small, rounds=10), tmp_path / "whole", execution=ON_CPU)
-    path = written(five(small, rounds=4), tmp_path)
-    for size, arguments in ((2, [path, "--out", "run"]), (3, ["--resume", "run", "--set", "rounds=7"])):
+    path = written(config.model_copy(update={"rounds": 4}), tmp_path)
+    for size, arguments in ((2, [path, "--out", "run"]), (3, ["--resume", "run", "--set", "rounds=6"])):
         with RankRun(tmp_path, size) as ranks:
             ranks.start("run", "--device", "cpu", *arguments)
             assert ranks.join() == [0] * size, ranks.lines()
-    alone = resume_experiment(tmp_path / "run", ON_CPU, ["rounds=10"])
-    assert alone.hash == whole.hash
+    alone = resume_experiment(tmp_path / "run", ON_CPU, ["rounds=8"])
+    assert (alone.status, alone.hash, alone.sent_bytes) == (whole.status, whole.hash, whole.sent_bytes)
+    assert_same(tmp_path / "run", tmp_path / "whole")
 
 
 @pytest.mark.parametrize("rank", [0, 1])
@@ -113,12 +103,21 @@ def test_a_killed_rank_is_named_and_nothing_is_lost(small: Small, tmp_path: Path
     assert_same(tmp_path / "run", tmp_path / "whole")
 
 
+SCHEDULES: dict[str, dict[str, Any]] = {
+    "redrawn": {"schedule": {"name": "redrawn", "every": 2}, "liars": {"count": 1, "kind": "inverted"}},
+    "one-peer": {"schedule": "one-peer-exponential", "algorithm": "accord"},
+    "matching": {"schedule": "matching", "algorithm": "dsgd"},  # one of five is left over
+}
+
+
 def every_case(small: Small) -> dict[str, ExperimentConfig]:
-    """Every algorithm, and every kind of lie."""
+    """Every algorithm, every kind of lie, and every way in which links change."""
     cases = {entry.name: small(algorithm=entry.name, rounds=3) for entry in algorithms}
     guarded = {"name": "mce-pl"}
     for kind in ("random", "inverted", "crafted"):
         cases[f"liars-{kind}"] = small(algorithm=guarded, rounds=3, liars={"count": 1, "kind": kind})
+    for name, changes in SCHEDULES.items():
+        cases[name] = five(small, rounds=3, graph={"name": "erdos-renyi", "p": 0.6}, **changes)
     return cases
 
 
@@ -143,7 +142,7 @@ def run_all(configs: dict[str, str]) -> None:
                 take_part(config, execution)
 
 
-CASES = [*(entry.name for entry in algorithms), "liars-random", "liars-inverted", "liars-crafted"]
+CASES = [*(entry.name for entry in algorithms), "liars-random", "liars-inverted", "liars-crafted", *SCHEDULES]
 
 
 @pytest.fixture(scope="module")
@@ -166,6 +165,7 @@ def test_every_algorithm_ends_in_two_ranks_as_in_one_process(all_ran: Path, case
     ours, theirs = RunResult.open(all_ran / "ranks" / case), RunResult.open(all_ran / "whole" / case)
     assert ours.hash == theirs.hash
     assert ours.sent_bytes == theirs.sent_bytes
+    assert_same(all_ran / "ranks" / case, all_ran / "whole" / case)
 
 
 def test_torchrun_starts_again_what_was_killed(small: Small, tmp_path: Path) -> None:
