@@ -30,6 +30,7 @@ from peermask.wire import History
 REMEMBERED = 32  # senders of which a receiver keeps a history
 LINKS = ".links"  # of a checkpoint: [M, 3] receiver, sender, place of the history
 AT_ONCE = 2**28  # weights of lines that a GPU counts at once; they take a few bytes each
+MOST_LINES = 2**15  # at once: a launch is at most 65,535 wide
 
 
 class Elsewhere:
@@ -104,7 +105,7 @@ class LinkHistories:
         device, schema = next(iter(payload.values())).device, self.schema
         bytes_each, is_delta = torch.zeros(2, len(rows), dtype=torch.int64, device=device)
         after: dict[int, Held] = {}
-        step = max(1, AT_ONCE // sum(leaf.size for leaf in schema.leaves))
+        step = max(1, min(MOST_LINES, AT_ONCE // sum(leaf.size for leaf in schema.leaves)))
         new = [place for place, history in enumerate(known) if history is None]
         old = [place for place, history in enumerate(known) if history is not None]
         for places in (part[at : at + step] for part in (new, old) for at in range(0, len(part), step)):

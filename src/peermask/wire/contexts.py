@@ -51,8 +51,8 @@ def unflipped(frame: int) -> Bytes:
     return states
 
 
-def _grows_older(states: Bytes, frame: int) -> Bytes:
-    """Which of these do so in frame number `frame`, 0 or 1: ages up to 2 + the power of two in it, but not the oldest."""
+def grows_older(states: Bytes, frame: int) -> Bytes:
+    """Which of these do so in frame number `frame`, 0 or 1: ages up to 2 + the power of two in it, below the oldest."""
     power = (frame & -frame).bit_length() - 1
     older: Bytes = ((states & np.uint8(OLDEST << 1)) <= np.uint8(min(2 + power, OLDEST - 1) << 1)).view(np.uint8)
     return older
@@ -103,7 +103,7 @@ class Contexts:
         bounds = np.searchsorted(flipped, np.cumsum(self.layers)[:-1])
         new = np.stack([np.bincount(part, minlength=STATES) for part in np.split(was, bounds)])  # [L, S]
         stays = unflipped(frame)
-        states = self.states + 2 * _grows_older(self.states, frame)  # in place of a look-up, which is slower
+        states = self.states + 2 * grows_older(self.states, frame)  # in place of a look-up, which is slower
         states[flipped] = FLIPPED.take(was)
         rows = STATES * np.arange(len(self.layers))[:, None]
         targets = np.concatenate([rows + stays, rows + FLIPPED])  # [2 L, S]
