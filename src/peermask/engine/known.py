@@ -50,7 +50,7 @@ class KnownOnDevice:
 
     def after(self, payload: Payload) -> KnownOnDevice:
         masks = {name: known_after_triton(payload[name].flatten(1), known) for name, known in self.masks.items()}
-        return KnownOnDevice(_without(payload, masks), masks)
+        return KnownOnDevice(_values(payload, masks), masks)
 
     def tensors(self) -> Payload:
         saved = dict(self.values)
@@ -87,7 +87,7 @@ def first_message(payload: Payload, schema: Schema) -> Known:
     if by_kernels(next(iter(payload.values()))):
         cuts = {leaf.name: leaf.layers for leaf in schema.leaves if leaf.is_mask}
         masks = {name: first_known(payload[name].flatten(1), cut) for name, cut in cuts.items()}
-        return KnownOnDevice(_without(payload, masks), masks)
+        return KnownOnDevice(_values(payload, masks), masks)
     rows = range(len(next(iter(payload.values()))))
     return KnownRows(tuple(History.begin(row_of(payload, agent), schema) for agent in rows))
 
@@ -106,7 +106,7 @@ def restored(saved: Mapping[str, Tensor], schema: Schema, device: torch.device) 
             )
             for leaf in masks
         }
-        return KnownOnDevice(_without(payload, known), known)
+        return KnownOnDevice(_values(payload, known), known)
     agents = range(len(next(iter(payload.values()))))
     return KnownRows(
         tuple(
@@ -116,8 +116,9 @@ def restored(saved: Mapping[str, Tensor], schema: Schema, device: torch.device) 
     )
 
 
-def _without(payload: Payload, masks: Mapping[str, KnownMasks]) -> Payload:
-    return {name: leaf for name, leaf in payload.items() if name not in masks}
+def _values(payload: Payload, masks: Mapping[str, KnownMasks]) -> Payload:
+    """Copies: the next round may be computed in the memory of this one's messages."""
+    return {name: leaf.clone() for name, leaf in payload.items() if name not in masks}
 
 
 def _contexts(saved: Mapping[str, Tensor], leaf: Leaf, agent: int) -> Contexts:
