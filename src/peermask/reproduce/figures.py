@@ -122,6 +122,7 @@ def _by_columns(campaign: Campaign, name: str) -> Figure:
                 reached = [fmean(values) for values in zip(*(curve.mean for curve in curves), strict=True)]
                 axes.plot(places, reached, label=shape.name, linewidth=1.6)
         axes.set_xscale("log")
+        axes.tick_params(axis="x", which="minor", labelbottom=False)  # they would run into each other
         axes.set_title(rows[row].name, fontsize=10)
         _finish(axes, "sent by all agents over all links, MB", "mean test accuracy")
     panels[0, 0].legend(frameon=False, fontsize=9)
