@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from peermask.algorithms.contract import Clock
-from peermask.engine.link_traffic import LinkHistories
+from peermask.engine.link_traffic import LINKS, LinkHistories, shards_of
 from peermask.errors import PeermaskError
 from peermask.experiment.build import Experiment, assemble, build
 from peermask.experiment.config import ExperimentConfig, make_config
@@ -21,6 +21,7 @@ from peermask.experiment.opening import openings
 from peermask.experiment.runner import resume_experiment, run_experiment
 from peermask.experiment.table import read_rows
 from peermask.graph import build_mixing
+from peermask.graph.links import Links
 from peermask.node.fleet import new_fleet
 from peermask.wire import FrameHeader, Schema, encode_frame
 from peermask.wire.frame import Expected, history_after, read_header
@@ -155,9 +156,31 @@ def test_a_receiver_forgets_who_was_heard_longest_ago() -> None:
     assert list(again.held[0]) == list(histories.held[0]) == [2, 1]
 
 
-def make_links(receiver: int, sender: int) -> Any:
-    from peermask.graph.links import Links
+def test_histories_of_two_halves_are_those_of_the_whole() -> None:
+    """Each counts the messages of its own agents; the second has nothing to save while nobody has heard them."""
+    generator = torch.Generator().manual_seed(0)
+    halves, whole = [LinkHistories(first=first, remembered=2) for first in (0, 2)], LinkHistories(remembered=2)
+    shards = [slice(0, 2), slice(2, 4)]
+    for links in ([(2, 0), (3, 1)], [(0, 2), (1, 2), (2, 1), (3, 0)], [(0, 1), (0, 2), (0, 3), (1, 0)]):
+        mask = torch.rand(4, 64, generator=generator) < 0.4
+        receivers, senders = np.array(links).T
+        round_links = Links.between(receivers, senders, 4)
+        cost = whole.cost({"mask": mask}, round_links, (64,))
+        each = [half.cost({"mask": mask[part]}, round_links, (64,)) for half, part in zip(halves, shards, strict=True)]
+        assert torch.cat([one.coded_bytes for one in each]).equal(cost.coded_bytes)
+        assert torch.cat([one.kind for one in each]).equal(cost.kind)
+        saved, parts = whole.tensors(), [half.tensors() for half in halves]
+        for name, rows in saved.items():
+            together = parts[0][name] if name == LINKS else torch.cat([part[name] for part in parts])
+            assert torch.equal(together, rows), name
+        counts = [part.stop - part.start for part in shards_of(saved[LINKS], shards)]
+        assert counts == [len(part["mask"]) for part in parts]
+        halves = [LinkHistories(first=first, remembered=2) for first in (0, 2)]
+        for half, part, kept in zip(halves, shards, parts, strict=True):
+            half.restore(kept, {"mask": mask[part]}, (64,))
 
+
+def make_links(receiver: int, sender: int) -> Links:
     return Links.between(np.array([receiver]), np.array([sender]), 4)
 
 

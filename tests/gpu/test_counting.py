@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -14,9 +15,11 @@ from peermask.data.dataset import Dataset, Split, gather_triton
 from peermask.data.normalisation import Range
 from peermask.engine.evaluate import evaluate
 from peermask.engine.known import restored
+from peermask.engine.link_traffic import LinkHistories
 from peermask.engine.traffic import Cost, message_cost, schema_of
 from peermask.experiment.build import assemble, build
 from peermask.experiment.config import make_config
+from peermask.graph.links import Links
 from peermask.kernels import have_triton
 
 pytestmark = pytest.mark.skipif(not have_triton(), reason="needs a CUDA device and Triton")
@@ -61,6 +64,29 @@ def test_a_whole_history_takes_the_codecs_bytes(sizes: tuple[int, ...]) -> None:
             there_known = restored(saved, schema_of({"mask": mask}, sizes), torch.device("cuda"))
         rates = torch.where(hot, 0.4, 0.001 if number % 5 else 0.3)
         mask = mask ^ (torch.rand(mask.shape, generator=generator) < rates)
+
+
+@pytest.mark.parametrize("values", [False, True])
+def test_links_that_change_take_the_codecs_bytes(values: bool) -> None:
+    """Eight rounds of half of all pairs, so that histories are of all lengths; a resume in the middle."""
+    generator = torch.Generator().manual_seed(0)
+    agents, drawn_links = 6, np.random.default_rng(0)
+    mask = torch.rand(agents, sum(ALEXNET), generator=generator) < 0.3
+    plain, fast = LinkHistories(remembered=3), LinkHistories(remembered=3)
+    for number in range(8):
+        payload = {"mask": mask, **({"weights": mask * 1.5} if values else {})}
+        linked = drawn_links.random((agents, agents)) < 0.5
+        receivers, senders = np.nonzero(linked & ~np.eye(agents, dtype=bool))
+        links = Links.between(receivers, senders, agents)
+        here, there = plain.cost(payload, links, ALEXNET), fast.cost(on_gpu(payload), links, ALEXNET)
+        assert there.coded_bytes.device.type == "cuda"
+        equal_costs(here, there)
+        if number == 4:
+            saved = {name: tensor.cpu() for name, tensor in fast.tensors().items()}
+            assert all(torch.equal(saved[name], tensor) for name, tensor in plain.tensors().items())
+            fast = LinkHistories(remembered=3)
+            fast.restore(saved, on_gpu(payload), ALEXNET)
+        mask = mask ^ (torch.rand(mask.shape, generator=generator) < (0.01 if number % 3 else 0.2))
 
 
 @pytest.mark.parametrize("flips", [None, 0.0, 0.003, 0.4])

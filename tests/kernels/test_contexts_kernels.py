@@ -8,7 +8,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from peermask.kernels.contexts import first_known, flips_size_triton, known_after_triton, known_again
+from peermask.kernels.contexts import (
+    KnownMasks,
+    first_known,
+    flips_size_triton,
+    known_after_triton,
+    known_again,
+    rows_apart,
+    stacked,
+)
 from peermask.streams import stream
 from peermask.wire.contexts import Contexts, plan_flips
 
@@ -50,6 +58,31 @@ def follows(
     assert torch.equal(again.weights, known.weights)
     assert torch.equal(again.classes, known.classes)
     assert torch.equal(again.sizes, known.sizes)
+
+
+def test_rows_at_different_frames_follow_as_they_would_alone() -> None:
+    """One before its first flips, one after one frame and one after three, taken apart and stacked in another order."""
+    layers, size = (40, 23), 63
+    alone = []
+    for frames in (0, 1, 3):
+        known = first_known(bits(f"first {frames}", size, 0.4)[:1], layers)
+        for number in range(frames):
+            known = known_after_triton(known_mask(known) ^ bits(f"{frames} {number}", size, 0.2)[:1], known, 16)
+        alone.append(known)
+    again = stacked(rows_apart(stacked(alone))[::-1])
+    assert again.frames.tolist() == [3, 1, 0]
+    mask = known_mask(again) ^ torch.cat([bits("next", size, 0.3), bits("one", size, 0.3)[:1]])
+    lengths, after = flips_size_triton(mask, again, 16), known_after_triton(mask, again, 16)
+    for row, known in enumerate(reversed(alone)):
+        own = mask[row : row + 1]
+        assert torch.equal(lengths[row : row + 1], flips_size_triton(own, known, 16))
+        wanted = known_after_triton(own, known, 16)
+        for name in ("states", "weights", "sums", "frames", "classes", "sizes"):
+            assert torch.equal(getattr(after, name)[row : row + 1], getattr(wanted, name)), name
+
+
+def known_mask(known: KnownMasks) -> torch.Tensor:
+    return (known.states & 1).bool()
 
 
 @given(

@@ -43,13 +43,6 @@ def test_more_ranks_than_agents(small: Small, tmp_path: Path) -> None:
     assert not (tmp_path / "runs").exists()
 
 
-def test_a_graph_that_changes(small: Small, tmp_path: Path) -> None:
-    path = written(small(schedule={"name": "matching"}), tmp_path)
-    with RankRun(tmp_path, 2) as ranks:
-        ranks.start("run", path, "--device", "cpu")
-        assert "schedule.name = 'matching': a graph that changes" in one_line(ranks, [2, 2])
-
-
 @pytest.mark.parametrize("case", ["config", "version", "data"])
 def test_ranks_that_differ(small: Small, tmp_path: Path, case: str) -> None:
     """Both are named, with what they have."""

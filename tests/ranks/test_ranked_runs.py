@@ -17,6 +17,7 @@ import torch
 from rank_process import RankRun
 
 from peermask.algorithms import algorithms
+from peermask.cli.main import main
 from peermask.experiment.checkpoint import list_checkpoints
 from peermask.experiment.config import ExperimentConfig
 from peermask.experiment.execution import Execution
@@ -52,30 +53,20 @@ def assert_same(one: Path, other: Path) -> None:
         assert (load_masks(path, weights) == load_masks(other_kept[number], weights)).all()
 
 
-def test_any_number_of_ranks_ends_as_one_process(small: Small, tmp_path: Path) -> None:
-    config = five(small)
+@pytest.mark.parametrize("schedule", [None, "matching"])
+def test_two_then_three_then_one(small: Small, tmp_path: Path, schedule: str | None) -> None:
+    """A checkpoint of any number of ranks, whose shards differ in size, goes on with any other, and all that is written
+    is what one process writes."""
+    config = five(small, rounds=8, schedule=schedule)
     whole = run_experiment(config, tmp_path / "whole", execution=ON_CPU)
-    path = written(config, tmp_path)
-    for size in (2, 3):
-        with RankRun(tmp_path, size) as ranks:
-            ranks.start("run", path, "--device", "cpu", "--out", f"ranks-{size}")
-            assert ranks.join() == [0] * size, ranks.lines()
-        result = RunResult.open(tmp_path / f"ranks-{size}")
-        assert (result.status, result.hash) == (whole.status, whole.hash)
-        assert result.sent_bytes == whole.sent_bytes
-        assert_same(tmp_path / f"ranks-{size}", tmp_path / "whole")
-
-
-def test_two_then_three_then_one(small: Small, tmp_path: Path) -> None:
-    """A checkpoint of any number of ranks goes on with any other."""
-    whole = run_experiment(five(small, rounds=10), tmp_path / "whole", execution=ON_CPU)
-    path = written(five(small, rounds=4), tmp_path)
-    for size, arguments in ((2, [path, "--out", "run"]), (3, ["--resume", "run", "--set", "rounds=7"])):
+    path = written(config.model_copy(update={"rounds": 4}), tmp_path)
+    for size, arguments in ((2, [path, "--out", "run"]), (3, ["--resume", "run", "--set", "rounds=6"])):
         with RankRun(tmp_path, size) as ranks:
             ranks.start("run", "--device", "cpu", *arguments)
             assert ranks.join() == [0] * size, ranks.lines()
-    alone = resume_experiment(tmp_path / "run", ON_CPU, ["rounds=10"])
-    assert alone.hash == whole.hash
+    alone = resume_experiment(tmp_path / "run", ON_CPU, ["rounds=8"])
+    assert (alone.status, alone.hash, alone.sent_bytes) == (whole.status, whole.hash, whole.sent_bytes)
+    assert_same(tmp_path / "run", tmp_path / "whole")
 
 
 @pytest.mark.parametrize("rank", [0, 1])
@@ -90,14 +81,20 @@ def test_a_signal_to_any_rank_saves_and_ends_all(small: Small, tmp_path: Path, r
     assert len(list_checkpoints(tmp_path / "run" / "checkpoints")) == 1
 
 
+@pytest.fixture(scope="module")
+def long(small: Small, tmp_path_factory: pytest.TempPathFactory) -> RunResult:
+    """A run that there is time to kill, alone."""
+    config = five(small, rounds=80, evaluation={"every": 50}, checkpoint={"every": 10})
+    return run_experiment(config, tmp_path_factory.mktemp("long") / "whole", execution=ON_CPU)
+
+
 @pytest.mark.parametrize("victim", [0, 2])
-def test_a_killed_rank_is_named_and_nothing_is_lost(small: Small, tmp_path: Path, victim: int) -> None:
-    config = five(small, rounds=120, evaluation={"every": 50}, checkpoint={"every": 20})
-    path = written(config, tmp_path)
+def test_a_killed_rank_is_named_and_nothing_is_lost(long: RunResult, tmp_path: Path, victim: int) -> None:
+    path = written(long.config, tmp_path)
     moment = random.Random(os.urandom(4)).randrange(1, 4)
     with RankRun(tmp_path, 3) as ranks:
         ranks.start("run", path, "--device", "cpu", "--out", "run")
-        ranks.until(lambda: any(int(p.stem[-6:]) >= 20 * moment for p in (tmp_path / "run").glob("checkpoints/round*")))
+        ranks.until(lambda: any(int(p.stem[-6:]) >= 10 * moment for p in (tmp_path / "run").glob("checkpoints/round*")))
         ranks.signal(victim, signal.SIGKILL)
         codes = ranks.join()
         assert codes[victim] == -signal.SIGKILL
@@ -108,17 +105,25 @@ def test_a_killed_rank_is_named_and_nothing_is_lost(small: Small, tmp_path: Path
     with RankRun(tmp_path, 2) as ranks:
         ranks.start("run", "--device", "cpu", "--resume", "run")
         assert ranks.join() == [0, 0], ranks.lines()
-    whole = run_experiment(config, tmp_path / "whole", execution=ON_CPU)
-    assert RunResult.open(tmp_path / "run").hash == whole.hash
-    assert_same(tmp_path / "run", tmp_path / "whole")
+    assert RunResult.open(tmp_path / "run").hash == long.hash
+    assert_same(tmp_path / "run", long.folder.path)
+
+
+SCHEDULES: dict[str, dict[str, Any]] = {
+    "redrawn": {"schedule": {"name": "redrawn", "every": 2}, "liars": {"count": 1, "kind": "inverted"}},
+    "one-peer": {"schedule": "one-peer-exponential", "algorithm": "accord"},
+    "matching": {"schedule": "matching", "algorithm": "dsgd"},  # one of five is left over
+}
 
 
 def every_case(small: Small) -> dict[str, ExperimentConfig]:
-    """Every algorithm, and every kind of lie."""
+    """Every algorithm, every kind of lie, and every way in which links change."""
     cases = {entry.name: small(algorithm=entry.name, rounds=3) for entry in algorithms}
     guarded = {"name": "mce-pl"}
     for kind in ("random", "inverted", "crafted"):
         cases[f"liars-{kind}"] = small(algorithm=guarded, rounds=3, liars={"count": 1, "kind": kind})
+    for name, changes in SCHEDULES.items():
+        cases[name] = five(small, rounds=3, graph={"name": "erdos-renyi", "p": 0.6}, **changes)
     return cases
 
 
@@ -143,7 +148,7 @@ def run_all(configs: dict[str, str]) -> None:
                 take_part(config, execution)
 
 
-CASES = [*(entry.name for entry in algorithms), "liars-random", "liars-inverted", "liars-crafted"]
+CASES = [*(entry.name for entry in algorithms), "liars-random", "liars-inverted", "liars-crafted", *SCHEDULES]
 
 
 @pytest.fixture(scope="module")
@@ -166,10 +171,10 @@ def test_every_algorithm_ends_in_two_ranks_as_in_one_process(all_ran: Path, case
     ours, theirs = RunResult.open(all_ran / "ranks" / case), RunResult.open(all_ran / "whole" / case)
     assert ours.hash == theirs.hash
     assert ours.sent_bytes == theirs.sent_bytes
+    assert_same(all_ran / "ranks" / case, all_ran / "whole" / case)
 
 
-def test_torchrun_starts_again_what_was_killed(small: Small, tmp_path: Path) -> None:
-    config = five(small, rounds=80, evaluation={"every": 40}, checkpoint={"every": 20})
+def test_torchrun_starts_again_what_was_killed(long: RunResult, tmp_path: Path) -> None:
     run, script = tmp_path / "run", tmp_path / "once.py"
     # Rank 1 kills itself once, after the first checkpoint.
     script.write_text(
@@ -185,7 +190,7 @@ def test_torchrun_starts_again_what_was_killed(small: Small, tmp_path: Path) -> 
         "from peermask.cli.main import main\n"
         "main(['run', 'config.toml', '--device', 'cpu', '--out', 'run'])\n"
     )
-    written(config, tmp_path)
+    written(long.config, tmp_path)
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--max-restarts", "1"]
     done = subprocess.run(
         [*command, "--monitor-interval", "0.1", str(script)],
@@ -197,17 +202,19 @@ def test_torchrun_starts_again_what_was_killed(small: Small, tmp_path: Path) -> 
     )
     assert done.returncode == 0, done.stderr
     assert "rank 1 (process" in done.stderr
-    whole = run_experiment(config, tmp_path / "whole", execution=ON_CPU)
-    assert RunResult.open(run).hash == whole.hash
-    assert_same(run, tmp_path / "whole")
+    assert RunResult.open(run).hash == long.hash
+    assert_same(run, long.folder.path)
 
 
-def test_processes_of_this_machine(small: Small, tmp_path: Path) -> None:
-    config = five(small)
-    path = written(config, tmp_path)
-    command = [sys.executable, "-m", "peermask", "run", path, "--device", "cpu", "--processes", "2", "--out", "run"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
-    assert (done.returncode, done.stderr) == (0, "")
+def test_processes_of_this_machine(
+    small: Small, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The first rank is the process that was started, here that of the test."""
+    config = five(small, rounds=3)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as ended:
+        main(["run", written(config, tmp_path), "--device", "cpu", "--processes", "2", "--out", "run"])
+    assert (ended.value.code, capsys.readouterr().err) == (0, "")
     whole = run_experiment(config, tmp_path / "whole", execution=ON_CPU)
     assert RunResult.open(tmp_path / "run").hash == whole.hash
 

@@ -9,7 +9,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from wire_cases import random_bits
 
-from peermask.wire.contexts import CLASSES, FLIPPED, STATES, Contexts, classes_of, decode_flips, plan_flips, unflipped
+from peermask.wire.contexts import (
+    CLASSES,
+    FLIPPED,
+    STATES,
+    Contexts,
+    classes_of,
+    decode_flips,
+    grows_older,
+    plan_flips,
+    unflipped,
+)
 from peermask.wire.cursor import Cursor
 from peermask.wire.sets import encode_set
 
@@ -139,3 +149,9 @@ def test_contexts_come_back_from_what_is_saved():
     again = Contexts.again(contexts.states, contexts.seen, contexts.flips, contexts.frames, contexts.layers)
     assert (again.weights == contexts.weights).all()
     assert (again.classes == contexts.classes).all()
+
+
+def test_ages_without_a_table_are_those_of_the_table():
+    states = np.arange(STATES, dtype=np.uint8)
+    for frame in range(1, 130):
+        assert (states + 2 * grows_older(states, frame) == unflipped(frame)).all()

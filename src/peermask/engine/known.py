@@ -6,7 +6,7 @@ Shapes: N agents, P weights, L layers, S states.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,8 +15,9 @@ from torch import Tensor
 
 from peermask.algorithms.contract import Payload
 from peermask.kernels import by_kernels
-from peermask.kernels.contexts import KnownMasks, first_known, known_after_triton, known_again
+from peermask.kernels.contexts import KnownMasks, first_known, known_after_triton, known_again, rows_apart, stacked
 from peermask.wire import History, Leaf, Schema
+from peermask.wire.contexts import STATES as CONTEXTS
 from peermask.wire.contexts import Contexts
 from peermask.wire.schema import Payload as Row
 
@@ -44,19 +45,38 @@ class KnownRows:
 class KnownOnDevice:
     """On a GPU, all agents at once."""
 
-    payload: Payload
-    masks: Mapping[str, KnownMasks]
+    values: Payload  # leaves that are no masks, as they were sent
+    masks: Mapping[str, KnownMasks]  # with what was sent in bit 0 of the states
 
     def after(self, payload: Payload) -> KnownOnDevice:
         masks = {name: known_after_triton(payload[name].flatten(1), known) for name, known in self.masks.items()}
-        return KnownOnDevice(payload, masks)
+        return KnownOnDevice(_values(payload, masks), masks)
 
     def tensors(self) -> Payload:
-        saved = dict(self.payload)
+        saved = dict(self.values)
         for name, known in self.masks.items():
+            saved[name] = (known.states & 1).bool()
             saved[name + STATES], saved[name + SUMS] = known.states, known.sums
-            saved[name + FRAMES] = torch.full((len(known.states),), known.frames)
+            saved[name + FRAMES] = known.frames.long()
         return saved
+
+    @classmethod
+    def stacked(cls, parts: Sequence[KnownOnDevice]) -> KnownOnDevice:
+        """The agents of all parts, one after another."""
+        values = {name: torch.cat([part.values[name] for part in parts]) for name in parts[0].values}
+        return cls(values, {name: stacked([part.masks[name] for part in parts]) for name in parts[0].masks})
+
+    def apart(self) -> list[KnownOnDevice]:
+        """Each agent in memory of its own, so that one that is kept for long keeps no other."""
+        values = {name: [row.clone() for row in leaf.split(1)] for name, leaf in self.values.items()}
+        masks = {name: rows_apart(known) for name, known in self.masks.items()}
+        count = len(next(iter((*values.values(), *masks.values()))))
+        return [
+            KnownOnDevice(
+                {name: rows[i] for name, rows in values.items()}, {name: rows[i] for name, rows in masks.items()}
+            )
+            for i in range(count)
+        ]
 
 
 Known = KnownRows | KnownOnDevice
@@ -66,7 +86,8 @@ def first_message(payload: Payload, schema: Schema) -> Known:
     """After keyframes of all agents, or openings."""
     if by_kernels(next(iter(payload.values()))):
         cuts = {leaf.name: leaf.layers for leaf in schema.leaves if leaf.is_mask}
-        return KnownOnDevice(payload, {name: first_known(payload[name].flatten(1), cut) for name, cut in cuts.items()})
+        masks = {name: first_known(payload[name].flatten(1), cut) for name, cut in cuts.items()}
+        return KnownOnDevice(_values(payload, masks), masks)
     rows = range(len(next(iter(payload.values()))))
     return KnownRows(tuple(History.begin(row_of(payload, agent), schema) for agent in rows))
 
@@ -80,12 +101,12 @@ def restored(saved: Mapping[str, Tensor], schema: Schema, device: torch.device) 
             leaf.name: known_again(
                 saved[leaf.name + STATES].to(device),
                 saved[leaf.name + SUMS].to(device),
-                int(saved[leaf.name + FRAMES][0]),
+                saved[leaf.name + FRAMES].to(device),
                 leaf.layers,
             )
             for leaf in masks
         }
-        return KnownOnDevice(payload, known)
+        return KnownOnDevice(_values(payload, known), known)
     agents = range(len(next(iter(payload.values()))))
     return KnownRows(
         tuple(
@@ -95,10 +116,27 @@ def restored(saved: Mapping[str, Tensor], schema: Schema, device: torch.device) 
     )
 
 
+def _values(payload: Payload, masks: Mapping[str, KnownMasks]) -> Payload:
+    """Copies: the next round may be computed in the memory of this one's messages."""
+    return {name: leaf.clone() for name, leaf in payload.items() if name not in masks}
+
+
 def _contexts(saved: Mapping[str, Tensor], leaf: Leaf, agent: int) -> Contexts:
     sums = saved[leaf.name + SUMS][agent].numpy()  # [L, 2, S]
     states, frames = saved[leaf.name + STATES][agent].numpy(), int(saved[leaf.name + FRAMES][agent])
     return Contexts.again(states, sums[:, 0], sums[:, 1], frames, leaf.layers)
+
+
+def nothing_known(schema: Schema) -> Payload:
+    """As `tensors` of no agents."""
+    saved = {}
+    for leaf in schema.leaves:
+        saved[leaf.name] = torch.zeros(0, leaf.size, dtype=torch.bool if leaf.is_mask else torch.float32)
+        if leaf.is_mask:
+            saved[leaf.name + STATES] = torch.zeros(0, leaf.size, dtype=torch.uint8)
+            saved[leaf.name + SUMS] = torch.zeros(0, len(leaf.layers), 2, CONTEXTS, dtype=torch.int64)
+            saved[leaf.name + FRAMES] = torch.zeros(0, dtype=torch.int64)
+    return saved
 
 
 def row_of(payload: Payload, agent: int) -> Row:

@@ -62,7 +62,7 @@ def message_cost(
     paper, bitmap = _always(_shape(payload), tuple(sizes), len(leaf), leaf.device)
     if by_kernels(leaf):
         assert not isinstance(known, KnownRows)
-        (ones, entropy, coded, kind), known = _measured_by_kernels(payload, known, sizes)
+        (ones, entropy, coded, kind), known = measured_by_kernels(payload, known, sizes)
     else:
         assert not isinstance(known, KnownOnDevice)
         here = {name: rows.cpu() for name, rows in payload.items()}
@@ -78,20 +78,26 @@ def _always(shape: Shape, sizes: tuple[int, ...], agents: int, device: torch.dev
     return torch.full((agents,), paper, device=device), torch.full((agents,), bitmap, device=device)
 
 
-def _measured_by_kernels(
+def measured_by_kernels(
     payload: Payload, known: KnownOnDevice | None, sizes: Sequence[int]
-) -> tuple[tuple[Tensor, Tensor, Tensor, Tensor], Known]:
+) -> tuple[tuple[Tensor, Tensor, Tensor, Tensor], KnownOnDevice]:
     """Bits of ones, bytes of the bound, bytes of the frame and its kind of every agent, [N] each; nothing leaves the
     GPU."""
-    rows = {name: leaf.flatten(1) for name, leaf in payload.items()}
-    whole = tuple(sizes)
-    cuts = [whole if row.shape[1] == sum(whole) else (row.shape[1],) for row in rows.values()]
+    rows, cuts = _leaves_for_kernels(payload, sizes)
     if known is None:
         first = first_message(payload, schema_of(payload, sizes))
+        assert isinstance(first, KnownOnDevice)
         return count_frames_triton(list(rows.values()), None, cuts, FRAME_BYTES), first
-    held = [known.payload[name].flatten(1) for name in rows]
+    # Flips of masks are counted by class, so that nobody looks at what is held of them here.
+    held = [known.values[name].flatten(1) if name in known.values else row for name, row in rows.items()]
     flips = {i: flips_size_triton(rows[name], known.masks[name]) for i, name in enumerate(rows) if name in known.masks}
     return count_frames_triton(list(rows.values()), held, cuts, FRAME_BYTES, flips), known.after(payload)
+
+
+def _leaves_for_kernels(payload: Payload, sizes: Sequence[int]) -> tuple[dict[str, Tensor], list[tuple[int, ...]]]:
+    """As rows [N, P], and how each is cut into layers."""
+    rows, whole = {name: leaf.flatten(1) for name, leaf in payload.items()}, tuple(sizes)
+    return rows, [whole if row.shape[1] == sum(whole) else (row.shape[1],) for row in rows.values()]
 
 
 def _measured_by_rows(
@@ -123,12 +129,15 @@ def coded_row(row: Row, schema: Schema, history: History | None, agent: int) -> 
 
 
 def message_measures(payload: Payload, sizes: Sequence[int], spread: Spread) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """What does not depend on what receivers know, of messages on a CPU: paper_bits, ones_bits, bitmap_bytes and
-    entropy_bytes, [N] each."""
-    agents, layers = len(next(iter(payload.values()))), _cuts(payload, sizes)
-    counts = spread(lambda agent: _counts(row_of(payload, agent), layers), range(agents))
+    """What does not depend on what receivers know: paper_bits, ones_bits, bitmap_bytes and entropy_bytes, [N] each."""
+    leaf, layers = next(iter(payload.values())), _cuts(payload, sizes)
+    paper, bitmap = _always(_shape(payload), tuple(sizes), len(leaf), leaf.device)
+    if by_kernels(leaf):
+        rows, cuts = _leaves_for_kernels(payload, sizes)
+        ones, entropy, _, _ = count_frames_triton(list(rows.values()), None, cuts, FRAME_BYTES)
+        return paper, ones, bitmap, entropy
+    counts = spread(lambda agent: _counts(row_of(payload, agent), layers), range(len(leaf)))
     ones, entropy = _by_counts(payload, [torch.tensor(each) for each in zip(*counts, strict=True)], sizes)
-    paper, bitmap = _always(_shape(payload), tuple(sizes), agents, ones.device)
     return paper, ones, bitmap, entropy
 
 

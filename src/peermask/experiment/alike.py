@@ -27,11 +27,6 @@ def check_ranks(size: int, config: ExperimentConfig) -> None:
             f"{size} ranks and agents = {config.agents}: a rank has at least one agent; "
             f"start at most {config.agents} ranks"
         )
-    if config.schedule is not None:  # histories of links that change would have to move with what receivers remember
-        raise RunError(
-            f"schedule.name = {config.schedule.name!r}: a graph that changes is not divided between processes yet; "
-            "run it in one, or leave schedule out"
-        )
 
 
 def check_config(ranks: Ranks, config: ExperimentConfig) -> None:

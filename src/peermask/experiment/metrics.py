@@ -156,15 +156,15 @@ class Ledger:
             self._pending.append((number, cost, self.links))
 
     def _by_link(self, number: int, shared: Payload, spread: Spread) -> tuple[int, Cost, Tensor]:
-        here = {name: rows.cpu() for name, rows in shared.items()}
         if self._of_links is None:
-            self._of_links = LinkHistories(openings(self.experiment, self.experiment.agents) or None)
+            opening = openings(self.experiment, self.agents) or None
+            self._of_links = LinkHistories(opening, first=self.agents.ids[0])
             if self._saved:
-                self._of_links.restore(self._saved, here, self.sizes)
+                self._of_links.restore(self._saved, shared, self.sizes)
         links = self.experiment.schedule.links(number)
-        with ThreadPoolExecutor() as pool:  # a simulator on a GPU has none
+        with ThreadPoolExecutor() as pool:  # a simulator on a GPU has none, and may count on the CPU
             on_cores = spread if next(iter(shared.values())).device.type == "cpu" else _spread_over(pool)
-            cost = self._of_links.cost(here, links, self.sizes, on_cores)
+            cost = self._of_links.cost(shared, links, self.sizes, on_cores)
         return number, cost, torch.from_numpy(links.sent).double()
 
     def _at_first(self, shared: Payload) -> Known | None:

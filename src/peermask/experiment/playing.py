@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from peermask.algorithms.contract import Payload
 from peermask.data.dataset import Dataset
 from peermask.engine.device import enough_memory, one_thread_each, pick_device
 from peermask.engine.exchange import Exchange
+from peermask.engine.link_traffic import LINKS, shards_of
 from peermask.experiment.alike import check_config, check_experiment
 from peermask.experiment.build import Experiment, agents_at_once, build, build_simulator
 from peermask.experiment.checkpoint import Checkpoint, Progress
@@ -139,8 +141,8 @@ def _share_out(ranks: Ranks, folder: RunFolder, start: Checkpoint, agents: int) 
     )
     return Checkpoint(
         start.progress,
-        {name: ranks.distribute(rows, agents) for name, rows in start.states.items()},
-        {name: ranks.distribute(rows, agents) for name, rows in start.sent.items()},
+        {name: ranks.distribute(rows, ranks.shards(agents)) for name, rows in start.states.items()},
+        _share_histories(ranks, start.sent, agents),
         {name: ranks.from_first(values) for name, values in start.losses.items()},
     )
 
@@ -152,13 +154,23 @@ def _get_share(ranks: Ranks, agents: int) -> tuple[RunFolder, Checkpoint] | None
         return None
     told: dict[str, Any] = json.loads(text)
     ranks.watch.remedy = told["remedy"]
-    states, sent = (
-        {name: ranks.distribute(_rows(0, *like), agents) for name, like in told[group].items()}
-        for group in ("states", "sent")
-    )
+    shards = ranks.shards(agents)
+    states = {name: ranks.distribute(_rows(0, *like), shards) for name, like in told["states"].items()}
+    sent = {name: _rows(like[1][0] if name == LINKS else 0, *like) for name, like in told["sent"].items()}
+    sent = _share_histories(ranks, sent, agents)
     losses = {name: ranks.from_first(_rows(like[1][0], *like)) for name, like in told["losses"].items()}
     progress = Progress(**{**told["progress"], "tables": {}})
     return RunFolder(Path(told["folder"])), Checkpoint(progress, states, sent, losses)
+
+
+def _share_histories(ranks: Ranks, sent: Payload, agents: int) -> Payload:
+    """Give every rank what receivers know of its agents; where links change, and who remembers whom."""
+    shards, links = ranks.shards(agents), sent.get(LINKS)
+    own = {}
+    if links is not None:
+        own[LINKS] = ranks.from_first(links)
+        shards = shards_of(links, shards)
+    return {**own, **{name: ranks.distribute(rows, shards) for name, rows in sent.items() if name != LINKS}}
 
 
 def _shapes(tensors: Mapping[str, Tensor]) -> dict[str, tuple[int, list[int]]]:

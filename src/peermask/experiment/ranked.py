@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 
 from peermask.algorithms.contract import Clock, Payload
+from peermask.engine.device import rows_on_cpu
+from peermask.engine.link_traffic import LINKS, shards_of
 from peermask.engine.round import concatenated
 from peermask.engine.simulator import Simulator
 from peermask.experiment.build import Experiment
@@ -33,12 +35,13 @@ class Ranked(Counting):
     def __init__(
         self, ranks: Ranks, experiment: Experiment, folder: RunFolder, simulator: Simulator, sent: Payload
     ) -> None:
-        self.ranks, self.agents = ranks, experiment.config.agents
-        self.shards = [ranks.shard(self.agents, rank) for rank in range(ranks.size)]
+        self.ranks, self.experiment, self.agents = ranks, experiment, experiment.config.agents
+        self.shards = ranks.shards(self.agents)
         own, writes = self.shards[ranks.rank], folder if ranks.first else None
         super().__init__(simulator, Ledger(experiment, writes, sent or None, own, self.everyone))
         self.ledger.sent = ranks.from_first(self.ledger.sent)
         self.liars = liars_of(experiment, simulator.device)
+        self._since = 1  # the round in which the links of now began
         self._hear(experiment.mixing)
 
     def _hear(self, mixing: Mixing) -> None:
@@ -56,6 +59,9 @@ class Ranked(Counting):
             self.links = mixing.links.rows(columns).restrict(columns.numpy()).to(device)  # [K, K]
 
     def move(self, clock: Clock, shared: Sequence[Payload]) -> tuple[Payload, Sequence[Mixing]]:
+        if (since := self.experiment.schedule.since(clock.round)) != self._since:
+            self._since = since
+            self._hear(self.experiment.mixing_of(since))
         before, behind = self.here.start, len(self.routes.columns) - self.here.stop
         received = concatenated(shared, self.simulator.spread, before, behind)
         if received:
@@ -79,4 +85,14 @@ class Ranked(Counting):
         return self.ranks.everyone(rows, self.agents)
 
     def collect(self, rows: Tensor) -> Tensor:
-        return self.ranks.collect(rows, self.agents)
+        return self.ranks.collect(rows, self.shards)
+
+    def state(self) -> Payload:
+        """Where links change, all ranks know who remembers whom, and each has the histories of its own agents."""
+        before = self.ledger.before or {}
+        if LINKS not in before:
+            return super().state()
+        shards = shards_of(before[LINKS], self.shards)
+        histories = {name: rows_on_cpu([leaf]) for name, leaf in before.items() if name != LINKS}
+        collected = {name: self.ranks.collect(rows, shards) for name, rows in histories.items()}
+        return {**collected, LINKS: before[LINKS]}

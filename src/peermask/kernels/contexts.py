@@ -5,7 +5,9 @@ Shapes: A agents, P weights, L layers, S = 256 states, C = 32 classes.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -22,42 +24,68 @@ _CLASS_BLOCKS = 256  # of a class
 
 @dataclass(frozen=True)
 class KnownMasks:
-    """One mask leaf of every agent after a frame, as its receivers know it."""
+    """One mask leaf of every agent after a frame, as its receivers know it; each may be at another frame."""
 
     layers: tuple[int, ...]
     states: Tensor  # [A, P] uint8
     weights: Tensor  # [A, L, S] int32: how many are in each state
     sums: Tensor  # [A, L, 2, S] int64: weights and flips of the frames before, fading
-    frames: int  # since the keyframe
-    classes: Tensor  # [A, L, S] uint8
-    sizes: Tensor  # [A, C] int32: weights of each class
+    frames: Tensor  # [A] int32: since the keyframe
+
+    @property
+    def classes(self) -> Tensor:
+        """[A, L, S] uint8"""
+        return self._classes[0]
+
+    @property
+    def sizes(self) -> Tensor:
+        """[A, C] int32: weights of each class."""
+        return self._classes[1]
+
+    @cached_property
+    def _classes(self) -> tuple[Tensor, Tensor]:
+        from peermask.kernels import contexts_triton as kernels
+
+        agents, layers, device = len(self.states), len(self.layers), self.states.device
+        classes = torch.empty(agents, layers, STATES, dtype=torch.uint8, device=device)
+        sizes = torch.empty(agents, CLASSES, dtype=torch.int32, device=device)
+        kernels.classes_kernel[(agents,)](self.weights, self.sums, self.frames, classes, sizes, layers)
+        return classes, sizes
 
 
 def first_known(mask: Tensor, layers: tuple[int, ...]) -> KnownMasks:
-    """After keyframes; `mask` is [A, P] bool. In the first delta a class is a layer."""
+    """After keyframes; `mask` is [A, P] bool."""
     agents, device = len(mask), mask.device
     weights = torch.zeros(agents, len(layers), STATES, dtype=torch.int32, device=device)
     ones = torch.stack([mask[:, start:end].sum(1) for start, end in spans_of(layers)], 1)  # [A, L]
     weights[:, :, FIRST + 1] = ones.int()
     weights[:, :, FIRST] = torch.tensor(layers, device=device, dtype=torch.int32) - ones.int()
-    by_layer = torch.arange(len(layers), device=device).clamp(max=CLASSES - 1)
-    classes = by_layer.to(torch.uint8)[None, :, None].repeat(agents, 1, STATES)
-    sizes = torch.zeros(agents, CLASSES, dtype=torch.int32, device=device)
-    sizes.index_add_(1, by_layer, torch.tensor(layers, device=device, dtype=torch.int32).repeat(agents, 1))
     sums = torch.zeros(agents, len(layers), 2, STATES, dtype=torch.int64, device=device)
-    return KnownMasks(layers, mask.contiguous().view(torch.uint8) + FIRST, weights, sums, 0, classes, sizes)
+    frames = torch.zeros(agents, dtype=torch.int32, device=device)
+    return KnownMasks(layers, mask.contiguous().view(torch.uint8) + FIRST, weights, sums, frames)
 
 
-def known_again(states: Tensor, sums: Tensor, frames: int, layers: tuple[int, ...]) -> KnownMasks:
+def known_again(states: Tensor, sums: Tensor, frames: Tensor, layers: tuple[int, ...]) -> KnownMasks:
     """From what a checkpoint holds."""
-    if frames == 0:
-        return first_known((states & 1).bool(), layers)
     index = STATES * torch.arange(len(states), device=states.device)[:, None] + states  # [A, P]
     counts = [
         torch.bincount(index[:, start:end].flatten(), minlength=STATES * len(states)).view(-1, STATES)
         for start, end in spans_of(layers)
     ]
-    return _with_classes(layers, states, torch.stack(counts, 1).int(), sums, frames)
+    return KnownMasks(layers, states, torch.stack(counts, 1).int(), sums, frames.int())
+
+
+def stacked(parts: Sequence[KnownMasks]) -> KnownMasks:
+    """The agents of all parts, one after another."""
+    each = [(part.states, part.weights, part.sums, part.frames) for part in parts]
+    return KnownMasks(parts[0].layers, *map(torch.cat, zip(*each, strict=True)))
+
+
+def rows_apart(known: KnownMasks) -> list[KnownMasks]:
+    """Each agent in memory of its own."""
+    tensors = (known.states, known.weights, known.sums, known.frames)
+    rows = zip(*([row.clone() for row in tensor.split(1)] for tensor in tensors), strict=True)
+    return [KnownMasks(known.layers, *row) for row in rows]
 
 
 def flips_size_triton(mask: Tensor, known: KnownMasks, block: int = BLOCK) -> Tensor:
@@ -85,23 +113,16 @@ def known_after_triton(mask: Tensor, known: KnownMasks, block: int = BLOCK) -> K
     from peermask.kernels import contexts_triton as kernels
 
     row, blocks = _bytes(mask), block_table(known.layers, mask.device, block)
-    agents, layers, frames = len(row), len(known.layers), known.frames + 1
-    states, sums = torch.empty_like(known.states), torch.empty_like(known.sums)
+    agents, layers = len(row), len(known.layers)
+    states, sums, frames = (torch.empty_like(each) for each in (known.states, known.sums, known.frames))
     flips, weights = torch.zeros(2, agents, layers, STATES, dtype=torch.int32, device=mask.device)
     kernels.states_kernel[(len(blocks), agents)](
-        row, known.states, states, blocks, flips, row.stride(0), row.shape[1], layers, frames, block, num_warps=8
+        row, known.states, known.frames, states, blocks, flips, row.stride(0), row.shape[1], layers, block, num_warps=8
     )
-    kernels.sums_kernel[(agents * layers,)](known.weights, flips, known.sums, weights, sums, frames)
-    return _with_classes(known.layers, states, weights, sums, frames)
-
-
-def _with_classes(layers: tuple[int, ...], states: Tensor, weights: Tensor, sums: Tensor, frames: int) -> KnownMasks:
-    from peermask.kernels import contexts_triton as kernels
-
-    classes = torch.empty(weights.shape, dtype=torch.uint8, device=weights.device)
-    sizes = torch.empty(len(weights), CLASSES, dtype=torch.int32, device=weights.device)
-    kernels.classes_kernel[(len(weights),)](weights, sums, classes, sizes, len(layers))
-    return KnownMasks(layers, states, weights, sums, frames, classes, sizes)
+    kernels.sums_kernel[(agents * layers,)](
+        known.weights, flips, known.sums, known.frames, weights, sums, frames, layers
+    )
+    return KnownMasks(known.layers, states, weights, sums, frames)
 
 
 def _bytes(mask: Tensor) -> Tensor:

@@ -6,6 +6,7 @@ as the gaps between their numbers, or between those of the others where flips ar
 states   [A, P]: what the receivers know of each weight
 classes  [A, LAYERS, STATES]: the class of each state
 sizes    [A, CLASSES]: weights of each class
+frames   [A]: since the keyframe
 inside   [A, BLOCKS, CLASSES, 2]: for each block weights of each class, and flips; then weights of all blocks before
 flipped  [A, CLASSES]: flips of each class
 found    [A, BLOCKS, CLASSES, 3]: for each block the high parts of gaps inside it, its first rare number, its last
@@ -145,13 +146,14 @@ def class_kernel(sizes_ptr, flipped_ptr, found_ptr, lengths_ptr, BLOCKS, BLOCK: 
     tl.store(lengths + 1, bits.to(tl.int32))
 
 
-@triton.jit(do_not_specialize=["P", "stride", "LAYERS", "frame"])
+@triton.jit(do_not_specialize=["P", "stride", "LAYERS"])
 def states_kernel(
-    row_ptr, states_ptr, new_ptr, blocks_ptr, flips_ptr, stride, P, LAYERS, frame, BLOCK: tl.constexpr
+    row_ptr, states_ptr, frames_ptr, new_ptr, blocks_ptr, flips_ptr, stride, P, LAYERS, BLOCK: tl.constexpr
 ):  # fmt: skip
     """Every weight's state after a frame, and the flips of each layer and state."""
     layer, start, end = own_block(blocks_ptr)
     a = tl.program_id(1).to(tl.int64)
+    frame = tl.load(frames_ptr + a) + 1
     i = start + tl.arange(0, BLOCK)
     here = i < end
     state, flip = state_and_flip(states_ptr + a * P, row_ptr + a * stride, i, here)
@@ -172,11 +174,14 @@ def flipped_state(state):
     return ((state & 1) ^ 1) | (tl.minimum((state >> 4) + 1, MOST_FLIPS) << 4)
 
 
-@triton.jit(do_not_specialize=["frame"])
-def sums_kernel(weights_ptr, flips_ptr, sums_ptr, new_weights_ptr, new_sums_ptr, frame):
-    """What a layer's weights and flips [A, LAYERS, STATES] add to the sums [A, LAYERS, 2, STATES], and the weights in
-    each state afterwards."""
+@triton.jit(do_not_specialize=["LAYERS"])
+def sums_kernel(weights_ptr, flips_ptr, sums_ptr, frames_ptr, new_weights_ptr, new_sums_ptr, new_frames_ptr, LAYERS):
+    """What a layer's weights and flips [A, LAYERS, STATES] add to the sums [A, LAYERS, 2, STATES], the weights in each
+    state afterwards, and the number of frames."""
     at = tl.program_id(0).to(tl.int64)
+    a = at // LAYERS
+    frame = tl.load(frames_ptr + a) + 1
+    tl.store(new_frames_ptr + a, frame)  # every layer stores the same
     s = tl.arange(0, STATES)
     weights = tl.load(weights_ptr + at * STATES + s)
     flips = tl.load(flips_ptr + at * STATES + s)
@@ -191,9 +196,11 @@ def sums_kernel(weights_ptr, flips_ptr, sums_ptr, new_weights_ptr, new_sums_ptr,
 
 
 @triton.jit(do_not_specialize=["LAYERS"])
-def classes_kernel(weights_ptr, sums_ptr, classes_ptr, sizes_ptr, LAYERS):
-    """The class of each layer and state from the sums, and how many weights each class has."""
+def classes_kernel(weights_ptr, sums_ptr, frames_ptr, classes_ptr, sizes_ptr, LAYERS):
+    """The class of each layer and state from the sums, and how many weights each class has. Before the first flips a
+    class is a layer."""
     a = tl.program_id(0).to(tl.int64)
+    frames = tl.load(frames_ptr + a)
     s = tl.arange(0, STATES)
     c = tl.arange(0, CLASSES)
     all_seen = tl.zeros([STATES], tl.int64)
@@ -216,6 +223,7 @@ def classes_kernel(weights_ptr, sums_ptr, classes_ptr, sizes_ptr, LAYERS):
             power *= 2
             octave += (ratio >= power).to(tl.int32)
         own = tl.where(seen >= ENOUGH, octave, UNKNOWN)
+        own = tl.where(frames == 0, tl.minimum(layer, CLASSES - 1), own)
         tl.store(classes_ptr + (a * LAYERS + layer) * STATES + s, own.to(tl.uint8))
         weights = tl.load(weights_ptr + (a * LAYERS + layer) * STATES + s)
         sizes += tl.where(own[:, None] == c[None, :], weights[:, None], 0)

@@ -7,7 +7,7 @@ same functions in the same order. If one of them is gone, each call raises `Lost
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from functools import reduce
@@ -64,6 +64,10 @@ class Ranks:
         """The agents of this rank, or of another."""
         return shard(agents, self.size, self.rank if rank is None else rank)
 
+    def shards(self, agents: int) -> list[slice]:
+        """The agents of each rank."""
+        return [self.shard(agents, rank) for rank in range(self.size)]
+
     def any(self, wanted: bool) -> bool:
         """Whether any rank says so."""
         flag = torch.tensor([int(wanted)])
@@ -103,8 +107,9 @@ class Ranks:
             dist.broadcast(values, 0)
         return values
 
-    def collect(self, rows: Tensor, agents: int) -> Tensor:
-        """[A, ...] on the CPU of each rank -> [N, ...] in the first; the others have what they gave."""
+    def collect(self, rows: Tensor, shards: Sequence[slice]) -> Tensor:
+        """[A, ...] on the CPU of each rank -> [N, ...] in the first; the others have what they gave. `shards` are the
+        rows of each rank among all."""
         codes = self.everyone(torch.tensor([DTYPES.index(rows.dtype)]), self.size).tolist()
         dtype = reduce(torch.promote_types, (DTYPES[code] for code in codes))  # votes: ranks count as far as they must
         rows = rows.to(dtype)
@@ -112,22 +117,22 @@ class Ranks:
             if not self.first:
                 dist.send(pack(rows).flatten(), 0)
                 return rows
-            whole = rows.new_empty(agents, *rows.shape[1:])
+            whole = rows.new_empty(shards[-1].stop, *rows.shape[1:])
             whole[: len(rows)] = rows
             for rank in range(1, self.size):
-                part = whole[self.shard(agents, rank)]
+                part = whole[shards[rank]]
                 packed = torch.empty(len(part) * packed_width(part), dtype=torch.uint8)
                 dist.recv(packed, rank)
                 unpack(packed.view(len(part), -1), part)
         return whole
 
-    def distribute(self, whole: Tensor, agents: int) -> Tensor:
+    def distribute(self, whole: Tensor, shards: Sequence[slice]) -> Tensor:
         """[N, ...] on the CPU in the first rank -> [A, ...] in each; elsewhere `whole` says type and shape of a row."""
-        own = self.shard(agents)
+        own = shards[self.rank]
         with self._connected():
             if self.first:
                 for rank in range(1, self.size):
-                    dist.send(pack(whole[self.shard(agents, rank)]).flatten(), rank)
+                    dist.send(pack(whole[shards[rank]]).flatten(), rank)
                 return whole[own]
             rows = torch.empty(own.stop - own.start, *whole.shape[1:], dtype=whole.dtype)
             packed = torch.empty(len(rows) * packed_width(rows), dtype=torch.uint8)

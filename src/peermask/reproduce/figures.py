@@ -28,7 +28,7 @@ def draw(campaign: Campaign, name: str) -> dict[str, bytes]:
     runs = _finished(campaign, name)
     if kind == "none" or not runs:
         return {}
-    figure = _KINDS[kind](name, runs)
+    figure = _by_columns(campaign, name) if kind == "columns" else _KINDS[kind](name, runs)
     return {f"{name}.{extension}": _bytes(figure, extension) for extension in FORMATS}
 
 
@@ -107,6 +107,25 @@ def _by_link(name: str, runs: Runs) -> Figure:
     axes.set_title(preset(name).columns[0].name, fontsize=10)
     _finish(axes, "MB sent over a link, as the codec sends it", "mean test accuracy")
     axes.legend(frameon=False, fontsize=9)
+    return figure
+
+
+def _by_columns(campaign: Campaign, name: str) -> Figure:
+    """A panel per row, and in it a curve per column: accuracy against what all agents have sent."""
+    rows, columns = preset(name).rows, preset(name).columns
+    figure, panels = blank(1, len(rows), (4.8 * len(rows), 4.4))
+    for row, axes in enumerate(panels[0]):
+        for column, shape in enumerate(columns):
+            curves = [found.curve for found in campaign.outcomes(name, row, column) if found.curve is not None]
+            if curves:
+                places = [fmean(values) for values in zip(*(curve.megabytes for curve in curves), strict=True)]
+                reached = [fmean(values) for values in zip(*(curve.mean for curve in curves), strict=True)]
+                axes.plot(places, reached, label=shape.name, linewidth=1.6)
+        axes.set_xscale("log")
+        axes.tick_params(axis="x", which="minor", labelbottom=False)  # they would run into each other
+        axes.set_title(rows[row].name, fontsize=10)
+        _finish(axes, "sent by all agents over all links, MB", "mean test accuracy")
+    panels[0, 0].legend(frameon=False, fontsize=9)
     return figure
 
 

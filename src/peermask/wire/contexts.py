@@ -51,6 +51,13 @@ def unflipped(frame: int) -> Bytes:
     return states
 
 
+def grows_older(states: Bytes, frame: int) -> Bytes:
+    """Which of these do so in frame number `frame`, 0 or 1: ages up to 2 + the power of two in it, below the oldest."""
+    power = (frame & -frame).bit_length() - 1
+    older: Bytes = ((states & np.uint8(OLDEST << 1)) <= np.uint8(min(2 + power, OLDEST - 1) << 1)).view(np.uint8)
+    return older
+
+
 def classes_of(seen: Integers, flips: Integers) -> Bytes:
     """The class of each layer and state [L, S] from the sums [L, S]; one little seen in a layer is judged by all."""
     own = seen >= ENOUGH
@@ -96,7 +103,7 @@ class Contexts:
         bounds = np.searchsorted(flipped, np.cumsum(self.layers)[:-1])
         new = np.stack([np.bincount(part, minlength=STATES) for part in np.split(was, bounds)])  # [L, S]
         stays = unflipped(frame)
-        states = stays.take(self.states)
+        states = self.states + 2 * grows_older(self.states, frame)  # in place of a look-up, which is slower
         states[flipped] = FLIPPED.take(was)
         rows = STATES * np.arange(len(self.layers))[:, None]
         targets = np.concatenate([rows + stays, rows + FLIPPED])  # [2 L, S]
@@ -129,17 +136,36 @@ class Contexts:
         """The classes that have weights: only those are in a frame's table."""
         return [int(c) for c in np.flatnonzero(self.sizes)]
 
+    @cached_property
+    def largest(self) -> int:
+        """The class of most weights."""
+        return int(self.sizes.argmax())
+
+    def others(self) -> tuple[Integers, list[Integers]]:
+        """The positions of all weights outside of the largest class, in order, and those of each class [C].
+
+        Most weights are in the largest class and have never flipped, so that few have to be looked at."""
+        apart = (self.states | 1) != FIRST + 1  # has flipped [P]
+        for row, part in zip(self.classes, slices(self.layers), strict=True):
+            for state in (FIRST, FIRST + 1):
+                if row[state] != self.largest:
+                    apart[part] |= self.states[part] == state
+        found = np.flatnonzero(apart)
+        bounds = np.searchsorted(found, np.cumsum(self.layers)[:-1])
+        each = zip(self.classes, np.split(self.states[found], bounds), strict=True)
+        own = np.concatenate([row.take(states) for row, states in each])  # classes of those found
+        outside = own != self.largest
+        found, own = found[outside], own[outside]
+        sizes = self.sizes.copy()
+        sizes[self.largest] = 0
+        return found, np.split(found[np.argsort(own, kind="stable")], np.cumsum(sizes)[:-1])
+
     def members(self) -> list[Integers]:
         """The positions of the weights of each class [C], in order."""
-        rows = zip(self.classes, slices(self.layers), strict=True)
-        every = np.concatenate([row.take(self.states[part]) for row, part in rows])  # [P] classes
-        # Most weights are in one class; sorting the others by class is much faster than sorting all.
-        largest, sizes = int(self.sizes.argmax()), self.sizes.copy()
-        sizes[largest] = 0
-        others = np.flatnonzero(every != largest)
-        order = others[np.argsort(every[others], kind="stable")]
-        found = np.split(order, np.cumsum(sizes)[:-1])
-        found[largest] = np.flatnonzero(every == largest)
+        outside, found = self.others()
+        inside = np.ones(len(self.states), np.bool_)
+        inside[outside] = False
+        found[self.largest] = np.flatnonzero(inside)
         return found
 
 
@@ -147,8 +173,10 @@ def plan_flips(contexts: Contexts, flipped: Integers) -> SetPlan:
     """The flips of each class as a layer: where they are among the weights of their class."""
     rows = np.searchsorted(np.cumsum(contexts.layers), flipped, side="right")
     owner = contexts.classes[rows, contexts.states[flipped]]  # class of each flip
-    members = contexts.members()
-    places = {c: np.searchsorted(members[c], flipped[owner == c]) for c in contexts.used}
+    outside, members = contexts.others()
+    places = {c: np.searchsorted(members[c], flipped[owner == c]) for c in contexts.used if c != contexts.largest}
+    inside = flipped[owner == contexts.largest]
+    places[contexts.largest] = inside - np.searchsorted(outside, inside)
     return SetPlan(tuple(plan_positions(places[c], int(contexts.sizes[c])) for c in contexts.used))
 
 
