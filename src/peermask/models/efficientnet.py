@@ -86,15 +86,13 @@ class EfficientNetLite(nn.Module):
         self._blocks = nn.Sequential(*blocks)
         self._conv_head = nn.Conv2d(into, HEAD, 1, bias=False)
         self._bn1 = _norm(norm, HEAD)
-        self._pool = nn.AdaptiveAvgPool2d(1)
         self._fc = nn.Linear(HEAD, classes)
         self._act = nn.ReLU6()
 
     def features(self, x: Tensor) -> Tensor:  # [B, 3, H, W] -> [B, 1280]
         x = self._act(self._bn0(self._conv_stem(self._pad(self._resize(x)))))
-        x = self._act(self._bn1(self._conv_head(self._blocks(x))))
-        pooled: Tensor = self._pool(x).flatten(1)
-        return pooled
+        x = self._act(self._bn1(self._conv_head(self._blocks(x))))  # [B, 1280, H / 32, W / 32]
+        return x.mean((-2, -1))
 
     def forward(self, x: Tensor) -> Tensor:  # [B, 3, H, W] -> [B, O]
         outputs: Tensor = self._fc(self.features(x))
