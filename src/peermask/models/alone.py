@@ -76,7 +76,7 @@ class PointwiseConv2d(nn.Conv2d):
         y = self.weight.flatten(1) @ x.transpose(0, 1).flatten(1)  # [O, C] @ [C, B H W]
         if self.bias is not None:
             y = y + self.bias[:, None]
-        return y.unflatten(1, (len(x), *x.shape[2:])).transpose(0, 1)
+        return y.view(len(y), len(x), *x.shape[2:]).transpose(0, 1)
 
 
 def use_products(module: nn.Module) -> nn.Module:

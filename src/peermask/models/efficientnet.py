@@ -18,8 +18,15 @@ EPS = 1e-3
 SMALLEST = 32  # pixels a side: the network halves it five times
 STEM, HEAD = 32, 1280  # channels of the first and of the last convolution
 # blocks, kernel, stride of the first of them, expansion, channels
-STAGES = ((1, 3, 1, 1, 16), (2, 3, 2, 6, 24), (2, 5, 2, 6, 40), (3, 3, 2, 6, 80))
-STAGES += ((3, 5, 1, 6, 112), (4, 5, 2, 6, 192), (1, 3, 1, 6, 320))
+STAGES = (
+    (1, 3, 1, 1, 16),
+    (2, 3, 2, 6, 24),
+    (2, 5, 2, 6, 40),
+    (3, 3, 2, 6, 80),
+    (3, 5, 1, 6, 112),
+    (4, 5, 2, 6, 192),
+    (1, 3, 1, 6, 320),
+)
 
 
 def padding(side: int, kernel: int, stride: int) -> tuple[int, int]:

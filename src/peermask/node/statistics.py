@@ -117,8 +117,8 @@ def combined(who: Sequence[Summary], each: Sequence[Moments], what: str, far: fl
     sizes = {len(own.mean) for own in each}
     if len(sizes) > 1:
         odd = next(i for i, own in enumerate(each) if len(own.mean) != len(each[0].mean))
-        counts = f"{len(each[odd].mean)} {what} features, agent {who[0].agent} {len(each[0].mean)}"
-        raise NodeError(f"agent {who[odd].agent} declares {counts}; all must have the same")
+        both = f"{len(each[odd].mean)} {what} features, agent {who[0].agent} {len(each[0].mean)}"
+        raise NodeError(f"agent {who[odd].agent} declares {both}; all must have the same")
     counts, total = [summary.samples for summary in who], sum(summary.samples for summary in who)
     means, deviations = [], []
     for place in range(sizes.pop()):
