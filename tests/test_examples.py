@@ -8,10 +8,13 @@ from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 
 import peermask
 from peermask.experiment.config import ExperimentConfig
+from peermask.models.efficientnet import efficientnet_lite0
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "first_steps.py"
 Small = Callable[..., ExperimentConfig]
@@ -39,6 +42,35 @@ def test_data_from_a_package_in_thirty_lines(name: str, needs: str, tmp_path: Pa
     assert done.returncode == 0, done.stderr
     assert "together " in done.stdout
     assert "the ticket is right on" in done.stdout
+
+
+def test_masks_over_a_pretrained_network(tmp_path: Path) -> None:
+    """With weights of the right names and images of noise; called again, nothing is left to do."""
+    torch.manual_seed(0)
+    torch.save(efficientnet_lite0((3, 32, 32), 1000).state_dict(), tmp_path / "weights.pth")
+    images, labels = np.random.default_rng(0).integers(0, 256, (40, 3, 32, 32), np.uint8), np.arange(40) % 2
+    np.savez(tmp_path / "data.npz", x_train=images, y_train=labels, x_test=images, y_test=labels)
+    given = {"weights": tmp_path / "weights.pth", "data": tmp_path / "data.npz", "out": tmp_path / "out"}
+    small = {"device": "cpu", "side": 32, "agents": 2, "images": 15, "labels": 2, "batch": 4, "rounds": 2, "arms": 3}
+    options = [
+        text for name, value in {**given, **small, "tuning-rounds": 1}.items() for text in (f"--{name}", str(value))
+    ]
+    outcomes = []
+    for _ in range(2):
+        done = subprocess.run(
+            [sys.executable, str(EXAMPLE.with_name("pretrained.py")), *options],
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        outcomes.append((tmp_path / "out" / "outcomes.jsonl").read_text())
+    assert outcomes[0] == outcomes[1]
+    assert "failed" not in outcomes[0]
+    page = (tmp_path / "out" / "README.md").read_text()
+    assert "| given | ind-mask |" in page
+    assert "| features | probe, DSGD |" in page
 
 
 class Elements(HTMLParser):

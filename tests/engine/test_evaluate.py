@@ -39,7 +39,7 @@ def test_each_agent_is_scored_on_its_own_samples(monkeypatch: pytest.MonkeyPatch
         assert float(score.figures["accuracy_all"][agent]) == pytest.approx(np.mean(right_all))
         assert float(score.figures["accuracy_own"][agent]) == pytest.approx(np.mean(right_own))
     assert score.main is (score.figures["accuracy_all"] if readout == "all" else score.figures["accuracy_own"])
-    assert all(bool(column[2].isnan()) for column in score.columns())
+    assert all(bool(column[2].isnan()) for column in (*score.figures.values(), score.loss))
 
 
 def test_labels_are_weighted_as_in_the_training_data() -> None:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 import peermask
 from peermask.errors import ExportError, RunError
 from peermask.experiment.build import build, build_simulator
+from peermask.experiment.opening import openings
 
 ALL: dict[str, Any] = {"retention": 1.0, "mask": {"fc_keep": "r"}, "model": {"name": "mlp", "hidden": [12]}}
 
@@ -85,6 +86,15 @@ def test_scores_begin_as_the_magnitudes(algorithm: str) -> None:
     assert float(magnitudes[mask].min()) >= float(magnitudes[~mask].max())
     drawn = build(peermask.make_config(values(algorithm=algorithm)), None, module).frozen.values
     assert torch.equal(experiment.frozen.values[12 * 64 :][: 12 * 10], drawn[12 * 64 :][: 12 * 10])
+
+
+def test_a_first_message_says_what_differs_from_the_largest_weights() -> None:
+    config = peermask.make_config(values(retention=0.3, frozen={"from": "module"}, algorithm="accord"))
+    experiment = build(config, None, trained())
+    first = build_simulator(experiment, torch.device("cpu")).states
+    opened = openings(experiment, experiment.agents)["mask"]
+    for agent in range(3):
+        assert torch.equal(opened[agent], first[agent].mask[0])
 
 
 class Normed(nn.Module):

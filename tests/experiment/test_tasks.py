@@ -21,7 +21,9 @@ from peermask.errors import ConfigError, DataError, ExportError, ModelError, Run
 from peermask.experiment.build import build
 from peermask.experiment.plan import make_plan
 from peermask.experiment.result import RunResult
+from peermask.experiment.table import read_rows
 from peermask.models.losses import losses
+from peermask.reports.gather import gather, open_runs
 from peermask.reports.tables import agents_table, closing_lines
 
 
@@ -112,6 +114,13 @@ def test_confusion_is_of_each_agents_test_samples(tmp_path: Path) -> None:
     data = make()
     result = peermask.run_experiment(config(**changes), tmp_path / "run", dataset=data)
     samples = build(result.config, data).samples
+    written = torch.zeros(len(result.agents), 3, 3, dtype=torch.int64)
+    for row in read_rows(result.folder.confusion):
+        written[int(row["agent"]), int(row["label"]), int(row["answer"])] = int(row["samples"])
+    assert torch.equal(written, torch.stack(result.confusion()))
+    shown = gather(open_runs([result.root]))["runs"][0]["confusion"]
+    assert sorted(shown) == list(range(len(result.agents)))
+    assert sum(count for _, _, count in shown[0]) == len(samples[0].test)
     for agent, (counts, own) in enumerate(zip(result.confusion(), samples, strict=True)):
         assert counts.shape == (3, 3)
         assert int(counts.sum()) == len(own.test)

@@ -211,7 +211,8 @@ def test_readouts_are_measured_as_on_a_cpu() -> None:
     experiment = build(make_config({"agents": 3, "rounds": 3, "partition": "dirichlet", "readout": "own"}))
     params = 0.05 * torch.randn(3, experiment.network.layout.total, generator=torch.Generator().manual_seed(0))
     here, there = (
-        assemble(experiment, torch.device(device))[1].test(params.to(device)).columns() for device in ("cpu", "cuda")
+        assemble(experiment, torch.device(device))[1].test(params.to(device)).figures.values()
+        for device in ("cpu", "cuda")
     )
     for one, other in zip(here, there, strict=True):
         assert torch.allclose(one, other.cpu(), atol=0.02)

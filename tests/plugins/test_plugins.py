@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from command_process import process
 
 from peermask import plugins
 from peermask.algorithms import algorithms
@@ -147,11 +147,6 @@ def refused(result) -> str:
     assert err.startswith("peermask: ")
     assert err.count("\n") == 1
     return str(err).removeprefix("peermask: ").rstrip()
-
-
-def process(*arguments):
-    command = [sys.executable, "-m", "peermask", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
 
 
 def test_a_run_records_its_plug_in_and_other_processes_find_it(method, tmp_path):

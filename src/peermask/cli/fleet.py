@@ -103,6 +103,46 @@ def certs(
 
 
 @fleet_app.command()
+def summary(
+    fleet: FleetFile,
+    agent: Annotated[int, typer.Option(min=0, help="The agent of this device.")],
+    out: Annotated[Path, typer.Option(help="The file to write.")],
+    import_: Import = None,
+) -> None:
+    """On a device: write how many samples it has, and their mean and variance, for `fleet statistics`."""
+    from peermask.node.fleet import load_fleet
+    from peermask.node.statistics import summary_of, write_summary
+
+    bring(import_)
+    made = summary_of(load_fleet(fleet), agent)
+    write_summary(out, made)
+    print(f"{out}: {made.samples} samples; send it to whoever writes the fleet file")
+
+
+@fleet_app.command()
+def statistics(
+    fleet: FleetFile,
+    summaries: Annotated[list[Path], typer.Argument(help="What `fleet summary` wrote, of every agent.")],
+    partial: Annotated[bool, typer.Option("--partial", help="Without the agents that sent none.")] = False,
+    far: Annotated[
+        float,
+        typer.Option(min=1, help="Refuse a mean this many deviations from the median of all agents; inf: none."),
+    ] = 10.0,
+    import_: Import = None,
+) -> None:
+    """Combine the summaries of all devices, and write their mean and deviation into the fleet file."""
+    from peermask.node.fleet import load_fleet, write_fleet
+    from peermask.node.statistics import read_summary, with_statistics
+
+    bring(import_)
+    held = load_fleet(fleet)
+    found = [read_summary(path) for path in summaries]
+    write_fleet(fleet, with_statistics(held, found, partial=partial, far=far))
+    samples = sum(each.samples for each in found)
+    print(f"{fleet}: mean and deviation of {samples} samples of {len(found)} agents; copy it to every device")
+
+
+@fleet_app.command()
 def experiment(fleet: FleetFile, import_: Import = None) -> None:
     """Print the experiment of a fleet as a config, every default written out, for `peermask run`."""
     from peermask.node.fleet import load_fleet

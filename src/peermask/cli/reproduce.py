@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
+from peermask.cli.imports import Import
 from peermask.cli.interrupt import Interrupt
 from peermask.cli.seeds import parse_seeds
 from peermask.errors import ConfigError, nearest
@@ -20,7 +21,10 @@ if TYPE_CHECKING:
 
 def reproduce(
     names: Annotated[
-        list[str] | None, typer.Argument(metavar="[NAME...|all]", help="Experiments, all if none is named; see --list.")
+        list[str] | None,
+        typer.Argument(
+            metavar="[NAME...|all]", help="Experiments, all if none is named (see --list); NAME.toml: one of your own."
+        ),
     ] = None,
     scale: Annotated[str, typer.Option(help="paper (CIFAR-10, a GPU) or quick (digits, minutes on a CPU).")] = "paper",
     seeds: Annotated[
@@ -36,15 +40,18 @@ def reproduce(
         bool, typer.Option("--tables-only", help="Write tables of what is finished; run nothing.")
     ] = False,
     list_: Annotated[bool, typer.Option("--list", help="List the experiments.")] = False,
+    import_: Import = None,
 ) -> int:
     """Run the paper's experiments and write their tables and figures."""
     from peermask.engine.device import pick_device
-    from peermask.experiment.execution import Execution
+    from peermask.experiment.execution import Execution, to_stderr
+    from peermask.plugins import find_plugins, load_plugins
     from peermask.reproduce.campaign import Stopped, plan_campaign, read_data
     from peermask.reproduce.home import Home
     from peermask.reproduce.pages import write_pages
     from peermask.reproduce.preset import selected
 
+    plugins = load_plugins(import_ or ())
     console = Console(highlight=False, markup=False)
     if list_:
         _print_list(console)
@@ -52,6 +59,8 @@ def reproduce(
     wanted, size = selected(tuple(names or ())), _scale(scale)
     chosen = None if seeds is None else parse_seeds(seeds)
     home = Home(out or Path(f"reproduce-{size}"))
+    home.check_plugins(plugins)
+    imports = dict.fromkeys((*find_plugins(home.plugins(), str(home.path), to_stderr), *(one.name for one in plugins)))
     with Interrupt() as interrupt:
         execution = Execution(device, should_stop=interrupt.requested, final_checkpoint=False)
         dataset = None
@@ -60,8 +69,8 @@ def reproduce(
         else:
             pick_device(device)
             dataset = read_data(size, None if data_dir is None else str(data_dir))
-            home.open(size, dataset, chosen[0] if chosen else 0)
-        campaign = plan_campaign(size, wanted, chosen, home, execution, dataset)
+            home.open(size, dataset, chosen[0] if chosen else 0, plugins)
+        campaign = plan_campaign(size, wanted, chosen, home, execution, dataset, tuple(imports))
         begun = time.monotonic()
 
         def tell(done: int, total: int, name: str) -> None:

@@ -54,6 +54,11 @@ def statistics_of(x: Tensor) -> Statistics:
     flat = x.transpose(0, 1).flatten(1).double()  # [C, n * ...]
     mean = flat.mean(1)
     std = (flat - mean[:, None]).square().mean(1).sqrt()
+    return statistics(mean, std)
+
+
+def statistics(mean: Tensor, std: Tensor) -> Statistics:
+    """Of float64 values [C]."""
     constant = std <= 1e-12 * mean.abs().clamp(min=1e-12)
     return Statistics(mean=_digits(mean), std=_digits(std.masked_fill(constant, 1.0)))
 

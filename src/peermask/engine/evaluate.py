@@ -16,6 +16,7 @@ from peermask.models.network import Network
 from peermask.models.readout import Readout, among
 
 AT_ONCE = 500  # inputs of an agent in one forward pass: enough to fill a GPU, small enough to fit
+CONFUSABLE = 50  # classes up to which it is counted which label was taken for which
 AT_ONCE_ON_CPU = 250  # what a pass computes stays nearer to the cores
 
 Answer = Callable[[Tensor, Tensor, Tensor], None]  # told outputs [A, B, O], targets [A, B, ...], valid [A, B]
@@ -27,19 +28,24 @@ class Score:
 
     figures: dict[str, Tensor]  # by name; the first is the one that counts
     loss: Tensor  # mean, over all labels whatever the readout
+    confusion: Tensor | None = None  # [A, classes, classes] how often a label (row) was answered as one (column)
 
     @property
     def main(self) -> Tensor:
         """The figure that counts, larger if better: accuracy, F1 or R²."""
         return next(iter(self.figures.values()))
 
-    def columns(self) -> list[Tensor]:
-        return [*self.figures.values(), self.loss]
+    def rows(self) -> Tensor:
+        """All of it as one row for each agent: figures, loss, counts."""
+        figures = torch.stack([*self.figures.values(), self.loss], 1)
+        return figures if self.confusion is None else torch.cat([figures, self.confusion.flatten(1)], 1)
 
-    def like(self, columns: Sequence[Tensor]) -> Score:
-        """The same figures of other agents, in the order of `columns`."""
-        *figures, loss = columns
-        return Score(dict(zip(self.figures, figures, strict=True)), loss)
+    def like(self, rows: Tensor) -> Score:
+        """The same figures of other agents, as `rows` gave them."""
+        *figures, loss = rows[:, : len(self.figures) + 1].unbind(1)
+        counts = rows[:, len(self.figures) + 1 :]
+        confusion = None if self.confusion is None else counts.unflatten(1, self.confusion.shape[1:])
+        return Score(dict(zip(self.figures, figures, strict=True)), loss, confusion)
 
 
 def evaluate(
@@ -61,7 +67,7 @@ def evaluate(
     figures = tally.figures() if tally else {}
     if kept is not None:
         figures |= {name: kept.measured(name).to(loss) for name in named if name not in figures}
-    return Score(figures, loss)
+    return Score(figures, loss, tally.confusion if tally else None)
 
 
 def mean_losses(
@@ -102,12 +108,18 @@ class Tally:
         # For each label how many samples there are, and how many answers of either kind are right.
         self.right = torch.zeros(*counts.shape, 3, device=counts.device)
         self.told = torch.zeros_like(counts)  # how many answers are this label, by the readout that counts
+        classes = counts.shape[1]
+        self.confusion = counts.new_zeros(len(counts), classes, classes) if classes <= CONFUSABLE else None
 
     def add(self, logits: Tensor, labels: Tensor, valid: Tensor) -> None:
         answers = torch.stack([labels, logits.argmax(-1), among(logits, self.own_labels).argmax(-1)], -1)  # [A, B, 3]
         right = (answers == labels[..., None]) & valid[..., None]
         self.right.scatter_add_(1, labels[..., None].expand_as(right), right.float())
-        self.told.scatter_add_(1, answers[..., 1 if self.of_all else 2], valid.to(self.told))
+        told = answers[..., 1 if self.of_all else 2]
+        self.told.scatter_add_(1, told, valid.to(self.told))
+        if self.confusion is not None:
+            places = labels * self.confusion.shape[-1] + told  # [A, B]
+            self.confusion.flatten(1).scatter_add_(1, places, valid.to(self.confusion))
 
     def figures(self) -> dict[str, Tensor]:
         samples, *right_by_label = self.right.unbind(-1)  # [A, classes] each

@@ -145,8 +145,8 @@ class Simulator:
         scores = self.spread(
             lambda feed, state: measure(feed, self.algorithm.local_model(state)), self.feeds, self.states
         )
-        columns = torch.cat([torch.stack(score.columns()) for score in scores], dim=1)  # [figures, N]
-        return scores[0].like(columns.cpu().unbind())  # one copy: every one waits for the device
+        rows = torch.cat([score.rows() for score in scores])  # [N, figures]
+        return scores[0].like(rows.cpu())  # one copy: every one waits for the device
 
     def concatenate(self, clock: Clock, shared: Sequence[Payload]) -> tuple[Payload, Sequence[Mixing]]:
         """All agents are here, so nothing moves."""

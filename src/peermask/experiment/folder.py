@@ -4,6 +4,7 @@
     manifest.json     versions, code revision, hashes of data and graph, seeds, device
     metrics.csv       one row per agent and evaluation
     traffic.csv       one row per agent and round: what its message cost on a link, or on the mean of them
+    confusion.csv     of a classification, after its last evaluation: how often an agent took a label for another
     checkpoints/      round-NNNNNN.safetensors, the last few
     masks/            round-NNNNNN.npz, every agent's mask at checkpoints
     result.json       written once at the end: final hash and summary
@@ -44,6 +45,7 @@ class RunFolder:
     manifest = Inside("manifest.json")
     metrics = Inside("metrics.csv")
     traffic = Inside("traffic.csv")
+    confusion = Inside("confusion.csv")
     result = Inside("result.json")
     checkpoints = Inside("checkpoints")
     masks = Inside("masks")

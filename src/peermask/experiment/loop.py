@@ -23,7 +23,7 @@ from peermask.experiment.checkpoint import Checkpoint, list_checkpoints, save_ch
 from peermask.experiment.execution import Execution, Status
 from peermask.experiment.folder import RunFolder
 from peermask.experiment.kept_masks import Masks, save_masks
-from peermask.experiment.metrics import Evaluation, write_evaluation
+from peermask.experiment.metrics import Evaluation, write_confusion, write_evaluation
 from peermask.experiment.recent_losses import RecentLosses
 
 
@@ -50,6 +50,7 @@ class Loop:
         self.sent_bytes = float(exchange.sent_bytes().sum())  # when it was last looked at
         self.begun = time.perf_counter() - self.progress.seconds
         self.disk = Background()
+        self.last: Evaluation | None = None
 
     def run(self) -> Status:
         with self.disk:  # everything is written when this returns
@@ -114,11 +115,12 @@ class Loop:
         self.sent_bytes = float(evaluation.sent_bytes.sum())
         if self.execution.writes != "never":
             write_evaluation(self.folder, evaluation, self.ids)
+        self.last = evaluation
         self.execution.observer.evaluation(evaluation)
         self._wait_for_rise(evaluation.plateau_signal)
 
     def _of_everyone(self, score: Score) -> Score:
-        return score.like(self.exchange.everyone(torch.stack(score.columns(), 1)).unbind(1))  # one exchange for all
+        return score.like(self.exchange.everyone(score.rows()))  # one exchange for all
 
     def _check_losses(self, recent: Tensor) -> None:
         """Of the latest rounds, [R, N]: the first that is NaN or infinite ends the run, before it is saved."""
@@ -158,6 +160,8 @@ class Loop:
             checkpoint = Checkpoint(self.progress, self.states(), self.exchange.state(), self.losses.tensors())
         if self.config.checkpoint.masks:
             masks = self.exchange.collect(self.simulator.masks()).numpy()
+        if ended and self.last is not None and self.execution.writes != "never":
+            write_confusion(self.folder, self.last, self.ids)
         if self.execution.writes != "never":
             self.disk.do(partial(write_state, self.folder, self.progress.round, checkpoint, masks))
         if self.execution.writes == "first":

@@ -23,6 +23,7 @@ from peermask.experiment.build import Experiment
 from peermask.experiment.folder import RunFolder
 from peermask.experiment.opening import openings
 from peermask.experiment.table import append_rows, forget_after, read_rows
+from peermask.files import write_atomically
 
 
 def figures_of(task: Task, further: Sequence[str] = ()) -> tuple[str, ...]:
@@ -55,6 +56,7 @@ def later_columns(others: Sequence[str]) -> tuple[str, ...]:
 
 METRICS = metric_columns(figures_of("classification"))
 LATER = later_columns(figures_of("classification")[1:])  # columns that tables of earlier versions lack
+CONFUSION = ("round", "agent", "label", "answer", "samples")
 TRAFFIC = ("round", "agent", "links", *COST_COLUMNS)
 
 
@@ -99,6 +101,17 @@ def write_evaluation(folder: RunFolder, evaluation: Evaluation, ids: Sequence[in
     rows = zip(*(column.tolist() for column in columns), strict=True)
     shown = ([evaluation.round, agent, *map(_number, row)] for agent, row in zip(ids, rows, strict=True))
     append_rows(folder.metrics, metric_columns(tuple(test.figures)), shown)
+
+
+def write_confusion(folder: RunFolder, evaluation: Evaluation, ids: Sequence[int]) -> None:
+    """Which labels were taken for which, one row for each pair that occurs; in place of an earlier table."""
+    counts = evaluation.test.confusion
+    if counts is None:
+        return
+    found = counts.nonzero().tolist()  # [pairs, 3]
+    rows = [[evaluation.round, ids[i], label, answer, int(counts[i, label, answer])] for i, label, answer in found]
+    lines = [CONFUSION, *rows]
+    write_atomically(folder.confusion, "".join(",".join(map(str, line)) + "\n" for line in lines).encode())
 
 
 def forget_rounds_after(folder: RunFolder, round: int) -> None:

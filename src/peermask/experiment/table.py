@@ -17,7 +17,9 @@ from peermask.files import write_atomically, writing
 
 TABLES = ("metrics.csv", "traffic.csv", "absences.csv")  # of a run; the last of fleets alone
 KEYS = "round,agent"  # the first columns of every table
-WHOLE = frozenset({"round", "agent", "links", "neighbour"})  # columns of counts and numbers of things
+WHOLE = frozenset(
+    {"round", "agent", "links", "neighbour", "label", "answer", "samples"}
+)  # columns of counts and numbers of things
 WORDS = frozenset({"kind", "why", "used"})  # columns that may hold a word, or nothing; all others hold numbers
 
 

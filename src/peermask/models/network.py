@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
 
 from peermask.errors import ModelError
-from peermask.models.alone import channels_last, optimise_for_cpu, pool_first
+from peermask.models.alone import channels_last, optimise_for_cpu, pool_first, use_products
 from peermask.models.layout import Layout, find_layout
 from peermask.models.losses import Loss, cross_entropy, mean_loss
 from peermask.models.stacked import StackedChain, plan_stack
@@ -89,7 +89,7 @@ class Network:
 
     def _call(self, params: dict[str, Tensor], inputs: Tensor) -> Tensor:
         if self._copies.general is None:
-            self._copies.general = pool_first(copy.deepcopy(self.module))
+            self._copies.general = use_products(pool_first(copy.deepcopy(self.module)))
         result: Tensor = functional_call(self._copies.general, params, (inputs,))
         return result
 

@@ -57,7 +57,11 @@ def put_weights(module: nn.Module, weights: Mapping[str, Tensor], where: str, dr
             there = f"; where it has {near!r} of {_by(weights[near])}" if near is not None else ""
             raise ModelError(f"{where} has no {name!r} of {_by(tensor)}, which the model has{there}")
         if weights[name].shape != tensor.shape:
-            raise ModelError(f"{where} has {name!r} of {_by(weights[name])}, the model of {_by(tensor)}")
+            layer = name.rpartition(".")[0]
+            raise ModelError(
+                f"{where} has {name!r} of {_by(weights[name])}, the model of {_by(tensor)}; "
+                f"frozen.drawn = ['{layer}.*'] would draw that layer anew"
+            )
         if not weights[name].is_floating_point() and tensor.is_floating_point():
             raise ModelError(f"{where} has {name!r} as {weights[name].dtype}; floats are needed")
     extra = next((name for name in weights if name not in wanted and counts(name)), None)

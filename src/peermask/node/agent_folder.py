@@ -15,13 +15,13 @@ from peermask.experiment.checked import read_result
 from peermask.experiment.checkpoint import list_checkpoints
 from peermask.experiment.config import read_config
 from peermask.experiment.folder import RunFolder
-from peermask.experiment.metrics import METRICS, TRAFFIC
+from peermask.experiment.metrics import CONFUSION, METRICS, TRAFFIC
 from peermask.experiment.table import read_rows
 from peermask.files import read_json
 from peermask.node.fleet import Fleet
 from peermask.node.journal import ABSENCES
 
-TABLES = {"metrics.csv": METRICS, "traffic.csv": TRAFFIC, "absences.csv": ABSENCES}
+TABLES = {"metrics.csv": METRICS, "traffic.csv": TRAFFIC, "absences.csv": ABSENCES, "confusion.csv": CONFUSION}
 Table: TypeAlias = Sequence[Mapping[str, str]]
 AGAIN = "copy it from its device again"
 

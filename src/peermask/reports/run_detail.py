@@ -39,6 +39,7 @@ def run_detail(source: Source, curves: Curves, label: str) -> dict[str, Any]:
         "task": result.task,
         "figure": result.main_figure,
         "figures": list(result.figures),
+        "confusion": _confusion(source),
         "accuracy": _known(result.mean(result.main_figure)),  # or whatever figure counts
         "agents": _agents(result),
         "shown": shown,
@@ -73,6 +74,17 @@ def _agents(result: RunResult) -> list[dict[str, Any]]:
         }
         for agent in result.agents
     ]
+
+
+def _confusion(source: Source) -> dict[int, list[list[int]]]:
+    """By agent: label, answer and how often, at the round the run has reached."""
+    found: dict[int, list[list[int]]] = {}
+    classes = len(source.result.manifest["classes"])
+    for row in source.rows("confusion.csv"):
+        pair = [int(row[key]) for key in ("label", "answer", "samples")]
+        if int(row["round"]) == source.result.round and max(pair[:2]) < classes:
+            found.setdefault(int(row["agent"]), []).append(pair)
+    return found
 
 
 def _curves(curves: Curves, shown: int) -> dict[str, Any]:

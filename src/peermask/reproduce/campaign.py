@@ -189,8 +189,9 @@ def plan_campaign(
     home: Home,
     execution: Execution,
     dataset: Dataset | None,
+    imports: Sequence[str] = (),
 ) -> Campaign:
     # Configs name the data and not where it lay, so that runs are found again whatever the folder is called.
-    frame = Frame(scale, scales()[scale], scales()[scale].config)
+    frame = Frame(scale, scales()[scale], scales()[scale].config, tuple(imports))
     chosen = tuple(range(frame.scale.seeds)) if seeds is None else tuple(seeds)
     return Campaign(frame, home, dataset, names, chosen, execution)

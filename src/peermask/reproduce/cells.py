@@ -61,6 +61,7 @@ class Frame:
     name: ScaleName
     scale: Scale
     base: Table  # the scale's config, with the user's data folder in it
+    imports: tuple[str, ...] = ()  # plug-ins that runs record; a job's name does not cover where they are
 
     def job(self, cell: Cell, chosen: Mapping[str, Any], **changes: Any) -> Job:
         """The run of a cell, with what was chosen for its method."""
@@ -80,7 +81,8 @@ class Frame:
         for layer in layers:
             table = merged(table, layer)
         digest = hashlib.sha256(json.dumps(table, sort_keys=True).encode()).hexdigest()[:16]
-        return Job(f"{cell.method.algorithm['name']}-{digest}", make_config(table))
+        named = {**table, "imports": list(self.imports)} if self.imports else table
+        return Job(f"{cell.method.algorithm['name']}-{digest}", make_config(named))
 
 
 def cells_of(experiment: str, seeds: Sequence[int]) -> list[Cell]:

@@ -1,6 +1,6 @@
 """The output folder of `reproduce`: what is in it, and that it is only ever added to.
 
-reproduce.json   the scale, the data and the tuning seed everything in it was made with
+reproduce.json   the scale, the data, the tuning seed and the plug-ins everything in it was made with
 choices.json     learning rates and first weights: what was tried, what each reached on held-out data, what was chosen
 outcomes.jsonl   what every run came to, a line each; a run with an outcome is never run again
 outcomes/        likewise of runs that ended since the tables were written last, one small file each
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +25,7 @@ from peermask.data.dataset import Dataset
 from peermask.errors import RunError
 from peermask.experiment.folder import RunFolder
 from peermask.files import claimed, read_json, write_json, writing
+from peermask.plugins.record import Plugin, changed, same
 from peermask.reproduce.cells import Job
 from peermask.reproduce.outcome import Outcome
 from peermask.reproduce.outcome_table import fold, read_table
@@ -34,11 +36,17 @@ from peermask.reproduce.preset import ScaleName
 class Home:
     path: Path
 
-    def open(self, scale: ScaleName, dataset: Dataset, tuning_seed: int = 0) -> None:
-        """Make the folder, or check that it holds results of this scale and data."""
-        about = {"scale": scale, "dataset": {"name": dataset.name, "sha256": dataset.fingerprint}}
+    def open(self, scale: ScaleName, dataset: Dataset, tuning_seed: int = 0, plugins: Sequence[Plugin] = ()) -> None:
+        """Make the folder, or check that it holds results of this scale, data and plug-ins; new plug-ins are added."""
+        about: dict[str, Any] = {"scale": scale, "dataset": {"name": dataset.name, "sha256": dataset.fingerprint}}
         if not self._is_new():
-            self._check(read_json(self._marker), about)
+            found = read_json(self._marker)
+            self._check(found, about)
+            if new := [plugin for plugin in plugins if not any(same(plugin, held) for held in self.plugins())]:
+                held = [*found.get("imports", []), *(plugin.table() for plugin in new)]
+                write_json(self._marker, {**found, "imports": held})
+        if plugins:
+            about["imports"] = [plugin.table() for plugin in plugins]
         with writing(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
             if self._is_new():  # the marker comes first: another process that starts now must find it, or nothing
@@ -52,6 +60,20 @@ class Home:
             raise RunError(f"{self.path} holds no results of `peermask reproduce` to make tables of")
         found = read_json(self._marker)
         self._check(found, {"scale": scale, "dataset": found.get("dataset")})
+
+    def plugins(self) -> list[Plugin]:
+        """What the results here were made with; nothing where there are none yet."""
+        if not self._marker.is_file():
+            return []
+        try:
+            return [Plugin.model_validate(each) for each in read_json(self._marker).get("imports", [])]
+        except (ValidationError, TypeError):
+            raise RunError(f"{self._marker} is damaged (imports); restore the file") from None
+
+    def check_plugins(self, given: Sequence[Plugin]) -> None:
+        """That none has changed: results of both versions would stand side by side."""
+        for line in changed(self.plugins(), given):
+            raise RunError(f"{self.path}: {line}; restore it, or give another --out")
 
     @property
     def tuning_seed(self) -> int:

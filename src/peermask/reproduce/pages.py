@@ -10,7 +10,7 @@ from peermask.reproduce.campaign import Campaign
 from peermask.reproduce.cells import Cell
 from peermask.reproduce.figures import draw
 from peermask.reproduce.filter_tables import filter_tables
-from peermask.reproduce.preset import NAMES, preset
+from peermask.reproduce.preset import known, preset
 from peermask.reproduce.retention_tables import retention_tables
 from peermask.reproduce.tables import comma_separated, grid, latex, markdown
 
@@ -67,7 +67,7 @@ def _index(campaign: Campaign) -> str:
         "| experiment | runs finished | |",
         "| --- | ---: | --- |",
     ]
-    for name in NAMES:
+    for name in known():
         if (campaign.home.path / f"{name}.md").is_file():
             cells = [cell for cell in campaign.cells if cell.experiment == name]
             done = sum(campaign.outcome(cell) is not None for cell in cells)

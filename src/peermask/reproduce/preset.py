@@ -1,4 +1,4 @@
-"""Presets: the experiments of the paper as TOML files, their methods, and the scales they run at."""
+"""Presets: experiments as TOML files, their methods, and the scales they run at. Users can add their own."""
 
 from __future__ import annotations
 
@@ -6,11 +6,14 @@ import tomllib
 from collections.abc import Mapping
 from functools import cache
 from importlib.resources import files
+from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, ValidationError
 
 from peermask.errors import ConfigError, nearest
+from peermask.experiment.problems import first_problem
+from peermask.experiment.toml_values import read_toml
 from peermask.registry import Options
 
 ScaleName = Literal["paper", "quick"]
@@ -97,15 +100,64 @@ class Preset(Options):
     rows: tuple[Row, ...] = Field(min_length=1)
 
 
-@cache
+_own: dict[str, Preset] = {}  # that the user named in this process, and their methods
+_own_methods: dict[str, Method] = {}
+
+
 def preset(name: str) -> Preset:
-    if name not in NAMES:
-        raise ConfigError(f"unknown experiment {name!r}; {nearest(name, (*NAMES, 'all'))}")
+    if name not in known():
+        raise ConfigError(f"unknown experiment {name!r}; {nearest(name, (*known(), 'all'))}")
+    return _own[name] if name in _own else _built_in(name)
+
+
+def methods() -> dict[str, Method]:
+    return {**_built_in_methods(), **_own_methods}
+
+
+def known() -> tuple[str, ...]:
+    """Names of all experiments, the built-in ones first."""
+    return (*NAMES, *_own)
+
+
+def add_own(path: Path) -> str:
+    """Read an experiment of the user's own, with the methods it has in `[methods.NAME]`; its name is the file's."""
+    name, table = path.stem, read_toml(path)
+    if name in (*NAMES, "all", "README", "choices"):
+        raise ConfigError(f"{path}: {name!r} is the name of something else; rename the file")
+    tables = table.pop("methods", {})
+    if not isinstance(tables, Mapping) or not all(isinstance(each, Mapping) for each in tables.values()):
+        raise ConfigError(f"{path}: methods must be tables [methods.NAME]")
+    if taken := next((method for method in tables if method in _built_in_methods()), None):
+        raise ConfigError(f"{path}: methods.{taken} is built in; give yours another name")
+    try:
+        found = Preset.model_validate({"about": "", "rank": 0, **table})
+        own = {
+            method: Method.model_validate({"label": method, "colour": "#444444", "tuned_on": name, **each})
+            for method, each in tables.items()
+        }
+    except ValidationError as error:
+        model = Method if error.title == Method.__name__ else Preset
+        raise ConfigError(f"{path}: {first_problem(error, model)}") from None
+    for row in found.rows:
+        if row.method not in {**_built_in_methods(), **own}:
+            raise ConfigError(f"{path}: unknown method {row.method!r}; {nearest(row.method, [*methods(), *own])}")
+    for method, each in own.items():
+        if each.tuned_on not in (*NAMES, name) or (
+            each.tuned_on == name and method not in {row.method for row in found.rows}
+        ):
+            raise ConfigError(f"{path}: methods.{method} is tuned on {each.tuned_on!r}, which has no row of it")
+    _own[name] = found
+    _own_methods.update(own)
+    return name
+
+
+@cache
+def _built_in(name: str) -> Preset:
     return Preset.model_validate(_read(name))
 
 
 @cache
-def methods() -> dict[str, Method]:
+def _built_in_methods() -> dict[str, Method]:
     return {name: Method.model_validate(table) for name, table in _read("methods").items()}
 
 
@@ -115,11 +167,16 @@ def scales() -> dict[str, Scale]:
 
 
 def selected(names: tuple[str, ...]) -> tuple[str, ...]:
-    """The experiments asked for, each once, in the order of `NAMES`; `all` and no name mean all."""
-    for name in names:
+    """The experiments asked for, each once, in the order of `known`; `all` and no name mean all that are built in.
+
+    A name that ends in .toml is a file with one of the user's own.
+    """
+    wanted = [add_own(Path(name)) if name.endswith(".toml") else name for name in names]
+    for name in wanted:
         if name != "all":
             preset(name)
-    return NAMES if not names or "all" in names else tuple(name for name in NAMES if name in names)
+    built_in = NAMES if not wanted or "all" in wanted else ()
+    return tuple(name for name in known() if name in (*built_in, *wanted))
 
 
 def merged(base: Mapping[str, Any], change: Mapping[str, Any]) -> Table:

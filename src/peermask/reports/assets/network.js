@@ -72,10 +72,30 @@ function drawAgent() {
     { label: "mean of agents", stroke: colour("muted"), width: 1.5, dash: [4, 4] },
     { label: "this agent", stroke: colour("accent"), width: 2 },
   ], { y: (v) => shown(own.figure, v), yTick: isShare(own.figure) ? percentTick : figure, title: axis(own.figure), height: 190, x: "rounds", logX: false, logY: false });
+  const taken = own.confusion[agent.agent];
+  if (taken) panel.append(...confusion(own, taken));
   if (!masks) return;
   const [density, ...overlap] = agentMask(own, agent);
   $("agent-layers").replaceChildren(el("h3", {}, `agent ${agent.agent}: density per layer`), density);
   panel.append(...overlap);
+}
+
+/** Which labels an agent took for which, darker where more often. */
+function confusion(own, taken) {
+  const labels = [...new Set(taken.flatMap(([label, answer]) => [label, answer]))].sort((a, b) => a - b);
+  const count = new Map(taken.map(([label, answer, samples]) => [`${label} ${answer}`, samples]));
+  const name = (label) => own.classes[label] ?? label;
+  const row = (label) => {
+    const counts = labels.map((answer) => count.get(`${label} ${answer}`) ?? 0), all = counts.reduce((a, b) => a + b, 0);
+    return el("tr", {}, el("th", { class: "text" }, name(label)), counts.map((samples, i) => el("td", {
+      title: `${samples} of ${all} ${name(label)} taken for ${name(labels[i])}`,
+      style: `background:color-mix(in srgb, var(--${labels[i] === label ? "accent" : "s2"}) ${Math.round((60 * samples) / (all || 1))}%, transparent)`,
+    }, samples)));
+  };
+  return [el("h3", {}, "labels (down) and answers (across), test samples"),
+    el("div", { class: "scroll" }, el("table", { class: "data", id: "confusion" },
+      el("thead", {}, el("tr", {}, el("th", {}), labels.map((label) => el("th", {}, name(label))))),
+      el("tbody", {}, labels.map(row))))];
 }
 
 /** What an agent reached, by task. */
