@@ -113,7 +113,9 @@ def test_summaries_that_do_not_belong_together():
     ):
         with pytest.raises(NodeError, match=line):
             with_statistics(fleet, given)
-    assert with_statistics(fleet, [one, two], partial=True).experiment.dataset.options.normalise.mean == (1.0, 2.0)
+    assert with_statistics(fleet, [one, two], partial=True).experiment.dataset.options.model_dump()["normalise"][
+        "mean"
+    ] == (1.0, 2.0)
     with pytest.raises(NodeError, match="has a fixed scale"):
         summary_of(tiny_fleet(tiny(agents=3)), 0)
 
@@ -145,8 +147,9 @@ def test_devices_with_files_of_their_own_agree_on_a_scale(tmp_path, monkeypatch,
     assert "mean and deviation of 90 samples of 3 agents" in capsys.readouterr().out
     agreed = load_fleet(path)
     wanted = statistics_of(torch.tensor(np.concatenate([np.load(d / "own.npz")["x_train"] for d in devices])).float())
-    assert agreed.experiment.dataset.options.normalise.mean == pytest.approx(wanted.mean, rel=1e-6)
-    assert agreed.experiment.dataset.options.normalise.std == pytest.approx(wanted.std, rel=1e-6)
+    found = agreed.experiment.dataset.options.model_dump()["normalise"]
+    assert found["mean"] == pytest.approx(wanted.mean, rel=1e-6)
+    assert found["std"] == pytest.approx(wanted.std, rel=1e-6)
     with ProcessFleet(path, agreed, folders=devices) as made:
         made.start()
         assert made.join() == [0] * 3
@@ -162,4 +165,4 @@ def test_summaries_and_fleets_survive_being_written(tmp_path):
     fleet = tiny_fleet(tiny(**CONFIG))
     each = [made.model_copy(update={"run": fleet.run, "agent": agent}) for agent in range(3)]
     write_fleet(tmp_path / "fleet.toml", with_statistics(fleet, each))
-    assert load_fleet(tmp_path / "fleet.toml").experiment.dataset.options.target_scale.mean == (1.0,)
+    assert load_fleet(tmp_path / "fleet.toml").experiment.dataset.options.model_dump()["target_scale"]["mean"] == (1.0,)
