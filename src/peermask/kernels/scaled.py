@@ -1,0 +1,141 @@
+"""Images of all agents as scaled halves, which kernels pass to one another: half the bytes of floats, and their digits.
+
+A half has the ten digits after the point that the matrix unit keeps of a float, but a short range, so each agent's numbers
+are multiplied by a power of two (half_triton.py). Gradients are halves too, with scales of their own, and travel through
+autograd in this way: **the gradient of a bound is the bound of the gradient**, and likewise of the largest. Autograd would add
+gradients of different scales as they are, so that a value with two users is split first.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+
+class Scaled(NamedTuple):
+    """Numbers half / scale(bound), channels last."""
+
+    half: Tensor  # [A, B, H, W, C] float16, contiguous
+    bound: Tensor  # [A] float32, no less than any number
+    largest: Tensor  # [A] float32, of all numbers; less than the bound, which had to be known before they were
+
+
+def scale_of(bound: Tensor) -> Tensor:
+    """As half_triton.half_scale: the power of two that carries numbers up to `bound` to below 2^14."""
+    exponent = ((bound.view(torch.int32) >> 23) - 127).clamp(-110, 127)
+    return ((127 + 13 - exponent) << 23).view(torch.float32)
+
+
+def to_scaled(x: Tensor) -> Scaled:
+    """[A, B, C, H, W] floats."""
+    return Scaled(*_ToScaled.apply(x))  # type: ignore[no-untyped-call]
+
+
+def to_floats(x: Scaled) -> Tensor:
+    """[A, B, C, H, W]."""
+    result: Tensor = _ToFloats.apply(*x)  # type: ignore[no-untyped-call]
+    return result
+
+
+def split(x: Scaled, users: int) -> list[Scaled]:
+    """The same numbers once for each user; their gradients are added with regard to scales."""
+    parts = [x]
+    while len(parts) < users:
+        one, other = (Scaled(*each) for each in _pairs(_Split.apply(*parts.pop())))  # type: ignore[no-untyped-call]
+        parts += [one, other]
+    return parts
+
+
+def total(x: Scaled, y: Scaled | None, *, relu: bool = False) -> Scaled:
+    """x + y, or x alone; then ReLU if asked for."""
+    return Scaled(*_Total.apply(relu, *x, *(y or ())))  # type: ignore[no-untyped-call]
+
+
+def _pairs(parts: tuple[Tensor, ...]) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+    return parts[:3], parts[3:]
+
+
+def _halved(x: Tensor) -> Scaled:
+    bound = torch.linalg.vector_norm(x, ord=torch.inf, dim=(1, 2, 3, 4))  # [A]
+    half = (x.permute(0, 1, 3, 4, 2) * scale_of(bound).view(-1, 1, 1, 1, 1)).to(torch.float16)
+    return Scaled(half.contiguous(), bound, bound.clone())
+
+
+def _floats(half: Tensor, bound: Tensor) -> Tensor:
+    return (half.float() / scale_of(bound).view(-1, 1, 1, 1, 1)).permute(0, 1, 4, 2, 3)
+
+
+class _ToScaled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> tuple[Tensor, ...]:
+        return tuple(_halved(x))
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        return _floats(gradients[0], gradients[1])
+
+
+class _ToFloats(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, half: Tensor, bound: Tensor, largest: Tensor) -> Tensor:
+        return _floats(half, bound)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, ...]:
+        return tuple(_halved(gradients[0]))
+
+
+class _Split(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, half: Tensor, bound: Tensor, largest: Tensor) -> tuple[Tensor, ...]:
+        own = (half.view_as(half), bound.view_as(bound), largest.view_as(largest))
+        return *own, *(part.view_as(part) for part in own)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, ...]:
+        one, other = _pairs(gradients)
+        return tuple(_sum(Scaled(*one), Scaled(*other), relu=False))
+
+
+class _Total(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, relu: bool, *parts: Tensor) -> tuple[Tensor, ...]:
+        x, y = Scaled(*parts[:3]), Scaled(*parts[3:]) if len(parts) > 3 else None
+        z = _sum(x, y, relu=relu)
+        ctx.both = y is not None
+        if relu:
+            ctx.save_for_backward(z.half)
+        return tuple(z)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        half, bound, largest = gradients
+        if ctx.saved_tensors:
+            half = torch.where(ctx.saved_tensors[0] != 0, half, 0.0)
+        own = (half, bound, largest)
+        return None, *own, *(own if ctx.both else ())
+
+
+def _sum(x: Scaled, y: Scaled | None, *, relu: bool) -> Scaled:
+    from peermask.kernels.scaled_norm_triton import sum_kernel
+
+    half, agents = torch.empty_like(x.half), len(x.half)
+    bound, largest = zeros(2, agents, half.device)
+    entries, block = half[0].numel(), 2048
+    other = y or x
+    sum_kernel[(-(-entries // block), agents)](
+        *x, *other, half, bound, largest.view(torch.int32), entries, relu, y is not None, block
+    )
+    return Scaled(half, bound, largest)
+
+
+def zeros(rows: int, agents: int, device: torch.device) -> Tensor:
+    """[rows, A], each row where a kernel compiled for aligned memory can take it."""
+    return torch.zeros(rows, -(-agents // 4) * 4, device=device)[:, :agents]

@@ -1,0 +1,92 @@
+"""Group norm of scaled halves, with what is added to it and ReLU, as one differentiable step for all agents."""
+
+from __future__ import annotations
+
+from math import sqrt
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from peermask.kernels.conv_shape import is_power
+from peermask.kernels.scaled import Scaled, zeros
+
+_TILE = 4096  # numbers that a program has at once
+_WARPS = 8
+
+
+def norm_fits(channels: int, groups: int) -> bool:
+    """Whether the kernels can do it: a program has all channels of a pixel."""
+    return is_power(channels) and 16 <= channels <= 2048 and channels % groups == 0
+
+
+def scaled_norm(
+    y: Scaled, groups: int, gain: Tensor, shift: Tensor, eps: float, rest: Scaled | None, *, relu: bool
+) -> Scaled:
+    """relu(group_norm(y) + rest), gain and shift [A, C]."""
+    return Scaled(*_Norm.apply((groups, eps, relu), *y, gain, shift, *(rest or ())))  # type: ignore[no-untyped-call]
+
+
+class _Norm(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        options: tuple[int, float, bool],
+        y: Tensor,
+        y_bound: Tensor,
+        y_largest: Tensor,
+        gain: Tensor,
+        shift: Tensor,
+        *rest: Tensor,
+    ) -> tuple[Tensor, ...]:
+        from peermask.kernels.scaled_norm_triton import norm_kernel
+
+        groups, eps, relu = options
+        agents, batch, height, width, channels = y.shape
+        gain, shift = gain.contiguous(), shift.contiguous()
+        z = torch.empty_like(y)
+        bound, largest, steepest, widest = zeros(4, agents, y.device)
+        mean, slope = torch.empty(2, agents, batch, channels, device=y.device)
+        reach = sqrt(height * width * channels // groups)  # squares sum to so many, at most
+        added = rest or (y, y_bound, y_largest)
+        norm_kernel[(batch, agents)](
+            y, y_bound, *added, gain, shift, z, bound, _bits(largest), mean, slope, _bits(steepest), _bits(widest),
+            batch, eps, reach, height * width, channels, groups, bool(rest), relu, _pixels(height * width, channels),
+            num_warps=_WARPS,
+        )  # fmt: skip
+        if any(ctx.needs_input_grad):
+            ctx.save_for_backward(y, y_bound, z if rest else y, mean, slope, steepest, widest, gain, shift)
+        ctx.options, ctx.both = options, bool(rest)
+        return z, bound, largest
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        from peermask.kernels.scaled_norm_triton import norm_backward_kernel
+
+        groups, _, relu = ctx.options
+        y, y_bound, z, mean, slope, steepest, widest, gain, shift = ctx.saved_tensors
+        dz, dz_bound, dz_largest = gradients
+        agents, batch, height, width, channels = y.shape
+        dy = torch.empty_like(y)
+        passed = torch.empty_like(y) if ctx.both and relu else dz  # what is added gets what ReLU lets pass
+        bound, largest = zeros(2, agents, y.device)
+        sums = torch.empty(agents, batch, 2, channels, device=y.device)
+        norm_backward_kernel[(batch, agents)](
+            dz, dz_bound, dz_largest, y, y_bound, z, mean, slope, steepest, widest, gain, shift, dy, bound,
+            _bits(largest), passed, sums, batch, height * width, channels, groups, ctx.both and relu, relu,
+            _pixels(height * width, channels), num_warps=_WARPS,
+        )  # fmt: skip
+        shifts, gains = sums.sum(1).unbind(1)  # [A, C] each
+        rest = (passed, dz_bound, dz_largest) if ctx.both else ()
+        return None, dy, bound, largest, gains, shifts, *rest
+
+
+def _pixels(pixels: int, channels: int) -> int:
+    most = max(1, _TILE // channels)
+    return min(most, 1 << (pixels - 1).bit_length())
+
+
+def _bits(x: Tensor) -> Tensor:
+    return x.view(torch.int32)
