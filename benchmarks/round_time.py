@@ -21,6 +21,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.profiler import ProfilerActivity, profile
 
+from benchmarks.gradient_paths import time_others
 from peermask.algorithms.contract import Clock
 from peermask.data.arrays import from_arrays
 from peermask.data.dataset import Dataset
@@ -31,7 +32,7 @@ from peermask.errors import RunError
 from peermask.experiment.build import build, build_simulator
 from peermask.experiment.config import ExperimentConfig, make_config
 from peermask.masks.select import top_fraction_by_layer
-from peermask.models.architectures import alexnet
+from peermask.models.architectures import models
 
 
 def main() -> None:
@@ -41,32 +42,37 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--many", type=int, default=0, help="also time a round of this many agents")
     parser.add_argument("--algorithm", default="mce-pl")
+    parser.add_argument("--model", default="alexnet", choices=["alexnet", "resnet18", "cnn", "mlp"])
     parser.add_argument("--against", help="another algorithm, whose rounds are timed in turn with these")
     parser.add_argument("--profile", action="store_true", help="also list the kernels of a round by time (CUDA)")
     parser.add_argument("--issue", action="store_true", help="issue every launch of a round, without CUDA graphs")
     parser.add_argument("--general", action="store_true", help="also time the path for arbitrary modules")
+    parser.add_argument("--others", action="store_true", help="also time gradients by other means (CUDA)")
     options = parser.parse_args()
     try:
         device = pick_device(options.device)
     except RunError as error:
         parser.error(str(error))
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or platform.machine()
-    print(f"{name}, torch {torch.__version__}, {options.agents} agents, AlexNet, batch 128, {options.algorithm}")
+    print(
+        f"{name}, torch {torch.__version__}, {options.agents} agents, {options.model}, batch 128, {options.algorithm}"
+    )
     dataset = random_images(options.agents)
     with fast_float32():
         base = time_rounds(dataset, options, device, options.agents)
         if options.against:
             ratio = in_turn(dataset, options, device)
             print(f"\na round of {options.algorithm} against {options.against}'s: {ratio:.2f} x")
-        if options.general:
-            time_rounds(dataset, options, device, options.agents, general=True)
+        general = time_rounds(dataset, options, device, options.agents, general=True) if options.general else None
         if options.many:
             many = time_rounds(random_images(options.many), options, device, options.many)
             ratio = (many / options.many) / (base / options.agents)
             print(f"cost per agent and round, {options.many} agents against {options.agents}: {ratio:.2f} x")
         time_selection(device)
-        plain = time_plain_loop(dataset, device, options.agents, max(1, options.rounds // 10))
+        plain = time_plain_loop(options.model, dataset, device, options.agents, max(1, options.rounds // 10))
     print(f"plain loop over modules with torch.optim: {plain * 1e3:.1f} ms a round, {plain / base:.1f} x")
+    if general is not None:
+        print(f"general path (vmap): {general * 1e3:.1f} ms a round, {general / base:.1f} x")
 
 
 def random_images(agents: int) -> Dataset:
@@ -84,7 +90,7 @@ def in_turn(dataset: Dataset, options: argparse.Namespace, device: torch.device,
     with ExitStack() as stack:
         rounds = {}
         for name in readings:
-            experiment = build(setting(options.agents, name), dataset)
+            experiment = build(setting(options.agents, name, options.model), dataset)
             simulator = stack.enter_context(build_simulator(experiment, device))
             simulator.record(print)
             rounds[name] = partial(play_next, simulator, count(1))
@@ -99,14 +105,14 @@ def play_next(simulator: Simulator, numbers: Iterator[int]) -> None:
     simulator.play(Clock(next(numbers), 10_000))
 
 
-def setting(agents: int, algorithm: str) -> ExperimentConfig:
+def setting(agents: int, algorithm: str, model: str = "alexnet") -> ExperimentConfig:
     return make_config(
         {
             "agents": agents,
             "rounds": 10_000,
             "batch_size": 128,
             "retention": 0.3,
-            "model": "alexnet",
+            "model": model,
             "algorithm": algorithm,
             "partition": {"name": "labels", "labels_per_agent": 3},
         }
@@ -116,7 +122,7 @@ def setting(agents: int, algorithm: str) -> ExperimentConfig:
 def time_rounds(
     dataset: Dataset, options: argparse.Namespace, device: torch.device, agents: int, general: bool = False
 ) -> float:
-    experiment = build(setting(agents, options.algorithm), dataset)
+    experiment = build(setting(agents, options.algorithm, options.model), dataset)
     if general:
         experiment = replace(experiment, network=replace(experiment.network, stack=None))
     if device.type == "cuda":
@@ -140,6 +146,10 @@ def time_rounds(
         time_parts(simulator, options.rounds, device, experiment.network.layout.sizes)
         if options.profile and device.type == "cuda":
             list_kernels(simulator)
+        if options.others and device.type == "cuda" and not general:
+            feed, params = simulator.feeds[0], simulator.algorithm.local_model(simulator.states[0])
+            batch = feed.batch(Clock(1, 10_000))
+            time_others(feed.network, params, batch, lambda work: timed(work, options.rounds, device))
         print(f"  testing {agents} agents on 3,000 images each: {timed(simulator.test, 3, device) * 1e3:8.2f} ms")
         if device.type == "cuda":
             print(f"  peak memory: {torch.cuda.max_memory_allocated() / 1e9:.2f} GB")
@@ -192,9 +202,9 @@ def time_selection(device: torch.device) -> None:
         print(f"  a sort of the same: {sort * 1e3:.3f} ms, {sort / each:.1f} x")
 
 
-def time_plain_loop(dataset: Dataset, device: torch.device, agents: int, rounds: int) -> float:
+def time_plain_loop(model: str, dataset: Dataset, device: torch.device, agents: int, rounds: int) -> float:
     """What one would write by hand: a module and an optimiser per agent, one after another."""
-    modules = [alexnet((3, 32, 32), 10).to(device) for _ in range(agents)]
+    modules = [models[model].make((3, 32, 32), 10).to(device) for _ in range(agents)]
     optimisers = [torch.optim.SGD(module.parameters(), lr=0.01) for module in modules]
     images = dataset.normalise(dataset.train.inputs[:128]).to(device)
     labels = dataset.train.targets[:128].to(device)

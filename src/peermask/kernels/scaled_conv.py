@@ -16,7 +16,7 @@ from peermask.kernels.scaled import Scaled, scale_of, zeros
 
 _MOST_ENTRIES = 2**31  # of an agent's batch in one layer: places are counted in 32 bits
 _LONGEST_PATCH = 256  # numbers that one output of a first layer sees
-_PROGRAMS = 500  # that a gradient of weights is divided between, at least
+_PROGRAMS = 24  # that the gradient of an agent's weights is divided between, at least: not by how many agents there are
 
 
 @dataclass(frozen=True)
@@ -146,7 +146,7 @@ def product(
     bound, largest = zeros(2, agents, x.half.device)
     step, apart = (1, conv.stride) if turned else (conv.stride, 1)
     pixels = (sides[0] // apart, sides[1] // apart)  # of one remainder
-    most, across, warps, stages = plan or plan_product(out)
+    most, across, warps, stages = plan or plan_product(out, turned=turned)
     bb, bh, bw = tile_of(most, *pixels, most)
     inner = 64 if into % 64 == 0 else 32
     tiles = -(-batch // bb) * -(-pixels[0] // bh) * -(-pixels[1] // bw)
@@ -160,10 +160,11 @@ def product(
     return y, bound, largest
 
 
-def plan_product(out: int) -> tuple[int, int, int, int]:
-    """Pixels and channels of a tile, warps and stages."""
-    across = divisor(out, 128)
-    return 256, across, 8 if across == 128 else 4, 3
+def plan_product(out: int, *, turned: bool) -> tuple[int, int, int, int]:
+    """Pixels and channels of a tile, warps and stages: measured best on an H200, as are those below."""
+    if out % 128 == 0:
+        return 256, 128, 8, 3 if turned else 4
+    return 128, divisor(out, 64), 4, 4
 
 
 def weight_gradient(
@@ -182,7 +183,7 @@ def weight_gradient(
     taps = 3 if conv.columns == 3 else 1
     flat = bw == sides[1] and sides[0] % bh == 0 and (bb == 1 or bh == sides[0])
     blocks = conv.rows * conv.columns // taps * (conv.out // high) * (conv.into // wide)
-    splits = min(tiles, max(1, _PROGRAMS // (blocks * agents)))
+    splits = min(tiles, max(1, _PROGRAMS // blocks))
     each = -(-tiles // splits)
     parts = torch.empty(agents, splits, conv.out, conv.rows, conv.columns, conv.into, device=x.device)
     weight_kernel[(blocks, splits, agents)](
@@ -198,7 +199,7 @@ def weight_gradient(
 
 def plan_weights(conv: Conv) -> tuple[int, int, int, int, int]:
     """Pixels, outputs and inputs of a tile, warps and stages."""
-    return 64, divisor(conv.out, 128), divisor(conv.into, 64), 4, 4
+    return 64, divisor(conv.out, 128), divisor(conv.into, 128), 8, 4 if conv.out % 128 else 3
 
 
 def _patches(conv: Conv, x: Tensor) -> Scaled:

@@ -14,6 +14,7 @@ from peermask.kernels.scaled import Scaled, zeros
 
 _TILE = 4096  # numbers that a program has at once
 _WARPS = 8
+_STAGES = 1
 
 
 def norm_fits(channels: int, groups: int) -> bool:
@@ -53,7 +54,7 @@ class _Norm(torch.autograd.Function):
         norm_kernel[(batch, agents)](
             y, y_bound, *added, gain, shift, z, bound, _bits(largest), mean, slope, _bits(steepest), _bits(widest),
             batch, eps, reach, height * width, channels, groups, bool(rest), relu, _pixels(height * width, channels),
-            num_warps=_WARPS,
+            _STAGES, num_warps=_WARPS,
         )  # fmt: skip
         if any(ctx.needs_input_grad):
             ctx.save_for_backward(y, y_bound, z if rest else y, mean, slope, steepest, widest, gain, shift)
@@ -76,7 +77,7 @@ class _Norm(torch.autograd.Function):
         norm_backward_kernel[(batch, agents)](
             dz, dz_bound, dz_largest, y, y_bound, z, mean, slope, steepest, widest, gain, shift, dy, bound,
             _bits(largest), passed, sums, batch, height * width, channels, groups, ctx.both and relu, relu,
-            _pixels(height * width, channels), num_warps=_WARPS,
+            _pixels(height * width, channels), _STAGES, num_warps=_WARPS,
         )  # fmt: skip
         shifts, gains = sums.sum(1).unbind(1)  # [A, C] each
         rest = (passed, dz_bound, dz_largest) if ctx.both else ()

@@ -24,6 +24,7 @@ def norm_kernel(
     y_ptr, y_bound_ptr, rest_ptr, rest_bound_ptr, rest_largest_ptr, gain_ptr, shift_ptr,
     z_ptr, z_bound_ptr, z_largest_ptr, mean_ptr, slope_ptr, steepest_ptr, widest_ptr, B, eps, REACH,
     PIXELS: tl.constexpr, C: tl.constexpr, G: tl.constexpr, REST: tl.constexpr, RELU: tl.constexpr, BP: tl.constexpr,
+    STAGES: tl.constexpr,
 ):  # fmt: skip
     """z = relu(gain (y - mean) / sqrt(var + eps) + shift + rest); no normalised number exceeds REACH.
 
@@ -38,10 +39,11 @@ def norm_kernel(
     pivot = tl.load(y_ptr + c).to(tl.float32)
     once = tl.zeros([BP, C], tl.float32)
     twice = tl.zeros([BP, C], tl.float32)
-    for start in range(0, PIXELS, BP):
+    for start in tl.range(0, PIXELS, BP, num_stages=STAGES):
         p = start + tl.arange(0, BP)
         live = (p < PIXELS)[:, None]
-        y = tl.load(y_ptr + p[:, None] * C + c[None, :], mask=live, other=0.0).to(tl.float32)
+        at = p[:, None] * C + c[None, :]
+        y = tl.load(y_ptr + at, mask=live, other=0.0, eviction_policy="evict_last").to(tl.float32)
         d = tl.where(live, y - pivot[None, :], 0.0)
         once += d
         twice += d * d
@@ -67,7 +69,7 @@ def norm_kernel(
     z_ptr += image * (PIXELS * C)
     largest = tl.zeros([BP, C], tl.float32)
     widest = tl.zeros([BP, C], tl.float32)
-    for start in range(0, PIXELS, BP):
+    for start in tl.range(0, PIXELS, BP, num_stages=STAGES):
         p = start + tl.arange(0, BP)
         live = (p < PIXELS)[:, None]
         at = p[:, None] * C + c[None, :]
@@ -107,6 +109,7 @@ def norm_backward_kernel(
     dz_ptr, dz_bound_ptr, dz_largest_ptr, y_ptr, y_bound_ptr, z_ptr, mean_ptr, slope_ptr, steepest_ptr, widest_ptr,
     gain_ptr, shift_ptr, dy_ptr, dy_bound_ptr, dy_largest_ptr, rest_ptr, sums_ptr, B,
     PIXELS: tl.constexpr, C: tl.constexpr, G: tl.constexpr, REST: tl.constexpr, RELU: tl.constexpr, BP: tl.constexpr,
+    STAGES: tl.constexpr,
 ):  # fmt: skip
     """With d = gain dz, and means over a group: dy = slope (d - mean(d) - x mean(d x)); x is normalised y.
 
@@ -125,7 +128,7 @@ def norm_backward_kernel(
     shift = tl.load(shift_ptr + a * C + c)
     once = tl.zeros([BP, C], tl.float32)
     twice = tl.zeros([BP, C], tl.float32)
-    for start in range(0, PIXELS, BP):
+    for start in tl.range(0, PIXELS, BP, num_stages=STAGES):
         p = start + tl.arange(0, BP)
         live = (p < PIXELS)[:, None]
         at = p[:, None] * C + c[None, :]
@@ -149,7 +152,7 @@ def norm_backward_kernel(
     factor = slope * half_scale(tl.load(y_bound_ptr + a)) * inverse
     dy_ptr += first
     largest = tl.zeros([BP, C], tl.float32)
-    for start in range(0, PIXELS, BP):
+    for start in tl.range(0, PIXELS, BP, num_stages=STAGES):
         p = start + tl.arange(0, BP)
         live = (p < PIXELS)[:, None]
         at = p[:, None] * C + c[None, :]

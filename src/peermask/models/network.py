@@ -2,8 +2,8 @@
 
 An algorithm calls `gradient` and never learns how it is computed. A single agent is a plain autograd pass in
 channels-last layout (the fastest on a CPU); several go through fused kernels where the network is a chain of common
-layers, and are vectorised over the agent axis where it is anything else. Recurrent layers and attention, which torch
-does not vectorise, are computed for one agent after another.
+layers, operation by operation where it can be traced into known ones, and are vectorised over the agent axis where it is
+anything else. Recurrent layers and attention, which torch does not vectorise, are computed for one agent after another.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from peermask.models.alone import channels_last, optimise_for_cpu, pool_first, u
 from peermask.models.layout import Layout, find_layout
 from peermask.models.losses import Loss, cross_entropy, mean_loss
 from peermask.models.stacked import StackedChain, plan_stack
+from peermask.models.traced import TracedStack, plan_traced
 
 NOT_VECTORISED = (nn.RNNBase, nn.MultiheadAttention, nn.TransformerEncoderLayer)
 _UNFIT = (RuntimeError, ValueError, TypeError, IndexError, AttributeError)  # of a module that is given other shapes
@@ -55,7 +56,7 @@ class _OwnCopies(threading.local):
 class Network:
     module: nn.Module
     layout: Layout
-    stack: StackedChain | None = None  # how to compute many agents at once, where the module is such a chain
+    stack: StackedChain | TracedStack | None = None  # how to compute many agents at once; None: vectorised
     loss: Loss = cross_entropy
     in_turn: bool = False  # whether many agents are computed one after another
     elsewhere: Gradient | None = None  # where gradients are computed, if not here: beside those of other runs
@@ -117,14 +118,15 @@ class Network:
         return torch.backends.cudnn.flags(enabled=False) if self.in_turn else nullcontext()
 
     def _gradient_stacked(
-        self, stack: StackedChain, params: Tensor, batch: Batch, parts: Sequence[int] | None
+        self, stack: StackedChain | TracedStack, params: Tensor, batch: Batch, parts: Sequence[int] | None
     ) -> tuple[Tensor, Tensor]:
         leaves = {name: view.requires_grad_() for name, view in self.layout.unflatten(params.detach()).items()}
         with torch.enable_grad():
             outputs = stack(leaves, batch.inputs, parts)  # [A, B, O]
             each = self.loss(outputs.flatten(0, 1), batch.targets.flatten(0, 1)).view(outputs.shape[:2])  # [A, B]
             losses = each.mean(1) if batch.valid is None else (each * batch.valid).sum(1) / batch.valid.sum(1)
-        gradients = torch.autograd.grad(losses.sum(), list(leaves.values()))  # agents share nothing: each its own
+        # Agents share nothing, so that each has its own.
+        gradients = torch.autograd.grad(losses.sum(), list(leaves.values()), materialize_grads=True)
         flat = torch.empty_like(params)  # [A, P]
         for place, own in zip(self.layout.unflatten(flat).values(), gradients, strict=True):
             place.copy_(own)  # in whatever order a kernel wrote it: joining copies would be a second pass
@@ -167,7 +169,17 @@ def build_network(
             f"the model gives {by(out.shape[1:]) or 'no'} outputs for {one}; the data has {outputs} classes"
         )
     in_turn = any(isinstance(child, NOT_VECTORISED) for child in module.modules())
-    return Network(module, layout, None if in_turn else plan_stack(module), loss, in_turn)
+    stack = None if in_turn else plan_stack(module) or plan_traced(module, _two_samples(module, shape, tokens=tokens))
+    return Network(module, layout, stack, loss, in_turn)
+
+
+def _two_samples(module: nn.Module, shape: Sequence[int], *, tokens: bool) -> Tensor:
+    """That differ, to try a module on."""
+    draw = torch.Generator().manual_seed(0)
+    if not tokens:
+        return torch.randn(2, *shape, generator=draw)
+    sizes = [child.num_embeddings for child in module.modules() if isinstance(child, nn.Embedding | nn.EmbeddingBag)]
+    return torch.randint(0, min(sizes, default=1), (2, *shape), generator=draw)
 
 
 def blank(shape: Sequence[int], *, tokens: bool, count: int = 1) -> Tensor:
