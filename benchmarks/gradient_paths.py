@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -40,8 +41,8 @@ def _ways(network: Network, params: Tensor, batch: Batch) -> Iterator[tuple[str,
     compiled = torch.compile(grouped)
     for half in (False, True):
         digits = "fp16" if half else "TF32"
-        yield f"grouped cuDNN, {digits}", lambda half=half: _gradient(network, grouped, params, batch, half)
-        yield f"the same compiled, {digits}", lambda half=half: _gradient(network, compiled, params, batch, half)
+        yield f"grouped cuDNN, {digits}", partial(_gradient, network, grouped, params, batch, half)
+        yield f"the same compiled, {digits}", partial(_gradient, network, compiled, params, batch, half)
 
 
 def _grouped(network: Network, batch: Batch) -> Callable[[dict[str, Tensor], Tensor], Tensor] | None:

@@ -32,7 +32,7 @@ def test_a_residual_network_by_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     plain = [*network.gradient(params, batch), network.outputs(params, batch.inputs)]
     general = replace(network, stack=None).gradient(params, batch)
     assert apart(plain[0], general[0]) < 1e-5
-    monkeypatch.setattr(traced, "by_kernels", lambda x: True)
+    monkeypatch.setattr(traced, "by_kernels", lambda _: True)
     fast = [*network.gradient(params, batch), network.outputs(params, batch.inputs)]
     assert apart(fast[0], plain[0]) < 0.1  # relu chooses by rounding
     assert max(apart(one, other) for one, other in zip(fast[1:], plain[1:], strict=True)) < 0.002

@@ -14,6 +14,8 @@ from peermask.errors import ModelError
 from peermask.models.alone import pool_first
 from peermask.models.architectures import LocalResponseNorm, alexnet, cnn, mlp, models, resnet18
 from peermask.models.network import Batch, Network, blank, build_network
+from peermask.models.stacked import StackedChain
+from peermask.models.traced import TracedStack
 
 
 def apart(a: torch.Tensor, b: torch.Tensor) -> float:
@@ -76,10 +78,10 @@ def test_the_stacked_path_is_the_general_one(make) -> None:  # type: ignore[no-u
     assert apart(network.outputs(params, batch.inputs), general.outputs(params, batch.inputs)) < 1e-4
 
 
-def test_a_module_that_is_no_chain_takes_the_general_path() -> None:
-    assert build_network(resnet18((1, 8, 8), 10, width=4), (1, 8, 8), 10).stack is None
+def test_a_module_that_is_no_chain_is_traced() -> None:
     strided = nn.Sequential(nn.Conv2d(1, 2, 3, stride=2), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(2, 10))
-    assert build_network(strided, (1, 8, 8), 10).stack is None
+    for module in (resnet18((1, 8, 8), 10, width=4), strided):
+        assert isinstance(build_network(module, (1, 8, 8), 10).stack, TracedStack)
 
 
 def both_paths(module: nn.Module) -> list[torch.Tensor]:
@@ -99,14 +101,15 @@ def test_an_activation_that_stands_in_two_places_is_applied_in_both() -> None:
     assert torch.allclose(stacked, general, atol=1e-5)
 
 
-def test_a_layer_used_twice_takes_the_general_path() -> None:
+def test_a_layer_used_twice_has_the_gradients_of_both() -> None:
     same = nn.Linear(64, 64)
     module = nn.Sequential(nn.Flatten(), same, nn.ReLU(), same, nn.Linear(64, 10))
-    assert build_network(module, (1, 8, 8), 10).stack is None
-    assert both_paths(module)[0].shape == (2, 3, 10)
+    assert isinstance(build_network(module, (1, 8, 8), 10).stack, TracedStack)
+    traced, general = both_paths(module)
+    assert torch.allclose(traced, general, atol=1e-5)
 
 
-def test_a_subclass_that_may_compute_something_else_takes_the_general_path() -> None:
+def test_a_subclass_that_may_compute_something_else_is_no_chain() -> None:
     class Doubled(nn.Sequential):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return 2.0 * super().forward(x)  # type: ignore[no-any-return]
@@ -116,7 +119,9 @@ def test_a_subclass_that_may_compute_something_else_takes_the_general_path() -> 
             return 2.0 * super().forward(x)
 
     for module in (Doubled(nn.Flatten(), nn.Linear(64, 10)), nn.Sequential(nn.Flatten(), Scaled(64, 10))):
-        assert build_network(module, (1, 8, 8), 10).stack is None
+        assert not isinstance(build_network(module, (1, 8, 8), 10).stack, StackedChain)
+        stacked, general = both_paths(module)
+        assert torch.allclose(stacked, general, atol=1e-5)
 
 
 def test_the_gradient_is_that_of_a_plain_module() -> None:

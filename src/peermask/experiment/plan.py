@@ -20,6 +20,7 @@ from peermask.experiment.build import LINK_BYTES, Experiment, agents_at_once, bu
 from peermask.graph.mixing import Mixing
 from peermask.kernels import have_triton
 from peermask.models.layout import UNMASKABLE
+from peermask.models.traced import TracedStack
 from peermask.wire import bitmap_size
 
 ENOUGH = 0.3  # seconds of trial rounds
@@ -106,8 +107,12 @@ def _path(experiment: Experiment, device: torch.device) -> str:
         return "one agent at a time, on each core"
     if experiment.network.in_turn:
         return "agents one after another (torch cannot vectorise recurrent layers and attention)"
-    if experiment.network.stack is None:
-        return "agents vectorised (the module is no chain of common layers)"
+    stack = experiment.network.stack
+    if stack is None:
+        return "agents vectorised (the module has operations that cannot be stacked)"
+    if isinstance(stack, TracedStack):
+        kernels = ", convolutions and group norms by kernels" if is_fused(experiment) else ""
+        return f"agents in stacked operations{kernels}"
     if is_fused(experiment):
         return "agents in fused kernels"
     return f"agents as groups ({'sizes that the kernels cannot do' if have_triton() else 'no Triton here'})"

@@ -1,9 +1,9 @@
 """Images of all agents as scaled halves, which kernels pass to one another: half the bytes of floats, and their digits.
 
-A half has the ten digits after the point that the matrix unit keeps of a float, but a short range, so each agent's numbers
-are multiplied by a power of two (half_triton.py). Gradients are halves too, with scales of their own, and travel through
-autograd in this way: **the gradient of a bound is the bound of the gradient**, and likewise of the largest. Autograd would add
-gradients of different scales as they are, so that a value with two users is split first.
+A half has the ten digits after the point that the matrix unit keeps of a float, but a short range, so each agent's
+numbers are multiplied by a power of two (half_triton.py). Gradients are halves too, with scales of their own, and go
+through autograd in this way: **the gradient of a bound is the bound of the gradient**, and likewise of the largest.
+Autograd would add gradients of different scales as they are, so that a value with two users is split first.
 """
 
 from __future__ import annotations
@@ -70,35 +70,35 @@ def _floats(half: Tensor, bound: Tensor) -> Tensor:
 
 class _ToScaled(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor) -> tuple[Tensor, ...]:
+    def forward(_ctx: Any, x: Tensor) -> tuple[Tensor, ...]:
         return tuple(_halved(x))
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+    def backward(_ctx: Any, *gradients: Tensor) -> Tensor:
         return _floats(gradients[0], gradients[1])
 
 
 class _ToFloats(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, half: Tensor, bound: Tensor, largest: Tensor) -> Tensor:
+    def forward(_ctx: Any, half: Tensor, bound: Tensor, _largest: Tensor) -> Tensor:
         return _floats(half, bound)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, ...]:
+    def backward(_ctx: Any, *gradients: Tensor) -> tuple[Tensor, ...]:
         return tuple(_halved(gradients[0]))
 
 
 class _Split(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, half: Tensor, bound: Tensor, largest: Tensor) -> tuple[Tensor, ...]:
+    def forward(_ctx: Any, half: Tensor, bound: Tensor, largest: Tensor) -> tuple[Tensor, ...]:
         own = (half.view_as(half), bound.view_as(bound), largest.view_as(largest))
         return *own, *(part.view_as(part) for part in own)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, ...]:
+    def backward(_ctx: Any, *gradients: Tensor) -> tuple[Tensor, ...]:
         one, other = _pairs(gradients)
         return tuple(_sum(Scaled(*one), Scaled(*other), relu=False))
 

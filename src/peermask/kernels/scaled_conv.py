@@ -154,8 +154,8 @@ def product(
         TensorDescriptor.from_tensor(by_remainder(x.half, step), [bb, bh, 1, bw, inner]),
         TensorDescriptor.from_tensor(w, [inner, across] if turned else [across, inner]),
         w_largest if bias is None else bias.contiguous(), y, x.bound, x.largest, w_largest, bound,
-        largest.view(torch.int32), batch, *pixels, into, out, conv.rows, conv.columns, conv.padding, conv.stride, turned,
-        bias is not None, bb, bh, bw, across, inner, num_warps=warps, num_stages=stages,
+        largest.view(torch.int32), batch, *pixels, into, out, conv.rows, conv.columns, conv.padding, conv.stride,
+        turned, bias is not None, bb, bh, bw, across, inner, num_warps=warps, num_stages=stages,
     )  # fmt: skip
     return y, bound, largest
 
@@ -223,7 +223,7 @@ def by_remainder(x: Tensor, step: int) -> Tensor:
 
 
 def tile_of(most: int, height: int, width: int, images: int) -> tuple[int, int, int]:
-    """Images, rows and columns of a tile of so many pixels, each a power of two; 16 is the least that a product takes."""
+    """Images, rows and columns of a tile of so many pixels, each a power of two; a product takes no less than 16."""
     bw = min(most, power_from(width))
     bh = min(most // bw, power_from(height))
     bb = min(most // (bw * bh), images)

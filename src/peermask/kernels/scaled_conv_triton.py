@@ -1,8 +1,8 @@
 """Triton kernels of convolutions of any stride over scaled halves, with weights of each agent's own.
 
-Activations are [A, B, H, W, C] halves, weights [A * O, R * S * C] halves, one scale for each agent (half_triton.py). Tiles
-of pixels come through tensor descriptors, which give zeros outside of an image, so there are no masks. A stride splits
-images into rows and columns by their remainder: [A * B, H / STEP, STEP, W / STEP, STEP * C].
+Activations are [A, B, H, W, C] halves, weights [A * O, R * S * C] halves, one scale for each agent (half_triton.py).
+Tiles of pixels come through tensor descriptors, which give zeros outside of an image, so there are no masks. A stride
+splits images into rows and columns by their remainder: [A * B, H / STEP, STEP, W / STEP, STEP * C].
 """
 
 from __future__ import annotations

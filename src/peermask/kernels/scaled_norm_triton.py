@@ -1,7 +1,7 @@
 """Triton kernels of group norm, with what is added to it and ReLU, forward and backward, and of sums of scaled halves.
 
-Values are [A, B, H * W, C] scaled halves (half_triton.py), scales and shifts of a norm [A, C] floats. One program has one
-image, which it reads twice: for its mean and spread, and to apply them; the second time it is in the cache.
+Values are [A, B, H * W, C] scaled halves (half_triton.py), gains and shifts of a norm [A, C] floats. One program has
+one image, which it reads twice: for its mean and spread, and to apply them; the second time it is in the cache.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def norm_kernel(
 ):  # fmt: skip
     """z = relu(gain (y - mean) / sqrt(var + eps) + shift + rest); no normalised number exceeds REACH.
 
-    Notes mean and slope, so that (y - mean) slope is normalised, and the agent's largest z, slope and normalised number.
+    Notes mean and slope, so that (y - mean) slope is normalised, and an agent's largest z, slope, normalised number.
     """
     a = tl.program_id(1)
     image = (a * B + tl.program_id(0)).to(tl.int64)
@@ -96,10 +96,9 @@ def slope_times(dz_ptr, z_ptr, y_ptr, at, live, mean, slope, gain, shift, REST: 
     y = tl.load(y_ptr + at, mask=live, other=0.0).to(tl.float32)
     x = (y - mean[None, :]) * slope[None, :]
     if RELU:
+        passed = x * gain[None, :] + shift[None, :] > 0
         if REST:
             passed = tl.load(z_ptr + at, mask=live, other=0.0) != 0
-        else:
-            passed = x * gain[None, :] + shift[None, :] > 0
         dz = tl.where(passed, dz, 0.0)
     return dz, x
 

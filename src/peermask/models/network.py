@@ -2,8 +2,9 @@
 
 An algorithm calls `gradient` and never learns how it is computed. A single agent is a plain autograd pass in
 channels-last layout (the fastest on a CPU); several go through fused kernels where the network is a chain of common
-layers, operation by operation where it can be traced into known ones, and are vectorised over the agent axis where it is
-anything else. Recurrent layers and attention, which torch does not vectorise, are computed for one agent after another.
+layers, operation by operation where it can be traced into known ones, and are vectorised over the agent axis where it
+is anything else. Recurrent layers and attention, which torch does not vectorise, are computed for one agent after
+another.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Layers with parameters of each agent's own, over the samples of all agents in one batch.
 
-x is [A * B, ...], agent after agent, and parameters are [A, ...]. Plain torch, for any device: the reference of what the
-kernels compute.
+x is [A * B, ...], agent after agent, and parameters are [A, ...]. Plain torch, for any device: the reference of what
+the kernels compute.
 """
 
 from __future__ import annotations
@@ -83,5 +83,8 @@ def _convolution(layer: nn.Conv1d | nn.Conv2d | nn.Conv3d, x: Tensor, weight: Te
     grouped = x.unflatten(0, (agents, -1)).transpose(0, 1).flatten(1, 2)  # [B, A * C, ...]
     each = None if bias is None else bias.flatten()
     conv = _CONV[type(layer)]
-    y = conv(grouped, weight.flatten(0, 1), each, layer.stride, layer.padding, layer.dilation, agents * layer.groups)
-    return y.unflatten(1, (agents, out)).transpose(0, 1).flatten(0, 1)
+    y: Tensor = conv(
+        grouped, weight.flatten(0, 1), each, layer.stride, layer.padding, layer.dilation, agents * layer.groups
+    )
+    own: Tensor = y.unflatten(1, (agents, out))
+    return own.transpose(0, 1).flatten(0, 1)

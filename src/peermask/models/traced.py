@@ -1,7 +1,7 @@
 """Any module that can be traced into known operations, computed for all agents at once.
 
-Values are tensors [A * B, ...], or on a GPU what the kernels take and give (kernels/scaled.py): convolutions, group norms,
-additions and ReLU that follow one another never leave that form.
+Values are tensors [A * B, ...], or on a GPU what the kernels take and give (kernels/scaled.py): convolutions, group
+norms, additions and ReLU that follow one another never leave that form.
 """
 
 from __future__ import annotations
@@ -52,15 +52,16 @@ class TracedStack:
             self._moved[name, device] = self.constants[name].to(device)
         return self._moved[name, device]
 
-    def fits_kernels(self, layout: Layout, shape: Sequence[int], batch: int) -> bool:
-        """Whether kernels compute all convolutions, if there are any."""
-        return have_descriptors() and all(
+    def fits_kernels(self, _layout: Layout, _shape: Sequence[int], batch: int) -> bool:
+        """Whether kernels compute the convolutions: all of them, and there are some."""
+        found = bool(self.convolutions) and have_descriptors()
+        return found and all(
             conv is not None and (conv.fits(batch) or (_is_first(step) and conv.fits_patches(batch)))
             for conv, step in self.convolutions
         )
 
     def trials(
-        self, layout: Layout, shape: Sequence[int], batch: int, device: torch.device
+        self, _layout: Layout, _shape: Sequence[int], batch: int, device: torch.device
     ) -> list[Callable[[], object]]:
         """Each kernel once, for one agent, to be called in any order."""
         if not have_descriptors():
@@ -108,7 +109,7 @@ class _Pass:
                 self.values[step.node] = [value] * count
             result = value
         assert isinstance(result, Tensor)
-        return result.unflatten(0, (self.agents, self.batch))
+        return self._apart(result)
 
     def _compute(self, step: Step) -> Value:
         match step.kind:
@@ -186,7 +187,7 @@ class _Pass:
         return self.params.get(f"{step.name}.bias")
 
     def _apart(self, x: Tensor) -> Tensor:
-        return x.unflatten(0, (self.agents, self.batch))
+        return x.view(self.agents, self.batch, *x.shape[1:])
 
 
 @dataclass(frozen=True)
@@ -209,7 +210,8 @@ def conv_of(step: Step) -> Conv | None:
     if stride != other or padding != beyond:
         return None
     into, height, width = step.shapes[0]
-    return Conv(height, width, into, layer.out_channels, *layer.kernel_size, stride, padding)
+    rows, columns = layer.kernel_size
+    return Conv(height, width, into, layer.out_channels, rows, columns, stride, padding)
 
 
 def _is_first(step: Step) -> bool:

@@ -1,7 +1,7 @@
 """A module as a list of steps, found by tracing it; None where that fails, or where a step is unknown.
 
-Samples of all agents go through a traced module in one batch. So an operation without parameters may stay as it is if it
-treats samples one by one, which is tried: two samples together must give at every step what each gives alone.
+Samples of all agents go through a traced module in one batch. So an operation without parameters may stay as it is if
+it treats samples one by one, which is tried: two samples together must give at every step what each gives alone.
 """
 
 from __future__ import annotations
@@ -121,12 +121,14 @@ def _step(module: nn.Module, node: fx.Node) -> Step | None:
         case "output":
             return Step(node, "output", inputs) if not of_parameters and len(inputs) == 1 else None
         case "get_attr":
-            return Step(node, "constant", (), name=str(node.target))
+            named = _names(module) | {name for name, _ in module.named_buffers()}
+            return Step(node, "constant", (), name=str(node.target)) if node.target in named else None
         case "call_module":
             layer = module.get_submodule(str(node.target))
             if of_parameters or len(inputs) != 1 or node.kwargs:
                 return None
-            return _of_layer(layer, node, inputs)
+            step = _of_layer(layer, node, inputs)
+            return step if step is None or not step.name or f"{step.name}.weight" in _names(module) else None
     if of_parameters and (node.target not in _ARITHMETIC or node.kwargs or len(inputs) != 2):
         return None
     plain = not node.kwargs and not of_parameters
@@ -148,6 +150,11 @@ def _of_layer(layer: nn.Module, node: fx.Node, inputs: tuple[fx.Node, ...]) -> S
     if not knows(layer) or "weight" not in own:
         return None
     return Step(node, "norm" if type(layer) is nn.GroupNorm else "layer", inputs, layer, str(node.target))
+
+
+def _names(module: nn.Module) -> set[str]:
+    """As a layout has them: of a layer that stands in two places, the first."""
+    return {name for name, _ in module.named_parameters()}
 
 
 def _inputs(node: fx.Node) -> tuple[fx.Node, ...]:
@@ -189,7 +196,8 @@ def _fused(steps: list[Step]) -> tuple[Step, ...]:
                 by_node[step.node] = replace(
                     norm, node=step.node, inputs=joined, shapes=(norm.shapes[0], step.shapes[0])
                 )
-        elif step.kind == "relu" and (before := by_node.get(step.inputs[0])) is not None:
+        elif step.kind == "relu":
+            before = by_node[step.inputs[0]]
             if before.kind in ("norm", "add") and needed[before.node] == 1 and not before.relu:
                 by_node.pop(before.node)
                 by_node[step.node] = replace(before, node=step.node, relu=True)
