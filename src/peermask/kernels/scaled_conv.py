@@ -105,7 +105,7 @@ class _Conv(torch.autograd.Function):
         dx: tuple[Tensor | None, ...] = (None, None, None)
         if ctx.needs_input_grad[1]:
             dx = product(ctx.conv, dy, half, w_largest, None, turned=True)
-        dw = weight_gradient(ctx.conv, x, x_bound, dy)[..., : ctx.inner].permute(0, 1, 4, 2, 3)
+        dw = weight_gradient(ctx.conv, x, x_bound, dy, ctx.inner)
         bias = dy.half.sum((1, 2, 3), dtype=torch.float32) / scale_of(dy.bound)[:, None] if ctx.biased else None
         return None, *dx, dw, bias
 
@@ -168,12 +168,12 @@ def plan_product(out: int, *, turned: bool) -> tuple[int, int, int, int]:
 
 
 def weight_gradient(
-    conv: Conv, x: Tensor, x_bound: Tensor, dy: Scaled, plan: tuple[int, int, int, int, int] | None = None
+    conv: Conv, x: Tensor, x_bound: Tensor, dy: Scaled, inner: int, plan: tuple[int, int, int, int, int] | None = None
 ) -> Tensor:
-    """[A, O, R, S, C]."""
+    """[A, O, inner, R, S], of the first channels."""
     from triton.tools.tensor_descriptor import TensorDescriptor
 
-    from peermask.kernels.scaled_conv_triton import weight_kernel
+    from peermask.kernels.scaled_conv_triton import join_kernel, weight_kernel
 
     agents, batch = x.shape[:2]
     most, high, wide, warps, stages = plan or plan_weights(conv)
@@ -194,7 +194,12 @@ def weight_gradient(
         parts, x_bound, dy.bound, batch, each, *sides, conv.into, conv.out, conv.rows, conv.columns, conv.padding,
         conv.stride, taps, flat, bb, bh, bw, high, wide, num_warps=warps, num_stages=stages,
     )  # fmt: skip
-    return parts[:, 0] if splits == 1 else parts.sum(1)
+    dw = torch.empty(agents, conv.out, inner, conv.rows, conv.columns, device=x.device)
+    block = power_from(inner * conv.rows * conv.columns)
+    join_kernel[(conv.out, agents)](
+        parts, dw, splits, inner, conv.into, conv.rows * conv.columns, block, num_warps=min(8, max(1, block // 512))
+    )
+    return dw
 
 
 def plan_weights(conv: Conv) -> tuple[int, int, int, int, int]:

@@ -151,6 +151,23 @@ def weight_kernel(
         tl.store(out + 2 * C + at, acc2 / sx / sy)
 
 
+@triton.jit(do_not_specialize=["splits"])
+def join_kernel(
+    part_ptr, dw_ptr, splits, INNER: tl.constexpr, PADDED: tl.constexpr, TAPS: tl.constexpr, BLOCK: tl.constexpr
+):  # fmt: skip
+    """The sum of all parts [A, splits, O, TAPS, PADDED], as [A, O, INNER, TAPS]."""
+    row = tl.program_id(0)
+    rows = tl.num_programs(0)
+    a = tl.program_id(1).to(tl.int64)
+    t = tl.arange(0, BLOCK)
+    known = t < INNER * TAPS
+    total = tl.zeros([BLOCK], tl.float32)
+    for part in range(splits):
+        at = ((a * splits + part) * rows + row) * (TAPS * PADDED) + (t % TAPS) * PADDED + t // TAPS
+        total += tl.load(part_ptr + at, mask=known, other=0.0)
+    tl.store(dw_ptr + (a * rows + row) * (INNER * TAPS) + t, total, mask=known)
+
+
 @triton.jit(do_not_specialize=["w_ptr", "stride"])
 def halve_weights_kernel(
     w_ptr, half_ptr, largest_ptr, stride, INNER: tl.constexpr, PADDED: tl.constexpr, TAPS: tl.constexpr,
