@@ -12,7 +12,7 @@ from torch.autograd.function import once_differentiable
 from peermask.kernels.conv_shape import is_power
 from peermask.kernels.scaled import Scaled, zeros
 
-_TILE = 4096  # numbers that a program has at once
+_TILE = 2048  # numbers that a program has at once
 _WARPS = 8
 _STAGES = 1
 
@@ -47,17 +47,17 @@ class _Norm(torch.autograd.Function):
         agents, batch, height, width, channels = y.shape
         gain, shift = gain.contiguous(), shift.contiguous()
         z = torch.empty_like(y)
-        bound, largest, steepest, widest = zeros(4, agents, y.device)
+        bound, largest, steepest = zeros(3, agents, y.device)
         mean, slope = torch.empty(2, agents, batch, channels, device=y.device)
-        reach = sqrt(height * width * channels // groups)  # squares sum to so many, at most
+        reach = _reach(y, groups)
         added = rest or (y, y_bound, y_largest)
         norm_kernel[(batch, agents)](
-            y, y_bound, *added, gain, shift, z, bound, _bits(largest), mean, slope, _bits(steepest), _bits(widest),
+            y, y_bound, *added, gain, shift, z, bound, _bits(largest), mean, slope, _bits(steepest),
             batch, eps, reach, height * width, channels, groups, bool(rest), relu, _pixels(height * width, channels),
             _STAGES, num_warps=_WARPS,
         )  # fmt: skip
         if any(ctx.needs_input_grad):
-            ctx.save_for_backward(y, y_bound, z if rest else y, mean, slope, steepest, widest, gain, shift)
+            ctx.save_for_backward(y, y_bound, z if rest else y, mean, slope, steepest, gain, shift)
         ctx.options, ctx.both = options, bool(rest)
         return z, bound, largest
 
@@ -67,7 +67,7 @@ class _Norm(torch.autograd.Function):
         from peermask.kernels.scaled_norm_triton import norm_backward_kernel
 
         groups, _, relu = ctx.options
-        y, y_bound, z, mean, slope, steepest, widest, gain, shift = ctx.saved_tensors
+        y, y_bound, z, mean, slope, steepest, gain, shift = ctx.saved_tensors
         dz, dz_bound, dz_largest = gradients
         agents, batch, height, width, channels = y.shape
         dy = torch.empty_like(y)
@@ -75,13 +75,18 @@ class _Norm(torch.autograd.Function):
         bound, largest = zeros(2, agents, y.device)
         sums = torch.empty(agents, batch, 2, channels, device=y.device)
         norm_backward_kernel[(batch, agents)](
-            dz, dz_bound, dz_largest, y, y_bound, z, mean, slope, steepest, widest, gain, shift, dy, bound,
-            _bits(largest), passed, sums, batch, height * width, channels, groups, ctx.both and relu, relu,
-            _pixels(height * width, channels), _STAGES, num_warps=_WARPS,
+            dz, dz_bound, dz_largest, y, y_bound, z, mean, slope, steepest, gain, shift, dy, bound,
+            _bits(largest), passed, sums, batch, _reach(y, groups), height * width, channels, groups,
+            ctx.both and relu, relu, _pixels(height * width, channels), _STAGES, num_warps=_WARPS,
         )  # fmt: skip
         shifts, gains = sums.sum(1).unbind(1)  # [A, C] each
         rest = (passed, dz_bound, dz_largest) if ctx.both else ()
         return None, dy, bound, largest, gains, shifts, *rest
+
+
+def _reach(y: Tensor, groups: int) -> float:
+    """No normalised number is larger: the squares of a group sum to how many it has, at most."""
+    return sqrt(y.shape[2] * y.shape[3] * y.shape[4] // groups)
 
 
 def _pixels(pixels: int, channels: int) -> int:

@@ -22,13 +22,13 @@ def by_group(x, C: tl.constexpr, G: tl.constexpr):
 @triton.jit(do_not_specialize=["B"])
 def norm_kernel(
     y_ptr, y_bound_ptr, rest_ptr, rest_bound_ptr, rest_largest_ptr, gain_ptr, shift_ptr,
-    z_ptr, z_bound_ptr, z_largest_ptr, mean_ptr, slope_ptr, steepest_ptr, widest_ptr, B, eps, REACH,
+    z_ptr, z_bound_ptr, z_largest_ptr, mean_ptr, slope_ptr, steepest_ptr, B, eps, REACH,
     PIXELS: tl.constexpr, C: tl.constexpr, G: tl.constexpr, REST: tl.constexpr, RELU: tl.constexpr, BP: tl.constexpr,
     STAGES: tl.constexpr,
 ):  # fmt: skip
     """z = relu(gain (y - mean) / sqrt(var + eps) + shift + rest); no normalised number exceeds REACH.
 
-    Notes mean and slope, so that (y - mean) slope is normalised, and an agent's largest z, slope, normalised number.
+    Notes mean and slope, so that (y - mean) slope is normalised, and an agent's largest z and slope.
     """
     a = tl.program_id(1)
     image = (a * B + tl.program_id(0)).to(tl.int64)
@@ -52,7 +52,7 @@ def norm_kernel(
     mean = by_group(own, C, G)
     var = by_group(tl.sum(twice, 0) / PIXELS - d * d + (own - mean) * (own - mean), C, G)
     slope = tl.rsqrt(tl.maximum(var, 0.0) * inverse * inverse + eps)
-    slope = tl.where(var == var, slope, var)
+    slope = tl.where(var == var, slope, var)  # NaN stays NaN, here and below
     tl.atomic_max(steepest_ptr + a, tl.max(slope, 0).to(tl.int32, bitcast=True), sem="relaxed")
     slope *= inverse
     tl.store(mean_ptr + image * C + c, mean)
@@ -67,46 +67,40 @@ def norm_kernel(
     tl.store(z_bound_ptr + a, bound)
     scale = half_scale(bound)
     z_ptr += image * (PIXELS * C)
+    gain *= slope
+    shift -= mean * gain
     largest = tl.zeros([BP, C], tl.float32)
-    widest = tl.zeros([BP, C], tl.float32)
     for start in tl.range(0, PIXELS, BP, num_stages=STAGES):
         p = start + tl.arange(0, BP)
         live = (p < PIXELS)[:, None]
         at = p[:, None] * C + c[None, :]
-        y = tl.load(y_ptr + at, mask=live, other=0.0).to(tl.float32)
-        x = (y - mean[None, :]) * slope[None, :]
-        widest = tl.where(live, tl.maximum(widest, tl.abs(x)), widest)
-        z = x * gain[None, :] + shift[None, :]
+        y = tl.load(y_ptr + at, mask=live, other=0.0, eviction_policy="evict_first").to(tl.float32)
+        z = y * gain[None, :] + shift[None, :]
         if REST:
             z += tl.load(rest_ptr + at, mask=live, other=0.0).to(tl.float32) * rest_inverse
         if RELU:
-            z = tl.where(z < 0, 0.0, z)  # NaN stays NaN
+            z = tl.where(z < 0, 0.0, z)
         largest = tl.where(live, tl.maximum(largest, tl.abs(z)), largest)
         tl.store(z_ptr + at, (z * scale).to(tl.float16), mask=live)
     largest = tl.max(tl.max(largest, 1), 0)
-    widest = tl.max(tl.max(widest, 1), 0)
     tl.atomic_max(z_largest_ptr + a, largest.to(tl.int32, bitcast=True), sem="relaxed")
-    tl.atomic_max(widest_ptr + a, widest.to(tl.int32, bitcast=True), sem="relaxed")
 
 
 @triton.jit
-def slope_times(dz_ptr, z_ptr, y_ptr, at, live, mean, slope, gain, shift, REST: tl.constexpr, RELU: tl.constexpr):
-    """dz where ReLU let z pass, in the scale of dz; and normalised y."""
-    dz = tl.load(dz_ptr + at, mask=live, other=0.0).to(tl.float32)
-    y = tl.load(y_ptr + at, mask=live, other=0.0).to(tl.float32)
-    x = (y - mean[None, :]) * slope[None, :]
+def passed_by_relu(dz, z_ptr, y, at, live, gain, shift, REST: tl.constexpr, RELU: tl.constexpr):
+    """dz where ReLU let z = gain y + shift pass, or z as it is stored where something was added to it."""
     if RELU:
-        passed = x * gain[None, :] + shift[None, :] > 0
         if REST:
-            passed = tl.load(z_ptr + at, mask=live, other=0.0) != 0
-        dz = tl.where(passed, dz, 0.0)
-    return dz, x
+            dz = tl.where(tl.load(z_ptr + at, mask=live, other=0.0) != 0, dz, 0.0)
+        else:
+            dz = tl.where(y * gain[None, :] + shift[None, :] > 0, dz, 0.0)
+    return dz
 
 
 @triton.jit(do_not_specialize=["B"])
 def norm_backward_kernel(
-    dz_ptr, dz_bound_ptr, dz_largest_ptr, y_ptr, y_bound_ptr, z_ptr, mean_ptr, slope_ptr, steepest_ptr, widest_ptr,
-    gain_ptr, shift_ptr, dy_ptr, dy_bound_ptr, dy_largest_ptr, rest_ptr, sums_ptr, B,
+    dz_ptr, dz_bound_ptr, dz_largest_ptr, y_ptr, y_bound_ptr, z_ptr, mean_ptr, slope_ptr, steepest_ptr,
+    gain_ptr, shift_ptr, dy_ptr, dy_bound_ptr, dy_largest_ptr, rest_ptr, sums_ptr, B, REACH,
     PIXELS: tl.constexpr, C: tl.constexpr, G: tl.constexpr, REST: tl.constexpr, RELU: tl.constexpr, BP: tl.constexpr,
     STAGES: tl.constexpr,
 ):  # fmt: skip
@@ -124,39 +118,44 @@ def norm_backward_kernel(
     mean = tl.load(mean_ptr + image * C + c)
     slope = tl.load(slope_ptr + image * C + c)
     gain = tl.load(gain_ptr + a * C + c)
-    shift = tl.load(shift_ptr + a * C + c)
+    steep = gain * slope  # as z is computed from y
+    shift = tl.load(shift_ptr + a * C + c) - mean * steep
     once = tl.zeros([BP, C], tl.float32)
     twice = tl.zeros([BP, C], tl.float32)
     for start in tl.range(0, PIXELS, BP, num_stages=STAGES):
         p = start + tl.arange(0, BP)
         live = (p < PIXELS)[:, None]
         at = p[:, None] * C + c[None, :]
-        dz, x = slope_times(dz_ptr, z_ptr, y_ptr, at, live, mean, slope, gain, shift, REST, RELU)
+        dz = tl.load(dz_ptr + at, mask=live, other=0.0, eviction_policy="evict_last").to(tl.float32)
+        y = tl.load(y_ptr + at, mask=live, other=0.0, eviction_policy="evict_last").to(tl.float32)
+        dz = passed_by_relu(dz, z_ptr, y, at, live, steep, shift, REST, RELU)
         if REST:
             tl.store(rest_ptr + first + at, dz.to(tl.float16), mask=live)
         once += dz
-        twice += dz * x
+        twice += dz * (y - mean[None, :])
     once = tl.sum(once, 0)
-    twice = tl.sum(twice, 0)
+    twice = tl.sum(twice, 0) * slope
     inverse = 1.0 / half_scale(tl.load(dz_bound_ptr + a))
     tl.store(sums_ptr + image * (2 * C) + c, once * inverse)
     tl.store(sums_ptr + image * (2 * C) + C + c, twice * inverse)
-    mean1 = by_group(gain * once, C, G) / PIXELS
-    mean2 = by_group(gain * twice, C, G) / PIXELS
-    steep = tl.max(tl.abs(gain), 0) * tl.load(steepest_ptr + a)
-    bound = steep * tl.load(dz_largest_ptr + a) * (2.0 + tl.load(widest_ptr + a))
+    bound = tl.max(tl.abs(gain), 0) * tl.load(steepest_ptr + a) * tl.load(dz_largest_ptr + a) * (2.0 + REACH)
     tl.store(dy_bound_ptr + a, bound)
     scale = half_scale(bound)
-    # `slope` is for y as halves; that of real numbers is larger by y's scale.
+    # dy = of_dz dz + of_y y + rest; `slope` is for y as halves, that of real numbers is larger by y's scale.
     factor = slope * half_scale(tl.load(y_bound_ptr + a)) * inverse
+    of_dz = gain * factor
+    of_y = -slope * factor * by_group(gain * twice, C, G) / PIXELS
+    rest = -factor * by_group(gain * once, C, G) / PIXELS - mean * of_y
     dy_ptr += first
     largest = tl.zeros([BP, C], tl.float32)
     for start in tl.range(0, PIXELS, BP, num_stages=STAGES):
         p = start + tl.arange(0, BP)
         live = (p < PIXELS)[:, None]
         at = p[:, None] * C + c[None, :]
-        dz, x = slope_times(dz_ptr, z_ptr, y_ptr, at, live, mean, slope, gain, shift, REST, RELU)
-        dy = (dz * gain[None, :] - mean1[None, :] - x * mean2[None, :]) * factor[None, :]
+        dz = tl.load(dz_ptr + at, mask=live, other=0.0, eviction_policy="evict_first").to(tl.float32)
+        y = tl.load(y_ptr + at, mask=live, other=0.0, eviction_policy="evict_first").to(tl.float32)
+        dz = passed_by_relu(dz, z_ptr, y, at, live, steep, shift, REST, RELU)
+        dy = dz * of_dz[None, :] + y * of_y[None, :] + rest[None, :]
         largest = tl.where(live, tl.maximum(largest, tl.abs(dy)), largest)
         tl.store(dy_ptr + at, (dy * scale).to(tl.float16), mask=live)
     largest = tl.max(tl.max(largest, 1), 0)
