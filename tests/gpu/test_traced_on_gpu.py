@@ -69,7 +69,7 @@ def test_sizes_that_fill_no_tile(conv: Conv) -> None:
     x = torch.randn(2, 5, conv.into, conv.height, conv.width, device="cuda", requires_grad=True)
     w = torch.randn(2, conv.out, conv.into, 3, 3, device="cuda", requires_grad=True)
     gain, shift = torch.randn(2, 2, conv.out, device="cuda")
-    y = to_floats(scaled_norm(scaled_conv(conv, to_scaled(x), w, None), 2, gain, shift, 1e-5, None, relu=False))
+    y = to_floats(*scaled_norm(scaled_conv(conv, to_scaled(x), w, None), 2, gain, shift, 1e-5, None, relu=False))
     each = [torch.nn.functional.conv2d(a, b, None, conv.stride, 1) for a, b in zip(x.double(), w.double(), strict=True)]
     normed = [
         torch.nn.functional.group_norm(own, 2, g, s)

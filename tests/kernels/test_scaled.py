@@ -74,22 +74,28 @@ def test_a_first_layer_equals_its_reference(conv: Conv) -> None:
 
 @pytest.mark.parametrize("added", [False, True])
 @pytest.mark.parametrize("relu", [False, True])
-@pytest.mark.parametrize(("channels", "groups", "side"), [(32, 2, 5), (64, 64, 3), (16, 1, 1)])
-def test_a_norm_equals_its_reference(channels: int, groups: int, side: int, added: bool, relu: bool) -> None:
+@pytest.mark.parametrize(
+    ("channels", "groups", "side", "users"), [(32, 2, 5, 1), (64, 64, 3, 2), (16, 1, 1, 2), (16, 2, 2, 3)]
+)
+def test_a_norm_equals_its_reference(
+    channels: int, groups: int, side: int, users: int, added: bool, relu: bool
+) -> None:
     torch.manual_seed(0)
     y = 3 * torch.randn(2, 3, channels, side, side) + torch.randn(2, 3, channels, 1, 1)
     rest, gain, shift = torch.randn_like(y), torch.randn(2, channels), torch.randn(2, channels)
 
     def fast(y: Tensor, gain: Tensor, shift: Tensor, rest: Tensor) -> Tensor:
         more = to_scaled(rest) if added else None
-        z = to_floats(scaled_norm(to_scaled(y), groups, gain, shift, 1e-5, more, relu=relu))
-        return z if added else z + 0 * rest
+        each = scaled_norm(to_scaled(y), groups, gain, shift, 1e-5, more, relu=relu, users=users)
+        assert len(each) == users
+        z = sum(factor * to_floats(own) for factor, own in zip((1, 1e-4, 0.1), each, strict=False))
+        return z if added else z + 0 * rest  # type: ignore[return-value]
 
     def slow(y: Tensor, gain: Tensor, shift: Tensor, rest: Tensor) -> Tensor:
         each = zip(y, gain, shift, strict=True)
         z = torch.stack([F.group_norm(own, groups, g, s, 1e-5) for own, g, s in each])
         z = z + rest if added else z + 0 * rest
-        return F.relu(z) if relu else z
+        return sum((1, 1e-4, 0.1)[:users]) * (F.relu(z) if relu else z)
 
     result, *gradients = both(fast, slow, y, gain, shift, rest)
     assert result < 0.001
@@ -101,7 +107,7 @@ def test_a_small_spread_about_a_large_mean_is_not_lost() -> None:
     y = 100 + torch.randn(1, 1, 32, 8, 8)
     y = to_floats(to_scaled(y))  # as halves hold it
     one, zero = torch.ones(1, 32), torch.zeros(1, 32)
-    z = to_floats(scaled_norm(to_scaled(y), 2, one, zero, 1e-5, None, relu=False))
+    z = to_floats(*scaled_norm(to_scaled(y), 2, one, zero, 1e-5, None, relu=False))
     assert apart(z[0], F.group_norm(y[0], 2)) < 0.001
 
 
@@ -139,7 +145,7 @@ def test_an_agent_is_computed_alike_in_any_chunk() -> None:
     def computed(rows: slice) -> list[Tensor]:
         leaves = [leaf[rows].clone().requires_grad_() for leaf in (x, w, gain, shift)]
         y = scaled_conv(conv, to_scaled(leaves[0]), leaves[1], None)
-        z = to_floats(scaled_norm(y, 2, leaves[2], leaves[3], 1e-5, None, relu=True))
+        z = to_floats(*scaled_norm(y, 2, leaves[2], leaves[3], 1e-5, None, relu=True))
         return [z, *torch.autograd.grad(z.sum(), leaves)]
 
     for together, alone in zip(computed(slice(0, 3)), computed(slice(1, 2)), strict=True):
@@ -161,4 +167,4 @@ def test_numbers_that_are_none_are_not_lost() -> None:
     x[0, 0, 0, 2, 2] = float("nan")
     y = scaled_conv(conv, to_scaled(x), torch.randn(1, 32, 32, 3, 3), None)
     z = scaled_norm(y, 2, torch.ones(1, 32), torch.zeros(1, 32), 1e-5, None, relu=True)
-    assert to_floats(z).isnan().any()
+    assert to_floats(*z).isnan().any()

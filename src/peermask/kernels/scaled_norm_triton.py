@@ -87,8 +87,14 @@ def norm_kernel(
 
 
 @triton.jit
-def passed_by_relu(dz, z_ptr, y, at, live, gain, shift, REST: tl.constexpr, RELU: tl.constexpr):
+def passed_by_relu(
+    dz_ptr, inverse, more_ptr, more_inverse, z_ptr, y, at, live, gain, shift,
+    TWO: tl.constexpr, REST: tl.constexpr, RELU: tl.constexpr, POLICY: tl.constexpr,
+):  # fmt: skip
     """dz where ReLU let z = gain y + shift pass, or z as it is stored where something was added to it."""
+    dz = tl.load(dz_ptr + at, mask=live, other=0.0, eviction_policy=POLICY).to(tl.float32) * inverse
+    if TWO:
+        dz += tl.load(more_ptr + at, mask=live, other=0.0, eviction_policy=POLICY).to(tl.float32) * more_inverse
     if RELU:
         if REST:
             dz = tl.where(tl.load(z_ptr + at, mask=live, other=0.0) != 0, dz, 0.0)
@@ -99,20 +105,23 @@ def passed_by_relu(dz, z_ptr, y, at, live, gain, shift, REST: tl.constexpr, RELU
 
 @triton.jit(do_not_specialize=["B"])
 def norm_backward_kernel(
-    dz_ptr, dz_bound_ptr, dz_largest_ptr, y_ptr, y_bound_ptr, z_ptr, mean_ptr, slope_ptr, steepest_ptr,
-    gain_ptr, shift_ptr, dy_ptr, dy_bound_ptr, dy_largest_ptr, rest_ptr, sums_ptr, B, REACH,
-    PIXELS: tl.constexpr, C: tl.constexpr, G: tl.constexpr, REST: tl.constexpr, RELU: tl.constexpr, BP: tl.constexpr,
-    STAGES: tl.constexpr,
+    dz_ptr, dz_bound_ptr, dz_largest_ptr, more_ptr, more_bound_ptr, more_largest_ptr, y_ptr, y_bound_ptr, z_ptr,
+    mean_ptr, slope_ptr, steepest_ptr, gain_ptr, shift_ptr,
+    dy_ptr, dy_bound_ptr, dy_largest_ptr, rest_ptr, rest_bound_ptr, sums_ptr, B, REACH,
+    PIXELS: tl.constexpr, C: tl.constexpr, G: tl.constexpr, TWO: tl.constexpr, REST: tl.constexpr,
+    RELU: tl.constexpr, BP: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """With d = gain dz, and means over a group: dy = slope (d - mean(d) - x mean(d x)); x is normalised y.
 
-    `sums` are those of dz and dz x over an image's pixels, [A, B, 2, C]. What is added to the norm gets dz itself.
+    TWO: dz is the sum of two. What is added to the norm gets dz itself, where ReLU let it pass. `sums` are those of dz
+    and dz x over an image's pixels, [A, B, 2, C].
     """
     a = tl.program_id(1)
     image = (a * B + tl.program_id(0)).to(tl.int64)
     c = tl.arange(0, C)
     first = image * (PIXELS * C)
     dz_ptr += first
+    more_ptr += first
     y_ptr += first
     z_ptr += first
     mean = tl.load(mean_ptr + image * C + c)
@@ -120,29 +129,40 @@ def norm_backward_kernel(
     gain = tl.load(gain_ptr + a * C + c)
     steep = gain * slope  # as z is computed from y
     shift = tl.load(shift_ptr + a * C + c) - mean * steep
+    inverse = 1.0 / half_scale(tl.load(dz_bound_ptr + a))
+    largest_dz = tl.load(dz_largest_ptr + a)
+    rest_bound = tl.load(dz_bound_ptr + a)
+    more_inverse = inverse
+    if TWO:
+        more_inverse = 1.0 / half_scale(tl.load(more_bound_ptr + a))
+        largest_dz += tl.load(more_largest_ptr + a)
+        rest_bound = largest_dz
+    if REST:
+        tl.store(rest_bound_ptr + a, rest_bound)
+        rest_scale = half_scale(rest_bound)
     once = tl.zeros([BP, C], tl.float32)
     twice = tl.zeros([BP, C], tl.float32)
     for start in tl.range(0, PIXELS, BP, num_stages=STAGES):
         p = start + tl.arange(0, BP)
         live = (p < PIXELS)[:, None]
         at = p[:, None] * C + c[None, :]
-        dz = tl.load(dz_ptr + at, mask=live, other=0.0, eviction_policy="evict_last").to(tl.float32)
         y = tl.load(y_ptr + at, mask=live, other=0.0, eviction_policy="evict_last").to(tl.float32)
-        dz = passed_by_relu(dz, z_ptr, y, at, live, steep, shift, REST, RELU)
+        dz = passed_by_relu(
+            dz_ptr, inverse, more_ptr, more_inverse, z_ptr, y, at, live, steep, shift, TWO, REST, RELU, "evict_last"
+        )
         if REST:
-            tl.store(rest_ptr + first + at, dz.to(tl.float16), mask=live)
+            tl.store(rest_ptr + first + at, (dz * rest_scale).to(tl.float16), mask=live)
         once += dz
         twice += dz * (y - mean[None, :])
     once = tl.sum(once, 0)
     twice = tl.sum(twice, 0) * slope
-    inverse = 1.0 / half_scale(tl.load(dz_bound_ptr + a))
-    tl.store(sums_ptr + image * (2 * C) + c, once * inverse)
-    tl.store(sums_ptr + image * (2 * C) + C + c, twice * inverse)
-    bound = tl.max(tl.abs(gain), 0) * tl.load(steepest_ptr + a) * tl.load(dz_largest_ptr + a) * (2.0 + REACH)
+    tl.store(sums_ptr + image * (2 * C) + c, once)
+    tl.store(sums_ptr + image * (2 * C) + C + c, twice)
+    bound = tl.max(tl.abs(gain), 0) * tl.load(steepest_ptr + a) * largest_dz * (2.0 + REACH)
     tl.store(dy_bound_ptr + a, bound)
     scale = half_scale(bound)
     # dy = of_dz dz + of_y y + rest; `slope` is for y as halves, that of real numbers is larger by y's scale.
-    factor = slope * half_scale(tl.load(y_bound_ptr + a)) * inverse
+    factor = slope * half_scale(tl.load(y_bound_ptr + a))
     of_dz = gain * factor
     of_y = -slope * factor * by_group(gain * twice, C, G) / PIXELS
     rest = -factor * by_group(gain * once, C, G) / PIXELS - mean * of_y
@@ -152,9 +172,10 @@ def norm_backward_kernel(
         p = start + tl.arange(0, BP)
         live = (p < PIXELS)[:, None]
         at = p[:, None] * C + c[None, :]
-        dz = tl.load(dz_ptr + at, mask=live, other=0.0, eviction_policy="evict_first").to(tl.float32)
         y = tl.load(y_ptr + at, mask=live, other=0.0, eviction_policy="evict_first").to(tl.float32)
-        dz = passed_by_relu(dz, z_ptr, y, at, live, steep, shift, REST, RELU)
+        dz = passed_by_relu(
+            dz_ptr, inverse, more_ptr, more_inverse, z_ptr, y, at, live, steep, shift, TWO, REST, RELU, "evict_first"
+        )
         dy = dz * of_dz[None, :] + y * of_y[None, :] + rest[None, :]
         largest = tl.where(live, tl.maximum(largest, tl.abs(dy)), largest)
         tl.store(dy_ptr + at, (dy * scale).to(tl.float16), mask=live)

@@ -74,8 +74,9 @@ class TracedStack:
                 found[conv, biased] = partial(_try_conv, conv, batch, biased, _is_first(step), device)
             elif step.kind == "norm" and _norm_fits(step):
                 assert isinstance(step.layer, nn.GroupNorm)
-                form = (tuple(step.shapes[0]), step.layer.num_groups, len(step.inputs) > 1, step.relu)
-                found[form] = partial(_try_norm, step, batch, device)
+                users = min(2, self.needed[step.node])
+                form = (tuple(step.shapes[0]), step.layer.num_groups, len(step.inputs) > 1, step.relu, users)
+                found[form] = partial(_try_norm, step, batch, users, device)
         return list(found.values())
 
 
@@ -101,13 +102,14 @@ class _Pass:
     def run(self) -> Tensor:
         result = None
         for step in self.stack.steps:
-            value = self._compute(step)
+            result = self._compute(step)
             count = self.stack.needed.get(step.node, 0)
-            if isinstance(value, Scaled) and count > 1 and torch.is_grad_enabled():
-                self.values[step.node] = list(split(value, count))
+            if isinstance(result, list):  # of a norm by its kernel, one for each use
+                self.values[step.node] = result
+            elif isinstance(result, Scaled) and count > 1 and torch.is_grad_enabled():
+                self.values[step.node] = split(result, count)
             else:
-                self.values[step.node] = [value] * count
-            result = value
+                self.values[step.node] = [result] * count
         assert isinstance(result, Tensor)
         return self._apart(result)
 
@@ -149,9 +151,11 @@ class _Pass:
         weight, bias = self.params[f"{step.name}.weight"], self._bias(step)
         assert bias is not None  # a group norm has both or neither
         if isinstance(values[0], Scaled) and _norm_fits(step):
-            rest = values[1] if len(values) > 1 else None
+            rest, users = values[1] if len(values) > 1 else None, self.stack.needed[step.node]
             rest = rest if rest is None or isinstance(rest, Scaled) else to_scaled(self._apart(rest))
-            return scaled_norm(values[0], step.layer.num_groups, weight, bias, step.layer.eps, rest, relu=step.relu)
+            return scaled_norm(
+                values[0], step.layer.num_groups, weight, bias, step.layer.eps, rest, relu=step.relu, users=users
+            )
         y = compute(step.layer, _plain(values[0]), weight, bias)
         y = y if len(values) == 1 else y + _plain(values[1])
         return F.relu(y) if step.relu else y
@@ -237,11 +241,12 @@ def _try_conv(conv: Conv, batch: int, biased: bool, first: bool, device: torch.d
     torch.autograd.grad(y, [w] if first else [w, x], list(map(torch.zeros_like, y)))
 
 
-def _try_norm(step: Step, batch: int, device: torch.device) -> None:
+def _try_norm(step: Step, batch: int, users: int, device: torch.device) -> None:
     assert isinstance(step.layer, nn.GroupNorm)
     channels, height, width = step.shapes[0]
     y = to_scaled(torch.zeros(1, batch, channels, height, width, device=device, requires_grad=True))
     rest = y if len(step.inputs) > 1 else None
     gain = torch.zeros(1, channels, device=device, requires_grad=True)
-    z = scaled_norm(y, step.layer.num_groups, gain, gain, step.layer.eps, rest, relu=step.relu)
-    torch.autograd.grad(z, gain, list(map(torch.zeros_like, z)))
+    norms = scaled_norm(y, step.layer.num_groups, gain, gain, step.layer.eps, rest, relu=step.relu, users=users)
+    parts = [part for z in norms for part in z]
+    torch.autograd.grad(parts, gain, list(map(torch.zeros_like, parts)))
