@@ -34,7 +34,9 @@ def compiled() -> dict[str, int]:
 
 
 @pytest.mark.parametrize("agents", [5, 8])
-@pytest.mark.parametrize(("model", "shape"), [("alexnet", (3, 32, 32)), ("cnn", (1, 28, 28)), ("resnet18", (3, 16, 16))])
+@pytest.mark.parametrize(
+    ("model", "shape"), [("alexnet", (3, 32, 32)), ("cnn", (1, 28, 28)), ("resnet18", (3, 16, 16))]
+)
 @pytest.mark.parametrize("algorithm", ["mce-pl", "dsgd"])
 def test_kernels_are_compiled_beforehand(
     agents: int, model: str, shape: tuple[int, ...], algorithm: str, monkeypatch: pytest.MonkeyPatch

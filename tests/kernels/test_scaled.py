@@ -40,8 +40,8 @@ def convolved(x: Tensor, w: Tensor, bias: Tensor | None, conv: Conv) -> Tensor:
         Conv(6, 5, 32, 64, 3, 3, 1, 1),
         Conv(4, 8, 32, 32, 3, 3, 2, 1),
         Conv(4, 4, 64, 32, 1, 1, 2, 0),
-        Conv(1, 1, 32, 32, 1, 1, 1, 0),
-        Conv(5, 5, 32, 32, 5, 5, 1, 0),
+        Conv(1, 1, 32, 96, 1, 1, 1, 0),
+        Conv(4, 4, 32, 32, 2, 2, 1, 0),
         Conv(3, 3, 96, 32, 1, 3, 1, 1),
     ],
 )

@@ -71,7 +71,8 @@ def conv_kernel(
     y = y / half_scale(w_largest) / sx
     n = n0 + tl.arange(0, BN)
     if BIAS:
-        bound += tl.max(tl.abs(tl.load(bias_ptr + a * OUT + tl.arange(0, OUT))), 0)
+        every = tl.arange(0, triton.next_power_of_2(OUT))
+        bound += tl.max(tl.abs(tl.load(bias_ptr + a * OUT + every, mask=every < OUT, other=0.0)), 0)
         y += tl.load(bias_ptr + a * OUT + n)[None, :]
     m = tl.arange(0, BM)
     w = w0 + m % BW
