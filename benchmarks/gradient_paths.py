@@ -38,11 +38,12 @@ def _ways(network: Network, params: Tensor, batch: Batch) -> Iterator[tuple[str,
     grouped = _grouped(network, batch)
     if grouped is None:
         return
-    compiled = torch.compile(grouped)
     for half in (False, True):
         digits = "fp16" if half else "TF32"
         yield f"grouped cuDNN, {digits}", partial(_gradient, network, grouped, params, batch, half)
-        yield f"the same compiled, {digits}", partial(_gradient, network, compiled, params, batch, half)
+        if isinstance(network.stack, StackedChain):  # steps that were traced are no code for a compiler
+            compiled = torch.compile(grouped)
+            yield f"the same compiled, {digits}", partial(_gradient, network, compiled, params, batch, half)
 
 
 def _grouped(network: Network, batch: Batch) -> Callable[[dict[str, Tensor], Tensor], Tensor] | None:
