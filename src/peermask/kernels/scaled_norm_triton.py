@@ -19,12 +19,11 @@ def by_group(x, C: tl.constexpr, G: tl.constexpr):
     return tl.broadcast_to(mean[:, None], [G, C // G]).reshape(C)
 
 
-@triton.jit(do_not_specialize=["B"])
+@triton.jit(do_not_specialize=["B", "gain_ptr", "shift_ptr", "GAIN_STRIDE", "SHIFT_STRIDE"])
 def norm_kernel(
     y_ptr, y_bound_ptr, rest_ptr, rest_bound_ptr, rest_largest_ptr, gain_ptr, shift_ptr,
-    z_ptr, z_bound_ptr, z_largest_ptr, mean_ptr, slope_ptr, steepest_ptr, B, eps, REACH,
+    z_ptr, z_bound_ptr, z_largest_ptr, mean_ptr, slope_ptr, steepest_ptr, B, GAIN_STRIDE, SHIFT_STRIDE, eps, REACH,
     PIXELS: tl.constexpr, C: tl.constexpr, G: tl.constexpr, REST: tl.constexpr, RELU: tl.constexpr, BP: tl.constexpr,
-    STAGES: tl.constexpr,
 ):  # fmt: skip
     """z = relu(gain (y - mean) / sqrt(var + eps) + shift + rest); no normalised number exceeds REACH.
 
@@ -39,7 +38,7 @@ def norm_kernel(
     pivot = tl.load(y_ptr + c).to(tl.float32)
     once = tl.zeros([BP, C], tl.float32)
     twice = tl.zeros([BP, C], tl.float32)
-    for start in tl.range(0, PIXELS, BP, num_stages=STAGES):
+    for start in range(0, PIXELS, BP):
         p = start + tl.arange(0, BP)
         live = (p < PIXELS)[:, None]
         at = p[:, None] * C + c[None, :]
@@ -57,8 +56,8 @@ def norm_kernel(
     slope *= inverse
     tl.store(mean_ptr + image * C + c, mean)
     tl.store(slope_ptr + image * C + c, slope)
-    gain = tl.load(gain_ptr + a * C + c)
-    shift = tl.load(shift_ptr + a * C + c)
+    gain = tl.load(gain_ptr + a.to(tl.int64) * GAIN_STRIDE + c)
+    shift = tl.load(shift_ptr + a.to(tl.int64) * SHIFT_STRIDE + c)
     bound = tl.max(tl.abs(gain), 0) * REACH + tl.max(tl.abs(shift), 0)
     if REST:
         bound += tl.load(rest_largest_ptr + a)
@@ -70,7 +69,7 @@ def norm_kernel(
     gain *= slope
     shift -= mean * gain
     largest = tl.zeros([BP, C], tl.float32)
-    for start in tl.range(0, PIXELS, BP, num_stages=STAGES):
+    for start in range(0, PIXELS, BP):
         p = start + tl.arange(0, BP)
         live = (p < PIXELS)[:, None]
         at = p[:, None] * C + c[None, :]
@@ -103,13 +102,13 @@ def passed_by_relu(
     return dz
 
 
-@triton.jit(do_not_specialize=["B"])
+@triton.jit(do_not_specialize=["B", "gain_ptr", "shift_ptr", "GAIN_STRIDE", "SHIFT_STRIDE"])
 def norm_backward_kernel(
     dz_ptr, dz_bound_ptr, dz_largest_ptr, more_ptr, more_bound_ptr, more_largest_ptr, y_ptr, y_bound_ptr, z_ptr,
     mean_ptr, slope_ptr, steepest_ptr, gain_ptr, shift_ptr,
-    dy_ptr, dy_bound_ptr, dy_largest_ptr, rest_ptr, rest_bound_ptr, sums_ptr, B, REACH,
+    dy_ptr, dy_bound_ptr, dy_largest_ptr, rest_ptr, rest_bound_ptr, sums_ptr, B, GAIN_STRIDE, SHIFT_STRIDE, REACH,
     PIXELS: tl.constexpr, C: tl.constexpr, G: tl.constexpr, TWO: tl.constexpr, REST: tl.constexpr,
-    RELU: tl.constexpr, BP: tl.constexpr, STAGES: tl.constexpr,
+    RELU: tl.constexpr, BP: tl.constexpr,
 ):  # fmt: skip
     """With d = gain dz, and means over a group: dy = slope (d - mean(d) - x mean(d x)); x is normalised y.
 
@@ -126,9 +125,9 @@ def norm_backward_kernel(
     z_ptr += first
     mean = tl.load(mean_ptr + image * C + c)
     slope = tl.load(slope_ptr + image * C + c)
-    gain = tl.load(gain_ptr + a * C + c)
+    gain = tl.load(gain_ptr + a.to(tl.int64) * GAIN_STRIDE + c)
     steep = gain * slope  # as z is computed from y
-    shift = tl.load(shift_ptr + a * C + c) - mean * steep
+    shift = tl.load(shift_ptr + a.to(tl.int64) * SHIFT_STRIDE + c) - mean * steep
     inverse = 1.0 / half_scale(tl.load(dz_bound_ptr + a))
     largest_dz = tl.load(dz_largest_ptr + a)
     rest_bound = tl.load(dz_bound_ptr + a)
@@ -142,7 +141,7 @@ def norm_backward_kernel(
         rest_scale = half_scale(rest_bound)
     once = tl.zeros([BP, C], tl.float32)
     twice = tl.zeros([BP, C], tl.float32)
-    for start in tl.range(0, PIXELS, BP, num_stages=STAGES):
+    for start in range(0, PIXELS, BP):
         p = start + tl.arange(0, BP)
         live = (p < PIXELS)[:, None]
         at = p[:, None] * C + c[None, :]
@@ -168,7 +167,7 @@ def norm_backward_kernel(
     rest = -factor * by_group(gain * once, C, G) / PIXELS - mean * of_y
     dy_ptr += first
     largest = tl.zeros([BP, C], tl.float32)
-    for start in tl.range(0, PIXELS, BP, num_stages=STAGES):
+    for start in range(0, PIXELS, BP):
         p = start + tl.arange(0, BP)
         live = (p < PIXELS)[:, None]
         at = p[:, None] * C + c[None, :]
