@@ -139,6 +139,7 @@ def norm_backward_kernel(
     if REST:
         tl.store(rest_bound_ptr + a, rest_bound)
         rest_scale = half_scale(rest_bound)
+        rest_ptr += first
     once = tl.zeros([BP, C], tl.float32)
     twice = tl.zeros([BP, C], tl.float32)
     for start in range(0, PIXELS, BP):
@@ -146,13 +147,16 @@ def norm_backward_kernel(
         live = (p < PIXELS)[:, None]
         at = p[:, None] * C + c[None, :]
         y = tl.load(y_ptr + at, mask=live, other=0.0, eviction_policy="evict_last").to(tl.float32)
+        policy: tl.constexpr = "evict_first" if REST else "evict_last"
         dz = passed_by_relu(
-            dz_ptr, inverse, more_ptr, more_inverse, z_ptr, y, at, live, steep, shift, TWO, REST, RELU, "evict_last"
+            dz_ptr, inverse, more_ptr, more_inverse, z_ptr, y, at, live, steep, shift, TWO, REST, RELU, policy
         )
         if REST:
-            tl.store(rest_ptr + first + at, (dz * rest_scale).to(tl.float16), mask=live)
+            tl.store(rest_ptr + at, (dz * rest_scale).to(tl.float16), mask=live)
         once += dz
         twice += dz * (y - mean[None, :])
+    if REST:
+        tl.debug_barrier()  # what is stored there is read below
     once = tl.sum(once, 0)
     twice = tl.sum(twice, 0) * slope
     tl.store(sums_ptr + image * (2 * C) + c, once)
@@ -172,9 +176,25 @@ def norm_backward_kernel(
         live = (p < PIXELS)[:, None]
         at = p[:, None] * C + c[None, :]
         y = tl.load(y_ptr + at, mask=live, other=0.0, eviction_policy="evict_first").to(tl.float32)
-        dz = passed_by_relu(
-            dz_ptr, inverse, more_ptr, more_inverse, z_ptr, y, at, live, steep, shift, TWO, REST, RELU, "evict_first"
-        )
+        if REST:
+            dz = tl.load(rest_ptr + at, mask=live, other=0.0).to(tl.float32) / rest_scale
+        else:
+            dz = passed_by_relu(
+                dz_ptr,
+                inverse,
+                more_ptr,
+                more_inverse,
+                z_ptr,
+                y,
+                at,
+                live,
+                steep,
+                shift,
+                TWO,
+                REST,
+                RELU,
+                "evict_first",
+            )
         dy = dz * of_dz[None, :] + y * of_y[None, :] + rest[None, :]
         largest = tl.where(live, tl.maximum(largest, tl.abs(dy)), largest)
         tl.store(dy_ptr + at, (dy * scale).to(tl.float16), mask=live)
