@@ -1,25 +1,25 @@
 """Which run a cell is, and which comes first."""
 
-from tiny_scale import tiny_frame
+from tiny_scale import tiny_defaults
 
 from peermask.reproduce.cells import Cell, by_value, cells_of
 from peermask.reproduce.preset import NAMES
 
 
 def test_experiments_share_the_runs_they_have_in_common() -> None:
-    frame, chosen = tiny_frame(), {"algorithm": {"lr": 1.0}}
+    defaults, chosen = tiny_defaults(), {"algorithm": {"lr": 1.0}}
     in_table2, in_table3, in_convergence = (
         Cell("table2", 0, 1, 0),
         Cell("table3", 0, 2, 0),
         Cell("convergence", 0, 0, 0),
     )
-    assert len({frame.job(cell, chosen).key for cell in (in_table2, in_table3, in_convergence)}) == 1
+    assert len({defaults.job(cell, chosen).key for cell in (in_table2, in_table3, in_convergence)}) == 1
 
 
 def test_seeds_rows_and_columns_are_all_different_runs() -> None:
-    frame = tiny_frame()
+    defaults = tiny_defaults()
     cells = cells_of("table2", [0, 1])
-    assert len({frame.job(cell, {"algorithm": {"lr": 1.0}}).key for cell in cells}) == len(cells) == 42
+    assert len({defaults.job(cell, {"algorithm": {"lr": 1.0}}).key for cell in cells}) == len(cells) == 42
 
 
 def test_the_papers_comparison_comes_first_and_no_seed_waits_for_all_others() -> None:

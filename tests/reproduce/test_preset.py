@@ -3,7 +3,7 @@
 import pytest
 
 from peermask.errors import ConfigError
-from peermask.reproduce.cells import Frame, cells_of, tuning_cell
+from peermask.reproduce.cells import Defaults, cells_of, tuning_cell
 from peermask.reproduce.preset import NAMES, ScaleName, merged, methods, preset, scales, selected
 
 
@@ -20,10 +20,10 @@ def test_a_preset_is_whole(name: str) -> None:
 @pytest.mark.parametrize("scale", ["paper", "quick"])
 @pytest.mark.parametrize("name", NAMES)
 def test_every_cell_is_a_valid_config_with_everything_its_method_may_be_tuned_to(name: str, scale: ScaleName) -> None:
-    frame = Frame(scale, scales()[scale], scales()[scale].config)
+    defaults = Defaults(scale, scales()[scale], scales()[scale].config)
     for cell in cells_of(name, [0]):
         for candidate in cell.method.candidates:
-            config = frame.job(cell, candidate).config
+            config = defaults.job(cell, candidate).config
             assert config.algorithm.name == cell.method.algorithm["name"]
             assert config.algorithm.table()["lr"] == candidate["algorithm"]["lr"]
             assert "frozen" not in candidate or config.frozen.init == candidate["frozen"]["init"]
@@ -49,8 +49,8 @@ def test_the_papers_own_figures() -> None:
 
 
 def test_the_papers_setting() -> None:
-    frame = Frame("paper", scales()["paper"], scales()["paper"].config)
-    config = frame.job(cells_of("table2", [0])[1], {"algorithm": {"lr": 1.0}}).config
+    defaults = Defaults("paper", scales()["paper"], scales()["paper"].config)
+    config = defaults.job(cells_of("table2", [0])[1], {"algorithm": {"lr": 1.0}}).config
     assert (config.agents, config.rounds, config.batch_size, config.data.fraction) == (20, 400, 128, 0.2)
     assert sum(config.retention) / 20 == pytest.approx(0.255)  # type: ignore[arg-type]
     assert config.partition.options.labels_per_agent == 4  # type: ignore[attr-defined]

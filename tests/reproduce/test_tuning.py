@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tiny_scale import DIGITS, tiny_frame
+from tiny_scale import DIGITS, tiny_defaults
 
 from peermask.reproduce.home import Home
 from peermask.reproduce.outcome import Outcome
@@ -18,7 +18,7 @@ DEAD: dict[float, float | None] = {1.0: None, 0.1: None, 0.01: None, 0.001: None
 def tuning(tmp_path: Path) -> Tuning:
     home = Home(tmp_path / "out")
     home.open("quick", DIGITS)
-    return Tuning(tiny_frame(), home, seed=5)
+    return Tuning(tiny_defaults(), home, seed=5)
 
 
 def reach(

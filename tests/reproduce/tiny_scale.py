@@ -8,7 +8,7 @@ from typing import Any
 from peermask.data.digits import digits
 from peermask.experiment.execution import Execution
 from peermask.reproduce.campaign import Campaign
-from peermask.reproduce.cells import Frame
+from peermask.reproduce.cells import Defaults
 from peermask.reproduce.home import Home
 from peermask.reproduce.preset import Scale, merged, scales
 
@@ -22,15 +22,15 @@ SMALL = {
 }
 
 
-def tiny_frame() -> Frame:
+def tiny_defaults() -> Defaults:
     config = merged(scales()["quick"].config, SMALL)
-    return Frame("quick", Scale(about="tiny", seeds=1, tuning_rounds=1, config=config), config)
+    return Defaults("quick", Scale(about="tiny", seeds=1, tuning_rounds=1, config=config), config)
 
 
 def campaign(path: Path, *names: str, seeds: tuple[int, ...] = (0,), **execution: Any) -> Campaign:
     home = Home(path)
     home.open("quick", DIGITS, seeds[0])
-    return Campaign(tiny_frame(), home, DIGITS, names, seeds, Execution("cpu", workers=1, **execution))
+    return Campaign(tiny_defaults(), home, DIGITS, names, seeds, Execution("cpu", workers=1, **execution))
 
 
 class Told:

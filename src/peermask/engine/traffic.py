@@ -48,7 +48,7 @@ class Cost:
 
 KINDS = ("keyframe", "delta", "both", "")  # receivers may get different ones, or there are none
 COST_COLUMNS = tuple(field.name for field in fields(Cost))
-Shape = tuple[tuple[str, torch.dtype, int], ...]  # of a message: name, type and entries of each leaf
+LeafSizes = tuple[tuple[str, torch.dtype, int], ...]  # of a message: name, type and entries of each leaf
 
 
 def message_cost(
@@ -71,7 +71,7 @@ def message_cost(
 
 
 @lru_cache(maxsize=16)
-def _always(shape: Shape, sizes: tuple[int, ...], agents: int, device: torch.device) -> tuple[Tensor, Tensor]:
+def _always(shape: LeafSizes, sizes: tuple[int, ...], agents: int, device: torch.device) -> tuple[Tensor, Tensor]:
     """What is the same in every round, [N] each: bits as papers count, and bytes of a bitmap."""
     paper = sum(size * (1 if dtype == torch.bool else 32) for _, dtype, size in shape)
     bitmap = bitmap_size(_schema(shape, sizes))
@@ -173,12 +173,12 @@ def schema_of(payload: Payload, sizes: Sequence[int]) -> Schema:
     return _schema(_shape(payload), tuple(sizes))
 
 
-def _shape(payload: Payload) -> Shape:
+def _shape(payload: Payload) -> LeafSizes:
     return tuple((name, leaf.dtype, leaf.numel() // len(leaf)) for name, leaf in payload.items())
 
 
 @lru_cache(maxsize=16)
-def _schema(shape: Shape, sizes: tuple[int, ...]) -> Schema:
+def _schema(shape: LeafSizes, sizes: tuple[int, ...]) -> Schema:
     for name, dtype, _ in shape:
         if dtype not in (torch.bool, torch.float32):
             raise WireError(f"leaf {name!r} is {dtype}; allowed: bool, float32")

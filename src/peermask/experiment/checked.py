@@ -16,7 +16,7 @@ from peermask.experiment.table import Extent, check_extents, extents, read_rows
 from peermask.files import read_json, write_json
 from peermask.models.readout import Readout
 
-Shape = TypeVar("Shape", bound=BaseModel)
+Model = TypeVar("Model", bound=BaseModel)
 
 
 class _Agent(BaseModel):
@@ -128,7 +128,7 @@ def _check_rows(path: Path, rows: list[dict[str, str]], rounds: set[int], agents
         raise RunError(f"{path} has rows of agent {foreign}, of {agents} agents; restore the file, or start a new run")
 
 
-def _check(path: Path, shape: type[Shape], content: dict[str, Any], remedy: str) -> Shape:
+def _check(path: Path, shape: type[Model], content: dict[str, Any], remedy: str) -> Model:
     try:
         return shape.model_validate(content)
     except ValidationError as error:

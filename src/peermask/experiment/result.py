@@ -31,7 +31,7 @@ from peermask.experiment.table import read_rows
 from peermask.models.readout import Readout, with_readout
 
 BY_READOUT = ("test_accuracy_all", "test_accuracy_own", "test_accuracy_weighted")
-TAIL = 10  # evaluations a reported accuracy is averaged over: a single one wavers from round to round
+LAST_EVALUATIONS = 10  # evaluations a reported accuracy is averaged over: a single one wavers from round to round
 
 
 @dataclass(frozen=True)
@@ -319,7 +319,7 @@ def agent_results(manifest: dict[str, Any], rows: list[dict[str, str]]) -> list[
                 retention=known["retention"],
                 density=float(own[-1]["density"]) if own else nan,
                 test_accuracy=accuracies[-1] if accuracies else nan,
-                test_accuracy_tail=mean_of(accuracies[-TAIL:]),
+                test_accuracy_tail=mean_of(accuracies[-LAST_EVALUATIONS:]),
                 sent_bytes=float(own[-1]["sent_bytes"]) if own else 0.0,
                 links=known["links"],
                 liar=known.get("liar", False),

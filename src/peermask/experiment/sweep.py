@@ -32,7 +32,7 @@ from peermask.experiment.config import ExperimentConfig, flatten, load_config
 from peermask.experiment.execution import Execution
 from peermask.experiment.folder import RunFolder
 from peermask.experiment.going_on import is_over
-from peermask.experiment.result import TAIL, RunResult
+from peermask.experiment.result import LAST_EVALUATIONS, RunResult
 from peermask.experiment.runner import run_experiment
 from peermask.experiment.side_by_side import play_side_by_side, runs_at_once
 from peermask.files import claimed, read_json, write_atomically, write_json
@@ -225,7 +225,7 @@ def _row(variation: str, algorithm: str, results: Sequence[RunResult]) -> Row:
 def _tail(result: RunResult) -> tuple[float, float]:
     """Held-out and test accuracy, or what else counts, over agents and the last evaluations: one alone wavers."""
     rows = result.metrics()
-    late = sorted({row["round"] for row in rows})[-TAIL:]
+    late = sorted({row["round"] for row in rows})[-LAST_EVALUATIONS:]
     tail = [row for row in rows if row["round"] in late]
     main = result.main_figure
     return _mean(row[f"validation_{main}"] for row in tail), _mean(row[f"test_{main}"] for row in tail)

@@ -10,12 +10,12 @@ import math
 import torch
 from torch import Tensor
 
-from peermask.kernels.conv_shape import Shape, fills_tiles, power_from
+from peermask.kernels.conv_shape import BlockShape, fills_tiles, power_from
 
 _SPLITS = 24  # parts that gradients of a first layer's weights, and of biases, are summed in
 
 
-def halved_images(x: Tensor, largest: Tensor, shape: Shape) -> Tensor:
+def halved_images(x: Tensor, largest: Tensor, shape: BlockShape) -> Tensor:
     """[A, B, H, W, C] floats to halves; few channels with a margin and up to a power of two."""
     from peermask.kernels.half_triton import images_kernel
 
@@ -29,7 +29,7 @@ def halved_images(x: Tensor, largest: Tensor, shape: Shape) -> Tensor:
     return half
 
 
-def empty_images(shape: Shape, sizes: tuple[int, ...], device: torch.device) -> Tensor:
+def empty_images(shape: BlockShape, sizes: tuple[int, ...], device: torch.device) -> Tensor:
     """Halves with zeros behind the last of them, which a kernel reads with a row of the last patch."""
     size = math.prod(sizes)
     whole = torch.empty(size + shape.patch_row, dtype=torch.float16, device=device)
@@ -38,7 +38,7 @@ def empty_images(shape: Shape, sizes: tuple[int, ...], device: torch.device) -> 
 
 
 def halved_weights(
-    shape: Shape, w: Tensor, bound: Tensor | None = None, bias: Tensor | None = None, reach: Tensor | None = None
+    shape: BlockShape, w: Tensor, bound: Tensor | None = None, bias: Tensor | None = None, reach: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     """[A, O, C, R, S] floats to halves [A, O, R, S, channels], or turned round [A, C, R, S, O]; and the inverse of each
     row's scale, [A, O] or [A, C]. Not turned, where it is given a place to note how far its products reach [A]."""
@@ -61,7 +61,7 @@ def halved_weights(
 
 
 def convolved(
-    shape: Shape, x: Tensor, bound: Tensor, w: Tensor, bias: Tensor | None, largest: Tensor, reach: Tensor
+    shape: BlockShape, x: Tensor, bound: Tensor, w: Tensor, bias: Tensor | None, largest: Tensor, reach: Tensor
 ) -> Tensor:
     """e [A, B, OH, OW, O], activated, as halves; notes its largest of each agent, and what bounds it beforehand."""
     from peermask.kernels.conv_triton import ACTIVATIONS, patch_forward_kernel
@@ -84,7 +84,7 @@ def convolved(
     return y
 
 
-def input_gradient(shape: Shape, de: Tensor, bound: Tensor, w: Tensor, largest: Tensor) -> Tensor:
+def input_gradient(shape: BlockShape, de: Tensor, bound: Tensor, w: Tensor, largest: Tensor) -> Tensor:
     """The same product with the kernel turned round and its channels swapped; notes its largest of each agent."""
     half, inverse = halved_weights(shape, w)
     dx = torch.empty(*de.shape[:2], shape.height, shape.width, shape.into, device=de.device)
@@ -117,7 +117,7 @@ def _product(
     )
 
 
-def weight_gradient(shape: Shape, x: Tensor, x_bound: Tensor, de: Tensor, bound: Tensor) -> Tensor:
+def weight_gradient(shape: BlockShape, x: Tensor, x_bound: Tensor, de: Tensor, bound: Tensor) -> Tensor:
     """[A, O, C, R, S]."""
     from peermask.kernels.conv_triton import patch_weight_kernel, weight_kernel
 
@@ -143,7 +143,7 @@ def weight_gradient(shape: Shape, x: Tensor, x_bound: Tensor, de: Tensor, bound:
     return dw.permute(0, 1, 4, 2, 3)
 
 
-def bias_gradient(shape: Shape, de: Tensor, bound: Tensor) -> Tensor:
+def bias_gradient(shape: BlockShape, de: Tensor, bound: Tensor) -> Tensor:
     """[A, O]."""
     from peermask.kernels.conv_triton import bias_kernel
 
@@ -155,7 +155,7 @@ def bias_gradient(shape: Shape, de: Tensor, bound: Tensor) -> Tensor:
     return parts.sum(1)
 
 
-def pooled(shape: Shape, e: Tensor, reach: Tensor, largest: Tensor, *, half: bool) -> tuple[Tensor, Tensor]:
+def pooled(shape: BlockShape, e: Tensor, reach: Tensor, largest: Tensor, *, half: bool) -> tuple[Tensor, Tensor]:
     """y [A, B, PH, PW, O], as scaled halves or floats, and where in its window each maximum was."""
     from peermask.kernels.pool_triton import pool_kernel
 
@@ -171,7 +171,7 @@ def pooled(shape: Shape, e: Tensor, reach: Tensor, largest: Tensor, *, half: boo
     return y, where
 
 
-def pooled_gradient(shape: Shape, dy: Tensor, bound: Tensor, e: Tensor, reach: Tensor, where: Tensor) -> Tensor:
+def pooled_gradient(shape: BlockShape, dy: Tensor, bound: Tensor, e: Tensor, reach: Tensor, where: Tensor) -> Tensor:
     """Before the activation, as scaled halves."""
     from peermask.kernels.conv_triton import ACTIVATIONS
     from peermask.kernels.pool_triton import pool_back_kernel

@@ -14,7 +14,7 @@ _LARGEST_POOL = 15  # a place in a window is one byte, and 255 stands for none
 
 
 @dataclass(frozen=True)
-class Shape:
+class BlockShape:
     """A block and the sizes that it meets."""
 
     block: ConvBlock
@@ -71,16 +71,16 @@ class Shape:
 
 def shapes_of(
     blocks: Sequence[ConvBlock], height: int, width: int, kernels: Iterable[Sequence[int]]
-) -> tuple[Shape, ...]:
+) -> tuple[BlockShape, ...]:
     """Of images through all blocks, with kernels [O, C, R, S]."""
     shapes = []
     for block, (out, into, rows, columns) in zip(blocks, kernels, strict=True):
-        shapes.append(Shape(block, height, width, into, out, rows, columns))
+        shapes.append(BlockShape(block, height, width, into, out, rows, columns))
         height, width = shapes[-1].pooled
     return tuple(shapes)
 
 
-def trunk_fits(shapes: Sequence[Shape], batch: int) -> bool:
+def trunk_fits(shapes: Sequence[BlockShape], batch: int) -> bool:
     """Whether the kernels can compute the whole chain, where there is a GPU."""
     return all(shape.fits(batch, first=place == 0) for place, shape in enumerate(shapes))
 

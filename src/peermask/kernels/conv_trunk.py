@@ -23,11 +23,11 @@ from peermask.kernels.conv_launch import (
     pooled_gradient,
     weight_gradient,
 )
-from peermask.kernels.conv_shape import Shape
+from peermask.kernels.conv_shape import BlockShape
 
 
 def run_trunk(
-    shapes: tuple[Shape, ...], x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor | None]
+    shapes: tuple[BlockShape, ...], x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor | None]
 ) -> Tensor:
     """x [A, B, H, W, C], weights [A, O, C, R, S] and biases [A, O] of each block -> [A, B, PH, PW, O] of the last."""
     result: Tensor = _Trunk.apply(shapes, x, *weights, *biases)  # type: ignore[no-untyped-call]
@@ -36,7 +36,7 @@ def run_trunk(
 
 class _Trunk(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, shapes: tuple[Shape, ...], x: Tensor, *parameters: Tensor | None) -> Tensor:
+    def forward(ctx: Any, shapes: tuple[BlockShape, ...], x: Tensor, *parameters: Tensor | None) -> Tensor:
         weights, biases = parameters[: len(shapes)], parameters[len(shapes) :]
         agents = len(x)
         # Of each block's activations, and how far they could reach at most.
@@ -58,7 +58,7 @@ class _Trunk(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        shapes: tuple[Shape, ...] = ctx.shapes
+        shapes: tuple[BlockShape, ...] = ctx.shapes
         kept = ctx.saved_tensors
         dy = gradients[0].contiguous()
         bound = torch.linalg.vector_norm(dy.flatten(1), ord=torch.inf, dim=1)  # [A] of dy
@@ -79,7 +79,7 @@ class _Trunk(torch.autograd.Function):
 
 
 def trunk_trials(
-    shapes: tuple[Shape, ...], x: Tensor, weights: Sequence[Tensor], biased: Sequence[bool]
+    shapes: tuple[BlockShape, ...], x: Tensor, weights: Sequence[Tensor], biased: Sequence[bool]
 ) -> list[Callable[[], object]]:
     """Every kernel once, so that they can be compiled side by side; [A, B, H, W, C] and [A, O, C, R, S] as in a run."""
     (agents, batch), device = x.shape[:2], x.device

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from peermask.kernels import by_kernels
 from peermask.kernels.conv_block import Activation, ConvBlock
-from peermask.kernels.conv_shape import Shape, shapes_of, trunk_fits
+from peermask.kernels.conv_shape import BlockShape, shapes_of, trunk_fits
 from peermask.kernels.conv_trunk import run_trunk, trunk_trials
 from peermask.models.architectures import LocalResponseNorm
 from peermask.models.layout import Layout
@@ -88,7 +88,7 @@ class StackedChain:
         """Whether the fused kernels support all blocks, for images [C, H, W]; torch's own are used if not."""
         return not self._blocks or trunk_fits(self._shapes(layout, shape), batch)
 
-    def _shapes(self, layout: Layout, shape: Sequence[int]) -> tuple[Shape, ...]:
+    def _shapes(self, layout: Layout, shape: Sequence[int]) -> tuple[BlockShape, ...]:
         sizes = {layer.name: layer.shape for layer in layout.layers}
         kernels = [sizes[stage.weight] for stage in self.stages[: len(self._blocks)]]
         return shapes_of(self._blocks, shape[1], shape[2], kernels)

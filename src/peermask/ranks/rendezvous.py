@@ -18,7 +18,7 @@ from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-
 
 from peermask.errors import RunError
 from peermask.ranks.place import Place
-from peermask.ranks.watch import Member
+from peermask.ranks.watch import RankInfo
 
 LOOK = 0.1  # seconds between two looks at who came
 SIOCGIFADDR = 0x8915  # asks Linux for the address of an interface
@@ -28,7 +28,7 @@ SIOCGIFADDR = 0x8915  # asks Linux for the address of an interface
 class Meeting:
     store: Store  # for the ranks' own use
     spare: Store  # the same store by another connection, for a thread that must never wait for the first
-    members: list[Member]
+    members: list[RankInfo]
     told: list[dict[str, Any]]  # what each rank says of itself
     keeper: TCPStore  # the store lives in this process, or this is how it is reached; it ends with this object
 
@@ -53,7 +53,7 @@ def meet(
     store.set(f"here/{place.rank}", json.dumps({"host": host, "process": os.getpid(), **about}))
     _await_all(store, place, until, limit, should_stop, fate)
     told = [json.loads(store.get(f"here/{rank}")) for rank in range(place.size)]
-    members = [Member(rank, one["host"], one["process"]) for rank, one in enumerate(told)]
+    members = [RankInfo(rank, one["host"], one["process"]) for rank, one in enumerate(told)]
     spare = TCPStore(place.address, place.port, wait_for_workers=False)
     return Meeting(store, PrefixStore(attempt, spare), members, told, keeper)
 

@@ -26,7 +26,7 @@ NO_REMEDY = "start it again"
 
 
 @dataclass(frozen=True)
-class Member:
+class RankInfo:
     """One rank, as it introduced itself."""
 
     rank: int
@@ -57,7 +57,7 @@ class Watch:
         self,
         store: Store,
         rank: int,
-        members: Sequence[Member],
+        members: Sequence[RankInfo],
         keeper: str,
         fate: Callable[[int], str | None] = lambda _: None,
     ) -> None:

@@ -20,7 +20,7 @@ from peermask.experiment.execution import Execution
 from peermask.experiment.runner import run_experiment
 from peermask.experiment.side_by_side import play_side_by_side, runs_at_once
 from peermask.models.network import Gradient
-from peermask.reproduce.cells import Cell, Frame, Job, by_value, cells_of
+from peermask.reproduce.cells import Cell, Defaults, Job, by_value, cells_of
 from peermask.reproduce.home import Home, clear_false_start, drop_checkpoints
 from peermask.reproduce.outcome import Outcome, measure
 from peermask.reproduce.preset import ScaleName, scales
@@ -38,7 +38,7 @@ class Stopped(Exception):
 
 @dataclass(frozen=True)
 class Campaign:
-    frame: Frame
+    defaults: Defaults
     home: Home
     dataset: Dataset | None  # None where nothing is to be run
     names: tuple[str, ...]
@@ -47,7 +47,7 @@ class Campaign:
 
     @cached_property
     def tuning(self) -> Tuning:
-        return Tuning(self.frame, self.home, self.home.tuning_seed)
+        return Tuning(self.defaults, self.home, self.home.tuning_seed)
 
     @cached_property
     def cells(self) -> list[Cell]:
@@ -83,7 +83,7 @@ class Campaign:
     def job(self, cell: Cell) -> Job | None:
         """None while its method is not tuned yet."""
         chosen = self.tuning.chosen(cell.of_row.method)
-        return None if chosen is None else self.frame.job(cell, chosen)
+        return None if chosen is None else self.defaults.job(cell, chosen)
 
     def outcome(self, cell: Cell) -> Outcome | None:
         """None while it has not been run to its end."""
@@ -192,6 +192,6 @@ def plan_campaign(
     imports: Sequence[str] = (),
 ) -> Campaign:
     # Configs name the data and not where it lay, so that runs are found again whatever the folder is called.
-    frame = Frame(scale, scales()[scale], scales()[scale].config, tuple(imports))
-    chosen = tuple(range(frame.scale.seeds)) if seeds is None else tuple(seeds)
-    return Campaign(frame, home, dataset, names, chosen, execution)
+    defaults = Defaults(scale, scales()[scale], scales()[scale].config, tuple(imports))
+    chosen = tuple(range(defaults.scale.seeds)) if seeds is None else tuple(seeds)
+    return Campaign(defaults, home, dataset, names, chosen, execution)

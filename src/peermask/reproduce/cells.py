@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from peermask.experiment.config import ExperimentConfig, make_config
-from peermask.reproduce.preset import Column, Method, Preset, Row, Scale, ScaleName, Table, merged, methods, preset
+from peermask.reproduce.preset import Column, ConfigPart, Method, Preset, Row, Scale, ScaleName, merged, methods, preset
 
 
 @dataclass(frozen=True)
@@ -55,12 +55,12 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Frame:
+class Defaults:
     """What all cells of a call have in common: the scale, and what the user set about it."""
 
     name: ScaleName
     scale: Scale
-    base: Table  # the scale's config, with the user's data folder in it
+    base: ConfigPart  # the scale's config, with the user's data folder in it
     imports: tuple[str, ...] = ()  # plug-ins that runs record; a job's name does not cover where they are
 
     def job(self, cell: Cell, chosen: Mapping[str, Any], **changes: Any) -> Job:

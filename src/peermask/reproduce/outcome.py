@@ -18,7 +18,7 @@ from peermask.experiment.table import read_rows
 from peermask.files import read_json
 from peermask.reproduce.filters import FirstLayer, first_layer, live_filters
 
-TAIL = 0.25  # the share of a run whose evaluations are averaged: a single one wavers from round to round
+LAST_SHARE = 0.25  # the share of a run whose evaluations are averaged: a single one wavers from round to round
 
 
 class Curve(BaseModel):
@@ -98,7 +98,7 @@ class Outcome(BaseModel):
         labels: int | None = self.config.get("partition", {}).get("labels_per_agent")
         if self.curve is None or labels is None:
             return None
-        late = [place for place, r in enumerate(self.curve.rounds) if r > (1 - TAIL) * self.curve.rounds[-1]]
+        late = [place for place, r in enumerate(self.curve.rounds) if r > (1 - LAST_SHARE) * self.curve.rounds[-1]]
         reached = [fmean(agent[place] for place in late) for agent in self.curve.agents]
         return sum(accuracy <= 1 / labels for accuracy in reached)
 
@@ -112,7 +112,7 @@ def measure(folder: RunFolder) -> Outcome:
     if not rows:
         raise RunError(f"{folder.path} is finished but has no metrics.csv; delete it to run it again")
     last = max(int(row["round"]) for row in rows)
-    tail = [row for row in rows if int(row["round"]) > (1 - TAIL) * last]
+    tail = [row for row in rows if int(row["round"]) > (1 - LAST_SHARE) * last]
     by_agent: dict[str, list[float]] = defaultdict(list)
     for row in tail:
         by_agent[row["agent"]].append(float(row["test_accuracy"]))

@@ -18,7 +18,7 @@ from peermask.registry import Options
 
 ScaleName = Literal["paper", "quick"]
 Figure = Literal["none", "rounds", "bytes", "bytes-a-link", "columns", "agents", "masks", "filters"]
-Table = dict[str, Any]  # a part of a config, as in a config file
+ConfigPart = dict[str, Any]  # a part of a config, as in a config file
 
 # The order in which `all` and `--list` go through them.
 NAMES = (
@@ -50,22 +50,22 @@ class Scale(Options):
     about: str
     seeds: int
     tuning_rounds: int
-    config: Table
+    config: ConfigPart
 
 
 class Method(Options):
     label: str
     colour: str
-    algorithm: Table
-    grid: tuple[Table, ...] = Field(min_length=1)  # options of the algorithm
+    algorithm: ConfigPart
+    grid: tuple[ConfigPart, ...] = Field(min_length=1)  # options of the algorithm
     starts: tuple[str, ...] = ()  # `frozen.init` to try with each of them; none: what the config says
     tuned_on: str
     tuned_for: Literal["short", "whole"] = "short"  # the scale's `tuning_rounds`, or as many rounds as the experiment
-    config: Table = Field(default_factory=dict)
-    scale: dict[ScaleName, Table] = Field(default_factory=dict)
+    config: ConfigPart = Field(default_factory=dict)
+    scale: dict[ScaleName, ConfigPart] = Field(default_factory=dict)
 
     @property
-    def candidates(self) -> list[Table]:
+    def candidates(self) -> list[ConfigPart]:
         """What may be chosen for the method, as parts of a config."""
         if not self.starts:
             return [{"algorithm": options} for options in self.grid]
@@ -74,14 +74,14 @@ class Method(Options):
 
 class Column(Options):
     name: str
-    config: Table = Field(default_factory=dict)
+    config: ConfigPart = Field(default_factory=dict)
 
 
 class Row(Options):
     name: str
     method: str
     group: str = ""  # rows of a group share a panel of a figure
-    config: Table = Field(default_factory=dict)
+    config: ConfigPart = Field(default_factory=dict)
     paper: tuple[float, ...] = ()  # the paper's figure in every column
     rank: int | None = None  # when to run: low ones first
 
@@ -94,8 +94,8 @@ class Preset(Options):
     rank: int
     figure: Figure = "none"
     paper_name: str = ""  # where in the paper its figures are
-    config: Table = Field(default_factory=dict)
-    scale: dict[ScaleName, Table] = Field(default_factory=dict)
+    config: ConfigPart = Field(default_factory=dict)
+    scale: dict[ScaleName, ConfigPart] = Field(default_factory=dict)
     columns: tuple[Column, ...] = Field(min_length=1)
     rows: tuple[Row, ...] = Field(min_length=1)
 
@@ -179,7 +179,7 @@ def selected(names: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(name for name in known() if name in (*built_in, *wanted))
 
 
-def merged(base: Mapping[str, Any], change: Mapping[str, Any]) -> Table:
+def merged(base: Mapping[str, Any], change: Mapping[str, Any]) -> ConfigPart:
     """`change` over `base`, table by table; another `name` is another choice, whose options start afresh."""
     result = dict(base)
     for key, value in change.items():

@@ -6,17 +6,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from peermask.reproduce.cells import Cell, Frame, Job, tuning_cell
+from peermask.reproduce.cells import Cell, Defaults, Job, tuning_cell
 from peermask.reproduce.home import Home
 from peermask.reproduce.outcome import Outcome
-from peermask.reproduce.preset import Table, methods
+from peermask.reproduce.preset import ConfigPart, methods
 
 
 @dataclass(frozen=True)
 class Trial:
     """One candidate of a method's, and the short run that tries it."""
 
-    candidate: Table
+    candidate: ConfigPart
     job: Job
 
     @property
@@ -28,19 +28,19 @@ class Trial:
 class Tuning:
     """What was chosen follows from the outcomes of the trials, which are kept like all others."""
 
-    frame: Frame
+    defaults: Defaults
     home: Home
     seed: int
-    _chosen: dict[str, Table] = field(default_factory=dict)  # outcomes never change once they are there
+    _chosen: dict[str, ConfigPart] = field(default_factory=dict)  # outcomes never change once they are there
 
     def trials(self, method: str) -> list[Trial]:
         cell = self._cell(method)
-        short = {"rounds": self.frame.scale.tuning_rounds} if methods()[method].tuned_for == "short" else {}
+        short = {"rounds": self.defaults.scale.tuning_rounds} if methods()[method].tuned_for == "short" else {}
         return [
-            Trial(candidate, self.frame.job(cell, candidate, **short)) for candidate in methods()[method].candidates
+            Trial(candidate, self.defaults.job(cell, candidate, **short)) for candidate in methods()[method].candidates
         ]
 
-    def chosen(self, method: str) -> Table | None:
+    def chosen(self, method: str) -> ConfigPart | None:
         """None until all candidates have been tried."""
         if method not in self._chosen:
             trials = self.trials(method)
@@ -68,7 +68,7 @@ class Tuning:
 
     def _where(self, method: str) -> str:
         short = methods()[method].tuned_for == "short"
-        rounds = f"{self.frame.scale.tuning_rounds} rounds" if short else "all rounds"
+        rounds = f"{self.defaults.scale.tuning_rounds} rounds" if short else "all rounds"
         return f"{self._cell(method).name}, {rounds}"
 
     def _line(self, trial: Trial) -> dict[str, Any]:
@@ -91,7 +91,7 @@ def best(trials: Sequence[Trial], outcomes: Sequence[Outcome]) -> Trial:
     return trials[max(range(len(trials)), key=merit)]
 
 
-def shown(candidate: Table) -> str:
+def shown(candidate: ConfigPart) -> str:
     """`lr = 0.1, torch-default weights`."""
     options = [f"{name} = {value:g}" for name, value in candidate["algorithm"].items()]
     start = candidate.get("frozen")
