@@ -60,9 +60,9 @@ def _write_configs(campaign: Campaign, name: str) -> None:
 
 def _index(campaign: Campaign) -> str:
     lines = [
-        f"# Reproduction, scale `{campaign.frame.name}`",
+        f"# Reproduction, scale `{campaign.defaults.name}`",
         "",
-        f"{campaign.frame.scale.about}. Made by `peermask reproduce`; what is not finished is shown as `-`.",
+        f"{campaign.defaults.scale.about}. Made by `peermask reproduce`; what is not finished is shown as `-`.",
         "",
         "| experiment | runs finished | |",
         "| --- | ---: | --- |",

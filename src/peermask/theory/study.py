@@ -101,7 +101,10 @@ class Study:
 
 def run_study(scale: Scale, seed: int, said: Callable[[str], None]) -> Study:
     """Everything `peermask theory` reports; `said` is told each step as it begins."""
-    with one_thread_each(), ThreadPoolExecutor(os.cpu_count(), initializer=torch.set_num_threads, initargs=(1,)) as pool:
+    with (
+        one_thread_each(),
+        ThreadPoolExecutor(os.cpu_count(), initializer=torch.set_num_threads, initargs=(1,)) as pool,
+    ):
         said(f"training two targets on {SHARED} shared label(s)")
         agents = two_agents(digits(), SHARED)
         targets = _targets(scale, agents, seed)
