@@ -99,13 +99,14 @@ def with_deviation(summary: Summary) -> str:
 def markdown(campaign: Campaign, made: Grid, figure: str | None) -> str:
     shape = made.preset
     seeds = ", ".join(map(str, campaign.seeds))
+    name, scale = campaign.defaults.name, campaign.defaults.scale
     lines = [
         f"# {shape.title}",
         "",
         shape.about,
-        f"Scale `{campaign.defaults.name}`: {campaign.defaults.scale.about}. Mean ± standard deviation over seeds {seeds}.",
+        f"Scale `{name}`: {scale.about}. Mean ± standard deviation over seeds {seeds}.",
         "An accuracy is the mean over agents and over the evaluations in the last quarter of the rounds.",
-        *([OTHER_DATA] if shape.paper_name and campaign.defaults.name != "paper" else []),
+        *([OTHER_DATA] if shape.paper_name and name != "paper" else []),
         "",
         *_accuracy_table(made),
         "",
