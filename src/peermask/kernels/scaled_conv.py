@@ -146,7 +146,7 @@ def product(
     bound, largest = zeros(2, agents, x.half.device)
     step, apart = (1, conv.stride) if turned else (conv.stride, 1)
     pixels = (sides[0] // apart, sides[1] // apart)  # of one remainder
-    most, across, warps, stages = plan or plan_product(into, out)
+    most, across, warps, stages = plan or plan_product(out, turned=turned)
     bb, bh, bw = tile_of(most, *pixels, most)
     inner = 64 if into % 64 == 0 else 32
     tiles = -(-batch // bb) * -(-pixels[0] // bh) * -(-pixels[1] // bw)
@@ -160,11 +160,11 @@ def product(
     return y, bound, largest
 
 
-def plan_product(into: int, out: int) -> tuple[int, int, int, int]:
+def plan_product(out: int, *, turned: bool) -> tuple[int, int, int, int]:
     """Pixels and channels of a tile, warps and stages: measured best on an H200, as are those below."""
-    if out % 128:
-        return 128, divisor(out, 64), 4, 2
-    return (256, 128, 8, 3) if into > 128 else (128, 128, 8, 3)
+    if out % 128 == 0:
+        return 256, 128, 8, 3 if turned else 4
+    return 128, divisor(out, 64), 4, 4
 
 
 def weight_gradient(
@@ -204,7 +204,7 @@ def weight_gradient(
 
 def plan_weights(conv: Conv) -> tuple[int, int, int, int, int]:
     """Pixels, outputs and inputs of a tile, warps and stages."""
-    return 64, divisor(conv.out, 128), divisor(conv.into, 128), 4 if conv.out % 128 else 8, 3
+    return 64, divisor(conv.out, 128), divisor(conv.into, 128), 8, 4 if conv.out % 128 else 3
 
 
 def _patches(conv: Conv, x: Tensor) -> Scaled:

@@ -9,8 +9,12 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from peermask.kernels.conv_shape import is_power, power_from
+from peermask.kernels.conv_shape import is_power
 from peermask.kernels.scaled import Scaled, split, zeros
+
+_TILE = 2048  # numbers that a program has at once
+_WARPS = 8
+_STAGES = 1
 
 
 def norm_fits(channels: int, groups: int) -> bool:
@@ -53,16 +57,15 @@ class _Norm(torch.autograd.Function):
 
         groups, eps, relu, two = options
         agents, batch, height, width, channels = y.shape
-        gain, shift = (own if own.stride(1) == 1 else own.contiguous() for own in (gain, shift))
+        gain, shift = gain.contiguous(), shift.contiguous()
         z = torch.empty_like(y)
         bound, largest, steepest = zeros(3, agents, y.device)
         mean, slope = torch.empty(2, agents, batch, channels, device=y.device)
         added = rest or (y, y_bound, y_largest)
-        tile, warps = plan_norm(channels, backward=False)
         norm_kernel[(batch, agents)](
             y, y_bound, *added, gain, shift, z, bound, _bits(largest), mean, slope, _bits(steepest),
-            batch, gain.stride(0), shift.stride(0), eps, _reach(y, groups), height * width, channels, groups,
-            bool(rest), relu, _pixels(height * width, channels, tile), num_warps=warps,
+            batch, eps, _reach(y, groups), height * width, channels, groups, bool(rest), relu,
+            _pixels(height * width, channels), _STAGES, num_warps=_WARPS,
         )  # fmt: skip
         if any(ctx.needs_input_grad):
             ctx.save_for_backward(y, y_bound, z if rest else y, mean, slope, steepest, gain, shift)
@@ -85,11 +88,10 @@ class _Norm(torch.autograd.Function):
         # What is added gets what ReLU lets pass, or the sum; else dz as it is.
         apart = ctx.both and (relu or two)
         passed = torch.empty_like(y) if apart else dz[0]
-        tile, warps = plan_norm(channels, backward=True)
         norm_backward_kernel[(batch, agents)](
             *dz, *more, y, y_bound, z, mean, slope, steepest, gain, shift, dy, bound, _bits(largest), passed,
-            rest_bound, sums, batch, gain.stride(0), shift.stride(0), _reach(y, groups), height * width, channels,
-            groups, two, apart, relu, _pixels(height * width, channels, tile), num_warps=warps,
+            rest_bound, sums, batch, _reach(y, groups), height * width, channels, groups, two, apart, relu,
+            _pixels(height * width, channels), _STAGES, num_warps=_WARPS,
         )  # fmt: skip
         shifts, gains = sums.sum(1).unbind(1)  # [A, C] each
         rest: tuple[Tensor, ...] = ()
@@ -103,15 +105,9 @@ def _reach(y: Tensor, groups: int) -> float:
     return sqrt(y.shape[2] * y.shape[3] * y.shape[4] // groups)
 
 
-def plan_norm(channels: int, *, backward: bool) -> tuple[int, int]:
-    """Numbers that a program has at once, and warps: measured best on an H200."""
-    if channels > 64:
-        return 1024, 8
-    return (4096, 8) if backward else (4096, 16)
-
-
-def _pixels(pixels: int, channels: int, tile: int) -> int:
-    return min(max(1, tile // channels), power_from(pixels))
+def _pixels(pixels: int, channels: int) -> int:
+    most = max(1, _TILE // channels)
+    return min(most, 1 << (pixels - 1).bit_length())
 
 
 def _bits(x: Tensor) -> Tensor:

@@ -19,11 +19,12 @@ def by_group(x, C: tl.constexpr, G: tl.constexpr):
     return tl.broadcast_to(mean[:, None], [G, C // G]).reshape(C)
 
 
-@triton.jit(do_not_specialize=["B", "gain_ptr", "shift_ptr", "GAIN_STRIDE", "SHIFT_STRIDE"])
+@triton.jit(do_not_specialize=["B"])
 def norm_kernel(
     y_ptr, y_bound_ptr, rest_ptr, rest_bound_ptr, rest_largest_ptr, gain_ptr, shift_ptr,
-    z_ptr, z_bound_ptr, z_largest_ptr, mean_ptr, slope_ptr, steepest_ptr, B, GAIN_STRIDE, SHIFT_STRIDE, eps, REACH,
+    z_ptr, z_bound_ptr, z_largest_ptr, mean_ptr, slope_ptr, steepest_ptr, B, eps, REACH,
     PIXELS: tl.constexpr, C: tl.constexpr, G: tl.constexpr, REST: tl.constexpr, RELU: tl.constexpr, BP: tl.constexpr,
+    STAGES: tl.constexpr,
 ):  # fmt: skip
     """z = relu(gain (y - mean) / sqrt(var + eps) + shift + rest); no normalised number exceeds REACH.
 
@@ -38,7 +39,7 @@ def norm_kernel(
     pivot = tl.load(y_ptr + c).to(tl.float32)
     once = tl.zeros([BP, C], tl.float32)
     twice = tl.zeros([BP, C], tl.float32)
-    for start in range(0, PIXELS, BP):
+    for start in tl.range(0, PIXELS, BP, num_stages=STAGES):
         p = start + tl.arange(0, BP)
         live = (p < PIXELS)[:, None]
         at = p[:, None] * C + c[None, :]
@@ -56,8 +57,8 @@ def norm_kernel(
     slope *= inverse
     tl.store(mean_ptr + image * C + c, mean)
     tl.store(slope_ptr + image * C + c, slope)
-    gain = tl.load(gain_ptr + a.to(tl.int64) * GAIN_STRIDE + c)
-    shift = tl.load(shift_ptr + a.to(tl.int64) * SHIFT_STRIDE + c)
+    gain = tl.load(gain_ptr + a * C + c)
+    shift = tl.load(shift_ptr + a * C + c)
     bound = tl.max(tl.abs(gain), 0) * REACH + tl.max(tl.abs(shift), 0)
     if REST:
         bound += tl.load(rest_largest_ptr + a)
@@ -69,7 +70,7 @@ def norm_kernel(
     gain *= slope
     shift -= mean * gain
     largest = tl.zeros([BP, C], tl.float32)
-    for start in range(0, PIXELS, BP):
+    for start in tl.range(0, PIXELS, BP, num_stages=STAGES):
         p = start + tl.arange(0, BP)
         live = (p < PIXELS)[:, None]
         at = p[:, None] * C + c[None, :]
@@ -102,13 +103,13 @@ def passed_by_relu(
     return dz
 
 
-@triton.jit(do_not_specialize=["B", "gain_ptr", "shift_ptr", "GAIN_STRIDE", "SHIFT_STRIDE"])
+@triton.jit(do_not_specialize=["B"])
 def norm_backward_kernel(
     dz_ptr, dz_bound_ptr, dz_largest_ptr, more_ptr, more_bound_ptr, more_largest_ptr, y_ptr, y_bound_ptr, z_ptr,
     mean_ptr, slope_ptr, steepest_ptr, gain_ptr, shift_ptr,
-    dy_ptr, dy_bound_ptr, dy_largest_ptr, rest_ptr, rest_bound_ptr, sums_ptr, B, GAIN_STRIDE, SHIFT_STRIDE, REACH,
+    dy_ptr, dy_bound_ptr, dy_largest_ptr, rest_ptr, rest_bound_ptr, sums_ptr, B, REACH,
     PIXELS: tl.constexpr, C: tl.constexpr, G: tl.constexpr, TWO: tl.constexpr, REST: tl.constexpr,
-    RELU: tl.constexpr, BP: tl.constexpr,
+    RELU: tl.constexpr, BP: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """With d = gain dz, and means over a group: dy = slope (d - mean(d) - x mean(d x)); x is normalised y.
 
@@ -125,9 +126,9 @@ def norm_backward_kernel(
     z_ptr += first
     mean = tl.load(mean_ptr + image * C + c)
     slope = tl.load(slope_ptr + image * C + c)
-    gain = tl.load(gain_ptr + a.to(tl.int64) * GAIN_STRIDE + c)
+    gain = tl.load(gain_ptr + a * C + c)
     steep = gain * slope  # as z is computed from y
-    shift = tl.load(shift_ptr + a.to(tl.int64) * SHIFT_STRIDE + c) - mean * steep
+    shift = tl.load(shift_ptr + a * C + c) - mean * steep
     inverse = 1.0 / half_scale(tl.load(dz_bound_ptr + a))
     largest_dz = tl.load(dz_largest_ptr + a)
     rest_bound = tl.load(dz_bound_ptr + a)
@@ -139,24 +140,20 @@ def norm_backward_kernel(
     if REST:
         tl.store(rest_bound_ptr + a, rest_bound)
         rest_scale = half_scale(rest_bound)
-        rest_ptr += first
     once = tl.zeros([BP, C], tl.float32)
     twice = tl.zeros([BP, C], tl.float32)
-    for start in range(0, PIXELS, BP):
+    for start in tl.range(0, PIXELS, BP, num_stages=STAGES):
         p = start + tl.arange(0, BP)
         live = (p < PIXELS)[:, None]
         at = p[:, None] * C + c[None, :]
         y = tl.load(y_ptr + at, mask=live, other=0.0, eviction_policy="evict_last").to(tl.float32)
-        policy: tl.constexpr = "evict_first" if REST else "evict_last"
         dz = passed_by_relu(
-            dz_ptr, inverse, more_ptr, more_inverse, z_ptr, y, at, live, steep, shift, TWO, REST, RELU, policy
+            dz_ptr, inverse, more_ptr, more_inverse, z_ptr, y, at, live, steep, shift, TWO, REST, RELU, "evict_last"
         )
         if REST:
-            tl.store(rest_ptr + at, (dz * rest_scale).to(tl.float16), mask=live)
+            tl.store(rest_ptr + first + at, (dz * rest_scale).to(tl.float16), mask=live)
         once += dz
         twice += dz * (y - mean[None, :])
-    if REST:
-        tl.debug_barrier()  # what is stored there is read below
     once = tl.sum(once, 0)
     twice = tl.sum(twice, 0) * slope
     tl.store(sums_ptr + image * (2 * C) + c, once)
@@ -171,30 +168,14 @@ def norm_backward_kernel(
     rest = -factor * by_group(gain * once, C, G) / PIXELS - mean * of_y
     dy_ptr += first
     largest = tl.zeros([BP, C], tl.float32)
-    for start in range(0, PIXELS, BP):
+    for start in tl.range(0, PIXELS, BP, num_stages=STAGES):
         p = start + tl.arange(0, BP)
         live = (p < PIXELS)[:, None]
         at = p[:, None] * C + c[None, :]
         y = tl.load(y_ptr + at, mask=live, other=0.0, eviction_policy="evict_first").to(tl.float32)
-        if REST:
-            dz = tl.load(rest_ptr + at, mask=live, other=0.0).to(tl.float32) / rest_scale
-        else:
-            dz = passed_by_relu(
-                dz_ptr,
-                inverse,
-                more_ptr,
-                more_inverse,
-                z_ptr,
-                y,
-                at,
-                live,
-                steep,
-                shift,
-                TWO,
-                REST,
-                RELU,
-                "evict_first",
-            )
+        dz = passed_by_relu(
+            dz_ptr, inverse, more_ptr, more_inverse, z_ptr, y, at, live, steep, shift, TWO, REST, RELU, "evict_first"
+        )
         dy = dz * of_dz[None, :] + y * of_y[None, :] + rest[None, :]
         largest = tl.where(live, tl.maximum(largest, tl.abs(dy)), largest)
         tl.store(dy_ptr + at, (dy * scale).to(tl.float16), mask=live)
