@@ -10,7 +10,7 @@ import sys
 import time
 
 import pytest
-from fleet_cases import free_ports, tiny, tiny_fleet, written
+from fleet_cases import free_ports, simulated, tiny, tiny_fleet, written
 from fleet_process import PATIENCE, ProcessFleet
 
 from peermask.cli.main import main
@@ -74,7 +74,7 @@ def devices(tmp_path, capsys):
 
 @pytest.mark.parametrize("missing", ["last", "wait"])
 def test_an_agent_joins_a_running_fleet_and_another_leaves_it(devices, missing):
-    made = devices(tiny(rounds=600), missing=missing)
+    made = devices(tiny(rounds=300), missing=missing)
     fleet = made.fleet
     made.start(0, 1, 2, 3)
     fleet.until_round(0, 5)
@@ -97,4 +97,71 @@ def test_an_agent_joins_a_running_fleet_and_another_leaves_it(devices, missing):
     held = load_fleet(made.home / "fleet.toml")
     run = collect_run(held, [fleet.out(agent) for agent in (1, 2, 3, 4)], made.home / "run")
     assert run.manifest["roster"]["serial"] == 2
-    assert {int(row["agent"]) for row in run.agent_rows()} == {1, 2, 3, 4}
+    assert (run.manifest["missing_agents"], len(run.agents)) == ([0], 5)
+    assert (run.status, run.round, run.hash) == ("unfinished", 300, None)
+
+
+def test_a_certificate_taken_back_on_one_device_is_refused_by_all_and_a_new_one_is_heard(devices):
+    made = devices(tiny(agents=4, rounds=100_000), round_deadline=1.0)
+    fleet = made.fleet
+    made.start(0, 1, 2, 3)
+    fleet.until(1, lambda report: report["round"] > 3 and not report["absent"], "everybody")
+    made.command("revoke", 2)
+    made.give(0, certificate=False)  # 0 is two hops from 2, and hands it on
+    for agent in (1, 3):
+        made.until_said(agent, "roster 1 from round")
+        fleet.until(agent, lambda report: [a["neighbour"] for a in report["absent"]] == [2], "the absence of 2")
+    # A device with the old key reaches them, and is not heard.
+    made.until_said(2, "was revoked, or this fleet file is older than it (agent-2, not agent-2-1)")
+    shutil.copy2(made.home.parent / "device-2" / "certs" / "agent-2.pem", made.home / "old.pem")
+    made.give(2, file=False)
+    made.until_said(2, "has a new certificate")
+    back = {agent: len(fleet.reports(agent)) for agent in (1, 3)}
+    for agent, before in back.items():
+        end = time.monotonic() + PATIENCE
+        while not any(not report["absent"] for report in fleet.reports(agent)[before:]):
+            assert time.monotonic() < end, fleet.lines(agent)[-3:]
+            time.sleep(0.02)
+
+
+def test_a_renewed_certificate_is_taken_without_a_restart_and_no_round_is_lost(devices):
+    made = devices(tiny(agents=3, rounds=200), missing="wait", pace=0.02)
+    fleet = made.fleet
+    made.start(0, 1, 2)
+    fleet.until_round(0, 5)
+    made.command("renew", 1, "--days", 30)
+    made.give(1, file=False)
+    made.until_said(1, "has a new certificate, which ends")
+    assert fleet.join(0, 1, 2) == [0] * 3
+    assert all(fleet.result(agent)["absent"] == {} for agent in range(3))
+    run = collect_run(fleet.fleet, [fleet.out(agent) for agent in range(3)], made.home / "run")
+    assert run.hash == simulated(fleet.fleet.experiment, made.home / "sim").hash
+
+
+def test_rosters_that_are_forged_older_or_of_another_fleet_are_refused_in_one_line(devices):
+    made = devices(tiny(agents=3, rounds=100_000))
+    fleet, path = made.fleet, made.home / "fleet.toml"
+    made.start(0, 1, 2)
+    fleet.until_round(0, 3)
+    made.command("unlink", 0, 2)
+    first = path.read_bytes()
+    path.write_bytes(first.replace(b"[0, 1], [1, 2]", b"[0, 1], [0, 2]"))  # by hand
+    made.give(1, certificate=False)
+    made.until_said(1, "its roster is not signed by this fleet's authority")
+    path.write_bytes(first)
+    made.command("link", 0, 2)
+    made.give(1, certificate=False)
+    made.until_said(2, "roster 2 from round")
+    path.write_bytes(first)
+    made.give(1, certificate=False)
+    made.until_said(1, "roster 1 is refused: it is older than 2, which is known here")
+    path.write_bytes(first.replace(fleet.fleet.run.encode(), b"0" * 16))
+    made.give(1, certificate=False)
+    made.until_said(1, f"is refused; this is fleet '{fleet.fleet.run}'")
+    # Started again with the old file, an agent goes by what it knew.
+    path.write_bytes(first)
+    fleet.kill(1)
+    made.start(1)
+    made.until_said(1, "going by roster 2, which neighbours handed on; the fleet file has 1")
+    before = len(fleet.reports(1))
+    fleet.until(1, lambda report: not report["absent"] and report["round"] > before, "everybody again")

@@ -153,7 +153,7 @@ def collect(
 ) -> None:
     """Put the folders of all agents together as one run, which `show` and `report` read."""
     from peermask.experiment.folder import RunFolder
-    from peermask.node.collect import collect_run, named
+    from peermask.node.collect import collect_run, has_changed, named
     from peermask.node.fleet import load_fleet
 
     bring(import_)
@@ -163,6 +163,8 @@ def collect(
     missing = collect_run(held, folders, out, partial=partial).manifest.get("missing_agents")
     if missing:
         print(f"without {named(missing)}: an unfinished run, with tables and no models", file=sys.stderr)
+    elif has_changed(held):
+        print("agents have come or gone: a run with tables; their models are in their own folders", file=sys.stderr)
     print(out)
 
 
