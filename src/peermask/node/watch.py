@@ -154,9 +154,11 @@ class Watch:
         self.rosters.compare(self.transport, self.transport.alive() & known)  # also those who are out: so they know
         self._due |= places != before
         self.adopt(fleet, others)
-        if self._due:
-            self._take_certificate()
-        self.responder.follow(fleet.neighbours(self.agent))
+        try:
+            if self._due:
+                self._take_certificate()
+        finally:  # by now no session of before is open
+            self.responder.follow(fleet.neighbours(self.agent))
 
     def _take_certificate(self) -> None:
         """Open a session anew, with the certificate that is there now; without a good one there is none."""
