@@ -68,25 +68,33 @@ class NodeExchange:
         if not own:  # a method that sends nothing waits for nobody
             return own, [self.mixing]
         schema = self._publish(clock.round, own)
-        heard = self.puller.pull(clock.round, schema, self._opening)
+        mixing = self._mixing_of(clock.round)
+        senders = mixing.links.senders.tolist() if self.experiment.schedule.changes else None
+        heard = self.puller.pull(clock.round, schema, self._opening, senders)
         if clock.round == 1:
             self.puller.check_somebody_came()
         for line in changes(clock.round, self.absent, heard.absent):
             self.responder.say(line)
         self.messages, self.absent, self.reached = own, heard.absent, heard.behind
-        received, mixing = self._mixed(own, heard)
+        received, mixing = self._mixed(own, heard, mixing)
         return received, [mixing]
 
     def catch_up(self, round: int, own: Payload) -> tuple[Payload, Mixing] | None:
         """What neighbours have published by a round, for an agent that would share `own` and says nothing yet."""
         heard = self.puller.newest_messages(round, self._schema(round, own), self._opening) if own else None
-        return self._mixed(own, heard) if heard is not None and heard.payloads else None
+        return self._mixed(own, heard, self._mixing_of(round)) if heard is not None and heard.payloads else None
 
-    def _mixed(self, own: Payload, heard: Heard) -> tuple[Payload, Mixing]:
+    def _mixing_of(self, round: int) -> Mixing:
+        """[1, N]: whom the agent hears in a round."""
+        if not self.experiment.schedule.changes:
+            return self.mixing
+        return self.experiment.mixing_of(round).rows(slice(self.agent, self.agent + 1))
+
+    def _mixed(self, own: Payload, heard: Heard, mixing: Mixing) -> tuple[Payload, Mixing]:
         """Own and heard messages [K, ...], and how to mix them."""
         columns = torch.tensor(sorted([self.agent, *heard.payloads]))  # [K]
         received = {name: self._stacked(name, leaf, columns, heard) for name, leaf in own.items()}
-        return received, self.mixing.restrict(columns).to(next(iter(own.values())).device)
+        return received, mixing.restrict(columns).to(next(iter(own.values())).device)
 
     def count(self, round: int) -> None:
         self.journal.record(round, self.messages)

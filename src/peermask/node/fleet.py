@@ -29,13 +29,14 @@ from peermask.errors import ConfigError, NodeError
 from peermask.experiment.config import ExperimentConfig
 from peermask.experiment.problems import first_problem
 from peermask.files import write_atomically
-from peermask.graph import build_graph
+from peermask.graph import Base, Schedule
 from peermask.masks.budget import Ratio, retentions
 from peermask.plugins import Plugin, find_plugins, records
 from peermask.registry import Options
 
 Link = tuple[int, int]
 Missing = Literal["wait", "last", "skip"]
+GRAPHS = 10_000  # of a schedule, whose links are written out
 Seconds = Annotated[float, Field(gt=0, le=86_400)]
 
 ADDRESS = re.compile(r"(?P<host>\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?):(?P<port>[0-9]{1,5})")
@@ -132,11 +133,19 @@ def new_fleet(
 
 
 def links_of(config: ExperimentConfig) -> tuple[Link, ...]:
-    """The links of the experiment's graph, or all of them for a method in which everybody hears everybody."""
+    """The links of the experiment's graph: of all its graphs where it changes, or all that there can be for a method in
+    which everybody hears everybody."""
+    everybody = tuple(combinations(range(config.agents), 2))
     if algorithms[config.algorithm.name].make.hears_all:
-        return tuple(combinations(range(config.agents), 2))
-    graph = build_graph(config.graph.name, config.graph.options, config.agents, config.seed)
-    return tuple(sorted((min(i, j), max(i, j)) for i, j in graph.edges))
+        return everybody
+    base, choice = Base(config.graph.name, config.graph.options, config.agents, config.seed), config.schedule
+    schedule = Schedule(base) if choice is None else Schedule(base, choice.name, choice.options)
+    links: set[Link] = set()
+    for number in sorted({schedule.since(number) for number in range(1, config.rounds + 1)})[:GRAPHS]:
+        links.update((i, j) for i, j in schedule.links(number).edges())
+        if len(links) == len(everybody):
+            break
+    return tuple(sorted(links))
 
 
 def save_fleet(path: Path, fleet: Fleet) -> None:
@@ -225,8 +234,8 @@ def check(fleet: Fleet) -> None:
     retentions(config.retention, config.agents, config.seed)
     if config.liars is not None:
         raise NodeError("experiment.liars: only the simulator plays liars; delete it")
-    if config.schedule is not None:
-        raise NodeError("experiment.schedule: only the simulator plays graphs that change; delete it")
+    if config.schedule is not None and config.rounds > GRAPHS:
+        raise NodeError(f"experiment.schedule: a fleet plays at most {GRAPHS:,} rounds of it, not {config.rounds:,}")
     if config.compare:
         raise NodeError("experiment.compare: a fleet runs one algorithm; delete it and write one fleet file for each")
     if config.stop.patience:

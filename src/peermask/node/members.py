@@ -33,8 +33,9 @@ def build_member(fleet: Fleet, agent: int) -> Experiment:
 
 
 def by_roster(experiment: Experiment, fleet: Fleet) -> Experiment:
-    """With the agents and links that the roster has; the same where it never changed."""
-    if not fleet.serial:
+    """With the agents and links that the roster has; the same where it never changed, or where agents only left a
+    schedule: who is not there is left out of its links anyway."""
+    if not fleet.serial or experiment.schedule.changes:
         return experiment
     kept, held = fleet.retentions(), experiment.samples.sizes
     count = len(kept)

@@ -157,14 +157,21 @@ class Puller:
         self._pull_once(self.meet(), round, 0.0)
         return self._heard(round, set(), None)
 
-    def pull(self, round: int, schema: Schema, opening: Callable[[int], Payload | None] = lambda _agent: None) -> Heard:
-        """Every neighbour's message of a round, as far as it comes in time."""
+    def pull(
+        self,
+        round: int,
+        schema: Schema,
+        opening: Callable[[int], Payload | None] = lambda _agent: None,
+        senders: Collection[int] | None = None,
+    ) -> Heard:
+        """Every neighbour's message of a round, or that of some, as far as it comes in time."""
         limit = self.patience.round_limit
         if self._open_inbox(schema, opening):
             limit = max(limit, self.patience.start_limit)  # a neighbour may still be waiting for its own
         self.mute -= self.responder.take_heard_from()
         self.bad = {}
-        wanted, behind = self._lacking(self.expected(), round), None
+        expected = self.expected()
+        wanted, behind = self._lacking(expected if senders is None else expected & set(senders), round), None
         end = time.monotonic() + limit
         stopping, pause = False, PAUSES[0]
         while wanted:

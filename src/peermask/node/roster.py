@@ -146,6 +146,10 @@ def _check_links_are_chosen(fleet: Fleet, done: str) -> None:
     name = fleet.experiment.algorithm.name
     if algorithms[name].make.hears_all:
         raise NodeError(f"in {name} everybody hears everybody: nobody can be {done} while it runs; write a new fleet")
+    if fleet.experiment.schedule is not None:
+        raise NodeError(
+            f"experiment.schedule says who hears whom: nobody can be {done} while it runs; write a new fleet"
+        )
 
 
 def _retention(fleet: Fleet, number: int, given: float | None) -> float:
