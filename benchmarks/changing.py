@@ -36,7 +36,7 @@ from peermask.experiment.folder import RunFolder
 from peermask.experiment.table import read_rows
 from peermask.node.agent import Report
 from peermask.node.certificates import make_certificates
-from peermask.node.fleet import load_fleet, new_fleet, save_fleet
+from peermask.node.fleet import Fleet, load_fleet, new_fleet, save_fleet
 from peermask.node.rosters import Rosters
 from peermask.wire import Inbox
 
@@ -63,8 +63,12 @@ def agent_process(arguments: list[str], log: str, pace: float, deaf: bool) -> No
 
     peermask.cli.node.Events.round = paced  # type: ignore[method-assign]
     Inbox.accept = noted  # type: ignore[method-assign]
+
+    def ignored(self: Rosters, later: Fleet) -> bool:  # noqa: ARG001
+        return False
+
     if deaf:
-        Rosters.take = lambda _self, _later: False  # type: ignore[method-assign]
+        Rosters.take = ignored  # type: ignore[method-assign]
     peermask_command(arguments)
 
 

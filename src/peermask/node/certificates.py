@@ -161,9 +161,9 @@ def sign(folder: Path, content: bytes) -> str:
     return key.sign(ROSTER + content, ec.ECDSA(hashes.SHA256())).hex()
 
 
-def verifier(ca: Path) -> Callable[[bytes, str], bool]:
-    """Tells whether a roster is signed by the authority whose certificate this is."""
-    key = _load_certificate(ca, None).public_key()
+def verifier(ca: Path, agent: int | None = None) -> Callable[[bytes, str], bool]:
+    """Tells an agent whether a roster is signed by the authority whose certificate this is."""
+    key = _load_certificate(ca, agent).public_key()
 
     def verify(content: bytes, signature: str) -> bool:
         try:

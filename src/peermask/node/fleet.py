@@ -97,8 +97,8 @@ class Fleet(Options):
     @property
     def numbers(self) -> range:
         """Of all agents there ever were."""
-        added = [*(member.agent for member in self.agents), *self.left]
-        return range(max(self.experiment.agents, *(number + 1 for number in added)))
+        every = [*(member.agent for member in self.agents), *self.left]
+        return range(max([self.experiment.agents, *(number + 1 for number in every)]))
 
     def retentions(self) -> tuple[float, ...]:
         """r_i of all agents there ever were; of an added one that has left, nobody needs it."""

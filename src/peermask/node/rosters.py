@@ -51,12 +51,16 @@ class Rosters:
             raise NodeError(f"another roster {later.serial} than the one known is refused; sign the newest file again")
         return False
 
+    def hand_in(self, data: bytes) -> bool:
+        """Take a signed roster from anybody, if it is later; a NodeError says why it is refused."""
+        if self.verify is None:
+            raise NodeError("a roster is refused: without certificates it comes by the fleet file alone")
+        return self.take(read_signed(data, self.fleet, self.verify))
+
     def offered(self, data: bytes, giver: int) -> None:
         """What a neighbour handed on."""
         try:
-            if self.verify is None:
-                raise NodeError("a roster is refused: without certificates it comes by the fleet file alone")
-            self.take(read_signed(data, self.fleet, self.verify))
+            self.hand_in(data)
         except NodeError as error:
             self.refusals.note(giver, "roster", f"agent {giver}: {error}")
 

@@ -56,7 +56,7 @@ def run_node(
         observer.say(f"INSECURE: whoever reaches {address} can read, forge and stop this run; use certificates")
     else:
         fleet.member(agent)
-        verify = verifier(Credentials.of(folder, agent).ca)
+        verify = verifier(Credentials.of(folder, agent).ca, agent)
         fleet = latest(fleet, verify, kept, observer.say)
         credentials = check_credentials(fleet, folder, agent)
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from peermask.errors import NodeError, PeermaskError
 from peermask.node.certificates import MINUTES, Credentials, check_credentials, validity
-from peermask.node.fleet import Fleet
+from peermask.node.fleet import Fleet, Member
 from peermask.node.reopening import Reopening
 from peermask.node.responder import Responder
 from peermask.node.roster import Roster, encoded, with_roster
@@ -210,7 +210,6 @@ def _stamp(path: Path) -> object:
     return held.st_mtime_ns, held.st_size, held.st_ino
 
 
-def _places(fleet: Fleet, agent: int) -> dict[int, tuple[str, str, str | None]]:
-    """Of an agent and its neighbours: what a session depends on."""
-    members = [fleet.member(j) for j in (agent, *fleet.neighbours(agent))]
-    return {member.agent: (member.name, member.address, member.listen) for member in members}
+def _places(fleet: Fleet, agent: int) -> dict[int, Member]:
+    """An agent and its neighbours, with all that a session depends on."""
+    return {j: fleet.member(j) for j in (agent, *fleet.neighbours(agent))}
