@@ -63,7 +63,7 @@ def run_node(
     watch: Watch | None = None
 
     def stopping() -> bool:
-        return should_stop() or (watch is not None and (watch.ended or watch.left))
+        return should_stop() or (watch is not None and watch.is_over)
 
     experiment = build_member(fleet, agent)
     busy = f"agent {agent} is being run in {out} by another process; stop that one first, or wait for its end"

@@ -52,14 +52,8 @@ class Watch:
     ) -> None:
         """Without `credentials` the fleet is one without certificates. `kept` is where the latest roster goes."""
         self.path, self.agent, self.credentials, self.kept = path, agent, credentials, kept
-        self.rosters, self.responder, self.transport, self.open, self.adopt = (
-            rosters,
-            responder,
-            transport,
-            open_,
-            adopt,
-        )
-        self.say = responder.say
+        self.rosters, self.responder, self.transport = rosters, responder, transport
+        self.open, self.adopt, self.say = open_, adopt, responder.say
         self.fleet = rosters.fleet  # the one in force
         self.valid: tuple[datetime, datetime] | None = None  # of the certificate in use
         self.left = False  # whether the agent itself has
@@ -68,6 +62,7 @@ class Watch:
         self._renewed = False  # there may be a new certificate
         self._compared = 0.0  # when rosters were
         self._said: set[str] = set()
+        self._crash: BaseException | None = None
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
 
@@ -88,8 +83,21 @@ class Watch:
         self._stop.set()
         self.rosters.news.set()
         self._thread.join()
+        if self._crash is not None:
+            raise self._crash
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the agent has to stop: nobody talks to it any more, or nobody would notice a revocation."""
+        return self.ended or self.left or self._crash is not None
 
     def _run(self) -> None:
+        try:
+            self._watch()
+        except BaseException as error:
+            self._crash = error
+
+    def _watch(self) -> None:
         looks = 0
         while not self._stop.is_set():
             found = self.rosters.news.wait(LOOK)
@@ -99,10 +107,10 @@ class Watch:
                     looks += 1
                     self._mind_the_end()
                     self._look()
-                if found or looks % ASK == 1:
-                    self._compare(self.responder.neighbours)
                 if self.rosters.fleet is not self.fleet:
                     self._put_into_force(self.rosters.fleet)
+                elif found or looks % ASK == 1:
+                    self._compare(self.responder.neighbours)
                 if self._due or self._renewed:
                     self._take_certificate()
             except PeermaskError as error:  # such as a file that is not whole yet, or an address that is not up
