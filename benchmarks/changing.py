@@ -42,7 +42,7 @@ from peermask.node.rosters import Rosters
 from peermask.wire import Inbox
 
 CONTEXT = multiprocessing.get_context("forkserver")
-AGENTS, THIEF, PATIENCE = 8, 4, 120.0
+AGENTS, THIEF, PATIENCE = 8, 4, 300.0
 TAIL = 10  # rounds of neighbours' accuracies: a single one wavers
 
 
@@ -184,11 +184,11 @@ def revoke(trials: int) -> None:
 
 def join(trials: int) -> None:
     print(
-        f"join: a ninth agent, three links, of {AGENTS} on the default experiment, 200 rounds; it begins after round 60"
+        f"join: a ninth agent, three links, of {AGENTS} on the default experiment, 120 rounds; it begins after round 60"
     )
     for name in ("accord", "mce-pl"):
         for trial in range(trials):
-            sets = [f"agents={AGENTS}", "retention=0.3", "rounds=200", "evaluation.every=1", f"seed={trial}"]
+            sets = [f"agents={AGENTS}", "retention=0.3", "rounds=120", "evaluation.every=1", f"seed={trial}"]
             table = load_config(None, sets).table() | {"compare": [], "algorithm": {"name": name}}
             with devices(make_config(table), 0.2) as made:
                 for agent in range(AGENTS):
@@ -198,7 +198,7 @@ def join(trials: int) -> None:
                 made.give(0, certificate=False)
                 made.start(AGENTS)
                 for agent in (0, 3, 5, AGENTS):
-                    made.until_round(agent, 200)
+                    made.until_round(agent, 120)
                 print(f"  {name}, seed {trial}: {joined(made)}", flush=True)
 
 
