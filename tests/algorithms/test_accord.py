@@ -67,6 +67,16 @@ def test_fuse() -> None:
     assert method.local_model(state).tolist() == [[1.0, -1.0, 0.0, 0.0]]
 
 
+def test_who_joins_starts_from_what_neighbours_keep() -> None:
+    """n = (0, 0, 1, ½), mean|z| = .25; then mean|z| = .34375, and with the votes (.4, .3, .65625, .328125)."""
+    method = algorithm()
+    state = method.join(start(), *hear([0, 0, 1, 1], [0, 0, 1, 0]))
+    assert close(state.scores, [0.4, -0.3, 0.45, -0.225])
+    assert state.mask.int().tolist() == [[1, 0, 1, 0]]
+    assert state.votes.tolist() == [[0, 0, 2, 1]]
+    assert state.voters.tolist() == [2]
+
+
 def test_who_hears_nobody_is_not_pulled() -> None:
     method = algorithm()
     state, _ = method.learn(start(), NoData(), Clock(1, 10))

@@ -69,6 +69,16 @@ def test_fuse_eq_17_18_19() -> None:
     assert method.local_model(state).tolist() == [[0.0, -1.0, 2.0, 0.0]]
 
 
+def test_who_joins_starts_from_what_neighbours_keep() -> None:
+    """n = (0, 0, 1, ½), mean|z| = .25; then mean|z| = .34375, and with the votes (.4, .3, .79375, .396875)."""
+    method = algorithm()
+    state = method.join(start(), *hear([0, 0, 1, 1], [0, 0, 1, 0]))
+    assert close(state.scores, [0.4, -0.3, 0.45, -0.225])
+    assert state.mask.int().tolist() == [[1, 0, 1, 0]]
+    assert state.votes.tolist() == [[0, 0, 2, 1]]
+    assert state.voters.tolist() == [2]
+
+
 def test_what_neighbours_keep_can_enter_the_mask() -> None:
     """With all neighbours on the first weight alone, its |y| = 0.2 + 0.375 passes 0.5."""
     method = algorithm(aggregation_gain=1.0)

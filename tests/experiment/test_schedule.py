@@ -203,9 +203,14 @@ def test_mistakes_are_one_line(small: Small, change: dict[str, Any], message: st
     assert "\n" not in str(caught.value)
 
 
-def test_a_fleet_has_a_graph_that_stays(small: Small) -> None:
-    with pytest.raises(PeermaskError, match=r"experiment\.schedule: only the simulator plays graphs that change"):
-        new_fleet(small(schedule="matching"))
+def test_a_fleet_has_the_links_of_all_rounds(small: Small) -> None:
+    fleet = new_fleet(small(agents=8, rounds=4, retention=0.3, schedule="one-peer-exponential"))
+    back = {(min(i, (i - far) % 8), max(i, (i - far) % 8)) for i in range(8) for far in (1, 2, 4)}
+    assert set(fleet.links) == back
+    few = new_fleet(small(agents=8, rounds=2, retention=0.3, schedule="matching"))
+    assert len(few.links) <= 8
+    with pytest.raises(PeermaskError, match=r"a fleet plays at most 10,000 rounds of it, not 10,001"):
+        new_fleet(small(agents=8, rounds=10_001, retention=0.3, schedule="matching"))
 
 
 def test_a_config_without_a_schedule_is_what_it_was() -> None:

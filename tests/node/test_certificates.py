@@ -92,7 +92,7 @@ def test_a_foreign_authority(certs):
 
 def test_an_expired_certificate(certs):
     replaced(certs, 0, authority_of(certs), valid=-timedelta(days=2))
-    with pytest.raises(NodeError, match=r"ended .* UTC, and this device's clock says .*--renew 0") as refused:
+    with pytest.raises(NodeError, match=r"ended .* UTC, and this device's clock says .*fleet renew FLEET 0") as refused:
         check_credentials(FLEET, certs, 0)
     assert refused.value.exit_code == 2
 
@@ -107,7 +107,7 @@ def test_a_clock_that_is_behind_is_no_reason_to_make_certificates_again(certs, m
     monkeypatch.setattr("peermask.node.certificates.datetime", Late)
     with pytest.raises(NodeError, match=r"the clock is behind; set it, or wait") as refused:
         check_credentials(FLEET, certs, 0)
-    assert "--renew" not in str(refused.value)
+    assert "fleet renew" not in str(refused.value)
     assert refused.value.exit_code == 75
 
 

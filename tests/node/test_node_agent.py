@@ -77,6 +77,29 @@ def test_a_fleet_ends_as_the_simulator_does(fleet, tmp_path, algorithm):
     )
 
 
+@pytest.mark.parametrize(
+    ("name", "schedule"),
+    [
+        ("accord", {"name": "matching"}),
+        ("mce-pl", {"name": "one-peer-exponential"}),
+        ("mce-pl", {"name": "redrawn", "every": 2}),
+        ("dsgd", {"name": "matching", "among": "graph"}),
+    ],
+)
+def test_a_fleet_plays_a_schedule_as_the_simulator_does(fleet, tmp_path, name, schedule):
+    graph = {"name": "erdos-renyi", "p": 0.6}
+    config = tiny(agents=5, algorithm={"name": name}, retention=0.3, schedule=schedule, graph=graph)
+    made = fleet(config, missing="wait")
+    assert set(made.run().values()) == {"finished"}
+    run, expected = collected(made, tmp_path), simulated(config, tmp_path / "sim")
+    assert read_rows(tmp_path / "run" / "absences.csv") == []
+    if name != "dsgd":
+        assert run.hash == expected.hash
+    for ours, theirs in zip(run.local_models(), expected.local_models(), strict=True):
+        for a, b in zip(ours.parameters(), theirs.parameters(), strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+
+
 def test_answers_among_own_labels_are_counted_as_in_the_simulator(fleet, tmp_path):
     config = tiny(algorithm={"name": "mce-pl", "lr": 1e-3}, readout="own")  # steps so small that the readout matters
     made = fleet(config)

@@ -59,15 +59,15 @@ def test_a_fleet_file_and_its_certificates(peermask, tmp_path):
     assert (fleet.missing, fleet.agents[3].address) == ("wait", "10.0.0.1:7453")
     code, out, _ = peermask("fleet", "certs", path)
     assert (code, "4 certificates made" in out) == (0, True)
-    code, out, _ = peermask("fleet", "certs", path, "--renew", 2)
-    assert (code, "1 certificates made" in out) == (0, True)
+    code, out, _ = peermask("fleet", "renew", path, 2)
+    assert (code, "1 certificates made again" in out) == (0, True)
 
 
 def test_a_revoked_certificate_no_longer_counts(peermask, fleet, tmp_path):
     old = (tmp_path / "certs" / "agent-2.pem").read_bytes()
-    code, out, _ = peermask("fleet", "certs", fleet, "--revoke", 2)
+    code, out, _ = peermask("fleet", "revoke", fleet, 2)
     assert code == 0
-    assert "to agents 1, 3 and restart them" in out
+    assert "roster 1, 4 agents, 4 links" in out
     held = load_fleet(fleet)
     assert [member.name for member in held.agents] == ["agent-0", "agent-1", "agent-2-1", "agent-3"]
     check_credentials(held, tmp_path / "certs", 2)
@@ -75,7 +75,7 @@ def test_a_revoked_certificate_no_longer_counts(peermask, fleet, tmp_path):
     assert {"id": "agent-2-1", "cert_common_names": ["agent-2-1"]} in settings["access_control"]["subjects"]
     (tmp_path / "certs" / "agent-2.pem").write_bytes(old)
     assert "was revoked, or this fleet file is older" in refused(peermask("node", fleet, "--agent", 2))
-    assert "agent 9 does not exist" in refused(peermask("fleet", "certs", fleet, "--revoke", 9))
+    assert "agent 9 does not exist" in refused(peermask("fleet", "revoke", fleet, 9))
 
 
 def test_a_folder_of_another_fleet_or_agent_is_refused(peermask, fleet, tmp_path):

@@ -12,9 +12,10 @@ from test_intruders import answers, session
 
 from peermask.errors import WireError
 from peermask.node import sessions
-from peermask.node.certificates import Credentials, make_certificates
-from peermask.node.fleet import revoke, save_fleet
+from peermask.node.certificates import Credentials, make_certificates, sign
+from peermask.node.fleet import save_fleet
 from peermask.node.messages import DOUBLED, decode_answer
+from peermask.node.roster import encoded, revoked
 from peermask.node.sessions import Sessions
 
 
@@ -99,8 +100,9 @@ def test_a_revoked_certificate_is_refused_over_real_sockets_and_said(tmp_path):
     before = tiny_fleet(tiny(rounds=8), missing="wait")
     make_certificates(before, tmp_path / "certs")
     shutil.copytree(tmp_path / "certs", tmp_path / "stolen")
-    fleet = revoke(before, [3])
+    fleet = revoked(before, [3])
     make_certificates(fleet, tmp_path / "certs", renew=(3,))
+    fleet = fleet.model_copy(update={"signature": sign(tmp_path / "certs", encoded(fleet))})
     with ProcessFleet(written(tmp_path, fleet), fleet) as made:
         made.start(0, 1, 2)
         for agent in (0, 1, 2):

@@ -36,7 +36,7 @@ from peermask.algorithms.schedule import Schedule
 from peermask.algorithms.score_step import ScoreOptions, score_step
 from peermask.graph.links import Links
 from peermask.graph.mixing import Mixing, count_votes
-from peermask.masks.aggregation import aggregated_magnitude, pulled
+from peermask.masks.aggregation import aggregated_magnitude, joined, pulled
 from peermask.masks.budget import kept_counts
 from peermask.masks.guard import Guard, believed, ones_heard
 from peermask.masks.levels import Levels, level_of, levels_of
@@ -138,6 +138,15 @@ class Accord(Algorithm[State]):
         above = self._fuse(state.above, masks, heard.where(sent), mixing.count_dtype)
         return replace(fused, above=_for_the_able(above, state.above))
 
+    def join(self, state: State, received: Payload, mixing: Mixing) -> State:
+        lower = self._join(state, received["mask"], mixing.links, mixing.count_dtype)
+        if state.above is None or _spared(state.above):
+            return lower
+        masks = received["above"]
+        sent = ones_heard(masks, mixing.links, self.masker.layout.sizes).any(-1)
+        above = self._join(state.above, masks, mixing.links.where(sent), mixing.count_dtype)
+        return replace(lower, above=_for_the_able(above, state.above))
+
     def local_model(self, state: State) -> Tensor:
         lower = self.masker.model(state.mask, state.keep)
         if state.above is None or _spared(state.above):
@@ -163,6 +172,13 @@ class Accord(Algorithm[State]):
         proposal = self._mask(scores, state.votes, state.voters, state.keep)
         velocity = summed if self.options.momentum else None
         return replace(state, scores=scores, velocity=velocity, proposal=proposal), loss
+
+    def _join(self, state: State, masks: Tensor, heard: Links, count_dtype: torch.dtype) -> State:
+        """At one level: masks [K, P_w]. Nobody is doubted: who has learned nothing cannot tell who lies."""
+        votes, voters = count_votes(heard, masks, count_dtype), heard.degree
+        scores = joined(state.scores, votes, voters, 1.0, self.masker.layout)
+        mask = self._mask(scores, votes, voters, state.keep)
+        return replace(state, scores=scores, mask=mask, votes=votes, voters=voters)
 
     def _fuse(self, state: State, masks: Tensor, heard: Links, count_dtype: torch.dtype) -> State:
         """At one level: masks [K, P_w]."""

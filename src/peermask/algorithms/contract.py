@@ -145,6 +145,11 @@ class Algorithm(Protocol[State]):
         """Combine what was received, [K, ...], with the own state."""
         ...
 
+    def join(self, state: State, received: Payload, mixing: Mixing) -> State:  # noqa: ARG002
+        """For an agent that begins in the middle of a run: its first state, moved to what the others have learned, as
+        far as their messages tell [K, ...]. It is called before the first `learn`; without it, `fuse` has to do."""
+        return state
+
     def local_model(self, state: State) -> Tensor:
         """[A, P]: the parameters that are tested, exported and deployed."""
         ...

@@ -9,6 +9,8 @@ One round of agent i (paper, Algorithm 1), n_i being the mean of its neighbours'
     fuse    n   = mean of m½_j over the neighbours        with `guard`, over those believed (masks/guard.py)
             z   = z½ − η_ft G ⊙ n                         Eq. (17), fine-tuning
             m   = Fil[Thres(|y(z, n)|)]                   Eq. (18), (19): the deployed model is w ⊙ m
+
+An agent that joins later starts from y(z, n), n being the mean of its neighbours' masks then.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ from peermask.algorithms.opening import opening_masks
 from peermask.algorithms.schedule import scheduled
 from peermask.algorithms.score_step import ScoreOptions, score_step
 from peermask.graph.mixing import Mixing, count_votes
-from peermask.masks.aggregation import aggregated_magnitude, fine_tuned
+from peermask.masks.aggregation import aggregated_magnitude, fine_tuned, joined
 from peermask.masks.budget import share_kept
 from peermask.masks.guard import Guard, believed
 from peermask.masks.masker import Masker
@@ -118,6 +120,12 @@ class McePl(Algorithm[State]):
             scores = keep_sign(scores, state.scores)
         mask = self._mask(scores, votes, voters, state.keep)
         return replace(state, scores=scores, mask=mask, votes=votes, voters=voters, gradient=None, proposal=None)
+
+    def join(self, state: State, received: Payload, mixing: Mixing) -> State:
+        votes, voters = mixing.count_open(received["mask"]), mixing.degree  # who knows nothing cannot tell who lies
+        scores = joined(state.scores, votes, voters, 1.0, self.masker.layout)
+        mask = self._mask(scores, votes, voters, state.keep)
+        return replace(state, scores=scores, mask=mask, votes=votes, voters=voters)
 
     def _heard(self, state: State, masks: Tensor, mixing: Mixing) -> tuple[Tensor, Tensor]:
         """Votes [A, P_w] and voters [A]."""

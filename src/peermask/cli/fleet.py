@@ -1,4 +1,4 @@
-"""`peermask fleet`: writes the file and the certificates of a deployment."""
+"""`peermask fleet`: writes the file and the certificates of a deployment; roster.py has how it changes."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, cast, get_args
 import typer
 
 from peermask.cli.imports import Import, bring
+from peermask.cli.roster import COMMANDS
 from peermask.cli.run import Config, Set
 from peermask.errors import NodeError
 
@@ -74,32 +75,21 @@ def retentions_by(profiles: list[Path], config: ExperimentConfig) -> tuple[float
 def certs(
     fleet: FleetFile,
     days: Annotated[int, typer.Option(min=1, max=3650, help="How long the certificates are valid.")] = 365,
-    renew: Annotated[list[int] | None, typer.Option(help="Make the certificate of this agent again.")] = None,
-    revoke: Annotated[
-        list[int] | None, typer.Option(help="As --renew, and write into FLEET that the one before no longer counts.")
-    ] = None,
     import_: Import = None,
 ) -> None:
     """Make a certificate authority and one certificate per agent; what exists stays."""
-    from peermask.node.certificates import make_certificates
+    from peermask.node.certificates import make_certificates, sign
     from peermask.node.fleet import load_fleet, write_fleet
-    from peermask.node.fleet import revoke as revoked
+    from peermask.node.roster import encoded
     from peermask.node.start import certificates_of
 
     bring(import_)
     held = load_fleet(fleet)
     folder = certificates_of(fleet, held)
-    if revoke:
-        held = revoked(held, revoke)
-    made = make_certificates(held, folder, days, (*(renew or ()), *(revoke or ())))
-    if revoke:
-        write_fleet(fleet, held)
+    made = make_certificates(held, folder, days)
+    if held.serial:  # the authority may be a new one
+        write_fleet(fleet, held.model_copy(update={"signature": sign(folder, encoded(held))}))
     print(f"{folder}: {len(made)} certificates made; keep {folder / 'ca.key'} off the devices")
-    for agent in revoke or ():
-        others = ", ".join(map(str, held.neighbours(agent)))
-        print(
-            f"copy {fleet} to agents {others} and restart them: from then on the old certificate of {agent} is refused"
-        )
 
 
 @fleet_app.command()
@@ -163,7 +153,7 @@ def collect(
 ) -> None:
     """Put the folders of all agents together as one run, which `show` and `report` read."""
     from peermask.experiment.folder import RunFolder
-    from peermask.node.collect import collect_run, named
+    from peermask.node.collect import collect_run, has_changed, named
     from peermask.node.fleet import load_fleet
 
     bring(import_)
@@ -173,4 +163,10 @@ def collect(
     missing = collect_run(held, folders, out, partial=partial).manifest.get("missing_agents")
     if missing:
         print(f"without {named(missing)}: an unfinished run, with tables and no models", file=sys.stderr)
+    elif has_changed(held):
+        print("agents have come or gone: a run with tables; their models are in their own folders", file=sys.stderr)
     print(out)
+
+
+for command in COMMANDS:
+    fleet_app.command()(command)

@@ -67,13 +67,11 @@ def node(
 def check_profile(path: Path, fleet: Path, agent: int) -> None:
     """That this device can carry the agent it is given. All agents know each other's retention, so it cannot change."""
     from peermask.cli.fleet import retentions_by
-    from peermask.masks.budget import retentions
     from peermask.node.fleet import load_fleet
 
     held = load_fleet(fleet)
-    config = held.experiment
-    wanted = retentions(config.retention, config.agents, config.seed)[held.member(agent).agent]
-    allowed = retentions_by([path], config)[0]
+    wanted = held.retentions()[held.member(agent).agent]
+    allowed = retentions_by([path], held.experiment)[0]
     if wanted > allowed:
         raise NodeError(
             f"agent {agent} keeps {wanted:g} of the weights, this device can carry {allowed:g} by {path}; "

@@ -196,7 +196,7 @@ def assemble(experiment: Experiment, device: torch.device) -> tuple[Algorithm[An
     )
     network = replace(experiment.network, module=copy.deepcopy(experiment.network.module).to(device))
     masker = Masker(network.layout, experiment.frozen.values.to(device), config.mask, experiment.frozen.given)
-    setting = Setting(network, masker, config.seed, experiment.retentions)
+    setting = Setting(network, masker, config.seed, experiment.retentions[: config.agents])  # of those who began
     algorithm = make_algorithm(config.algorithm.name, config.algorithm.options, setting)
     augmentation = Augmentation(config.data.flip, config.data.crop)
     ids = experiment.agents.ids

@@ -11,5 +11,5 @@ def openings(experiment: Experiment, agents: Agents) -> Payload:
     """[A, ...] on the CPU; nothing where the algorithm has no opening."""
     config, network = experiment.config, experiment.network
     masker = Masker(network.layout, experiment.frozen.values, config.mask, experiment.frozen.given)
-    setting = Setting(network, masker, config.seed, experiment.retentions)
+    setting = Setting(network, masker, config.seed, experiment.retentions[: config.agents])
     return make_algorithm(config.algorithm.name, config.algorithm.options, setting).opening(agents)

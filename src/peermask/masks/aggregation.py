@@ -46,6 +46,11 @@ def pulled(scores: Tensor, votes: Tensor, voters: Tensor, mask: Tensor, gain: fl
     return away.add_(scores)
 
 
+def joined(scores: Tensor, votes: Tensor, voters: Tensor, gain: float, layout: Layout) -> Tensor:
+    """sign(z) (|z| + gain mean|z| n): first scores of an agent that joins others, larger where those keep a weight."""
+    return aggregated_magnitude(scores, votes, voters, gain, layout).mul_(scores.sign())  # [A, P_w]
+
+
 def aggregation_tensor(scores: Tensor, heard: Tensor, layout: Layout) -> Tensor:
     """y_l = z_l + mean|z_l| · sign(z_l) ⊙ n_l, the mean over all entries of the layer.   Paper Eq. (11)"""
     y = torch.empty_like(scores)  # [A, P_w]

@@ -8,6 +8,7 @@ round they have reached: it loses rounds of learning and nobody loses time.
 from __future__ import annotations
 
 import hashlib
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Any, Protocol
 
 import torch
 
+from peermask.algorithms.contract import Clock
 from peermask.data.dataset import Dataset
 from peermask.data.normalisation import Range
 from peermask.engine.device import one_thread_each
@@ -31,6 +33,7 @@ from peermask.node.admission import Admission
 from peermask.node.exchange import NodeExchange
 from peermask.node.fleet import Fleet
 from peermask.node.journal import Journal
+from peermask.node.members import by_roster
 from peermask.node.messages import Card
 from peermask.node.puller import Absence, Patience, Puller
 from peermask.node.responder import Responder
@@ -103,6 +106,8 @@ class NodeAgent:
         self.observer, self.should_stop = observer, should_stop
         self.journal = Journal(experiment, out, agent, fleet.run)
         self.responder = Responder(agent, fleet.neighbours(agent), card_of(fleet, experiment), observer.say)
+        self._later: tuple[Fleet, frozenset[int]] | None = None  # a roster that is not followed yet
+        self._lock = threading.Lock()
         self.simulator = build_simulator(experiment, torch.device(device), rows=slice(agent, agent + 1))
         self.start = Checkpoint(Progress(0, experiment.config.hash, experiment.frozen.checksum), {}, {}, {})
 
@@ -113,13 +118,26 @@ class NodeAgent:
             self.simulator.restore(checkpoint.states)
             self.start = checkpoint
 
+    def adopt(self, fleet: Fleet, others: frozenset[int]) -> None:
+        """Follow a roster from the next round on, and forget what was heard of `others`. From any thread."""
+        with self._lock:
+            before = self._later[1] if self._later is not None else frozenset()
+            self._later = fleet, before | others
+
     def run(self, transport: Transport) -> Status:
         """Play to the end, or until asked to stop. Ends in bounded time whatever the neighbours do."""
         fleet, start, last = self.fleet, self.start, LastEvaluation()
         patience = Patience(fleet.missing, fleet.round_deadline, fleet.wait_limit, fleet.start_limit)
-        neighbours, sizes = fleet.neighbours(self.agent), self.experiment.network.layout.sizes
-        admit = Admission(self.simulator.algorithm, self.experiment.agents, sizes)
-        puller = Puller(transport, self.responder, neighbours, patience, self.should_stop, admit, self.rounds)
+        puller = Puller(
+            transport,
+            self.responder,
+            fleet.neighbours(self.agent),
+            patience,
+            self.should_stop,
+            self._admission(),
+            self.rounds,
+            self.experiment.config.agents,
+        )
 
         def report() -> None:
             alive = len(transport.alive() & frozenset(puller.neighbours))
@@ -128,7 +146,10 @@ class NodeAgent:
             main = FIGURES[self.experiment.dataset.task][0]
             self.observer.round(Report(*standing, alive, len(puller.neighbours), absent, main))
 
-        exchange = NodeExchange(self.experiment, self.journal, self.responder, puller, report)
+        def follow() -> None:
+            self._follow(puller, exchange)
+
+        exchange = NodeExchange(self.experiment, self.journal, self.responder, puller, report, follow)
         # Neighbours forget old rounds, so that a checkpoint is on the disk before the next begins.
         execution = Execution(observer=last, should_stop=self.should_stop, writes="first")
         loop = Loop(self.experiment, self.journal.folder, self.simulator, exchange, execution, start)
@@ -137,13 +158,13 @@ class NodeAgent:
         exchange.resume(start.progress.round, start.sent)
         with one_thread_each(), self.simulator:
             self._gather(puller)
-            exchange.reached = self._first_round(puller)
+            exchange.reached = self._first_round(puller, exchange)
             status = loop.run()
         report()
         after = loop.progress.round + 1
         self.journal.write_traffic(self.responder.take_sent(after), after)
         if status == "finished":
-            if self.journal.heard_nobody(neighbours):
+            if puller.neighbours and self.journal.heard_nobody(puller.neighbours):
                 raise NodeError(
                     f"no neighbour was heard in any round: the model in {self.journal.folder.path} was learned alone; "
                     "check addresses, ports and certificates (RUST_LOG=warn shows more), and start anew"
@@ -158,14 +179,48 @@ class NodeAgent:
             self.observer.say(f"agent {j} has not appeared; beginning without it")
         puller.check_not_alone()
 
-    def _first_round(self, puller: Puller) -> int:
+    def _first_round(self, puller: Puller, exchange: NodeExchange) -> int:
         following = self.start.progress.round + 1
-        if self.fleet.missing == "wait":
+        joining = self.agent >= self.experiment.config.agents and following == 1
+        if self.fleet.missing == "wait" and not joining:
             return following
-        first = max(following, min(puller.catch_up(), self.rounds))
+        first = max(following, min(puller.catch_up(joining=joining), self.rounds))
         if first > following:
             self.observer.say(f"the fleet is in round {first}; rounds {following} to {first - 1} are left out")
+            if following == 1:
+                self._join(first, exchange)
         return first
+
+    def _join(self, first: int, exchange: NodeExchange) -> None:
+        """Begin from what neighbours have learned by a round."""
+        simulator, algorithm = self.simulator, self.simulator.algorithm
+        (state,), (data,) = simulator.states, simulator.feeds
+        # What would be shared tells what to expect of others.
+        learned, _ = algorithm.learn(
+            state, data, Clock(first, self.rounds, batches=self.experiment.config.local_batches or 1)
+        )
+        found = exchange.catch_up(first, algorithm.share(learned))
+        if found is not None:
+            received, mixing = found
+            simulator.states = [algorithm.join(state, received, mixing)]
+
+    def _follow(self, puller: Puller, exchange: NodeExchange) -> None:
+        """Between two rounds: go by the latest roster."""
+        with self._lock:
+            later, self._later = self._later, None
+        if later is None:
+            return
+        self.fleet, others = later
+        self.experiment = by_roster(self.experiment, self.fleet)
+        neighbours = self.fleet.neighbours(self.agent)
+        exchange.follow(self.experiment)
+        puller.admit = self._admission()
+        puller.follow(neighbours, others)
+        named = ", ".join(map(str, neighbours)) or "nobody"
+        self.observer.say(f"roster {self.fleet.serial} from round {exchange.round + 1} on: neighbours are {named}")
+
+    def _admission(self) -> Admission:
+        return Admission(self.simulator.algorithm, self.experiment.agents, self.experiment.network.layout.sizes)
 
     def _finish(self, progress: Progress, sent_bytes: float) -> None:
         evaluated = read_rows(self.journal.folder.metrics)[-1]

@@ -59,8 +59,8 @@ def open_agent_folder(fleet: Fleet, path: Path) -> AgentFolder:
         raise NodeError(f"{path} is of fleet {manifest['fleet']!r}, not {fleet.run!r}")
     tables: dict[str, Table] = {name: read_rows(path / name) for name in TABLES}
     agent = _whose(folder, manifest, tables["metrics.csv"])
-    if not 0 <= agent < len(fleet.agents):
-        raise NodeError(f"{path} is of agent {agent}; this fleet has agents 0 to {len(fleet.agents) - 1}")
+    if agent not in fleet.numbers:
+        raise NodeError(f"{path} is of agent {agent}; this fleet has agents 0 to {fleet.numbers[-1]}")
     for name, rows in tables.items():
         strange = next((row["agent"] for row in rows if int(row["agent"]) != agent), None)
         if strange is not None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ipaddress
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -29,6 +30,7 @@ except ImportError as error:
 
 CA_DAYS = 3650
 EARLIER = timedelta(hours=1)  # devices' clocks differ
+ROSTER = b"peermask roster 1\n"  # before what is signed, so that nothing else that the key signs is one
 MINUTES = "%Y-%m-%d %H:%M UTC"
 
 
@@ -114,7 +116,7 @@ def check_credentials(fleet: Fleet, folder: Path, agent: int) -> Credentials:
     certificate = _load_certificate(files.certificate, agent)
     names = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
     name = str(names[0].value) if names else "nobody"
-    again = f"make it again with `peermask fleet certs FLEET --renew {agent}`"
+    again = f"make it again with `peermask fleet renew FLEET {agent}`"
     if name != fleet.member(agent).name:
         if name.startswith(f"{common_name(agent)}-") or name == common_name(agent):
             raise NodeError(
@@ -147,9 +149,32 @@ def check_credentials(fleet: Fleet, folder: Path, agent: int) -> Credentials:
     return files
 
 
-def expiry(files: Credentials) -> datetime:
-    """When an agent's certificate ends."""
-    return _load_certificate(files.certificate, None).not_valid_after_utc
+def validity(files: Credentials) -> tuple[datetime, datetime]:
+    """When an agent's certificate begins and ends."""
+    certificate = _load_certificate(files.certificate, None)
+    return certificate.not_valid_before_utc, certificate.not_valid_after_utc
+
+
+def sign(folder: Path, content: bytes) -> str:
+    """The authority's signature of a roster, in hex."""
+    _, key = _authority(folder)
+    return key.sign(ROSTER + content, ec.ECDSA(hashes.SHA256())).hex()
+
+
+def verifier(ca: Path, agent: int | None = None) -> Callable[[bytes, str], bool]:
+    """Tells an agent whether a roster is signed by the authority whose certificate this is."""
+    key = _load_certificate(ca, agent).public_key()
+
+    def verify(content: bytes, signature: str) -> bool:
+        try:
+            if not isinstance(key, ec.EllipticCurvePublicKey):
+                return False
+            key.verify(bytes.fromhex(signature), ROSTER + content, ec.ECDSA(hashes.SHA256()))
+        except (InvalidSignature, ValueError):
+            return False
+        return True
+
+    return verify
 
 
 def _authority(folder: Path) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:

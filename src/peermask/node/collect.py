@@ -27,6 +27,7 @@ from peermask.experiment.result import RunResult
 from peermask.experiment.summary import summary_of
 from peermask.experiment.table import append_rows
 from peermask.files import write_atomically, write_json, writing
+from peermask.graph import edges_hash
 from peermask.node.agent_folder import AGAIN, TABLES, AgentFolder, Table, open_agent_folder
 from peermask.node.fleet import Fleet
 from peermask.node.journal import ranges
@@ -37,7 +38,8 @@ LAST = ("config.toml", "result.json")  # what makes a folder a run, and a run a 
 def collect_run(fleet: Fleet, folders: Sequence[Path], out: Path, *, partial: bool = False) -> RunResult:
     """One run of the agents' folders, whichever order they come in; finished if every agent is.
 
-    With `partial`, folders may be missing: the run then has the tables of those that are there, and no models.
+    With `partial`, folders may be missing: the run then has the tables of those that are there, and no models. So has
+    one whose agents have come or gone: no experiment has those that are left.
     """
     experiment = build(fleet.experiment)
     agents = _agents(fleet, folders)
@@ -52,9 +54,9 @@ def collect_run(fleet: Fleet, folders: Sequence[Path], out: Path, *, partial: bo
         figures = figures_of(experiment.dataset.task, experiment.further_metrics)
         for name, columns in {**TABLES, "metrics.csv": metric_columns(figures)}.items():
             _merge(made / name, columns, [one.tables[name] for one in agents])
-        write_json(target.manifest, _manifest(experiment, agents, missing))
+        write_json(target.manifest, _manifest(experiment, fleet, agents) | _roster(fleet))
         write_atomically(target.config, fleet.experiment.toml().encode())
-        if not missing and all(one.is_finished for one in agents):
+        if not missing and not has_changed(fleet) and all(one.is_finished for one in agents):
             progress, digest = _join_states(experiment, agents, target)
             write_result(target, summary_of(experiment, target, "finished", progress, digest))
     return RunResult.open(out)
@@ -62,6 +64,20 @@ def collect_run(fleet: Fleet, folders: Sequence[Path], out: Path, *, partial: bo
 
 def missing_agents(fleet: Fleet, agents: Iterable[AgentFolder]) -> list[int]:
     return sorted({member.agent for member in fleet.agents} - {one.agent for one in agents})
+
+
+def has_changed(fleet: Fleet) -> bool:
+    """Whether agents have come or gone."""
+    return len(fleet.agents) != fleet.experiment.agents or bool(fleet.left)
+
+
+def _roster(fleet: Fleet) -> dict[str, Any]:
+    """What the config does not say of a fleet whose agents or links have changed."""
+    if not fleet.serial:
+        return {}
+    links = [[min(link), max(link)] for link in fleet.links]
+    roster = {"serial": fleet.serial, "agents": [one.agent for one in fleet.agents], "left": list(fleet.left)}
+    return {"roster": roster, "graph": {"sha256": edges_hash(len(fleet.numbers), links), "links": links}}
 
 
 def named(agents: Sequence[int]) -> str:
@@ -111,17 +127,20 @@ def _move_into(made: Path, out: Path) -> None:
         part.replace(out / part.name)
 
 
-def _manifest(experiment: Experiment, agents: Sequence[AgentFolder], missing: Sequence[int]) -> dict[str, Any]:
+def _manifest(experiment: Experiment, fleet: Fleet, agents: Sequence[AgentFolder]) -> dict[str, Any]:
     """Of the whole run. What an agent holds is known on its device alone, and may not be in the data found here."""
     made = manifest(experiment, torch.device("cpu"))
     dataset = _dataset([one.dataset for one in agents])
     rows = {one.agent: one.about for one in agents}
+    missing = sorted(set(fleet.numbers) - rows.keys())  # also who has left
     # Of a missing agent only what follows from the config: with data of its own, what it held went with it.
     shared = dataset == made["dataset"] and experiment.config.partition.name != "everything"
     unknown: dict[str, Any] = {"labels": [], "counts": [], "train": None, "validation": None, "test": None}
-    lost = {} if shared else unknown
-    rows |= {row["agent"]: {**row, **lost} for row in made["agents"] if row["agent"] in missing}
-    lacking = {"missing_agents": list(missing)} if missing else {}
+    known, kept = {row["agent"]: row for row in made["agents"]}, fleet.retentions()
+    for agent in missing:
+        row = known.get(agent, {"agent": agent, "retention": kept[agent], "links": 0, **unknown})
+        rows[agent] = row if shared else row | unknown
+    lacking = {"missing_agents": missing} if missing else {}
     return {**made, "agents": [rows[agent] for agent in sorted(rows)], "dataset": dataset, **lacking}
 
 

@@ -33,16 +33,21 @@ class NodeExchange:
         responder: Responder,
         puller: Puller,
         report: Callable[[], None],
+        before_round: Callable[[], None] = lambda: None,
     ) -> None:
-        self.experiment = experiment
-        self.agent, self.journal, self.report = journal.agent, journal, report
+        self.agent, self.journal, self.report, self.before_round = journal.agent, journal, report, before_round
         self.responder, self.puller = responder, puller
-        self.mixing = experiment.mixing.rows(slice(self.agent, self.agent + 1))  # [1, N]
+        self.follow(experiment)
         self.sizes, self.rounds = experiment.network.layout.sizes, experiment.config.rounds
         self.messages: Payload = {}  # of the last round; after a restart somebody may still want it
         self.absent: list[Absence] = []  # in the last round
         self.reached: int | None = None  # the round to jump to
         self.round = 0  # the last in which anything was moved
+
+    def follow(self, experiment: Experiment) -> None:
+        """Mix by these agents and links from now on."""
+        self.experiment = experiment
+        self.mixing = experiment.mixing.rows(slice(self.agent, self.agent + 1))  # [1, N]
 
     def resume(self, round: int, messages: Payload) -> None:
         """Hand out the messages of a checkpoint again."""
@@ -55,6 +60,7 @@ class NodeExchange:
             self.report()
         if self.puller.should_stop():
             raise Abandoned
+        self.before_round()
         return max(round + 1, min(self.reached or 0, self.rounds))
 
     def move(self, clock: Clock, shared: Sequence[Payload]) -> tuple[Payload, Sequence[Mixing]]:
@@ -62,15 +68,33 @@ class NodeExchange:
         if not own:  # a method that sends nothing waits for nobody
             return own, [self.mixing]
         schema = self._publish(clock.round, own)
-        heard = self.puller.pull(clock.round, schema, self._opening)
+        mixing = self._mixing_of(clock.round)
+        senders = mixing.links.senders.tolist() if self.experiment.schedule.changes else None
+        heard = self.puller.pull(clock.round, schema, self._opening, senders)
         if clock.round == 1:
             self.puller.check_somebody_came()
         for line in changes(clock.round, self.absent, heard.absent):
             self.responder.say(line)
         self.messages, self.absent, self.reached = own, heard.absent, heard.behind
+        received, mixing = self._mixed(own, heard, mixing)
+        return received, [mixing]
+
+    def catch_up(self, round: int, own: Payload) -> tuple[Payload, Mixing] | None:
+        """What neighbours have published by a round, for an agent that would share `own` and says nothing yet."""
+        heard = self.puller.newest_messages(round, self._schema(round, own), self._opening) if own else None
+        return self._mixed(own, heard, self._mixing_of(round)) if heard is not None and heard.payloads else None
+
+    def _mixing_of(self, round: int) -> Mixing:
+        """[1, N]: whom the agent hears in a round."""
+        if not self.experiment.schedule.changes:
+            return self.mixing
+        return self.experiment.mixing_of(round).rows(slice(self.agent, self.agent + 1))
+
+    def _mixed(self, own: Payload, heard: Heard, mixing: Mixing) -> tuple[Payload, Mixing]:
+        """Own and heard messages [K, ...], and how to mix them."""
         columns = torch.tensor(sorted([self.agent, *heard.payloads]))  # [K]
         received = {name: self._stacked(name, leaf, columns, heard) for name, leaf in own.items()}
-        return received, [self.mixing.restrict(columns).to(next(iter(own.values())).device)]
+        return received, mixing.restrict(columns).to(next(iter(own.values())).device)
 
     def count(self, round: int) -> None:
         self.journal.record(round, self.messages)
@@ -102,6 +126,11 @@ class NodeExchange:
 
     def _publish(self, round: int, own: Payload) -> Schema:
         """Hand out this agent's message [1, ...] of a round from now on."""
+        schema = self._schema(round, own)
+        self.responder.publish(round, _rows(own), schema, self._opening)
+        return schema
+
+    def _schema(self, round: int, own: Payload) -> Schema:
         rows = _rows(own)
         for name, row in rows.items():
             if row.dtype == np.float32 and not np.isfinite(row).all():
@@ -109,9 +138,7 @@ class NodeExchange:
                     f"what agent {self.agent} would send in round {round} holds a value that is not a number ({name}); "
                     "try a smaller algorithm.lr"
                 )
-        schema = Schema.of(rows, self.sizes)
-        self.responder.publish(round, rows, schema, self._opening)
-        return schema
+        return Schema.of(rows, self.sizes)
 
     def _opening(self, agent: int) -> Rows | None:
         """What is known of an agent before it sends anything."""

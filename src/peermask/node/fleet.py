@@ -6,6 +6,8 @@ links = [[0, 1], [1, 2], ...]   who hears whom: the graph of the experiment, wri
 [[agents]]                      one table per agent: its number and address
 [[imports]]                     one table per plug-in: its file and SHA-256, or its module and version
 [experiment]                    an ordinary experiment config
+
+Agents and links may change while the fleet runs (`node/roster.py`): the file then has a serial number and a signature.
 """
 
 from __future__ import annotations
@@ -27,13 +29,14 @@ from peermask.errors import ConfigError, NodeError
 from peermask.experiment.config import ExperimentConfig
 from peermask.experiment.problems import first_problem
 from peermask.files import write_atomically
-from peermask.graph import build_graph
-from peermask.masks.budget import retentions
+from peermask.graph import Base, Schedule
+from peermask.masks.budget import Ratio, retentions
 from peermask.plugins import Plugin, find_plugins, records
 from peermask.registry import Options
 
 Link = tuple[int, int]
 Missing = Literal["wait", "last", "skip"]
+GRAPHS = 10_000  # of a schedule, whose links are written out
 Seconds = Annotated[float, Field(gt=0, le=86_400)]
 
 ADDRESS = re.compile(r"(?P<host>\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?):(?P<port>[0-9]{1,5})")
@@ -50,6 +53,7 @@ class Member(Options):
     address: str
     listen: str | None = None  # where it binds, if not at its address: "0.0.0.0:7450" behind a forwarded port
     revoked: Annotated[int, Field(ge=0)] = 0  # how many of its certificates no longer count
+    retention: Ratio | None = None  # of one that was added; the others' is in the experiment
 
     @property
     def name(self) -> str:
@@ -72,6 +76,9 @@ class Fleet(Options):
     certificates: str = Field("certs", description="folder of certificates, beside this file")
     links: tuple[Link, ...]
     agents: tuple[Member, ...]
+    serial: Annotated[int, Field(ge=0, lt=2**32)] = 0  # of the roster: how often agents or links have changed
+    left: tuple[int, ...] = ()  # who has left for good; a number is never given twice
+    signature: str | None = None  # of the roster, by the fleet's authority
     imports: tuple[Plugin, ...] = ()  # which every agent must have, and be told of by its own user
     experiment: ExperimentConfig
 
@@ -79,9 +86,26 @@ class Fleet(Options):
         return tuple(sorted(j if i == agent else i for i, j in self.links if agent in (i, j)))
 
     def member(self, agent: int) -> Member:
-        if not 0 <= agent < len(self.agents):
-            raise NodeError(f"agent {agent} does not exist; this fleet has agents 0 to {len(self.agents) - 1}")
-        return self.agents[agent]
+        found = next((member for member in self.agents if member.agent == agent), None)
+        if found is None:
+            if agent in self.left:
+                raise NodeError(f"agent {agent} has left this fleet for good; `peermask fleet add` adds a new one")
+            without = f", without {', '.join(map(str, self.left))}" if self.left else ""
+            raise NodeError(f"agent {agent} does not exist; this fleet has agents 0 to {self.numbers[-1]}{without}")
+        return found
+
+    @property
+    def numbers(self) -> range:
+        """Of all agents there ever were."""
+        every = [*(member.agent for member in self.agents), *self.left]
+        return range(max([self.experiment.agents, *(number + 1 for number in every)]))
+
+    def retentions(self) -> tuple[float, ...]:
+        """r_i of all agents there ever were; of an added one that has left, nobody needs it."""
+        config = self.experiment
+        first = retentions(config.retention, config.agents, config.seed)
+        added = {member.agent: member.retention for member in self.agents}
+        return first + tuple(added.get(number) or first[0] for number in self.numbers[len(first) :])
 
 
 def new_fleet(
@@ -109,11 +133,19 @@ def new_fleet(
 
 
 def links_of(config: ExperimentConfig) -> tuple[Link, ...]:
-    """The links of the experiment's graph, or all of them for a method in which everybody hears everybody."""
+    """The links of the experiment's graph: of all its graphs where it changes, or all that there can be for a method in
+    which everybody hears everybody."""
+    everybody = tuple(combinations(range(config.agents), 2))
     if algorithms[config.algorithm.name].make.hears_all:
-        return tuple(combinations(range(config.agents), 2))
-    graph = build_graph(config.graph.name, config.graph.options, config.agents, config.seed)
-    return tuple(sorted((min(i, j), max(i, j)) for i, j in graph.edges))
+        return everybody
+    base, choice = Base(config.graph.name, config.graph.options, config.agents, config.seed), config.schedule
+    schedule = Schedule(base) if choice is None else Schedule(base, choice.name, choice.options)
+    links: set[Link] = set()
+    for number in sorted({schedule.since(number) for number in range(1, config.rounds + 1)})[:GRAPHS]:
+        links.update((i, j) for i, j in schedule.links(number).edges())
+        if len(links) == len(everybody):
+            break
+    return tuple(sorted(links))
 
 
 def save_fleet(path: Path, fleet: Fleet) -> None:
@@ -128,23 +160,13 @@ def write_fleet(path: Path, fleet: Fleet) -> None:
     """Also over one that exists."""
     values = fleet.model_dump(mode="json", exclude_none=True)
     values["experiment"].pop("imports", None)  # where this machine has them
-    if not values["imports"]:
-        del values["imports"]
+    for key in ("imports", "left", "serial"):
+        if not values[key]:
+            del values[key]
     for member in values["agents"]:
         if not member["revoked"]:
             del member["revoked"]
     write_atomically(path, (HEADER + _links_table(values.pop("links")) + tomli_w.dumps(values)).encode())
-
-
-def revoke(fleet: Fleet, agents: Sequence[int]) -> Fleet:
-    """The fleet in which the present certificates of some agents no longer count."""
-    for agent in agents:
-        fleet.member(agent)
-    members = (
-        member.model_copy(update={"revoked": member.revoked + 1}) if member.agent in agents else member
-        for member in fleet.agents
-    )
-    return fleet.model_copy(update={"agents": tuple(members)})
 
 
 def _links_table(links: list[list[int]]) -> str:
@@ -200,11 +222,7 @@ def _unheard(line: str) -> None:
 def check(fleet: Fleet) -> None:
     """What one key alone cannot tell."""
     config = fleet.experiment
-    numbers = [member.agent for member in fleet.agents]
-    if numbers != list(range(config.agents)):
-        raise NodeError(
-            f"agents are numbered {numbers}; experiment.agents = {config.agents} wants 0 to {config.agents - 1}"
-        )
+    _check_numbers(fleet)
     seen: dict[str, int] = {}
     for member in fleet.agents:
         split_address(member.address)
@@ -216,8 +234,8 @@ def check(fleet: Fleet) -> None:
     retentions(config.retention, config.agents, config.seed)
     if config.liars is not None:
         raise NodeError("experiment.liars: only the simulator plays liars; delete it")
-    if config.schedule is not None:
-        raise NodeError("experiment.schedule: only the simulator plays graphs that change; delete it")
+    if config.schedule is not None and config.rounds > GRAPHS:
+        raise NodeError(f"experiment.schedule: a fleet plays at most {GRAPHS:,} rounds of it, not {config.rounds:,}")
     if config.compare:
         raise NodeError("experiment.compare: a fleet runs one algorithm; delete it and write one fleet file for each")
     if config.stop.patience:
@@ -225,8 +243,44 @@ def check(fleet: Fleet) -> None:
     check_links(fleet)
 
 
+def _check_numbers(fleet: Fleet) -> None:
+    first, numbers = fleet.experiment.agents, [member.agent for member in fleet.agents]
+    if not fleet.serial and (numbers != list(range(first)) or fleet.left):
+        raise NodeError(
+            f"agents are numbered {numbers}; experiment.agents = {first} wants 0 to {first - 1} "
+            "(`peermask fleet add` and `fleet remove` change that)"
+        )
+    every = [*numbers, *fleet.left]
+    twice = next((number for number, count in Counter(every).items() if count > 1), None)
+    if twice is not None:
+        raise NodeError(f"there is more than one agent {twice}, or it has left; every number is given once")
+    lost = sorted(set(range(first)) - set(every))
+    if lost or not numbers:
+        raise NodeError(f"agents: {lost or 'all'} are missing; `peermask fleet remove` writes down who has left")
+    for member in fleet.agents:
+        if (member.retention is not None) != (member.agent >= first):
+            must = "must be given" if member.agent >= first else "is what the experiment says; delete it"
+            raise NodeError(f"agents: retention of agent {member.agent} {must}")
+
+
+def _check_changed_links(fleet: Fleet) -> None:
+    known, seen = {member.agent for member in fleet.agents}, set()
+    for i, j in fleet.links:
+        if i == j:
+            raise NodeError(f"links: agent {i} is linked to itself")
+        for agent in (i, j):
+            if agent not in known:
+                raise NodeError(f"links: {i} - {j} is a link of agent {agent}, which this fleet does not have")
+        if (min(i, j), max(i, j)) in seen:
+            raise NodeError(f"links: {i} - {j} is there twice")
+        seen.add((min(i, j), max(i, j)))
+
+
 def check_links(fleet: Fleet) -> None:
-    """Links are written out for people and firewalls; what counts is the graph the experiment asks for."""
+    """Links are written out for people and firewalls; until a roster changes them, they are the experiment's graph."""
+    if fleet.serial:
+        _check_changed_links(fleet)
+        return
     wanted, given = set(links_of(fleet.experiment)), {(min(link), max(link)) for link in fleet.links}
     for odd, problem in ((given - wanted, "is not"), (wanted - given, "is missing, but it is")):
         if odd:

@@ -21,9 +21,12 @@ PULL = b"P"
 FRAME = b"F"  # the round asked for, or the newest where that is no longer kept or still to come
 NO_NEWS = b"N"  # nothing newer than what the asker holds
 DOUBLED = b"D"  # two devices ask with one key
+SERIAL = b"S"  # which roster one goes by
+ROSTER = b"R"  # a whole roster, signed
 
 _PULL = struct.Struct("<B8sIII")  # version, identity, round, history, patience in ms
 _ANSWER = struct.Struct("<I")  # newest
+_SERIAL = struct.Struct("<I")
 
 
 @dataclass(frozen=True)
@@ -98,6 +101,29 @@ class Answer:
     def encode(self) -> bytes:
         head = _ANSWER.pack(self.newest)
         return NO_NEWS + head if self.frame is None else FRAME + head + self.frame
+
+
+@dataclass(frozen=True)
+class Standing:
+    """ "I go by roster `serial`", or "here is a later one than yours"; a question and an answer alike."""
+
+    serial: int = 0
+    roster: bytes = b""  # signed; where there is one, `serial` says nothing
+
+    def encode(self) -> bytes:
+        return ROSTER + self.roster if self.roster else SERIAL + _SERIAL.pack(self.serial)
+
+
+def is_standing(data: bytes) -> bool:
+    return data[:1] in (SERIAL, ROSTER)
+
+
+def decode_standing(data: bytes) -> Standing:
+    if data[:1] == ROSTER:
+        return Standing(roster=data[1:])
+    if data[:1] != SERIAL or len(data) != 1 + _SERIAL.size:
+        raise WireError(f"message of {len(data)} bytes says of no roster which it is")
+    return Standing(*_SERIAL.unpack_from(data, 1))
 
 
 def decode_request(data: bytes) -> Greeting | Pull:

@@ -6,7 +6,7 @@ Who is not there is not waited for, unless the policy is to wait. Nothing here w
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from peermask.engine.exchange import Abandoned
@@ -66,10 +66,15 @@ class Puller:
         should_stop: Callable[[], bool] = lambda: False,
         admit: Callable[[int, Payload], None] = lambda _sender, _payload: None,
         rounds: int = NOTHING,
+        founders: int = NOTHING,
     ) -> None:
-        """`admit` raises a WireError for a payload its sender cannot mean; `rounds` is the last there will be."""
+        """`admit` raises a WireError for a payload its sender cannot mean; `rounds` is the last there will be.
+
+        Agents from number `founders` on were added: nobody waits for one that has not appeared yet.
+        """
         self.transport, self.responder, self.neighbours = transport, responder, neighbours
         self.patience, self.should_stop, self.admit, self.rounds = patience, should_stop, admit, rounds
+        self.founders = founders
         self.present: frozenset[int] = frozenset()  # who was there at the last look
         self.refused: set[int] = set()
         self.newest: dict[int, int] = {}  # the last round published by each neighbour, as it said; of those met
@@ -77,6 +82,21 @@ class Puller:
         self.inbox: Inbox | None = None
         self.bad: dict[int, list[str]] = {}  # why frames of a neighbour were refused in this round
         self.latest = rounds  # the highest round that is believed
+
+    def follow(self, neighbours: tuple[int, ...], forgotten: Collection[int] = ()) -> None:
+        """Hear these from now on; forget all others, and what was heard of `forgotten` so far."""
+        self.neighbours = neighbours
+        kept = frozenset(neighbours) - frozenset(forgotten)
+        self.newest = {j: newest for j, newest in self.newest.items() if j in kept}
+        self.mute &= kept
+        self.refused &= kept
+        if self.inbox is not None:
+            self.inbox.follow(neighbours, forgotten)
+
+    def expected(self) -> frozenset[int]:
+        """Neighbours to wait for: all but those who have left meanwhile, and those who are yet to come."""
+        met = self.responder.met
+        return frozenset(j for j in self.neighbours if j < self.founders or j in met) & self.responder.neighbours
 
     def meet(self) -> frozenset[int]:
         """Greet those who are new, and give those who are there and run the same experiment."""
@@ -101,7 +121,8 @@ class Puller:
         end = time.monotonic() + limit
         while True:
             self.meet()
-            lacking = set(self.neighbours) - self.responder.met - self.responder.turned_away
+            lacking = set(self.neighbours) & self.responder.neighbours
+            lacking -= self.responder.met | self.responder.turned_away
             left = end - time.monotonic()
             if not lacking or left <= 0 or self.should_stop():
                 return lacking
@@ -123,27 +144,41 @@ class Puller:
                 "ports (RUST_LOG=warn shows more), then start this one again"
             )
 
-    def catch_up(self) -> int:
+    def catch_up(self, *, joining: bool = False) -> int:
         """The round that more than half of the neighbourhood has reached: this agent and all neighbours met, those
-        included that have published nothing. No single peer moves it, whatever round it claims."""
-        voices = sorted([self.responder.newest, *self.newest.values()])
-        return voices[(len(voices) - 1) // 2]
+        included that have published nothing. No single peer moves it, whatever round it claims. One that joins has no
+        round of its own yet, and takes the lower median of the others'."""
+        voices = sorted(self.newest.values() if joining else [self.responder.newest, *self.newest.values()])
+        return voices[(len(voices) - 1) // 2] if voices else 0
 
-    def pull(self, round: int, schema: Schema, opening: Callable[[int], Payload | None] = lambda _agent: None) -> Heard:
-        """Every neighbour's message of a round, as far as it comes in time."""
+    def newest_messages(self, round: int, schema: Schema, opening: Callable[[int], Payload | None]) -> Heard:
+        """What those who are there have published by a round, or last."""
+        self._open_inbox(schema, opening)
+        self._pull_once(self.meet(), round, 0.0)
+        return self._heard(round, set(), None)
+
+    def pull(
+        self,
+        round: int,
+        schema: Schema,
+        opening: Callable[[int], Payload | None] = lambda _agent: None,
+        senders: Collection[int] | None = None,
+    ) -> Heard:
+        """Every neighbour's message of a round, or that of some, as far as it comes in time."""
         limit = self.patience.round_limit
-        if self.inbox is None:
-            self.inbox = Inbox(self.responder.card.identity, schema, self.neighbours, opening, self._admit)
+        if self._open_inbox(schema, opening):
             limit = max(limit, self.patience.start_limit)  # a neighbour may still be waiting for its own
         self.mute -= self.responder.take_heard_from()
         self.bad = {}
-        wanted, behind = self._lacking(self.neighbours, round), None
+        expected = self.expected()
+        wanted, behind = self._lacking(expected if senders is None else expected & set(senders), round), None
         end = time.monotonic() + limit
         stopping, pause = False, PAUSES[0]
         while wanted:
             if self.should_stop() and not stopping:
                 stopping, end = True, min(end, time.monotonic() + LEAVE_WITHIN)
             left = end - time.monotonic()
+            wanted &= self.responder.neighbours  # who has left meanwhile is not waited for
             there = (self.meet() & wanted) - self.mute - self._hopeless()
             if left <= 0:
                 self._take_what_there_is(wanted, there, round)
@@ -165,6 +200,13 @@ class Puller:
         if wanted and stopping and self.patience.missing == "wait":
             raise Abandoned  # with `wait` no round is played without everybody
         return self._heard(round, wanted, behind)
+
+    def _open_inbox(self, schema: Schema, opening: Callable[[int], Payload | None]) -> bool:
+        """Whether this is the first time."""
+        first = self.inbox is None
+        if first:
+            self.inbox = Inbox(self.responder.card.identity, schema, self.neighbours, opening, self._admit)
+        return first
 
     def farewell(self, round: int) -> None:
         """Say that nothing up to `round` is needed any more, then stay until no neighbour needs anything either."""
@@ -245,14 +287,18 @@ class Puller:
 
     def _heard(self, round: int, wanted: set[int], behind: int | None) -> Heard:
         assert self.inbox is not None
-        alive = self.transport.alive()
+        alive, here = self.transport.alive(), self.responder.neighbours
         absent = []
-        for j in sorted(wanted):
+        for j in sorted(wanted & here):
             why = "refused" if j in self.refused else "silent" if j in alive else "gone"
             if self.bad.get(j):
                 why = f"refused ({self.bad[j][-1]})"
             used = None if self.patience.missing == "skip" else self.inbox.held(j)
             absent.append(Absence(round, j, why, used))
         left_out = {absence.neighbour for absence in absent if absence.used is None}
-        heard = {j: self.inbox.newest[j][1] for j in self.neighbours if j not in left_out}
+        heard = {
+            j: self.inbox.newest[j][1]
+            for j in self.neighbours
+            if j not in left_out and j in here and j in self.inbox.newest
+        }
         return Heard(heard, absent, behind)

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 from peermask.errors import WireError
 from peermask.node.allowance import Allowance
-from peermask.node.messages import Answer, Card, Greeting, Pull, decode_request
+from peermask.node.messages import Answer, Card, Greeting, Pull, decode_request, is_standing
 from peermask.node.refusals import Refusals
-from peermask.node.transport import Reply
+from peermask.node.transport import Handler, Reply
 from peermask.wire import Outbox, Schema, bitmap_size
 from peermask.wire.frame import is_keyframe
 from peermask.wire.schema import Payload
@@ -60,7 +60,7 @@ class Responder:
     """
 
     def __init__(self, agent: int, neighbours: Collection[int], card: Card, say: Callable[[str], None]) -> None:
-        self.agent, self.neighbours, self.card = agent, frozenset(neighbours), card
+        self.agent, self.card = agent, card
         self.say, self.refusals = say, Refusals(say)
         self._outbox: Outbox | None = None
         self._asked: dict[int, int] = {}  # the highest round each neighbour has asked for
@@ -70,9 +70,29 @@ class Responder:
         self._sent: dict[int, Sent] = {}  # by round
         self._sent_bytes = 0
         self._waiting: dict[int, Waiting] = {}
-        self._questions = {j: Allowance(*QUESTIONS) for j in neighbours}
-        self._bytes: dict[int, Allowance] = {}  # from the first message on, which says how large they are
+        self._questions: dict[int, Allowance] = {}
+        self._bytes: dict[int, Allowance] = {}
+        self._whole = 0  # bytes of a message, known from the first on
         self._lock = threading.RLock()
+        self.rosters: Handler = lambda _asker, _request, _reply: None  # answers what is said of rosters
+        self.follow(neighbours)
+
+    def follow(self, neighbours: Collection[int]) -> None:
+        """From now on, answer these and nobody else; who is no longer among them is forgotten."""
+        with self._lock:
+            self.neighbours = frozenset(neighbours)
+            for known in (self._asked, self._waiting, self._questions, self._bytes):
+                for j in known.keys() - self.neighbours:
+                    del known[j]
+            self._met &= self.neighbours
+            self._turned_away &= self.neighbours
+            for j in self.neighbours - self._questions.keys():
+                self._questions[j] = Allowance(*QUESTIONS)
+            self._allow_bytes()
+
+    def _allow_bytes(self) -> None:
+        for j in self.neighbours - self._bytes.keys() if self._whole else ():
+            self._bytes[j] = Allowance(*(self._whole * many for many in MESSAGES))
 
     @property
     def newest(self) -> int:
@@ -123,8 +143,8 @@ class Responder:
         with self._lock:
             if self._outbox is None:
                 self._outbox = Outbox(self.card.identity, self.agent, schema, opening=opening(self.agent))
-                whole = bitmap_size(schema)
-                self._bytes = {j: Allowance(*(whole * many for many in MESSAGES)) for j in self.neighbours}
+                self._whole = bitmap_size(schema)
+                self._allow_bytes()
             self._outbox.publish(round, payload)
             for allowance in (*self._questions.values(), *self._bytes.values()):
                 allowance.new_round()
@@ -140,12 +160,16 @@ class Responder:
 
     def __call__(self, asker: int, request: bytes, reply: Reply) -> None:
         """Answer a neighbour; a stranger, or what is no request, gets no answer."""
-        if asker not in self.neighbours:
-            return
         with self._lock:
-            allowed = self._questions[asker].spend(1)
+            allowance = self._questions.get(asker)
+            if allowance is None:
+                return
+            allowed = allowance.spend(1)
         if not allowed:
             self.refusals.note(asker, "flood", f"agent {asker} asks too often; some questions get no answer")
+            return
+        if is_standing(request):
+            self.rosters(asker, request, reply)
             return
         try:
             question = decode_request(request)
@@ -178,6 +202,8 @@ class Responder:
 
     def _pulled(self, asker: int, question: Pull, reply: Reply) -> None:
         with self._lock:
+            if asker not in self.neighbours:
+                return
             self._asked[asker] = max(question.round, self._asked.get(asker, 0))
             if question.round > self.newest and question.patience:
                 self._waiting[asker] = Waiting(question, time.monotonic() + question.patience, reply)

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from peermask.engine.device import pick_device
 from peermask.errors import NodeError
-from peermask.experiment.build import build
 from peermask.experiment.execution import Status
 from peermask.experiment.folder import RunFolder
 from peermask.files import held
 from peermask.node.agent import NodeAgent, Observer
 from peermask.node.fleet import Fleet, load_fleet
+from peermask.node.members import build_member
 
 SLACK = 2**20  # bytes beside the values of a message
-SOON = timedelta(days=14)
 
 
 @dataclass(frozen=True)
@@ -39,33 +38,34 @@ def run_node(
 ) -> NodeResult:
     """Run agent `agent` of the fleet in file `path`; started again, it goes on where its folder says."""
     # zenoh and cryptography are an extra, which reading a fleet file does not need
-    from peermask.node.certificates import MINUTES, check_credentials, expiry
+    from peermask.node.certificates import Credentials, check_credentials, verifier
+    from peermask.node.reopening import Reopening
+    from peermask.node.rosters import Rosters, latest
     from peermask.node.sessions import Sessions
+    from peermask.node.watch import Watch
     from peermask.node.zenoh_settings import session_settings
-    from peermask.node.zenoh_transport import open_zenoh
+    from peermask.node.zenoh_transport import ZenohTransport, open_zenoh
 
     fleet = load_fleet(path)
-    address = fleet.member(agent).address
+    out = out if out is not None else agent_out(default_out(fleet), agent)
     where = pick_device(device)
-    credentials = None
+    folder, kept = certificates_of(path, fleet), out / "roster"
+    credentials = verify = None
     if insecure:
+        address = fleet.member(agent).address
         observer.say(f"INSECURE: whoever reaches {address} can read, forge and stop this run; use certificates")
     else:
-        credentials = check_credentials(fleet, certificates_of(path, fleet), agent)
-    end = None if credentials is None else expiry(credentials)
-    if end is not None and end - datetime.now(UTC) < SOON:
-        observer.say(
-            f"its certificate ends {end:{MINUTES}}; until then run `peermask fleet certs FLEET --renew {agent}`"
-        )
+        fleet.member(agent)
+        verify = verifier(Credentials.of(folder, agent).ca, agent)
+        fleet = latest(fleet, verify, kept, observer.say)
+        credentials = check_credentials(fleet, folder, agent)
 
-    def over() -> bool:
-        return end is not None and datetime.now(UTC) > end
+    watch: Watch | None = None
 
     def stopping() -> bool:
-        return should_stop() or over()
+        return should_stop() or (watch is not None and watch.is_over)
 
-    experiment = build(fleet.experiment)
-    out = out if out is not None else agent_out(default_out(fleet), agent)
+    experiment = build_member(fleet, agent)
     busy = f"agent {agent} is being run in {out} by another process; stop that one first, or wait for its end"
     with held(out.parent / f".{out.name}.lock", NodeError(busy)):  # beside the folder, which begins as nothing
         node = NodeAgent(fleet, experiment, agent, out, observer, stopping, where)
@@ -73,16 +73,27 @@ def run_node(
         if RunFolder(out).result.is_file():
             observer.say(f"this run is finished; its result is in {out}")
             return NodeResult("finished", out, node.journal.absent_rounds())
-        # All that an honest neighbour can send: a few float32 per parameter.
-        settings = session_settings(fleet, agent, credentials, 16 * experiment.network.layout.total + SLACK)
-        names = {j: fleet.member(j).name for j in fleet.neighbours(agent)}
-        sessions = Sessions(fleet.member(agent).name, names, observer.say)
-        with open_zenoh(settings, agent, node.responder, sessions) as transport:
-            status = node.run(transport)
-        if status == "interrupted" and over():
+
+        def session(fleet: Fleet, credentials: Credentials | None) -> AbstractContextManager[ZenohTransport]:
+            # All that an honest neighbour can send: a few float32 per parameter.
+            settings = session_settings(fleet, agent, credentials, 16 * experiment.network.layout.total + SLACK)
+            names = {j: fleet.member(j).name for j in fleet.neighbours(agent)}
+            sessions = Sessions(fleet.member(agent).name, names, observer.say)
+            return open_zenoh(settings, agent, node.responder, sessions)
+
+        rosters = Rosters(fleet, verify, node.responder.refusals)
+        with Reopening() as transport:
+            watch = Watch(path, agent, credentials, rosters, node.responder, transport, session, node.adopt, kept)
+            with watch:
+                status = node.run(transport)
+        if status == "interrupted" and watch.left:
             raise NodeError(
-                f"the certificate of agent {agent} has ended; all is saved: run `peermask fleet certs FLEET --renew "
-                f"{agent}`, and start this one again"
+                f"agent {agent} has left this fleet for good (roster {rosters.fleet.serial}); all is in {out}"
+            )
+        if status == "interrupted" and watch.ended:
+            raise NodeError(
+                f"the certificate of agent {agent} has ended; all is saved: run `peermask fleet renew FLEET {agent}`, "
+                "and start this one again"
             )
         return NodeResult(status, out, node.journal.absent_rounds())
 

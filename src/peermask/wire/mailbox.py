@@ -144,14 +144,23 @@ class Inbox:
         admit: Callable[[FrameHeader, Payload], None] = lambda _header, _payload: None,
     ) -> None:
         """`admit` raises a WireError for what its sender cannot mean."""
-        self.expected, self.admit = Expected(run_id, schema), admit
-        self.senders = frozenset(senders)
+        self.expected, self.admit, self.opening = Expected(run_id, schema), admit, opening
+        self.senders: frozenset[int] = frozenset()
         self.newest: dict[int, tuple[int, Payload]] = {}
         self.histories: dict[int, History] = {}
-        for sender in self.senders:
-            known = opening(sender)
+        self.follow(senders)
+
+    def follow(self, senders: Collection[int], forgotten: Collection[int] = ()) -> None:
+        """Take frames from these alone from now on; whoever else was heard is forgotten, and `forgotten` too."""
+        for sender in self.senders - (frozenset(senders) - frozenset(forgotten)):
+            self.newest.pop(sender, None)
+            self.histories.pop(sender, None)
+        new = frozenset(senders) - (self.senders - frozenset(forgotten))
+        self.senders = frozenset(senders)
+        for sender in new:
+            known = self.opening(sender)
             if known is not None:
-                self.histories[sender] = opened(run_id, sender, schema, known)
+                self.histories[sender] = opened(self.expected.run_id, sender, self.expected.schema, known)
 
     def held(self, sender: int) -> int | None:
         """The newest round held of `sender`."""

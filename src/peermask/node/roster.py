@@ -1,0 +1,165 @@
+"""The roster: what of a fleet file may change while the fleet runs, numbered and signed by the fleet's authority.
+
+    serial     how often it has changed; an agent takes a later one and never an earlier one
+    agents     numbers, addresses, how many certificates of each no longer count
+    links      who hears whom
+    left       who is gone for good
+
+It is signed in one canonical form, so that its bytes follow from what it says. As it is handed on and kept, a roster is
+the signature in hex, a line break, and those bytes: the signature is checked before anything else is looked at.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from typing import Annotated
+
+from pydantic import Field, ValidationError
+
+from peermask.algorithms import algorithms
+from peermask.errors import NodeError
+from peermask.masks.budget import retentions
+from peermask.node.fleet import Fleet, Link, Member, check, split_address
+from peermask.registry import Options
+
+LARGEST = 2**19  # bytes of one, signed; a session lets a little more through
+PORT = 7450
+FEWEST = 2  # links a new agent gets where none are named: no single neighbour then tells it which round it is
+
+Verify = Callable[[bytes, str], bool]  # bytes, signature in hex
+
+
+class Roster(Options):
+    run: str
+    serial: Annotated[int, Field(ge=1, lt=2**32)]
+    agents: tuple[Member, ...]
+    links: tuple[Link, ...]
+    left: tuple[int, ...]
+
+
+def encoded(fleet: Fleet) -> bytes:
+    """The canonical form of a fleet's roster: JSON with sorted keys and lists, no spaces, nothing that is not said."""
+    agents = [member.model_dump(exclude_defaults=True) for member in sorted(fleet.agents, key=lambda one: one.agent)]
+    links = sorted((min(link), max(link)) for link in fleet.links)
+    values = {"run": fleet.run, "serial": fleet.serial, "agents": agents, "links": links, "left": sorted(fleet.left)}
+    return json.dumps(values, sort_keys=True, separators=(",", ":")).encode()
+
+
+def signed(fleet: Fleet) -> bytes:
+    """As it is handed on; nothing where it never changed."""
+    return f"{fleet.signature}\n".encode() + encoded(fleet) if fleet.serial and fleet.signature else b""
+
+
+def read_signed(data: bytes, fleet: Fleet, verify: Verify) -> Fleet:
+    """The fleet with a roster that was handed on, or a NodeError: forged, malformed, or of another fleet."""
+    if len(data) > LARGEST:
+        raise NodeError(f"a roster of {len(data)} bytes is refused; allowed: {LARGEST}")
+    signature, _, content = data.partition(b"\n")
+    text = signature[:1024].decode("ascii", errors="replace")
+    if not verify(content, text):
+        raise NodeError("a roster is refused: it is not signed by this fleet's authority")
+    try:
+        roster = Roster.model_validate(json.loads(content))
+    except (ValueError, ValidationError, RecursionError):
+        raise NodeError("a roster is refused: it is signed, but this version cannot read it; update peermask") from None
+    return with_roster(fleet, roster, text)
+
+
+def with_roster(fleet: Fleet, roster: Roster, signature: str | None) -> Fleet:
+    if roster.run != fleet.run:
+        raise NodeError(f"a roster of fleet {roster.run!r:.40} is refused; this is fleet {fleet.run!r}")
+    keys = {key: getattr(roster, key) for key in ("serial", "agents", "links", "left")}
+    return checked(fleet.model_copy(update={**keys, "signature": signature}))
+
+
+def checked(fleet: Fleet) -> Fleet:
+    check(fleet)
+    if len(encoded(fleet)) > LARGEST - 1024:
+        raise NodeError(f"a roster of {len(fleet.agents)} agents and {len(fleet.links)} links is too large to hand on")
+    return fleet
+
+
+def changed(fleet: Fleet, **keys: object) -> Fleet:
+    """The next roster, not signed yet."""
+    return checked(fleet.model_copy(update={**keys, "serial": fleet.serial + 1, "signature": None}))
+
+
+def added(
+    fleet: Fleet, host: str, port: int | None = None, links: Sequence[int] = (), retention: float | None = None
+) -> Fleet:
+    """With one agent more, linked to these, or to those who have the fewest links."""
+    _check_links_are_chosen(fleet, "added")
+    number, used = fleet.numbers[-1] + 1, [split_address(member.address) for member in fleet.agents]
+    if port is None:
+        port = max((taken + 1 for place, taken in used if place == host.strip("[]")), default=PORT)
+    fewest = sorted(fleet.agents, key=lambda one: (len(fleet.neighbours(one.agent)), one.agent))[:FEWEST]
+    chosen = [fleet.member(other).agent for other in links] or [one.agent for one in fewest]
+    own = Member(agent=number, address=f"{host}:{port}", retention=_retention(fleet, number, retention))
+    pairs = [(other, number) for other in dict.fromkeys(chosen)]
+    return changed(fleet, agents=(*fleet.agents, own), links=tuple(sorted([*fleet.links, *pairs])))
+
+
+def removed(fleet: Fleet, agents: Iterable[int]) -> Fleet:
+    """Without some agents and their links, for good."""
+    gone = {fleet.member(agent).agent for agent in agents}
+    return changed(
+        fleet,
+        agents=tuple(member for member in fleet.agents if member.agent not in gone),
+        links=tuple(link for link in fleet.links if not gone & set(link)),
+        left=tuple(sorted({*fleet.left, *gone})),
+    )
+
+
+def linked(fleet: Fleet, i: int, j: int) -> Fleet:
+    _check_links_are_chosen(fleet, "linked")
+    if j in fleet.neighbours(i):
+        raise NodeError(f"agents {i} and {j} are linked already")
+    for agent in (i, j):
+        fleet.member(agent)
+    return changed(fleet, links=tuple(sorted([*fleet.links, (min(i, j), max(i, j))])))
+
+
+def unlinked(fleet: Fleet, i: int, j: int) -> Fleet:
+    _check_links_are_chosen(fleet, "unlinked")
+    if j not in fleet.neighbours(i):
+        raise NodeError(f"agents {i} and {j} are not linked")
+    return changed(fleet, links=tuple(link for link in fleet.links if set(link) != {i, j}))
+
+
+def revoked(fleet: Fleet, agents: Iterable[int]) -> Fleet:
+    """Where the present certificates of some agents no longer count."""
+    chosen = {fleet.member(agent).agent for agent in agents}
+    members = (
+        member.model_copy(update={"revoked": member.revoked + 1}) if member.agent in chosen else member
+        for member in fleet.agents
+    )
+    return changed(fleet, agents=tuple(members))
+
+
+def alone(fleet: Fleet) -> list[int]:
+    """Who has no neighbour."""
+    return [member.agent for member in fleet.agents if not fleet.neighbours(member.agent)]
+
+
+def _check_links_are_chosen(fleet: Fleet, done: str) -> None:
+    name = fleet.experiment.algorithm.name
+    if algorithms[name].make.hears_all:
+        raise NodeError(f"in {name} everybody hears everybody: nobody can be {done} while it runs; write a new fleet")
+    if fleet.experiment.schedule is not None:
+        raise NodeError(
+            f"experiment.schedule says who hears whom: nobody can be {done} while it runs; write a new fleet"
+        )
+
+
+def _retention(fleet: Fleet, number: int, given: float | None) -> float:
+    """As given, or as the experiment would have it for one agent more."""
+    config = fleet.experiment
+    if given is None and isinstance(config.retention, tuple):
+        raise NodeError("the experiment lists one retention for each agent; say what the new one keeps: --retention")
+    if given is None:
+        return retentions(config.retention, number + 1, config.seed)[number]
+    least = min(fleet.retentions())
+    if hasattr(config.algorithm.options, "levels") and given < least:
+        raise NodeError(f"--retention {given:g} is below {least:g}, the level at which all agents learn; give more")
+    return given

@@ -1,0 +1,127 @@
+"""Which roster an agent goes by, and what it says of it to its neighbours.
+
+Two agents that talk of rosters both know the later one afterwards: who is asked hands out its own if that is later, and
+who asked does if not. So a roster that reaches one agent reaches all that are linked, hop by hop.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from peermask.errors import NodeError, WireError
+from peermask.files import write_atomically
+from peermask.node.fleet import Fleet
+from peermask.node.messages import Standing, decode_standing
+from peermask.node.refusals import Refusals
+from peermask.node.roster import Verify, encoded, read_signed, signed
+from peermask.node.transport import Reply, Transport
+
+PATIENCE = 1.0  # seconds a neighbour has to answer
+
+
+class Rosters:
+    """Thread-safe: the transport's thread hears of rosters, another one looks for them."""
+
+    def __init__(self, fleet: Fleet, verify: Verify | None, refusals: Refusals) -> None:
+        """Without `verify`, which needs certificates, nothing is taken from neighbours."""
+        self.verify, self.refusals = verify, refusals
+        self._fleet = fleet
+        self._lock = threading.Lock()
+        self.news = threading.Event()  # there is a later one, here or at a neighbour
+
+    @property
+    def fleet(self) -> Fleet:
+        """With the latest roster known."""
+        with self._lock:
+            return self._fleet
+
+    def take(self, later: Fleet) -> bool:
+        """Go by a roster that is known to be genuine; a NodeError for one that is not later than the one known."""
+        with self._lock:
+            known = self._fleet
+            if later.serial > known.serial:
+                self._fleet = later
+                self.news.set()
+                return True
+        if later.serial < known.serial:
+            raise NodeError(f"roster {later.serial} is refused: it is older than {known.serial}, which is known here")
+        if encoded(later) != encoded(known):
+            raise NodeError(f"another roster {later.serial} than the one known is refused; sign the newest file again")
+        return False
+
+    def hand_in(self, data: bytes) -> bool:
+        """Take a signed roster from anybody, if it is later; a NodeError says why it is refused."""
+        if self.verify is None:
+            raise NodeError("a roster is refused: without certificates it comes by the fleet file alone")
+        return self.take(read_signed(data, self.fleet, self.verify))
+
+    def offered(self, data: bytes, giver: int) -> None:
+        """What a neighbour handed on."""
+        try:
+            self.hand_in(data)
+        except NodeError as error:
+            self.refusals.note(giver, "roster", f"agent {giver}: {error}")
+
+    def __call__(self, asker: int, request: bytes, reply: Reply) -> None:
+        """Answer a neighbour."""
+        try:
+            theirs = decode_standing(request)
+        except WireError as error:
+            self.refusals.note(asker, error.why, f"agent {asker} was refused: {error}")
+            return
+        if theirs.roster:
+            self.offered(theirs.roster, asker)
+        own = self.fleet
+        if not theirs.roster and theirs.serial > own.serial:
+            self.news.set()
+        later = own.serial > theirs.serial and not theirs.roster
+        reply(Standing(own.serial, signed(own) if later else b"").encode())
+
+    def compare(self, transport: Transport, neighbours: frozenset[int]) -> None:
+        """Ask neighbours which they go by, take a later one, and hand on this one where theirs is earlier."""
+        if self.verify is None:
+            return
+        earlier = []
+        question = Standing(self.fleet.serial).encode()
+        for j, data in transport.ask(dict.fromkeys(neighbours, question), PATIENCE).items():
+            try:
+                theirs = decode_standing(data)
+            except WireError as error:
+                self.refusals.note(j, error.why, f"agent {j} sent a bad answer: {error}")
+                continue
+            if theirs.roster:
+                self.offered(theirs.roster, j)
+            elif theirs.serial < self.fleet.serial:
+                earlier.append(j)
+        roster = signed(self.fleet)
+        if earlier and roster:
+            transport.ask(dict.fromkeys(earlier, Standing(roster=roster).encode()), PATIENCE)
+
+
+def latest(fleet: Fleet, verify: Verify, kept: Path, say: Callable[[str], None]) -> Fleet:
+    """The fleet with the later of two rosters: that of its file, and that which the agent knew when it stopped."""
+    if fleet.serial and not verify(encoded(fleet), fleet.signature or ""):
+        raise NodeError(
+            f"roster {fleet.serial} of the fleet file is not signed by ca.pem; if it was changed by hand, run "
+            "`peermask fleet sign FLEET` where ca.key is, and copy the file anew"
+        )
+    if not kept.is_file():
+        return fleet
+    try:
+        known = read_signed(kept.read_bytes(), fleet, verify)
+    except (NodeError, OSError) as error:
+        say(f"{kept} is not used: {error}")
+        return fleet
+    if known.serial > fleet.serial:
+        say(f"going by roster {known.serial}, which neighbours handed on; the fleet file has {fleet.serial}")
+        return known
+    return fleet
+
+
+def keep(fleet: Fleet, kept: Path) -> None:
+    """So that the agent does not go back to an earlier one when it is started again."""
+    roster = signed(fleet)
+    if roster:
+        write_atomically(kept, roster)

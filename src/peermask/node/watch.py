@@ -1,0 +1,223 @@
+"""A thread beside an agent's own that looks for changes of its fleet, and puts them into force within seconds.
+
+It looks at the fleet file and the certificate every second, and asks neighbours for their roster every few. A later
+roster is put into force at once where it takes something away: who is no neighbour any more gets no answer, and its
+links are closed with the session, whatever the agent is doing. What it hears is changed between two rounds.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import tomllib
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from peermask.errors import NodeError, PeermaskError
+from peermask.node.certificates import MINUTES, Credentials, check_credentials, validity
+from peermask.node.fleet import Fleet, Member
+from peermask.node.reopening import Reopening
+from peermask.node.responder import Responder
+from peermask.node.roster import Roster, encoded, with_roster
+from peermask.node.rosters import Rosters, keep
+from peermask.node.transport import Transport
+
+LOOK = 1.0  # seconds between looks at files
+ASK = 5  # looks between questions to neighbours
+PAUSE = 0.5  # seconds between them at least
+SOON = timedelta(days=14)
+KEYS = ("run", "serial", "agents", "links", "left")  # of a fleet file, that may change
+
+Open = Callable[[Fleet, Credentials | None], AbstractContextManager[Transport]]
+Adopt = Callable[[Fleet, frozenset[int]], None]  # the fleet from now on, and whose messages of before do not count
+
+
+class Watch:
+    """Use as a context manager, which opens the transport."""
+
+    def __init__(
+        self,
+        path: Path,
+        agent: int,
+        credentials: Credentials | None,
+        rosters: Rosters,
+        responder: Responder,
+        transport: Reopening,
+        open_: Open,
+        adopt: Adopt,
+        kept: Path,
+    ) -> None:
+        """Without `credentials` the fleet is one without certificates. `kept` is where the latest roster goes."""
+        self.path, self.agent, self.credentials, self.kept = path, agent, credentials, kept
+        self.rosters, self.responder, self.transport = rosters, responder, transport
+        self.open, self.adopt, self.say = open_, adopt, responder.say
+        self.fleet = rosters.fleet  # the one in force
+        self.valid: tuple[datetime, datetime] | None = None  # of the certificate in use
+        self.left = False  # whether the agent itself has
+        self._files = self._seen = self._stamps()  # in use, and at the last look
+        self._due = False  # the session is of another roster, or there is none
+        self._renewed = False  # there may be a new certificate
+        self._compared = 0.0  # when rosters were
+        self._said: set[str] = set()
+        self._crash: BaseException | None = None
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
+
+    @property
+    def ended(self) -> bool:
+        """Whether the certificate in use has."""
+        return self.valid is not None and datetime.now(UTC) > self.valid[1]
+
+    def __enter__(self) -> Watch:
+        self._reopen()
+        self._mind_the_end()
+        keep(self.fleet, self.kept)
+        self.responder.rosters = self.rosters
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self.rosters.news.set()
+        self._thread.join()
+        if self._crash is not None:
+            raise self._crash
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the agent has to stop: nobody talks to it any more, or nobody would notice a revocation."""
+        return self.ended or self.left or self._crash is not None
+
+    def _run(self) -> None:
+        try:
+            self._watch()
+        except BaseException as error:
+            self._crash = error
+
+    def _watch(self) -> None:
+        looks = 0
+        while not self._stop.is_set():
+            found = self.rosters.news.wait(LOOK)
+            self.rosters.news.clear()
+            try:
+                if not found:
+                    looks += 1
+                    self._mind_the_end()
+                    self._look()
+                if self.rosters.fleet is not self.fleet:
+                    self._put_into_force(self.rosters.fleet)
+                elif found or looks % ASK == 1:
+                    self._compare(self.responder.neighbours)
+                if self._due or self._renewed:
+                    self._take_certificate()
+            except PeermaskError as error:  # such as a file that is not whole yet, or an address that is not up
+                self._say_once(str(error))
+
+    def _look(self) -> None:
+        """Read files that have changed, once they have stayed the same for a look: copying takes its time."""
+        now = self._stamps()
+        settled, self._seen = now == self._seen, now
+        changed = {name for name in now if now[name] != self._files[name]}
+        if not changed or not settled:
+            return
+        self._files = now
+        self._renewed |= self.credentials is not None and bool(changed - {"fleet"})
+        if "fleet" in changed:
+            self._read_file()
+
+    def _read_file(self) -> None:
+        try:
+            values = tomllib.loads(self.path.read_text(encoding="utf-8"))
+            roster = Roster.model_validate({"left": [], **{key: values[key] for key in KEYS if key in values}})
+        except (OSError, ValueError) as error:  # which a ValidationError is
+            raise NodeError(f"{self.path} has changed and is not used: {str(error).splitlines()[0]}") from None
+        later = with_roster(self.fleet, roster, values.get("signature"))
+        if self.rosters.verify is not None and not self.rosters.verify(encoded(later), str(later.signature)):
+            raise NodeError(
+                f"{self.path} has changed and is not used: its roster is not signed by this fleet's authority"
+            )
+        self.rosters.take(later)
+
+    def _compare(self, neighbours: frozenset[int]) -> None:
+        """Of rosters; not so often that a neighbour which announces one it does not have keeps others busy."""
+        self._stop.wait(max(0.0, self._compared + PAUSE - time.monotonic()))
+        self._compared = time.monotonic()
+        self.rosters.compare(self.transport, self.transport.alive() & neighbours)
+
+    def _put_into_force(self, fleet: Fleet) -> None:
+        before, self.fleet = _places(self.fleet, self.agent), fleet
+        known = frozenset(before) - {self.agent}
+        keep(fleet, self.kept)
+        if self.agent in fleet.left:
+            self.left = True
+            self.responder.follow(())
+            self.rosters.compare(self.transport, self.transport.alive() & known)
+            return
+        places = _places(fleet, self.agent)
+        others = frozenset(j for j in known if places.get(j) != before[j])  # who is gone, or another than before
+        self.responder.follow(frozenset(fleet.neighbours(self.agent)) - others)
+        self.rosters.compare(self.transport, self.transport.alive() & known)  # also those who are out: so they know
+        self._due |= places != before
+        self.adopt(fleet, others)
+        try:
+            if self._due:
+                self._take_certificate()
+        finally:  # by now no session of before is open
+            self.responder.follow(fleet.neighbours(self.agent))
+
+    def _take_certificate(self) -> None:
+        """Open a session anew, with the certificate that is there now; without a good one there is none."""
+        if self.credentials is not None:
+            self._renewed = False
+            try:
+                check_credentials(self.fleet, self.credentials.ca.parent, self.agent)
+            except PeermaskError:
+                if self._due:
+                    self.transport.close()
+                raise
+        self._reopen()
+
+    def _reopen(self) -> None:
+        self._due, before = True, self.valid
+        self.valid = None if self.credentials is None else validity(self.credentials)
+        self.transport.open(self.open(self.fleet, self.credentials), self.fleet.neighbours(self.agent))
+        self._due = False
+        if before is not None and self.valid is not None and before != self.valid:
+            self.say(f"has a new certificate, which ends {self.valid[1]:{MINUTES}}")
+
+    def _mind_the_end(self) -> None:
+        if self.valid is None:
+            return
+        begin, end = self.valid
+        left = end - datetime.now(UTC)
+        if left < min(SOON, (end - begin) / 3):
+            renew = f"until then run `peermask fleet renew FLEET {self.agent}`"
+            self._say_once(f"its certificate ends {end:{MINUTES}}; {renew}", f"{end} {left.days}")
+
+    def _stamps(self) -> dict[str, Any]:
+        """What tells that a file has changed."""
+        files = {"fleet": self.path}
+        if self.credentials is not None:
+            files |= {"certificate": self.credentials.certificate, "key": self.credentials.key}
+        return {name: _stamp(path) for name, path in files.items()}
+
+    def _say_once(self, line: str, key: str | None = None) -> None:
+        if (key or line) not in self._said:
+            self._said.add(key or line)
+            self.say(line)
+
+
+def _stamp(path: Path) -> object:
+    try:
+        held = path.stat()
+    except OSError:
+        return None
+    return held.st_mtime_ns, held.st_size, held.st_ino
+
+
+def _places(fleet: Fleet, agent: int) -> dict[int, Member]:
+    """An agent and its neighbours, with all that a session depends on."""
+    return {j: fleet.member(j) for j in (agent, *fleet.neighbours(agent))}

@@ -1,0 +1,167 @@
+"""Fleets that change while they run, over mutual TLS: agents join and leave, certificates are renewed and taken back.
+
+Every agent has a folder of its own, as on a device of its own; a roster is given to one of them.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import time
+
+import pytest
+from fleet_cases import free_ports, simulated, tiny, tiny_fleet, written
+from fleet_process import PATIENCE, ProcessFleet
+
+from peermask.cli.main import main
+from peermask.node.collect import collect_run
+from peermask.node.fleet import load_fleet
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes are forked and signalled as on Linux")
+
+
+class Devices:
+    """A fleet whose agents each have files of their own; `home` has the authority's key."""
+
+    def __init__(self, folder, config, capsys, pace=0.03, **keys):
+        held = tiny_fleet(config, **keys)
+        self.home, self.capsys = folder / "home", capsys
+        self.home.mkdir()
+        self.fleet = ProcessFleet(written(self.home, held), held, pace=pace)
+
+    def give(self, agent, *, file=True, certificate=True):
+        """Copy to a device what belongs there."""
+        device = self.home.parent / f"device-{agent}"
+        (device / "certs").mkdir(parents=True, exist_ok=True)
+        if certificate:
+            for name in ("ca.pem", f"agent-{agent}.pem", f"agent-{agent}.key"):
+                shutil.copy2(self.home / "certs" / name, device / "certs" / name)
+        if file:
+            shutil.copy2(self.home / "fleet.toml", device / "fleet.toml")
+        return device / "fleet.toml"
+
+    def start(self, *agents):
+        for agent in agents:
+            self.fleet.start(agent, path=self.give(agent))
+
+    def command(self, *arguments):
+        """`peermask fleet ...` at home; what it prints."""
+        with pytest.raises(SystemExit) as ended:
+            main(["fleet", arguments[0], str(self.home / "fleet.toml"), *map(str, arguments[1:])])
+        out, err = self.capsys.readouterr()
+        assert (ended.value.code, err) == (0, "")
+        return out
+
+    def until_said(self, agent, words):
+        end = time.monotonic() + PATIENCE
+        while not any(words in line for line in self.fleet.said(agent)):
+            assert time.monotonic() < end, f"agent {agent} never said {words!r}: {self.fleet.lines(agent)[-5:]}"
+            time.sleep(0.02)
+
+
+@pytest.fixture
+def devices(tmp_path, capsys):
+    made = []
+
+    def make(config, **keys):
+        made.append(Devices(tmp_path, config, capsys, **keys))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.fleet.__exit__()
+
+
+@pytest.mark.parametrize("missing", ["last", "wait"])
+def test_an_agent_joins_a_running_fleet_and_another_leaves_it(devices, missing):
+    made = devices(tiny(rounds=300), missing=missing)
+    fleet = made.fleet
+    made.start(0, 1, 2, 3)
+    fleet.until_round(0, 5)
+    out = made.command("add", "--host", "127.0.0.1", "--port", free_ports(1), "--link", 1, "--link", 3)
+    assert "linked to 1, 3, retention 0.3" in out
+    made.give(0, certificate=False)  # to one that is no neighbour of the new one
+    made.start(4)
+    fleet.until(4, lambda report: report["alive"] == 2 and not report["absent"], "both neighbours")
+    fleet.until(1, lambda report: report["neighbours"] == report["alive"] == 3 and not report["absent"], "a third")
+    assert fleet.reports(4)[0]["round"] >= 5
+    assert any("the fleet is in round" in line for line in fleet.said(4))
+
+    made.command("remove", 0)
+    made.give(4, certificate=False)
+    assert fleet.join(0) == [2]
+    assert "agent 0 has left this fleet for good (roster 2); all is in" in fleet.said(0)[-1]
+    fleet.until(1, lambda report: report["neighbours"] == report["alive"] == 2 and not report["absent"], "two")
+    assert fleet.join(1, 2, 3, 4) == [0] * 4
+    assert "0" not in fleet.result(2)["absent"]
+    held = load_fleet(made.home / "fleet.toml")
+    run = collect_run(held, [fleet.out(agent) for agent in (1, 2, 3, 4)], made.home / "run")
+    assert run.manifest["roster"]["serial"] == 2
+    assert (run.manifest["missing_agents"], len(run.agents)) == ([0], 5)
+    assert (run.status, run.round, run.hash) == ("unfinished", 300, None)
+
+
+def test_a_certificate_taken_back_on_one_device_is_refused_by_all_and_a_new_one_is_heard(devices):
+    made = devices(tiny(agents=4, rounds=100_000), round_deadline=1.0)
+    fleet = made.fleet
+    made.start(0, 1, 2, 3)
+    fleet.until(1, lambda report: report["round"] > 3 and not report["absent"], "everybody")
+    made.command("revoke", 2)
+    made.give(0, certificate=False)  # 0 is two hops from 2, and hands it on
+    for agent in (1, 3):
+        made.until_said(agent, "roster 1 from round")
+        fleet.until(agent, lambda report: [a["neighbour"] for a in report["absent"]] == [2], "the absence of 2")
+    # A device with the old key reaches them, and is not heard.
+    made.until_said(2, "was revoked, or this fleet file is older than it (agent-2, not agent-2-1)")
+    shutil.copy2(made.home.parent / "device-2" / "certs" / "agent-2.pem", made.home / "old.pem")
+    made.give(2, file=False)
+    made.until_said(2, "has a new certificate")
+    back = {agent: len(fleet.reports(agent)) for agent in (1, 3)}
+    for agent, before in back.items():
+        end = time.monotonic() + PATIENCE
+        while not any(not report["absent"] for report in fleet.reports(agent)[before:]):
+            assert time.monotonic() < end, fleet.lines(agent)[-3:]
+            time.sleep(0.02)
+
+
+def test_a_renewed_certificate_is_taken_without_a_restart_and_no_round_is_lost(devices):
+    made = devices(tiny(agents=3, rounds=200), missing="wait", pace=0.02)
+    fleet = made.fleet
+    made.start(0, 1, 2)
+    fleet.until_round(0, 5)
+    made.command("renew", 1, "--days", 30)
+    made.give(1, file=False)
+    made.until_said(1, "has a new certificate, which ends")
+    assert fleet.join(0, 1, 2) == [0] * 3
+    assert all(fleet.result(agent)["absent"] == {} for agent in range(3))
+    run = collect_run(fleet.fleet, [fleet.out(agent) for agent in range(3)], made.home / "run")
+    assert run.hash == simulated(fleet.fleet.experiment, made.home / "sim").hash
+
+
+def test_rosters_that_are_forged_older_or_of_another_fleet_are_refused_in_one_line(devices):
+    made = devices(tiny(agents=3, rounds=100_000))
+    fleet, path = made.fleet, made.home / "fleet.toml"
+    made.start(0, 1, 2)
+    fleet.until_round(0, 3)
+    made.command("unlink", 0, 2)
+    first = path.read_bytes()
+    path.write_bytes(first.replace(b"[0, 1], [1, 2]", b"[0, 1], [0, 2]"))  # by hand
+    made.give(1, certificate=False)
+    made.until_said(1, "its roster is not signed by this fleet's authority")
+    path.write_bytes(first)
+    made.command("link", 0, 2)
+    made.give(1, certificate=False)
+    made.until_said(2, "roster 2 from round")
+    path.write_bytes(first)
+    made.give(1, certificate=False)
+    made.until_said(1, "roster 1 is refused: it is older than 2, which is known here")
+    path.write_bytes(first.replace(fleet.fleet.run.encode(), b"0" * 16))
+    made.give(1, certificate=False)
+    made.until_said(1, f"is refused; this is fleet '{fleet.fleet.run}'")
+    # Started again with the old file, an agent goes by what it knew.
+    path.write_bytes(first)
+    fleet.kill(1)
+    made.start(1)
+    made.until_said(1, "going by roster 2, which neighbours handed on; the fleet file has 1")
+    before = len(fleet.reports(1))
+    fleet.until(1, lambda report: not report["absent"] and report["round"] > before, "everybody again")

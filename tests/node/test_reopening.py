@@ -1,0 +1,87 @@
+"""A transport whose session is opened anew while it is used: nobody asks a session that is closed."""
+
+from __future__ import annotations
+
+import threading
+import time
+from contextlib import contextmanager
+
+import pytest
+from memory_network import MemoryNetwork
+
+from peermask.errors import NodeError
+from peermask.node.reopening import Reopening
+
+
+class Session:
+    """One that fails if it is used after its end."""
+
+    def __init__(self, network):
+        self.transport, self.open = network.join(0, lambda *_: None), True
+
+    def ask(self, requests, patience):
+        assert self.open
+        answers = self.transport.ask(requests, patience)
+        assert self.open
+        return answers
+
+    def alive(self):
+        return self.transport.alive()
+
+    def await_change(self, seconds):
+        self.transport.await_change(seconds)
+
+
+@contextmanager
+def session(network, made, fails=False):
+    if fails:
+        raise NodeError("cannot listen")
+    one = Session(network)
+    made.append(one)
+    yield one
+    one.open = False
+
+
+def answering(_asker, request, reply):
+    time.sleep(0.002)
+    reply(request)
+
+
+def test_questions_go_through_however_often_it_is_reopened():
+    network, made = MemoryNetwork([(0, 1)]), []
+    network.join(1, answering)
+    with Reopening() as transport:
+        transport.open(session(network, made), ())
+        asked, problems = [], []
+
+        def ask():
+            try:
+                asked.extend(transport.ask({1: b"%d" % n}, 1.0) == {1: b"%d" % n} for n in range(100))
+            except AssertionError as problem:
+                problems.append(problem)
+
+        threads = [threading.Thread(target=ask) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        while any(thread.is_alive() for thread in threads):
+            transport.open(session(network, made), (1,))
+        for thread in threads:
+            thread.join()
+    assert problems == []
+    assert asked == [True] * 200
+    assert len(made) > 2
+    assert not any(one.open for one in made)
+
+
+def test_one_that_cannot_be_opened_is_as_if_nobody_were_there():
+    network, made = MemoryNetwork([(0, 1)]), []
+    network.join(1, answering)
+    with Reopening() as transport:
+        transport.open(session(network, made), ())
+        assert transport.alive() == {1}
+        with pytest.raises(NodeError, match="cannot listen"):
+            transport.open(session(network, made, fails=True), ())
+        assert (transport.alive(), transport.ask({1: b"x"}, 1.0)) == (frozenset(), {})
+        transport.await_change(0.01)
+        transport.open(session(network, made), ())
+        assert transport.ask({1: b"x"}, 1.0) == {1: b"x"}
