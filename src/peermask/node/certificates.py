@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import re
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -234,3 +235,49 @@ def _write(path: Path, data: bytes, mode: int) -> None:
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
+
+
+def operator_files(folder: Path, name: str) -> Credentials:
+    return Credentials(folder / "ca.pem", folder / f"operator-{name}.pem", folder / f"operator-{name}.key")
+
+
+def make_operator(folder: Path, name: str, days: int) -> Credentials:
+    """A certificate to ask agents with, and for nothing else: it is no server's, and no agent's."""
+    if not re.fullmatch(r"[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?", name):
+        raise NodeError(f"operator {name!r}: a name has up to 32 lower-case letters, digits and hyphens")
+    if not (folder / "ca.key").exists():
+        raise NodeError(f"{folder / 'ca.key'} does not exist; run this where the fleet's certificates were made")
+    authority, key = _authority(folder)
+    files, own = operator_files(folder, name), ec.generate_private_key(ec.SECP256R1())
+    signed = (
+        _builder(f"operator-{name}", own, timedelta(days=days))
+        .issuer_name(authority.subject)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CLIENT_AUTH]), critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(key.public_key()), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    _write_key(files.key, own)
+    _write(files.certificate, signed.public_bytes(serialization.Encoding.PEM), 0o644)
+    return files
+
+
+def find_operator(folder: Path, name: str | None = None) -> Credentials:
+    """The operator's files in a folder, in date and of the fleet's authority; else one line that says what to do."""
+    again = "make one with `peermask fleet operator FLEET NAME`, and copy it and ca.pem here"
+    names = [path.stem.removeprefix("operator-") for path in sorted(folder.glob("operator-*.pem"))]
+    if name is None and len(names) > 1:
+        raise NodeError(f"{folder} holds certificates of operators {', '.join(names)}; choose one with --operator")
+    if not names or (name is not None and name not in names):
+        raise NodeError(f"{folder} holds no certificate of {f'operator {name}' if name else 'an operator'}; {again}")
+    files = operator_files(folder, name or names[0])
+    authority, certificate = _load_certificate(files.ca, None), _load_certificate(files.certificate, None)
+    try:
+        certificate.verify_directly_issued_by(authority)
+    except (InvalidSignature, ValueError, TypeError):
+        raise NodeError(f"{files.certificate} is of another fleet: {files.ca} did not issue it; {again}") from None
+    if datetime.now(UTC) > certificate.not_valid_after_utc:
+        raise NodeError(f"{files.certificate} ended {certificate.not_valid_after_utc:{MINUTES}}; {again}")
+    if _load_key(files.key).public_key() != certificate.public_key():
+        raise NodeError(f"key {files.key} does not belong to {files.certificate}; {again}")
+    return files

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from peermask.engine.device import pick_device
 from peermask.errors import NodeError
@@ -15,9 +18,13 @@ from peermask.experiment.folder import RunFolder
 from peermask.files import held
 from peermask.node.agent import NodeAgent, Observer
 from peermask.node.fleet import Fleet, load_fleet
+from peermask.node.lines import Line
+
+if TYPE_CHECKING:
+    from peermask.node.watched import Watched
 
 SLACK = 2**20  # bytes beside the values of a message
-SOON = timedelta(days=14)
+Address = tuple[str, int]
 
 
 @dataclass(frozen=True)
@@ -36,11 +43,19 @@ def run_node(
     insecure: bool = False,
     device: str = "cpu",
     should_stop: Callable[[], bool] = lambda: False,
+    metrics: Address | None = None,
+    stalled_after: float | None = None,
 ) -> NodeResult:
-    """Run agent `agent` of the fleet in file `path`; started again, it goes on where its folder says."""
+    """Run agent `agent` of the fleet in file `path`; started again, it goes on where its folder says.
+
+    `metrics`: where to serve them and the agent's health, which is not well once no round has ended for `stalled_after`
+    seconds.
+    """
     # zenoh and cryptography are an extra, which reading a fleet file does not need
-    from peermask.node.certificates import MINUTES, check_credentials, expiry
+    from peermask.node.certificates import check_credentials, expiry
+    from peermask.node.desk import Desk
     from peermask.node.sessions import Sessions
+    from peermask.node.watched import Watched
     from peermask.node.zenoh_settings import session_settings
     from peermask.node.zenoh_transport import open_zenoh
 
@@ -49,14 +64,13 @@ def run_node(
     where = pick_device(device)
     credentials = None
     if insecure:
-        observer.say(f"INSECURE: whoever reaches {address} can read, forge and stop this run; use certificates")
+        text = f"INSECURE: whoever reaches {address} can read, forge and stop this run; use certificates"
+        observer.say(Line(text, "insecure", "warning"))
     else:
         credentials = check_credentials(fleet, certificates_of(path, fleet), agent)
     end = None if credentials is None else expiry(credentials)
-    if end is not None and end - datetime.now(UTC) < SOON:
-        observer.say(
-            f"its certificate ends {end:{MINUTES}}; until then run `peermask fleet certs FLEET --renew {agent}`"
-        )
+    watched = Watched(observer, fleet, agent, lambda: end, stalled_after)
+    watched.warn_of_expiry()
 
     def over() -> bool:
         return end is not None and datetime.now(UTC) > end
@@ -64,12 +78,16 @@ def run_node(
     def stopping() -> bool:
         return should_stop() or over()
 
-    experiment = build(fleet.experiment)
     out = out if out is not None else agent_out(default_out(fleet), agent)
     busy = f"agent {agent} is being run in {out} by another process; stop that one first, or wait for its end"
-    with held(out.parent / f".{out.name}.lock", NodeError(busy)):  # beside the folder, which begins as nothing
-        node = NodeAgent(fleet, experiment, agent, out, observer, stopping, where)
+    # The lock is beside the folder, which begins as nothing.
+    with ExitStack() as leaving:
+        leaving.enter_context(serving(metrics, watched))
+        experiment = build(fleet.experiment)
+        leaving.enter_context(held(out.parent / f".{out.name}.lock", NodeError(busy)))
+        node = NodeAgent(fleet, experiment, agent, out, watched, stopping, where)
         node.restore()
+        watched.follow(node.responder, out)
         if RunFolder(out).result.is_file():
             observer.say(f"this run is finished; its result is in {out}")
             return NodeResult("finished", out, node.journal.absent_rounds())
@@ -77,7 +95,10 @@ def run_node(
         settings = session_settings(fleet, agent, credentials, 16 * experiment.network.layout.total + SLACK)
         names = {j: fleet.member(j).name for j in fleet.neighbours(agent)}
         sessions = Sessions(fleet.member(agent).name, names, observer.say)
-        with open_zenoh(settings, agent, node.responder, sessions) as transport:
+        desk = None
+        if credentials is not None:
+            desk = Desk(credentials, {"status": lambda *_: json.dumps(watched.standing().table()).encode()})
+        with open_zenoh(settings, agent, node.responder, sessions, desk) as transport:
             status = node.run(transport)
         if status == "interrupted" and over():
             raise NodeError(
@@ -85,6 +106,27 @@ def run_node(
                 f"{agent}`, and start this one again"
             )
         return NodeResult(status, out, node.journal.absent_rounds())
+
+
+@contextmanager
+def serving(metrics: Address | None, watched: Watched) -> Iterator[None]:
+    """Metrics and health at an address, if there is one."""
+    if metrics is None:
+        yield
+        return
+    from peermask.node.endpoint import TEXT, open_endpoint
+    from peermask.node.metrics import CONTENT_TYPE, Metrics
+
+    def health() -> tuple[int, str, bytes]:
+        trouble = watched.trouble()
+        return (200, TEXT, b"ok\n") if trouble is None else (503, TEXT, f"{trouble}\n".encode())
+
+    gathered = Metrics(watched)
+    with open_endpoint(
+        *metrics, {"/metrics": lambda: (200, CONTENT_TYPE, gathered.text()), "/healthz": health}
+    ) as open_:
+        watched.say(Line(f"metrics: http://{metrics[0]}:{open_.port}/metrics", "metrics", port=open_.port))
+        yield
 
 
 def certificates_of(path: Path, fleet: Fleet) -> Path:
