@@ -46,12 +46,11 @@ def ask(
             found = name_of(link.getpeercert())
             if found != member.name:
                 raise Refused(f"who answers has the certificate of {found}, not of {member.name}")
-            link.sendall(LENGTH.pack(len(question)) + question)
-            answer = _read(link, time.monotonic() + seconds)
+            answer = _answer(link, question, time.monotonic() + seconds)
     except ssl.SSLCertVerificationError as error:
         raise Refused(f"its certificate is not of this fleet, or not valid now ({error.verify_message})") from None
-    except ssl.SSLError as error:  # what TLS 1.3 has to say of the visitor comes with the first answer
-        raise Refused(f"it does not take this operator's certificate ({error.reason or error})") from None
+    except ssl.SSLError as error:
+        raise Unreachable(f"it does not speak TLS as agents do ({error.reason or error})") from None
     except TimeoutError:
         raise Unreachable(f"no answer within {seconds:g} s") from None
     except OSError as error:
@@ -61,11 +60,19 @@ def ask(
     return answer[1:]
 
 
-def _read(link: ssl.SSLSocket, until: float) -> bytes:
-    (length,) = LENGTH.unpack(_exactly(link, LENGTH.size, until))
+def _answer(link: ssl.SSLSocket, question: bytes, until: float) -> bytes:
+    """With TLS 1.3 this end is done before the other has looked at its certificate, and hangs up."""
+    try:
+        link.sendall(LENGTH.pack(len(question)) + question)
+        (length,) = LENGTH.unpack(_exactly(link, LENGTH.size, until))
+    except (EOFError, ConnectionError, ssl.SSLError):
+        raise Refused("it hung up: it does not take this operator's certificate, or is of an older version") from None
     if length > LARGEST:
         raise Unreachable(f"its answer has {length} bytes, allowed: {LARGEST}")
-    return _exactly(link, length, until)
+    try:
+        return _exactly(link, length, until)
+    except EOFError:
+        raise Unreachable("its answer was cut off") from None
 
 
 def _exactly(link: ssl.SSLSocket, length: int, until: float) -> bytes:
@@ -75,7 +82,7 @@ def _exactly(link: ssl.SSLSocket, length: int, until: float) -> bytes:
             raise TimeoutError
         part = link.recv(min(length - len(data), 2**16))
         if not part:
-            raise Unreachable("it closed the connection; is it an agent of an older version, or about to end?")
+            raise EOFError
         data += part
     return bytes(data)
 
