@@ -36,9 +36,10 @@ def main() -> None:
     lacking = 0
     print("package  version  " + "  ".join(f"wheel for {version}" for version in options.python))
     for name in wanted:
-        wheels = [found(f"{name}=={pins[name]}", version, options.machine) for version in options.python]
+        pin = pins.get(name) or distribution(name).version  # setuptools, which torch needs, is not pinned
+        wheels = [found(f"{name}=={pin}", version, options.machine) for version in options.python]
         lacking += sum(not wheel.endswith(".whl") for wheel in wheels)
-        print(f"{name}  {pins[name]}  {'  '.join(tags(wheel) for wheel in wheels)}", flush=True)
+        print(f"{name}  {pin}  {'  '.join(tags(wheel) for wheel in wheels)}", flush=True)
     print(f"{len(wanted)} packages, {lacking} wheels lacking for {options.machine}")
     sys.exit(1 if lacking else 0)
 
