@@ -18,6 +18,7 @@ from peermask.cli.operate import operator, service, status
 from peermask.cli.plan import plan
 from peermask.cli.predict import predict
 from peermask.cli.profile import profile
+from peermask.cli.relay import relay
 from peermask.cli.report import report
 from peermask.cli.reproduce import reproduce
 from peermask.cli.run import run
@@ -66,6 +67,7 @@ for command in (operator, status, service):
 app.add_typer(fleet_app, name="fleet")
 app.command()(node)
 app.command()(swarm)
+app.command()(relay)
 app.command()(report)
 app.command()(watch)
 app.command()(export)

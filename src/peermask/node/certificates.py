@@ -17,7 +17,7 @@ from pathlib import Path
 
 from peermask.errors import NodeError, NotYetError
 from peermask.files import writing
-from peermask.node.fleet import Fleet
+from peermask.node.fleet import Fleet, split_address
 
 try:
     from cryptography import x509
@@ -68,6 +68,8 @@ def make_certificates(fleet: Fleet, folder: Path, days: int = 365, renew: tuple[
         signed = sign_agent(member.agent, member.host, own, authority, key, timedelta(days=days), member.name)
         _write(files.certificate, signed.public_bytes(serialization.Encoding.PEM), 0o644)
         made.append(files.certificate)
+    if fleet.relay is not None and not relay_files(folder).certificate.exists():
+        made.append(_make_relay(split_address(fleet.relay)[0], folder, authority, key, timedelta(days=days)))
     return made
 
 
@@ -270,7 +272,10 @@ def find_operator(folder: Path, name: str | None = None) -> Credentials:
         raise NodeError(f"{folder} holds certificates of operators {', '.join(names)}; choose one with --operator")
     if not names or (name is not None and name not in names):
         raise NodeError(f"{folder} holds no certificate of {f'operator {name}' if name else 'an operator'}; {again}")
-    files = operator_files(folder, name or names[0])
+    return _whole(operator_files(folder, name or names[0]), again)
+
+
+def _whole(files: Credentials, again: str) -> Credentials:
     authority, certificate = _load_certificate(files.ca, None), _load_certificate(files.certificate, None)
     try:
         certificate.verify_directly_issued_by(authority)
@@ -281,3 +286,30 @@ def find_operator(folder: Path, name: str | None = None) -> Credentials:
     if _load_key(files.key).public_key() != certificate.public_key():
         raise NodeError(f"key {files.key} does not belong to {files.certificate}; {again}")
     return files
+
+
+def relay_files(folder: Path) -> Credentials:
+    return Credentials(folder / "ca.pem", folder / "relay.pem", folder / "relay.key")
+
+
+def find_relay(folder: Path) -> Credentials:
+    return _whole(relay_files(folder), "make it with `peermask fleet certs`, and copy it and ca.pem here")
+
+
+def _make_relay(
+    host: str, folder: Path, authority: x509.Certificate, key: ec.EllipticCurvePrivateKey, valid: timedelta
+) -> Path:
+    """Of a server, and of no agent: it can let agents in, and be none."""
+    files, own = relay_files(folder), ec.generate_private_key(ec.SECP256R1())
+    signed = (
+        _builder("relay", own, valid)
+        .issuer_name(authority.subject)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .add_extension(x509.SubjectAlternativeName([_host_name(host)]), critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(key.public_key()), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    _write_key(files.key, own)
+    _write(files.certificate, signed.public_bytes(serialization.Encoding.PEM), 0o644)
+    return files.certificate

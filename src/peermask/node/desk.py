@@ -86,14 +86,14 @@ class Desk:
             return f"-{error}".encode()
 
 
-def tls_context(side: int, credentials: Credentials) -> ssl.SSLContext:
+def tls_context(side: int, credentials: Credentials, protocol: str = PROTOCOL) -> ssl.SSLContext:
     """Both ends show a certificate, and trust the fleet's authority alone."""
     context = ssl.SSLContext(side)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.verify_mode = ssl.CERT_REQUIRED
     context.load_verify_locations(credentials.ca)
     context.load_cert_chain(credentials.certificate, credentials.key)
-    context.set_alpn_protocols([PROTOCOL])
+    context.set_alpn_protocols([protocol])
     return context
 
 

@@ -18,6 +18,7 @@ from peermask.errors import NodeError
 from peermask.node.certificates import Credentials
 from peermask.node.desk import LARGEST, LENGTH, name_of, tls_context
 from peermask.node.fleet import Fleet, split_address
+from peermask.node.relayed import open_relayed
 
 SECONDS = 5.0  # to dial, and again for an answer
 AT_ONCE = 16  # agents
@@ -36,11 +37,12 @@ def ask(
 ) -> bytes:
     """An agent's answer to one question; `Unreachable` where there is none."""
     member = fleet.member(agent)
-    host, port = split_address(member.address)
+    host = member.host
     question = what.encode() + b"\n" + body
     try:
         with (
-            socket.create_connection((host, port), seconds) as plain,
+            open_relayed(fleet, credentials, [agent]) as through,
+            socket.create_connection(through.get(agent) or split_address(member.address), seconds) as plain,
             tls_context(ssl.PROTOCOL_TLS_CLIENT, credentials).wrap_socket(plain, server_hostname=host) as link,
         ):
             found = name_of(link.getpeercert())

@@ -54,6 +54,7 @@ def run_node(
     # zenoh and cryptography are an extra, which reading a fleet file does not need
     from peermask.node.certificates import check_credentials, expiry
     from peermask.node.desk import Desk
+    from peermask.node.relayed import open_relayed
     from peermask.node.sessions import Sessions
     from peermask.node.watched import Watched
     from peermask.node.zenoh_settings import session_settings
@@ -92,7 +93,11 @@ def run_node(
             observer.say(f"this run is finished; its result is in {out}")
             return NodeResult("finished", out, node.journal.absent_rounds())
         # All that an honest neighbour can send: a few float32 per parameter.
-        settings = session_settings(fleet, agent, credentials, 16 * experiment.network.layout.total + SLACK)
+        largest, me = 16 * experiment.network.layout.total + SLACK, fleet.member(agent)
+        wanted = fleet.neighbours(agent) if me.relayed else ()  # others are dialled by those who are relayed
+        inside = (me.listen or me.address) if me.relayed else None
+        through = leaving.enter_context(open_relayed(fleet, credentials, wanted, inside, watched.say))
+        settings = session_settings(fleet, agent, credentials, largest, through)
         names = {j: fleet.member(j).name for j in fleet.neighbours(agent)}
         sessions = Sessions(fleet.member(agent).name, names, observer.say)
         desk = None
