@@ -30,10 +30,10 @@ def relayed_fleet(config, relayed, **keys):
 
 
 @contextmanager
-def relay_process(made):
+def relay_process(made, namespace=None):
     """`peermask relay`, as a process of its own."""
     log = made.path.parent / "relay.log"
-    process = CONTEXT.Process(target=agent_process, args=(["relay", str(made.path)], str(log), 0.0, None, None))
+    process = CONTEXT.Process(target=agent_process, args=(["relay", str(made.path)], str(log), 0.0, namespace, None))
     process.start()
     try:
         end = time.monotonic() + PATIENCE
