@@ -160,8 +160,13 @@ def test_without_a_certificate_of_the_fleet_there_is_no_way_in(served, tmp_path)
 def test_one_agent_holds_a_bounded_number_of_connections(served, monkeypatch):
     held, folder = served
     monkeypatch.setattr(relay, "EACH", 3)
+    monkeypatch.setattr(relay, "WAITERS", 2)
 
     async def play():
+        oldest, *others = [await come(held, Credentials.of(folder, 2), WAIT) for _ in range(3)]
+        assert await oldest[0].read() == b""  # what the newest replaces
+        await leave(*(writer for _, writer in (oldest, *others)))
+        monkeypatch.setattr(relay, "WAITERS", 10)
         waiting = [await come(held, Credentials.of(folder, 3), WAIT) for _ in range(3)]
         with pytest.raises((OSError, asyncio.IncompleteReadError)):
             await come(held, Credentials.of(folder, 3), WAIT)

@@ -21,7 +21,6 @@ def test_the_unit_runs_the_agent_and_may_write_its_folder_alone(peermask, tmp_pa
     command = ["fleet", "service", path, "--agent", 3, "--folder", "/home/pi/fleet", "--command", "/opt/peermask"]
     code, out, _ = peermask(*command, "--metrics", 9464)
     read = configparser.ConfigParser(strict=True, interpolation=None)
-    read.optionxform = str
     read.read_string(out)
     assert code == 0
     service = read["Service"]

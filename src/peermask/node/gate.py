@@ -39,6 +39,14 @@ ALPN = 16  # number of the extension
 VISITORS = 4  # operators at the desk at once
 
 
+def keep_alive(opened: socket.socket) -> None:
+    """So that routers remember a connection that says nothing, and its end is noticed within a minute."""
+    opened.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for word, value in (("TCP_KEEPIDLE", 20), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3)):
+        if hasattr(socket, word):
+            opened.setsockopt(socket.IPPROTO_TCP, getattr(socket, word), value)
+
+
 def hello_length(data: bytes) -> int | None:
     """Bytes of the record that holds a ClientHello, as far as `data` goes; None: it is not one.
 
@@ -139,6 +147,7 @@ class _Outside(_Side):
         opened = transport.get_extra_info("socket")
         if hasattr(socket, "TCP_USER_TIMEOUT"):
             opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, STUCK_MS)
+        keep_alive(opened)
         self.limit(HELLO)
         self.gate.arrived(self)
 

@@ -35,6 +35,7 @@ AGENT = struct.Struct(">I")
 SECONDS = 10.0  # to say what one wants
 IDLE = 60.0  # seconds without a byte in either direction; agents say something every second
 EACH = 64  # connections of one name
+WAITERS = 32  # of them that wait: more are left over from before the agent's network was cut
 DOORS = 16  # handshakes at once
 PART = 2**16
 
@@ -107,6 +108,8 @@ class Relay:
         """Until it is dialled and that is over, or until it leaves."""
         held = self._waiting[agent]
         held.append(one)
+        if len(held) > WAITERS:
+            held[0].writer.transport.abort()
         leaving, dialled = asyncio.create_task(one.reader.read(1)), asyncio.create_task(one.dialled.wait())
         try:
             await asyncio.wait({leaving, dialled}, return_when=asyncio.FIRST_COMPLETED)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
-import socket
 import ssl
 import threading
 from collections.abc import Callable, Collection, Coroutine, Iterator
@@ -18,10 +17,12 @@ from typing import Any
 from peermask.node.certificates import Credentials
 from peermask.node.desk import name_of, tls_context
 from peermask.node.fleet import Fleet, split_address
+from peermask.node.gate import keep_alive
 from peermask.node.lines import Line
 from peermask.node.relay import AGENT, DIAL, GO, NAME, PART, PROTOCOL, READY, SECONDS, WAIT, Reader, Writer, pump
 
 SPARE = 2  # waiting connections more than there are neighbours: for operators, and for those who dial anew
+MOST = 24  # of them; each that is dialled is replaced
 PAUSES = (0.2, 5.0)  # seconds before dialling the relay again: at first, at most
 FAULTS = (OSError, asyncio.IncompleteReadError, TimeoutError, EOFError)
 Address = tuple[str, int]
@@ -111,11 +112,7 @@ class Relayed:
             self._tell(False, str(error) or type(error).__name__)
             raise
         self._tell(True)
-        opened = writer.get_extra_info("socket")
-        opened.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        for word, seconds in (("TCP_KEEPIDLE", 20), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3)):
-            if hasattr(socket, word):  # routers forget connections that say nothing
-                opened.setsockopt(socket.IPPROTO_TCP, getattr(socket, word), seconds)
+        keep_alive(writer.get_extra_info("socket"))
         writer.write(wish)
         return reader, writer
 
@@ -146,7 +143,9 @@ def open_relayed(
     made = Relayed(fleet.relay, credentials, say)
     try:
         if inside is not None:
-            asyncio.run_coroutine_threadsafe(made.wait(_dialled_at(inside), len(wanted) + SPARE), loop).result()
+            asyncio.run_coroutine_threadsafe(
+                made.wait(_dialled_at(inside), min(len(wanted) + SPARE, MOST)), loop
+            ).result()
         yield {agent: asyncio.run_coroutine_threadsafe(made.door(agent), loop).result() for agent in through}
     finally:
         asyncio.run_coroutine_threadsafe(made.close(), loop).result()
