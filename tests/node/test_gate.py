@@ -16,8 +16,9 @@ from fleet_cases import tiny
 from peermask.errors import NodeError
 from peermask.node import gate
 from peermask.node.certificates import Credentials, check_credentials, make_certificates
+from peermask.node.client_hello import hello_length, protocols
 from peermask.node.fleet import new_fleet
-from peermask.node.gate import hello_length, open_gate, protocols
+from peermask.node.gate import open_gate
 from peermask.node.zenoh_settings import session_settings
 from peermask.node.zenoh_transport import open_zenoh
 

@@ -41,13 +41,14 @@ def session_settings(
     me = fleet.member(agent)
     scheme = "tcp" if credentials is None else "tls"
     neighbours = fleet.neighbours(agent)
+    direct = [j for j in neighbours if credentials is None or not fleet.member(j).relayed]
     settings: dict[str, Any] = {
         "mode": "peer",
         "listen/endpoints": [f"{scheme}/{me.listen or me.address}"],
         # Both sides dial, and whoever comes through first makes the link, so that one open port of the two is enough.
         # Forever, since a neighbour may come late or come back.
         "connect/endpoints": [
-            *(_dialled(scheme, fleet.member(j).address) for j in neighbours if not fleet.member(j).relayed),
+            *(_dialled(scheme, fleet.member(j).address) for j in direct),
             # The host is this device itself; whose the certificate is, access control looks at.
             *(f"tls/{host}:{port}#verify_name_on_connect=false" for host, port in (through or {}).values()),
         ],
