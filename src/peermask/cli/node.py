@@ -47,7 +47,9 @@ def node(
     stalled_after: Annotated[
         float | None,
         typer.Option(
-            metavar="SECONDS", help="Not healthy if no round ends for so long; by default twice the fleet's limit."
+            min=1,
+            metavar="SECONDS",
+            help="Not healthy if no round ends for so long; by default twice the fleet's limit.",
         ),
     ] = None,
     profile: Annotated[
