@@ -22,7 +22,10 @@ def relay(
     ] = None,
     import_: Import = None,
 ) -> int:
-    """Join agents of a fleet that cannot dial each other, until stopped. It cannot read or forge what passes."""
+    """Join agents of a fleet that cannot dial each other, until stopped.
+
+    It can neither read nor forge what passes.
+    """
     from peermask.node.certificates import find_relay
     from peermask.node.fleet import load_fleet, split_address
     from peermask.node.relay import open_relay

@@ -39,6 +39,8 @@ def ask(
     member = fleet.member(agent)
     host = member.host
     question = what.encode() + b"\n" + body
+    if len(question) > LARGEST:
+        raise NodeError(f"the question has {len(question)} bytes, allowed: {LARGEST}")
     try:
         with (
             open_relayed(fleet, credentials, [agent]) as through,
