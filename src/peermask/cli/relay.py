@@ -22,9 +22,9 @@ def relay(
     ] = None,
     import_: Import = None,
 ) -> int:
-    """Join agents of a fleet that cannot dial each other, until stopped.
+    """Join agents of a fleet that cannot dial each other.
 
-    It can neither read nor forge what passes.
+    It runs until stopped, and can neither read nor forge what passes.
     """
     from peermask.node.certificates import find_relay
     from peermask.node.fleet import load_fleet, split_address
