@@ -96,5 +96,5 @@ def test_a_shell_completes_commands_and_options() -> None:
         )
         return done.stdout.split()
 
-    assert completed("peermask re") == ["reproduce", "report"]
+    assert completed("peermask re") == ["reproduce", "relay", "report"]
     assert "--resume" in completed("peermask run --re")

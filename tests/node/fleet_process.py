@@ -58,9 +58,10 @@ def agent_process(arguments, log, pace, namespace, folder):
 class ProcessFleet:
     """The agents of a fleet as processes. Use as a context manager: none outlives it."""
 
-    def __init__(self, path: Path, fleet, *, pace=0.0, insecure=False, namespaces=(), folders=()):
+    def __init__(self, path: Path, fleet, *, pace=0.0, insecure=False, namespaces=(), folders=(), flags=None):
         self.path, self.fleet, self.pace, self.insecure = path, fleet, pace, insecure
         self.namespaces, self.folders = namespaces, folders
+        self.flags = flags or {}  # agent -> more of its command line
         self.processes = {}
         self.everyone = range(len(fleet.agents))
         if not insecure:
@@ -94,6 +95,7 @@ class ProcessFleet:
             namespace = self.namespaces[agent] if self.namespaces else None
             folder = self.folders[agent] if self.folders else None
             arguments += ["--insecure"] * self.insecure
+            arguments += self.flags.get(agent, [])
             process = CONTEXT.Process(
                 target=agent_process, args=(arguments, str(self.log(agent)), self.pace, namespace, folder)
             )

@@ -16,8 +16,9 @@ from fleet_cases import tiny
 from peermask.errors import NodeError
 from peermask.node import gate
 from peermask.node.certificates import Credentials, check_credentials, make_certificates
+from peermask.node.client_hello import hello_length, protocols
 from peermask.node.fleet import new_fleet
-from peermask.node.gate import hello_length, open_gate
+from peermask.node.gate import open_gate
 from peermask.node.zenoh_settings import session_settings
 from peermask.node.zenoh_transport import open_zenoh
 
@@ -30,15 +31,28 @@ def free_port():
         return one.getsockname()[1]
 
 
-def client_hello():
+def client_hello(*protocols):
     sent = ssl.MemoryBIO()
-    client = ssl.create_default_context().wrap_bio(ssl.MemoryBIO(), sent, server_hostname=LOOPBACK)
+    context = ssl.create_default_context()
+    if protocols:
+        context.set_alpn_protocols(protocols)
+    client = context.wrap_bio(ssl.MemoryBIO(), sent, server_hostname=LOOPBACK)
     with suppress(ssl.SSLWantReadError):
         client.do_handshake()
     return sent.read()
 
 
 HELLO = client_hello()
+
+
+def test_who_asks_for_another_protocol_is_found_in_any_hello():
+    assert protocols(HELLO) == []
+    asking = client_hello("h2", "peermask-operator/1")
+    assert protocols(asking) == [b"h2", b"peermask-operator/1"]
+    for length in range(len(asking)):
+        assert isinstance(protocols(asking[:length]), list)
+    for place in range(len(asking)):  # a length that lies
+        assert isinstance(protocols(asking[:place] + b"\xff" + asking[place + 1 :]), list)
 
 
 @contextmanager
@@ -243,18 +257,18 @@ def test_a_lonely_address_comes_first_and_then_the_newest(monkeypatch):
     loop = asyncio.new_event_loop()
     monkeypatch.setattr(loop, "create_task", lambda joining: joining.close() or asyncio.Future(loop=loop))
     held = gate.Gate(loop)
-    held._free.append((LOOPBACK, 1))
+    held.links.free.append((LOOPBACK, 1))
     crowd = [Waiting(held, "10.0.0.1") for _ in range(5)]
     lonely = Waiting(held, "10.0.0.2")
     for one in (crowd[0], crowd[1], lonely, *crowd[2:]):
         held.arrived(one)
         held.ready(one)
     order = []
-    while held._tried:
-        (tried,) = held._tried
+    while held.links.tried:
+        (tried,) = held.links.tried
         order.append(tried)
         assert isinstance(tried, Waiting)
-        assert tried.seconds <= (gate.CONTESTED if held._ready else gate.HANDSHAKE)
+        assert tried.seconds <= (gate.CONTESTED if held.links.ready else gate.HANDSHAKE)
         held.left(tried)
     assert order == [crowd[0], lonely, crowd[4], crowd[3], crowd[2], crowd[1]]
     for one in (crowd[0], lonely, *crowd[1:], Waiting(held, "10.0.0.3")):  # one too many

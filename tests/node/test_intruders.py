@@ -39,13 +39,13 @@ def authority_of(certs):
 
 
 @contextmanager
-def session(fleet, files, **changes):
+def session(fleet, files, agent=3, **changes):
     """A session that dials every agent and follows no rule of its own."""
-    settings = session_settings(fleet, 3, files, 2**20)
+    settings = session_settings(fleet, agent, files, 2**20)
     settings.pop("access_control", None)
     settings["listen/endpoints"] = []
     settings["connect/endpoints"] = [
-        f"{'tls' if files else 'tcp'}/{member.address}" for member in fleet.agents if member.agent != 3
+        f"{'tls' if files else 'tcp'}/{member.address}" for member in fleet.agents if member.agent != agent
     ]
     settings |= changes
     config = zenoh.Config()

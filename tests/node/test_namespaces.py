@@ -12,6 +12,7 @@ import subprocess
 import pytest
 from fleet_cases import simulated, tiny, written
 from fleet_process import ProcessFleet
+from test_relay import relay_process
 
 from peermask.node.fleet import new_fleet
 
@@ -103,3 +104,23 @@ def test_five_percent_loss_changes_nothing_but_time(cabled, tmp_path):
         ["ip", "netns", "exec", cabled[0], "nft", "list", "ruleset"], capture_output=True, text=True, check=True
     )
     assert "counter packets 0" not in lost.stdout
+
+
+def test_agents_that_cannot_reach_each_other_meet_at_a_relay(cabled, tmp_path):
+    """Every peer reaches the hub, and no other peer: routers in between that let nothing in."""
+    hub = cabled[0].removesuffix("p0") + "hub"
+    ip("-n", hub, "link", "set", "lo", "up")
+    ip("-n", hub, "addr", "add", "10.77.0.100/24", "dev", "br0")
+    for i in range(4):
+        ip("-n", hub, "link", "set", f"port{i}", "type", "bridge_slave", "isolated", "on")
+    config = tiny(rounds=15)
+    held = new_fleet(config, [f"10.77.0.{i + 1}" for i in range(4)])
+    members = tuple(member.model_copy(update={"relayed": True}) for member in held.agents)
+    held = held.model_copy(
+        update={"agents": members, "relay": "10.77.0.100:7440", "missing": "wait", "start_limit": 30.0}
+    )
+    path = written(tmp_path, held)
+    with ProcessFleet(path, held, namespaces=cabled) as made, relay_process(made, hub):
+        made.start()
+        assert made.join() == [0] * 4
+        assert made.collect().hash == simulated(config, tmp_path / "sim").hash

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import os
 import signal
 import subprocess
@@ -9,7 +10,7 @@ import sys
 import time
 
 import pytest
-from fleet_cases import Notes, simulated, tiny, tiny_fleet, written
+from fleet_cases import Notes, free_ports, simulated, tiny, tiny_fleet, written
 
 from peermask.errors import NodeError
 from peermask.experiment.result import RunResult
@@ -55,19 +56,23 @@ def test_a_swarm_stops_goes_on_and_gives_an_ordinary_run_folder(tmp_path):
 
 def test_a_killed_agent_is_said_to_be_killed_and_a_second_swarm_touches_nothing(tmp_path):
     path, _ = two_agents(tmp_path, 100_000)
-    out = tmp_path / "run"
+    out, first, metrics = tmp_path / "run", free_ports(2), []
     seen = []
 
     def act(members):
         if seen or not all(member.report for member in members):
             return
+        link = http.client.HTTPConnection("127.0.0.1", first + 1, timeout=30)
+        link.request("GET", "/metrics")
+        metrics.append(link.getresponse().read())
         with swarm(path, out) as second:
             seen.extend((*second.communicate(timeout=60), second.returncode))
         seen.extend(member.log.read_text() for member in members)
         os.kill(members[0].process.pid, signal.SIGKILL)
         members[0].process.wait()
 
-    result = run_swarm(path, out, show=act, should_stop=lambda: bool(seen))
+    result = run_swarm(path, out, show=act, should_stop=lambda: bool(seen), metrics=first)
+    assert b'peermask_build_info{agent="1",' in metrics[0]
     said, line, code, *logs = seen
     assert (said, code) == ("", 2)
     assert line.startswith(f"peermask: {out} is being run by another swarm; ")

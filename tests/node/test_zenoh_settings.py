@@ -81,3 +81,12 @@ def test_an_agent_may_bind_elsewhere_than_it_is_found():
     moved = FLEET.model_copy(update={"agents": (*FLEET.agents[:3], member, FLEET.agents[4])})
     assert session_settings(moved, 3, None, 1000)["listen/endpoints"] == ["tcp/0.0.0.0:7450"]
     assert "tls/127.0.0.1:9003" in session_settings(moved, 4, FILES, 1000)["connect/endpoints"]
+
+
+def test_a_relayed_neighbour_is_dialled_through_a_door_or_left_to_dial():
+    member = FLEET.agents[4].model_copy(update={"relayed": True})
+    moved = FLEET.model_copy(update={"agents": (*FLEET.agents[:4], member), "relay": "10.0.0.9:7440"})
+    assert session_settings(moved, 3, FILES, 1000)["connect/endpoints"] == ["tls/127.0.0.1:9002"]
+    door = session_settings(moved, 3, FILES, 1000, {4: ("127.0.0.1", 5000)})["connect/endpoints"][-1]
+    assert door == "tls/127.0.0.1:5000#verify_name_on_connect=false"
+    assert session_settings(moved, 3, None, 1000)["connect/endpoints"][-1] == "tcp/127.0.0.1:9004"

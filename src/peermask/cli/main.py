@@ -14,9 +14,11 @@ from peermask.cli.export import export
 from peermask.cli.fleet import fleet_app
 from peermask.cli.listing import list_things
 from peermask.cli.node import node
+from peermask.cli.operate import operator, service, status
 from peermask.cli.plan import plan
 from peermask.cli.predict import predict
 from peermask.cli.profile import profile
+from peermask.cli.relay import relay
 from peermask.cli.report import report
 from peermask.cli.reproduce import reproduce
 from peermask.cli.run import run
@@ -60,9 +62,12 @@ app.command()(plan)
 app.command("list")(list_things)
 app.command()(show)
 app.command()(reproduce)
+for command in (operator, status, service):
+    fleet_app.command()(command)
 app.add_typer(fleet_app, name="fleet")
 app.command()(node)
 app.command()(swarm)
+app.command()(relay)
 app.command()(report)
 app.command()(watch)
 app.command()(export)

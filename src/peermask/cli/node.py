@@ -6,7 +6,10 @@ import json
 import os
 import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TextIO
 
@@ -14,7 +17,8 @@ import typer
 
 from peermask.cli.imports import Import, bring
 from peermask.cli.interrupt import Interrupt
-from peermask.errors import NodeError
+from peermask.errors import NodeError, PeermaskError
+from peermask.node.lines import Line
 
 if TYPE_CHECKING:
     from peermask.node.agent import Report
@@ -32,6 +36,22 @@ def node(
     insecure: Insecure = False,
     device: Annotated[str, typer.Option(help="cpu, cuda, cuda:N or auto.")] = "cpu",
     events: Annotated[bool, typer.Option("--events", help="A line of JSON per round, for other programs.")] = False,
+    log: Annotated[str, typer.Option(help="text, or json: an object a line on stdout.")] = "text",
+    metrics: Annotated[
+        str | None,
+        typer.Option(metavar="PORT", help="Serve Prometheus metrics at /metrics and health at /healthz, on loopback."),
+    ] = None,
+    metrics_host: Annotated[
+        str | None, typer.Option(help="Serve them on this address instead; whoever reaches it can read them.")
+    ] = None,
+    stalled_after: Annotated[
+        float | None,
+        typer.Option(
+            min=1,
+            metavar="SECONDS",
+            help="Not healthy if no round ends for so long; by default twice the fleet's limit.",
+        ),
+    ] = None,
     profile: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Refuse a retention above what `peermask profile` allows here.")
     ] = None,
@@ -47,21 +67,55 @@ def node(
     bring(import_)
     if profile is not None:
         check_profile(profile, fleet, agent)
-    observer = Events(agent) if events else Lines(agent)
-    with Interrupt() as interrupt:
+    if log not in ("text", "json") or (events and log == "json"):
+        raise NodeError(
+            f"--log {log!r}{' with --events' if events else ''}: give --log text or --log json, or --events"
+        )
+    observer = Events(agent) if events else JsonLines(agent) if log == "json" else Lines(agent)
+    address = metrics_address(metrics, metrics_host)
+    with Interrupt() as interrupt, observer.failing():
 
         def should_stop() -> bool:
             return interrupt.requested() or observer.unread
 
-        result = run_node(fleet, agent, observer, out=out, insecure=insecure, device=device, should_stop=should_stop)
+        result = run_node(
+            fleet,
+            agent,
+            observer,
+            out=out,
+            insecure=insecure,
+            device=device,
+            should_stop=should_stop,
+            metrics=address,
+            stalled_after=stalled_after,
+        )
     for j, rounds in result.absent.items():
-        observer.say(f"agent {j} was missing in {len(rounds)} of the rounds: {ranges(rounds)}")
+        text = f"agent {j} was missing in {len(rounds)} of the rounds: {ranges(rounds)}"
+        observer.say(Line(text, "missing", neighbour=j, rounds=len(rounds)))
     if result.status == "interrupted":
-        observer.say("interrupted and saved; rerun the same command to resume")
+        observer.say(Line("interrupted and saved; rerun the same command to resume", "interrupted"))
         return interrupt.exit_code if interrupt.requested() else 128 + signal.SIGPIPE
-    if not events:
-        print(result.out)
+    observer.end(result.out)
     return 0
+
+
+def metrics_address(metrics: str | None, host: str | None) -> tuple[str, int] | None:
+    """Loopback, unless an address was named for that very purpose."""
+    from peermask.node.endpoint import is_loopback
+
+    if metrics is None:
+        if host is not None:
+            raise NodeError(f"--metrics-host {host} without --metrics; say at which port, such as --metrics 9464")
+        return None
+    named, _, port = metrics.rpartition(":")
+    if not port.isdecimal() or int(port) > 65_535:
+        raise NodeError(f"--metrics {metrics!r} is not a port, such as 9464")
+    if named and host is None and not is_loopback(named.strip("[]")):
+        raise NodeError(
+            f"--metrics {metrics}: whoever reaches {named} could read them; if that is meant, give --metrics {port} "
+            f"--metrics-host {named}"
+        )
+    return host or named.strip("[]") or "127.0.0.1", int(port)
 
 
 def check_profile(path: Path, fleet: Path, agent: int) -> None:
@@ -90,6 +144,15 @@ class Lines:
     def say(self, line: str) -> None:
         printed(sys.stderr, f"agent {self.agent}: {line}")
 
+    def end(self, out: Path) -> None:
+        """The run is finished."""
+        print(out)
+
+    @contextmanager
+    def failing(self) -> Iterator[None]:
+        """What is raised inside is told by whoever called."""
+        yield
+
     def round(self, report: Report) -> None:
         from peermask.experiment.shown import name_of, shown
         from peermask.reports.tables import bytes_human
@@ -109,6 +172,44 @@ class Events(Lines):
 
     def round(self, report: Report) -> None:
         self.unread = not printed(sys.stdout, json.dumps(asdict(report))) or self.unread
+
+    def end(self, out: Path) -> None: ...
+
+
+class JsonLines(Lines):
+    """For log collectors: the lines for people as objects, all on stdout."""
+
+    def __init__(self, agent: int) -> None:
+        super().__init__(agent)
+        self.last = 0  # round
+
+    def say(self, line: str) -> None:
+        said = Line.of(line)
+        self._write(said.level, said.event, message=str(said), **said.fields)
+
+    def round(self, report: Report) -> None:
+        self.last = report.round
+        if report.accuracy is not None and report.evaluated != self.shown:
+            self.shown = report.evaluated
+            figures = {report.figure: report.accuracy, "loss": report.loss, "sent_bytes": int(report.sent_bytes)}
+            there = {"alive": report.alive, "neighbours": report.neighbours}
+            self._write("info", "evaluation", rounds=report.rounds, **figures, **there)
+
+    def end(self, out: Path) -> None:
+        self._write("info", "finished", out=str(out))
+
+    @contextmanager
+    def failing(self) -> Iterator[None]:
+        try:
+            yield
+        except PeermaskError as error:
+            self._write("error", "failed", message=" ".join(str(error).split()), exit=error.exit_code)
+            raise
+
+    def _write(self, level: str, event: str, **fields: object) -> None:
+        now = datetime.now(UTC).isoformat(timespec="milliseconds")
+        about = {"time": now, "level": level, "agent": self.agent, "round": self.last, "event": event}
+        printed(sys.stdout, json.dumps(about | fields))
 
 
 def printed(stream: TextIO, line: str) -> bool:

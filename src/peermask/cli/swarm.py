@@ -24,6 +24,9 @@ def swarm(
     fleet: FleetFile,
     out: Annotated[Path | None, typer.Option(help="The run folder; runs/NAME-RUN by default.")] = None,
     insecure: Insecure = False,
+    metrics: Annotated[
+        int | None, typer.Option(min=1, max=65_000, help="First port of the agents' metrics on loopback, in a row.")
+    ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the run folder only.")] = False,
     import_: Import = None,
 ) -> int:
@@ -39,7 +42,7 @@ def swarm(
     if insecure:
         errors.print("INSECURE: no certificates; whoever reaches these ports can read, forge and stop this run")
     with Interrupt() as interrupt, _live(console) as show:
-        result = run_swarm(fleet, out, insecure=insecure, show=show, should_stop=interrupt.requested)
+        result = run_swarm(fleet, out, insecure=insecure, show=show, should_stop=interrupt.requested, metrics=metrics)
     for agent, words in result.failed.items():
         errors.print(f"agent {agent} {words}", soft_wrap=True, highlight=False)
     if result.interrupted:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import torch
+from torch import Tensor
 
 from peermask.algorithms.contract import Clock
 from peermask.data.dataset import Dataset
@@ -55,6 +56,7 @@ class Report:
     neighbours: int
     absent: tuple[Absence, ...]
     figure: str = "accuracy"  # what `accuracy` is, in words of the task
+    loss: float | None = None  # in the last round
 
 
 class Observer(Protocol):
@@ -84,6 +86,10 @@ class LastEvaluation(Silent):
 
     evaluated = 0  # round; 0: none yet
     accuracy: float | None = None
+    loss: float | None = None
+
+    def round(self, clock: Clock, losses: Tensor, sent_bytes: float) -> None:  # noqa: ARG002
+        self.loss = float(losses[0])  # its message has left the device already, so this waits for nothing
 
     def evaluation(self, evaluation: Evaluation) -> None:
         self.evaluated, self.accuracy = evaluation.round, float(evaluation.test.main[0])
@@ -144,7 +150,7 @@ class NodeAgent:
             sent, absent = float(exchange.sent_bytes()), tuple(exchange.absent)
             standing = (loop.progress.round, self.rounds, last.accuracy, last.evaluated, sent)
             main = FIGURES[self.experiment.dataset.task][0]
-            self.observer.round(Report(*standing, alive, len(puller.neighbours), absent, main))
+            self.observer.round(Report(*standing, alive, len(puller.neighbours), absent, main, last.loss))
 
         def follow() -> None:
             self._follow(puller, exchange)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -17,7 +18,7 @@ from pathlib import Path
 
 from peermask.errors import NodeError, NotYetError
 from peermask.files import writing
-from peermask.node.fleet import Fleet
+from peermask.node.fleet import Fleet, split_address
 
 try:
     from cryptography import x509
@@ -69,6 +70,8 @@ def make_certificates(fleet: Fleet, folder: Path, days: int = 365, renew: tuple[
         signed = sign_agent(member.agent, member.host, own, authority, key, timedelta(days=days), member.name)
         _write(files.certificate, signed.public_bytes(serialization.Encoding.PEM), 0o644)
         made.append(files.certificate)
+    if fleet.relay is not None and not relay_files(folder).certificate.exists():
+        made.append(_make_relay(split_address(fleet.relay)[0], folder, authority, key, timedelta(days=days)))
     return made
 
 
@@ -259,3 +262,79 @@ def _write(path: Path, data: bytes, mode: int) -> None:
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
+
+
+def operator_files(folder: Path, name: str) -> Credentials:
+    return Credentials(folder / "ca.pem", folder / f"operator-{name}.pem", folder / f"operator-{name}.key")
+
+
+def make_operator(folder: Path, name: str, days: int) -> Credentials:
+    """A certificate to ask agents with, and for nothing else: it is no server's, and no agent's."""
+    if not re.fullmatch(r"[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?", name):
+        raise NodeError(f"operator {name!r}: a name has up to 32 lower-case letters, digits and hyphens")
+    if not (folder / "ca.key").exists():
+        raise NodeError(f"{folder / 'ca.key'} does not exist; run this where the fleet's certificates were made")
+    authority, key = _authority(folder)
+    files, own = operator_files(folder, name), ec.generate_private_key(ec.SECP256R1())
+    signed = (
+        _builder(f"operator-{name}", own, timedelta(days=days))
+        .issuer_name(authority.subject)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CLIENT_AUTH]), critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(key.public_key()), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    _write_key(files.key, own)
+    _write(files.certificate, signed.public_bytes(serialization.Encoding.PEM), 0o644)
+    return files
+
+
+def find_operator(folder: Path, name: str | None = None) -> Credentials:
+    """The operator's files in a folder, in date and of the fleet's authority; else one line that says what to do."""
+    again = "make one with `peermask fleet operator FLEET NAME`, and copy it and ca.pem here"
+    names = [path.stem.removeprefix("operator-") for path in sorted(folder.glob("operator-*.pem"))]
+    if name is None and len(names) > 1:
+        raise NodeError(f"{folder} holds certificates of operators {', '.join(names)}; choose one with --operator")
+    if not names or (name is not None and name not in names):
+        raise NodeError(f"{folder} holds no certificate of {f'operator {name}' if name else 'an operator'}; {again}")
+    return _whole(operator_files(folder, name or names[0]), again)
+
+
+def _whole(files: Credentials, again: str) -> Credentials:
+    authority, certificate = _load_certificate(files.ca, None), _load_certificate(files.certificate, None)
+    try:
+        certificate.verify_directly_issued_by(authority)
+    except (InvalidSignature, ValueError, TypeError):
+        raise NodeError(f"{files.certificate} is of another fleet: {files.ca} did not issue it; {again}") from None
+    if datetime.now(UTC) > certificate.not_valid_after_utc:
+        raise NodeError(f"{files.certificate} ended {certificate.not_valid_after_utc:{MINUTES}}; {again}")
+    if _load_key(files.key).public_key() != certificate.public_key():
+        raise NodeError(f"key {files.key} does not belong to {files.certificate}; {again}")
+    return files
+
+
+def relay_files(folder: Path) -> Credentials:
+    return Credentials(folder / "ca.pem", folder / "relay.pem", folder / "relay.key")
+
+
+def find_relay(folder: Path) -> Credentials:
+    return _whole(relay_files(folder), "make it with `peermask fleet certs`, and copy it and ca.pem here")
+
+
+def _make_relay(
+    host: str, folder: Path, authority: x509.Certificate, key: ec.EllipticCurvePrivateKey, valid: timedelta
+) -> Path:
+    """Of a server, and of no agent: it can let agents in, and be none."""
+    files, own = relay_files(folder), ec.generate_private_key(ec.SECP256R1())
+    signed = (
+        _builder("relay", own, valid)
+        .issuer_name(authority.subject)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .add_extension(x509.SubjectAlternativeName([_host_name(host)]), critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(key.public_key()), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    _write_key(files.key, own)
+    _write(files.certificate, signed.public_bytes(serialization.Encoding.PEM), 0o644)
+    return files.certificate

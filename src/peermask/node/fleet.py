@@ -52,6 +52,7 @@ class Member(Options):
     agent: Annotated[int, Field(ge=0)]
     address: str
     listen: str | None = None  # where it binds, if not at its address: "0.0.0.0:7450" behind a forwarded port
+    relayed: bool = False  # it cannot be dialled; who cannot either reaches it through the fleet's relay
     revoked: Annotated[int, Field(ge=0)] = 0  # how many of its certificates no longer count
     retention: Ratio | None = None  # of one that was added; the others' is in the experiment
 
@@ -73,6 +74,7 @@ class Fleet(Options):
     round_deadline: Seconds = Field(30.0, description="seconds a round waits for neighbours that are there")
     wait_limit: Seconds = Field(600.0, description="with missing = wait: seconds a round waits for any neighbour")
     start_limit: Seconds = Field(60.0, description="seconds the first round waits for all neighbours to appear")
+    relay: str | None = Field(None, description="address of `peermask relay`, for agents that cannot be dialled")
     certificates: str = Field("certs", description="folder of certificates, beside this file")
     links: tuple[Link, ...]
     agents: tuple[Member, ...]
@@ -164,8 +166,9 @@ def write_fleet(path: Path, fleet: Fleet) -> None:
         if not values[key]:
             del values[key]
     for member in values["agents"]:
-        if not member["revoked"]:
-            del member["revoked"]
+        for word in ("relayed", "revoked"):
+            if not member[word]:
+                del member[word]
     write_atomically(path, (HEADER + _links_table(values.pop("links")) + tomli_w.dumps(values)).encode())
 
 
@@ -231,6 +234,11 @@ def check(fleet: Fleet) -> None:
         if member.address in seen:
             raise NodeError(f"agents {seen[member.address]} and {member.agent} have the same address {member.address}")
         seen[member.address] = member.agent
+    if fleet.relay is not None:
+        split_address(fleet.relay)
+    elif any(member.relayed for member in fleet.agents):
+        relayed = next(member.agent for member in fleet.agents if member.relayed)
+        raise NodeError(f'agent {relayed} is relayed, and there is no relay; add `relay = "host:port"`')
     retentions(config.retention, config.agents, config.seed)
     if config.liars is not None:
         raise NodeError("experiment.liars: only the simulator plays liars; delete it")

@@ -11,6 +11,9 @@ agent's address, and zenoh on loopback alone, at a few ports that each take one 
 Where more are ready than can be tried, those come first whose address has the fewest connections here, and of one
 address the newest: a neighbour is not behind strangers who came before it. Nothing is decrypted, and nobody let in who
 would not be otherwise: zenoh checks certificates as ever.
+
+Operators ask for another protocol in their ClientHello (ALPN), and are led to the agent's desk (node/desk.py) instead,
+under the same limits. They are never linked, so that the limit of a handshake is that of a whole visit.
 """
 
 from __future__ import annotations
@@ -23,27 +26,33 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import cast
 
+from peermask.node.client_hello import hello_length, protocols
+from peermask.node.desk import PROTOCOL, Desk
+
 HELLO = 5.0
 HANDSHAKE = 10.0
 CONTESTED = 1.0  # seconds a handshake may take while others wait
 HELD = 256  # connections that are not linked yet
 STUCK_MS = 10_000  # a peer that has taken nothing for so long is gone
 Address = tuple[str, int]
-RECORD, CLIENT_HELLO, LARGEST_HELLO = 22, 1, 2**14
+VISITORS = 4  # operators at the desk at once
 
 
-def hello_length(data: bytes) -> int | None:
-    """Bytes of the record that holds a ClientHello, as far as `data` goes; None: it is not one.
+def keep_alive(opened: socket.socket) -> None:
+    """So that routers remember a connection that says nothing, and its end is noticed within a minute."""
+    opened.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for word, value in (("TCP_KEEPIDLE", 20), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3)):
+        if hasattr(socket, word):
+            opened.setsockopt(socket.IPPROTO_TCP, getattr(socket, word), value)
 
-    22 3 minor | length (2) | 1 | ...
-    """
-    expected = ((RECORD,), (3,), (1, 2, 3))
-    if any(byte not in allowed for byte, allowed in zip(data, expected, strict=False)):
-        return None
-    if len(data) < 6:
-        return 6
-    length = int.from_bytes(data[3:5], "big")
-    return 5 + length if data[5] == CLIENT_HELLO and 4 < length <= LARGEST_HELLO else None
+
+class _Lane:
+    """Doors of one kind, who waits for them, and who is being tried there."""
+
+    def __init__(self) -> None:
+        self.free: list[Address] = []
+        self.ready: dict[_Outside, None] = {}
+        self.tried: dict[_Outside, Address] = {}
 
 
 class _Side(asyncio.Protocol):
@@ -89,6 +98,7 @@ class _Outside(_Side):
         super().__init__()
         self.gate = gate
         self.address = ""
+        self.lane = gate.links
         self.hello = bytearray()
         self.timer: asyncio.TimerHandle | None = None
         self.begun = 0.0  # when its handshake did
@@ -101,6 +111,7 @@ class _Outside(_Side):
         opened = transport.get_extra_info("socket")
         if hasattr(socket, "TCP_USER_TIMEOUT"):
             opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, STUCK_MS)
+        keep_alive(opened)
         self.limit(HELLO)
         self.gate.arrived(self)
 
@@ -121,7 +132,9 @@ class _Outside(_Side):
         if self.answered:
             self.answered = False
             self.turns += 1
-            if self.turns == 2:  # the first is its certificate; zenoh goes on after a good one alone
+            if (
+                self.turns == 2 and self.lane is self.gate.links
+            ):  # the first is its certificate; zenoh goes on after a good one alone
                 self.gate.linked(self)
         super().data_received(data)
 
@@ -133,6 +146,8 @@ class _Outside(_Side):
         elif len(self.hello) >= length:
             assert self.transport is not None
             self.transport.pause_reading()
+            if PROTOCOL.encode() in protocols(bytes(self.hello)):
+                self.lane = self.gate.visits
             self.gate.ready(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -145,10 +160,8 @@ class Gate:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
-        self._free: list[Address] = []  # ports of zenoh's that nobody is trying
+        self.links, self.visits = _Lane(), _Lane()  # to ports of zenoh's, and to the desk
         self._held: dict[_Outside, None] = {}  # not linked yet, the oldest first
-        self._ready: dict[_Outside, None] = {}
-        self._tried: dict[_Outside, Address] = {}
         self._here: set[_Outside] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
@@ -157,13 +170,15 @@ class Gate:
         """From now on, to these; whoever is ready has waited. From any thread."""
 
         def begin() -> None:
-            self._free.extend(inside)
-            self._next()
+            self.links.free.extend(inside)
+            self._next(self.links)
 
         self.loop.call_soon_threadsafe(begin)
 
-    async def open(self, host: str, port: int) -> None:
+    async def open(self, host: str, port: int, desk: Desk | None = None) -> None:
         self._server = await self.loop.create_server(lambda: _Outside(self), host, port, backlog=HELD)
+        if desk is not None:
+            self.visits.free.extend([await desk.open()] * VISITORS)
 
     async def close(self) -> None:
         if self._server is not None:
@@ -182,9 +197,9 @@ class Gate:
             max(self._held, key=lambda held: crowd[held.address]).close()  # of those, the oldest
 
     def ready(self, one: _Outside) -> None:
-        self._ready[one] = None
+        one.lane.ready[one] = None
         one.limit(HANDSHAKE)
-        self._next()
+        self._next(one.lane)
 
     def left(self, one: _Outside) -> None:
         self._here.discard(one)
@@ -192,31 +207,31 @@ class Gate:
 
     def linked(self, one: _Outside) -> None:
         """It needs no limits any more."""
-        for place in (self._held, self._ready):
+        for place in (self._held, one.lane.ready):
             place.pop(one, None)
-        if one in self._tried:
-            self._free.append(self._tried.pop(one))
+        if one in one.lane.tried:
+            one.lane.free.append(one.lane.tried.pop(one))
         if one.timer is not None:
             one.timer.cancel()
-        self._next()
+        self._next(one.lane)
 
     def _crowd(self) -> Counter[str]:
         return Counter(one.address for one in self._held)
 
-    def _next(self) -> None:
+    def _next(self, lane: _Lane) -> None:
         """Try those who are ready, as far as there is room."""
-        while self._ready and self._free:
+        while lane.ready and lane.free:
             crowd = self._crowd()
-            one = min(reversed(self._ready), key=lambda ready: crowd[ready.address])
-            del self._ready[one]
-            self._tried[one] = inside = self._free.pop(0)  # the one that has rested longest
+            one = min(reversed(lane.ready), key=lambda ready: crowd[ready.address])
+            del lane.ready[one]
+            lane.tried[one] = inside = lane.free.pop(0)  # the one that has rested longest
             one.begun = self.loop.time()
             one.limit(HANDSHAKE)
             task = self.loop.create_task(self._join(one, inside))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
-        if self._ready:
-            for one in self._tried:
+        if lane.ready:
+            for one in lane.tried:
                 one.limit(max(0.0, one.begun + CONTESTED - self.loop.time()))
 
     async def _join(self, one: _Outside, address: Address) -> None:
@@ -239,17 +254,19 @@ class Gate:
 
 
 @contextmanager
-def open_gate(host: str, port: int) -> Iterator[Gate]:
-    """Listen at an address; an OSError where that cannot be."""
+def open_gate(host: str, port: int, desk: Desk | None = None) -> Iterator[Gate]:
+    """Listen at an address; an OSError where that cannot be. `desk`: where operators are led to."""
     loop = asyncio.new_event_loop()
     gate = Gate(loop)
     thread = threading.Thread(target=loop.run_forever, name="gate", daemon=True)
     thread.start()
     try:
-        asyncio.run_coroutine_threadsafe(gate.open(host, port), loop).result()
+        asyncio.run_coroutine_threadsafe(gate.open(host, port, desk), loop).result()
         yield gate
     finally:
         asyncio.run_coroutine_threadsafe(gate.close(), loop).result()
+        if desk is not None:
+            asyncio.run_coroutine_threadsafe(desk.close(), loop).result()
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
         loop.close()

@@ -24,6 +24,7 @@ from peermask.experiment.manifest import manifest
 from peermask.experiment.metrics import TRAFFIC, forget_rounds_after, read_traffic
 from peermask.experiment.table import append_rows, check_extents, forget_after, read_rows
 from peermask.files import read_json, write_atomically, write_json
+from peermask.node.lines import Line
 from peermask.node.puller import Absence
 from peermask.node.responder import Sent
 
@@ -113,11 +114,14 @@ class Journal:
 def changes(round: int, before: Iterable[Absence], now: Iterable[Absence]) -> list[str]:
     """A line for everybody who went missing or came back since the round before."""
     missing, absent = {a.neighbour for a in before}, {a.neighbour: a for a in now}
-    lines = [f"round {round}: agent {j} is back" for j in sorted(missing - absent.keys())]
+    lines: list[str] = [
+        Line(f"round {round}: agent {j} is back", "back", neighbour=j) for j in sorted(missing - absent.keys())
+    ]
     for j in sorted(absent.keys() - missing):
-        used = absent[j].used
+        why, used = absent[j].why, absent[j].used
         instead = "it is left out" if used is None else f"its message of round {used} is used"
-        lines.append(f"round {round}: agent {j} is {absent[j].why}; {instead}")
+        text = f"round {round}: agent {j} is {why}; {instead}"
+        lines.append(Line(text, "absent", "warning", neighbour=j, why=why, used=used))
     return lines
 
 

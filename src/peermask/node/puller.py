@@ -267,6 +267,7 @@ class Puller:
             self.bad.setdefault(neighbour, []).append(error.why)
             self.responder.refusals.note(neighbour, error.why, f"agent {neighbour} sent a bad frame: {error}")
             return False
+        self.responder.received.add(neighbour, len(answer.frame))
         return True
 
     def _admit(self, header: FrameHeader, payload: Payload) -> None:

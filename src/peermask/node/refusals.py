@@ -9,6 +9,8 @@ import threading
 from collections import Counter, defaultdict
 from collections.abc import Callable
 
+from peermask.node.lines import Line
+
 LINES = 20  # said of one neighbour; whatever else it does is counted
 
 
@@ -30,7 +32,7 @@ class Refusals:
                 return
             said.add(line)
             last = len(said) == LINES
-        self._say(line)
+        self._say(Line(line, "refused", "warning", neighbour=neighbour, why=why))
         if last:
             self._say(f"agent {neighbour} was refused in {LINES} different ways; from now on that is counted, not said")
 

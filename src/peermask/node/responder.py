@@ -15,6 +15,7 @@ from peermask.errors import WireError
 from peermask.node.allowance import Allowance
 from peermask.node.messages import Answer, Card, Greeting, Pull, decode_request, is_standing
 from peermask.node.refusals import Refusals
+from peermask.node.tally import Tally
 from peermask.node.transport import Handler, Reply
 from peermask.wire import Outbox, Schema, bitmap_size
 from peermask.wire.frame import is_keyframe
@@ -62,6 +63,7 @@ class Responder:
     def __init__(self, agent: int, neighbours: Collection[int], card: Card, say: Callable[[str], None]) -> None:
         self.agent, self.card = agent, card
         self.say, self.refusals = say, Refusals(say)
+        self.sent, self.received = Tally(), Tally()  # by neighbour
         self._outbox: Outbox | None = None
         self._asked: dict[int, int] = {}  # the highest round each neighbour has asked for
         self._met: set[int] = set()  # who ever came with the same card
@@ -225,4 +227,5 @@ class Responder:
             sent = self._sent.get(number, Sent())
             self._sent[number] = sent.one_more(len(frame), is_keyframe(frame))
             self._sent_bytes += len(frame)
+            self.sent.add(asker, len(frame))
         return Answer(self.newest, frame).encode()

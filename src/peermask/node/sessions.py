@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 
 from peermask.node.certificates import common_name
+from peermask.node.lines import Line
 
 GRACE = 5.0  # seconds two sessions of one name may overlap: the link of one that was cut off ends within a few leases
 
@@ -38,9 +39,8 @@ class Sessions:
             else:
                 self._doubled.setdefault(name, time.monotonic())
         if made and name not in self.neighbours.values():
-            self._say_once(
-                f"{name} stranger", f"a device with the certificate of {name} is not heard: {self._why(name)}"
-            )
+            text = f"a device with the certificate of {name} is not heard: {self._why(name)}"
+            self._say_once(f"{name} stranger", Line(text, "stranger", "warning", name=name))
 
     def doubled(self) -> frozenset[int]:
         """Neighbours that are two devices."""
@@ -48,9 +48,8 @@ class Sessions:
             ripe = {name for name, since in self._doubled.items() if time.monotonic() - since > GRACE}
         found = {agent: name for agent, name in self.neighbours.items() if name in ripe}
         for agent, name in found.items():
-            self._say_once(
-                name, f"two devices run as agent {agent}, with the same key; neither is heard until one stops"
-            )
+            text = f"two devices run as agent {agent}, with the same key; neither is heard until one stops"
+            self._say_once(name, Line(text, "doubled", "warning", neighbour=agent))
         return frozenset(found)
 
     def _why(self, name: str) -> str:

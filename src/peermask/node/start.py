@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+import json
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from peermask.engine.device import pick_device
 from peermask.errors import NodeError
@@ -14,9 +17,14 @@ from peermask.experiment.folder import RunFolder
 from peermask.files import held
 from peermask.node.agent import NodeAgent, Observer
 from peermask.node.fleet import Fleet, load_fleet
+from peermask.node.lines import Line
 from peermask.node.members import build_member
 
+if TYPE_CHECKING:
+    from peermask.node.watched import Watched
+
 SLACK = 2**20  # bytes beside the values of a message
+Address = tuple[str, int]
 
 
 @dataclass(frozen=True)
@@ -35,14 +43,23 @@ def run_node(
     insecure: bool = False,
     device: str = "cpu",
     should_stop: Callable[[], bool] = lambda: False,
+    metrics: Address | None = None,
+    stalled_after: float | None = None,
 ) -> NodeResult:
-    """Run agent `agent` of the fleet in file `path`; started again, it goes on where its folder says."""
+    """Run agent `agent` of the fleet in file `path`; started again, it goes on where its folder says.
+
+    `metrics`: where to serve them and the agent's health, which is not well once no round has ended for `stalled_after`
+    seconds.
+    """
     # zenoh and cryptography are an extra, which reading a fleet file does not need
     from peermask.node.certificates import Credentials, check_credentials, verifier
+    from peermask.node.desk import Desk
+    from peermask.node.relayed import open_relayed
     from peermask.node.reopening import Reopening
     from peermask.node.rosters import Rosters, latest
     from peermask.node.sessions import Sessions
     from peermask.node.watch import Watch
+    from peermask.node.watched import Watched
     from peermask.node.zenoh_settings import session_settings
     from peermask.node.zenoh_transport import ZenohTransport, open_zenoh
 
@@ -53,7 +70,8 @@ def run_node(
     credentials = verify = None
     if insecure:
         address = fleet.member(agent).address
-        observer.say(f"INSECURE: whoever reaches {address} can read, forge and stop this run; use certificates")
+        text = f"INSECURE: whoever reaches {address} can read, forge and stop this run; use certificates"
+        observer.say(Line(text, "insecure", "warning"))
     else:
         fleet.member(agent)
         verify = verifier(Credentials.of(folder, agent).ca, agent)
@@ -65,21 +83,38 @@ def run_node(
     def stopping() -> bool:
         return should_stop() or (watch is not None and watch.is_over)
 
-    experiment = build_member(fleet, agent)
+    def ends() -> datetime | None:
+        return None if watch is None or watch.valid is None else watch.valid[1]
+
+    watched = Watched(observer, fleet, agent, ends, stalled_after)
     busy = f"agent {agent} is being run in {out} by another process; stop that one first, or wait for its end"
-    with held(out.parent / f".{out.name}.lock", NodeError(busy)):  # beside the folder, which begins as nothing
-        node = NodeAgent(fleet, experiment, agent, out, observer, stopping, where)
+    # The lock is beside the folder, which begins as nothing.
+    with ExitStack() as leaving:
+        leaving.enter_context(serving(metrics, watched))
+        experiment = build_member(fleet, agent)
+        leaving.enter_context(held(out.parent / f".{out.name}.lock", NodeError(busy)))
+        node = NodeAgent(fleet, experiment, agent, out, watched, stopping, where)
         node.restore()
+        watched.follow(node.responder, out)
         if RunFolder(out).result.is_file():
             observer.say(f"this run is finished; its result is in {out}")
             return NodeResult("finished", out, node.journal.absent_rounds())
 
-        def session(fleet: Fleet, credentials: Credentials | None) -> AbstractContextManager[ZenohTransport]:
+        @contextmanager
+        def session(fleet: Fleet, credentials: Credentials | None) -> Iterator[ZenohTransport]:
             # All that an honest neighbour can send: a few float32 per parameter.
-            settings = session_settings(fleet, agent, credentials, 16 * experiment.network.layout.total + SLACK)
+            largest, me = 16 * experiment.network.layout.total + SLACK, fleet.member(agent)
+            wanted = fleet.neighbours(agent) if me.relayed else ()  # others are dialled by those who are relayed
+            inside = (me.listen or me.address) if me.relayed else None
             names = {j: fleet.member(j).name for j in fleet.neighbours(agent)}
             sessions = Sessions(fleet.member(agent).name, names, observer.say)
-            return open_zenoh(settings, agent, node.responder, sessions)
+            desk = None
+            if credentials is not None:
+                desk = Desk(credentials, {"status": lambda *_: json.dumps(watched.standing().table()).encode()})
+            with open_relayed(fleet, credentials, wanted, inside, watched.say) as through:
+                settings = session_settings(fleet, agent, credentials, largest, through)
+                with open_zenoh(settings, agent, node.responder, sessions, desk) as transport:
+                    yield transport
 
         rosters = Rosters(fleet, verify, node.responder.refusals)
         with Reopening() as transport:
@@ -96,6 +131,27 @@ def run_node(
                 "and start this one again"
             )
         return NodeResult(status, out, node.journal.absent_rounds())
+
+
+@contextmanager
+def serving(metrics: Address | None, watched: Watched) -> Iterator[None]:
+    """Metrics and health at an address, if there is one."""
+    if metrics is None:
+        yield
+        return
+    from peermask.node.endpoint import TEXT, open_endpoint
+    from peermask.node.metrics import CONTENT_TYPE, Metrics
+
+    def health() -> tuple[int, str, bytes]:
+        trouble = watched.trouble()
+        return (200, TEXT, b"ok\n") if trouble is None else (503, TEXT, f"{trouble}\n".encode())
+
+    gathered = Metrics(watched)
+    with open_endpoint(
+        *metrics, {"/metrics": lambda: (200, CONTENT_TYPE, gathered.text()), "/healthz": health}
+    ) as open_:
+        watched.say(Line(f"metrics: http://{metrics[0]}:{open_.port}/metrics", "metrics", port=open_.port))
+        yield
 
 
 def certificates_of(path: Path, fleet: Fleet) -> Path:

@@ -70,8 +70,12 @@ def run_swarm(
     insecure: bool = False,
     show: Callable[[Sequence[Member]], None] = lambda _: None,
     should_stop: Callable[[], bool] = lambda: False,
+    metrics: int | None = None,
 ) -> SwarmResult:
-    """Run all agents of a fleet to their end, then put their folders together as one run in `out`."""
+    """Run all agents of a fleet to their end, then put their folders together as one run in `out`.
+
+    `metrics`: the port of agent 0's; the others' follow.
+    """
     fleet = load_fleet(path)
     if not insecure:
         from peermask.node.certificates import check_credentials
@@ -82,7 +86,7 @@ def run_swarm(
     _check(out)
     busy = f"{out} is being run by another swarm; wait for its end, or stop it with Ctrl-C and start this one again"
     with held(out / "agents" / ".swarm.lock", NodeError(busy)):
-        with _processes(path, fleet, out, insecure) as members:
+        with _processes(path, fleet, out, insecure, metrics) as members:
             told = _watch(members, show, should_stop)
         failed = {member.agent: member.failure() for member in members if member.state == "failed"}
         folders = [member.folder for member in members]
@@ -98,14 +102,16 @@ def _check(out: Path) -> None:
 
 
 @contextmanager
-def _processes(path: Path, fleet: Fleet, out: Path, insecure: bool) -> Iterator[list[Member]]:
+def _processes(path: Path, fleet: Fleet, out: Path, insecure: bool, metrics: int | None) -> Iterator[list[Member]]:
     """The agents' processes; none outlives this block, however it is left."""
     members: list[Member] = []
     try:
         flags = ["--insecure"] * insecure
         for name in fleet.experiment.imports or ():
             flags += ["--import", name]
-        members.extend(_start(path, member.agent, agent_out(out, member.agent), flags) for member in fleet.agents)
+        for agent in range(len(fleet.agents)):
+            own = [] if metrics is None else ["--metrics", str(metrics + agent)]
+            members.append(_start(path, agent, agent_out(out, agent), flags + own))
         yield members
     finally:
         for member in members:

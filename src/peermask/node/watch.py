@@ -19,6 +19,7 @@ from typing import Any
 from peermask.errors import NodeError, PeermaskError
 from peermask.node.certificates import MINUTES, Credentials, check_credentials, validity
 from peermask.node.fleet import Fleet, Member
+from peermask.node.lines import Line
 from peermask.node.reopening import Reopening
 from peermask.node.responder import Responder
 from peermask.node.roster import Roster, encoded, with_roster
@@ -195,7 +196,8 @@ class Watch:
         left = end - datetime.now(UTC)
         if left < min(SOON, (end - begin) / 3):
             renew = f"until then run `peermask fleet renew FLEET {self.agent}`"
-            self._say_once(f"its certificate ends {end:{MINUTES}}; {renew}", f"{end} {left.days}")
+            text = f"its certificate ends {end:{MINUTES}}; {renew}"
+            self._say_once(Line(text, "certificate", "warning", ends=f"{end:{MINUTES}}"), f"{end} {left.days}")
 
     def _stamps(self) -> dict[str, Any]:
         """What tells that a file has changed."""

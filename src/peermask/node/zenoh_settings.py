@@ -27,17 +27,31 @@ def alive_key(agent: int | str) -> str:
     return f"peermask/alive/{agent}"
 
 
-def session_settings(fleet: Fleet, agent: int, credentials: Credentials | None, max_message: int) -> dict[str, Any]:
-    """Keys and values of the session's config; without credentials it is open to anybody who reaches the port."""
+def session_settings(
+    fleet: Fleet,
+    agent: int,
+    credentials: Credentials | None,
+    max_message: int,
+    through: Mapping[int, tuple[str, int]] | None = None,
+) -> dict[str, Any]:
+    """Keys and values of the session's config; without credentials it is open to anybody who reaches the port.
+
+    `through`: where relayed neighbours are reached; without, they are left to dial.
+    """
     me = fleet.member(agent)
     scheme = "tcp" if credentials is None else "tls"
     neighbours = fleet.neighbours(agent)
+    direct = [j for j in neighbours if credentials is None or not fleet.member(j).relayed]
     settings: dict[str, Any] = {
         "mode": "peer",
         "listen/endpoints": [f"{scheme}/{me.listen or me.address}"],
         # Both sides dial, and whoever comes through first makes the link, so that one open port of the two is enough.
         # Forever, since a neighbour may come late or come back.
-        "connect/endpoints": [_dialled(scheme, fleet.member(j).address) for j in neighbours],
+        "connect/endpoints": [
+            *(_dialled(scheme, fleet.member(j).address) for j in direct),
+            # The host is this device itself; whose the certificate is, access control looks at.
+            *(f"tls/{host}:{port}#verify_name_on_connect=false" for host, port in (through or {}).values()),
+        ],
         "connect/timeout_ms": -1,
         "connect/exit_on_failure": False,
         "connect/retry": {"period_init_ms": 100, "period_max_ms": 1000, "period_increase_factor": 2},

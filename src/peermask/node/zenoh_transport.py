@@ -16,6 +16,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
 from peermask.errors import NodeError, NotYetError
+from peermask.node.desk import Desk
 from peermask.node.fleet import split_address
 from peermask.node.gate import open_gate
 from peermask.node.messages import DOUBLED
@@ -89,12 +90,16 @@ class ZenohTransport:
 
 @contextmanager
 def open_zenoh(
-    settings: Mapping[str, Any], agent: int, handler: Handler, sessions: Sessions | None = None
+    settings: Mapping[str, Any],
+    agent: int,
+    handler: Handler,
+    sessions: Sessions | None = None,
+    desk: Desk | None = None,
 ) -> Iterator[ZenohTransport]:
-    """A session that answers through `handler`; it says it is there only once it can answer."""
+    """A session that answers through `handler`; it says it is there only once it can answer. `desk`: for operators."""
     sessions = sessions or Sessions("", {}, lambda _line: None)
     zenoh.init_log_from_env_or("error")
-    with _open(settings) as session, ExitStack() as leaving:
+    with _open(settings, desk) as session, ExitStack() as leaving:
         transport = ZenohTransport(session, agent, sessions)
         session.info.declare_link_events_listener(
             zenoh.handlers.Callback(transport.linked, indirect=False), history=True
@@ -113,7 +118,7 @@ def open_zenoh(
 
 
 @contextmanager
-def _open(settings: Mapping[str, Any]) -> Iterator[zenoh.Session]:
+def _open(settings: Mapping[str, Any], desk: Desk | None) -> Iterator[zenoh.Session]:
     """A session, with TLS behind a gate. It is closed before the gate, so that what it still says gets through."""
     scheme, _, address = settings["listen/endpoints"][0].partition("/")
     if scheme != "tls":
@@ -122,7 +127,7 @@ def _open(settings: Mapping[str, Any]) -> Iterator[zenoh.Session]:
         return
     with ExitStack() as leaving:
         try:
-            gate = leaving.enter_context(open_gate(*split_address(address)))
+            gate = leaving.enter_context(open_gate(*split_address(address), desk))
         except OSError as error:
             raise _cannot_listen(address, str(error), taken=error.errno == errno.EADDRINUSE) from error
         session, inside = _session_inside(settings)

@@ -125,6 +125,10 @@ def make_server(paths: Sequence[Path], host: str = "127.0.0.1", port: int = 0) -
 def _check_watchable(paths: Sequence[Path]) -> None:
     """What is wrong now and will not pass by itself is said now; that a run has just begun is no mistake."""
     for path in paths:
+        if path.is_file():
+            raise RunError(
+                f"{path} is not a run folder; a fleet is watched with `peermask fleet status {path} --watch`"
+            )
         if not any((path / name).exists() for name in ("config.toml", "compare.toml", "agents")):
             raise RunError(f"{path} is not a run folder: it has no config.toml; start the run, then watch it")
     if all((path / "config.toml").exists() for path in paths):

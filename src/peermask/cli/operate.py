@@ -1,0 +1,148 @@
+"""`peermask fleet operator`, `status` and `service`: for those who run a fleet's devices."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+
+from peermask.cli.fleet import FleetFile
+from peermask.cli.imports import Import, bring
+from peermask.errors import NodeError
+
+if TYPE_CHECKING:
+    from peermask.node.operator import Answered
+
+HEADINGS = ("agent", "address", "round", "accuracy", "heard", "sent", "received", "last absence", "refusals",
+            "cert days", "version", "state")  # fmt: skip
+
+
+def operator(
+    fleet: FleetFile,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Lower-case letters, digits and hyphens.")],
+    days: Annotated[int, typer.Option(min=1, max=3650, help="How long the certificate is valid.")] = 90,
+    import_: Import = None,
+) -> None:
+    """Make a certificate to ask the fleet's agents for their status with, and for nothing else."""
+    from peermask.node.certificates import make_operator
+    from peermask.node.fleet import load_fleet
+    from peermask.node.start import certificates_of
+
+    bring(import_)
+    files = make_operator(certificates_of(fleet, load_fleet(fleet)), name, days)
+    print(f"{files.certificate}: with {files.key.name}, {files.ca.name} and {fleet.name} it is all an operator needs")
+
+
+def status(
+    fleet: FleetFile,
+    operator: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Which operator's certificate, where there are several.")
+    ] = None,
+    json_: Annotated[bool, typer.Option("--json", help="Print all that agents say, as JSON.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Ask again and again, until Ctrl-C.")] = False,
+    every: Annotated[float, typer.Option(min=0.5, max=3600, help="Seconds between, with --watch.")] = 5.0,
+    wait: Annotated[float, typer.Option(min=0.1, max=300, help="Seconds to wait for an agent.")] = 5.0,
+    import_: Import = None,
+) -> int:
+    """Ask every agent how it stands. The exit code is 1 if one is unreachable or unhealthy."""
+    from peermask.node.certificates import find_operator
+    from peermask.node.fleet import load_fleet
+    from peermask.node.operator import ask_status
+    from peermask.node.start import certificates_of
+
+    bring(import_)
+    held = load_fleet(fleet)
+    credentials = find_operator(certificates_of(fleet, held), operator)
+    if watch and json_:
+        raise NodeError("--watch draws a table; give either it or --json")
+    answers = ask_status(held, credentials, wait)
+    if json_:
+        print(json.dumps([asdict(answer) for answer in answers], indent=2))
+    elif watch:
+        with Live(_table(answers), console=Console(), auto_refresh=False) as live:
+            while True:
+                time.sleep(every)
+                live.update(_table(ask_status(held, credentials, wait)), refresh=True)
+    else:
+        Console(width=None if sys.stdout.isatty() else 200).print(_table(answers))
+    return int(any(answer.trouble is not None for answer in answers))
+
+
+def _table(answers: Sequence[Answered]) -> Table:
+    table = Table(title=f"fleet, {datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC", title_justify="left")
+    for heading in HEADINGS:
+        left = heading in ("address", "last absence", "state")
+        table.add_column(heading, justify="left" if left else "right", overflow="fold")
+    for answer in answers:
+        table.add_row(str(answer.agent), answer.address, *_row(answer.standing or {}), answer.trouble or "ok")
+    return table
+
+
+def _row(standing: dict[str, Any]) -> list[str]:
+    from peermask.experiment.shown import shown
+    from peermask.reports.tables import bytes_human
+
+    if not standing:
+        return ["-"] * (len(HEADINGS) - 3)
+    absence, ends, accuracy = standing["last_absence"], standing["certificate_ends"], standing["accuracy"]
+    return [
+        f"{standing['round']}/{standing['rounds']}",
+        "-" if accuracy is None else shown(standing["figure"], accuracy),
+        f"{standing['heard']} of {standing['neighbours']}",
+        bytes_human(standing["sent_bytes"]),
+        bytes_human(standing["received_bytes"]),
+        "-" if absence is None else f"{absence['neighbour']} in {absence['round']}: {absence['why']}",
+        str(sum(sum(counts.values()) for counts in standing["refusals"].values())),
+        "-" if ends is None else f"{(ends - time.time()) / 86_400:.0f}",
+        standing["version"],
+    ]
+
+
+def service(
+    fleet: FleetFile,
+    agent: Annotated[int, typer.Option(min=0, help="Which agent of the fleet the device runs.")],
+    user: Annotated[str, typer.Option(help="Who runs it.")] = "peermask",
+    folder: Annotated[
+        Path | None, typer.Option(help="Where the fleet file is on the device; where it is here by default.")
+    ] = None,
+    command: Annotated[
+        Path | None, typer.Option(help="The command `peermask` on the device; this one by default.")
+    ] = None,
+    metrics: Annotated[int | None, typer.Option(min=1, max=65535, help="Port of metrics and health.")] = None,
+    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:N or auto.")] = "cpu",
+    out: Annotated[Path | None, typer.Option(help="Write it here instead of printing it.")] = None,
+    import_: Import = None,
+) -> None:
+    """Print the systemd unit that runs one agent and starts it again after a crash or a power cut."""
+    from peermask.files import write_atomically
+    from peermask.node.fleet import load_fleet
+    from peermask.node.service import unit
+
+    bring(import_)
+    held = load_fleet(fleet)
+    held.member(agent)
+    where = folder or fleet.resolve().parent
+    program = command or Path(sys.executable).with_name("peermask")
+    arguments = ["--agent", str(agent)]
+    arguments += ["--device", device] if device != "cpu" else []
+    arguments += ["--metrics", str(metrics)] if metrics is not None else []
+    for name in held.experiment.imports or ():
+        arguments += ["--import", name]
+    text = unit(agent, user, where, program, [fleet.name, *arguments], gpu=device != "cpu")
+    if out is None:
+        print(text, end="")
+        return
+    if out.exists():
+        raise NodeError(f"{out} exists; give another --out, or delete it")
+    write_atomically(out, text.encode())
+    print(f"{out}: copy it to /etc/systemd/system on the device, then `systemctl enable --now {out.stem}`")

@@ -1,0 +1,50 @@
+"""`peermask relay`: joins agents of a fleet that cannot dial each other."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated
+
+import typer
+
+from peermask.cli.imports import Import, bring
+from peermask.cli.interrupt import Interrupt
+from peermask.cli.node import FleetFile
+from peermask.errors import NodeError, NotYetError
+
+POLL = 0.2  # seconds between looks for a signal
+
+
+def relay(
+    fleet: FleetFile,
+    listen: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="Where to listen, if not at the fleet's `relay` address.")
+    ] = None,
+    import_: Import = None,
+) -> int:
+    """Join agents of a fleet that cannot dial each other.
+
+    It runs until stopped, and can neither read nor forge what passes.
+    """
+    from peermask.node.certificates import find_relay
+    from peermask.node.fleet import load_fleet, split_address
+    from peermask.node.relay import open_relay
+    from peermask.node.start import certificates_of
+
+    bring(import_)
+    held = load_fleet(fleet)
+    if held.relay is None:
+        raise NodeError(
+            f'{fleet} names no relay; add `relay = "host:port"`, and `relayed = true` to agents that need it'
+        )
+    credentials = find_relay(certificates_of(fleet, held))
+    where = listen or held.relay
+    with Interrupt() as interrupt:
+        try:
+            with open_relay(held, credentials, *split_address(where)):
+                print(f"relay at {where} (Ctrl-C ends it)", flush=True)
+                while not interrupt.requested():
+                    time.sleep(POLL)
+        except OSError as error:
+            raise NotYetError(f"cannot listen on {where}: {error.strerror or error}") from None
+    return interrupt.exit_code

@@ -1,0 +1,104 @@
+"""Where an agent answers operators: over mutual TLS, one question a visit, beside the network that masks travel on.
+
+The gate leads here who asks for PROTOCOL. A visitor must hold a certificate of the fleet's authority with the name of
+an operator, `operator-NAME`; agents do not, and operators are nobody's neighbours, so neither can do the other's part.
+
+    question    length (4, big-endian) | what it is, such as `status` | newline | body
+    answer      length (4) | `+` and a body, or `-` and one line that says why not
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import ssl
+import struct
+from collections.abc import Callable, Mapping
+
+from peermask.errors import PeermaskError
+from peermask.node.certificates import Credentials
+
+PROTOCOL = "peermask-operator/1"
+LARGEST = 2**20  # bytes of a question or an answer
+SECONDS = 10.0
+CONNECTIONS = 8
+LENGTH = struct.Struct(">I")
+OPERATOR = re.compile(r"operator-[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?")
+
+# The operator's name and the body of the question; a PeermaskError is answered with its line. It must be quick.
+Answer = Callable[[str, bytes], bytes]
+
+
+class Desk:
+    """Everything runs in the thread of the gate's event loop."""
+
+    def __init__(self, credentials: Credentials, answers: Mapping[str, Answer]) -> None:
+        """`answers`: by what is asked for."""
+        self.credentials, self.answers = credentials, answers
+        self._server: asyncio.Server | None = None
+        self._open: dict[asyncio.StreamWriter, None] = {}
+
+    async def open(self) -> tuple[str, int]:
+        """Listen on loopback; where that is."""
+        context = tls_context(ssl.PROTOCOL_TLS_SERVER, self.credentials)
+        self._server = await asyncio.start_server(
+            self._visit, "127.0.0.1", 0, limit=LARGEST, ssl=context, ssl_handshake_timeout=SECONDS
+        )
+        host, port = self._server.sockets[0].getsockname()[:2]
+        return host, port
+
+    async def close(self) -> None:
+        if self._server is not None:
+            self._server.close()
+        for writer in tuple(self._open):
+            writer.transport.abort()
+        while self._open:
+            await asyncio.sleep(0.01)
+
+    async def _visit(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._open[writer] = None
+        if len(self._open) > CONNECTIONS:
+            next(iter(self._open)).transport.abort()
+        try:
+            async with asyncio.timeout(SECONDS):
+                answer = await self._hear(name_of(writer.get_extra_info("peercert")), reader)
+                writer.write(LENGTH.pack(len(answer)) + answer)
+                await writer.drain()
+        except (TimeoutError, asyncio.IncompleteReadError, OSError):
+            writer.transport.abort()
+        finally:
+            self._open.pop(writer, None)
+            writer.close()
+
+    async def _hear(self, visitor: str, reader: asyncio.StreamReader) -> bytes:
+        if not OPERATOR.fullmatch(visitor):
+            return f"-{visitor} is no operator".encode()
+        (length,) = LENGTH.unpack(await reader.readexactly(LENGTH.size))
+        if length > LARGEST:
+            return f"-the question has {length} bytes, allowed: {LARGEST}".encode()
+        what, _, body = (await reader.readexactly(length)).partition(b"\n")
+        answer = self.answers.get(what.decode("ascii", "replace"))
+        if answer is None:
+            return f"-operators may ask for {', '.join(self.answers)}".encode()
+        try:
+            return b"+" + answer(visitor, body)
+        except PeermaskError as error:
+            return f"-{error}".encode()
+
+
+def tls_context(side: int, credentials: Credentials, protocol: str = PROTOCOL) -> ssl.SSLContext:
+    """Both ends show a certificate, and trust the fleet's authority alone."""
+    context = ssl.SSLContext(side)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.load_verify_locations(credentials.ca)
+    context.load_cert_chain(credentials.certificate, credentials.key)
+    context.set_alpn_protocols([protocol])
+    return context
+
+
+def name_of(certificate: Mapping[str, object] | None) -> str:
+    """The common name, as the ssl module gives it."""
+    subject = (certificate or {}).get("subject", ())
+    assert isinstance(subject, tuple)
+    return next((str(value) for ((key, value),) in subject if key == "commonName"), "nobody")

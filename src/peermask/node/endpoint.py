@@ -1,0 +1,109 @@
+"""Where metrics and health are read: `GET /metrics` and `GET /healthz`, on loopback unless asked otherwise.
+
+One thread with an event loop of its own. A connection has SECONDS for everything, and there are at most CONNECTIONS, of
+which the oldest goes where more come: slow readers cost the agent nothing, and others little.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from peermask.errors import NodeError
+
+SECONDS = 5.0
+CONNECTIONS = 16
+LARGEST_HEAD = 8192
+LOCAL_NAMES = ("localhost", "127.0.0.1", "[::1]")
+REASONS = {200: "OK", 400: "Bad Request", 403: "Forbidden", 404: "Not Found", 405: "Method Not Allowed",
+           503: "Service Unavailable"}  # fmt: skip
+TEXT = "text/plain; charset=utf-8"
+
+Answer = tuple[int, str, bytes]  # status, content type, body
+Page = Callable[[], Answer]
+
+
+class Endpoint:
+    def __init__(self, pages: dict[str, Page], local: bool) -> None:
+        """`local`: only requests that name this machine by a local name are answered."""
+        self.pages, self.local = pages, local
+        self.port = 0
+        self._open: dict[asyncio.StreamWriter, None] = {}  # the oldest first
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._open[writer] = None
+        if len(self._open) > CONNECTIONS:
+            next(iter(self._open)).transport.abort()
+        writer.transport.set_write_buffer_limits(0)  # so that draining waits for all of it
+        try:
+            async with asyncio.timeout(SECONDS):
+                status, kind, body = self._answer(await reader.readuntil(b"\r\n\r\n"))
+                head = f"HTTP/1.1 {status} {REASONS[status]}\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n"
+                quiet = "Cache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\nConnection: close\r\n\r\n"
+                writer.write((head + quiet).encode() + body)
+                await writer.drain()
+        except (TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, OSError):
+            writer.transport.abort()
+        finally:
+            self._open.pop(writer, None)
+            writer.close()
+
+    def _answer(self, head: bytes) -> Answer:
+        first, *rest = head.decode("latin-1").split("\r\n")
+        words = first.split(" ")
+        names = [line.partition(":")[2].strip() for line in rest if line.lower().startswith("host:")]
+        if len(words) != 3:
+            return 400, TEXT, b"not HTTP\n"
+        if words[0] != "GET":
+            return 405, TEXT, b"read only\n"
+        # A page elsewhere may point a name of its own at this machine.
+        if self.local and [name for name in names if (name.rpartition(":")[0] or name) not in LOCAL_NAMES]:
+            return 403, TEXT, b"unknown host\n"
+        page = self.pages.get(words[1].partition("?")[0])
+        return page() if page is not None else (404, TEXT, f"here are {', '.join(self.pages)}\n".encode())
+
+
+@contextmanager
+def open_endpoint(host: str, port: int, pages: dict[str, Page]) -> Iterator[Endpoint]:
+    """Serve until the block ends; port 0 takes any that is free."""
+    loop = asyncio.new_event_loop()
+    endpoint = Endpoint(pages, is_loopback(host))
+    thread = threading.Thread(target=loop.run_forever, name="metrics", daemon=True)
+    thread.start()
+
+    def done(server: asyncio.Server | None) -> None:
+        async def close() -> None:
+            if server is not None:
+                server.close()
+            others = asyncio.all_tasks() - {asyncio.current_task()}
+            for task in others:
+                task.cancel()
+            await asyncio.gather(*others, return_exceptions=True)
+
+        asyncio.run_coroutine_threadsafe(close(), loop).result()
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+
+    opening = asyncio.start_server(endpoint.serve, host, port, limit=LARGEST_HEAD)
+    try:
+        server = asyncio.run_coroutine_threadsafe(opening, loop).result()
+    except (OSError, OverflowError) as error:
+        done(None)
+        reason = getattr(error, "strerror", None) or error
+        raise NodeError(f"metrics cannot be served on {host}:{port}: {reason}; give another --metrics port") from error
+    endpoint.port = server.sockets[0].getsockname()[1]
+    try:
+        yield endpoint
+    finally:
+        done(server)
+
+
+def is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -1,0 +1,130 @@
+"""The operator's end: asks agents of a fleet over mutual TLS, from any machine that reaches their ports.
+
+`ask` is a whole session: it dials one agent, makes sure that it is that agent, asks one question, and leaves.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import ssl
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+from peermask.errors import NodeError
+from peermask.node.certificates import Credentials
+from peermask.node.desk import LARGEST, LENGTH, name_of, tls_context
+from peermask.node.fleet import Fleet, split_address
+from peermask.node.relayed import open_relayed
+
+SECONDS = 5.0  # to dial, and again for an answer
+AT_ONCE = 16  # agents
+
+
+class Unreachable(NodeError):
+    """An agent that did not answer; the message is the reason alone."""
+
+
+class Refused(Unreachable):
+    """It did, and does not take this operator."""
+
+
+def ask(
+    fleet: Fleet, credentials: Credentials, agent: int, what: str, body: bytes = b"", seconds: float = SECONDS
+) -> bytes:
+    """An agent's answer to one question; `Unreachable` where there is none."""
+    member = fleet.member(agent)
+    host = member.host
+    question = what.encode() + b"\n" + body
+    if len(question) > LARGEST:
+        raise NodeError(f"the question has {len(question)} bytes, allowed: {LARGEST}")
+    try:
+        with (
+            open_relayed(fleet, credentials, [agent]) as through,
+            socket.create_connection(through.get(agent) or split_address(member.address), seconds) as plain,
+            tls_context(ssl.PROTOCOL_TLS_CLIENT, credentials).wrap_socket(plain, server_hostname=host) as link,
+        ):
+            found = name_of(link.getpeercert())
+            if found != member.name:
+                raise Refused(f"who answers has the certificate of {found}, not of {member.name}")
+            answer = _answer(link, question, time.monotonic() + seconds)
+    except ssl.SSLCertVerificationError as error:
+        raise Refused(f"its certificate is not of this fleet, or not valid now ({error.verify_message})") from None
+    except ssl.SSLError as error:
+        raise Unreachable(f"it does not speak TLS as agents do ({error.reason or error})") from None
+    except TimeoutError:
+        raise Unreachable(f"no answer within {seconds:g} s") from None
+    except OSError as error:
+        raise Unreachable(error.strerror or str(error)) from None
+    if answer[:1] != b"+":
+        raise Refused(answer[1:].decode("utf-8", "replace") or "it said nothing")
+    return answer[1:]
+
+
+def _answer(link: ssl.SSLSocket, question: bytes, until: float) -> bytes:
+    """With TLS 1.3 this end is done before the other has looked at its certificate, and hangs up."""
+    try:
+        link.sendall(LENGTH.pack(len(question)) + question)
+        (length,) = LENGTH.unpack(_exactly(link, LENGTH.size, until))
+    except (EOFError, ConnectionError, ssl.SSLError):
+        raise Refused("it hung up: it does not take this operator's certificate, or is of an older version") from None
+    if length > LARGEST:
+        raise Unreachable(f"its answer has {length} bytes, allowed: {LARGEST}")
+    try:
+        return _exactly(link, length, until)
+    except EOFError:
+        raise Unreachable("its answer was cut off") from None
+
+
+def _exactly(link: ssl.SSLSocket, length: int, until: float) -> bytes:
+    data = bytearray()
+    while len(data) < length:
+        if time.monotonic() > until:
+            raise TimeoutError
+        part = link.recv(min(length - len(data), 2**16))
+        if not part:
+            raise EOFError
+        data += part
+    return bytes(data)
+
+
+@dataclass(frozen=True)
+class Answered:
+    """What one agent said of itself, or why it did not."""
+
+    agent: int
+    address: str
+    standing: dict[str, Any] | None
+    trouble: str | None  # why it is unreachable or unhealthy
+
+
+def ask_status(fleet: Fleet, credentials: Credentials, seconds: float = SECONDS) -> Sequence[Answered]:
+    """Ask every agent how it stands, side by side. If all refuse for one reason, that is an error."""
+
+    def one(agent: int) -> Answered | Refused:
+        address = fleet.member(agent).address
+        try:
+            standing = json.loads(ask(fleet, credentials, agent, "status", seconds=seconds))
+            if not isinstance(standing, dict) or standing.get("agent") != agent or "trouble" not in standing:
+                raise Unreachable("its answer is not a status")
+            return Answered(agent, address, standing, standing["trouble"])
+        except Refused as error:
+            return error
+        except ValueError:
+            return Answered(agent, address, None, "its answer is not a status")
+        except Unreachable as error:
+            return Answered(agent, address, None, str(error))
+
+    agents = [member.agent for member in fleet.agents]
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        found = list(pool.map(one, agents))
+    refusals = [str(one) for one in found if isinstance(one, Refused)]
+    if len(refusals) == len(found) and len(set(refusals)) == 1:
+        raise NodeError(f"every agent of the fleet refuses: {refusals[0]}; check {credentials.certificate}")
+    return [
+        Answered(agent, fleet.member(agent).address, None, str(said)) if isinstance(said, Refused) else said
+        for agent, said in zip(agents, found, strict=True)
+    ]

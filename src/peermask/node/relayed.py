@@ -1,0 +1,163 @@
+"""An agent's end of the relay: connections that wait there to be dialled, and doors here that lead through it.
+
+A door is a port of this device's loopback interface; whoever dials it is joined to one agent, over the relay. All TLS
+between agents goes on inside: the relay and this file pass bytes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import ssl
+import threading
+from collections.abc import Callable, Collection, Coroutine, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from peermask.node.certificates import Credentials
+from peermask.node.desk import name_of, tls_context
+from peermask.node.fleet import Fleet, split_address
+from peermask.node.gate import keep_alive
+from peermask.node.lines import Line
+from peermask.node.relay import AGENT, DIAL, GO, NAME, PART, PROTOCOL, READY, SECONDS, WAIT, Reader, Writer, pump
+
+SPARE = 2  # waiting connections more than there are neighbours: for operators, and for those who dial anew
+MOST = 24  # of them; each that is dialled is replaced
+PAUSES = (0.2, 5.0)  # seconds before dialling the relay again: at first, at most
+FAULTS = (OSError, asyncio.IncompleteReadError, TimeoutError, EOFError)
+Address = tuple[str, int]
+
+
+class Relayed:
+    """Everything runs in one event loop."""
+
+    def __init__(self, address: str, credentials: Credentials, say: Callable[[str], None]) -> None:
+        self.address, self.say = address, say
+        self.context = tls_context(ssl.PROTOCOL_TLS_CLIENT, credentials, PROTOCOL)
+        self.reached: bool | None = None  # the last time it was tried
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._servers: list[asyncio.Server] = []
+
+    async def door(self, agent: int) -> Address:
+        """Where this device reaches an agent from now on."""
+
+        async def through(reader: Reader, writer: Writer) -> None:
+            try:
+                link = await self._dial(DIAL + AGENT.pack(agent))
+                async with asyncio.timeout(SECONDS):
+                    answer = await link[0].readexactly(1)
+                await pump((reader, writer), link) if answer == GO else link[1].close()
+            except FAULTS:
+                pass
+            finally:
+                writer.close()
+
+        server = await asyncio.start_server(through, "127.0.0.1", 0, limit=PART)
+        self._servers.append(server)
+        host, port = server.sockets[0].getsockname()[:2]
+        return host, port
+
+    async def wait(self, inside: Address, many: int) -> None:
+        """Keep `many` connections at the relay; whoever dials one is joined to `inside`."""
+        for _ in range(many):
+            self._start(self._wait(inside))
+
+    async def close(self) -> None:
+        for server in self._servers:
+            server.close()
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _wait(self, inside: Address) -> None:
+        pause = PAUSES[0]
+        while True:
+            try:
+                link = await self._dial(WAIT)
+                if await link[0].readexactly(1) == GO:
+                    self._start(self._joined(link, inside))
+                    pause = PAUSES[0]
+                    continue
+                link[1].close()
+            except FAULTS:
+                pass
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, PAUSES[1])
+
+    async def _joined(self, link: tuple[Reader, Writer], inside: Address) -> None:
+        try:
+            await pump(link, await asyncio.open_connection(*inside, limit=PART))
+        except OSError:
+            link[1].close()
+
+    async def _dial(self, wish: bytes) -> tuple[Reader, Writer]:
+        """A connection to the relay, which has said that it is one; what is wanted of it is said."""
+        host, port = split_address(self.address)
+        try:
+            async with asyncio.timeout(SECONDS):
+                reader, writer = await asyncio.open_connection(
+                    host, port, ssl=self.context, server_hostname=host, limit=PART
+                )
+                found = name_of(writer.get_extra_info("peercert"))
+                if found != NAME or await reader.readexactly(1) != READY:
+                    writer.close()
+                    raise ConnectionError(f"who answers there is {found}")
+        except FAULTS as error:
+            self._tell(False, str(error) or type(error).__name__)
+            raise
+        self._tell(True)
+        keep_alive(writer.get_extra_info("socket"))
+        writer.write(wish)
+        return reader, writer
+
+    def _tell(self, reached: bool, why: str = "") -> None:
+        """Changes alone."""
+        if reached != self.reached and not (reached and self.reached is None):
+            text = "is reached again" if reached else f"is not reached ({why}); trying again"
+            self.say(Line(f"relay {self.address} {text}", "relay", "info" if reached else "warning", reached=reached))
+        self.reached = reached
+
+
+@contextmanager
+def open_relayed(
+    fleet: Fleet,
+    credentials: Credentials | None,
+    wanted: Collection[int],
+    inside: str | None = None,
+    say: Callable[[str], None] = lambda _line: None,
+) -> Iterator[dict[int, Address]]:
+    """Doors to those of some agents that are relayed; `inside`: where this device listens, if it is relayed itself."""
+    through = [agent for agent in wanted if fleet.member(agent).relayed]
+    if fleet.relay is None or credentials is None or (not through and inside is None):
+        yield {}
+        return
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, name="relay", daemon=True)
+    thread.start()
+    made = Relayed(fleet.relay, credentials, say)
+    try:
+        if inside is not None:
+            asyncio.run_coroutine_threadsafe(
+                made.wait(_dialled_at(inside), min(len(wanted) + SPARE, MOST)), loop
+            ).result()
+        yield {agent: asyncio.run_coroutine_threadsafe(made.door(agent), loop).result() for agent in through}
+    finally:
+        asyncio.run_coroutine_threadsafe(made.close(), loop).result()
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+
+
+def _dialled_at(listens: str) -> Address:
+    """Where an address that is listened on is dialled from the same device."""
+    host, port = split_address(listens)
+    with suppress(ValueError):
+        if ipaddress.ip_address(host).is_unspecified:
+            host = "::1" if ":" in host else "127.0.0.1"
+    return host, port

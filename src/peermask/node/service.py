@@ -1,0 +1,87 @@
+"""The systemd unit of an agent: started again after a crash, allowed to write its own folder and nothing else."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from peermask.errors import NodeError
+
+UNIT = """\
+[Unit]
+Description=peermask agent {agent}
+Wants=network-online.target time-sync.target
+After=network-online.target time-sync.target
+StartLimitIntervalSec=0
+
+[Service]
+User={user}
+WorkingDirectory={folder}
+ExecStart={command}
+Environment=PYTHONUNBUFFERED=1
+Restart=on-failure
+RestartSec=10
+# 2: a mistake to fix; 143: stopped by SIGTERM, saved
+RestartPreventExitStatus=2
+SuccessExitStatus=143
+TimeoutStopSec=90
+
+UMask=0077
+ReadWritePaths={folder}
+ProtectSystem=strict
+ProtectHome=read-only
+PrivateTmp=yes
+NoNewPrivileges=yes
+CapabilityBoundingSet=
+{devices}ProtectClock=yes
+ProtectControlGroups=yes
+ProtectHostname=yes
+ProtectKernelLogs=yes
+ProtectKernelModules=yes
+ProtectKernelTunables=yes
+ProtectProc=invisible
+LockPersonality=yes
+RestrictAddressFamilies=AF_INET AF_INET6 AF_UNIX AF_NETLINK
+RestrictNamespaces=yes
+RestrictRealtime=yes
+RestrictSUIDSGID=yes
+SystemCallArchitectures=native
+SystemCallFilter=@system-service
+
+[Install]
+WantedBy=multi-user.target
+"""
+
+
+def unit(agent: int, user: str, folder: Path, program: Path, arguments: Sequence[str], *, gpu: bool = False) -> str:
+    """`gpu`: it needs the device's own nodes under /dev."""
+    if not re.fullmatch(r"[a-z_][a-z0-9_-]{0,31}", user):
+        raise NodeError(f"--user {user!r} is not the name of a user")
+    for path in (folder, program):
+        if not path.is_absolute():
+            raise NodeError(f"{path} is not absolute: systemd needs a path from / on")
+    words = " ".join(quoted(word) for word in (str(program), "node", *arguments))
+    devices = "" if gpu else "PrivateDevices=yes\n"
+    return UNIT.format(agent=agent, user=user, folder=path_line(folder), command=words, devices=devices)
+
+
+def quoted(word: str) -> str:
+    """As systemd reads the words of a command line."""
+    _check(word)
+    word = word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%").replace("$", "$$")
+    return f'"{word}"' if re.search(r"[\s'\";]", word) else word
+
+
+def path_line(path: Path) -> str:
+    """As systemd reads a path that is all of a line, or one of several in it."""
+    text = _check(str(path))
+    if re.search(r"[\s\"'\\]", text):
+        raise NodeError(f"folder {text!r} has a character that a unit cannot hold in a path; give another --folder")
+    return text.replace("%", "%%")
+
+
+def _check(text: str) -> str:
+    if not text.isprintable():
+        raise NodeError(f"{text!r} has a character that a unit cannot hold")
+    return text

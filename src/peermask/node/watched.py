@@ -1,0 +1,166 @@
+"""How an agent stands, for those who watch it: kept up to date by its reports, read by metrics, health and operators.
+
+An observer that passes everything on. A report costs a few additions; all else is worked out when somebody looks.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from bisect import bisect_left
+from collections import Counter, defaultdict
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from peermask.experiment.checkpoint import list_checkpoints
+from peermask.experiment.folder import RunFolder
+from peermask.node.agent import Observer, Report
+from peermask.node.fleet import Fleet
+from peermask.node.responder import Responder
+
+BUCKETS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)  # seconds of a round, upper ends
+
+
+@dataclass(frozen=True)
+class Standing:
+    """What is known of an agent at one moment; counts are of this life of its process."""
+
+    agent: int
+    run: str
+    version: str
+    trouble: str | None  # why it is not healthy
+    round: int
+    rounds: int
+    loss: float | None
+    figure: str  # what `accuracy` is
+    accuracy: float | None
+    sent_bytes: int  # over all lives
+    received_bytes: int
+    sent: dict[int, int]  # messages, by neighbour
+    received: dict[int, int]
+    neighbours: int
+    alive: int
+    heard: int  # of the neighbours, in the last round
+    absences: dict[int, dict[str, int]]  # neighbour -> why -> rounds
+    last_absence: dict[str, Any] | None  # round, neighbour, why
+    refusals: dict[int, dict[str, int]]  # neighbour -> why -> how often
+    seconds: float  # of all rounds timed
+    buckets: tuple[int, ...]  # of them, by BUCKETS; the last: longer than all
+    checkpoint_age: float | None  # seconds
+    certificate_ends: float | None  # seconds since 1970
+
+    def table(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def patience_of(fleet: Fleet) -> float:
+    """Seconds without the end of a round after which something is wrong: no limit of a fleet is longer."""
+    return 2 * max(fleet.start_limit, fleet.wait_limit if fleet.missing == "wait" else fleet.round_deadline) + 30
+
+
+class Watched:
+    """Thread-safe: the agent reports, others look."""
+
+    def __init__(
+        self,
+        observer: Observer,
+        fleet: Fleet,
+        agent: int,
+        ends: Callable[[], datetime | None] = lambda: None,
+        stalled_after: float | None = None,
+    ) -> None:
+        """`ends`: of the agent's certificate, as it is now."""
+        self.observer, self.fleet, self.agent, self.ends = observer, fleet, agent, ends
+        self.stalled_after = patience_of(fleet) if stalled_after is None else stalled_after
+        self.version = version("peermask")
+        self.responder: Responder | None = None
+        self.folder: RunFolder | None = None
+        links = len(fleet.neighbours(agent))
+        self._report = Report(0, fleet.experiment.rounds, None, 0, 0.0, 0, links, ())
+        self._ended: float | None = None  # when the last round did
+        self._quiet_since = time.monotonic()  # no round has ended since
+        self._over = False
+        self._seconds = 0.0
+        self._buckets = [0] * (len(BUCKETS) + 1)
+        self._absences: dict[int, Counter[str]] = defaultdict(Counter)
+        self._last_absence: dict[str, Any] | None = None
+        self._lock = threading.Lock()
+
+    def follow(self, responder: Responder, out: Path) -> None:
+        """Where counts and checkpoints are, once the agent has them."""
+        self.responder, self.folder = responder, RunFolder(out)
+
+    def say(self, line: str) -> None:
+        self.observer.say(line)
+
+    def round(self, report: Report) -> None:
+        with self._lock:
+            if report.round > self._report.round:
+                self._count(report)
+            self._report, self._over = report, report.round >= report.rounds
+        self.observer.round(report)
+
+    def _count(self, report: Report) -> None:
+        now = time.monotonic()
+        if self._ended is not None:  # the first round of a life began with waiting for the others
+            self._seconds += now - self._ended
+            self._buckets[bisect_left(BUCKETS, now - self._ended)] += 1
+        self._ended = self._quiet_since = now
+        for absence in report.absent:
+            self._absences[absence.neighbour][absence.why.partition(" ")[0]] += 1
+            self._last_absence = {"round": absence.round, "neighbour": absence.neighbour, "why": absence.why}
+
+    def trouble(self) -> str | None:
+        """Why it is not healthy; None while rounds go on, or once they are over."""
+        with self._lock:
+            idle, report, over = time.monotonic() - self._quiet_since, self._report, self._over
+        if over or idle <= self.stalled_after:
+            return None
+        since = f"after round {report.round} of {report.rounds}" if self._ended is not None else "since its start"
+        return f"no round has ended for {idle:.0f} s, {since}; neighbours there: {report.alive} of {report.neighbours}"
+
+    def standing(self) -> Standing:
+        trouble, end = self.trouble(), self.ends()
+        with self._lock:
+            report, seconds, buckets = self._report, self._seconds, tuple(self._buckets)
+            absences = {j: dict(sorted(counts.items())) for j, counts in sorted(self._absences.items())}
+            last_absence = self._last_absence
+        responder = self.responder
+        sent = responder.sent.totals() if responder is not None else None
+        received = responder.received.totals() if responder is not None else None
+        return Standing(
+            agent=self.agent,
+            run=self.fleet.run,
+            version=self.version,
+            trouble=trouble,
+            round=report.round,
+            rounds=report.rounds,
+            loss=report.loss,
+            figure=report.figure,
+            accuracy=report.accuracy,
+            sent_bytes=int(report.sent_bytes),
+            received_bytes=sum(received.bytes.values()) if received else 0,
+            sent=sent.messages if sent else {},
+            received=received.messages if received else {},
+            neighbours=report.neighbours,
+            alive=report.alive,
+            heard=report.neighbours - len(report.absent) if report.round else 0,
+            absences=absences,
+            last_absence=last_absence,
+            refusals=responder.refusals.counts() if responder is not None else {},
+            seconds=seconds,
+            buckets=buckets,
+            checkpoint_age=self._checkpoint_age(),
+            certificate_ends=None if end is None else end.timestamp(),
+        )
+
+    def _checkpoint_age(self) -> float | None:
+        try:
+            saved = list_checkpoints(self.folder.checkpoints) if self.folder is not None else []
+            return max(0.0, time.time() - saved[-1].stat().st_mtime) if saved else None
+        except OSError:  # it was replaced by the next meanwhile
+            return 0.0

@@ -1,0 +1,149 @@
+"""Operators ask real agents over mutual TLS; who is none gets no answer, and who is one gets nothing but status."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import shutil
+import time
+
+import pytest
+import zenoh
+from fleet_cases import free_ports, tiny, tiny_fleet, written
+from fleet_process import PATIENCE, ProcessFleet
+from test_intruders import answers, session
+from test_node_cli import peermask, refused  # noqa: F401
+from test_watched import samples
+
+from peermask.errors import NodeError
+from peermask.node.certificates import Credentials, find_operator, make_certificates, make_operator
+from peermask.node.operator import Refused, ask, ask_status
+from peermask.node.zenoh_settings import alive_key, ask_key
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory):
+    """Three agents on a path that wait for each other; agents 0 and 1 serve metrics."""
+    folder = tmp_path_factory.mktemp("watched")
+    held = tiny_fleet(tiny(agents=3, rounds=100_000, graph={"name": "path"}), missing="wait", wait_limit=600.0)
+    first = free_ports(2)
+    flags = {agent: ["--metrics", str(first + agent), "--stalled-after", "3"] for agent in (0, 1)}
+    with ProcessFleet(written(folder, held), held, pace=0.05, flags=flags) as made:
+        make_operator(folder / "certs", "ann", 30)
+        made.start()
+        for agent in (0, 1, 2):
+            made.until_round(agent, 5)
+        made.metrics = first
+        yield made
+
+
+def get(port, path):
+    link = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    link.request("GET", path)
+    answer = link.getresponse()
+    return answer.status, answer.read().decode()
+
+
+def until(wanted):
+    end = time.monotonic() + PATIENCE
+    while not wanted():
+        assert time.monotonic() < end
+        time.sleep(0.1)
+
+
+def test_metrics_of_a_real_agent(running):
+    _, text = get(running.metrics + 1, "/metrics")
+    found = samples(text)
+    assert found["peermask_round"] >= 5
+    assert found["peermask_rounds"] == 100_000
+    for name in ("sent_messages_total", "received_messages_total"):
+        assert all(found[f"peermask_{name}{{neighbour={j}}}"] >= 4 for j in (0, 2))
+    assert found["peermask_received_bytes_total"] > 0
+    assert found["peermask_sent_bytes_total"] > 0
+    assert found["peermask_round_seconds_count"] >= 3
+    assert found["peermask_neighbours_alive"] == found["peermask_neighbours_heard"] == 2
+    assert found["peermask_checkpoint_age_seconds"] >= 0
+    assert found["peermask_certificate_expiry_timestamp_seconds"] > time.time() + 300 * 86_400
+    assert found["peermask_loss"] > 0
+    assert any(name.startswith("peermask_build_info{agent=1,") for name in found)
+    until(lambda: get(running.metrics + 1, "/healthz") == (200, "ok\n"))
+
+
+def test_an_operator_sees_every_agent(running, peermask):  # noqa: F811
+    path = running.path
+    code, out, err = peermask("fleet", "status", path, "--json")
+    assert (code, err) == (0, "")
+    told = json.loads(out)
+    assert [one["agent"] for one in told] == [0, 1, 2]
+    assert all(one["standing"]["round"] >= 5 and one["trouble"] is None for one in told)
+    code, out, _ = peermask("fleet", "status", path)
+    assert code == 0
+    assert all(running.fleet.member(agent).address in out for agent in range(3))
+    assert "2 of 2" in out  # heard by agent 1
+    assert "/100000" in out
+
+
+def test_who_is_no_operator_gets_one_line(running, peermask, tmp_path):  # noqa: F811
+    fleet, certs = running.fleet, running.path.parent / "certs"
+    elsewhere = tmp_path / "fleet.toml"
+    shutil.copy(running.path, elsewhere)
+    (tmp_path / "certs").mkdir()
+    assert "holds no certificate of an operator; make one with" in refused(peermask("fleet", "status", elsewhere))
+    assert "ca.key does not exist" in refused(peermask("fleet", "operator", elsewhere, "bob"))
+    assert "operator 'B b': a name has" in refused(peermask("fleet", "operator", running.path, "B b"))
+    assert "no certificate of operator bob" in refused(peermask("fleet", "status", running.path, "--operator", "bob"))
+
+    other = tmp_path / "other"
+    make_certificates(tiny_fleet(), other)  # another fleet's, with an operator
+    make_operator(other, "eve", 30)
+    for name in ("ca.pem", "operator-eve.pem", "operator-eve.key"):
+        shutil.copy(other / name, tmp_path / "certs")
+    (tmp_path / "certs" / "operator-eve.key").chmod(0o600)
+    said = refused(peermask("fleet", "status", elsewhere))  # another fleet's operator, whole with its authority
+    assert "every agent of the fleet refuses: its certificate is not of this fleet" in said
+    shutil.copy(certs / "ca.pem", tmp_path / "certs")
+    assert "is of another fleet" in refused(peermask("fleet", "status", elsewhere))
+    eve = Credentials(certs / "ca.pem", other / "operator-eve.pem", other / "operator-eve.key")
+    with pytest.raises(
+        NodeError, match=r"every agent of the fleet refuses: it hung up: it does not take this operator's"
+    ):
+        ask_status(fleet, eve)
+    with pytest.raises(Refused, match=r"agent-1 is no operator"):
+        ask(fleet, Credentials.of(certs, 1), 0, "status")
+
+
+def test_an_operator_may_ask_for_status_and_nothing_else(running):
+    fleet, files = running.fleet, find_operator(running.path.parent / "certs")
+    with pytest.raises(Refused, match=r"operators may ask for status"):
+        ask(fleet, files, 0, "pull", b"mask")
+    with pytest.raises(NodeError, match=r"the question has 1048583 bytes, allowed: 1048576"):
+        ask(fleet, files, 0, "status", bytes(2**20))
+    with session(fleet, files, 2) as opened:
+        for owner in (0, 1):
+            for asker in (0, 1, 2, "operator-ann"):
+                assert answers(opened, owner, asker) == []
+        asked = []
+        forged = opened.declare_queryable(
+            ask_key(1, "*"), lambda query: asked.append(query), allowed_origin=zenoh.Locality.REMOTE
+        )
+        token = opened.liveliness().declare_token(alive_key(1))
+        time.sleep(0.5)
+        assert asked == []
+        token.undeclare()
+        forged.undeclare()
+
+
+def test_a_dead_agent_is_seen_by_status_and_by_its_neighbours_health(running, peermask):  # noqa: F811
+    """Last: it ends agent 2."""
+    running.kill(2)
+    code, out, _ = peermask("fleet", "status", running.path, "--json")
+    told = json.loads(out)
+    assert code == 1
+    assert (told[2]["standing"], told[2]["trouble"]) == (None, "Connection refused")
+    assert told[0]["standing"]["round"] >= 5
+    until(lambda: get(running.metrics + 1, "/healthz")[0] == 503)
+    status, why = get(running.metrics + 1, "/healthz")
+    assert (status, "no round has ended for" in why) == (503, True)
+    code, out, _ = peermask("fleet", "status", running.path)
+    assert code == 1
+    assert "Connection refused" in " ".join(out.split())

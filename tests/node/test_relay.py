@@ -1,0 +1,187 @@
+"""Agents that cannot dial each other meet at a relay, which lets in nobody else and learns nothing but sizes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import ssl
+import time
+from contextlib import contextmanager
+
+import pytest
+from fleet_cases import free_ports, simulated, tiny, tiny_fleet, written
+from fleet_process import CONTEXT, PATIENCE, ProcessFleet, agent_process
+from test_node_cli import peermask, refused  # noqa: F401
+
+from peermask.errors import NodeError
+from peermask.node import relay
+from peermask.node.certificates import Credentials, find_operator, find_relay, make_certificates, make_operator
+from peermask.node.desk import name_of, tls_context
+from peermask.node.fleet import check, load_fleet, split_address
+from peermask.node.operator import ask
+from peermask.node.relay import AGENT, DIAL, GO, NOBODY, READY, WAIT, open_relay
+
+
+def relayed_fleet(config, relayed, **keys):
+    """Agents of which some cannot be dialled: their neighbours are told of no address that leads to them."""
+    held = tiny_fleet(config, relay=f"127.0.0.1:{free_ports(1)}", **keys)
+    members = [member.model_copy(update={"relayed": member.agent in relayed}) for member in held.agents]
+    return held.model_copy(update={"agents": tuple(members)})
+
+
+@contextmanager
+def relay_process(made, namespace=None):
+    """`peermask relay`, as a process of its own."""
+    log = made.path.parent / "relay.log"
+    process = CONTEXT.Process(target=agent_process, args=(["relay", str(made.path)], str(log), 0.0, namespace, None))
+    process.start()
+    try:
+        end = time.monotonic() + PATIENCE
+        while "relay at" not in (log.read_text() if log.exists() else ""):
+            assert time.monotonic() < end
+            time.sleep(0.05)
+        yield process
+    finally:
+        process.kill()
+        process.join(10)
+
+
+def test_agents_behind_routers_learn_as_if_they_had_none(tmp_path):
+    """0 and 1 both cannot be dialled, nor 2 and 3 of which only 3 cannot: the ring has links of every kind."""
+    config = tiny(rounds=15)
+    held = relayed_fleet(config, {0, 1, 3}, missing="wait")
+    path = written(tmp_path, held)
+    assert load_fleet(path) == held
+    with ProcessFleet(path, held, pace=0.05) as made, relay_process(made):
+        make_operator(tmp_path / "certs", "ann", 30)
+        made.start()
+        made.until_round(0, 2)
+        told = json.loads(ask(held, find_operator(tmp_path / "certs"), 0, "status"))  # through the relay
+        assert (told["agent"], told["neighbours"]) == (0, 2)
+        assert made.join() == [0] * 4
+        assert made.collect().hash == simulated(config, tmp_path / "sim").hash
+
+
+def test_a_relay_that_is_gone_is_said_and_found_again(tmp_path):
+    held = relayed_fleet(tiny(agents=2, rounds=60, graph={"name": "path"}), {0, 1}, missing="wait")
+    with ProcessFleet(written(tmp_path, held), held, pace=0.05) as made:
+        with relay_process(made):
+            made.start()
+            made.until_round(0, 5)
+        end = time.monotonic() + PATIENCE
+        while not any("is not reached" in line for line in made.said(0)):
+            assert time.monotonic() < end
+            time.sleep(0.05)
+        with relay_process(made):
+            assert made.join() == [0, 0]
+    assert any("is reached again" in line for line in made.said(0))
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory):
+    """A relay in this process, for four agents on a ring, and their certificates."""
+    folder = tmp_path_factory.mktemp("relay") / "certs"
+    held = relayed_fleet(tiny(), {0, 1, 2, 3})
+    make_certificates(held, folder)
+    make_operator(folder, "ann", 30)
+    with open_relay(held, find_relay(folder), *split_address(held.relay)):
+        yield held, folder
+
+
+async def come(held, files, wish):
+    context = tls_context(ssl.PROTOCOL_TLS_CLIENT, files, relay.PROTOCOL)
+    host, port = split_address(held.relay)
+    reader, writer = await asyncio.open_connection(host, port, ssl=context, server_hostname=host)
+    assert name_of(writer.get_extra_info("peercert")) == "relay"
+    try:
+        assert await reader.readexactly(1) == READY
+    except (OSError, asyncio.IncompleteReadError):
+        await leave(writer)
+        raise
+    writer.write(wish)
+    return reader, writer
+
+
+async def leave(*writers):
+    for writer in writers:
+        writer.transport.abort()
+    await asyncio.sleep(0.05)
+
+
+def dial(agent):
+    return DIAL + AGENT.pack(agent)
+
+
+def test_it_joins_neighbours_and_operators_and_nobody_else(served):
+    held, folder = served
+
+    async def play():
+        waiting = await come(held, Credentials.of(folder, 0), WAIT)
+        stranger = await come(held, Credentials.of(folder, 2), dial(0))  # no neighbour of 0's on the ring
+        assert await stranger[0].read() == b""
+        nobody = await come(held, Credentials.of(folder, 0), dial(1))
+        assert await nobody[0].read() == NOBODY
+        beyond = await come(held, Credentials.of(folder, 0), dial(4_000_000_000))
+        assert await beyond[0].read() == b""
+        neighbour = await come(held, Credentials.of(folder, 1), dial(0))
+        for reader, _ in (neighbour, waiting):
+            assert await reader.readexactly(1) == GO
+        many = bytes(range(256)) * 4096  # more than any buffer
+        neighbour[1].write(many)
+        waiting[1].write(b"and back")
+        assert await waiting[0].readexactly(len(many)) == many
+        assert await neighbour[0].readexactly(8) == b"and back"
+        await leave(neighbour[1])
+        assert await waiting[0].read() == b""
+        operator = await come(held, find_operator(folder), dial(0))
+        assert await operator[0].read() == NOBODY
+        waits = await come(held, find_operator(folder), WAIT)  # it is no agent
+        assert await waits[0].read() == b""
+        await leave(*(writer for _, writer in (waiting, stranger, nobody, beyond, operator, waits)))
+
+    asyncio.run(play())
+
+
+def test_without_a_certificate_of_the_fleet_there_is_no_way_in(served, tmp_path):
+    held, folder = served
+    make_certificates(tiny_fleet(), tmp_path / "other")
+    foreign = Credentials.of(tmp_path / "other", 0)
+    eve = Credentials(folder / "ca.pem", foreign.certificate, foreign.key)
+
+    async def play(files):
+        await asyncio.wait_for(come(held, files, WAIT), 30)
+
+    with pytest.raises((OSError, asyncio.IncompleteReadError)):
+        asyncio.run(play(eve))
+    with pytest.raises((OSError, asyncio.IncompleteReadError)):
+        asyncio.run(play(find_relay(folder)))  # the relay itself is no agent, and its certificate no client's
+
+
+def test_one_agent_holds_a_bounded_number_of_connections(served, monkeypatch):
+    held, folder = served
+    monkeypatch.setattr(relay, "EACH", 3)
+    monkeypatch.setattr(relay, "WAITERS", 2)
+
+    async def play():
+        oldest, *others = [await come(held, Credentials.of(folder, 2), WAIT) for _ in range(3)]
+        assert await oldest[0].read() == b""  # what the newest replaces
+        await leave(*(writer for _, writer in (oldest, *others)))
+        monkeypatch.setattr(relay, "WAITERS", 10)
+        waiting = [await come(held, Credentials.of(folder, 3), WAIT) for _ in range(3)]
+        with pytest.raises((OSError, asyncio.IncompleteReadError)):
+            await come(held, Credentials.of(folder, 3), WAIT)
+        await leave(*(writer for _, writer in waiting))
+
+    asyncio.run(play())
+
+
+def test_mistakes_in_a_fleet_with_a_relay(peermask, tmp_path):  # noqa: F811
+    path = written(tmp_path, tiny_fleet())
+    assert "names no relay; add `relay" in refused(peermask("relay", path))
+    held = relayed_fleet(tiny(), {1})
+    with pytest.raises(NodeError, match=r"agent 1 is relayed, and there is no relay"):
+        check(held.model_copy(update={"relay": None}))
+    with pytest.raises(NodeError, match=r"address 'nowhere' is not host:port"):
+        check(held.model_copy(update={"relay": "nowhere"}))
+    (tmp_path / "b").mkdir()
+    assert "ca.pem does not exist" in refused(peermask("relay", written(tmp_path / "b", held)))
