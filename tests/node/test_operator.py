@@ -147,3 +147,19 @@ def test_a_dead_agent_is_seen_by_status_and_by_its_neighbours_health(running, pe
     code, out, _ = peermask("fleet", "status", running.path)
     assert code == 1
     assert "Connection refused" in " ".join(out.split())
+
+
+def test_an_operator_pushes_a_signed_roster(running, peermask, tmp_path):  # noqa: F811
+    """The last of this file: from here on agents 0 and 2 are neighbours."""
+    shutil.copytree(running.path.parent / "certs", tmp_path / "certs")
+    path = tmp_path / "fleet.toml"
+    shutil.copy(running.path, path)
+    assert peermask("fleet", "link", path, "0", "2")[0] == 0
+    code, out, _ = peermask("fleet", "push", path)
+    first, second, third = out.splitlines()  # agent 1 may have heard of it from agent 0; agent 2 is dead by now
+    assert (code, first, second in ("agent 1: taken", "agent 1: known already")) == (0, "agent 0: taken", True)
+    assert third.startswith("agent 2: ")
+    assert peermask("fleet", "push", path)[1].splitlines()[:2] == [f"agent {agent}: known already" for agent in (0, 1)]
+    bare = tmp_path / "bare.toml"
+    shutil.copy(running.path, bare)
+    assert refused(peermask("fleet", "push", bare)).startswith(f"peermask: {bare} has no signed roster")

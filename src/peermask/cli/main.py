@@ -14,7 +14,7 @@ from peermask.cli.export import export
 from peermask.cli.fleet import fleet_app
 from peermask.cli.listing import list_things
 from peermask.cli.node import node
-from peermask.cli.operate import operator, service, status
+from peermask.cli.operate import operator, push, service, status
 from peermask.cli.plan import plan
 from peermask.cli.predict import predict
 from peermask.cli.profile import profile
@@ -62,7 +62,7 @@ app.command()(plan)
 app.command("list")(list_things)
 app.command()(show)
 app.command()(reproduce)
-for command in (operator, status, service):
+for command in (operator, status, push, service):
     fleet_app.command()(command)
 app.add_typer(fleet_app, name="fleet")
 app.command()(node)

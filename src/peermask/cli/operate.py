@@ -1,4 +1,4 @@
-"""`peermask fleet operator`, `status` and `service`: for those who run a fleet's devices."""
+"""`peermask fleet operator`, `status`, `push` and `service`: for those who run a fleet's devices."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from peermask.errors import NodeError
 if TYPE_CHECKING:
     from peermask.node.operator import Answered
 
+ROSTER_ANSWERS = ("taken", "known already")
 HEADINGS = ("agent", "address", "round", "accuracy", "heard", "sent", "received", "last absence", "refusals",
             "cert days", "version", "state")  # fmt: skip
 
@@ -33,7 +34,7 @@ def operator(
     days: Annotated[int, typer.Option(min=1, max=3650, help="How long the certificate is valid.")] = 90,
     import_: Import = None,
 ) -> None:
-    """Make a certificate to ask the fleet's agents for their status with, and for nothing else."""
+    """Make a certificate to ask the fleet's agents for their status with, and to push signed rosters."""
     from peermask.node.certificates import make_operator
     from peermask.node.fleet import load_fleet
     from peermask.node.start import certificates_of
@@ -76,6 +77,30 @@ def status(
     else:
         Console(width=None if sys.stdout.isatty() else 200).print(_table(answers))
     return int(any(answer.trouble is not None for answer in answers))
+
+
+def push(
+    fleet: FleetFile,
+    operator: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Which operator's certificate, where there are several.")
+    ] = None,
+    wait: Annotated[float, typer.Option(min=0.1, max=300, help="Seconds to wait for an agent.")] = 5.0,
+    import_: Import = None,
+) -> int:
+    """Give the signed roster in FLEET to every agent that can be reached. The exit code is 1 if there is none."""
+    from peermask.node.certificates import find_operator
+    from peermask.node.fleet import load_fleet
+    from peermask.node.operator import push_roster
+    from peermask.node.start import certificates_of
+
+    bring(import_)
+    held = load_fleet(fleet)
+    if held.signature is None:
+        raise NodeError(f"{fleet} has no signed roster; `peermask fleet sign {fleet}` and every change make one")
+    answers = push_roster(held, find_operator(certificates_of(fleet, held), operator), wait)
+    for agent, said in answers.items():
+        print(f"agent {agent}: {said}")
+    return int(not any(said in ROSTER_ANSWERS for said in answers.values()))
 
 
 def _table(answers: Sequence[Answered]) -> Table:

@@ -19,6 +19,7 @@ from peermask.node.certificates import Credentials
 from peermask.node.desk import LARGEST, LENGTH, name_of, tls_context
 from peermask.node.fleet import Fleet, split_address
 from peermask.node.relayed import open_relayed
+from peermask.node.roster import signed
 
 SECONDS = 5.0  # to dial, and again for an answer
 AT_ONCE = 16  # agents
@@ -128,3 +129,17 @@ def ask_status(fleet: Fleet, credentials: Credentials, seconds: float = SECONDS)
         Answered(agent, fleet.member(agent).address, None, str(said)) if isinstance(said, Refused) else said
         for agent, said in zip(agents, found, strict=True)
     ]
+
+
+def push_roster(fleet: Fleet, credentials: Credentials, seconds: float = SECONDS) -> dict[int, str]:
+    """Give the signed roster to every agent, side by side; what each said, or why it could not be asked."""
+
+    def one(agent: int) -> str:
+        try:
+            return ask(fleet, credentials, agent, "roster", signed(fleet), seconds=seconds).decode("utf-8", "replace")
+        except (Refused, Unreachable) as error:
+            return str(error)
+
+    agents = [member.agent for member in fleet.agents]
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        return dict(zip(agents, pool.map(one, agents), strict=True))

@@ -110,7 +110,13 @@ def run_node(
             sessions = Sessions(fleet.member(agent).name, names, observer.say)
             desk = None
             if credentials is not None:
-                desk = Desk(credentials, {"status": lambda *_: json.dumps(watched.standing().table()).encode()})
+                desk = Desk(
+                    credentials,
+                    {
+                        "status": lambda *_: json.dumps(watched.standing().table()).encode(),
+                        "roster": lambda _, body: b"taken" if rosters.hand_in(body) else b"known already",
+                    },
+                )
             with open_relayed(fleet, credentials, wanted, inside, watched.say) as through:
                 settings = session_settings(fleet, agent, credentials, largest, through)
                 with open_zenoh(settings, agent, node.responder, sessions, desk) as transport:
