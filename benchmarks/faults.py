@@ -1,6 +1,6 @@
 """Whole runs of a fleet in which something breaks: how many end as they should.
 
-    python -m benchmarks.faults [--trials 10] [kill two checkpoint stopped power disk cut loss]
+    python -m benchmarks.faults [--trials 10] [--first 0] [kill two checkpoint stopped power disk cut loss]
 
 Every trial is a run of its own: four agents in four processes, on a ring over mutual TLS on this machine, `missing =
 "last"`, a checkpoint a round. At a random round
@@ -231,12 +231,13 @@ def main() -> None:
     kinds = ("kill", "two", "checkpoint", "stopped", "power", "disk", "cut", "loss")
     parser.add_argument("kinds", nargs="*", default=kinds, metavar="kind", help=", ".join(kinds))
     parser.add_argument("--trials", type=int, default=10)
+    parser.add_argument("--first", type=int, default=0, metavar="TRIAL", help="begin with this one")
     options = parser.parse_args()
     CONTEXT.set_forkserver_preload(["peermask.cli.main", "peermask.node.zenoh_transport"])
     print(f"{AGENTS} agents, {ROUNDS} rounds; {platform.machine()}, {os.cpu_count()} cores", flush=True)
     for kind in options.kinds:
         problems = []
-        for number in range(options.trials):
+        for number in range(options.first, options.first + options.trials):
             with (
                 tempfile.TemporaryDirectory() as folder,
                 small_disks(Path(folder), kind == "disk"),
