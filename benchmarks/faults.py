@@ -144,17 +144,22 @@ class Trial:
 
     def until_round(self, agent: int, number: int) -> None:
         def reached() -> bool:
+            if self.processes[agent].exitcode:
+                raise self.ended(agent)
             return any(report["round"] >= number for report in self.reports(agent)[-1:])
 
         self.until(reached, f"agent {agent} did not reach {number}")
+
+    def ended(self, agent: int) -> Failed:
+        words = self.log(agent).read_text()[-200:]
+        return Failed(f"agent {agent} ended with {self.processes[agent].exitcode}: {words}")
 
     def end(self, lost: list[int], before: dict[int, int]) -> None:
         """All end well, and who was lost has played since."""
         for agent, process in self.processes.items():
             process.join(PATIENCE)
             if process.exitcode != 0:
-                words = self.log(agent).read_text()[-200:]
-                raise Failed(f"agent {agent} ended with {process.exitcode}: {words}")
+                raise self.ended(agent)
         for agent in lost:
             since = self.reports(agent)[before[agent] :]
             if not since:
