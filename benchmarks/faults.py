@@ -50,7 +50,8 @@ from peermask.node.fleet import Fleet, new_fleet, save_fleet
 from peermask.node.start import certificates_of
 
 CONTEXT = multiprocessing.get_context("forkserver")  # importing torch takes longer than a trial
-AGENTS, DEADLINE, PATIENCE = 4, 1.0, 180.0
+AGENTS, DEADLINE = 4, 1.0
+PATIENCE = 180.0  # seconds in which nothing happens
 ROUNDS, PACE = 120, 0.03
 CUT_ROUNDS, CUT_PACE = 400, 0.05  # enough that the run is still on when a cable is mended
 LOSS = 20  # percent
@@ -154,11 +155,19 @@ class Trial:
         words = self.log(agent).read_text()[-200:]
         return Failed(f"agent {agent} ended with {self.processes[agent].exitcode}: {words}")
 
+    def wait_for_end(self, agent: int) -> None:
+        """For as long as it gets on: a busy machine is slow."""
+        process, played, since = self.processes[agent], -1, time.monotonic()
+        while process.exitcode is None and time.monotonic() - since < PATIENCE:
+            process.join(1.0)
+            if len(self.reports(agent)) != played:
+                played, since = len(self.reports(agent)), time.monotonic()
+
     def end(self, lost: list[int], before: dict[int, int]) -> None:
         """All end well, and who was lost has played since."""
-        for agent, process in self.processes.items():
-            process.join(PATIENCE)
-            if process.exitcode != 0:
+        for agent in self.processes:
+            self.wait_for_end(agent)
+            if self.processes[agent].exitcode != 0:
                 raise self.ended(agent)
         for agent in lost:
             since = self.reports(agent)[before[agent] :]
