@@ -89,7 +89,7 @@ class Puller:
         self.neighbours = neighbours
         kept = frozenset(neighbours) - frozenset(forgotten)
         self.newest = {j: newest for j, newest in self.newest.items() if j in kept}
-        self.mute &= kept
+        self.mute = {j: until for j, until in self.mute.items() if j in kept}
         self.refused &= kept
         if self.inbox is not None:
             self.inbox.follow(neighbours, forgotten)
