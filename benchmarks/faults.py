@@ -1,6 +1,6 @@
 """Whole runs of a fleet in which something breaks: how many end as they should.
 
-    python -m benchmarks.faults [--trials 10] [kill two checkpoint stopped power disk cut loss]
+    python -m benchmarks.faults [--trials 10] [--first 0] [kill two checkpoint stopped power disk cut loss]
 
 Every trial is a run of its own: four agents in four processes, on a ring over mutual TLS on this machine, `missing =
 "last"`, a checkpoint a round. At a random round
@@ -50,7 +50,8 @@ from peermask.node.fleet import Fleet, new_fleet, save_fleet
 from peermask.node.start import certificates_of
 
 CONTEXT = multiprocessing.get_context("forkserver")  # importing torch takes longer than a trial
-AGENTS, DEADLINE, PATIENCE = 4, 1.0, 180.0
+AGENTS, DEADLINE = 4, 1.0
+PATIENCE = 180.0  # seconds in which nothing happens
 ROUNDS, PACE = 120, 0.03
 CUT_ROUNDS, CUT_PACE = 400, 0.05  # enough that the run is still on when a cable is mended
 LOSS = 20  # percent
@@ -144,17 +145,30 @@ class Trial:
 
     def until_round(self, agent: int, number: int) -> None:
         def reached() -> bool:
+            if self.processes[agent].exitcode:
+                raise self.ended(agent)
             return any(report["round"] >= number for report in self.reports(agent)[-1:])
 
         self.until(reached, f"agent {agent} did not reach {number}")
 
+    def ended(self, agent: int) -> Failed:
+        words = self.log(agent).read_text()[-200:]
+        return Failed(f"agent {agent} ended with {self.processes[agent].exitcode}: {words}")
+
+    def wait_for_end(self, agent: int) -> None:
+        """For as long as it gets on: a busy machine is slow."""
+        process, played, since = self.processes[agent], -1, time.monotonic()
+        while process.exitcode is None and time.monotonic() - since < PATIENCE:
+            process.join(1.0)
+            if len(self.reports(agent)) != played:
+                played, since = len(self.reports(agent)), time.monotonic()
+
     def end(self, lost: list[int], before: dict[int, int]) -> None:
         """All end well, and who was lost has played since."""
-        for agent, process in self.processes.items():
-            process.join(PATIENCE)
-            if process.exitcode != 0:
-                words = self.log(agent).read_text()[-200:]
-                raise Failed(f"agent {agent} ended with {process.exitcode}: {words}")
+        for agent in self.processes:
+            self.wait_for_end(agent)
+            if self.processes[agent].exitcode != 0:
+                raise self.ended(agent)
         for agent in lost:
             since = self.reports(agent)[before[agent] :]
             if not since:
@@ -231,12 +245,13 @@ def main() -> None:
     kinds = ("kill", "two", "checkpoint", "stopped", "power", "disk", "cut", "loss")
     parser.add_argument("kinds", nargs="*", default=kinds, metavar="kind", help=", ".join(kinds))
     parser.add_argument("--trials", type=int, default=10)
+    parser.add_argument("--first", type=int, default=0, metavar="TRIAL", help="begin with this one")
     options = parser.parse_args()
     CONTEXT.set_forkserver_preload(["peermask.cli.main", "peermask.node.zenoh_transport"])
     print(f"{AGENTS} agents, {ROUNDS} rounds; {platform.machine()}, {os.cpu_count()} cores", flush=True)
     for kind in options.kinds:
         problems = []
-        for number in range(options.trials):
+        for number in range(options.first, options.first + options.trials):
             with (
                 tempfile.TemporaryDirectory() as folder,
                 small_disks(Path(folder), kind == "disk"),

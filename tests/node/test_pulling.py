@@ -83,6 +83,26 @@ def test_who_does_not_say_a_word_uses_up_one_limit_and_not_one_a_round(missing):
     assert asker.pull(3).absent == []
 
 
+def test_two_who_take_each_other_for_mute_meet_again():
+    """A cut that ended before the links did: nobody came back, and neither asks."""
+    peers = pair(deadline=0.02)
+    network = peers[0].network
+    network.silent |= {0, 1}
+    for peer in peers:
+        peer.publish(1)
+        assert peer.pull(1).absent[0].why == "silent"
+    network.silent.clear()
+    numbers = iter(range(2, 10_000))
+    while any(peer.puller.mute for peer in peers):
+        number = next(numbers)
+        for peer in peers:
+            peer.publish(number)
+        for peer in peers:
+            heard = peer.pull(number)
+        time.sleep(0.001)
+    assert heard.absent == []
+
+
 def test_who_was_never_heard_is_left_out():
     heard = pair()[0].pull(1)
     assert (heard.payloads, heard.absent[0].used) == ({}, None)

@@ -21,6 +21,7 @@ from peermask.wire.schema import Payload
 
 SLICE = 1.0  # seconds one question may take; asked again until the deadline, so that a stop is noticed
 PAUSES = (0.02, 0.5)  # seconds before asking again those who are there and brought nothing new: at first, at most
+RECALL = 10  # limits until one who was mute is asked again: after a short cut, both ends may take each other for mute
 TRIES = 3  # frames of one neighbour that are refused before a round goes on without it
 LEAVE_WITHIN = 5.0  # seconds a round still waits once the agent was told to stop
 
@@ -78,7 +79,7 @@ class Puller:
         self.present: frozenset[int] = frozenset()  # who was there at the last look
         self.refused: set[int] = set()
         self.newest: dict[int, int] = {}  # the last round published by each neighbour, as it said; of those met
-        self.mute: set[int] = set()  # who has used up a whole limit without a word, and none since
+        self.mute: dict[int, float] = {}  # who has used up a whole limit without a word, and until when it is not asked
         self.inbox: Inbox | None = None
         self.bad: dict[int, list[str]] = {}  # why frames of a neighbour were refused in this round
         self.latest = rounds  # the highest round that is believed
@@ -88,7 +89,7 @@ class Puller:
         self.neighbours = neighbours
         kept = frozenset(neighbours) - frozenset(forgotten)
         self.newest = {j: newest for j, newest in self.newest.items() if j in kept}
-        self.mute &= kept
+        self.mute = {j: until for j, until in self.mute.items() if j in kept}
         self.refused &= kept
         if self.inbox is not None:
             self.inbox.follow(neighbours, forgotten)
@@ -101,11 +102,11 @@ class Puller:
     def meet(self) -> frozenset[int]:
         """Greet those who are new, and give those who are there and run the same experiment."""
         alive = self.transport.alive() & frozenset(self.neighbours)
-        self.mute -= alive - self.present
+        self._listen_to(alive - self.present)
         self.present = alive
         self.refused &= alive
         self.newest = {j: newest for j, newest in self.newest.items() if j in alive}
-        strangers = alive - self.newest.keys() - self.refused - self.mute
+        strangers = alive - self.newest.keys() - self.refused - self.mute.keys()
         if strangers:
             greeting = self.responder.greeting().encode()
             answers = self._ask(dict.fromkeys(strangers, greeting), SLICE)
@@ -168,7 +169,7 @@ class Puller:
         limit = self.patience.round_limit
         if self._open_inbox(schema, opening):
             limit = max(limit, self.patience.start_limit)  # a neighbour may still be waiting for its own
-        self.mute -= self.responder.take_heard_from()
+        self._listen_to(self.responder.take_heard_from())
         self.bad = {}
         expected = self.expected()
         wanted, behind = self._lacking(expected if senders is None else expected & set(senders), round), None
@@ -179,7 +180,7 @@ class Puller:
                 stopping, end = True, min(end, time.monotonic() + LEAVE_WITHIN)
             left = end - time.monotonic()
             wanted &= self.responder.neighbours  # who has left meanwhile is not waited for
-            there = (self.meet() & wanted) - self.mute - self._hopeless()
+            there = (self.meet() & wanted) - self.mute.keys() - self._hopeless()
             if left <= 0:
                 self._take_what_there_is(wanted, there, round)
                 wanted = self._lacking(wanted, round)
@@ -222,7 +223,7 @@ class Puller:
     def _may_come(self, wanted: set[int]) -> bool:
         """Whether to go on waiting for some of these: those who are there, or with `wait` anybody."""
         awaited = wanted if self.patience.missing == "wait" else wanted & self.transport.alive()
-        return bool(awaited - self.refused - self.mute - self._hopeless())
+        return bool(awaited - self.refused - self.mute.keys() - self._hopeless())
 
     def _hopeless(self) -> set[int]:
         """Whose frames were refused so often in this round, or for being far ahead, that no more is asked for."""
@@ -230,7 +231,13 @@ class Puller:
 
     def _take_what_there_is(self, wanted: set[int], there: frozenset[int] | set[int], round: int) -> None:
         """The time is over: take older messages, and wait no more for who does not say a word."""
-        self.mute |= wanted - self.bad.keys() - self._pull_once(there, round, 0.0).keys()
+        silent = wanted - self.bad.keys() - self._pull_once(there, round, 0.0).keys()
+        self.mute = dict.fromkeys(silent, time.monotonic() + RECALL * self.patience.round_limit) | self.mute
+
+    def _listen_to(self, heard: frozenset[int] | set[int]) -> None:
+        """Ask those again who have come or spoken, and those who were mute for long."""
+        now = time.monotonic()
+        self.mute = {j: until for j, until in self.mute.items() if j not in heard and now < until}
 
     def _lacking(self, neighbours: Iterable[int], round: int) -> set[int]:
         return {j for j in neighbours if not self._holds(j, round)}
