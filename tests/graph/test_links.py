@@ -62,8 +62,13 @@ def test_pairs_give_what_lists_give(size: tuple[int, int, int]) -> None:
 def test_turns_add_what_rows_add(size: tuple[int, int, int]) -> None:
     pairs = pairs_of(*size)
     links = Links.of(pairs).weighted(np.linspace(0.1, 1.0, int(pairs.sum())))
+    whole = links.weighted(np.arange(int(pairs.sum())) % 3 + 1.0)
     votes, values = pairs_of(size[0] + 1, size[2], 37), torch.randn(size[2], 37)
-    assert torch.equal(count_in_turns(links, votes, torch.uint8), count_by_rows(links, votes, torch.uint8))
+    for counted in (links.unweighted(), whole):
+        times = counted.matrix.long() @ votes.long()
+        assert torch.equal(count_in_turns(counted, votes, torch.uint8), times.to(torch.uint8))
+        assert torch.equal(count_by_rows(counted, votes, torch.uint8), times.to(torch.uint8))
+    assert torch.equal(whole.voters, whole.matrix.long().sum(1))
     torch.testing.assert_close(sum_in_turns(links, values), weighted_sum(links, values))
     torch.testing.assert_close(weighted_sum(links, values), links.matrix @ values)
 

@@ -186,7 +186,7 @@ class Accord(Algorithm[State]):
         layout = self.masker.layout
         if self.options.guard:
             heard = believed(state.proposal, masks, heard, layout.sizes, self.options.guard)
-        votes, voters = count_votes(heard, masks, count_dtype), heard.degree
+        votes, voters = count_votes(heard, masks, count_dtype), heard.voters
         scores = pulled(state.scores, votes, voters, state.proposal, self.options.pull, layout)
         mask = self._mask(scores, votes, voters, state.keep)
         return replace(state, scores=scores, mask=mask, votes=votes, voters=voters, proposal=None)

@@ -91,11 +91,11 @@ class FedMask(Algorithm[State]):
     def fuse(self, state: State, received: Payload, mixing: Mixing, clock: Clock) -> State:  # noqa: ARG002
         votes = mixing.count_closed(received["mask"])  # [A, P_w]
         if state.support is None:
-            least = (mixing.degree + 1)[:, None]  # [A, 1]
+            least = mixing.closed_voters[:, None]  # [A, 1]
             few = votes < least if self.options.rule == "intersect" else 2 * votes.long() < least
             return replace(state, scores=torch.where(self._mask(state) & few, -self.options.delta, state.scores))
         holders = mixing.count_closed(received["support"]).long()  # [A, P_w]
-        decided = state.support & (holders >= 2) & (2 * votes.long() != holders)
+        decided = state.support & (holders > mixing.own_weight) & (2 * votes.long() != holders)
         vote = (votes / holders.clamp(min=1)).logit(eps=self.options.epsilon)
         beta = self.options.beta
         return replace(state, scores=torch.where(decided, (1.0 - beta) * state.scores + beta * vote, state.scores))

@@ -130,10 +130,10 @@ class McePl(Algorithm[State]):
     def _heard(self, state: State, masks: Tensor, mixing: Mixing) -> tuple[Tensor, Tensor]:
         """Votes [A, P_w] and voters [A]."""
         if not self.options.guard:
-            return mixing.count_open(masks), mixing.degree
+            return mixing.count_open(masks), mixing.voters
         assert state.proposal is not None
         heard = believed(state.proposal, masks, mixing.links, self.masker.layout.sizes, self.options.guard)
-        return count_votes(heard, masks, mixing.count_dtype), heard.degree
+        return count_votes(heard, masks, mixing.count_dtype), heard.voters
 
     def local_model(self, state: State) -> Tensor:
         return self.masker.model(state.mask, state.keep)

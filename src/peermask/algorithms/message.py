@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Literal
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -51,7 +50,8 @@ def neighbour_weights(mixing: Mixing, neighbours: Neighbours) -> Links:
     """Those of `neighbour_mean`, the own message's among them."""
     if neighbours == "metropolis":
         return mixing.metropolis
-    return mixing.closed.weighted(1.0 / np.diff(mixing.closed.starts)[mixing.closed.receivers])
+    closed, voters = mixing.closed, mixing.closed_voters.cpu().numpy()  # [A]
+    return closed.weighted(closed.strengths / voters[closed.receivers])
 
 
 def holders_mean(mixing: Mixing, values: Tensor, held: Tensor, nobody: Tensor | float) -> Tensor:

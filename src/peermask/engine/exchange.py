@@ -3,19 +3,20 @@
 One loop of rounds (`experiment/loop.py`) is given an exchange and does not know which:
 
     Concatenation   experiment/concatenation.py   all agents are here; bytes are what the codec would send
+    Unsynchronised  experiment/unsynchronised.py  the same, each agent in a round of its own
     Ranked          experiment/ranked.py          some agents are here, the others in other processes of the run
     NodeExchange    node/exchange.py              one agent is here; bytes are what was really sent
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Protocol
 
 from torch import Tensor
 
 from peermask.algorithms.contract import Clock, Payload
-from peermask.graph.mixing import Mixing
+from peermask.engine.simulator import Simulator
 
 
 class Abandoned(Exception):
@@ -34,8 +35,8 @@ class Exchange(Protocol):
         """The round to play after `round`, of which everything is done: the next, or one that the others reached."""
         ...
 
-    def move(self, clock: Clock, shared: Sequence[Payload]) -> tuple[Payload, Sequence[Mixing]]:
-        """What each chunk here shares -> all messages that came [K, ...], and how each chunk is to mix them."""
+    def play(self, simulator: Simulator, clock: Clock) -> Tensor:
+        """A round of the agents here, with what came from the others; their losses [A]."""
         ...
 
     def count(self, round: int) -> None:

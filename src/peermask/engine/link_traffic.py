@@ -23,7 +23,8 @@ from peermask.engine.round import Spread, in_turn
 from peermask.engine.traffic import Cost, coded_row, measured_by_kernels, message_measures, schema_of
 from peermask.graph.links import Links
 from peermask.kernels import by_kernels
-from peermask.wire import History
+from peermask.wire import History, Schema
+from peermask.wire.schema import Payload as Row
 
 # Shapes: A agents here, E links of a round, B lines of a round, H histories, M remembered links
 
@@ -73,7 +74,7 @@ class LinkHistories:
         for line, receivers in lines.items():
             history = newly.get(line) or Elsewhere()
             for receiver in receivers:
-                self._remember(receiver, line[0], history)
+                self.remember(receiver, line[0], history)
         heard = torch.tensor([len(lines[line]) for line in own], dtype=torch.int64, device=bytes_each.device)  # [B]
         index = torch.tensor(rows, dtype=torch.int64, device=bytes_each.device)
         total, frames, deltas = torch.zeros(3, len(leaf), dtype=torch.int64, device=bytes_each.device)
@@ -89,14 +90,19 @@ class LinkHistories:
         sent = {row: {name: leaf.copy() for name, leaf in row_of(payload, row).items()} for row in set(rows)}
 
         def measured(row: int, history: Held | None) -> tuple[int, bool, History]:
-            if history is None and self.opening is not None:
-                history = History.begin(row_of(self.opening, row), schema)
-            assert history is None or isinstance(history, History)
-            return coded_row(sent[row], schema, history, self.first + row)
+            return self.coded(sent[row], schema, history, row)
 
         each = spread(measured, rows, known)
         bytes_each, is_delta, after = zip(*each, strict=True) if each else ((), (), ())
         return torch.tensor(bytes_each, dtype=torch.int64), torch.tensor(is_delta, dtype=torch.int64), after
+
+    def coded(self, message: Row, schema: Schema, history: Held | None, row: int) -> tuple[int, bool, History]:
+        """On a CPU: bytes of the message of an agent here to who has this history of it, or none yet; whether it is a
+        delta; and what is known then."""
+        if history is None and self.opening is not None:
+            history = History.begin(row_of(self.opening, row), schema)
+        assert history is None or isinstance(history, History)
+        return coded_row(message, schema, history, self.first + row)
 
     def _by_kernels(
         self, payload: Payload, rows: Sequence[int], known: Sequence[Held | None], sizes: tuple[int, ...]
@@ -120,7 +126,7 @@ class LinkHistories:
             after.update(zip(places, then.apart(), strict=True))
         return bytes_each, is_delta, [after[place] for place in range(len(rows))]
 
-    def _remember(self, receiver: int, sender: int, history: Held) -> None:
+    def remember(self, receiver: int, sender: int, history: Held) -> None:
         senders = self.held[receiver]
         senders.pop(sender, None)
         senders[sender] = history

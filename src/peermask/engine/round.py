@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate
 from typing import Any, Protocol, TypeVar
 
@@ -19,6 +20,8 @@ from peermask.graph.mixing import Mixing
 T = TypeVar("T")
 # What each chunk shares -> all messages that came, and how each chunk is to mix them
 Move = Callable[[Clock, Sequence[Payload]], tuple[Payload, Sequence[Mixing]]]
+# The same where not all chunks hear the same messages: those that came to each, and how it is to mix them
+MoveApart = Callable[[Sequence[Payload]], tuple[Sequence[Payload], Sequence[Mixing]]]
 
 
 class Spread(Protocol):
@@ -44,7 +47,7 @@ class Steps(Protocol):
 class Outcome:
     states: list[Any]  # one per chunk
     losses: Tensor  # [A]
-    shared: Payload  # [K, ...]: all messages of the round
+    shared: Payload  # [K, ...]: all messages of the round, or those that came to the first chunk
 
 
 def play_round(
@@ -55,15 +58,26 @@ def play_round(
     clock: Clock,
     spread: Spread,
 ) -> Outcome:
-    learned = spread(lambda state, local: learn_all(algorithm, state, local, clock), states, data)
-    shared = [algorithm.share(state) for state, _ in learned]
-    received, mixings = move(clock, shared)
-    fused = spread(
-        lambda state, mixing: algorithm.fuse(state, received, mixing, clock),
-        [state for state, _ in learned],
-        mixings,
-    )
-    return Outcome(fused, torch.cat([loss for _, loss in learned]), received)
+    def moved(shared: Sequence[Payload]) -> tuple[Sequence[Payload], Sequence[Mixing]]:
+        received, mixings = move(clock, shared)
+        return [received] * len(mixings), mixings
+
+    return play_apart(algorithm, states, data, moved, [clock] * len(states), spread)
+
+
+def play_apart(
+    algorithm: Steps,
+    states: Sequence[Any],
+    data: Sequence[LocalData],
+    move: MoveApart,
+    clocks: Sequence[Clock],
+    spread: Spread,
+) -> Outcome:
+    """The round of chunks that are each in a round of their own."""
+    learned = spread(partial(learn_all, algorithm), states, data, clocks)
+    received, mixings = move([algorithm.share(state) for state, _ in learned])
+    fused = spread(algorithm.fuse, [state for state, _ in learned], received, mixings, clocks)
+    return Outcome(fused, torch.cat([loss for _, loss in learned]), received[0])
 
 
 def learn_all(algorithm: Steps, state: Any, data: LocalData, clock: Clock) -> tuple[Any, Tensor]:

@@ -21,7 +21,7 @@ from peermask.engine.device import fast_float32, made_current, one_thread_each, 
 from peermask.engine.evaluate import Score
 from peermask.engine.feed import Feed
 from peermask.engine.recorded import Recorded, cuda_graphs
-from peermask.engine.round import Move, Outcome, Steps, concatenated, in_turn, play_round
+from peermask.engine.round import Move, MoveApart, Outcome, Steps, concatenated, in_turn, play_apart, play_round
 from peermask.engine.states import tensors_of, with_tensors
 from peermask.errors import RunError
 from peermask.graph.mixing import Mixing
@@ -88,6 +88,14 @@ class Simulator:
         outcome = play_round(self.steps, self.states, self.feeds, move, clock, self.spread)
         self.states = outcome.states
         return outcome
+
+    def play_some(self, chunks: Sequence[int], clocks: Sequence[Clock], move: MoveApart) -> Tensor:
+        """A round of some chunks, each at a clock of its own; their losses [A]."""
+        states, feeds = [self.states[place] for place in chunks], [self.feeds[place] for place in chunks]
+        outcome = play_apart(self.steps, states, feeds, move, clocks, self.spread)
+        for place, state in zip(chunks, outcome.states, strict=True):
+            self.states[place] = state
+        return outcome.losses
 
     def test(self) -> Score:
         return self._score(Feed.test)

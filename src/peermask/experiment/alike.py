@@ -29,6 +29,10 @@ def check_ranks(size: int, config: ExperimentConfig) -> None:
         )
 
 
+    if config.asynchronous is not None:  # its order is one agent after another
+        raise RunError("asynchronous: such a run is not divided between processes; run it in one")
+
+
 def check_config(ranks: Ranks, config: ExperimentConfig) -> None:
     """Before anything is built."""
     check_ranks(ranks.size, config)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from torch import Tensor
+
 from peermask.algorithms.contract import Clock, Payload
 from peermask.engine.simulator import Simulator
 from peermask.experiment.build import Experiment
@@ -19,6 +21,9 @@ class Concatenation(Counting):
     def __init__(self, experiment: Experiment, folder: RunFolder, simulator: Simulator, sent: Payload) -> None:
         super().__init__(simulator, Ledger(experiment, folder, sent or None))
         self.experiment, self.liars = experiment, liars_of(experiment, simulator.device)
+
+    def play(self, simulator: Simulator, clock: Clock) -> Tensor:
+        return simulator.play(clock, self.move).losses
 
     def move(self, clock: Clock, shared: Sequence[Payload]) -> tuple[Payload, Sequence[Mixing]]:
         honest, mixings = self.simulator.concatenate(clock, shared)

@@ -27,6 +27,7 @@ from peermask.experiment.choice import (
 )
 from peermask.experiment.problems import first_problem
 from peermask.experiment.sections import (
+    AsynchronousOptions,
     CheckpointOptions,
     DataOptions,
     EvaluationOptions,
@@ -114,6 +115,10 @@ class ExperimentConfig(Options):
     task: TaskOptions | None = Field(None, description="loss and metrics; left out: as the data's task says")
     liars: LiarOptions | None = Field(None, description="agents that send lies, to try what a method bears")
 
+    asynchronous: AsynchronousOptions | None = Field(
+        None, description="nobody waits for anybody; left out: rounds are played together"
+    )
+
     @model_validator(mode="after")
     def _lies_can_be_made(self) -> ExperimentConfig:
         crafted = self.liars is not None and self.liars.kind == "crafted"
@@ -124,6 +129,27 @@ class ExperimentConfig(Options):
                     f"liars.kind = 'crafted': only masks can be crafted, and {choice.name} sends real values; "
                     "random and inverted lies work with every algorithm"
                 )
+        return self
+
+    @model_validator(mode="after")
+    def _can_be_asynchronous(self) -> ExperimentConfig:
+        if self.asynchronous is None:
+            return self
+        for choice in (self.algorithm, *self.compare):
+            if choice.name in algorithms and algorithms[choice.name].make.hears_all:
+                raise ConfigError(
+                    f"asynchronous: agents of {choice.name} wait for a server that hears all of them; delete it, or "
+                    "choose an algorithm whose agents hear their neighbours"
+                )
+        refused = {"schedule": self.schedule, "liars": self.liars, "evaluation.unmixed": self.evaluation.unmixed}
+        for key, value in refused.items():
+            if value:
+                raise ConfigError(f"asynchronous: {key} is for rounds that are played together; delete one of the two")
+        speeds = self.asynchronous.speeds
+        if isinstance(speeds, tuple) and len(speeds) != self.agents:
+            raise ConfigError(
+                f"asynchronous.speeds: {len(speeds)} numbers for {self.agents} agents; give one per agent"
+            )
         return self
 
     def table(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What both exchanges of a simulation have in common: who lies, and what the messages of the agents here cost."""
+"""What the exchanges of a simulation have in common: who lies, and what the messages of the agents here cost."""
 
 from __future__ import annotations
 

@@ -5,6 +5,7 @@
     metrics.csv       one row per agent and evaluation
     traffic.csv       one row per agent and round: what its message cost on a link, or on the mean of them
     confusion.csv     of a classification, after its last evaluation: how often an agent took a label for another
+    trace.csv         of asynchronous fleets, and runs that play their traces: which messages were used in which round
     checkpoints/      round-NNNNNN.safetensors, the last few
     masks/            round-NNNNNN.npz, every agent's mask at checkpoints
     result.json       written once at the end: final hash and summary
@@ -46,6 +47,7 @@ class RunFolder:
     metrics = Inside("metrics.csv")
     traffic = Inside("traffic.csv")
     confusion = Inside("confusion.csv")
+    trace = Inside("trace.csv")
     result = Inside("result.json")
     checkpoints = Inside("checkpoints")
     masks = Inside("masks")

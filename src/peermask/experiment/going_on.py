@@ -41,6 +41,11 @@ def check_same_config(before: ExperimentConfig, now: ExperimentConfig, folder: R
         told = ", ".join(f"{key} = {one.get(key, 'nothing')}, not {other.get(key, 'nothing')}" for key in keys[:NAMED])
         more = f", and {len(keys) - NAMED} more" if len(keys) > NAMED else ""
         raise RunError(f"{folder.path} was run with {told}{more}; only rounds can be raised: start a new run")
+    if before.asynchronous is not None and now.rounds > before.rounds:
+        raise RunError(
+            f"{folder.path} is asynchronous: its fast agents have ended before its slow ones, so that it cannot be made "
+            f"a run of {now.rounds} rounds; start a new one"
+        )
     if now.rounds < before.rounds:
         raise RunError(f"{folder.path} is a run of {before.rounds} rounds, not {now.rounds}; they can only be raised")
 

@@ -83,9 +83,9 @@ class Loop:
     def _play(self) -> int:
         number = self.exchange.proceed(self.progress.round)
         clock = Clock(number, self.config.rounds, batches=self.config.local_batches or 1)
-        outcome = self.simulator.play(clock, self.exchange.move)
+        played = self.exchange.play(self.simulator, clock)
         self.progress = replace(self.progress, round=clock.round)
-        losses = self.exchange.everyone(outcome.losses)
+        losses = self.exchange.everyone(played)
         self.losses.add(losses)
         if losses.device.type == "cpu":  # on a GPU evaluations and checkpoints look
             self._check_losses(self.losses.latest(1))

@@ -180,6 +180,10 @@ class Ledger:
             cost = self._of_links.cost(shared, links, self.sizes, on_cores)
         return number, cost, torch.from_numpy(links.sent).double()
 
+    def record_taken(self, number: int, cost: Cost, taken: Tensor) -> None:
+        """Messages that were taken by so many receivers [N], and what they cost each of them."""
+        self._pending.append((number, cost, taken))
+
     def _at_first(self, shared: Payload) -> Known | None:
         """What receivers knew before this message: what a checkpoint holds, or the agents' openings."""
         device, schema = next(iter(shared.values())).device, schema_of(shared, self.sizes)

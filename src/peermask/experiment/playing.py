@@ -19,6 +19,7 @@ from peermask.data.dataset import Dataset
 from peermask.engine.device import enough_memory, one_thread_each, pick_device
 from peermask.engine.exchange import Exchange
 from peermask.engine.link_traffic import LINKS, shards_of
+from peermask.errors import RunError
 from peermask.experiment.alike import check_config, check_experiment
 from peermask.experiment.build import Experiment, agents_at_once, build, build_simulator
 from peermask.experiment.checkpoint import Checkpoint, Progress
@@ -28,12 +29,23 @@ from peermask.experiment.execution import Execution, Status
 from peermask.experiment.folder import RunFolder
 from peermask.experiment.loop import Loop, final_hash
 from peermask.experiment.ranked import Ranked
+from peermask.experiment.trace_file import trace_for
+from peermask.experiment.unsynchronised import Unsynchronised
 from peermask.ranks.packed import DTYPES
 
 if TYPE_CHECKING:
     from peermask.ranks.group import Ranks
 
 OVER = "over"  # what the first rank says of a run that needs no further rounds
+
+
+def device_for(config: ExperimentConfig, name: str) -> torch.device:
+    """Where a config is computed; asynchronous agents one by one, which a GPU would not do faster."""
+    if config.asynchronous is None or name == "cpu":
+        return pick_device(name)
+    if name != "auto":
+        raise RunError(f"asynchronous: agents are computed one by one, on a CPU; use --device cpu, not {name}")
+    return torch.device("cpu")
 
 
 @dataclass(frozen=True)
@@ -50,7 +62,7 @@ def build_arms(
     ranks = execution.ranks
     if ranks is not None:
         check_config(ranks, config)
-    with enough_memory(pick_device(execution.device)):
+    with enough_memory(device_for(config, execution.device)):
         built = {name: build(arm, dataset, module) for name, arm in config.arms().items()}
     experiments = {
         name: replace(experiment, network=replace(experiment.network, elsewhere=execution.gradient))
@@ -109,13 +121,17 @@ def _play(
             chunk = chunk or agents_at_once(experiment, device, len(range(agents)[rows]), ranks.sharing)
             if device.type == "cpu":
                 stack.enter_context(one_thread_each())  # a rank's only agent, too
+        if experiment.config.asynchronous is not None:
+            chunk = 1  # agents are in rounds of their own
         simulator = stack.enter_context(build_simulator(experiment, device, chunk, workers, rows))
         if start.states:
             simulator.restore(start.states)
         simulator.record(execution.warn)
         execution.observer.begin(experiment, name, start.progress.round)
         exchange: Exchange
-        if ranks is None:
+        if experiment.config.asynchronous is not None:
+            exchange = Unsynchronised(experiment, folder, simulator, trace_for(experiment, folder), start.sent)
+        elif ranks is None:
             exchange = Concatenation(experiment, folder, simulator, start.sent)
         else:
             exchange = Ranked(ranks, experiment, folder, simulator, start.sent)

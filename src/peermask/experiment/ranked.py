@@ -58,6 +58,9 @@ class Ranked(Counting):
         if self.liars is not None:
             self.links = mixing.links.rows(columns).restrict(columns.numpy()).to(device)  # [K, K]
 
+    def play(self, simulator: Simulator, clock: Clock) -> Tensor:
+        return simulator.play(clock, self.move).losses
+
     def move(self, clock: Clock, shared: Sequence[Payload]) -> tuple[Payload, Sequence[Mixing]]:
         if (since := self.experiment.schedule.since(clock.round)) != self._since:
             self._since = since

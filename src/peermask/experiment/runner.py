@@ -14,7 +14,6 @@ import torch
 from torch import nn
 
 from peermask.data.dataset import Dataset
-from peermask.engine.device import pick_device
 from peermask.errors import RunError
 from peermask.experiment.build import Experiment
 from peermask.experiment.checked import check_tables, read_manifest, write_result
@@ -28,7 +27,7 @@ from peermask.experiment.lock import clear_leftovers, locked
 from peermask.experiment.made_with import find_made_with
 from peermask.experiment.manifest import manifest
 from peermask.experiment.metrics import forget_rounds_after
-from peermask.experiment.playing import OVER, build_arms, play
+from peermask.experiment.playing import OVER, build_arms, device_for, play
 from peermask.experiment.result import RunResult
 from peermask.experiment.summary import summary_of
 from peermask.experiment.table import check_extents
@@ -72,7 +71,7 @@ def run_experiment(
     """
     execution = execution or Execution()
     config = as_config(config)
-    device = pick_device(execution.device)
+    device = device_for(config, execution.device)
     arms = config.arms()
     if execution.ranks is not None:
         execution.ranks.tell(config.toml())

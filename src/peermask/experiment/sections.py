@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, ConfigDict, Field, ValidationInfo
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, ValidationInfo
 
 from peermask.engine.measures import metrics
 from peermask.experiment.choice import UNCHECKED
@@ -70,6 +71,54 @@ class StopOptions(Options):
 
     patience: Annotated[int, Field(ge=0)] = Field(0, description="evaluations without a rise before stopping; 0: never")
     tolerance: Annotated[float, Field(ge=0)] = Field(0.001, description="the least that counts as a rise")
+
+
+class SpeedDraw(Options):
+    """Speeds drawn for each agent from a list."""
+
+    choices: tuple[Annotated[float, Field(gt=0, le=1000)], ...] = Field(min_length=1, description="numbers above 0")
+
+
+def _speeds(value: object) -> object:
+    """Say what is wrong by what was meant: a list or a table."""
+    if value is None or isinstance(value, SpeedDraw | Mapping):
+        return value
+    if not isinstance(value, list | tuple):
+        raise ValueError("must be a list with one number per agent, or {choices = [...]}")  # noqa: TRY004
+    for agent, speed in enumerate(value):
+        if isinstance(speed, bool) or not isinstance(speed, int | float) or not 0 < speed <= 1000:
+            raise ValueError(f"agent {agent} has {speed!r}; every speed must be above 0 and at most 1000")
+    return tuple(map(float, value))
+
+
+def _falling(weights: tuple[int, ...]) -> tuple[int, ...]:
+    if weights[0] == 0 or list(weights) != sorted(weights, reverse=True):
+        raise ValueError("must begin above 0 and not rise with age")
+    return weights
+
+
+Weights = Annotated[
+    tuple[Annotated[int, Field(ge=0, le=100)], ...], Field(min_length=1, max_length=1000), AfterValidator(_falling)
+]
+
+
+class AsynchronousOptions(Options):
+    """Nobody waits: each agent goes on with the newest messages it has. All but `weights` is for the simulator."""
+
+    weights: Weights = Field(
+        (4, 3, 2, 1),
+        description="how often a message counts by its age in rounds, whole numbers; the last is for all older ones",
+    )
+    speeds: Annotated[tuple[float, ...] | SpeedDraw | None, BeforeValidator(_speeds)] = Field(
+        None, description="rounds an agent plays in a unit of time: one per agent, or a draw; 1 each if left out"
+    )
+    jitter: Annotated[float, Field(ge=0, lt=1)] = Field(
+        0.2, description="how far a round is longer or shorter than that, drawn up to this share of it"
+    )
+    latency: Annotated[float, Field(ge=0, le=1_000_000)] = Field(
+        0.0, description="time before a message is there, in rounds of an agent of speed 1"
+    )
+    trace: str | None = Field(None, description="a trace.csv of a fleet to play again, instead of speeds")
 
 
 class CheckpointOptions(Options):

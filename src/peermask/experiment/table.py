@@ -15,10 +15,10 @@ from typing import NamedTuple
 from peermask.errors import RunError
 from peermask.files import write_atomically, writing
 
-TABLES = ("metrics.csv", "traffic.csv", "absences.csv")  # of a run; the last of fleets alone
+TABLES = ("metrics.csv", "traffic.csv", "absences.csv", "trace.csv")  # of a run; the last two of fleets
 KEYS = "round,agent"  # the first columns of every table
 WHOLE = frozenset(
-    {"round", "agent", "links", "neighbour", "label", "answer", "samples"}
+    {"round", "agent", "links", "neighbour", "label", "answer", "samples", "heard"}
 )  # columns of counts and numbers of things
 WORDS = frozenset({"kind", "why", "used"})  # columns that may hold a word, or nothing; all others hold numbers
 

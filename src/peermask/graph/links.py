@@ -91,6 +91,14 @@ class Links:
             return self.pairs.sum(1)
         return torch.from_numpy(np.diff(self.starts)).to(self.device)
 
+    @cached_property
+    def voters(self) -> Tensor:
+        """[A] int64: how many each receiver hears, or the sum of their weights where those are whole numbers."""
+        if self.weights is None:
+            return self.degree
+        total = np.bincount(self.receivers, self.weights, len(self)).astype(np.int64)
+        return torch.from_numpy(total).to(self.device)
+
     @property
     def strengths(self) -> NDArray[np.float32]:
         """[E] weights, or 1 each."""

@@ -9,11 +9,13 @@ makes a row's result independent of the other rows and of columns it does not li
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
+from math import gcd
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from peermask.errors import GraphError
@@ -33,6 +35,9 @@ class Mixing:
     metropolis: Links  # those and its own, with weights 1 / (1 + max(d_i, d_j)) on links, the rest of 1 on its own
     own: Integers  # [A] the receiver's own message
     shares: Tensor  # [K] float32: p_j, the sender's share of all training samples; sums to 1
+    # Where messages weigh by their age (graph/ages.py), links have whole weights, and so has the own message.
+    own_weight: int = 1
+    most: int = 0  # the largest count that any receiver can have in any round; 0: as the links say
 
     @cached_property
     def degree(self) -> Tensor:
@@ -40,18 +45,37 @@ class Mixing:
         return self.links.degree  # [A] int64
 
     @cached_property
+    def voters(self) -> Tensor:
+        """What the counts of `count_open` are divided by: neighbours heard, or the sum of their weights."""
+        return self.links.voters  # [A] int64
+
+    @cached_property
+    def closed_voters(self) -> Tensor:
+        """The same with the receiver itself."""
+        return self.voters + self.own_weight  # [A] int64
+
+    @cached_property
     def closed(self) -> Links:
         """Neighbours and the receiver itself."""
-        return self.metropolis.unweighted()
+        if self.links.weights is None:
+            return self.metropolis.unweighted()
+        weights = np.full(len(self.metropolis.senders), float(self.own_weight))
+        weights[~self._is_own] = self.links.weights  # in the same order
+        return self.metropolis.weighted(weights)
+
+    @property
+    def _is_own(self) -> NDArray[np.bool_]:
+        """Which of the closed links are a receiver's own message."""
+        return self.metropolis.senders == self.own[self.metropolis.receivers]
 
     @cached_property
     def count_dtype(self) -> torch.dtype:
         """The smallest integer type that holds the largest count."""
-        most = self.links.most + 1
+        most = self.most or self.links.most + 1
         return torch.uint8 if most <= 255 else torch.int16 if most < 2**15 else torch.int32
 
     def count_open(self, votes: Tensor) -> Tensor:
-        """Σ_{j∈N_i} m_j, as exact integers."""
+        """Σ_{j∈N_i} m_j, as exact integers; where messages weigh by their age, Σ a_j m_j."""
         return count_votes(self.links, votes, self.count_dtype)  # [K, P] bool -> [A, P]
 
     def count_closed(self, votes: Tensor) -> Tensor:
@@ -59,16 +83,16 @@ class Mixing:
         return count_votes(self.closed, votes, self.count_dtype)  # [A, P]
 
     def sum_closed(self, values: Tensor) -> Tensor:
-        """Σ_{j∈N_i∪{i}} x_j."""
+        """Σ_{j∈N_i∪{i}} x_j; where messages weigh by their age, Σ a_j x_j."""
         return weighted_sum(self.closed, values)  # [A, P]
 
     def open_mean(self, values: Tensor) -> Tensor:
         """(1/d_i) Σ_{j∈N_i} x_j; 0 for an agent without neighbours."""
-        return weighted_sum(self.links, values).div_(self.degree.clamp(min=1).unsqueeze(1))  # [A, P]
+        return weighted_sum(self.links, values).div_(self.voters.clamp(min=1).unsqueeze(1))  # [A, P]
 
     def closed_mean(self, values: Tensor) -> Tensor:
         """(1/(d_i+1)) Σ_{j∈N_i∪{i}} x_j."""
-        return self.sum_closed(values).div_((self.degree + 1).unsqueeze(1))  # [A, P]
+        return self.sum_closed(values).div_(self.closed_voters.unsqueeze(1))  # [A, P]
 
     def metropolis_mean(self, values: Tensor) -> Tensor:
         """Σ_j W_ij x_j with Metropolis-Hastings weights W (on links that go both ways symmetric, doubly stochastic)."""
@@ -84,12 +108,14 @@ class Mixing:
         return self._same_for_all(sum_of_all(every, values).div_(len(values)))  # [A, P]
 
     def to(self, device: torch.device | str) -> Mixing:
-        return Mixing(self.links.to(device), self.metropolis.to(device), self.own, self.shares.to(device))
+        return replace(
+            self, links=self.links.to(device), metropolis=self.metropolis.to(device), shares=self.shares.to(device)
+        )
 
     def rows(self, index: slice | Tensor) -> Mixing:
         """The mixing of some receivers, who still see all K messages."""
         own = self.own[index if isinstance(index, slice) else index.cpu().numpy()]
-        return Mixing(self.links.rows(index), self.metropolis.rows(index), own, self.shares)
+        return replace(self, links=self.links.rows(index), metropolis=self.metropolis.rows(index), own=own)
 
     def restrict(self, columns: Tensor) -> Mixing:
         """The mixing when only these messages came, in ascending order. The weight of the others goes to the agent's
@@ -105,6 +131,22 @@ class Mixing:
         weights = metropolis.strengths + is_own * lost[metropolis.receivers]
         shares = self.shares[columns].double()
         return Mixing(self.links.restrict(came), metropolis.weighted(weights), own, (shares / shares.sum()).float())
+
+    def aged(self, weights: Sequence[int], own: int, most: int) -> Mixing:
+        """The mixing of one receiver whose messages weigh by their age: `weights` of what it hears, `own` of its own,
+        all whole and above 0; no count of any receiver is ever above `most`.
+
+        Common factors go: where all is new, this is the mixing without ages. Of a Metropolis weight the age takes a
+        part, a_j / a_i, which its own message gets.
+        """
+        common = gcd(own, *weights)
+        new = all(weight == own for weight in weights)
+        links = self.links if new else self.links.weighted(np.array(weights, np.float64) / common)
+        metropolis, is_own = self.metropolis.strengths.astype(np.float64), self._is_own
+        metropolis[~is_own] *= np.array(weights, np.float64) / own
+        metropolis[is_own] = 1.0 - metropolis[~is_own].sum()
+        kept = self.metropolis if new else self.metropolis.weighted(metropolis)
+        return replace(self, links=links, metropolis=kept, own_weight=own // common, most=most)
 
     def _same_for_all(self, row: Tensor) -> Tensor:
         return row.expand(len(self.links), -1)  # [1, P] -> [A, P]
@@ -135,7 +177,10 @@ def links_of(graph: Graph) -> Links:
 
 
 def count_votes(links: Links, votes: Tensor, dtype: torch.dtype) -> Tensor:
-    """How many of the messages that are heard keep each weight, as exact integers: [K, P] bool -> [A, P]."""
+    """How many of the messages that are heard keep each weight, as exact integers: [K, P] bool -> [A, P].
+
+    Messages that weigh by their age count so many times; that is for a CPU.
+    """
     if votes.device.type == "cpu":
         return count_by_rows(links, votes, dtype)
     if not links.is_paired:
@@ -151,17 +196,19 @@ def count_by_rows(links: Links, votes: Tensor, dtype: torch.dtype) -> Tensor:
     and a sum, and far faster than a matmul."""
     bytes_ = votes.view(torch.uint8)  # [K, P]
     out = torch.zeros(len(links), votes.shape[1], dtype=dtype)  # [A, P]
+    times = None if links.weights is None else iter(links.weights.astype(np.int64).tolist())
     for total, senders in zip(out, links.lists, strict=True):
         for j in senders:
-            total.add_(bytes_[j])
+            total.add_(bytes_[j], alpha=1 if times is None else next(times))
     return out
 
 
 def count_in_turns(links: Links, votes: Tensor, dtype: torch.dtype) -> Tensor:
     """The same on a GPU where links are few and agents many: every receiver's first sender, then the second of each."""
     out = torch.zeros(len(links), votes.shape[1], dtype=dtype, device=votes.device)  # [A, P]
-    for receivers, senders, _ in links.turns:
-        out.index_add_(0, receivers, votes[senders].to(dtype))
+    for receivers, senders, weights in links.turns:
+        once = votes[senders].to(dtype)
+        out.index_add_(0, receivers, once if links.weights is None else once * weights[:, None].to(dtype))
     return out
 
 

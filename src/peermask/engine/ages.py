@@ -1,0 +1,40 @@
+"""How much a message counts by its age, where nobody waits for anybody.
+
+The age of a message of round l in a round k of its receiver is max(0, k − l): one that comes from further ahead is new.
+A message of age a counts `weights[a]` times, an older one as often as the last of them, and the agent's own message as
+often as a new one. Weights are whole numbers: votes stay counts, and a node's fusion equals the simulator's bit for bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+
+from peermask.graph.mixing import Mixing
+
+
+@dataclass(frozen=True)
+class Ages:
+    weights: tuple[int, ...]  # by age
+    most: int  # that any agent can count in any round
+
+    @classmethod
+    def of(cls, weights: tuple[int, ...], mixing: Mixing) -> Ages:
+        """`mixing` is that of all agents."""
+        return cls(weights, max(weights) * (mixing.links.most + 1))
+
+    def weight(self, age: int) -> int:
+        return self.weights[min(max(age, 0), len(self.weights) - 1)]
+
+    def weigh(self, mixing: Mixing, round: int, heard: Mapping[int, int]) -> tuple[list[int], Mixing]:
+        """Whose messages an agent mixes in a round, its own among them in the order of agents, and how: [1, K].
+
+        `mixing` is the agent's row [1, N]; `heard` has the round of each neighbour's message.
+        """
+        own = int(mixing.own[0])
+        counts = {j: self.weight(round - number) for j, number in heard.items()}
+        columns = sorted([own, *(j for j, count in counts.items() if count)])  # [K]
+        weights = [counts[j] for j in columns if j != own]
+        return columns, mixing.restrict(torch.tensor(columns)).aged(weights, self.weight(0), self.most)
