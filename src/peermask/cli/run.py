@@ -30,6 +30,10 @@ def run(
     resume: Annotated[
         Path | None, typer.Option(metavar="RUN", help="Go on with the run in this folder; --set rounds=N extends it.")
     ] = None,
+    replay: Annotated[
+        Path | None,
+        typer.Option(metavar="RUN", help="Play an asynchronous fleet again, by the trace in its collected run."),
+    ] = None,
     chunk: Annotated[int | None, typer.Option(min=1, help="Agents computed at once; what fits by default.")] = None,
     workers: Annotated[
         int | None, typer.Option(min=1, help="Agents side by side on a CPU; all cores by default.")
@@ -55,6 +59,8 @@ def run(
     """Run an experiment and print what every agent reached and sent."""
     if resume is not None and (config is not None or out is not None):
         raise ConfigError("--resume goes on with the config in the run folder; it takes no CONFIG and no --out")
+    if replay is not None and (config is not None or resume is not None or set_ or vary or seeds is not None):
+        raise ConfigError("--replay plays a run as it was; it takes no CONFIG, --resume, --set, --vary or --seeds")
     place = told_place(processes)
     if vary or seeds is not None:
         if resume is not None or tensorboard:
@@ -73,6 +79,7 @@ def run(
     from peermask.experiment.manifest import is_of_fleet
     from peermask.experiment.playing import take_part
     from peermask.experiment.runner import config_in, resume_experiment, run_experiment
+    from peermask.experiment.trace_file import replayed
     from peermask.reports.observers import Together, loggers
     from peermask.reports.tables import agents_table, closing_lines
 
@@ -82,7 +89,11 @@ def run(
     if resume is not None:
         bring(imports)
         imports = [*imports, *find_made_with(resume, lambda _: None)]  # other ranks need them too
-    loaded = None if resume is not None else load_config(config, set_ or (), imports)
+    if replay is not None:
+        bring(imports)
+        loaded = replayed(replay)
+    else:
+        loaded = None if resume is not None else load_config(config, set_ or (), imports)
     if processes is not None and processes > 1:
         check_ranks(processes, loaded or config_in(resume or Path(), set_ or ()))
     console = Console(quiet=quiet, markup=False)  # paths may hold brackets

@@ -28,7 +28,6 @@ def check_ranks(size: int, config: ExperimentConfig) -> None:
             f"start at most {config.agents} ranks"
         )
 
-
     if config.asynchronous is not None:  # its order is one agent after another
         raise RunError("asynchronous: such a run is not divided between processes; run it in one")
 

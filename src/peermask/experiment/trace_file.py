@@ -13,7 +13,9 @@ from peermask.engine.memory import check_room
 from peermask.engine.trace import Trace, round_ends, trace_of
 from peermask.errors import ConfigError, RunError
 from peermask.experiment.build import Experiment
+from peermask.experiment.config import ExperimentConfig, read_config
 from peermask.experiment.folder import RunFolder
+from peermask.experiment.made_with import find_made_with
 from peermask.experiment.sections import SpeedDraw
 from peermask.experiment.table import append_rows, read_rows
 from peermask.graph.links import Links
@@ -38,12 +40,30 @@ def trace_for(experiment: Experiment, folder: RunFolder) -> Trace:
     return trace
 
 
+def replayed(run: Path) -> ExperimentConfig:
+    """The config that plays the asynchronous fleet again whose run was collected into a folder."""
+    folder = RunFolder(run)
+    if not folder.is_run:
+        raise RunError(f"{run} is not a run folder: it has no config.toml")
+    find_made_with(run, lambda _: None)  # plug-ins that its config names
+    config = read_config(folder.config)
+    if config.asynchronous is None:
+        raise RunError(f"{run} is not asynchronous; its config alone gives the same run again")
+    if not folder.trace.is_file():
+        raise RunError(f"{run} has no trace.csv: only a fleet records one; a simulation's config gives it again")
+    options = config.asynchronous.model_copy(update={"trace": str(folder.trace.resolve())})
+    return config.model_copy(update={"asynchronous": options})
+
+
 def speeds_of(experiment: Experiment) -> tuple[float, ...]:
     """Of every agent."""
     config = experiment.config
     speeds = None if config.asynchronous is None else config.asynchronous.speeds
     if isinstance(speeds, SpeedDraw):
-        drawn = [int(stream(config.seed, "speed", agent).uniform(1)[0] * len(speeds.choices)) for agent in range(config.agents)]
+        drawn = [
+            int(stream(config.seed, "speed", agent).uniform(1)[0] * len(speeds.choices))
+            for agent in range(config.agents)
+        ]
         return tuple(speeds.choices[place] for place in drawn)
     return speeds or (1.0,) * config.agents
 

@@ -2,7 +2,8 @@
 
 An agent that starts late or again finds its neighbours ahead. With `missing = "wait"` they wait for it, so it plays
 every round they still keep, and ends as if nothing had happened. Otherwise they have gone on, and it jumps to the
-round they have reached: it loses rounds of learning and nobody loses time.
+round they have reached: it loses rounds of learning and nobody loses time. In an asynchronous run nobody waits and
+nobody jumps: every agent plays all its rounds, at its own pace.
 """
 
 from __future__ import annotations
@@ -111,7 +112,11 @@ class NodeAgent:
         self.fleet, self.experiment, self.rounds, self.agent = fleet, experiment, experiment.config.rounds, agent
         self.observer, self.should_stop = observer, should_stop
         self.journal = Journal(experiment, out, agent, fleet.run)
-        self.responder = Responder(agent, fleet.neighbours(agent), card_of(fleet, experiment), observer.say)
+        waits = experiment.config.asynchronous is None
+        if not waits and torch.device(device).type != "cpu":
+            raise NodeError(f"asynchronous: agents of such a run compute on a CPU; use --device cpu, not {device}")
+        card = card_of(fleet, experiment)
+        self.responder = Responder(agent, fleet.neighbours(agent), card, observer.say, newest_only=not waits)
         self._later: tuple[Fleet, frozenset[int]] | None = None  # a roster that is not followed yet
         self._lock = threading.Lock()
         self.simulator = build_simulator(experiment, torch.device(device), rows=slice(agent, agent + 1))
@@ -188,7 +193,8 @@ class NodeAgent:
     def _first_round(self, puller: Puller, exchange: NodeExchange) -> int:
         following = self.start.progress.round + 1
         joining = self.agent >= self.experiment.config.agents and following == 1
-        if self.fleet.missing == "wait" and not joining:
+        plays_all = self.fleet.missing == "wait" or self.experiment.config.asynchronous is not None
+        if plays_all and not joining:
             return following
         first = max(following, min(puller.catch_up(joining=joining), self.rounds))
         if first > following:

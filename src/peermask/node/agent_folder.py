@@ -17,11 +17,18 @@ from peermask.experiment.config import read_config
 from peermask.experiment.folder import RunFolder
 from peermask.experiment.metrics import CONFUSION, METRICS, TRAFFIC
 from peermask.experiment.table import read_rows
+from peermask.experiment.trace_file import TRACE
 from peermask.files import read_json
 from peermask.node.fleet import Fleet
 from peermask.node.journal import ABSENCES
 
-TABLES = {"metrics.csv": METRICS, "traffic.csv": TRAFFIC, "absences.csv": ABSENCES, "confusion.csv": CONFUSION}
+TABLES = {
+    "metrics.csv": METRICS,
+    "traffic.csv": TRAFFIC,
+    "absences.csv": ABSENCES,
+    "confusion.csv": CONFUSION,
+    "trace.csv": TRACE,
+}
 Table: TypeAlias = Sequence[Mapping[str, str]]
 AGAIN = "copy it from its device again"
 

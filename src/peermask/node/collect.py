@@ -52,7 +52,10 @@ def collect_run(fleet: Fleet, folders: Sequence[Path], out: Path, *, partial: bo
     with _in_one_go(out) as made:
         target = RunFolder(made)
         figures = figures_of(experiment.dataset.task, experiment.further_metrics)
-        for name, columns in {**TABLES, "metrics.csv": metric_columns(figures)}.items():
+        tables = {**TABLES, "metrics.csv": metric_columns(figures)}
+        if experiment.config.asynchronous is None:
+            del tables["trace.csv"]
+        for name, columns in tables.items():
             _merge(made / name, columns, [one.tables[name] for one in agents])
         write_json(target.manifest, _manifest(experiment, fleet, agents) | _roster(fleet))
         write_atomically(target.config, fleet.experiment.toml().encode())

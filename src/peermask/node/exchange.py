@@ -9,7 +9,9 @@ import torch
 from torch import Tensor
 
 from peermask.algorithms.contract import Clock, Payload
+from peermask.engine.ages import Ages
 from peermask.engine.exchange import Abandoned
+from peermask.engine.simulator import Simulator
 from peermask.errors import DivergedError
 from peermask.experiment.build import Experiment
 from peermask.experiment.opening import openings
@@ -48,6 +50,8 @@ class NodeExchange:
         """Mix by these agents and links from now on."""
         self.experiment = experiment
         self.mixing = experiment.mixing.rows(slice(self.agent, self.agent + 1))  # [1, N]
+        options = experiment.config.asynchronous
+        self.ages = None if options is None else Ages.of(options.weights, experiment.mixing)
 
     def resume(self, round: int, messages: Payload) -> None:
         """Hand out the messages of a checkpoint again."""
@@ -62,6 +66,9 @@ class NodeExchange:
             raise Abandoned
         self.before_round()
         return max(round + 1, min(self.reached or 0, self.rounds))
+
+    def play(self, simulator: Simulator, clock: Clock) -> Tensor:
+        return simulator.play(clock, self.move if self.ages is None else self.move_on).losses
 
     def move(self, clock: Clock, shared: Sequence[Payload]) -> tuple[Payload, Sequence[Mixing]]:
         self.round, own = clock.round, shared[0]
@@ -79,6 +86,24 @@ class NodeExchange:
         received, mixing = self._mixed(own, heard, mixing)
         return received, [mixing]
 
+    def move_on(self, clock: Clock, shared: Sequence[Payload]) -> tuple[Payload, Sequence[Mixing]]:
+        """Without waiting: look for the newest messages first and publish then. So what is used was published before,
+        and the rounds of all agents have an order in which they can be played again."""
+        assert self.ages is not None
+        self.round, own = clock.round, shared[0]
+        if not own:
+            return own, [self.mixing]
+        heard = self.puller.take(clock.round, self._schema(clock.round, own), self._opening)
+        self._publish(clock.round, own)
+        if clock.round == 1:
+            self.puller.check_somebody_came()
+        for line in changes(clock.round, self.absent, heard.absent):
+            self.responder.say(line)
+        self.messages, self.absent = own, heard.absent
+        self.journal.note_heard(clock.round, {j: heard.rounds.get(j, 0) for j in self.puller.neighbours})
+        columns, mixing = self.ages.weigh(self.mixing, clock.round, heard.rounds)
+        return self._stacked(own, columns, heard), [mixing]
+
     def catch_up(self, round: int, own: Payload) -> tuple[Payload, Mixing] | None:
         """What neighbours have published by a round, for an agent that would share `own` and says nothing yet."""
         heard = self.puller.newest_messages(round, self._schema(round, own), self._opening) if own else None
@@ -92,9 +117,9 @@ class NodeExchange:
 
     def _mixed(self, own: Payload, heard: Heard, mixing: Mixing) -> tuple[Payload, Mixing]:
         """Own and heard messages [K, ...], and how to mix them."""
-        columns = torch.tensor(sorted([self.agent, *heard.payloads]))  # [K]
-        received = {name: self._stacked(name, leaf, columns, heard) for name, leaf in own.items()}
-        return received, mixing.restrict(columns).to(next(iter(own.values())).device)
+        columns = sorted([self.agent, *heard.payloads])  # [K]
+        device = next(iter(own.values())).device
+        return self._stacked(own, columns, heard), mixing.restrict(torch.tensor(columns)).to(device)
 
     def count(self, round: int) -> None:
         self.journal.record(round, self.messages)
@@ -107,6 +132,7 @@ class NodeExchange:
 
     def flush(self) -> None:
         """Neighbours that have sent a round have all they need of those before it."""
+        self.journal.write_heard()
         self.journal.write_traffic(self.responder.take_sent(self.round), self.round)
 
     def state(self) -> Payload:
@@ -122,7 +148,10 @@ class NodeExchange:
         """The evaluation that follows counts the last message's bytes too."""
         save()
         self.report()
-        self.puller.farewell(self.rounds)
+        if self.ages is None:
+            self.puller.farewell(self.rounds)
+        else:
+            self.puller.part(self.rounds)
 
     def _publish(self, round: int, own: Payload) -> Schema:
         """Hand out this agent's message [1, ...] of a round from now on."""
@@ -144,12 +173,17 @@ class NodeExchange:
         """What is known of an agent before it sends anything."""
         return _rows(openings(self.experiment, self.experiment.agents.rows(slice(agent, agent + 1)))) or None
 
-    def _stacked(self, name: str, own: Tensor, columns: Tensor, heard: Heard) -> Tensor:
-        leaves = [
-            own[0] if j == self.agent else torch.from_numpy(np.array(heard.payloads[j][name])).view(own[0].shape)
-            for j in columns.tolist()
-        ]
-        return torch.stack([leaf.to(own.device) for leaf in leaves])  # [K, ...]
+    def _stacked(self, own: Payload, columns: Sequence[int], heard: Heard) -> Payload:
+        """What these agents sent [K, ...]."""
+
+        def rows(name: str, leaf: Tensor) -> Tensor:
+            theirs = (
+                leaf[0] if j == self.agent else torch.from_numpy(np.array(heard.payloads[j][name])).view(leaf[0].shape)
+                for j in columns
+            )
+            return torch.stack([row.to(leaf.device) for row in theirs])
+
+        return {name: rows(name, leaf) for name, leaf in own.items()}
 
 
 def _rows(payload: Payload) -> Rows:

@@ -248,6 +248,10 @@ def check(fleet: Fleet) -> None:
         raise NodeError("experiment.compare: a fleet runs one algorithm; delete it and write one fleet file for each")
     if config.stop.patience:
         raise NodeError("experiment.stop.patience: no agent knows the mean accuracy of all; set it to 0")
+    if config.asynchronous is not None and fleet.missing == "wait":
+        raise NodeError("missing = 'wait': in an asynchronous run nobody waits; set it to 'last'")
+    if config.asynchronous is not None and config.asynchronous.trace is not None:
+        raise NodeError("experiment.asynchronous.trace: only the simulator plays traces; delete it")
     check_links(fleet)
 
 

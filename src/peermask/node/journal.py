@@ -1,6 +1,7 @@
 """The folder of one agent: its tables, checkpoints and absences, in the files of an ordinary run.
 
-Beside those of a run it holds `absences.csv`: who was not heard in which round, why, and what took its place.
+Beside those of a run it holds `absences.csv`: who was not heard in which round, why, and what took its place. In an
+asynchronous run `trace.csv` says which message of each neighbour it used in which round.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from peermask.experiment.lock import clear_leftovers
 from peermask.experiment.manifest import manifest
 from peermask.experiment.metrics import TRAFFIC, forget_rounds_after, read_traffic
 from peermask.experiment.table import append_rows, check_extents, forget_after, read_rows
+from peermask.experiment.trace_file import TRACE
 from peermask.files import read_json, write_atomically, write_json
 from peermask.node.lines import Line
 from peermask.node.puller import Absence
@@ -37,6 +39,7 @@ class Journal:
         self.experiment, self.agent, self.run, self.folder = experiment, agent, run, RunFolder(path)
         self.absences = path / "absences.csv"
         self.sent_before = 0.0  # bytes, by what traffic.csv holds
+        self._heard: list[list[object]] = []  # rows of trace.csv that are not written yet
         self._costs: dict[int, list[float]] = {}  # of rounds whose row is not written yet
 
     def open(self, say: Callable[[str], None]) -> Checkpoint | None:
@@ -48,7 +51,7 @@ class Journal:
             write_json(self.folder.manifest, {**about, **self._owner()})  # whose folder it is, wherever copied to
             write_atomically(self.folder.config, config.toml().encode())  # last: it is a run now
             return None
-        clear_leftovers(self.folder, self.absences)
+        clear_leftovers(self.folder, self.absences, self.folder.trace)
         held = read_config(self.folder.config).hash
         if held != config.hash:
             raise NodeError(f"{self.folder.path} holds a run of config {held}, not {config.hash}; give another --out")
@@ -66,7 +69,8 @@ class Journal:
         forget_rounds_after(self.folder, done)
         if checkpoint is not None and checkpoint.losses:  # the last round is evaluated after a checkpoint of it
             forget_after(self.folder.metrics, done - 1)
-        forget_after(self.absences, done)
+        for table in (self.absences, self.folder.trace):
+            forget_after(table, done)
         forget_masks_after(self.folder.masks, done)
         rows = read_traffic(self.folder)
         self.sent_before = sum(int(row["links"]) * float(row["coded_bytes"]) for row in rows)
@@ -98,6 +102,15 @@ class Journal:
         if rows:
             append_rows(self.absences, ABSENCES, rows)
 
+    def note_heard(self, round: int, rounds: Mapping[int, int]) -> None:
+        """Which message of each neighbour was used; 0 where it had sent none."""
+        self._heard += [[round, self.agent, j, used] for j, used in rounds.items()]
+
+    def write_heard(self) -> None:
+        if self._heard:
+            append_rows(self.folder.trace, TRACE, self._heard)
+            self._heard = []
+
     def absent_rounds(self) -> dict[int, list[int]]:
         """Neighbour -> the rounds it was missed in, over all lives of this agent."""
         missed: dict[int, list[int]] = defaultdict(list)
@@ -107,6 +120,9 @@ class Journal:
 
     def heard_nobody(self, neighbours: Iterable[int]) -> bool:
         """Whether messages were sent and no neighbour was heard in any round, over all lives of this agent."""
+        if self.experiment.config.asynchronous is not None:
+            rows = read_rows(self.folder.trace)
+            return bool(rows) and all(row["heard"] == "0" for row in rows)
         played, absent = len(read_rows(self.folder.traffic)), self.absent_rounds()
         return played > 0 and all(len(absent.get(j, ())) >= played for j in neighbours)
 

@@ -6,7 +6,7 @@ Who is not there is not waited for, unless the policy is to wait. Nothing here w
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Set
 from dataclasses import dataclass
 
 from peermask.engine.exchange import Abandoned
@@ -23,6 +23,7 @@ SLICE = 1.0  # seconds one question may take; asked again until the deadline, so
 PAUSES = (0.02, 0.5)  # seconds before asking again those who are there and brought nothing new: at first, at most
 RECALL = 10  # limits until one who was mute is asked again: after a short cut, both ends may take each other for mute
 TRIES = 3  # frames of one neighbour that are refused before a round goes on without it
+REST = 20 * SLICE  # seconds a mute one is not asked where nobody waits: it costs a twentieth of the time at most
 LEAVE_WITHIN = 5.0  # seconds a round still waits once the agent was told to stop
 
 
@@ -55,6 +56,7 @@ class Heard:
     payloads: dict[int, Payload]
     absent: list[Absence]
     behind: int | None  # the round to jump to, where neighbours no longer keep this one
+    rounds: dict[int, int]  # of the payloads
 
 
 class Puller:
@@ -202,6 +204,27 @@ class Puller:
             raise Abandoned  # with `wait` no round is played without everybody
         return self._heard(round, wanted, behind)
 
+    def take(self, round: int, schema: Schema, opening: Callable[[int], Payload | None] = lambda _agent: None) -> Heard:
+        """The newest message of every neighbour, as far as it answers at once: nobody is waited for."""
+        self._open_inbox(schema, opening)
+        self.bad = {}
+        self._listen_to(frozenset())
+        there = self.meet() - self.mute.keys()
+        answered = self._pull_once(there, self.rounds, 0.0).keys() | self.bad.keys()
+        silent = (self.present - self.refused) - answered  # of strangers, too
+        self.mute = dict.fromkeys(silent, time.monotonic() + REST) | self.mute
+        lacking = (self.expected() - self.transport.alive()) | self.refused | silent | self.bad.keys()
+        ended = {j for j in self.neighbours if self._holds(j, self.rounds)}  # they have nothing more to say
+        return self._heard(round, lacking - ended, None, missing="last")
+
+    def part(self, round: int) -> None:
+        """Where nobody waits: stay until everybody who is there has this agent's last message, or for a deadline."""
+        end = time.monotonic() + self.patience.round_deadline
+        while self.responder.newest and any(not self.responder.was_given(j, round) for j in self.meet()):
+            if time.monotonic() > end or self.should_stop():
+                break
+            self.transport.await_change(0.02)
+
     def _open_inbox(self, schema: Schema, opening: Callable[[int], Payload | None]) -> bool:
         """Whether this is the first time."""
         first = self.inbox is None
@@ -293,7 +316,10 @@ class Puller:
                 self.responder.refusals.note(j, error.why, f"agent {j} {told}: {error}")
         return understood
 
-    def _heard(self, round: int, wanted: set[int], behind: int | None) -> Heard:
+    def _heard(
+        self, round: int, wanted: Set[int], behind: int | None, missing: Missing | None = None
+    ) -> Heard:
+        """All that is held, but for those who are wanted still and are left out where they are missing."""
         assert self.inbox is not None
         alive, here = self.transport.alive(), self.responder.neighbours
         absent = []
@@ -301,12 +327,13 @@ class Puller:
             why = "refused" if j in self.refused else "silent" if j in alive else "gone"
             if self.bad.get(j):
                 why = f"refused ({self.bad[j][-1]})"
-            used = None if self.patience.missing == "skip" else self.inbox.held(j)
+            used = None if (missing or self.patience.missing) == "skip" else self.inbox.held(j)
             absent.append(Absence(round, j, why, used))
         left_out = {absence.neighbour for absence in absent if absence.used is None}
-        heard = {
-            j: self.inbox.newest[j][1]
+        held = {
+            j: self.inbox.newest[j]
             for j in self.neighbours
             if j not in left_out and j in here and j in self.inbox.newest
         }
-        return Heard(heard, absent, behind)
+        payloads = {j: payload for j, (_, payload) in held.items()}
+        return Heard(payloads, absent, behind, {j: number for j, (number, _) in held.items()})

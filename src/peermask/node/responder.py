@@ -18,12 +18,14 @@ from peermask.node.refusals import Refusals
 from peermask.node.tally import Tally
 from peermask.node.transport import Handler, Reply
 from peermask.wire import Outbox, Schema, bitmap_size
+from peermask.wire.direct import DirectOutbox
 from peermask.wire.frame import is_keyframe
 from peermask.wire.schema import Payload
 
 # What a neighbour may ask for: in any minute, and in addition for every round published. An honest one asks once or
 # twice a round, and every second while it waits.
 QUESTIONS = (1200, 16)
+QUESTIONS_ANY_TIME = (12_000, 16)  # where nobody waits, fast ones ask a slow one in every round of theirs
 MESSAGES = (64, 4)  # worth of bytes, each of a message with one bit per mask weight and four bytes per value
 
 
@@ -60,11 +62,21 @@ class Responder:
     copies.
     """
 
-    def __init__(self, agent: int, neighbours: Collection[int], card: Card, say: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        agent: int,
+        neighbours: Collection[int],
+        card: Card,
+        say: Callable[[str], None],
+        *,
+        newest_only: bool = False,
+    ) -> None:
+        """With `newest_only` the newest round is the answer to everything, as rounds are nobody's in common."""
         self.agent, self.card = agent, card
-        self.say, self.refusals = say, Refusals(say)
+        self.say, self.refusals, self.newest_only = say, Refusals(say), newest_only
         self.sent, self.received = Tally(), Tally()  # by neighbour
-        self._outbox: Outbox | None = None
+        self._outbox: Outbox | DirectOutbox | None = None
+        self._handed: dict[int, int] = {}  # the newest round each neighbour was given, or has
         self._asked: dict[int, int] = {}  # the highest round each neighbour has asked for
         self._met: set[int] = set()  # who ever came with the same card
         self._turned_away: set[int] = set()  # who ever came with another
@@ -83,13 +95,13 @@ class Responder:
         """From now on, answer these and nobody else; who is no longer among them is forgotten."""
         with self._lock:
             self.neighbours = frozenset(neighbours)
-            for known in (self._asked, self._waiting, self._questions, self._bytes):
+            for known in (self._asked, self._handed, self._waiting, self._questions, self._bytes):
                 for j in known.keys() - self.neighbours:
                     del known[j]
             self._met &= self.neighbours
             self._turned_away &= self.neighbours
             for j in self.neighbours - self._questions.keys():
-                self._questions[j] = Allowance(*QUESTIONS)
+                self._questions[j] = Allowance(*(QUESTIONS_ANY_TIME if self.newest_only else QUESTIONS))
             self._allow_bytes()
 
     def _allow_bytes(self) -> None:
@@ -144,7 +156,8 @@ class Responder:
         """Hand out `payload` from now on, first to those who wait for it."""
         with self._lock:
             if self._outbox is None:
-                self._outbox = Outbox(self.card.identity, self.agent, schema, opening=opening(self.agent))
+                made = DirectOutbox if self.newest_only else Outbox
+                self._outbox = made(self.card.identity, self.agent, schema, opening=opening(self.agent))
                 self._whole = bitmap_size(schema)
                 self._allow_bytes()
             self._outbox.publish(round, payload)
@@ -202,6 +215,11 @@ class Responder:
         with self._lock:
             return self._asked.get(neighbour, 0) > round
 
+    def was_given(self, neighbour: int, round: int) -> bool:
+        """Whether a neighbour has a round, or one after it."""
+        with self._lock:
+            return self._handed.get(neighbour, 0) >= round
+
     def _pulled(self, asker: int, question: Pull, reply: Reply) -> None:
         with self._lock:
             if asker not in self.neighbours:
@@ -216,9 +234,11 @@ class Responder:
 
     def _answer(self, asker: int, question: Pull) -> bytes | None:
         """The round asked for, or the newest where that is no longer kept or still to come; None: it had too much."""
-        frame = None
-        if self._outbox is not None:
-            number = question.round if question.round in self._outbox.payloads else self.newest
+        frame, number = None, self.newest
+        if isinstance(self._outbox, DirectOutbox):
+            frame = self._outbox.answer(asker, question.history)
+        elif self._outbox is not None:
+            number = question.round if question.round in self._outbox.payloads else number
             frame = self._outbox.answer(question.history, number)
         if frame is not None:
             if not self._bytes[asker].spend(len(frame)):
@@ -228,4 +248,5 @@ class Responder:
             self._sent[number] = sent.one_more(len(frame), is_keyframe(frame))
             self._sent_bytes += len(frame)
             self.sent.add(asker, len(frame))
+        self._handed[asker] = max(number, self._handed.get(asker, 0))
         return Answer(self.newest, frame).encode()
