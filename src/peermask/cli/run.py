@@ -91,9 +91,8 @@ def run(
         imports = [*imports, *find_made_with(resume, lambda _: None)]  # other ranks need them too
     if replay is not None:
         bring(imports)
-        loaded = replayed(replay)
-    else:
-        loaded = None if resume is not None else load_config(config, set_ or (), imports)
+    loaded = None if resume is not None else load_config(config, set_ or (), imports)
+    loaded = loaded if replay is None else replayed(replay)
     if processes is not None and processes > 1:
         check_ranks(processes, loaded or config_in(resume or Path(), set_ or ()))
     console = Console(quiet=quiet, markup=False)  # paths may hold brackets

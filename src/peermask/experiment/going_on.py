@@ -43,8 +43,8 @@ def check_same_config(before: ExperimentConfig, now: ExperimentConfig, folder: R
         raise RunError(f"{folder.path} was run with {told}{more}; only rounds can be raised: start a new run")
     if before.asynchronous is not None and now.rounds > before.rounds:
         raise RunError(
-            f"{folder.path} is asynchronous: its fast agents have ended before its slow ones, so that it cannot be made "
-            f"a run of {now.rounds} rounds; start a new one"
+            f"{folder.path} is asynchronous: fast agents may have ended long before slow ones, so rounds cannot be "
+            "raised; start a new run"
         )
     if now.rounds < before.rounds:
         raise RunError(f"{folder.path} is a run of {before.rounds} rounds, not {now.rounds}; they can only be raised")

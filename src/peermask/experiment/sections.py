@@ -84,7 +84,7 @@ def _speeds(value: object) -> object:
     if value is None or isinstance(value, SpeedDraw | Mapping):
         return value
     if not isinstance(value, list | tuple):
-        raise ValueError("must be a list with one number per agent, or {choices = [...]}")  # noqa: TRY004
+        raise ValueError("must be a list with one number per agent, or {choices = [...]}")
     for agent, speed in enumerate(value):
         if isinstance(speed, bool) or not isinstance(speed, int | float) or not 0 < speed <= 1000:
             raise ValueError(f"agent {agent} has {speed!r}; every speed must be above 0 and at most 1000")

@@ -66,7 +66,8 @@ class Mixing:
     @property
     def _is_own(self) -> NDArray[np.bool_]:
         """Which of the closed links are a receiver's own message."""
-        return self.metropolis.senders == self.own[self.metropolis.receivers]
+        is_own: NDArray[np.bool_] = self.metropolis.senders == self.own[self.metropolis.receivers]
+        return is_own
 
     @cached_property
     def count_dtype(self) -> torch.dtype:

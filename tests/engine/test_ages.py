@@ -1,0 +1,71 @@
+"""How much messages count by their age: small mixings worked by hand, and that new ones change nothing."""
+
+from __future__ import annotations
+
+import networkx as nx
+import pytest
+import torch
+
+from peermask.engine.ages import Ages
+from peermask.graph import build_mixing
+
+STAR = build_mixing(nx.star_graph(3), [1, 1, 1, 1])  # 0 hears 1, 2 and 3
+CENTRE = STAR.rows(slice(1))
+AGES = Ages.of((4, 2, 1, 0), STAR)
+MASKS = torch.tensor([[1, 0, 1, 0], [1, 1, 0, 0], [0, 1, 0, 1], [1, 1, 1, 1]], dtype=torch.bool)
+
+
+def test_what_an_age_is_worth() -> None:
+    assert [AGES.weight(age) for age in (-3, 0, 1, 2, 3, 100)] == [4, 4, 2, 1, 0, 0]
+    assert AGES.most == 16
+
+
+def test_votes_by_hand() -> None:
+    """In round 5: 1 sent in round 7, 2 in round 4, 3 not lately. Weights 4, 2 and own 4; halved: 2, 1 and 2."""
+    columns, mixing = AGES.weigh(CENTRE, 5, {1: 7, 2: 4, 3: 1})
+    assert columns == [0, 1, 2]
+    heard = MASKS[columns]
+    assert mixing.count_open(heard).tolist() == [[2, 3, 0, 1]]
+    assert mixing.voters.tolist() == [3]
+    assert mixing.count_closed(heard).tolist() == [[4, 3, 2, 1]]
+    assert mixing.closed_voters.tolist() == [5]
+    assert mixing.degree.tolist() == [2]
+
+
+def test_means_by_hand() -> None:
+    columns, mixing = AGES.weigh(CENTRE, 5, {1: 7, 2: 4, 3: 1})
+    values = torch.tensor([[10.0], [1.0], [4.0]])
+    assert columns == [0, 1, 2]
+    assert mixing.open_mean(values).item() == pytest.approx((2 * 1 + 4) / 3)
+    assert mixing.closed_mean(values).item() == pytest.approx((2 * 10 + 2 * 1 + 4) / 5)
+    # Metropolis gives every link of the centre 1/4; half of that of age 1, and what is left to its own.
+    assert mixing.metropolis_mean(values).item() == pytest.approx(10 * 5 / 8 + 1 / 4 + 4 / 8)
+
+
+def test_new_messages_are_mixed_as_where_all_wait() -> None:
+    columns, mixing = AGES.weigh(CENTRE, 5, {1: 5, 2: 5, 3: 6})
+    assert columns == [0, 1, 2, 3]
+    assert mixing.links.weights is None
+    assert mixing.own_weight == 1
+    assert torch.equal(mixing.count_open(MASKS), CENTRE.count_open(MASKS))
+    values = torch.randn(4, 6)
+    assert torch.equal(mixing.metropolis_mean(values), CENTRE.metropolis_mean(values))
+    assert torch.equal(mixing.closed_mean(values), CENTRE.closed_mean(values))
+
+
+def test_who_hears_nobody_keeps_its_own() -> None:
+    columns, mixing = AGES.weigh(CENTRE, 5, {1: 1})
+    assert columns == [0]
+    assert mixing.voters.tolist() == [0]
+    values = torch.tensor([[3.0]])
+    assert mixing.closed_mean(values).item() == mixing.metropolis_mean(values).item() == 3.0
+
+
+def test_counts_are_of_one_type_in_every_round() -> None:
+    """A state is saved, and hashed, with it."""
+    many = build_mixing(nx.star_graph(70), [1] * 71)
+    ages = Ages.of((4, 1), many)
+    centre = many.rows(slice(1))
+    few, all_ = ages.weigh(centre, 2, {1: 1})[1], ages.weigh(centre, 2, dict.fromkeys(range(1, 71), 1))[1]
+    leaf = ages.weigh(many.rows(slice(5, 6)), 2, {0: 1})[1]
+    assert few.count_dtype == all_.count_dtype == leaf.count_dtype == torch.int16
