@@ -17,7 +17,7 @@ ENDS = np.array([[1.0, 2.0, 3.0], [2.0, 4.0, 6.0], [1.5, 3.0, 4.5]])
 
 
 def test_three_agents_by_hand() -> None:
-    """Agent 0 ends its second round as agent 1 ends its first: the lower number is first, so 1 uses it and 0 does not."""
+    """Agent 0 ends its second round as agent 1 ends its first: the lower number is first, so 1 uses it, 0 does not."""
     trace = trace_of(PATH, ENDS)
     heard = {(i, k): trace.used((i, k)) for i in range(3) for k in (1, 2, 3)}
     assert heard == {

@@ -56,7 +56,8 @@ def agent_process(arguments, log, pace, namespace, folder):
 
 
 class ProcessFleet:
-    """The agents of a fleet as processes. Use as a context manager: none outlives it."""
+    """The agents of a fleet as processes. Use as a context manager: none outlives it. `pace` is that of all, or of some
+    by number."""
 
     def __init__(self, path: Path, fleet, *, pace=0.0, insecure=False, namespaces=(), folders=(), flags=None):
         self.path, self.fleet, self.pace, self.insecure = path, fleet, pace, insecure
@@ -96,8 +97,9 @@ class ProcessFleet:
             folder = self.folders[agent] if self.folders else None
             arguments += ["--insecure"] * self.insecure
             arguments += self.flags.get(agent, [])
+            pace = self.pace.get(agent, 0.0) if isinstance(self.pace, dict) else self.pace
             process = CONTEXT.Process(
-                target=agent_process, args=(arguments, str(self.log(agent)), self.pace, namespace, folder)
+                target=agent_process, args=(arguments, str(self.log(agent)), pace, namespace, folder)
             )
             process.start()
             self.processes[agent] = process

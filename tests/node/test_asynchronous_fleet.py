@@ -1,0 +1,275 @@
+"""Asynchronous fleets: nobody waits for a slow, frozen or lost neighbour, and what was played can be played again."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import time
+from contextlib import suppress
+
+import pytest
+from fleet_cases import MemoryFleet, simulated, tiny, tiny_fleet, written
+from fleet_process import ProcessFleet
+from memory_network import MemoryNetwork
+from pulling_peers import CARD, SCHEMA, message, same
+
+from peermask.cli.main import main
+from peermask.errors import NodeError
+from peermask.experiment.config import make_config
+from peermask.experiment.result import RunResult
+from peermask.experiment.table import read_rows
+from peermask.node.collect import collect_run
+from peermask.node.fleet import check
+from peermask.node.puller import REST, Patience, Puller
+from peermask.node.responder import Responder
+
+on_linux = pytest.mark.skipif(sys.platform != "linux", reason="processes are forked and signalled as on Linux")
+
+
+def sent(folder):
+    """Bytes by agent, by the table of traffic."""
+    total = {}
+    for row in read_rows(folder / "traffic.csv"):
+        total[row["agent"]] = total.get(row["agent"], 0) + round(int(row["links"]) * float(row["coded_bytes"]))
+    return total
+
+
+def replay(run, out):
+    with suppress(SystemExit):
+        main(["run", "--replay", str(run), "--out", str(out), "--quiet", "--device", "cpu"])
+    return RunResult.open(out)
+
+
+@on_linux
+def test_a_slow_agent_holds_up_nobody_and_its_fleet_can_be_played_again(tmp_path):
+    """With mutual TLS. The others end while the slow one is still at work, which with `wait` they could not."""
+    config = tiny(rounds=30, asynchronous={})
+    held = tiny_fleet(config, round_deadline=2.0)
+    with ProcessFleet(written(tmp_path, held), held, pace={0: 0.3}) as made:
+        made.start()
+        assert made.join(1, 2, 3) == [0] * 3
+        assert made.processes[0].exitcode is None
+        assert made.reports(0)[-1]["round"] < 30
+        assert made.join(0) == [0]
+        run = made.collect()
+        assert all(made.result(agent)["absent"] == {} for agent in range(4))
+    assert run.status == "finished"
+    again = replay(tmp_path / "run", tmp_path / "again")
+    assert again.hash == run.hash
+    assert sent(tmp_path / "again") == sent(tmp_path / "run")
+    last = {(row["agent"], row["neighbour"]): int(row["heard"]) for row in read_rows(tmp_path / "run" / "trace.csv")}
+    assert last["0", "1"] == last["0", "3"] == 30  # those who ended stayed until it had their last messages
+    assert last["1", "0"] < 30
+
+
+@on_linux
+def test_with_wait_they_end_together(tmp_path):
+    held = tiny_fleet(tiny(rounds=10), missing="wait")
+    with ProcessFleet(written(tmp_path, held), held, pace={0: 0.2}) as made:
+        made.start()
+        made.until_round(0, 5)
+        assert all(made.processes[agent].exitcode is None for agent in (1, 2, 3))
+        assert all(made.reports(agent)[-1]["round"] <= 8 for agent in (1, 3))
+        assert made.join() == [0] * 4
+
+
+@on_linux
+def test_frozen_killed_and_started_again_everybody_plays_all_rounds(tmp_path):
+    held = tiny_fleet(tiny(rounds=120, asynchronous={}), round_deadline=2.0)
+    with ProcessFleet(written(tmp_path, held), held, pace=0.02) as made:
+        made.start()
+        made.until_round(2, 5)
+        made.send(2, signal.SIGSTOP)
+        made.until(1, lambda report: 2 in [a["neighbour"] for a in report["absent"]], "the silence of 2")
+        made.kill(0)
+        made.until_round(1, 100)
+        made.send(2, signal.SIGCONT)
+        made.start(0)
+        assert made.join() == [0] * 4
+        assert [made.reports(agent)[-1]["round"] for agent in range(4)] == [120] * 4
+        assert [report["round"] for report in made.reports(1)] == [*range(1, 121), 120]  # nobody jumps
+        assert any("agent 0 is gone; its message of round" in line for line in made.said(1))
+        assert made.collect().status == "finished"
+
+
+@pytest.mark.parametrize("name", ["mce-pl", "accord", "dsgd", "fedmask"])
+def test_in_memory_every_method_is_played_again_to_the_same_hash_and_bytes(tmp_path, name):
+    config = tiny(rounds=12, asynchronous={"weights": [4, 3, 1]}, algorithm=name)
+    made = MemoryFleet(tiny_fleet(config), tmp_path)
+    for agent in range(4):
+        made.start(agent, on_round=lambda _, agent=agent: time.sleep(0.03 if agent == 2 else 0.001))
+    made.join()
+    assert made.results == dict.fromkeys(range(4), "finished")
+    run = collect_run(made.fleet, [made.out(agent) for agent in range(4)], tmp_path / "run")
+    assert replay(tmp_path / "run", tmp_path / "again").hash == run.hash
+    assert sent(tmp_path / "again") == sent(tmp_path / "run")
+
+
+def test_stopped_and_started_again_it_is_played_again_to_the_same_hash(tmp_path):
+    """Whoever is told to stop saves the round it has played, so that none is played twice."""
+    config = tiny(rounds=30, asynchronous={})
+    made = MemoryFleet(tiny_fleet(config), tmp_path)
+    stop = []
+    made.start(
+        0,
+        on_round=lambda report: stop.append(report) if report.round == 7 else time.sleep(0.005),
+        should_stop=lambda: bool(stop),
+    )
+    for agent in (1, 2, 3):
+        made.start(agent, on_round=lambda _: time.sleep(0.01))
+    made.join(0)
+    assert made.results[0] == "interrupted"
+    made.start(0)
+    made.join()
+    assert made.results == dict.fromkeys(range(4), "finished")
+    run = collect_run(made.fleet, [made.out(agent) for agent in range(4)], tmp_path / "run")
+    assert replay(tmp_path / "run", tmp_path / "again").hash == run.hash
+
+
+class Peer:
+    """One that publishes and takes, without learning anything."""
+
+    def __init__(self, network, agent, neighbours):
+        self.agent, self.lines = agent, []
+        self.responder = Responder(agent, neighbours, CARD, self.lines.append, newest_only=True)
+        self.transport = network.join(agent, self.responder)
+        self.puller = Puller(self.transport, self.responder, neighbours, Patience("last", 0.3, 0.3, 0.3), rounds=9)
+
+    def publish(self, number):
+        self.responder.publish(number, message(self.agent, number), SCHEMA)
+
+    def take(self, number):
+        return self.puller.take(number, SCHEMA)
+
+
+class Untimed:
+    """A transport that counts who is asked."""
+
+    def __init__(self, transport):
+        self.transport, self.asked = transport, []
+
+    def ask(self, requests, patience):
+        self.asked.append(sorted(requests))
+        return self.transport.ask(requests, min(patience, 0.05))
+
+    def __getattr__(self, name):
+        return getattr(self.transport, name)
+
+
+class TestTaking:
+    def peers(self):
+        network = MemoryNetwork([(0, 1), (0, 2)])
+        return network, Peer(network, 0, (1, 2)), Peer(network, 1, (0,)), Peer(network, 2, (0,))
+
+    def test_the_newest_whatever_its_round_and_again_if_there_is_none_newer(self):
+        _, one, slow, fast = self.peers()
+        for number in (1, 2, 3):
+            fast.publish(number)
+        first = one.take(1)
+        assert first.rounds == {2: 3}
+        assert first.absent == []  # who has published nothing yet is only slow
+        slow.publish(1)
+        second = one.take(2)
+        assert second.rounds == {1: 1, 2: 3}
+        assert same(second.payloads[1], 1, 1)
+        assert same(second.payloads[2], 2, 3)
+        assert one.take(3).rounds == {1: 1, 2: 3}
+
+    def test_who_leaves_is_absent_and_its_last_message_is_used(self):
+        network, one, other, _ = self.peers()
+        other.publish(4)
+        one.take(1)
+        network.leave(1)
+        heard = one.take(2)
+        assert heard.rounds == {1: 4}
+        assert [(a.neighbour, a.why, a.used) for a in heard.absent] == [(1, "gone", 4)]
+
+    def test_who_has_ended_is_not_absent(self):
+        network, one, other, _ = self.peers()
+        other.publish(9)
+        one.take(1)
+        network.leave(1)
+        assert one.take(2).absent == []
+
+    def test_who_does_not_answer_is_left_alone_for_a_while(self):
+        network, one, other, _ = self.peers()
+        one.puller.transport = transport = Untimed(one.transport)
+        other.publish(1)
+        one.take(1)
+        network.silent.add(1)
+        silent = one.take(2)
+        assert [(a.neighbour, a.why, a.used) for a in silent.absent] == [(1, "silent", 1)]
+        transport.asked.clear()
+        for number in (3, 4, 5):
+            assert one.take(number).rounds == {1: 1}
+        assert transport.asked == [[2]] * 3
+        network.silent.clear()
+        other.publish(2)
+        one.puller.resting = {j: until - REST for j, until in one.puller.resting.items()}
+        assert one.take(6).rounds == {1: 2}
+
+    def test_one_that_ended_stays_until_those_who_are_there_have_its_last_message(self):
+        _, one, other, third = self.peers()
+        for number in (8, 9):
+            one.publish(number)
+        other.take(1)
+        assert one.responder.was_given(1, 9)
+        assert not one.responder.was_given(2, 9)
+        third.take(1)
+        begun = time.monotonic()
+        one.puller.part(9)
+        assert one.responder.was_given(2, 9)
+        assert time.monotonic() - begun < 60  # a bound, not a measure
+
+
+@pytest.mark.parametrize(
+    ("asynchronous", "missing", "line"),
+    [
+        ({}, "wait", "missing = 'wait': in an asynchronous run nobody waits"),
+        ({"trace": "trace.csv"}, "last", "experiment.asynchronous.trace: only the simulator plays traces"),
+    ],
+)
+def test_a_fleet_file_that_cannot_be_is_one_line(asynchronous, missing, line):
+    with pytest.raises(NodeError, match=line):
+        check(tiny_fleet(tiny(asynchronous=asynchronous), missing=missing))
+
+
+def test_a_gpu_is_refused(tmp_path):
+    from peermask.experiment.build import build
+    from peermask.node.agent import NodeAgent
+
+    fleet = tiny_fleet(tiny(asynchronous={}))
+    with pytest.raises(NodeError, match="agents of such a run compute on a CPU; use --device cpu, not cuda"):
+        NodeAgent(fleet, build(fleet.experiment), 0, tmp_path / "agent-0", None, device="cuda")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["run", "--replay", "sync"], "sync is not asynchronous; its config alone gives the same run again"),
+        (["run", "--replay", "sim"], "sim has no trace.csv: only a fleet records one"),
+        (["run", "--replay", "none"], "none is not a run folder: it has no config.toml"),
+        (["run", "--replay", "sim", "--set", "seed=1"], "--replay plays a run as it was; it takes no CONFIG"),
+        (["run", "config.toml", "--set", "algorithm.name=fl"], "asynchronous: agents of fl wait for a server"),
+        (["run", "config.toml", "--processes", "2"], "asynchronous: such a run is not divided between processes"),
+        (["run", "config.toml", "--set", "asynchronous.speeds=[1, 2]"], "asynchronous.speeds: 2 numbers for 4"),
+        (["run", "config.toml", "--device", "cuda"], "asynchronous: agents are computed one by one, on a CPU"),
+    ],
+)
+def test_a_command_that_cannot_be_is_one_line(tmp_path, monkeypatch, capsys, arguments, line):
+    monkeypatch.chdir(tmp_path)
+    config = tiny(rounds=2, asynchronous={})
+    (tmp_path / "config.toml").write_text(config.toml())
+    simulated(tiny(rounds=2), tmp_path / "sync")
+    simulated(config, tmp_path / "sim")
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 2
+    said = capsys.readouterr().err.strip().splitlines()
+    assert len(said) == 1
+    assert line in said[0]
+
+
+def test_the_config_of_a_fleet_is_that_of_the_simulator():
+    config = tiny(asynchronous={"speeds": [0.1, 1, 1, 1]})
+    assert tiny_fleet(config).experiment.hash == make_config(config.table()).hash
