@@ -1,7 +1,7 @@
 """How much a message counts by its age, where nobody waits for anybody.
 
-The age of a message of round l in a round k of its receiver is max(0, k − l): one from further ahead is new. A message of
-age a counts `weights[a]` times, an older one as often as the last of them, and the agent's own as often as a new one.
+The age of a message of round l in a round k of its receiver is max(0, k − l): one from further ahead is new. A message
+of age a counts `weights[a]` times, an older one as often as the last of them, the agent's own as often as a new one.
 Weights are whole numbers, so that votes stay counts, and a node's fusion equals the simulator's bit for bit.
 """
 

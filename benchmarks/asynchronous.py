@@ -1,0 +1,182 @@
+"""One agent ten times slower than the rest: what it costs the others where rounds are played together, and where nobody
+waits.
+
+    python -m benchmarks.asynchronous [--fleet] [--simulator] [--rounds 60] [--seeds 3]
+
+The fleet has one process per agent over mutual TLS on this machine; every learning step sleeps, so that agents do not
+compete for its cores, and the slow one's ten times as long. In the simulator a round of the slow agent takes ten units of
+time; it prints accuracies by `asynchronous.weights`, on validation samples for choosing them. Both train as the default
+experiment does, on 14 images an agent; in the simulator all other training images of an agent's labels are held out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from statistics import mean, median
+from typing import Any
+
+import peermask
+from benchmarks.fleet import free_ports
+from peermask.engine.trace import round_ends
+from peermask.experiment.config import load_config, make_config
+from peermask.experiment.table import read_rows
+from peermask.node import start
+from peermask.node.agent import NodeAgent, Report
+from peermask.node.certificates import make_certificates
+from peermask.node.fleet import Fleet, new_fleet, save_fleet
+from peermask.node.start import certificates_of, run_node
+from peermask.node.transport import Transport
+
+SLOW = 10  # times
+AGENTS, STEP = 6, 0.1  # of the fleet, and seconds that a learning step sleeps
+WARM_UP = 5  # rounds left out of the figures
+WAYS: dict[str, dict[str, Any] | None] = {"together": None, "asynchronous": {}}
+WEIGHTS = [[1], [2, 1], [8, 4, 2, 1], [8, 7, 6, 5, 4, 3, 2, 1], [8, 7, 6, 5, 4, 3, 2, 1, 0]]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--fleet", action="store_true", help="measure the fleet alone")
+    parser.add_argument("--simulator", action="store_true", help="measure the simulator alone")
+    parser.add_argument("--rounds", type=int, default=60)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--algorithms", nargs="+", default=["accord", "mce-pl"], help="of the simulator")
+    parser.add_argument("--weights", nargs="+", type=json.loads, default=WEIGHTS, help="of the simulator")
+    parser.add_argument("--agent", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--file", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--step", type=float, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.agent is not None:
+        print(json.dumps(one_agent(options.file, options.agent, options.step)))
+        return
+    print(f"{platform.machine()}, {os.cpu_count()} cores; agent 0 is {SLOW} x slower where one is slow")
+    if not options.simulator:
+        measure_fleet(options.rounds)
+    if not options.fleet:
+        measure_simulator(options)
+
+
+def measure_fleet(rounds: int) -> None:
+    print(f"fleet: {AGENTS} agents over TLS, default experiment, accord, {rounds} rounds, {STEP:g} s a learning step")
+    print("rounds        slow one  rounds/s of the others  s until they ended  accuracy of the others, of agent 0")
+    for way, options in WAYS.items():
+        for factor in (1, SLOW):
+            told = played_by_fleet(rounds, options, factor)
+            others = told[1:]
+            paces = [(len(one["times"]) - WARM_UP) / (one["times"][-1] - one["times"][WARM_UP - 1]) for one in others]
+            ended = max(one["times"][-1] for one in others) - min(one["times"][0] for one in others)
+            accuracy = mean(one["accuracy"] for one in others)
+            print(
+                f"{way:12}  {'no' if factor == 1 else 'yes':>8}  {median(paces):22.2f}  {ended:18.1f}  "
+                f"{accuracy:.3f}, {told[0]['accuracy']:.3f}",
+                flush=True,
+            )
+
+
+def played_by_fleet(rounds: int, asynchronous: Mapping[str, Any] | None, factor: int) -> list[dict[str, Any]]:
+    """What each agent tells: when it ended each round, and its accuracy."""
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as exit_:
+        path = Path(folder) / "fleet.toml"
+        fleet = fleet_of(rounds, asynchronous)
+        save_fleet(path, fleet)
+        make_certificates(fleet, certificates_of(path, fleet))
+        processes = []
+        for agent in range(AGENTS):
+            step = STEP * (factor if agent == 0 else 1)
+            command = [sys.executable, "-m", "benchmarks.asynchronous", "--agent", str(agent), "--file", str(path)]
+            process = subprocess.Popen(
+                [*command, "--step", str(step)],
+                stdout=subprocess.PIPE,
+                env={**os.environ, "OMP_NUM_THREADS": "1"},
+            )
+            exit_.callback(process.kill)
+            processes.append(process)
+        return [json.loads(process.communicate(timeout=600)[0]) for process in processes]
+
+
+def fleet_of(rounds: int, asynchronous: Mapping[str, Any] | None) -> Fleet:
+    table = {**load_config().table(), "agents": AGENTS, "rounds": rounds, "compare": []}
+    config = make_config({**table, **({} if asynchronous is None else {"asynchronous": dict(asynchronous)})})
+    return new_fleet(config, port=free_ports(AGENTS))
+
+
+class Timed:
+    """An observer that notes when rounds end."""
+
+    def __init__(self) -> None:
+        self.times: list[float] = []
+        self.accuracy = 0.0
+
+    def say(self, line: str) -> None:
+        print(line, file=sys.stderr, flush=True)
+
+    def round(self, report: Report) -> None:
+        if report.round > len(self.times):
+            self.times.append(time.time())
+        self.accuracy = report.accuracy or 0.0
+
+
+def one_agent(path: Path, agent: int, step: float) -> dict[str, Any]:
+    """A node whose every learning step takes `step` seconds more."""
+
+    class Sleeping(NodeAgent):
+        def run(self, transport: Transport) -> Any:
+            learn = self.simulator.algorithm.learn
+
+            def sleep_and_learn(*arguments: Any) -> Any:
+                time.sleep(step)
+                return learn(*arguments)
+
+            self.simulator.algorithm.learn = sleep_and_learn  # type: ignore[method-assign]
+            return super().run(transport)
+
+    start.NodeAgent = Sleeping  # type: ignore[misc]
+    observer = Timed()
+    run_node(path, agent, observer, out=path.parent / f"agent-{agent}")
+    return {"times": observer.times, "accuracy": observer.accuracy}
+
+
+def measure_simulator(options: argparse.Namespace) -> None:
+    print(f"simulator: 10 agents, {options.rounds} rounds, mean of {options.seeds} seeds (each)")
+    print(
+        "algorithm  weights by age        rounds/unit  validation of the others    test of the others          agent 0"
+    )
+    speeds = [1 / SLOW] + [1.0] * 9
+    for algorithm in options.algorithms:
+        for weights in [None, *options.weights]:
+            table = {**load_config().table(), "rounds": options.rounds, "algorithm": algorithm, "compare": []}
+            table |= {"data": {"fraction": 1.0, "validation": 0.9}, "evaluation": {"every": options.rounds}}
+            if weights is not None:
+                table["asynchronous"] = {"speeds": speeds, "weights": weights}
+            runs = [simulated({**table, "seed": seed}) for seed in range(options.seeds)]
+            ends = round_ends(speeds, options.rounds, 0.2, 0)
+            pace = options.rounds / (ends[0, -1] if weights is None else ends[1:, -1].max())
+            columns = [
+                f"{mean(each):.3f} ({' '.join(f'{one:.3f}' for one in each)})" for each in zip(*runs, strict=True)
+            ]
+            shown = "together" if weights is None else json.dumps(weights, separators=(",", ":"))
+            print(f"{algorithm:9}  {shown:20}  {pace:11.2f}  {'  '.join(columns)}", flush=True)
+
+
+def simulated(table: Mapping[str, Any]) -> tuple[float, float, float]:
+    """Validation and test accuracy of the others, and test accuracy of agent 0."""
+    with tempfile.TemporaryDirectory() as folder:
+        execution = peermask.Execution(device="cpu", final_checkpoint=False)
+        run = peermask.run_experiment(make_config(table), Path(folder) / "run", execution=execution)
+        rows = read_rows(Path(folder) / "run" / "metrics.csv")[-len(run.agents) :]
+        validation = mean(float(row["validation_accuracy"]) for row in rows[1:])
+        return validation, mean(float(row["test_accuracy"]) for row in rows[1:]), float(rows[0]["test_accuracy"])
+
+
+if __name__ == "__main__":
+    main()
