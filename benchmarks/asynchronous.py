@@ -4,9 +4,9 @@ waits.
     python -m benchmarks.asynchronous [--fleet] [--simulator] [--rounds 60] [--seeds 3]
 
 The fleet has one process per agent over mutual TLS on this machine; every learning step sleeps, so that agents do not
-compete for its cores, and the slow one's ten times as long. In the simulator a round of the slow agent takes ten units of
-time; it prints accuracies by `asynchronous.weights`, on validation samples for choosing them. Both train as the default
-experiment does, on 14 images an agent; in the simulator all other training images of an agent's labels are held out.
+compete for its cores, and the slow one's ten times as long. In the simulator a round of the slow agent takes ten units
+of time; it prints accuracies by `asynchronous.weights`, on validation samples for choosing them. Both train as the
+default experiment does, on 14 images an agent; in the simulator all other training images an agent has are held out.
 """
 
 from __future__ import annotations
@@ -137,10 +137,10 @@ def one_agent(path: Path, agent: int, step: float) -> dict[str, Any]:
                 time.sleep(step)
                 return learn(*arguments)
 
-            self.simulator.algorithm.learn = sleep_and_learn  # type: ignore[method-assign]
+            vars(self.simulator.algorithm)["learn"] = sleep_and_learn
             return super().run(transport)
 
-    start.NodeAgent = Sleeping  # type: ignore[misc]
+    vars(start)["NodeAgent"] = Sleeping
     observer = Timed()
     run_node(path, agent, observer, out=path.parent / f"agent-{agent}")
     return {"times": observer.times, "accuracy": observer.accuracy}
