@@ -30,7 +30,7 @@ from peermask.graph.mixing import Mixing
 
 Small = Callable[..., ExperimentConfig]
 CPU = Execution(device="cpu")
-UNEVEN = {"speeds": [0.2, 1.0, 1.0, 0.7], "weights": [4, 2, 1]}
+UNEVEN = {"speeds": [0.2, 1.0, 1.0, 0.7], "weights": [100, 50, 1]}  # counts do not fit into a byte
 PEERS = [entry.name for entry in algorithms if not entry.make.hears_all]
 
 

@@ -94,7 +94,7 @@ def test_frozen_killed_and_started_again_everybody_plays_all_rounds(tmp_path):
 
 @pytest.mark.parametrize("name", ["mce-pl", "accord", "dsgd", "fedmask"])
 def test_in_memory_every_method_is_played_again_to_the_same_hash_and_bytes(tmp_path, name):
-    config = tiny(rounds=12, asynchronous={"weights": [4, 3, 1]}, algorithm=name)
+    config = tiny(rounds=12, asynchronous={"weights": [100, 30, 1]}, algorithm=name)  # counts of more than a byte
     made = MemoryFleet(tiny_fleet(config), tmp_path)
     for agent in range(4):
         made.start(agent, on_round=lambda _, agent=agent: time.sleep(0.03 if agent == 2 else 0.001))

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from peermask.errors import NodeError
 from peermask.experiment.build import Experiment, build, build_simulator
@@ -167,7 +168,7 @@ def _join_states(experiment: Experiment, agents: Sequence[AgentFolder], target: 
     """One checkpoint of all agents, and the hash of their states as a simulator would give it."""
     config, checksum = experiment.config, experiment.frozen.checksum
     one_agent = build_simulator(experiment, torch.device("cpu"), rows=slice(1)).tensors()
-    shapes = {name: (rows.dtype, rows.shape) for name, rows in one_agent.items()}
+    shapes = {name: (_kind(rows), rows.shape) for name, rows in one_agent.items()}
     last = [_last_checkpoint(one, config.hash, checksum, shapes) for one in agents]
     states = {name: torch.cat([one.states[name] for one in last]) for name in shapes}  # [N, ...]
     progress = Progress(config.rounds, config.hash, checksum, seconds=max(one.progress.seconds for one in last))
@@ -182,7 +183,7 @@ def _last_checkpoint(
     """Of one agent of this experiment, with numbers that are numbers."""
     path = one.last_checkpoint()
     held = load_checkpoint(path, (config_hash,), checksum, to_stderr)
-    found = {name: (rows.dtype, rows.shape) for name, rows in held.states.items()}
+    found = {name: (_kind(rows), rows.shape) for name, rows in held.states.items()}
     if found != shapes:
         odd = min(name for name in found.keys() | shapes.keys() if found.get(name) != shapes.get(name))
         raise NodeError(f"checkpoint {path} is not of one agent of this experiment (see {odd!r}); {AGAIN}")
@@ -190,6 +191,11 @@ def _last_checkpoint(
         if rows.is_floating_point() and not bool(torch.isfinite(rows).all()):
             raise NodeError(f"checkpoint {path} holds a value that is not a number ({name}); {AGAIN}")
     return held
+
+
+def _kind(rows: Tensor) -> torch.dtype:
+    """Counts of votes are as wide as they have become."""
+    return torch.uint8 if rows.dtype in (torch.int16, torch.int32) else rows.dtype
 
 
 def _join_masks(experiment: Experiment, agents: Sequence[AgentFolder], target: RunFolder) -> None:
