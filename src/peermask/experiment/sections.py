@@ -106,7 +106,7 @@ class AsynchronousOptions(Options):
     """Nobody waits: each agent goes on with the newest messages it has. All but `weights` is for the simulator."""
 
     weights: Weights = Field(
-        (8, 7, 6, 5, 4, 3, 2, 1),
+        (32, 32, 24, 16, 8, 1),
         description="how often a message counts by its age in rounds, whole numbers; the last is for all older ones",
     )
     speeds: Annotated[tuple[float, ...] | SpeedDraw | None, BeforeValidator(_speeds)] = Field(
