@@ -74,7 +74,8 @@ def counting() -> Iterator[str]:
 
 
 def test_three_agents_by_hand(counting: str, small: Small, tmp_path: Path) -> None:
-    """The trace of tests/engine/test_trace.py. A message of this round or a later one counts 2, an older one 1.
+    """The trace of tests/engine/test_trace.py. A message of this round or a later one counts 2, an older one 1: they
+    are three tenths behind or more.
 
     Every value is Σ a_j x_j / Σ a_j, where a message is what its agent had before it fused.
     """

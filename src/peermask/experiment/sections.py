@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, ValidationInfo
 
+from peermask.engine.ages import TENTHS
 from peermask.engine.measures import metrics
 from peermask.experiment.choice import UNCHECKED
 from peermask.models.frozen import BiasInit, inits
@@ -98,7 +99,7 @@ def _falling(weights: tuple[int, ...]) -> tuple[int, ...]:
 
 
 Weights = Annotated[
-    tuple[Annotated[int, Field(ge=0, le=100)], ...], Field(min_length=1, max_length=1000), AfterValidator(_falling)
+    tuple[Annotated[int, Field(ge=0, le=100)], ...], Field(min_length=1, max_length=TENTHS), AfterValidator(_falling)
 ]
 
 
@@ -106,8 +107,9 @@ class AsynchronousOptions(Options):
     """Nobody waits: each agent goes on with the newest messages it has. All but `weights` is for the simulator."""
 
     weights: Weights = Field(
-        (32, 32, 24, 16, 8, 1),
-        description="how often a message counts by its age in rounds, whole numbers; the last is for all older ones",
+        (32, 26, 20, 16, 12, 8, 5, 3, 1, 1),
+        description="how often a message counts by how many tenths of its receiver's rounds it is behind; whole numbers, "
+        "the last for all older ones",
     )
     speeds: Annotated[tuple[float, ...] | SpeedDraw | None, BeforeValidator(_speeds)] = Field(
         None, description="rounds an agent plays in a unit of time: one per agent, or a draw; 1 each if left out"
