@@ -41,7 +41,7 @@ SLOW = 10  # times
 AGENTS, STEP = 6, 0.1  # of the fleet, and seconds that a learning step sleeps
 WARM_UP = 5  # rounds left out of the figures
 WAYS: dict[str, dict[str, Any] | None] = {"together": None, "asynchronous": {}}
-WEIGHTS = [[1], [10, 9, 8, 7, 6, 5, 4, 3, 2, 1], [32, 26, 20, 16, 12, 8, 5, 3, 1, 1], [4, 2, 1, 0]]
+WEIGHTS = [[1], [4, 3, 2, 1], [32, 16, 8, 4, 2, 1], [4, 2, 1, 0]]
 
 
 def main() -> None:

@@ -11,21 +11,22 @@ from peermask.graph import build_mixing
 
 STAR = build_mixing(nx.star_graph(3), [1, 1, 1, 1])  # 0 hears 1, 2 and 3
 CENTRE = STAR.rows(slice(1))
-AGES = Ages.of((4, 4, 2, 1, 0), STAR)
+AGES = Ages.of((4, 2, 0), STAR)
 MASKS = torch.tensor([[1, 0, 1, 0], [1, 1, 0, 0], [0, 1, 0, 1], [1, 1, 1, 1]], dtype=torch.bool)
 
 
 def test_what_an_age_is_worth() -> None:
-    """In round 10 a message is a tenth behind for every round; in round 100 for every ten."""
-    assert [AGES.weight(10, number) for number in (13, 10, 9, 8, 7, 6, 1)] == [4, 4, 4, 2, 1, 0, 0]
-    assert [AGES.weight(100, number) for number in (91, 81, 80, 71, 61, 60, 1)] == [4, 4, 2, 2, 1, 0, 0]
+    """In round 10 a message ages by 1 every two rounds, in round 100 every eleven."""
+    assert [AGES.weight(10, number) for number in (13, 10, 9, 8, 7, 6, 1)] == [4, 4, 4, 2, 2, 0, 0]
+    assert [AGES.weight(100, number) for number in (90, 89, 79, 78, 1)] == [4, 2, 2, 0, 0]
+    assert [AGES.weight(number + 1, number) for number in range(1, 50)] == [4] * 49
     assert AGES.most == 16
 
 
 def test_votes_by_hand() -> None:
-    """In round 5: 1 sent in round 7, 2 in round 4, two tenths behind, 3 in round 1. Weights 4, 2, 0 and own 4; halved:
-    2, 1 and 2."""
-    columns, mixing = AGES.weigh(CENTRE, 5, {1: 7, 2: 4, 3: 1})
+    """In round 5: 1 sent in round 7, 2 in round 3, of age ⌊20/15⌋, 3 in round 1. Weights 4, 2, 0 and own 4; halved: 2, 1
+    and 2."""
+    columns, mixing = AGES.weigh(CENTRE, 5, {1: 7, 2: 3, 3: 1})
     assert columns == [0, 1, 2]
     heard = MASKS[columns]
     assert mixing.count_open(heard).tolist() == [[2, 3, 0, 1]]
@@ -36,7 +37,7 @@ def test_votes_by_hand() -> None:
 
 
 def test_means_by_hand() -> None:
-    columns, mixing = AGES.weigh(CENTRE, 5, {1: 7, 2: 4, 3: 1})
+    columns, mixing = AGES.weigh(CENTRE, 5, {1: 7, 2: 3, 3: 1})
     values = torch.tensor([[10.0], [1.0], [4.0]])
     assert columns == [0, 1, 2]
     assert mixing.open_mean(values).item() == pytest.approx((2 * 1 + 4) / 3)

@@ -74,8 +74,8 @@ def counting() -> Iterator[str]:
 
 
 def test_three_agents_by_hand(counting: str, small: Small, tmp_path: Path) -> None:
-    """The trace of tests/engine/test_trace.py. A message of this round or a later one counts 2, an older one 1: they
-    are three tenths behind or more.
+    """The trace of tests/engine/test_trace.py. New messages count 2, and one of age 1 or more 1: only 1's first for 0's
+    third round, ⌊10 · 2 / 13⌋ = 1.
 
     Every value is Σ a_j x_j / Σ a_j, where a message is what its agent had before it fused.
     """
@@ -86,11 +86,11 @@ def test_three_agents_by_hand(counting: str, small: Small, tmp_path: Path) -> No
     run = run_experiment(config, tmp_path / "run", execution=CPU)
     zero_3 = Fraction(2 * 3 + 2, 3)  # own 3, agent 1's message of round 1 is 2
     one_1 = Fraction(2 + 2 + 3, 3)  # own 2, 0's message of round 2 is 2, 2's of round 1 is 3: all new
-    two_2 = Fraction(2 * (3 + 3) + 2, 3)
+    two_2 = Fraction((3 + 3) + 2, 2)
     one_2 = ((one_1 + 2) + 3 + 6) / 3
-    two_3 = (2 * (two_2 + 3) + (one_1 + 2)) / 3
+    two_3 = ((two_2 + 3) + (one_1 + 2)) / 2
     one_3 = ((one_2 + 2) + 3 + (two_2 + 3)) / 3
-    assert (zero_3, one_3, two_3) == (Fraction(8, 3), Fraction(154, 27), Fraction(59, 9))
+    assert (zero_3, one_3, two_3) == (Fraction(8, 3), Fraction(148, 27), Fraction(17, 3))
     for agent, expected in enumerate((zero_3, one_3, two_3)):
         values = torch.cat([p.flatten() for p in run.local_models()[agent].parameters()])
         torch.testing.assert_close(values, torch.full_like(values, float(expected)))

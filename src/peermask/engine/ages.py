@@ -1,10 +1,10 @@
 """How much a message counts by its age, where nobody waits for anybody.
 
-The age of a message of round l in round k of its receiver is how far it is behind, in tenths of the receiver's rounds:
-⌊10 max(0, k − l) / k⌋, 0 to 9. Rounds alone would not do: six behind in the tenth round has learned half of what its
-receiver has, in the hundredth nearly all. A message of age a counts `weights[a]` times, an older one as often as the
-last of them, the agent's own as often as a new one. Weights are whole numbers, so that votes stay counts, and a node's
-fusion equals the simulator's bit for bit.
+The age of a message of round l in round k of its receiver is how far it is behind, in tenths of the receiver's rounds
+and ten: ⌊10 max(0, k − l) / (k + 10)⌋, 0 to 9. A message of the round before is always new. Rounds alone would not do: who
+is six behind in the tenth round has learned half of what its receiver has, in the hundredth nearly all. A message of age
+a counts `weights[a]` times, an older one as often as the last of them, the agent's own as often as a new one. Weights are
+whole numbers, so that votes stay counts, and a node's fusion equals the simulator's bit for bit.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import torch
 
 from peermask.graph.mixing import Mixing
 
-TENTHS = 10  # ages that are told apart
+TENTHS = 10  # ages that are told apart, and rounds in which hardly any are
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Ages:
 
     def weight(self, round: int, number: int) -> int:
         """Of a message of round `number` in a round of its receiver."""
-        age = TENTHS * max(0, round - number) // round
+        age = TENTHS * max(0, round - number) // (round + TENTHS)
         return self.weights[min(age, len(self.weights) - 1)]
 
     def weigh(self, mixing: Mixing, round: int, heard: Mapping[int, int]) -> tuple[list[int], Mixing]:

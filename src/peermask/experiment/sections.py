@@ -107,9 +107,9 @@ class AsynchronousOptions(Options):
     """Nobody waits: each agent goes on with the newest messages it has. All but `weights` is for the simulator."""
 
     weights: Weights = Field(
-        (32, 26, 20, 16, 12, 8, 5, 3, 1, 1),
-        description="how often a message counts by how many tenths of its receiver's rounds it is behind; whole numbers, "
-        "the last for all older ones",
+        (32, 16, 8, 4, 2, 1),
+        description="how often a message counts by its age, about the tenths of its receiver's rounds that it is behind; "
+        "whole numbers, the last for all older ones",
     )
     speeds: Annotated[tuple[float, ...] | SpeedDraw | None, BeforeValidator(_speeds)] = Field(
         None, description="rounds an agent plays in a unit of time: one per agent, or a draw; 1 each if left out"
