@@ -24,8 +24,8 @@ def test_what_an_age_is_worth() -> None:
 
 
 def test_votes_by_hand() -> None:
-    """In round 5: 1 sent in round 7, 2 in round 3, of age ⌊20/15⌋, 3 in round 1. Weights 4, 2, 0 and own 4; halved: 2, 1
-    and 2."""
+    """In round 5: 1 sent in round 7, 2 in round 3, of age ⌊20/15⌋, 3 in round 1. Weights 4, 2, 0, own 4; halved: 2, 1,
+    own 2."""
     columns, mixing = AGES.weigh(CENTRE, 5, {1: 7, 2: 3, 3: 1})
     assert columns == [0, 1, 2]
     heard = MASKS[columns]

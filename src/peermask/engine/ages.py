@@ -1,10 +1,10 @@
 """How much a message counts by its age, where nobody waits for anybody.
 
 The age of a message of round l in round k of its receiver is how far it is behind, in tenths of the receiver's rounds
-and ten: ⌊10 max(0, k − l) / (k + 10)⌋, 0 to 9. A message of the round before is always new. Rounds alone would not do: who
-is six behind in the tenth round has learned half of what its receiver has, in the hundredth nearly all. A message of age
-a counts `weights[a]` times, an older one as often as the last of them, the agent's own as often as a new one. Weights are
-whole numbers, so that votes stay counts, and a node's fusion equals the simulator's bit for bit.
+and ten: ⌊10 max(0, k − l) / (k + 10)⌋, 0 to 9. A message of the round before is always new. Rounds alone would not
+do: who is six behind in the tenth round has learned half of what its receiver has, in the hundredth nearly all. A
+message of age a counts `weights[a]` times, an older one as often as the last of them, the agent's own as often as a
+new one. Weights are whole numbers, so that votes stay counts, and a node's fusion equals the simulator's bit for bit.
 """
 
 from __future__ import annotations

@@ -108,7 +108,7 @@ class AsynchronousOptions(Options):
 
     weights: Weights = Field(
         (32, 16, 8, 4, 2, 1),
-        description="how often a message counts by its age, about the tenths of its receiver's rounds that it is behind; "
+        description="how often a message counts by its age, about the tenths of its receiver's rounds it is behind; "
         "whole numbers, the last for all older ones",
     )
     speeds: Annotated[tuple[float, ...] | SpeedDraw | None, BeforeValidator(_speeds)] = Field(
