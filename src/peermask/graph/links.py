@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cached_property
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -185,7 +185,7 @@ class Links:
     def unweighted(self) -> Links:
         return Links(self.starts, self.senders, self.messages, None, self.device)
 
-    def weighted(self, weights: NDArray[np.float64]) -> Links:
+    def weighted(self, weights: NDArray[np.floating[Any]]) -> Links:
         return Links(self.starts, self.senders, self.messages, weights.astype(np.float32), self.device)
 
     def by_receiver(self, values: Tensor) -> Tensor:
