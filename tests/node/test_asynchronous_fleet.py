@@ -205,7 +205,7 @@ class TestTaking:
         assert transport.asked == [[2]] * 3
         network.silent.clear()
         other.publish(2)
-        one.puller.resting = {j: until - REST for j, until in one.puller.resting.items()}
+        one.puller.mute = {j: until - REST for j, until in one.puller.mute.items()}
         assert one.take(6).rounds == {1: 2}
 
     def test_one_that_ended_stays_until_those_who_are_there_have_its_last_message(self):

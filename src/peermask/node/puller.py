@@ -316,9 +316,7 @@ class Puller:
                 self.responder.refusals.note(j, error.why, f"agent {j} {told}: {error}")
         return understood
 
-    def _heard(
-        self, round: int, wanted: Set[int], behind: int | None, missing: Missing | None = None
-    ) -> Heard:
+    def _heard(self, round: int, wanted: Set[int], behind: int | None, missing: Missing | None = None) -> Heard:
         """All that is held, but for those who are wanted still and are left out where they are missing."""
         assert self.inbox is not None
         alive, here = self.transport.alive(), self.responder.neighbours
