@@ -23,7 +23,7 @@ from peermask.experiment.runner import run_experiment
 from peermask.node.certificates import make_certificates
 from peermask.node.fleet import new_fleet, save_fleet
 from peermask.node.start import certificates_of
-from peermask.node.swarm import Member, run_swarm
+from peermask.node.swarm import SwarmProcess, run_swarm
 
 
 class Watch:
@@ -36,7 +36,7 @@ class Watch:
         self.memory: list[float] = []  # MB of each process, when all were past half of the rounds
         self.files = 0
 
-    def __call__(self, members: Sequence[Member]) -> None:
+    def __call__(self, members: Sequence[SwarmProcess]) -> None:
         played = min(member.report.get("round", 0) for member in members)
         now = time.monotonic() - self.begun
         if played >= 1 and not self.first:

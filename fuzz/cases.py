@@ -15,7 +15,7 @@ import numpy as np
 from peermask.streams import stream
 from peermask.wire import Expected, FrameHeader, History, Schema, encode_frame
 from peermask.wire.frame import CHECKSUM, HEADER, MAGIC, NO_HISTORY, VERSION
-from peermask.wire.schema import Payload
+from peermask.wire.schema import MessageRow
 
 RUN_ID = b"peermask"
 SENDER, ROUND, NAME = 3, 12, 11
@@ -27,7 +27,7 @@ class Case:
 
     expected: Expected
     history: History
-    payloads: tuple[Payload, ...]
+    payloads: tuple[MessageRow, ...]
 
     def frames(self) -> list[bytes]:
         """Every payload as a keyframe and against the history."""
@@ -82,7 +82,7 @@ def make_cases() -> list[Case]:
     return [case(payloads, layers) for payloads in (alone, floats, both)]
 
 
-def case(payloads: list[Payload], layers: tuple[int, ...]) -> Case:
+def case(payloads: list[MessageRow], layers: tuple[int, ...]) -> Case:
     schema = Schema.of(payloads[0], layers)
     history = History.begin(payloads[3], schema)
     for number in range(4):

@@ -16,7 +16,7 @@ from pulling_peers import CARD, Peer
 from peermask.errors import DataError, NodeError
 from peermask.experiment.build import build
 from peermask.node.certificates import make_authority, make_certificates, sign, verifier
-from peermask.node.fleet import Member, load_fleet, new_fleet, save_fleet, write_fleet
+from peermask.node.fleet import FleetMember, load_fleet, new_fleet, save_fleet, write_fleet
 from peermask.node.members import build_member, by_roster
 from peermask.node.messages import ROSTER, Standing, decode_standing
 from peermask.node.refusals import Refusals
@@ -174,7 +174,7 @@ def test_changes_that_cannot_be_are_one_line(make, line):
     [
         ({"agents": (*FLEET.agents, FLEET.agents[1])}, "there is more than one agent 1, or it has left"),
         ({"agents": FLEET.agents[1:]}, r"agents: \[0\] are missing"),
-        ({"agents": (*FLEET.agents, Member(agent=4, address="h:1"))}, "retention of agent 4 must be given"),
+        ({"agents": (*FLEET.agents, FleetMember(agent=4, address="h:1"))}, "retention of agent 4 must be given"),
         ({"links": ((0, 1), (1, 0))}, "links: 1 - 0 is there twice"),
         ({"links": ((0, 8),)}, "links: 0 - 8 is a link of agent 8, which this fleet does not have"),
     ],

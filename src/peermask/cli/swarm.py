@@ -17,7 +17,7 @@ from peermask.cli.interrupt import Interrupt
 from peermask.cli.node import FleetFile, Insecure
 
 if TYPE_CHECKING:
-    from peermask.node.swarm import Member
+    from peermask.node.swarm import SwarmProcess
 
 
 def swarm(
@@ -58,7 +58,7 @@ def swarm(
 
 
 @contextmanager
-def _live(console: Console) -> Iterator[Callable[[Sequence[Member]], None]]:
+def _live(console: Console) -> Iterator[Callable[[Sequence[SwarmProcess]], None]]:
     """A table that follows the agents on a terminal; nothing elsewhere."""
     if not console.is_terminal or console.quiet:
         yield lambda _: None
@@ -67,7 +67,7 @@ def _live(console: Console) -> Iterator[Callable[[Sequence[Member]], None]]:
         yield lambda members: live.update(_table(members))
 
 
-def _table(members: Sequence[Member]) -> Table:
+def _table(members: Sequence[SwarmProcess]) -> Table:
     from peermask.experiment.shown import shown
     from peermask.reports.tables import bytes_human
 

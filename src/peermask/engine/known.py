@@ -19,7 +19,7 @@ from peermask.kernels.contexts import KnownMasks, first_known, known_after_trito
 from peermask.wire import History, Leaf, Schema
 from peermask.wire.contexts import STATES as CONTEXTS
 from peermask.wire.contexts import Contexts
-from peermask.wire.schema import Payload as Row
+from peermask.wire.schema import MessageRow
 
 STATES, SUMS, FRAMES = ".states", ".sums", ".frames"  # of a mask leaf, after its name
 
@@ -139,7 +139,7 @@ def nothing_known(schema: Schema) -> Payload:
     return saved
 
 
-def row_of(payload: Payload, agent: int) -> Row:
+def row_of(payload: Payload, agent: int) -> MessageRow:
     """One agent's message as the codec takes it."""
     return {name: leaf[agent].flatten().numpy() for name, leaf in payload.items()}
 

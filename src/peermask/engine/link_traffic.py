@@ -24,7 +24,7 @@ from peermask.engine.traffic import Cost, coded_row, measured_by_kernels, messag
 from peermask.graph.links import Links
 from peermask.kernels import by_kernels
 from peermask.wire import History, Schema
-from peermask.wire.schema import Payload as Row
+from peermask.wire.schema import MessageRow
 
 # Shapes: A agents here, E links of a round, B lines of a round, H histories, M remembered links
 
@@ -96,7 +96,7 @@ class LinkHistories:
         bytes_each, is_delta, after = zip(*each, strict=True) if each else ((), (), ())
         return torch.tensor(bytes_each, dtype=torch.int64), torch.tensor(is_delta, dtype=torch.int64), after
 
-    def coded(self, message: Row, schema: Schema, history: Held | None, row: int) -> tuple[int, bool, History]:
+    def coded(self, message: MessageRow, schema: Schema, history: Held | None, row: int) -> tuple[int, bool, History]:
         """On a CPU: bytes of the message of an agent here to who has this history of it, or none yet; whether it is a
         delta; and what is known then."""
         if history is None and self.opening is not None:

@@ -44,7 +44,7 @@ class Steps(Protocol):
 
 
 @dataclass(frozen=True)
-class Outcome:
+class RoundResult:
     states: list[Any]  # one per chunk
     losses: Tensor  # [A]
     shared: Payload  # [K, ...]: all messages of the round, or those that came to the first chunk
@@ -57,7 +57,7 @@ def play_round(
     move: Move,
     clock: Clock,
     spread: Spread,
-) -> Outcome:
+) -> RoundResult:
     def moved(shared: Sequence[Payload]) -> tuple[Sequence[Payload], Sequence[Mixing]]:
         received, mixings = move(clock, shared)
         return [received] * len(mixings), mixings
@@ -72,12 +72,12 @@ def play_apart(
     move: MoveApart,
     clocks: Sequence[Clock],
     spread: Spread,
-) -> Outcome:
+) -> RoundResult:
     """The round of chunks that are each in a round of their own."""
     learned = spread(partial(learn_all, algorithm), states, data, clocks)
     received, mixings = move([algorithm.share(state) for state, _ in learned])
     fused = spread(algorithm.fuse, [state for state, _ in learned], received, mixings, clocks)
-    return Outcome(fused, torch.cat([loss for _, loss in learned]), received[0])
+    return RoundResult(fused, torch.cat([loss for _, loss in learned]), received[0])
 
 
 def learn_all(algorithm: Steps, state: Any, data: LocalData, clock: Clock) -> tuple[Any, Tensor]:

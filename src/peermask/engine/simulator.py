@@ -21,7 +21,7 @@ from peermask.engine.device import fast_float32, made_current, one_thread_each, 
 from peermask.engine.evaluate import Score
 from peermask.engine.feed import Feed
 from peermask.engine.recorded import Recorded, cuda_graphs
-from peermask.engine.round import Move, MoveApart, Outcome, Steps, concatenated, in_turn, play_apart, play_round
+from peermask.engine.round import Move, MoveApart, RoundResult, Steps, concatenated, in_turn, play_apart, play_round
 from peermask.engine.states import tensors_of, with_tensors
 from peermask.errors import RunError
 from peermask.graph.mixing import Mixing
@@ -82,7 +82,7 @@ class Simulator:
     def ids(self) -> tuple[int, ...]:
         return tuple(agent for feed in self.feeds for agent in feed.ids)
 
-    def play(self, clock: Clock, move: Move | None = None) -> Outcome:
+    def play(self, clock: Clock, move: Move | None = None) -> RoundResult:
         """One round; messages move between the agents that are here, unless given another way."""
         move = move or self.concatenate
         outcome = play_round(self.steps, self.states, self.feeds, move, clock, self.spread)

@@ -26,7 +26,7 @@ from peermask.kernels.contexts import flips_size_triton
 from peermask.kernels.gaps import count_frames_triton
 from peermask.wire import History, Schema, bitmap_size, frame_size
 from peermask.wire.cost import FRAME_BYTES
-from peermask.wire.schema import Payload as Row
+from peermask.wire.schema import MessageRow
 from peermask.wire.sets import slices
 
 
@@ -118,7 +118,7 @@ def _measured_by_rows(
     return measures, KnownRows(tuple(histories))
 
 
-def coded_row(row: Row, schema: Schema, history: History | None, agent: int) -> tuple[int, bool, History]:
+def coded_row(row: MessageRow, schema: Schema, history: History | None, agent: int) -> tuple[int, bool, History]:
     """Bytes of an agent's frame to receivers with this history, whether it is a delta, and what they know then."""
     try:
         cost = frame_size(row, schema, history)
@@ -141,7 +141,7 @@ def message_measures(payload: Payload, sizes: Sequence[int], spread: Spread) -> 
     return paper, ones, bitmap, entropy
 
 
-def _counts(row: Row, layers: Sequence[Sequence[int]]) -> list[list[int]]:
+def _counts(row: MessageRow, layers: Sequence[Sequence[int]]) -> list[list[int]]:
     """What is not zero in each layer of each leaf."""
     return [[_kept(leaf[part]) for part in slices(cut)] for leaf, cut in zip(row.values(), layers, strict=True)]
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from peermask.algorithms.contract import Agents, Algorithm
 from peermask.errors import WireError
-from peermask.wire.schema import Payload
+from peermask.wire.schema import MessageRow
 from peermask.wire.sets import slices
 
 LARGEST = 1000.0  # of a real value; weights and biases of a model that learns are far below
@@ -28,7 +28,7 @@ class Admission:
             name: (least.cpu().numpy(), most.cpu().numpy()) for name, (least, most) in counts.items()
         }
 
-    def __call__(self, sender: int, payload: Payload) -> None:
+    def __call__(self, sender: int, payload: MessageRow) -> None:
         """A WireError for what an honest sender cannot send."""
         for name, leaf in payload.items():
             if leaf.dtype == np.bool_:

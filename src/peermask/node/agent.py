@@ -60,7 +60,7 @@ class Report:
     loss: float | None = None  # in the last round
 
 
-class Observer(Protocol):
+class AgentObserver(Protocol):
     def say(self, line: str) -> None: ...
     def round(self, report: Report) -> None: ...
 
@@ -105,7 +105,7 @@ class NodeAgent:
         experiment: Experiment,
         agent: int,
         out: Path,
-        observer: Observer,
+        observer: AgentObserver,
         should_stop: Callable[[], bool] = lambda: False,
         device: torch.device | str = "cpu",
     ) -> None:

@@ -29,7 +29,7 @@ TABLES = {
     "confusion.csv": CONFUSION,
     "trace.csv": TRACE,
 }
-Table: TypeAlias = Sequence[Mapping[str, str]]
+Rows: TypeAlias = Sequence[Mapping[str, str]]
 AGAIN = "copy it from its device again"
 
 
@@ -39,7 +39,7 @@ class AgentFolder:
     folder: RunFolder
     about: dict[str, Any]  # the agent's own row of its manifest
     dataset: dict[str, str]  # name and sha256 of what its device had
-    tables: dict[str, Table]  # by file name
+    tables: dict[str, Rows]  # by file name
 
     @property
     def is_finished(self) -> bool:
@@ -64,7 +64,7 @@ def open_agent_folder(fleet: Fleet, path: Path) -> AgentFolder:
     manifest = read_json(folder.manifest)
     if manifest.get("fleet", fleet.run) != fleet.run:
         raise NodeError(f"{path} is of fleet {manifest['fleet']!r}, not {fleet.run!r}")
-    tables: dict[str, Table] = {name: read_rows(path / name) for name in TABLES}
+    tables: dict[str, Rows] = {name: read_rows(path / name) for name in TABLES}
     agent = _whose(folder, manifest, tables["metrics.csv"])
     if agent not in fleet.numbers:
         raise NodeError(f"{path} is of agent {agent}; this fleet has agents 0 to {fleet.numbers[-1]}")
@@ -77,7 +77,7 @@ def open_agent_folder(fleet: Fleet, path: Path) -> AgentFolder:
     return AgentFolder(agent, folder, *_own(folder, manifest, agent), tables)
 
 
-def _whose(folder: RunFolder, manifest: dict[str, Any], rows: Table) -> int:
+def _whose(folder: RunFolder, manifest: dict[str, Any], rows: Rows) -> int:
     """By whatever the agent has written its number into; a folder can have been renamed on its way."""
     result = read_result(folder.result)
     said = [held.get("agent") for held in (manifest, result)] + [int(row["agent"]) for row in rows[:1]]

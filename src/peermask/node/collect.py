@@ -29,7 +29,7 @@ from peermask.experiment.summary import summary_of
 from peermask.experiment.table import append_rows
 from peermask.files import write_atomically, write_json, writing
 from peermask.graph import edges_hash
-from peermask.node.agent_folder import AGAIN, TABLES, AgentFolder, Table, open_agent_folder
+from peermask.node.agent_folder import AGAIN, TABLES, AgentFolder, Rows, open_agent_folder
 from peermask.node.fleet import Fleet
 from peermask.node.journal import ranges
 
@@ -156,7 +156,7 @@ def _dataset(held: Sequence[dict[str, str]]) -> dict[str, str]:
     return {"name": held[0]["name"], "sha256": hashlib.sha256("\n".join(hashes).encode()).hexdigest()}
 
 
-def _merge(path: Path, columns: Sequence[str], parts: Sequence[Table]) -> None:
+def _merge(path: Path, columns: Sequence[str], parts: Sequence[Rows]) -> None:
     """The rows of all agents by round, then agent; a table without rows is written too, in place of an earlier one."""
     rows = [row for part in parts for row in part]
     rows.sort(key=lambda row: (int(row["round"]), int(row["agent"])))

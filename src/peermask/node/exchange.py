@@ -20,7 +20,7 @@ from peermask.node.journal import Journal, changes
 from peermask.node.puller import Absence, Heard, Puller
 from peermask.node.responder import Responder
 from peermask.wire import Schema
-from peermask.wire.schema import Payload as Rows
+from peermask.wire.schema import MessageRow
 
 FLUSHED_EVERY = 256  # rounds after which their rows are written, however rare checkpoints are
 
@@ -169,7 +169,7 @@ class NodeExchange:
                 )
         return Schema.of(rows, self.sizes)
 
-    def _opening(self, agent: int) -> Rows | None:
+    def _opening(self, agent: int) -> MessageRow | None:
         """What is known of an agent before it sends anything."""
         return _rows(openings(self.experiment, self.experiment.agents.rows(slice(agent, agent + 1)))) or None
 
@@ -186,6 +186,6 @@ class NodeExchange:
         return {name: rows(name, leaf) for name, leaf in own.items()}
 
 
-def _rows(payload: Payload) -> Rows:
+def _rows(payload: Payload) -> MessageRow:
     """One agent's message [1, ...] as the codec takes it."""
     return {name: leaf[0].flatten().cpu().numpy().copy() for name, leaf in payload.items()}

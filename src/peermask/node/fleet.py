@@ -46,7 +46,7 @@ HEADER = """\
 """
 
 
-class Member(Options):
+class FleetMember(Options):
     """One agent of a fleet and where it is found."""
 
     agent: Annotated[int, Field(ge=0)]
@@ -77,7 +77,7 @@ class Fleet(Options):
     relay: str | None = Field(None, description="address of `peermask relay`, for agents that cannot be dialled")
     certificates: str = Field("certs", description="folder of certificates, beside this file")
     links: tuple[Link, ...]
-    agents: tuple[Member, ...]
+    agents: tuple[FleetMember, ...]
     serial: Annotated[int, Field(ge=0, lt=2**32)] = 0  # of the roster: how often agents or links have changed
     left: tuple[int, ...] = ()  # who has left for good; a number is never given twice
     signature: str | None = None  # of the roster, by the fleet's authority
@@ -87,7 +87,7 @@ class Fleet(Options):
     def neighbours(self, agent: int) -> tuple[int, ...]:
         return tuple(sorted(j if i == agent else i for i, j in self.links if agent in (i, j)))
 
-    def member(self, agent: int) -> Member:
+    def member(self, agent: int) -> FleetMember:
         found = next((member for member in self.agents if member.agent == agent), None)
         if found is None:
             if agent in self.left:
@@ -120,7 +120,7 @@ def new_fleet(
     seen: Counter[str] = Counter()
     members = []
     for agent, host in enumerate(every):
-        members.append(Member(agent=agent, address=f"{host}:{port + seen[host]}"))
+        members.append(FleetMember(agent=agent, address=f"{host}:{port + seen[host]}"))
         seen[host] += 1
     fleet = Fleet(
         run=secrets.token_hex(8),

@@ -17,7 +17,7 @@ from peermask.node.responder import Responder
 from peermask.node.transport import Transport
 from peermask.wire import FrameHeader, Inbox, Schema
 from peermask.wire.mailbox import KEPT_ROUNDS
-from peermask.wire.schema import Payload
+from peermask.wire.schema import MessageRow
 
 SLICE = 1.0  # seconds one question may take; asked again until the deadline, so that a stop is noticed
 PAUSES = (0.02, 0.5)  # seconds before asking again those who are there and brought nothing new: at first, at most
@@ -53,7 +53,7 @@ class Absence:
 
 @dataclass(frozen=True)
 class Heard:
-    payloads: dict[int, Payload]
+    payloads: dict[int, MessageRow]
     absent: list[Absence]
     behind: int | None  # the round to jump to, where neighbours no longer keep this one
     rounds: dict[int, int]  # of the payloads
@@ -67,7 +67,7 @@ class Puller:
         neighbours: tuple[int, ...],
         patience: Patience,
         should_stop: Callable[[], bool] = lambda: False,
-        admit: Callable[[int, Payload], None] = lambda _sender, _payload: None,
+        admit: Callable[[int, MessageRow], None] = lambda _sender, _payload: None,
         rounds: int = NOTHING,
         founders: int = NOTHING,
     ) -> None:
@@ -154,7 +154,7 @@ class Puller:
         voices = sorted(self.newest.values() if joining else [self.responder.newest, *self.newest.values()])
         return voices[(len(voices) - 1) // 2] if voices else 0
 
-    def newest_messages(self, round: int, schema: Schema, opening: Callable[[int], Payload | None]) -> Heard:
+    def newest_messages(self, round: int, schema: Schema, opening: Callable[[int], MessageRow | None]) -> Heard:
         """What those who are there have published by a round, or last."""
         self._open_inbox(schema, opening)
         self._pull_once(self.meet(), round, 0.0)
@@ -164,7 +164,7 @@ class Puller:
         self,
         round: int,
         schema: Schema,
-        opening: Callable[[int], Payload | None] = lambda _agent: None,
+        opening: Callable[[int], MessageRow | None] = lambda _agent: None,
         senders: Collection[int] | None = None,
     ) -> Heard:
         """Every neighbour's message of a round, or that of some, as far as it comes in time."""
@@ -204,7 +204,9 @@ class Puller:
             raise Abandoned  # with `wait` no round is played without everybody
         return self._heard(round, wanted, behind)
 
-    def take(self, round: int, schema: Schema, opening: Callable[[int], Payload | None] = lambda _agent: None) -> Heard:
+    def take(
+        self, round: int, schema: Schema, opening: Callable[[int], MessageRow | None] = lambda _agent: None
+    ) -> Heard:
         """The newest message of every neighbour, as far as it answers at once: nobody is waited for."""
         self._open_inbox(schema, opening)
         self.bad = {}
@@ -225,7 +227,7 @@ class Puller:
                 break
             self.transport.await_change(0.02)
 
-    def _open_inbox(self, schema: Schema, opening: Callable[[int], Payload | None]) -> bool:
+    def _open_inbox(self, schema: Schema, opening: Callable[[int], MessageRow | None]) -> bool:
         """Whether this is the first time."""
         first = self.inbox is None
         if first:
@@ -300,7 +302,7 @@ class Puller:
         self.responder.received.add(neighbour, len(answer.frame))
         return True
 
-    def _admit(self, header: FrameHeader, payload: Payload) -> None:
+    def _admit(self, header: FrameHeader, payload: MessageRow) -> None:
         if header.round > self.latest:
             raise WireError(f"its frame is of round {header.round}, here nobody is beyond {self.latest}", "ahead")
         self.admit(header.sender, payload)

@@ -20,7 +20,7 @@ from peermask.node.transport import Handler, Reply
 from peermask.wire import Outbox, Schema, bitmap_size
 from peermask.wire.direct import DirectOutbox
 from peermask.wire.frame import is_keyframe
-from peermask.wire.schema import Payload
+from peermask.wire.schema import MessageRow
 
 # What a neighbour may ask for: in any minute, and in addition for every round published. An honest one asks once or
 # twice a round, and every second while it waits.
@@ -149,9 +149,9 @@ class Responder:
     def publish(
         self,
         round: int,
-        payload: Payload,
+        payload: MessageRow,
         schema: Schema,
-        opening: Callable[[int], Payload | None] = lambda _agent: None,
+        opening: Callable[[int], MessageRow | None] = lambda _agent: None,
     ) -> None:
         """Hand out `payload` from now on, first to those who wait for it."""
         with self._lock:

@@ -20,7 +20,7 @@ from pydantic import Field, ValidationError
 from peermask.algorithms import algorithms
 from peermask.errors import NodeError
 from peermask.masks.budget import retentions
-from peermask.node.fleet import Fleet, Link, Member, check, split_address
+from peermask.node.fleet import Fleet, FleetMember, Link, check, split_address
 from peermask.registry import Options
 
 LARGEST = 2**19  # bytes of one, signed; a session lets a little more through
@@ -33,7 +33,7 @@ Verify = Callable[[bytes, str], bool]  # bytes, signature in hex
 class Roster(Options):
     run: str
     serial: Annotated[int, Field(ge=1, lt=2**32)]
-    agents: tuple[Member, ...]
+    agents: tuple[FleetMember, ...]
     links: tuple[Link, ...]
     left: tuple[int, ...]
 
@@ -95,7 +95,7 @@ def added(
         port = max((taken + 1 for place, taken in used if place == host.strip("[]")), default=PORT)
     fewest = sorted(fleet.agents, key=lambda one: (len(fleet.neighbours(one.agent)), one.agent))[:FEWEST]
     chosen = [fleet.member(other).agent for other in links] or [one.agent for one in fewest]
-    own = Member(agent=number, address=f"{host}:{port}", retention=_retention(fleet, number, retention))
+    own = FleetMember(agent=number, address=f"{host}:{port}", retention=_retention(fleet, number, retention))
     pairs = [(other, number) for other in dict.fromkeys(chosen)]
     return changed(fleet, agents=(*fleet.agents, own), links=tuple(sorted([*fleet.links, *pairs])))
 

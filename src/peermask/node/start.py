@@ -15,7 +15,7 @@ from peermask.errors import NodeError
 from peermask.experiment.execution import Status
 from peermask.experiment.folder import RunFolder
 from peermask.files import held
-from peermask.node.agent import NodeAgent, Observer
+from peermask.node.agent import AgentObserver, NodeAgent
 from peermask.node.fleet import Fleet, load_fleet
 from peermask.node.lines import Line
 from peermask.node.members import build_member
@@ -37,7 +37,7 @@ class NodeResult:
 def run_node(
     path: Path,
     agent: int,
-    observer: Observer,
+    observer: AgentObserver,
     *,
     out: Path | None = None,
     insecure: bool = False,

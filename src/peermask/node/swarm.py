@@ -28,7 +28,7 @@ LEAVE_WITHIN = 60.0  # seconds an agent has to finish its round and save once it
 
 
 @dataclass
-class Member:
+class SwarmProcess:
     """One agent's process and what it last said of itself."""
 
     agent: int
@@ -68,7 +68,7 @@ def run_swarm(
     out: Path | None = None,
     *,
     insecure: bool = False,
-    show: Callable[[Sequence[Member]], None] = lambda _: None,
+    show: Callable[[Sequence[SwarmProcess]], None] = lambda _: None,
     should_stop: Callable[[], bool] = lambda: False,
     metrics: int | None = None,
 ) -> SwarmResult:
@@ -102,9 +102,11 @@ def _check(out: Path) -> None:
 
 
 @contextmanager
-def _processes(path: Path, fleet: Fleet, out: Path, insecure: bool, metrics: int | None) -> Iterator[list[Member]]:
+def _processes(
+    path: Path, fleet: Fleet, out: Path, insecure: bool, metrics: int | None
+) -> Iterator[list[SwarmProcess]]:
     """The agents' processes; none outlives this block, however it is left."""
-    members: list[Member] = []
+    members: list[SwarmProcess] = []
     try:
         flags = ["--insecure"] * insecure
         for name in fleet.experiment.imports or ():
@@ -120,7 +122,7 @@ def _processes(path: Path, fleet: Fleet, out: Path, insecure: bool, metrics: int
             member.process.wait()
 
 
-def _start(path: Path, agent: int, own: Path, flags: list[str]) -> Member:
+def _start(path: Path, agent: int, own: Path, flags: list[str]) -> SwarmProcess:
     command = [
         sys.executable,
         "-m",
@@ -143,12 +145,12 @@ def _start(path: Path, agent: int, own: Path, flags: list[str]) -> Member:
             env={**os.environ, "OMP_NUM_THREADS": "1"},
             start_new_session=True,  # Ctrl-C is for the swarm, which tells its agents
         )
-    member = Member(agent, own, process)
+    member = SwarmProcess(agent, own, process)
     threading.Thread(target=_listen, args=(member,), daemon=True).start()
     return member
 
 
-def _listen(member: Member) -> None:
+def _listen(member: SwarmProcess) -> None:
     assert member.process.stdout is not None
     with member.process.stdout as lines:
         for line in lines:
@@ -157,7 +159,7 @@ def _listen(member: Member) -> None:
 
 
 def _watch(
-    members: Sequence[Member], show: Callable[[Sequence[Member]], None], should_stop: Callable[[], bool]
+    members: Sequence[SwarmProcess], show: Callable[[Sequence[SwarmProcess]], None], should_stop: Callable[[], bool]
 ) -> bool:
     """Wait for all; whether they were told to stop."""
     until: float | None = None

@@ -18,7 +18,7 @@ from typing import Any
 
 from peermask.errors import NodeError, PeermaskError
 from peermask.node.certificates import MINUTES, Credentials, check_credentials, validity
-from peermask.node.fleet import Fleet, Member
+from peermask.node.fleet import Fleet, FleetMember
 from peermask.node.lines import Line
 from peermask.node.reopening import Reopening
 from peermask.node.responder import Responder
@@ -220,6 +220,6 @@ def _stamp(path: Path) -> object:
     return held.st_mtime_ns, held.st_size, held.st_ino
 
 
-def _places(fleet: Fleet, agent: int) -> dict[int, Member]:
+def _places(fleet: Fleet, agent: int) -> dict[int, FleetMember]:
     """An agent and its neighbours, with all that a session depends on."""
     return {j: fleet.member(j) for j in (agent, *fleet.neighbours(agent))}

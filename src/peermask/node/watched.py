@@ -18,7 +18,7 @@ from typing import Any
 
 from peermask.experiment.checkpoint import list_checkpoints
 from peermask.experiment.folder import RunFolder
-from peermask.node.agent import Observer, Report
+from peermask.node.agent import AgentObserver, Report
 from peermask.node.fleet import Fleet
 from peermask.node.responder import Responder
 
@@ -67,7 +67,7 @@ class Watched:
 
     def __init__(
         self,
-        observer: Observer,
+        observer: AgentObserver,
         fleet: Fleet,
         agent: int,
         ends: Callable[[], datetime | None] = lambda: None,

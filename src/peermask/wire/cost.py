@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias
 from peermask.wire.frame import CHECKSUM, HEADER, builds_on, plan_frame
 from peermask.wire.history import History
 from peermask.wire.leaves import Kind
-from peermask.wire.schema import Payload, Schema
+from peermask.wire.schema import MessageRow, Schema
 
 FRAME_BYTES = HEADER.size + CHECKSUM.size
 
@@ -26,7 +26,7 @@ class FrameCost:
     is_delta: bool = False  # whether it builds on a history
 
 
-def frame_size(payload: Payload, schema: Schema, history: History | None = None) -> FrameCost:
+def frame_size(payload: MessageRow, schema: Schema, history: History | None = None) -> FrameCost:
     """`total` equals `len(encode_frame(...))`; a payload without leaves is not sent and costs nothing."""
     if not schema.leaves:
         return FrameCost(0, 0, 0, "empty")

@@ -11,21 +11,21 @@ from peermask.errors import WireError
 from peermask.wire.frame import Expected, FrameHeader, encode_frame, history_after, name_after, read_header
 from peermask.wire.history import History
 from peermask.wire.mailbox import opened
-from peermask.wire.schema import Payload, Schema
+from peermask.wire.schema import MessageRow, Schema
 
 
 class DirectOutbox:
     """The newest payload of one agent, and what each receiver may hold of those before."""
 
-    def __init__(self, run_id: bytes, sender: int, schema: Schema, opening: Payload | None = None) -> None:
+    def __init__(self, run_id: bytes, sender: int, schema: Schema, opening: MessageRow | None = None) -> None:
         self.run_id, self.sender, self.schema = run_id, sender, schema
         self.newest: int | None = None
-        self.payload: Payload = {}
+        self.payload: MessageRow = {}
         self.opening = None if opening is None else opened(run_id, sender, schema, opening)
         self.held: dict[int, tuple[History, ...]] = {}  # by receiver
         self.frames: dict[int | None, tuple[bytes, History]] = {}  # to the newest, by the name of what is held
 
-    def publish(self, round: int, payload: Payload) -> None:
+    def publish(self, round: int, payload: MessageRow) -> None:
         """Make `payload` the answer from now on; the arrays must not change afterwards."""
         if self.newest is not None and round <= self.newest:
             raise WireError(f"round {round} is not newer than round {self.newest}, published before")

@@ -15,7 +15,7 @@ from peermask.errors import WireError
 from peermask.wire.cursor import Cursor
 from peermask.wire.history import History
 from peermask.wire.leaves import NEEDS_HISTORY, LeafPlan, decode_leaf, plan_leaf
-from peermask.wire.schema import Array, Payload, Schema
+from peermask.wire.schema import Array, MessageRow, Schema
 
 MAGIC = b"PM"
 VERSION = 2
@@ -55,7 +55,7 @@ class Expected:
     oldest: int = VERSION  # keyframes are the same in versions 1 and 2, deltas are not
 
 
-def plan_frame(payload: Payload, schema: Schema, history: History | None) -> list[LeafPlan]:
+def plan_frame(payload: MessageRow, schema: Schema, history: History | None) -> list[LeafPlan]:
     """How each leaf will be written; shared by the encoder and its cost."""
     schema.check(payload)
     if history is not None:
@@ -72,7 +72,7 @@ def builds_on(history: History | None, plans: list[LeafPlan], schema: Schema) ->
     )
 
 
-def encode_frame(header: FrameHeader, payload: Payload, schema: Schema, history: History | None = None) -> bytes:
+def encode_frame(header: FrameHeader, payload: MessageRow, schema: Schema, history: History | None = None) -> bytes:
     """The smallest frame that builds on `history`, or on nothing."""
     if (None if history is None else history.name) != header.history:
         raise WireError(f"header names history {header.history}, given is {None if history is None else history.name}")
@@ -166,7 +166,9 @@ def decode_frame(
     return header, payload
 
 
-def history_after(frame: bytes, header: FrameHeader, payload: Payload, schema: Schema, held: History | None) -> History:
+def history_after(
+    frame: bytes, header: FrameHeader, payload: MessageRow, schema: Schema, held: History | None
+) -> History:
     """What both ends know once `frame` was sent or decoded; `header` is the frame's own."""
     if header.history is None or held is None:
         return History.begin(payload, schema, header.round, name_after(frame))

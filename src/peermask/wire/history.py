@@ -12,25 +12,25 @@ from dataclasses import dataclass
 import numpy as np
 
 from peermask.wire.contexts import Contexts
-from peermask.wire.schema import Payload, Schema
+from peermask.wire.schema import MessageRow, Schema
 
 
 @dataclass(frozen=True)
 class History:
-    payload: Payload  # the last message
+    payload: MessageRow  # the last message
     contexts: Mapping[str, Contexts]  # of its masks
     round: int = 0
     name: int = 0
 
     @classmethod
-    def begin(cls, payload: Payload, schema: Schema, round: int = 0, name: int = 0) -> History:
+    def begin(cls, payload: MessageRow, schema: Schema, round: int = 0, name: int = 0) -> History:
         """After a keyframe."""
         contexts = {
             leaf.name: Contexts.begin(payload[leaf.name], leaf.layers) for leaf in schema.leaves if leaf.is_mask
         }
         return cls(payload, contexts, round, name)
 
-    def after(self, payload: Payload, round: int = 0, name: int = 0) -> History:
+    def after(self, payload: MessageRow, round: int = 0, name: int = 0) -> History:
         """After a frame that builds on this history."""
         contexts = {
             leaf: known.after(np.flatnonzero(payload[leaf] ^ self.payload[leaf]))

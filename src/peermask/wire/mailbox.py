@@ -23,13 +23,13 @@ from peermask.wire.frame import (
     split_frames,
 )
 from peermask.wire.history import History
-from peermask.wire.schema import Payload, Schema
+from peermask.wire.schema import MessageRow, Schema
 
 KEPT_ROUNDS = 8
 KEPT_LINES = 4
 
 
-def opened(run_id: bytes, sender: int, schema: Schema, opening: Payload) -> History:
+def opened(run_id: bytes, sender: int, schema: Schema, opening: MessageRow) -> History:
     """The history that an opening begins: as a keyframe of round 0 would."""
     frame = encode_frame(FrameHeader(run_id, sender, 0), opening, schema)
     return History.begin(opening, schema, 0, name_after(frame))
@@ -63,10 +63,10 @@ class Outbox:
     """The last few payloads of one agent, and the frames made of them."""
 
     def __init__(
-        self, run_id: bytes, sender: int, schema: Schema, kept: int = KEPT_ROUNDS, opening: Payload | None = None
+        self, run_id: bytes, sender: int, schema: Schema, kept: int = KEPT_ROUNDS, opening: MessageRow | None = None
     ) -> None:
         self.run_id, self.sender, self.schema, self.kept = run_id, sender, schema, kept
-        self.payloads: dict[int, Payload] = {}
+        self.payloads: dict[int, MessageRow] = {}
         self.lines: list[Line] = []  # the one asked for last is the last
         if opening is not None:
             self.lines.append(Line(opened(run_id, sender, schema, opening)))
@@ -75,7 +75,7 @@ class Outbox:
     def newest(self) -> int | None:
         return max(self.payloads, default=None)
 
-    def publish(self, round: int, payload: Payload) -> None:
+    def publish(self, round: int, payload: MessageRow) -> None:
         """Make `payload` the answer from now on; the arrays must not change afterwards."""
         if self.newest is not None and round <= self.newest:
             raise WireError(f"round {round} is not newer than round {self.newest}, published before")
@@ -140,13 +140,13 @@ class Inbox:
         run_id: bytes,
         schema: Schema,
         senders: Collection[int],
-        opening: Callable[[int], Payload | None] = lambda _sender: None,
-        admit: Callable[[FrameHeader, Payload], None] = lambda _header, _payload: None,
+        opening: Callable[[int], MessageRow | None] = lambda _sender: None,
+        admit: Callable[[FrameHeader, MessageRow], None] = lambda _header, _payload: None,
     ) -> None:
         """`admit` raises a WireError for what its sender cannot mean."""
         self.expected, self.admit, self.opening = Expected(run_id, schema), admit, opening
         self.senders: frozenset[int] = frozenset()
-        self.newest: dict[int, tuple[int, Payload]] = {}
+        self.newest: dict[int, tuple[int, MessageRow]] = {}
         self.histories: dict[int, History] = {}
         self.follow(senders)
 
@@ -170,7 +170,7 @@ class Inbox:
         """The history to name when asking `sender`."""
         return self.histories[sender].name if sender in self.histories else None
 
-    def accept(self, data: bytes, sender: int | None = None) -> tuple[FrameHeader, Payload]:
+    def accept(self, data: bytes, sender: int | None = None) -> tuple[FrameHeader, MessageRow]:
         """Decode and keep what an outbox answered, or raise WireError; all is from one sender, `sender` if given."""
         frames = split_frames(data)
         if not 1 <= len(frames) <= KEPT_ROUNDS:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from peermask.errors import WireError
 
 Array: TypeAlias = NDArray[Any]
-Payload: TypeAlias = Mapping[str, Array]
+MessageRow: TypeAlias = Mapping[str, Array]
 
 MAX_LEAVES = 16
 MAX_LAYERS = 4096
@@ -68,7 +68,7 @@ class Schema:
         object.__setattr__(self, "leaves", tuple(order))
 
     @classmethod
-    def of(cls, payload: Payload, layers: Sequence[int]) -> Schema:
+    def of(cls, payload: MessageRow, layers: Sequence[int]) -> Schema:
         """The schema of an agent's payload; see `of_sizes`."""
         for name, array in payload.items():
             if array.dtype not in (np.bool_, np.float32):
@@ -99,7 +99,7 @@ class Schema:
         )
         return zlib.crc32(text.encode())
 
-    def check(self, payload: Payload) -> None:
+    def check(self, payload: MessageRow) -> None:
         """A payload with other leaves, dtypes or shapes is refused."""
         wanted = {leaf.name for leaf in self.leaves}
         if set(payload) != wanted:
