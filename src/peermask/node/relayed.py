@@ -69,6 +69,7 @@ class Relayed:
         for task in others:
             task.cancel()
         await asyncio.gather(*others, return_exceptions=True)
+        await asyncio.sleep(0.01)  # connections are closed after the tasks that had them
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
@@ -78,15 +79,18 @@ class Relayed:
     async def _wait(self, inside: Address) -> None:
         pause = PAUSES[0]
         while True:
+            link = None
             try:
                 link = await self._dial(WAIT)
                 if await link[0].readexactly(1) == GO:
                     self._start(self._joined(link, inside))
-                    pause = PAUSES[0]
+                    pause, link = PAUSES[0], None
                     continue
-                link[1].close()
             except FAULTS:
                 pass
+            finally:  # also where the agent ends meanwhile
+                if link is not None:
+                    link[1].transport.abort()
             await asyncio.sleep(pause)
             pause = min(2 * pause, PAUSES[1])
 
@@ -104,10 +108,13 @@ class Relayed:
                 reader, writer = await asyncio.open_connection(
                     host, port, ssl=self.context, server_hostname=host, limit=PART
                 )
-                found = name_of(writer.get_extra_info("peercert"))
-                if found != NAME or await reader.readexactly(1) != READY:
-                    writer.close()
-                    raise ConnectionError(f"who answers there is {found}")
+                try:
+                    found = name_of(writer.get_extra_info("peercert"))
+                    if found != NAME or await reader.readexactly(1) != READY:
+                        raise ConnectionError(f"who answers there is {found}")
+                except BaseException:
+                    writer.transport.abort()
+                    raise
         except FAULTS as error:
             self._tell(False, str(error) or type(error).__name__)
             raise
