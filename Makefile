@@ -1,14 +1,20 @@
 # `make run` and `make test` do all set-up themselves, from a bare clone.
 PYTHON ?= python3
 BIN := .venv/bin
+# Tests of fleets and ranks wait for each other much of the time.
+WORKERS ?= $(shell echo $$(( $$(getconf _NPROCESSORS_ONLN) * 3 / 2 )))
 
-.PHONY: run test test-kernels check format docs dist clean
+.PHONY: run test test-long test-kernels check format docs dist clean
 
 run: .venv/.installed
 	@$(BIN)/peermask run
 
 test: .venv/.installed-dev
-	@$(BIN)/python -m pytest -n auto --dist worksteal
+	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
+
+# Fleets and ranks whose tests take ten seconds and more each.
+test-long: .venv/.installed-dev
+	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m long
 
 # The GPU's kernels, interpreted on a CPU; Triton is a gigabyte, so `make test` skips them where it is not there.
 test-kernels: .venv/.installed-kernels

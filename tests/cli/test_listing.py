@@ -37,9 +37,9 @@ def test_every_key_of_a_config_is_described() -> None:
 def test_the_defaults_it_gives_are_those_a_config_has() -> None:
     table = make_config({}).table()
     for entry in catalogue()["options"]:
-        within = table.get(entry["name"].strip("[]"), {}) if entry["name"] else table
+        within = table.get(entry["name"].strip("[]")) if entry["name"] else table
         for option in entry["options"]:
-            if option["default"][0].isdigit():
+            if within is not None and option["default"][0].isdigit():  # a table may be absent unless asked for
                 assert within[option["key"]] == json.loads(option["default"])
     assert set(ExperimentConfig.model_fields) == {
         *(option["key"] for option in catalogue()["options"][0]["options"]),

@@ -20,7 +20,7 @@ PLAIN = (ConvBlock(2, "relu", None, 2, 2, 0), ConvBlock(1, "none", None, 2, 1, 1
 
 
 @pytest.mark.parametrize("blocks", [NORMED, PLAIN])
-@pytest.mark.parametrize("channels", [3, 1, 32])
+@pytest.mark.parametrize("channels", [3, pytest.param(1, marks=pytest.mark.long), 32])
 @pytest.mark.parametrize("pooling", [True, False])
 def test_a_trunk_equals_its_reference(blocks: tuple[ConvBlock, ...], channels: int, pooling: bool) -> None:
     torch.manual_seed(0)

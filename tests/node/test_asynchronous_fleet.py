@@ -73,6 +73,7 @@ def test_with_wait_they_end_together(tmp_path):
         assert made.join() == [0] * 4
 
 
+@pytest.mark.long
 @on_linux
 def test_frozen_killed_and_started_again_everybody_plays_all_rounds(tmp_path):
     held = tiny_fleet(tiny(rounds=120, asynchronous={}), round_deadline=2.0)

@@ -72,7 +72,7 @@ def devices(tmp_path, capsys):
         one.fleet.__exit__()
 
 
-@pytest.mark.parametrize("missing", ["last", "wait"])
+@pytest.mark.parametrize("missing", ["last", pytest.param("wait", marks=pytest.mark.long)])
 def test_an_agent_joins_a_running_fleet_and_another_leaves_it(devices, missing):
     made = devices(tiny(rounds=300), missing=missing)
     fleet = made.fleet
@@ -124,6 +124,7 @@ def test_a_certificate_taken_back_on_one_device_is_refused_by_all_and_a_new_one_
             time.sleep(0.02)
 
 
+@pytest.mark.long
 def test_a_renewed_certificate_is_taken_without_a_restart_and_no_round_is_lost(devices):
     made = devices(tiny(agents=3, rounds=200), missing="wait", pace=0.02)
     fleet = made.fleet

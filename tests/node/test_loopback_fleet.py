@@ -187,6 +187,7 @@ def test_an_agent_whose_reader_is_gone_saves_and_leaves(tmp_path):
         assert int(saved.stem.removeprefix("round-")) >= 1
 
 
+@pytest.mark.long
 def test_a_certificate_that_ends_during_the_run_ends_its_agent_saved(tmp_path):
     held = tiny_fleet(two(100_000), round_deadline=1.0)
     path = written(tmp_path, held)

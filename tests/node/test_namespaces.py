@@ -71,6 +71,7 @@ def spread(tmp_path, config, **keys):
     return written(tmp_path, held), held
 
 
+@pytest.mark.long
 def test_a_cut_cable_costs_no_more_than_deadlines_and_mends(cabled, tmp_path):
     # Enough rounds that the run is still on when the cut agent is back, on a slow machine too.
     path, held = spread(tmp_path, tiny(rounds=400), round_deadline=0.5)

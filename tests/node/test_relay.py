@@ -62,6 +62,7 @@ def test_agents_behind_routers_learn_as_if_they_had_none(tmp_path):
         assert made.collect().hash == simulated(config, tmp_path / "sim").hash
 
 
+@pytest.mark.long
 def test_a_relay_that_is_gone_is_said_and_found_again(tmp_path):
     held = relayed_fleet(tiny(agents=2, rounds=60, graph={"name": "path"}), {0, 1}, missing="wait")
     with ProcessFleet(written(tmp_path, held), held, pace=0.05) as made:

@@ -70,6 +70,7 @@ def test_who_is_refused_as_double_is_told_why():
     assert refused.value.why == "double"
 
 
+@pytest.mark.long
 def test_two_devices_with_one_key_are_refused_on_both_sides_and_one_alone_is_heard_again(tmp_path):
     fleet = tiny_fleet(tiny(rounds=400), missing="last", round_deadline=0.5)
     path = written(tmp_path, fleet)

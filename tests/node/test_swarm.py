@@ -54,6 +54,7 @@ def test_a_swarm_stops_goes_on_and_gives_an_ordinary_run_folder(tmp_path):
     assert RunResult.open(tmp_path / "run").hash == simulated(held.experiment, tmp_path / "sim").hash
 
 
+@pytest.mark.long
 def test_a_killed_agent_is_said_to_be_killed_and_a_second_swarm_touches_nothing(tmp_path):
     path, _ = two_agents(tmp_path, 100_000)
     out, first, metrics = tmp_path / "run", free_ports(2), []

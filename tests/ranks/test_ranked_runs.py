@@ -174,6 +174,7 @@ def test_every_algorithm_ends_in_two_ranks_as_in_one_process(all_ran: Path, case
     assert_same(all_ran / "ranks" / case, all_ran / "whole" / case)
 
 
+@pytest.mark.long
 def test_torchrun_starts_again_what_was_killed(long: RunResult, tmp_path: Path) -> None:
     run, script = tmp_path / "run", tmp_path / "once.py"
     # Rank 1 kills itself once, after the first checkpoint.
