@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
@@ -51,9 +51,12 @@ def _keys_at(model: type[BaseModel], path: list[str]) -> list[str]:
     """The keys allowed in the table at a path."""
     for part in path:
         field = model.model_fields.get(part)
-        if field is None or not (isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel)):
+        # A table that may be absent has a union as its type.
+        forms = () if field is None else (field.annotation, *get_args(field.annotation))
+        tables = [form for form in forms if isinstance(form, type) and issubclass(form, BaseModel)]
+        if not tables:
             return []
-        model = field.annotation
+        model = tables[0]
     return [field.alias or name for name, field in model.model_fields.items()]
 
 

@@ -94,7 +94,9 @@ def open_endpoint(host: str, port: int, pages: dict[str, Page]) -> Iterator[Endp
     except (OSError, OverflowError) as error:
         done(None)
         reason = getattr(error, "strerror", None) or error
-        raise NodeError(f"metrics cannot be served on {host}:{port}: {reason}; give another --metrics port") from error
+        raise NodeError(
+            f"metrics cannot be served on {host}:{port}: {reason}; give another --metrics port or --metrics-host"
+        ) from error
     endpoint.port = server.sockets[0].getsockname()[1]
     try:
         yield endpoint

@@ -87,7 +87,9 @@ def read_summary(path: Path) -> Summary:
             raise NodeError(f"summary {path} has {path.stat().st_size} bytes, allowed: {LARGEST}")
         return Summary.model_validate(json.loads(path.read_text(encoding="utf-8")))
     except OSError as error:
-        raise NodeError(f"summary {path} cannot be read: {error.strerror}") from None
+        raise NodeError(
+            f"summary {path} cannot be read: {error.strerror}; make it with `peermask fleet summary` on its device"
+        ) from None
     except ValidationError as error:
         raise NodeError(f"summary {path}: {first_problem(error, Summary)}") from None
     except (ValueError, RecursionError) as error:
