@@ -95,8 +95,8 @@ class Feed:
         return self._moved(torch.from_numpy((np.arange(max(sizes)) < np.array(sizes)[:, None]).astype(np.float32)))
 
     def _moved(self, drawn: Tensor) -> Tensor:
-        place = torch.empty(drawn.shape, dtype=drawn.dtype, device=self.dataset.train.inputs.device)
-        return fill(place, drawn) if place.device.type == "cuda" else drawn
+        device = self.dataset.train.inputs.device
+        return fill(torch.empty_like(drawn, device=device), drawn) if device.type == "cuda" else drawn
 
 
 def fill(place: Tensor, drawn: Tensor) -> Tensor:

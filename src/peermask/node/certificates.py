@@ -9,7 +9,6 @@ agent-3.key   its key; on that device alone
 from __future__ import annotations
 
 import ipaddress
-import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from pathlib import Path
 from peermask.errors import NodeError, NotYetError
 from peermask.files import writing
 from peermask.node.fleet import Fleet, split_address
+from peermask.node.key_files import load_certificate, load_key, write_key, write_private
 
 try:
     from cryptography import x509
@@ -66,9 +66,9 @@ def make_certificates(fleet: Fleet, folder: Path, days: int = 365, renew: tuple[
         if files.certificate.exists() and member.agent not in renew:
             continue
         own = ec.generate_private_key(ec.SECP256R1())
-        _write_key(files.key, own)
+        write_key(files.key, own)
         signed = sign_agent(member.agent, member.host, own, authority, key, timedelta(days=days), member.name)
-        _write(files.certificate, signed.public_bytes(serialization.Encoding.PEM), 0o644)
+        write_private(files.certificate, signed.public_bytes(serialization.Encoding.PEM), 0o644)
         made.append(files.certificate)
     if fleet.relay is not None and not relay_files(folder).certificate.exists():
         made.append(_make_relay(split_address(fleet.relay)[0], folder, authority, key, timedelta(days=days)))
@@ -115,8 +115,8 @@ def make_authority() -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
 def check_credentials(fleet: Fleet, folder: Path, agent: int) -> Credentials:
     """The files of an agent, found to be its own, whole, in date and private; else one line that says what to do."""
     files = Credentials.of(folder, agent)
-    authority = _load_certificate(files.ca, agent)
-    certificate = _load_certificate(files.certificate, agent)
+    authority = load_certificate(files.ca, agent)
+    certificate = load_certificate(files.certificate, agent)
     names = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
     name = str(names[0].value) if names else "nobody"
     again = f"make it again with `peermask fleet renew FLEET {agent}`"
@@ -147,14 +147,14 @@ def check_credentials(fleet: Fleet, folder: Path, agent: int) -> Credentials:
         not in certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     ):
         raise NodeError(f"certificate {files.certificate} is not for {fleet.member(agent).host}; {again}")
-    if _load_key(files.key).public_key() != certificate.public_key():
+    if load_key(files.key).public_key() != certificate.public_key():
         raise NodeError(f"key {files.key} does not belong to {files.certificate}; {again}")
     return files
 
 
 def validity(files: Credentials) -> tuple[datetime, datetime]:
     """When an agent's certificate begins and ends."""
-    certificate = _load_certificate(files.certificate, None)
+    certificate = load_certificate(files.certificate, None)
     return certificate.not_valid_before_utc, certificate.not_valid_after_utc
 
 
@@ -166,7 +166,7 @@ def sign(folder: Path, content: bytes) -> str:
 
 def verifier(ca: Path, agent: int | None = None) -> Callable[[bytes, str], bool]:
     """Tells an agent whether a roster is signed by the authority whose certificate this is."""
-    key = _load_certificate(ca, agent).public_key()
+    key = load_certificate(ca, agent).public_key()
 
     def verify(content: bytes, signature: str) -> bool:
         try:
@@ -186,10 +186,10 @@ def _authority(folder: Path) -> tuple[x509.Certificate, ec.EllipticCurvePrivateK
         there, lost = (path, key_path) if path.exists() else (key_path, path)
         raise NodeError(f"{there} exists without {lost}; bring that back, or delete {folder} and issue everything anew")
     if path.exists():
-        return _load_certificate(path, None), _load_key(key_path)
+        return load_certificate(path, None), load_key(key_path)
     certificate, key = make_authority()
-    _write_key(key_path, key)
-    _write(path, certificate.public_bytes(serialization.Encoding.PEM), 0o644)
+    write_key(key_path, key)
+    write_private(path, certificate.public_bytes(serialization.Encoding.PEM), 0o644)
     return certificate, key
 
 
@@ -216,54 +216,6 @@ def _host_name(host: str) -> x509.GeneralName:
         return x509.DNSName(host)
 
 
-def _load_certificate(path: Path, agent: int | None) -> x509.Certificate:
-    try:
-        return x509.load_pem_x509_certificate(path.read_bytes())
-    except FileNotFoundError:
-        whose = f"agent {agent} has no certificate: " if agent is not None else ""
-        raise NodeError(
-            f"{whose}{path} does not exist; make it with `peermask fleet certs`, or run with --insecure"
-        ) from None
-    except OSError as error:
-        raise NodeError(f"certificate {path} cannot be read: {error.strerror}") from None
-    except ValueError:
-        raise NodeError(f"certificate {path} is not a PEM certificate") from None
-
-
-def _load_key(path: Path) -> ec.EllipticCurvePrivateKey:
-    try:
-        if path.stat().st_mode & 0o077:
-            raise NodeError(f"key {path} can be read by others; run `chmod 600 {path}`")
-        key = serialization.load_pem_private_key(path.read_bytes(), password=None)
-    except OSError as error:
-        raise NodeError(f"key {path} cannot be read: {error.strerror}") from None
-    except (ValueError, TypeError):
-        raise NodeError(f"key {path} is not an unencrypted PEM key") from None
-    if not isinstance(key, ec.EllipticCurvePrivateKey):
-        raise NodeError(f"key {path} is not an elliptic-curve key; make it again with `peermask fleet certs`")
-    return key
-
-
-def _write_key(path: Path, key: ec.EllipticCurvePrivateKey) -> None:
-    private = key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
-    _write(path, private, 0o600)
-
-
-def _write(path: Path, data: bytes, mode: int) -> None:
-    """Atomically, and never readable by more than `mode` allows, not even for a moment."""
-    with writing(path):
-        temporary = path.with_name(f".{path.name}.part")
-        temporary.unlink(missing_ok=True)
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-
-
 def operator_files(folder: Path, name: str) -> Credentials:
     return Credentials(folder / "ca.pem", folder / f"operator-{name}.pem", folder / f"operator-{name}.key")
 
@@ -284,8 +236,8 @@ def make_operator(folder: Path, name: str, days: int) -> Credentials:
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(key.public_key()), critical=False)
         .sign(key, hashes.SHA256())
     )
-    _write_key(files.key, own)
-    _write(files.certificate, signed.public_bytes(serialization.Encoding.PEM), 0o644)
+    write_key(files.key, own)
+    write_private(files.certificate, signed.public_bytes(serialization.Encoding.PEM), 0o644)
     return files
 
 
@@ -301,14 +253,14 @@ def find_operator(folder: Path, name: str | None = None) -> Credentials:
 
 
 def _whole(files: Credentials, again: str) -> Credentials:
-    authority, certificate = _load_certificate(files.ca, None), _load_certificate(files.certificate, None)
+    authority, certificate = load_certificate(files.ca, None), load_certificate(files.certificate, None)
     try:
         certificate.verify_directly_issued_by(authority)
     except (InvalidSignature, ValueError, TypeError):
         raise NodeError(f"{files.certificate} is of another fleet: {files.ca} did not issue it; {again}") from None
     if datetime.now(UTC) > certificate.not_valid_after_utc:
         raise NodeError(f"{files.certificate} ended {certificate.not_valid_after_utc:{MINUTES}}; {again}")
-    if _load_key(files.key).public_key() != certificate.public_key():
+    if load_key(files.key).public_key() != certificate.public_key():
         raise NodeError(f"key {files.key} does not belong to {files.certificate}; {again}")
     return files
 
@@ -335,6 +287,6 @@ def _make_relay(
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(key.public_key()), critical=False)
         .sign(key, hashes.SHA256())
     )
-    _write_key(files.key, own)
-    _write(files.certificate, signed.public_bytes(serialization.Encoding.PEM), 0o644)
+    write_key(files.key, own)
+    write_private(files.certificate, signed.public_bytes(serialization.Encoding.PEM), 0o644)
     return files.certificate

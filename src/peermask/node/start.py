@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -21,7 +21,11 @@ from peermask.node.lines import Line
 from peermask.node.members import build_member
 
 if TYPE_CHECKING:
+    from peermask.node.certificates import Credentials
+    from peermask.node.responder import Responder
+    from peermask.node.rosters import Rosters
     from peermask.node.watched import Watched
+    from peermask.node.zenoh_transport import ZenohTransport
 
 SLACK = 2**20  # bytes beside the values of a message
 Address = tuple[str, int]
@@ -53,15 +57,10 @@ def run_node(
     """
     # zenoh and cryptography are an extra, which reading a fleet file does not need
     from peermask.node.certificates import Credentials, check_credentials, verifier
-    from peermask.node.desk import Desk
-    from peermask.node.relayed import open_relayed
     from peermask.node.reopening import Reopening
     from peermask.node.rosters import Rosters, latest
-    from peermask.node.sessions import Sessions
     from peermask.node.watch import Watch
     from peermask.node.watched import Watched
-    from peermask.node.zenoh_settings import session_settings
-    from peermask.node.zenoh_transport import ZenohTransport, open_zenoh
 
     fleet = load_fleet(path)
     out = out if out is not None else agent_out(default_out(fleet), agent)
@@ -100,27 +99,10 @@ def run_node(
             observer.say(f"this run is finished; its result is in {out}")
             return NodeResult("finished", out, node.journal.absent_rounds())
 
-        @contextmanager
-        def session(fleet: Fleet, credentials: Credentials | None) -> Iterator[ZenohTransport]:
+        def session(fleet: Fleet, credentials: Credentials | None) -> AbstractContextManager[ZenohTransport]:
             # All that an honest neighbour can send: a few float32 per parameter.
-            largest, me = 16 * experiment.network.layout.total + SLACK, fleet.member(agent)
-            wanted = fleet.neighbours(agent) if me.relayed else ()  # others are dialled by those who are relayed
-            inside = (me.listen or me.address) if me.relayed else None
-            names = {j: fleet.member(j).name for j in fleet.neighbours(agent)}
-            sessions = Sessions(fleet.member(agent).name, names, observer.say)
-            desk = None
-            if credentials is not None:
-                desk = Desk(
-                    credentials,
-                    {
-                        "status": lambda *_: json.dumps(watched.standing().table()).encode(),
-                        "roster": lambda _, body: b"taken" if rosters.hand_in(body) else b"known already",
-                    },
-                )
-            with open_relayed(fleet, credentials, wanted, inside, watched.say) as through:
-                settings = session_settings(fleet, agent, credentials, largest, through)
-                with open_zenoh(settings, agent, node.responder, sessions, desk) as transport:
-                    yield transport
+            largest = 16 * experiment.network.layout.total + SLACK
+            return open_session(fleet, agent, credentials, largest, node.responder, watched, rosters)
 
         rosters = Rosters(fleet, verify, node.responder.refusals)
         with Reopening() as transport:
@@ -137,6 +119,38 @@ def run_node(
                 "and start this one again"
             )
         return NodeResult(status, out, node.journal.absent_rounds())
+
+
+@contextmanager
+def open_session(
+    fleet: Fleet,
+    agent: int,
+    credentials: Credentials | None,
+    largest: int,
+    responder: Responder,
+    watched: Watched,
+    rosters: Rosters,
+) -> Iterator[ZenohTransport]:
+    """The network of one agent as a roster has it: its links, through a relay if need be, and a desk for operators."""
+    from peermask.node.desk import Desk
+    from peermask.node.relayed import open_relayed
+    from peermask.node.sessions import Sessions
+    from peermask.node.zenoh_settings import session_settings
+    from peermask.node.zenoh_transport import open_zenoh
+
+    me, neighbours = fleet.member(agent), fleet.neighbours(agent)
+    wanted = neighbours if me.relayed else ()  # others are dialled by those who are relayed
+    inside = (me.listen or me.address) if me.relayed else None
+    sessions = Sessions(me.name, {j: fleet.member(j).name for j in neighbours}, watched.say)
+    answers = {
+        "status": lambda *_: json.dumps(watched.standing().table()).encode(),
+        "roster": lambda _, body: b"taken" if rosters.hand_in(body) else b"known already",
+    }
+    desk = None if credentials is None else Desk(credentials, answers)
+    with open_relayed(fleet, credentials, wanted, inside, watched.say) as through:
+        settings = session_settings(fleet, agent, credentials, largest, through)
+        with open_zenoh(settings, agent, responder, sessions, desk) as transport:
+            yield transport
 
 
 @contextmanager
