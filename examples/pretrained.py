@@ -117,7 +117,8 @@ class Study:
     def play(self, name: str, weights: str, algorithm: Table, labels: int, rounds: int, seed: int) -> Table | None:
         """What a run came to: the outcome of an earlier call, a new one, or None if it failed or time is up."""
         config = self.config(weights, algorithm, labels, rounds, seed)
-        key = hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest()[:16]
+        named = json.dumps(config, sort_keys=True).replace(str(self.chosen.weights), self.chosen.weights.name)
+        key = hashlib.sha256(named.encode()).hexdigest()[:16]  # the same wherever the weights lie
         if key in self.done or time.monotonic() - self.begun > self.chosen.limit:
             return self.done.get(key)
         begun, folder = time.monotonic(), self.chosen.out / "runs" / key

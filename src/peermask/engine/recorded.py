@@ -54,9 +54,16 @@ class CudaGraph:
         spare = torch.cuda.mem_get_info()[0] + torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
         if spare < torch.cuda.max_memory_allocated():
             raise Unrecordable("a recording keeps the memory of a round to itself, and there is too little")
-        # Checkpoints are written by another thread, which may call the device meanwhile.
-        with torch.cuda.graph(self.graph, pool=self.pool, capture_error_mode="thread_local"):
-            return function()
+        generator = torch.cuda.default_generators[torch.cuda.current_device()]
+        own = generator.graphsafe_get_state()
+        # A capture that fails leaves the generator's state unusable, so it is given another one.
+        generator.graphsafe_set_state(generator.clone_state())
+        try:
+            # Checkpoints are written by another thread, which may call the device meanwhile.
+            with torch.cuda.graph(self.graph, pool=self.pool, capture_error_mode="thread_local"):
+                return function()
+        finally:
+            generator.graphsafe_set_state(own)
 
     def replay(self) -> None:
         self.graph.replay()
