@@ -155,18 +155,22 @@ def bias_gradient(shape: BlockShape, de: Tensor, bound: Tensor) -> Tensor:
     return parts.sum(1)
 
 
-def pooled(shape: BlockShape, e: Tensor, reach: Tensor, largest: Tensor, *, half: bool) -> tuple[Tensor, Tensor]:
-    """y [A, B, PH, PW, O], as scaled halves or floats, and where in its window each maximum was."""
+def pooled(
+    shape: BlockShape, e: Tensor, reach: Tensor, largest: Tensor, *, half: bool, places: bool = True
+) -> tuple[Tensor, Tensor]:
+    """y [A, B, PH, PW, O], as scaled halves or floats, and where in its window each maximum was (if `places`)."""
     from peermask.kernels.pool_triton import pool_kernel
 
     agents, batch, height, width, channels = e.shape
     block, (ph, pw) = shape.block, shape.pooled
     y = torch.empty(agents, batch, ph, pw, channels, dtype=torch.float16 if half else torch.float32, device=e.device)
-    where = torch.empty(y.shape, dtype=torch.uint8, device=e.device)
-    tile, warps = max(1, 256 // channels), 4  # measured best on an H200, as are those below
-    pool_kernel[(-(-batch * ph * pw // tile), agents)](
-        e, reach, largest, y, where, batch, block.norm_scale or 0.0, height, width, ph, pw, channels,
-        block.norm_scale is not None, block.pool, block.pool_stride, block.pool_padding, half, tile, num_warps=warps,
+    where = torch.empty(y.shape if places else (4,), dtype=torch.uint8, device=e.device)
+    tile, warps = max(1, 512 // channels), 4  # measured best on an H200, as are those below
+    pool_kernel[(-(-batch * pw // tile), agents)](
+        e.view(torch.int64), e.view(torch.int32), reach, largest, y.view(torch.int64) if half else y,
+        where.view(torch.int32), batch, block.norm_scale or 0.0, height, width, ph, pw, channels,
+        block.norm_scale is not None, block.pool, block.pool_stride, block.pool_padding, half, places, tile,
+        num_warps=warps,
     )  # fmt: skip
     return y, where
 
@@ -179,9 +183,10 @@ def pooled_gradient(shape: BlockShape, dy: Tensor, bound: Tensor, e: Tensor, rea
     agents, batch, height, width, channels = e.shape
     block = shape.block
     de = torch.empty(e.shape, dtype=torch.float16, device=e.device)
-    tile, warps = max(1, 1024 // channels), 4
-    pool_back_kernel[(-(-batch * height * width // tile), agents)](
-        e, reach, dy, bound, where, de, batch, block.norm_scale or 0.0, height, width, *shape.pooled, channels,
+    tile, warps = max(1, 512 // channels), 4
+    pool_back_kernel[(-(-batch * width // tile), agents)](
+        e.view(torch.int64), e.view(torch.int32), reach, dy.view(torch.int64), bound, where.view(torch.int32),
+        de.view(torch.int64), batch, block.norm_scale or 0.0, height, width, *shape.pooled, channels,
         ACTIVATIONS[block.activation], block.norm_scale is not None, block.pool, block.pool_stride, block.pool_padding,
         block.cover, block.growth, tile, num_warps=warps,
     )  # fmt: skip

@@ -22,8 +22,8 @@ def finish(
 ):  # fmt: skip
     """Undo the scales, add the bias, activate, note the agent's largest, and write, as scaled halves if HALF is on."""
     live = m < M
-    scale = half_scale(tl.load(x_largest_ptr + a) * BOUND)
-    y = acc * tl.load(inverse_ptr + a * OUT + n)[None, :] / scale
+    inverse = 1.0 / half_scale(tl.load(x_largest_ptr + a) * BOUND)  # a power of two: a product, not a division, for all
+    y = acc * tl.load(inverse_ptr + a * OUT + n)[None, :] * inverse
     if BIAS:
         y += tl.load(bias_ptr + a * OUT + n)[None, :]
     # NaN stays NaN, so that a loss shows it: maximum and minimum would drop it.

@@ -38,7 +38,7 @@ class _Trunk(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, shapes: tuple[BlockShape, ...], x: Tensor, *parameters: Tensor | None) -> Tensor:
         weights, biases = parameters[: len(shapes)], parameters[len(shapes) :]
-        agents = len(x)
+        agents, learning = len(x), any(ctx.needs_input_grad)
         # Of each block's activations, and how far they could reach at most.
         largest, reach = _zeros(2 * len(shapes), agents, x.device).split(len(shapes))
         bound = torch.linalg.vector_norm(x, ord=torch.inf, dim=(1, 2, 3, 4))  # [A] of the block's input
@@ -47,8 +47,8 @@ class _Trunk(torch.autograd.Function):
         for place, (shape, w, bias) in enumerate(zip(shapes, weights, biases, strict=True)):
             assert w is not None
             e = convolved(shape, x, bound, w, bias, largest[place], reach[place])
-            y, where = pooled(shape, e, reach[place], largest[place], half=place + 1 < len(shapes))
-            if any(ctx.needs_input_grad):  # an evaluation has no use for them, and images enough to fill the memory
+            y, where = pooled(shape, e, reach[place], largest[place], half=place + 1 < len(shapes), places=learning)
+            if learning:  # an evaluation has no use for them, and images enough to fill the memory
                 kept += [x, bound, w, e, reach[place], where]
             x, bound = y, largest[place]
         ctx.save_for_backward(*kept)

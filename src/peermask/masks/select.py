@@ -100,7 +100,9 @@ def top_fraction_by_sort(magnitude: Tensor, keep: Tensor) -> Tensor:
 
 # On a GPU, by kernels
 
-_PIECE = 1024  # entries that are gathered or searched at once; measured best on an H200, as are numbers of warps
+_PIECE = 1024  # entries that are gathered at once; measured best on an H200, as are the next and numbers of warps
+_SEARCH = 1024  # that are searched at once
+_WARPS = 32
 _COARSE = 11  # bits of a float that a bracket's ends leave open: 12 of the mantissa are kept
 
 
@@ -144,7 +146,7 @@ def top_fraction_by_layer_triton(magnitude: Tensor, keep: Tensor, sizes: Sequenc
     )  # fmt: skip
     kernels.threshold_kernel[each_row](
         magnitude, inside, place, tables.spans, tables.rooms, keep, low, high, counter, threshold, cut,
-        stride, tables.room, layers, _PIECE, num_warps=32,
+        stride, tables.room, layers, _SEARCH, num_warps=_WARPS,
     )  # fmt: skip
     kernels.mask_kernel[(len(tables.blocks), agents)](
         magnitude, tables.blocks, threshold, cut, mask.view(torch.uint8), stride, width, layers, BLOCK, num_warps=8
