@@ -67,7 +67,7 @@ def read_arguments() -> argparse.Namespace:
     parser.add_argument("--labels", type=int, nargs="+", default=[3, 5])
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--rounds", type=int, default=150)
-    parser.add_argument("--tuning-rounds", type=int, default=60)
+    parser.add_argument("--tuning-rounds", type=int, default=150, help="of the runs among which options are chosen")
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--arms", type=int, default=len(ARMS), help="how many of the methods, in their order")
     parser.add_argument("--limit", type=float, default=1e9, help="seconds after which no run is begun")
