@@ -7,8 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from peermask.kernels.conv_block import ConvBlock
-from peermask.kernels.conv_shape import shapes_of, trunk_fits
+from peermask.kernels.conv_block import ConvBlock, shapes_of, trunk_fits
 from peermask.kernels.conv_trunk import run_trunk
 
 

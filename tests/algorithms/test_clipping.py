@@ -12,7 +12,8 @@ from peermask.algorithms.clipping import clipped, lower_medians
 from peermask.algorithms.contract import Payload
 from peermask.algorithms.message import mixed, neighbour_weights
 from peermask.graph.links import Links
-from peermask.graph.mixing import Mixing, weighted_sum
+from peermask.graph.mixing import Mixing
+from peermask.graph.sums import weighted_sum
 
 # From the first of them the others are at distances 5, 10 and 20 over both leaves.
 RECEIVED = {"weights": rows([0, 0], [3, 4], [6, 0], [0, 0]), "rest": rows([0], [0], [8], [20])}

@@ -5,7 +5,7 @@ import torch
 from worked_cases import close, mixing, rows
 
 from peermask.algorithms.message import as_message, as_params, holders_mean, mixed, with_rest
-from peermask.graph.mixing import product_in_full
+from peermask.graph.sums import product_in_full
 
 PARAMS = rows([1, 2, 3], [4, 5, 6])
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from peermask.graph.links import Links
-from peermask.graph.mixing import count_by_rows, count_votes
+from peermask.graph.sums import count_by_rows, count_votes
 from peermask.kernels import have_triton
 from peermask.masks.aggregation import aggregated_magnitude, agreement, fine_tuned
 from peermask.masks.budget import MaskOptions

@@ -16,8 +16,7 @@ from peermask.engine.traffic import message_cost
 from peermask.experiment.build import build, build_simulator
 from peermask.experiment.config import make_config
 from peermask.kernels import have_triton
-from peermask.kernels.conv_block import Activation, ConvBlock
-from peermask.kernels.conv_shape import shapes_of
+from peermask.kernels.conv_block import Activation, ConvBlock, shapes_of
 from peermask.kernels.conv_trunk import run_trunk
 from peermask.masks.aggregation import aggregated_magnitude
 from peermask.masks.select import top_fraction_by_layer, top_fraction_by_sort

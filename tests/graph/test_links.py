@@ -10,7 +10,7 @@ from torch import Tensor, tensor
 
 from peermask.graph import build_graph, build_mixing, topologies
 from peermask.graph.links import Links
-from peermask.graph.mixing import count_by_rows, count_in_turns, sum_in_turns, weighted_sum
+from peermask.graph.sums import count_by_rows, count_in_turns, sum_in_turns, weighted_sum
 
 
 def pairs_of(seed: int, agents: int, messages: int) -> Tensor:

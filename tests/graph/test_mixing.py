@@ -11,7 +11,7 @@ from torch import Tensor, tensor
 
 from peermask.errors import GraphError
 from peermask.graph import Graph, Mixing, build_graph, build_mixing, topologies
-from peermask.graph.mixing import matmul_in_blocks
+from peermask.graph.sums import matmul_in_blocks
 
 
 def graph_of(seed: int, agents: int) -> Graph:

@@ -10,12 +10,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from peermask.algorithms.contract import Payload
-from peermask.engine.traffic import message_cost, schema_of
-from peermask.kernels.contexts import first_known, flips_size_triton
-from peermask.kernels.gaps import count_frames_triton
+from peermask.engine.known import first_known, flips_size_triton
+from peermask.engine.traffic import count_frames_triton, message_cost, schema_of
 from peermask.streams import stream
 from peermask.wire import History, frame_size
-from peermask.wire.cost import FRAME_BYTES
 
 pytestmark = pytest.mark.usefixtures("interpreted")
 
@@ -36,7 +34,7 @@ def agrees(payload: Payload, base: Payload | None, sizes: tuple[int, ...], block
         for i, before in enumerate(held or ())
         if before.dtype == torch.bool
     }
-    ones, entropy, coded, kind = count_frames_triton(rows, held, cuts, FRAME_BYTES, flips, block)
+    ones, entropy, coded, kind = count_frames_triton(rows, held, cuts, flips, block)
     cost, _ = message_cost(payload, None, sizes)  # on a CPU by the codec's own plan
     schema = schema_of(payload, sizes)
     for agent in range(len(rows[0])):

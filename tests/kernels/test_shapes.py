@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from peermask.kernels.conv_block import ConvBlock
-from peermask.kernels.conv_shape import shapes_of, trunk_fits
+from peermask.kernels.conv_block import ConvBlock, shapes_of, trunk_fits
 from peermask.models.architectures import alexnet, cnn, mlp
 from peermask.models.network import build_network
 

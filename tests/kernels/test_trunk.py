@@ -8,8 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from peermask.kernels.conv_block import Activation, ConvBlock
-from peermask.kernels.conv_shape import fills_tiles, shapes_of
+from peermask.kernels.conv_block import Activation, ConvBlock, fills_tiles, shapes_of
 from peermask.kernels.conv_trunk import run_trunk
 from trunk_reference import apart, from_reference
 

@@ -11,8 +11,7 @@ from torch import Tensor
 
 from peermask.graph import build_mixing
 from peermask.graph.links import Links
-from peermask.graph.mixing import count_by_rows
-from peermask.kernels.votes import FEW, count_votes_triton
+from peermask.graph.sums import FEW, count_by_rows, count_votes_triton
 
 pytestmark = pytest.mark.usefixtures("interpreted")
 

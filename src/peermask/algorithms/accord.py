@@ -35,7 +35,8 @@ from peermask.algorithms.opening import opening_masks
 from peermask.algorithms.schedule import Schedule
 from peermask.algorithms.score_step import ScoreOptions, score_step
 from peermask.graph.links import Links
-from peermask.graph.mixing import Mixing, count_votes
+from peermask.graph.mixing import Mixing
+from peermask.graph.sums import count_votes
 from peermask.masks.aggregation import aggregated_magnitude, joined, pulled
 from peermask.masks.budget import kept_counts
 from peermask.masks.guard import Guard, believed, ones_heard

@@ -21,7 +21,8 @@ from peermask.algorithms.contract import Agents, Algorithm, Clock, LocalData, Pa
 from peermask.algorithms.descent import MomentumOptions, common_start, descent
 from peermask.algorithms.message import Neighbours, as_message, as_params, mixed, neighbour_mean, neighbour_weights
 from peermask.algorithms.momentum import accumulated, first_velocity
-from peermask.graph.mixing import Mixing, weighted_sum
+from peermask.graph.mixing import Mixing
+from peermask.graph.sums import weighted_sum
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,8 @@ from peermask.algorithms.momentum import first_velocity
 from peermask.algorithms.opening import opening_masks
 from peermask.algorithms.schedule import scheduled
 from peermask.algorithms.score_step import ScoreOptions, score_step
-from peermask.graph.mixing import Mixing, count_votes
+from peermask.graph.mixing import Mixing
+from peermask.graph.sums import count_votes
 from peermask.masks.aggregation import aggregated_magnitude, fine_tuned, joined
 from peermask.masks.budget import share_kept
 from peermask.masks.guard import Guard, believed

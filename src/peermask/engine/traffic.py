@@ -6,7 +6,7 @@ that the sender sent before, so what the codec sends is a delta against that.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import lru_cache
 from math import log
@@ -18,12 +18,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from peermask.algorithms.contract import Payload
-from peermask.engine.known import Known, KnownOnDevice, KnownRows, first_message, row_of
+from peermask.engine.known import Known, KnownOnDevice, KnownRows, as_integers, first_message, flips_size_triton, row_of
 from peermask.engine.round import Spread, in_turn
 from peermask.errors import DivergedError, WireError
 from peermask.kernels import by_kernels
-from peermask.kernels.contexts import flips_size_triton
-from peermask.kernels.gaps import count_frames_triton
+from peermask.kernels.blocks import BLOCK, leaf_tables
 from peermask.wire import History, Schema, bitmap_size, frame_size
 from peermask.wire.cost import FRAME_BYTES
 from peermask.wire.schema import MessageRow
@@ -87,11 +86,11 @@ def measured_by_kernels(
     if known is None:
         first = first_message(payload, schema_of(payload, sizes))
         assert isinstance(first, KnownOnDevice)
-        return count_frames_triton(list(rows.values()), None, cuts, FRAME_BYTES), first
+        return count_frames_triton(list(rows.values()), None, cuts), first
     # Flips of masks are counted by class, so that nobody looks at what is held of them here.
     held = [known.values[name].flatten(1) if name in known.values else row for name, row in rows.items()]
     flips = {i: flips_size_triton(rows[name], known.masks[name]) for i, name in enumerate(rows) if name in known.masks}
-    return count_frames_triton(list(rows.values()), held, cuts, FRAME_BYTES, flips), known.after(payload)
+    return count_frames_triton(list(rows.values()), held, cuts, flips), known.after(payload)
 
 
 def _leaves_for_kernels(payload: Payload, sizes: Sequence[int]) -> tuple[dict[str, Tensor], list[tuple[int, ...]]]:
@@ -134,7 +133,7 @@ def message_measures(payload: Payload, sizes: Sequence[int], spread: Spread) -> 
     paper, bitmap = _always(_shape(payload), tuple(sizes), len(leaf), leaf.device)
     if by_kernels(leaf):
         rows, cuts = _leaves_for_kernels(payload, sizes)
-        ones, entropy, _, _ = count_frames_triton(list(rows.values()), None, cuts, FRAME_BYTES)
+        ones, entropy, _, _ = count_frames_triton(list(rows.values()), None, cuts)
         return paper, ones, bitmap, entropy
     counts = spread(lambda agent: _counts(row_of(payload, agent), layers), range(len(leaf)))
     ones, entropy = _by_counts(payload, [torch.tensor(each) for each in zip(*counts, strict=True)], sizes)
@@ -199,3 +198,73 @@ def entropy_bits(ones: Tensor, sizes: Sequence[int]) -> Tensor:
 def _on_device(sizes: tuple[int, ...], device: torch.device) -> Tensor:
     """Kept there: a copy from the host would make the round wait."""
     return torch.tensor(sizes, dtype=torch.float64, device=device)
+
+
+# On a GPU, by kernels
+
+_BLOCKS_AT_ONCE = 256  # of a layer
+_LAYERS_AT_ONCE = 64  # of a leaf
+
+
+def count_frames_triton(
+    rows: Sequence[Tensor],
+    bases: Sequence[Tensor] | None,
+    layers: Sequence[tuple[int, ...]],
+    flips: Mapping[int, Tensor] | None = None,
+    block: int = BLOCK,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Of every agent's message bits of ones and values, bytes of the entropy's bound, bytes of its frame, and whether
+    that is a delta: [N] each.
+
+    `rows` are its leaves [N, P], bool or float32, each with its layers; `bases` those that receivers hold; `flips` how
+    long the flips of each mask leaf are by class, from `flips_size_triton`.
+    """
+    from peermask.kernels import gaps_triton as kernels
+
+    device, agents, leaves = rows[0].device, len(rows[0]), len(rows)
+    is_mask = [leaf.dtype == torch.bool for leaf in rows]
+    tables = leaf_tables(tuple(zip(is_mask, layers, strict=True)), block, device)
+    members = [as_integers(leaf) for leaf in rows]
+    held = members if bases is None else [as_integers(leaf) for leaf in bases]
+    sets, total_layers, total_blocks = (
+        1 if bases is None or all(is_mask) else 2,
+        len(tables.layers),
+        tables.first_blocks[-1],
+    )
+    width = 3 * total_layers + leaves * leaves
+    counts = torch.zeros(agents, width, dtype=torch.int32, device=device)
+    found = torch.empty(agents, total_blocks, sets, 3, dtype=torch.int32, device=device)
+    lengths = torch.empty(agents, total_layers, sets, 2, dtype=torch.int32, device=device)
+    whole = torch.empty(3, agents, dtype=torch.int64, device=device)
+    entropy = torch.empty(agents, dtype=torch.float64, device=device)
+    for leaf, (row, base, blocks) in enumerate(zip(members, held, tables.blocks, strict=True)):
+        grid, first_layer = (len(blocks), agents), tables.first_layers[leaf]
+        strides = (row.stride(0), base.stride(0))
+        kernels.count_kernel[grid](
+            row, base, blocks, counts, *strides, first_layer, width, not is_mask[leaf], sets, block, num_warps=8
+        )
+        kernels.gaps_kernel[grid](
+            row, base, blocks, tables.layers, counts, found, *strides, first_layer, tables.first_blocks[leaf], width,
+            total_blocks, sets, block, num_warps=8,
+        )  # fmt: skip
+        for other, mask in enumerate(members):
+            if is_mask[other] and not is_mask[leaf] and mask.shape == row.shape:
+                place = 3 * total_layers + leaf * leaves + other
+                kernels.outside_kernel[grid](
+                    row, mask, blocks, counts, row.stride(0), mask.stride(0), place, width, block, num_warps=8
+                )
+    kernels.layer_kernel[(total_layers, agents)](
+        tables.layers, counts, found, lengths, total_layers, width, total_blocks, sets, _BLOCKS_AT_ONCE
+    )
+    by_class = lengths if not flips else _by_leaf(flips, leaves)
+    kernels.frame_kernel[(agents,)](
+        tables.leaves, tables.layers, counts, lengths, by_class, whole, entropy, leaves, total_layers, width,
+        FRAME_BYTES, sets, bool(flips), _LAYERS_AT_ONCE, num_warps=2,
+    )  # fmt: skip
+    return whole[0], entropy, whole[1], whole[2]
+
+
+def _by_leaf(flips: Mapping[int, Tensor], leaves: int) -> Tensor:
+    """[N, LEAVES, C, 2]; of leaves without a mask anything."""
+    any_of_them = next(iter(flips.values()))
+    return torch.stack([flips.get(leaf, any_of_them) for leaf in range(leaves)], 1)

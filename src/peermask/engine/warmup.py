@@ -13,9 +13,8 @@ from peermask.data.dataset import gather_triton
 from peermask.engine.device import made_current
 from peermask.engine.traffic import message_cost
 from peermask.graph.links import Links
-from peermask.graph.mixing import count_votes
+from peermask.graph.sums import FEW, count_votes
 from peermask.kernels import have_triton
-from peermask.kernels.votes import FEW
 from peermask.masks.aggregation import aggregated_magnitude, fine_tuned, pulled
 from peermask.masks.budget import MaskOptions
 from peermask.masks.guard import believed

@@ -1,14 +1,12 @@
 """Mixing: how strongly an agent listens to each message it received. Building graphs is in topology.py.
 
 Receivers are rows and senders columns, so the simulator (A = K = all agents) and a node (A = 1, K = what it
-heard) run the same code. Votes are counted before anything is divided: counts are whole numbers, so they are
-the same for one row or for all. On a CPU real values, too, are added sender by sender in column order, which
-makes a row's result independent of the other rows and of columns it does not listen to.
+heard) run the same code; sums.py adds up.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import gcd
@@ -20,13 +18,10 @@ from torch import Tensor
 
 from peermask.errors import GraphError
 from peermask.graph.links import Integers, Links
+from peermask.graph.sums import count_votes, sum_of_all, weighted_sum
 from peermask.graph.topology import NAMED, Graph
-from peermask.kernels import by_kernels
-from peermask.kernels.votes import count_votes_triton
 
 # Shapes: A receivers, K received messages, P weights
-BLOCK = 2**26  # elements of a matmul's temporary operands: 128 MB in half precision
-HALF_EXACT = 2048  # whole numbers up to here are exact in half precision
 
 
 @dataclass(frozen=True, eq=False)
@@ -175,96 +170,3 @@ def links_of(graph: Graph) -> Links:
     edges = np.array(graph.edges, np.int64).reshape(-1, 2)
     both = np.concatenate([edges, edges[:, ::-1]])
     return Links.between(both[:, 0], both[:, 1], graph.number_of_nodes())
-
-
-def count_votes(links: Links, votes: Tensor, dtype: torch.dtype) -> Tensor:
-    """How many of the messages that are heard keep each weight, as exact integers: [K, P] bool -> [A, P].
-
-    Messages that weigh by their age count so many times; that is for a CPU.
-    """
-    if votes.device.type == "cpu":
-        return count_by_rows(links, votes, dtype)
-    if not links.is_paired:
-        return count_in_turns(links, votes, dtype)
-    if by_kernels(votes):
-        return count_votes_triton(links.pairs, votes, dtype)
-    exact = torch.half if votes.shape[0] <= HALF_EXACT else torch.float32
-    return matmul_in_blocks(links.pairs.to(exact), votes, dtype)
-
-
-def count_by_rows(links: Links, votes: Tensor, dtype: torch.dtype) -> Tensor:
-    """Adds only the rows that are listened to, a byte per vote: on a CPU several times faster than a gather
-    and a sum, and far faster than a matmul."""
-    bytes_ = votes.view(torch.uint8)  # [K, P]
-    out = torch.zeros(len(links), votes.shape[1], dtype=dtype)  # [A, P]
-    times = None if links.weights is None else iter(links.weights.astype(np.int64).tolist())
-    for total, senders in zip(out, links.lists, strict=True):
-        for j in senders:
-            total.add_(bytes_[j], alpha=1 if times is None else next(times))
-    return out
-
-
-def count_in_turns(links: Links, votes: Tensor, dtype: torch.dtype) -> Tensor:
-    """The same on a GPU where links are few and agents many: every receiver's first sender, then the second of each."""
-    out = torch.zeros(len(links), votes.shape[1], dtype=dtype, device=votes.device)  # [A, P]
-    for receivers, senders, weights in links.turns:
-        once = votes[senders].to(dtype)
-        out.index_add_(0, receivers, once if links.weights is None else once * weights[:, None].to(dtype))
-    return out
-
-
-def weighted_sum(links: Links, values: Tensor) -> Tensor:
-    """Σ_j W_ij x_j with the weights of links, or 1 each: [K, P] -> [A, P]."""
-    if values.device.type == "cpu":
-        out = torch.zeros(len(links), values.shape[1], dtype=values.dtype)  # [A, P]
-        weights = links.strengths.tolist()
-        for total, senders, first in zip(out, links.lists, links.starts.tolist(), strict=False):
-            for place, j in enumerate(senders, first):
-                total.add_(values[j], alpha=weights[place])
-        return out
-    if links.is_paired:
-        return product_in_full(links.matrix.to(values.dtype), values)
-    return sum_in_turns(links, values)
-
-
-def sum_in_turns(links: Links, values: Tensor) -> Tensor:
-    """The same where links are few and agents many. A turn has each receiver once, so sums are always in one order."""
-    out = torch.zeros(len(links), values.shape[1], dtype=values.dtype, device=values.device)  # [A, P]
-    for receivers, senders, weights in links.turns:
-        out.index_add_(0, receivers, values[senders].mul_(weights[:, None]))
-    return out
-
-
-def sum_of_all(weights: Tensor, values: Tensor) -> Tensor:
-    """Σ_j w_j x_j: [K], [K, P] -> [1, P]."""
-    if values.device.type != "cpu":
-        return product_in_full(weights.to(values.dtype).unsqueeze(0), values)
-    total = torch.zeros(1, values.shape[1], dtype=values.dtype)
-    for weight, row in zip(weights.tolist(), values, strict=True):
-        total[0].add_(row, alpha=weight)
-    return total
-
-
-def product_in_full(weights: Tensor, values: Tensor) -> Tensor:
-    """`weights @ values` in full float32, also where the run computes gradients in TF32.
-
-    TF32 has 10 mantissa bits: a mean of models would lose every step smaller than a thousandth of a weight.
-    """
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("highest")
-    try:
-        return weights @ values
-    finally:
-        torch.set_float32_matmul_precision(before)
-
-
-def matmul_in_blocks(weights: Tensor, values: Tensor, dtype: torch.dtype, block: int = BLOCK) -> Tensor:
-    """`weights @ values` over blocks of columns, so that converting the values takes a bounded space."""
-    out = torch.empty(len(weights), values.shape[1], dtype=dtype, device=values.device)  # [A, P]
-    for columns in column_blocks(values.shape[1], max(1, block // sum(weights.shape))):
-        out[:, columns] = (weights @ values[:, columns].to(weights.dtype)).to(dtype)
-    return out
-
-
-def column_blocks(width: int, step: int) -> Iterator[slice]:
-    return (slice(start, start + step) for start in range(0, width, step))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
 
@@ -33,3 +34,36 @@ def first_blocks(sizes: tuple[int, ...], device: torch.device) -> Tensor:
     """[L + 1] the first block of each layer, and one past the last."""
     counts = [-(-size // BLOCK) for size in sizes]
     return torch.tensor([0, *accumulate(counts)], dtype=torch.int32, device=device)
+
+
+@dataclass(frozen=True)
+class LeafTables:
+    """Where the layers of all leaves lie, on one device."""
+
+    blocks: tuple[Tensor, ...]  # of each leaf [N, 3] layer, start, end
+    first_blocks: tuple[int, ...]  # of each leaf among those of all, and one past the last
+    first_layers: tuple[int, ...]
+    layers: Tensor  # [LAYERS, 4] first block, one past its last, start, size
+    leaves: Tensor  # [LEAVES, 4] whether it is a mask, first layer, one past its last, size
+
+
+@lru_cache(maxsize=16)
+def leaf_tables(leaves: tuple[tuple[bool, tuple[int, ...]], ...], block: int, device: torch.device) -> LeafTables:
+    """Of leaves that lie one after another: whether each is a mask, and the sizes of its layers."""
+    blocks = tuple(block_table(sizes, device, block) for _, sizes in leaves)
+    first_layers = (0, *accumulate(len(sizes) for _, sizes in leaves))
+    spans = [span for _, sizes in leaves for span in spans_of(sizes)]
+    ends = list(accumulate(-(-(end - start) // block) for start, end in spans))
+    layers = [
+        (before, after, start, end - start)
+        for before, after, (start, end) in zip([0, *ends[:-1]], ends, spans, strict=True)
+    ]
+    each = zip(leaves, first_layers[:-1], first_layers[1:], strict=True)
+    described = [(is_mask, first, end, sum(sizes)) for (is_mask, sizes), first, end in each]
+    return LeafTables(
+        blocks,
+        (0, *accumulate(len(table) for table in blocks)),
+        first_layers,
+        torch.tensor(layers, dtype=torch.int32, device=device),
+        torch.tensor(described, dtype=torch.int32, device=device),
+    )

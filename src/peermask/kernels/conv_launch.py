@@ -10,7 +10,7 @@ import math
 import torch
 from torch import Tensor
 
-from peermask.kernels.conv_shape import BlockShape, fills_tiles, power_from
+from peermask.kernels.conv_block import BlockShape, fills_tiles, power_from
 
 _SPLITS = 24  # parts that gradients of a first layer's weights, and of biases, are summed in
 

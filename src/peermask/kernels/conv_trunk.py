@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from peermask.kernels.conv_block import BlockShape
 from peermask.kernels.conv_launch import (
     bias_gradient,
     convolved,
@@ -23,7 +24,6 @@ from peermask.kernels.conv_launch import (
     pooled_gradient,
     weight_gradient,
 )
-from peermask.kernels.conv_shape import BlockShape
 
 
 def run_trunk(

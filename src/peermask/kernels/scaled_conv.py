@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from peermask.kernels.conv_shape import power_from
+from peermask.kernels.conv_block import power_from
 from peermask.kernels.scaled import Scaled, scale_of, zeros
 
 _MOST_ENTRIES = 2**31  # of an agent's batch in one layer: places are counted in 32 bits

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from peermask.kernels.conv_shape import is_power
+from peermask.kernels.conv_block import is_power
 from peermask.kernels.scaled import Scaled, split, zeros
 
 _TILE = 2048  # numbers that a program has at once

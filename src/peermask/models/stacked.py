@@ -15,8 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from peermask.kernels import by_kernels
-from peermask.kernels.conv_block import Activation, ConvBlock
-from peermask.kernels.conv_shape import BlockShape, shapes_of, trunk_fits
+from peermask.kernels.conv_block import Activation, BlockShape, ConvBlock, shapes_of, trunk_fits
 from peermask.kernels.conv_trunk import run_trunk, trunk_trials
 from peermask.models.architectures import LocalResponseNorm
 from peermask.models.layout import Layout

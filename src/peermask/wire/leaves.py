@@ -11,7 +11,7 @@ The sender takes the smallest; on a tie the lowest number.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import TypeAlias
@@ -20,12 +20,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from peermask.errors import WireError
-from peermask.wire.contexts import decode_flips
+from peermask.wire.contexts import Contexts, decode_flips, plan_flips
 from peermask.wire.cursor import Cursor
 from peermask.wire.history import History
-from peermask.wire.masks import plan_mask, plan_support, support
 from peermask.wire.schema import Array, Leaf
-from peermask.wire.sets import Mask, SetPlan, decode_set, encode_set
+from peermask.wire.sets import Mask, SetPlan, decode_set, encode_set, plan_set, plan_set_within
 
 Floats: TypeAlias = NDArray[np.float32]
 
@@ -74,6 +73,42 @@ class LeafPlan:
             sent = self.values if self.where is None else self.values[self.where]
             parts.append(sent.astype("<f4", copy=False).tobytes())
         return b"".join(parts)
+
+
+@dataclass(frozen=True)
+class MaskPlan:
+    """A set of positions as a whole or as what changed, whichever is smaller."""
+
+    is_delta: bool
+    members: SetPlan
+    sizes: tuple[int, ...]  # of the layers or classes it is cut into
+
+
+def plan_mask(mask: Mask, layers: Sequence[int], base: Mask | None, contexts: Contexts | None) -> MaskPlan:
+    """A mask leaf; `base` is the mask sent last, of which `contexts` tell how likely each bit is to flip."""
+    if base is None or contexts is None:
+        return MaskPlan(False, plan_set(mask, layers), tuple(layers))
+    sizes = tuple(int(contexts.sizes[c]) for c in contexts.used)
+    return _smaller(mask, layers, plan_flips(contexts, np.flatnonzero(mask ^ base)), sizes)
+
+
+def plan_support(where: Mask, layers: Sequence[int], base: Mask | None) -> MaskPlan:
+    """Where values are; flips are coded by layer."""
+    if base is None:
+        return MaskPlan(False, plan_set(where, layers), tuple(layers))
+    return _smaller(where, layers, plan_set(where ^ base, layers), tuple(layers))
+
+
+def _smaller(mask: Mask, layers: Sequence[int], delta: SetPlan, sizes: tuple[int, ...]) -> MaskPlan:
+    """On a tie the keyframe."""
+    keyframe = plan_set_within(mask, layers, delta.size)
+    return MaskPlan(True, delta, sizes) if keyframe is None else MaskPlan(False, keyframe, tuple(layers))
+
+
+def support(values: Floats) -> Mask:
+    """Where a value is not +0.0; -0.0 counts, or its sign would be lost."""
+    where: Mask = values.view(np.uint32) != 0
+    return where  # [P]
 
 
 def plan_leaf(leaf: Leaf, array: Array, history: History | None, masks: Mapping[int, Mask]) -> LeafPlan:
