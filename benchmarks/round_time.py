@@ -34,6 +34,8 @@ from peermask.experiment.config import ExperimentConfig, make_config
 from peermask.masks.select import top_fraction_by_layer
 from peermask.models.architectures import models
 
+RECORDING = 8  # rounds after which all of a round is recorded
+
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
@@ -139,6 +141,8 @@ def time_rounds(
             number += 1
             simulator.play(Clock(number, 10_000))
 
+        for _ in range(0 if general or options.issue else RECORDING):
+            one_round()
         each = timed(one_round, 3 if general else options.rounds, device)
         print(f"  a round, learn + exchange + fuse: {each * 1e3:8.2f} ms")
         if general and options.model != "alexnet":
@@ -200,6 +204,10 @@ def time_selection(device: torch.device) -> None:
     each = timed(lambda: top_fraction_by_layer(magnitude, keep, (819_200,)), 20, device)
     print(f"\ntop fraction of [20, 819200]: {each * 1e3:.3f} ms")
     if device.type == "cuda":
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            top_fraction_by_layer(magnitude, keep, (819_200,))
+        print(f"  recorded, as in a round: {timed(graph.replay, 20, device) * 1e3:.3f} ms")
         sort = timed(lambda: magnitude.sort(dim=1), 20, device)
         print(f"  a sort of the same: {sort * 1e3:.3f} ms, {sort / each:.1f} x")
 

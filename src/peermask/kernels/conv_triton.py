@@ -22,18 +22,20 @@ def finish(
 ):  # fmt: skip
     """Undo the scales, add the bias, activate, note the agent's largest, and write, as scaled halves if HALF is on."""
     live = m < M
-    inverse = 1.0 / half_scale(tl.load(x_largest_ptr + a) * BOUND)  # a power of two: a product, not a division, for all
-    y = acc * tl.load(inverse_ptr + a * OUT + n)[None, :] * inverse
+    inverse = tl.load(inverse_ptr + a * OUT + n) / half_scale(tl.load(x_largest_ptr + a) * BOUND)
+    y = acc * inverse[None, :]
     if BIAS:
         y += tl.load(bias_ptr + a * OUT + n)[None, :]
     # NaN stays NaN, so that a loss shows it: maximum and minimum would drop it.
     if ACT == 1:
-        small = tl.maximum(tl.minimum(y, 0.0), -0.02)
-        near = small * (1.0 + small * (0.5 + small * (1.0 / 6.0)))  # near 0 the difference below has no digits left
-        y = tl.where(y < 0, tl.where(y > -0.02, near, tl.exp(tl.minimum(y, 0.0)) - 1.0), y)
+        near = y * (1.0 + y * (0.5 + y * (1.0 / 6.0)))  # near 0 the difference below has no digits left
+        y = tl.where(y < 0, tl.where(y > -0.02, near, tl.exp(y) - 1.0), y)
     if ACT == 2:
         y = tl.where(y < 0, 0.0, y)
-    largest = tl.max(tl.max(tl.where(live[:, None], tl.abs(y), 0.0), 1), 0)
+    size = tl.abs(y)
+    if BIAS:  # else it is 0 where there is no pixel
+        size = tl.where(live[:, None], size, 0.0)
+    largest = tl.max(tl.max(size, 1), 0)
     tl.atomic_max(largest_ptr + a, largest.to(tl.int32, bitcast=True), sem="relaxed")  # bits order as floats do
     if HALF:  # activations make no number larger, so that products' reach bounds them
         y *= half_scale(tl.load(reach_ptr + a))

@@ -215,7 +215,6 @@ def pool_back_kernel(
     a = tl.program_id(1).to(tl.int64)
     q = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     live = q < B * W
-    known = live[:, None]
     w = q % W
     image = q // W
     WORDS: tl.constexpr = C // 4
@@ -229,51 +228,53 @@ def pool_back_kernel(
     scale = tl.minimum(scale * inverse * inverse, LARGEST)  # of numbers that are still scaled
     bound = half_scale(tl.load(largest_ptr + a) * BOUND)
     column = ((image * (H * W) + w) * WORDS)[:, None] + k[None, :]
-    for h in range(H):
-        at = column + h * (W * WORDS)
-        e0, e1, e2, e3 = four(e_ptr, at, known)
-        z0 = tl.zeros([BLOCK, WORDS], tl.float32)
-        z1 = z0
-        z2 = z0
-        z3 = z0
-        for i in tl.static_range(COVER):  # from every window in which this pixel was the maximum
-            ph = (h + PAD) // S - i
-            up = h + PAD - ph * S
-            if (up < K) & (ph >= 0) & (ph < PH):
-                for j in tl.static_range(COVER):
-                    pw = (w + PAD) // S - j
+    for p in range((H + S - 1) // S):
+        for s in tl.static_range(S):  # rows from one window to the next, so that it is known which of them lie in one
+            h = p * S + s
+            known = (live & (q * 0 + h < H))[:, None]
+            at = column + h * (W * WORDS)
+            e0, e1, e2, e3 = four(e_ptr, at, known)
+            z0 = tl.zeros([BLOCK, WORDS], tl.float32)
+            z1 = z0
+            z2 = z0
+            z3 = z0
+            for i in tl.static_range(COVER * COVER):  # from every window in which this pixel was the maximum
+                if (s + PAD) % S + i // COVER * S < K:  # known when compiled
+                    ph = p + (s + PAD) // S - i // COVER
+                    pw = (w + PAD) // S - i % COVER
                     left = w + PAD - pw * S
-                    covers = (live & (left < K) & (pw >= 0) & (pw < PW))[:, None]
+                    there = (left < K) & (pw >= 0) & (pw < PW) & (q * 0 + ph >= 0) & (q * 0 + ph < PH)
+                    covers = known & there[:, None]
                     window = ((image * (PH * PW) + pw) * WORDS)[:, None] + k[None, :] + ph * (PW * WORDS)
                     arg = tl.load(where_ptr + window, mask=covers, other=-1)
                     first = tl.load(dy_ptr + 2 * window, mask=covers, other=0)
                     second = tl.load(dy_ptr + 2 * window + 1, mask=covers, other=0)
-                    place = (up * K + left)[:, None]
+                    place = (((s + PAD) % S + i // COVER * S) * K + left)[:, None]
                     z0 += tl.where((arg & 255) == place, real(first), 0.0)
                     z1 += tl.where(((arg >> 8) & 255) == place, real(first >> 32), 0.0)
                     z2 += tl.where(((arg >> 16) & 255) == place, real(second), 0.0)
                     z3 += tl.where(((arg >> 24) & 255) == place, real(second >> 32), 0.0)
-        if NORM:
-            before0, before1, behind = near(pairs_ptr, at, k, known, C)
-            r0, r1, r2, r3 = powers(e0, e1, e2, e3, before0, before1, behind, scale)
-            p0 = r0 * tl.sqrt(r0)  # u^-0.75
-            p1 = r1 * tl.sqrt(r1)
-            p2 = r2 * tl.sqrt(r2)
-            p3 = r3 * tl.sqrt(r3)
-            # e_c takes part in u_{c-1} .. u_{c+2}, so that their dz e u^-1.75 come back to it.
-            x0 = z0 * e0 * p0 * r0 * r0
-            x1 = z1 * e1 * p1 * r1 * r1
-            x2 = z2 * e2 * p2 * r2 * r2
-            x3 = z3 * e3 * p3 * r3 * r3
-            behind0 = moved(x0, 1, WORDS, BLOCK)
-            middle = x1 + x2
-            z0 = z0 * p0 - (1.5 * scale) * e0 * (moved(x3, -1, WORDS, BLOCK) + x0 + middle)
-            z1 = z1 * p1 - (1.5 * scale) * e1 * (x0 + middle + x3)
-            z2 = z2 * p2 - (1.5 * scale) * e2 * (middle + x3 + behind0)
-            z3 = z3 * p3 - (1.5 * scale) * e3 * (x2 + x3 + behind0 + moved(x1, 1, WORDS, BLOCK))
-        z0 = before_activation(z0, e0, inverse, ACT) * bound
-        z1 = before_activation(z1, e1, inverse, ACT) * bound
-        z2 = before_activation(z2, e2, inverse, ACT) * bound
-        z3 = before_activation(z3, e3, inverse, ACT) * bound
-        word = bits(z0) | (bits(z1) << 16) | (bits(z2) << 32) | (bits(z3) << 48)
-        tl.store(dx_ptr + at, word, mask=known)
+            if NORM:
+                before0, before1, behind = near(pairs_ptr, at, k, known, C)
+                r0, r1, r2, r3 = powers(e0, e1, e2, e3, before0, before1, behind, scale)
+                p0 = r0 * tl.sqrt(r0)  # u^-0.75
+                p1 = r1 * tl.sqrt(r1)
+                p2 = r2 * tl.sqrt(r2)
+                p3 = r3 * tl.sqrt(r3)
+                # e_c takes part in u_{c-1} .. u_{c+2}, so that their dz e u^-1.75 come back to it.
+                x0 = z0 * e0 * p0 * r0 * r0
+                x1 = z1 * e1 * p1 * r1 * r1
+                x2 = z2 * e2 * p2 * r2 * r2
+                x3 = z3 * e3 * p3 * r3 * r3
+                behind0 = moved(x0, 1, WORDS, BLOCK)
+                middle = x1 + x2
+                z0 = z0 * p0 - (1.5 * scale) * e0 * (moved(x3, -1, WORDS, BLOCK) + x0 + middle)
+                z1 = z1 * p1 - (1.5 * scale) * e1 * (x0 + middle + x3)
+                z2 = z2 * p2 - (1.5 * scale) * e2 * (middle + x3 + behind0)
+                z3 = z3 * p3 - (1.5 * scale) * e3 * (x2 + x3 + behind0 + moved(x1, 1, WORDS, BLOCK))
+            z0 = before_activation(z0, e0, inverse, ACT) * bound
+            z1 = before_activation(z1, e1, inverse, ACT) * bound
+            z2 = before_activation(z2, e2, inverse, ACT) * bound
+            z3 = before_activation(z3, e3, inverse, ACT) * bound
+            word = bits(z0) | (bits(z1) << 16) | (bits(z2) << 32) | (bits(z3) << 48)
+            tl.store(dx_ptr + at, word, mask=known)
