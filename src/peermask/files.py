@@ -70,7 +70,7 @@ def read_json(path: Path, remedy: str = "restore the file") -> dict[str, Any]:
     if not isinstance(content, dict):
         raise RunError(f"{path} is not a JSON object; {remedy}")
     if content.pop("digest", None) not in (None, _digest(content)):
-        raise RunError(f"{path} is damaged (its digest is of other content); {remedy}")
+        raise RunError(f"{path} is damaged (its digest does not match); {remedy}")
     return content
 
 

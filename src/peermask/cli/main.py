@@ -33,7 +33,7 @@ UsageError: type[Exception] = typer.BadParameter.__bases__[0]
 
 app = typer.Typer(
     name="peermask",
-    help="Agents on a graph learn personal sparse models by gossiping binary masks.",
+    help="Agents on a graph learn personal sparse models by exchanging binary masks.",
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,

@@ -25,7 +25,7 @@ def swarm(
     out: Annotated[Path | None, typer.Option(help="The run folder; runs/NAME-RUN by default.")] = None,
     insecure: Insecure = False,
     metrics: Annotated[
-        int | None, typer.Option(min=1, max=65_000, help="First port of the agents' metrics on loopback, in a row.")
+        int | None, typer.Option(min=1, max=65_000, help="First of the ports for the agents' metrics, on loopback.")
     ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the run folder only.")] = False,
     import_: Import = None,

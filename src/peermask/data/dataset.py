@@ -186,7 +186,9 @@ def check_finite(values: Tensor, name: str) -> None:
     if not bool(torch.isfinite(values).all()):
         row, *place = (~torch.isfinite(values)).nonzero()[0].tolist()
         value = float(values[(row, *place)])
-        raise DataError(f"{name} is {value} in sample {row} at {place}; remove or fill in what is NaN or infinite")
+        raise DataError(
+            f"{name} is {value} in sample {row} at {place}; remove or replace values that are NaN or infinite"
+        )
 
 
 def _check_tokens(name: str, tokens: Tensor, vocabulary: int) -> None:

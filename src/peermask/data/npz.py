@@ -85,7 +85,7 @@ def check_header(archive: zipfile.ZipFile, file: Path, key: str) -> None:
         shape, _, dtype = read(member)
         header = member.tell()
     if dtype.hasobject:
-        raise DataError(f"{file} array {key} holds Python objects, which are never loaded; save plain numbers")
+        raise DataError(f"{file} array {key} holds Python objects, which are never loaded; save an array of numbers")
     needed = header + math.prod(shape) * dtype.itemsize
     if needed != info.file_size or info.file_size > info.compress_size * DENSEST:
-        raise DataError(f"{file} array {key} claims {needed} bytes, which are not in the file: it is damaged")
+        raise DataError(f"{file} array {key} claims {needed} bytes, more than the file has: it is damaged")

@@ -42,8 +42,8 @@ def pick_liars(options: LiarOptions, agents: int, seed: int) -> tuple[int, ...]:
     if 2 * options.count >= agents:
         most = (agents - 1) // 2
         raise ConfigError(
-            f"liars.count = {options.count}: half of {agents} agents or more is beyond the guard, "
-            f"since nobody can tell then who lies; at most {most}"
+            f"liars.count = {options.count}: the guard cannot handle half of {agents} agents or more, "
+            f"since lies are then the majority; at most {most}"
         )
     return tuple(sorted(stream(seed, "liars").permutation(agents)[: options.count].tolist()))
 

@@ -125,7 +125,7 @@ class Recorded:
                 return step.recorded(function, inputs, data, clock, self.drawing, self.recordings(), self.results)
             except (Unrecordable, RuntimeError) as error:
                 reason = (str(error).splitlines() or [type(error).__name__])[0]
-                self.say(f"rounds are issued launch by launch: {name} cannot be recorded as a CUDA graph: {reason}")
+                self.say(f"rounds run without CUDA graphs: {name} cannot be recorded: {reason}")
                 self.failed = True  # the memory that recordings share cannot be trusted now
                 return function(inputs, data, clock)
         if step.stage == "watch":

@@ -111,7 +111,7 @@ def build(config: ExperimentConfig, dataset: Dataset | None = None, module: nn.M
     )
     config.readout_for(dataset.task)  # which may be refused
     if (config.data.flip or config.data.crop) and len(dataset.shape) != 3:
-        raise ConfigError("data.flip and data.crop shift images; these inputs are none: leave them out")
+        raise ConfigError("data.flip and data.crop are for images, and these inputs are not; remove them")
     made, given, notes = with_weights(make_module(config, dataset, module), config, given=module is not None)
     network = build_network(
         made,
@@ -139,7 +139,7 @@ def _schedule(config: ExperimentConfig) -> Schedule:
     """How the graph changes, or that it stays. Its first graph is made at once, to find what is wrong."""
     base, choice = Base(config.graph.name, config.graph.options, config.agents, config.seed), config.schedule
     if choice is not None and algorithms[config.algorithm.name].make.hears_all:
-        raise ConfigError(f"schedule: agents of {config.algorithm.name} talk to a server, not over links; delete it")
+        raise ConfigError(f"schedule: agents of {config.algorithm.name} use a server, not links; delete it")
     schedule = Schedule(base) if choice is None else Schedule(base, choice.name, choice.options)
     takes_graph = choice is None or choice.name == "redrawn" or getattr(choice.options, "among", "") == "graph"
     links = expected_links(config.graph, config.agents) if takes_graph else config.agents

@@ -87,17 +87,17 @@ def load_checkpoint(
             meta: dict[str, str] = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (it is no dict)
         if "digest" in meta and meta["digest"] != _digest(meta["progress"], tensors):
-            raise ValueError("its digest is of other content")
+            raise ValueError("its digest does not match")
         progress = _progress(json.loads(meta["progress"]))
     except OSError as error:
         raise RunError(f"checkpoint {path} cannot be read: {error.strerror or error}; fix this and retry") from None
     except _UNREADABLE as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise DamagedError(
-            f"checkpoint {path} is damaged ({reason}); delete it to go on from the one before, or from the start"
+            f"checkpoint {path} is damaged ({reason}); delete it to resume from the one before, or from the start"
         ) from error
     if "digest" not in meta:
-        warn(f"checkpoint {path} was written without a digest: damage to it would not be noticed")
+        warn(f"checkpoint {path} was written without a digest: damage to it cannot be detected")
     if progress.config_hash not in config_hashes:
         raise RunError(
             f"checkpoint {path} belongs to config {progress.config_hash}, not {' or '.join(config_hashes)}; "
@@ -106,7 +106,7 @@ def load_checkpoint(
     if progress.frozen_checksum != frozen_checksum:
         raise RunError(
             f"checkpoint {path} was made with frozen weights {progress.frozen_checksum}, here they are "
-            f"{frozen_checksum}; the same seed gives other weights on this version: start a new run"
+            f"{frozen_checksum}; this version makes other weights from the same seed: start a new run"
         )
     return Checkpoint(progress, *(_group(tensors, group) for group in ("state", "sent", "losses")))
 
@@ -123,7 +123,7 @@ def last_good(
             problem = problem or error
             continue
         if problem is not None:
-            warn(f"{str(problem).rpartition(';')[0]}; going on from {path}")
+            warn(f"{str(problem).rpartition(';')[0]}; resuming from {path}")
         return checkpoint
     if problem is not None:
         raise problem

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import tomli_w
-from pydantic import BeforeValidator, Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, model_validator
 
 from peermask.algorithms import algorithms
 from peermask.data.dataset import Task
@@ -44,26 +44,6 @@ from peermask.registry import Options
 DEFAULT = Path(__file__).parent / "default.toml"
 
 
-def _retention(value: object) -> object:
-    """Say what is wrong by what was meant: a number, a list, or a table."""
-    match value:
-        case RetentionDraw() | Mapping():
-            return value
-        case bool() | str():
-            raise ValueError("must be a number in (0, 1], a list of them, or {choices = [...]}")
-        case list() | tuple():
-            for place, ratio in enumerate(value):
-                if isinstance(ratio, bool) or not isinstance(ratio, int | float) or not 0 < ratio <= 1:
-                    raise ValueError(f"agent {place} has {ratio!r}; every retention must be in (0, 1]")
-            return tuple(map(float, value))
-        case int() | float():
-            if not 0 < value <= 1:
-                raise ValueError("must be in (0, 1]: the share of weights an agent keeps")
-            return float(value)
-        case _:
-            raise ValueError("must be a number in (0, 1], a list of them, or {choices = [...]}")
-
-
 class ExperimentConfig(Options):
     """One experiment, complete and checked; make it with `load_config` or `make_config`.
 
@@ -90,7 +70,7 @@ class ExperimentConfig(Options):
     local_batches: Annotated[int, Field(ge=1, le=10_000)] | None = Field(
         None, description="batches an agent learns from between two exchanges; 1 if left out"
     )
-    retention: Annotated[Retention, BeforeValidator(_retention)] = Field(
+    retention: Retention = Field(
         RetentionDraw(choices=(0.1, 0.2, 0.3, 0.4)),
         description="share of the weights an agent keeps: a number in (0, 1], a list with one per agent, or a draw",
     )
@@ -144,7 +124,7 @@ class ExperimentConfig(Options):
         refused = {"schedule": self.schedule, "liars": self.liars, "evaluation.unmixed": self.evaluation.unmixed}
         for key, value in refused.items():
             if value:
-                raise ConfigError(f"asynchronous: {key} is for rounds that are played together; delete one of the two")
+                raise ConfigError(f"asynchronous: {key} needs synchronous rounds; delete one of the two")
         speeds = self.asynchronous.speeds
         if isinstance(speeds, tuple) and len(speeds) != self.agents:
             raise ConfigError(
@@ -217,17 +197,6 @@ class ExperimentConfig(Options):
                 name, count = f"{choice.name}-{count}", count + 1
             arms[name] = self.model_copy(update={"algorithm": choice, "compare": ()})
         return arms
-
-
-def flatten(table: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
-    """`{"graph": {"p": 0.5}}` as `{"graph.p": "0.5"}`."""
-    flat: dict[str, str] = {}
-    for key, value in table.items():
-        if isinstance(value, Mapping):
-            flat |= flatten(value, f"{prefix}{key}.")
-        else:
-            flat[f"{prefix}{key}"] = str(value)
-    return flat
 
 
 def as_config(config: ExperimentConfig | Mapping[str, Any] | Path | str) -> ExperimentConfig:

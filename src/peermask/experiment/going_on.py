@@ -8,9 +8,10 @@ from typing import Any
 from peermask.errors import RunError
 from peermask.experiment.build import Experiment
 from peermask.experiment.checked import read_manifest, read_result
-from peermask.experiment.config import ExperimentConfig, flatten, read_config
+from peermask.experiment.config import ExperimentConfig, read_config
 from peermask.experiment.folder import RunFolder
 from peermask.experiment.made_with import made_with
+from peermask.experiment.toml_values import flatten
 from peermask.files import write_atomically, write_json
 from peermask.plugins import changed, records
 
@@ -24,13 +25,13 @@ def check_same(experiment: Experiment, folder: RunFolder) -> None:
     if before["dataset"]["sha256"] != experiment.dataset.fingerprint:
         raise RunError(
             f"{folder.path} was run on {before['dataset']['name']} data with hash {before['dataset']['sha256'][:12]}, "
-            f"here it is {experiment.dataset.name} {experiment.dataset.fingerprint[:12]}; give it the data it had"
+            f"here it is {experiment.dataset.name} {experiment.dataset.fingerprint[:12]}; use the original data"
         )
     if before.get("frozen_checksum", experiment.frozen.checksum) != experiment.frozen.checksum:
         raise RunError(
             f"{folder.path} was run with frozen weights {before['frozen_checksum']}, here they are "
             f"{experiment.frozen.checksum}: another module, or another version of this program; "
-            "give it the module it had, or start a new run"
+            "use the original module, or start a new run"
         )
 
 
@@ -40,14 +41,14 @@ def check_same_config(before: ExperimentConfig, now: ExperimentConfig, folder: R
     if keys:
         told = ", ".join(f"{key} = {one.get(key, 'nothing')}, not {other.get(key, 'nothing')}" for key in keys[:NAMED])
         more = f", and {len(keys) - NAMED} more" if len(keys) > NAMED else ""
-        raise RunError(f"{folder.path} was run with {told}{more}; only rounds can be raised: start a new run")
+        raise RunError(f"{folder.path} was run with {told}{more}; only rounds can be increased: start a new run")
     if before.asynchronous is not None and now.rounds > before.rounds:
         raise RunError(
             f"{folder.path} is asynchronous: fast agents may have ended long before slow ones, so rounds cannot be "
-            "raised; start a new run"
+            "increased; start a new run"
         )
     if now.rounds < before.rounds:
-        raise RunError(f"{folder.path} is a run of {before.rounds} rounds, not {now.rounds}; they can only be raised")
+        raise RunError(f"{folder.path} is a run of {before.rounds} rounds, not {now.rounds}; it can only be increased")
 
 
 def is_over(folder: RunFolder, config: ExperimentConfig) -> bool:
@@ -57,7 +58,7 @@ def is_over(folder: RunFolder, config: ExperimentConfig) -> bool:
     done = read_result(folder.result)
     if done["status"] == "converged" and config.rounds > read_config(folder.config).rounds:
         raise RunError(
-            f"{folder.path} stopped at round {done['round']} because accuracy no longer rose "
+            f"{folder.path} stopped at round {done['round']} because accuracy no longer improved "
             f"(stop.patience = {config.stop.patience}); more rounds would change nothing"
         )
     return done["status"] == "converged" or int(done["round"]) >= config.rounds
@@ -80,7 +81,7 @@ def note_plugins(folder: RunFolder, config: ExperimentConfig, warn: Callable[[st
     before = made_with(about, folder.manifest)
     lines = changed(before, now)
     for line in lines:
-        warn(f"{folder.path}: {line}; going on with it as it is now")
+        warn(f"{folder.path}: {line}; the present version is used")
     if lines:
         earlier = [*about.get("earlier_imports", ()), *(plugin.table() for plugin in before)]
         imports = [plugin.table() for plugin in now]

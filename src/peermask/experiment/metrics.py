@@ -123,7 +123,7 @@ def read_traffic(folder: RunFolder) -> list[dict[str, str]]:
     """What was sent so far; a run of an older version cannot go on, since its messages were coded otherwise."""
     rows = read_rows(folder.traffic)
     if rows and "kind" not in rows[0]:
-        raise RunError(f"{folder.traffic} was begun by an older version that coded messages otherwise; start a new run")
+        raise RunError(f"{folder.traffic} was written by an older version with another message format; start a new run")
     return rows
 
 
@@ -191,7 +191,7 @@ class Ledger:
             try:
                 return restored(self._saved, schema, device)
             except KeyError as error:
-                raise RunError(f"the checkpoint lacks {error} of what was sent; start a new run") from None
+                raise RunError(f"the checkpoint lacks {error} of the messages sent; start a new run") from None
         opening = openings(self.experiment, self.agents)
         return first_message({name: leaf.to(device) for name, leaf in opening.items()}, schema) if opening else None
 

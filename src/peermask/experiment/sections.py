@@ -94,7 +94,7 @@ def _speeds(value: object) -> object:
 
 def _falling(weights: tuple[int, ...]) -> tuple[int, ...]:
     if weights[0] == 0 or list(weights) != sorted(weights, reverse=True):
-        raise ValueError("must begin above 0 and not rise with age")
+        raise ValueError("must begin above 0 and not increase with age")
     return weights
 
 

@@ -17,7 +17,7 @@ import itertools
 import json
 import re
 import tomllib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from math import isnan, nan
@@ -28,13 +28,15 @@ from peermask.data import datasets
 from peermask.data.dataset import Dataset
 from peermask.engine.device import pick_device
 from peermask.errors import ConfigError, DivergedError, RunError
-from peermask.experiment.config import ExperimentConfig, flatten, load_config
+from peermask.experiment.agent_result import LAST_EVALUATIONS, mean_of
+from peermask.experiment.config import ExperimentConfig, load_config
 from peermask.experiment.execution import Execution
 from peermask.experiment.folder import RunFolder
 from peermask.experiment.going_on import is_over
-from peermask.experiment.result import LAST_EVALUATIONS, RunResult
+from peermask.experiment.result import RunResult
 from peermask.experiment.runner import run_experiment
 from peermask.experiment.side_by_side import play_side_by_side, runs_at_once
+from peermask.experiment.toml_values import flatten
 from peermask.files import claimed, read_json, write_atomically, write_json
 from peermask.models.network import Gradient
 
@@ -228,12 +230,7 @@ def _tail(result: RunResult) -> tuple[float, float]:
     late = sorted({row["round"] for row in rows})[-LAST_EVALUATIONS:]
     tail = [row for row in rows if row["round"] in late]
     main = result.main_figure
-    return _mean(row[f"validation_{main}"] for row in tail), _mean(row[f"test_{main}"] for row in tail)
-
-
-def _mean(values: Iterator[float]) -> float:
-    known = [value for value in values if not isnan(value)]
-    return fmean(known) if known else nan
+    return mean_of(row[f"validation_{main}"] for row in tail), mean_of(row[f"test_{main}"] for row in tail)
 
 
 def _is_finished(cell: Cell) -> bool:

@@ -48,9 +48,9 @@ def replayed(run: Path) -> ExperimentConfig:
     find_made_with(run, lambda _: None)  # plug-ins that its config names
     config = read_config(folder.config)
     if config.asynchronous is None:
-        raise RunError(f"{run} is not asynchronous; its config alone gives the same run again")
+        raise RunError(f"{run} is not asynchronous; run its config again instead")
     if not folder.trace.is_file():
-        raise RunError(f"{run} has no trace.csv: only a fleet records one; a simulation's config gives it again")
+        raise RunError(f"{run} has no trace.csv: only a fleet records one; run the config again instead")
     options = config.asynchronous.model_copy(update={"trace": str(folder.trace.resolve())})
     return config.model_copy(update={"asynchronous": options})
 
@@ -90,7 +90,7 @@ def read_trace(path: Path, links: Links, rounds: int) -> Trace:
     if len(missing):
         number, place = missing[0].tolist()
         raise RunError(
-            f"{path} says nothing of agent {links.receivers[place]} in round {number + 1} and its neighbour "
+            f"{path} has no row of agent {links.receivers[place]} in round {number + 1} and its neighbour "
             f"{links.senders[place]}; copy it from its device again, or collect the fleet again"
         )
     trace = Trace(links, heard)

@@ -105,7 +105,7 @@ def matching(
 ) -> Links:
     """Random pairs: every agent hears one other, or nobody where it is left over."""
     if base.agents < 2:
-        raise GraphError("schedule.name = 'matching': one agent has nobody to be paired with; agents must be 2 or more")
+        raise GraphError("schedule.name = 'matching': agents must be 2 or more")
     draw = stream(base.seed, "matching", round=round)
     if among == "all":
         order = draw.permutation(base.agents)
@@ -123,7 +123,7 @@ def matching(
 def one_peer_exponential(base: Base, round: int) -> Links:
     """Every agent hears the one 1 before it, in the next round 2 before it, then 4, 8 and so on, and again from 1."""
     if base.agents < 2:
-        raise GraphError("schedule.name = 'one-peer-exponential': one agent has no peer; agents must be 2 or more")
+        raise GraphError("schedule.name = 'one-peer-exponential': agents must be 2 or more")
     everyone, back = np.arange(base.agents), 2 ** ((round - 1) % hops(base.agents))
     return Links.between(everyone, (everyone - back) % base.agents, base.agents)
 

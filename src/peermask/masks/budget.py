@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Literal
 
 import numpy as np
 import torch
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 from torch import Tensor
 
 from peermask.errors import ConfigError
@@ -45,7 +45,27 @@ class RetentionDraw(Options):
         return self
 
 
-Retention = Ratio | tuple[Ratio, ...] | RetentionDraw
+def _retention(value: object) -> object:
+    """Errors by what was probably meant: a number, a list, or a table."""
+    match value:
+        case RetentionDraw() | Mapping():
+            return value
+        case bool() | str():
+            raise ValueError("must be a number in (0, 1], a list of them, or {choices = [...]}")
+        case list() | tuple():
+            for place, ratio in enumerate(value):
+                if isinstance(ratio, bool) or not isinstance(ratio, int | float) or not 0 < ratio <= 1:
+                    raise ValueError(f"agent {place} has {ratio!r}; every retention must be in (0, 1]")
+            return tuple(map(float, value))
+        case int() | float():
+            if not 0 < value <= 1:
+                raise ValueError("must be in (0, 1]: the share of weights an agent keeps")
+            return float(value)
+        case _:
+            raise ValueError("must be a number in (0, 1], a list of them, or {choices = [...]}")
+
+
+Retention = Annotated[Ratio | tuple[Ratio, ...] | RetentionDraw, BeforeValidator(_retention)]
 
 
 def retentions(retention: Retention, agents: int, seed: int) -> tuple[float, ...]:

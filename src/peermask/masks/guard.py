@@ -29,7 +29,7 @@ from peermask.kernels.blocks import block_table
 
 def _factor(value: float) -> float:
     if value != 0 and value < 1:
-        raise ValueError("must be 0 (off) or at least 1: below that half of all neighbours would be left out")
+        raise ValueError("must be 0 (off) or at least 1: below 1 half of all neighbours would be ignored")
     return value
 
 

@@ -119,11 +119,11 @@ def find_layout(module: nn.Module, masked: Sequence[str] = ("*",)) -> Layout:
         for short, parameter in child.named_parameters(recurse=False):
             name = f"{prefix}.{short}" if prefix else short
             if is_lazy(parameter):
-                raise ModelError(f"model parameter {name!r} has no shape yet; call the module once before you give it")
+                raise ModelError(f"model parameter {name!r} has no shape yet; call the module once before passing it")
             if id(parameter) in seen:
                 raise ModelError(
                     f"model parameters {seen[id(parameter)]!r} and {name!r} are one tensor (tied), of which a mask "
-                    "would have to be two; give each its own"
+                    "would have to be two; use separate parameters"
                 )
             seen[id(parameter)] = name
             shape = tuple(parameter.shape)

@@ -60,13 +60,13 @@ def put_weights(module: nn.Module, weights: Mapping[str, Tensor], where: str, dr
             layer = name.rpartition(".")[0]
             raise ModelError(
                 f"{where} has {name!r} of {_by(weights[name])}, the model of {_by(tensor)}; "
-                f"frozen.drawn = ['{layer}.*'] would draw that layer anew"
+                f"frozen.drawn = ['{layer}.*'] draws that layer from the seed"
             )
         if not weights[name].is_floating_point() and tensor.is_floating_point():
             raise ModelError(f"{where} has {name!r} as {weights[name].dtype}; floats are needed")
     extra = next((name for name in weights if name not in wanted and counts(name)), None)
     if extra is not None:
-        raise ModelError(f"{where} has {extra!r} of {_by(weights[extra])}, which the model has not")
+        raise ModelError(f"{where} has {extra!r} of {_by(weights[extra])}, which the model does not have")
     module.load_state_dict({name: weights[name].to(tensor.dtype) for name, tensor in wanted.items()}, strict=False)
 
 
@@ -82,7 +82,7 @@ def fold_batch_norms(module: nn.Module) -> dict[str, int]:
     for name, norm in norms.items():
         if norm.running_mean is None or norm.running_var is None:
             raise ModelError(
-                f"model layer {name!r} is a batch norm without averages, which no other layer can stand for"
+                f"model layer {name!r} is a batch norm without running averages, which cannot be converted"
             )
     module.eval()
     with torch.no_grad():

@@ -47,7 +47,7 @@ def collect_run(fleet: Fleet, folders: Sequence[Path], out: Path, *, partial: bo
     missing = missing_agents(fleet, agents)
     if missing and not partial:
         raise NodeError(
-            f"no folder of {named(missing)} among the {len(agents)} given; give every agent's, "
+            f"no folder of {named(missing)} among the {len(agents)} given; give those of all agents, "
             "or collect those that are there with --partial"
         )
     with _in_one_go(out) as made:
@@ -189,7 +189,7 @@ def _last_checkpoint(
         raise NodeError(f"checkpoint {path} is not of one agent of this experiment (see {odd!r}); {AGAIN}")
     for name, rows in held.states.items():
         if rows.is_floating_point() and not bool(torch.isfinite(rows).all()):
-            raise NodeError(f"checkpoint {path} holds a value that is not a number ({name}); {AGAIN}")
+            raise NodeError(f"checkpoint {path} holds a value that is NaN or infinite ({name}); {AGAIN}")
     return held
 
 

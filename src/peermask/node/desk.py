@@ -16,7 +16,7 @@ import struct
 from collections.abc import Callable, Mapping
 
 from peermask.errors import PeermaskError
-from peermask.node.certificates import Credentials
+from peermask.node.credentials import Credentials
 
 PROTOCOL = "peermask-operator/1"
 LARGEST = 2**20  # bytes of a question or an answer

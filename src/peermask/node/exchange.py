@@ -164,7 +164,7 @@ class NodeExchange:
         for name, row in rows.items():
             if row.dtype == np.float32 and not np.isfinite(row).all():
                 raise DivergedError(
-                    f"what agent {self.agent} would send in round {round} holds a value that is not a number ({name}); "
+                    f"message of agent {self.agent} in round {round} holds a value that is NaN or infinite ({name}); "
                     "try a smaller algorithm.lr"
                 )
         return Schema.of(rows, self.sizes)

@@ -91,7 +91,7 @@ class Fleet(Options):
         found = next((member for member in self.agents if member.agent == agent), None)
         if found is None:
             if agent in self.left:
-                raise NodeError(f"agent {agent} has left this fleet for good; `peermask fleet add` adds a new one")
+                raise NodeError(f"agent {agent} has left this fleet permanently; `peermask fleet add` adds a new one")
             without = f", without {', '.join(map(str, self.left))}" if self.left else ""
             raise NodeError(f"agent {agent} does not exist; this fleet has agents 0 to {self.numbers[-1]}{without}")
         return found
@@ -241,9 +241,9 @@ def check(fleet: Fleet) -> None:
         raise NodeError(f'agent {relayed} is relayed, and there is no relay; add `relay = "host:port"`')
     retentions(config.retention, config.agents, config.seed)
     if config.liars is not None:
-        raise NodeError("experiment.liars: only the simulator plays liars; delete it")
+        raise NodeError("experiment.liars: only the simulator supports liars; delete it")
     if config.schedule is not None and config.rounds > GRAPHS:
-        raise NodeError(f"experiment.schedule: a fleet plays at most {GRAPHS:,} rounds of it, not {config.rounds:,}")
+        raise NodeError(f"experiment.schedule: a fleet supports at most {GRAPHS:,} rounds of it, not {config.rounds:,}")
     if config.compare:
         raise NodeError("experiment.compare: a fleet runs one algorithm; delete it and write one fleet file for each")
     if config.stop.patience:
@@ -251,7 +251,7 @@ def check(fleet: Fleet) -> None:
     if config.asynchronous is not None and fleet.missing == "wait":
         raise NodeError("missing = 'wait': in an asynchronous run nobody waits; set it to 'last'")
     if config.asynchronous is not None and config.asynchronous.trace is not None:
-        raise NodeError("experiment.asynchronous.trace: only the simulator plays traces; delete it")
+        raise NodeError("experiment.asynchronous.trace: only the simulator replays traces; delete it")
     check_links(fleet)
 
 
@@ -268,7 +268,7 @@ def _check_numbers(fleet: Fleet) -> None:
         raise NodeError(f"there is more than one agent {twice}, or it has left; every number is given once")
     lost = sorted(set(range(first)) - set(every))
     if lost or not numbers:
-        raise NodeError(f"agents: {lost or 'all'} are missing; `peermask fleet remove` writes down who has left")
+        raise NodeError(f"agents: {lost or 'all'} are missing; `peermask fleet remove` records agents that have left")
     for member in fleet.agents:
         if (member.retention is not None) != (member.agent >= first):
             must = "must be given" if member.agent >= first else "is what the experiment says; delete it"
@@ -299,7 +299,7 @@ def check_links(fleet: Fleet) -> None:
             i, j = min(odd)
             raise NodeError(
                 f"links: {i} - {j} {problem} a link of the experiment ({fleet.experiment.graph.name} graph, "
-                f"{fleet.experiment.algorithm.name}); change experiment.graph and write the file anew"
+                f"{fleet.experiment.algorithm.name}); change experiment.graph and write the file again"
             )
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from peermask.errors import NodeError
-from peermask.node.certificates import Credentials
+from peermask.node.credentials import Credentials
 from peermask.node.desk import LARGEST, LENGTH, name_of, tls_context
 from peermask.node.fleet import Fleet, split_address
 from peermask.node.relayed import open_relayed

@@ -23,7 +23,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from peermask.node.certificates import Credentials
+from peermask.node.credentials import Credentials
 from peermask.node.desk import OPERATOR, name_of, tls_context
 from peermask.node.fleet import Fleet
 from peermask.node.gate import open_gate

@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Coroutine, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from peermask.node.certificates import Credentials
+from peermask.node.credentials import Credentials
 from peermask.node.desk import name_of, tls_context
 from peermask.node.fleet import Fleet, split_address
 from peermask.node.gate import keep_alive

@@ -21,7 +21,7 @@ from peermask.node.lines import Line
 from peermask.node.members import build_member
 
 if TYPE_CHECKING:
-    from peermask.node.certificates import Credentials
+    from peermask.node.credentials import Credentials
     from peermask.node.responder import Responder
     from peermask.node.rosters import Rosters
     from peermask.node.watched import Watched
@@ -56,7 +56,7 @@ def run_node(
     seconds.
     """
     # zenoh and cryptography are an extra, which reading a fleet file does not need
-    from peermask.node.certificates import Credentials, check_credentials, verifier
+    from peermask.node.credentials import Credentials, check_credentials, verifier
     from peermask.node.reopening import Reopening
     from peermask.node.rosters import Rosters, latest
     from peermask.node.watch import Watch

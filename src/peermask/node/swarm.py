@@ -78,7 +78,7 @@ def run_swarm(
     """
     fleet = load_fleet(path)
     if not insecure:
-        from peermask.node.certificates import check_credentials
+        from peermask.node.credentials import check_credentials
 
         for member in fleet.agents:
             check_credentials(fleet, certificates_of(path, fleet), member.agent)

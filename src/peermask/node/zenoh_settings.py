@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from peermask.node.certificates import Credentials
+from peermask.node.credentials import Credentials
 from peermask.node.fleet import Fleet, split_address
 
 LEASE_MS = 2000  # a frozen or cut-off neighbour is noticed within a few of these

@@ -43,7 +43,7 @@ def _find(plugin: Plugin, where: str, warn: Callable[[str], None], *, exact: boo
                 raise ConfigError(
                     f"{where}: {line}; all agents must have the same: restore it, or write a new fleet file"
                 )
-            warn(f"{where}: {line}; going on with it as it is now")
+            warn(f"{where}: {line}; the present version is used")
             return other.name
     earlier = _named_earlier(plugin)
     if earlier is None:

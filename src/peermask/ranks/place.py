@@ -36,7 +36,7 @@ class Place:
         def number(name: str, otherwise: int | None = None) -> int:
             text = environment.get(name, str(otherwise))
             if not text.isdecimal():
-                raise RunError(f"the environment has {name} = {text!r}; it takes a whole number, as torchrun sets it")
+                raise RunError(f"the environment has {name} = {text!r}; it must be a whole number, as torchrun sets it")
             return int(text)
 
         rank, size, local_rank = number("RANK"), number("WORLD_SIZE"), number("LOCAL_RANK", 0)

@@ -70,7 +70,7 @@ def _keep(place: Place, listener: socket.socket | None) -> TCPStore:
         return TCPStore(place.address, place.port, place.size, is_master=True, wait_for_workers=False, **options)
     except RuntimeError as error:
         raise RunError(
-            f"rank 0 cannot keep the meeting point {place.address}:{place.port}: {str(error).splitlines()[0]}; "
+            f"rank 0 cannot open the rendezvous {place.address}:{place.port}: {str(error).splitlines()[0]}; "
             "give another MASTER_ADDR or MASTER_PORT"
         ) from None
 
@@ -107,11 +107,11 @@ def _await_all(
             raise KeyboardInterrupt
         for rank in missing:
             if (became := fate(rank)) is not None:
-                raise RunError(f"rank {rank} {became} before it had begun")
+                raise RunError(f"rank {rank} {became} before the start")
         if time.monotonic() > until:
             absent = ", ".join(map(str, missing[:8])) + (" and more" if len(missing) > 8 else "")
             raise RunError(
-                f"{len(missing)} of {place.size} ranks did not come to {place.address}:{place.port} within "
+                f"{len(missing)} of {place.size} ranks did not connect to {place.address}:{place.port} within "
                 f"{limit:g} s: {absent}; start them, or wait longer with --wait"
             )
         time.sleep(LOOK)

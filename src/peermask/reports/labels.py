@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from peermask.experiment.config import ExperimentConfig, flatten
+from peermask.experiment.config import ExperimentConfig
+from peermask.experiment.toml_values import flatten
 
 _SILENT = ("seed", "name", "imports", "algorithm.name")
 _MOST = 3  # differences named; more would not be read

@@ -176,7 +176,7 @@ def read_data(scale: ScaleName, folder: str | None) -> Dataset:
     table = dict(scales()[scale].config["dataset"])
     if folder is not None:
         if table["name"] == "digits":
-            raise ConfigError(f"--data-dir {folder}: scale {scale!r} uses the digits in the package; leave it out")
+            raise ConfigError(f"--data-dir {folder}: scale {scale!r} uses the digits in the package; remove it")
         table["folder"] = folder
     choice = choose(datasets, "dataset", table)
     return datasets[choice.name].make(**dict(choice.options))

@@ -57,7 +57,7 @@ class Home:
     def look(self, scale: ScaleName) -> None:
         """Check that the folder holds results of this scale, which can be shown without the data."""
         if not self._marker.is_file():
-            raise RunError(f"{self.path} holds no results of `peermask reproduce` to make tables of")
+            raise RunError(f"{self.path} holds no results of `peermask reproduce`")
         found = read_json(self._marker)
         self._check(found, {"scale": scale, "dataset": found.get("dataset")})
 
@@ -97,12 +97,12 @@ class Home:
         if found.get("scale") != wanted["scale"]:
             raise RunError(
                 f"{self.path} holds results of scale {found.get('scale')!r}, not {wanted['scale']!r}; "
-                "give another --out, or the scale it was begun with"
+                "give another --out, or the original scale"
             )
         if found.get("dataset") != wanted["dataset"]:
             before = found.get("dataset") or {}
             raise RunError(
-                f"{self.path} was begun on {before.get('name')} data with hash {str(before.get('sha256'))[:12]}, "
+                f"{self.path} was run on {before.get('name')} data with hash {str(before.get('sha256'))[:12]}, "
                 f"here it is {wanted['dataset']['name']} {wanted['dataset']['sha256'][:12]}; give another --out"
             )
 

@@ -125,9 +125,9 @@ def read_header(data: bytes, expected: Expected) -> FrameHeader:
     if magic != MAGIC:
         raise WireError(f"frame starts with {magic.hex()}, expected {MAGIC.hex()}: not a peermask frame")
     if not expected.oldest <= version <= VERSION:
-        raise WireError(f"frame has version {version}, this end speaks {VERSION}; update the older of the two")
+        raise WireError(f"frame has version {version}, this end has {VERSION}; update the older of the two")
     if len(data) != HEADER.size + body + CHECKSUM.size:
-        raise WireError(f"frame has {len(data)} bytes, its header announces {HEADER.size + body + CHECKSUM.size}")
+        raise WireError(f"frame has {len(data)} bytes, its header says {HEADER.size + body + CHECKSUM.size}")
     if CHECKSUM.unpack_from(data, HEADER.size + body)[0] != zlib.crc32(memoryview(data)[: HEADER.size + body]):
         raise WireError("frame is damaged: its checksum does not match")
     if run_id != expected.run_id:

@@ -48,7 +48,7 @@ def decode_gaps(cursor: Cursor, count: int, size: int) -> Integers:
     # Valid gaps add up to less than `size`, so the unary part is never longer than this.
     high = read_unary(cursor.peek_bits(count + (size >> k)), count)
     if high is None:
-        raise WireError(f"{count} positions announced in a layer of {size}, fewer found")
+        raise WireError(f"{count} positions expected in a layer of {size}, fewer found")
     cursor.position += int(high.sum()) + count
     positions = np.cumsum(((high << k) | low) + 1) - 1  # [count]
     if positions[-1] >= size:
