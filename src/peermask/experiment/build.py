@@ -29,7 +29,6 @@ from peermask.experiment.config import ExperimentConfig
 from peermask.experiment.given import freeze, with_weights
 from peermask.experiment.module import make_module
 from peermask.graph import Base, Mixing, Schedule, build_mixing
-from peermask.graph.links import Integers
 from peermask.kernels import have_triton
 from peermask.masks.budget import kept_counts, retentions
 from peermask.masks.masker import Masker
@@ -82,10 +81,6 @@ class Experiment:
         if not self.schedule.changes:
             return self.mixing
         return build_mixing(self.schedule.links(round), self.samples.sizes)
-
-    def senders_heard(self, rows: slice, round: int) -> Integers:
-        """Whose messages of a round these agents hear, in order: what has to come to a process that has them."""
-        return self.schedule.links(round).rows(rows).heard[0]
 
     @property
     def messages_sent(self) -> list[int]:
