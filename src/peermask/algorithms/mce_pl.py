@@ -123,7 +123,8 @@ class McePl(Algorithm[State]):
         return replace(state, scores=scores, mask=mask, votes=votes, voters=voters, gradient=None, proposal=None)
 
     def join(self, state: State, received: Payload, mixing: Mixing) -> State:
-        votes, voters = mixing.count_open(received["mask"]), mixing.degree  # who knows nothing cannot tell who lies
+        # All are believed: an agent that has not learned yet cannot detect lies.
+        votes, voters = mixing.count_open(received["mask"]), mixing.degree
         scores = joined(state.scores, votes, voters, 1.0, self.masker.layout)
         mask = self._mask(scores, votes, voters, state.keep)
         return replace(state, scores=scores, mask=mask, votes=votes, voters=voters)
@@ -147,8 +148,8 @@ class McePl(Algorithm[State]):
 def first_votes(masker: Masker, options: McePl.Options, agents: Agents, seed: int) -> Tensor:
     """m_j^(0): what an agent takes its neighbours' masks to be before it has heard any, as one vote.
 
-    `common` is one draw for every neighbour of every agent, as in the authors' code. It costs no bits, since a
-    seed makes it, and correlates all masks from the start. Layers whose weights were given have no such votes: their
+    `common` is one draw for every neighbour of every agent, as in the authors' code. It costs no bits, since a seed
+    determines it, and it correlates all masks from the start. Layers whose weights were given have no such votes: their
     magnitudes are what agents have in common.
     """
     if options.first_votes == "none":

@@ -1,7 +1,7 @@
-"""par-weipru: as avr-weipru, but each entry is averaged over those who kept it (HeteroFL's rule).
+"""par-weipru: as avr-weipru, but each entry is averaged over the agents that kept it (HeteroFL's rule).
 
 x½ = x − η (∇f(Prune(x)) + ω x);   share s = Prune(x½), whose support is h = 1[s ≠ 0]
-union (A)   x ← Σ_j s_j / Σ_j h_j, and 0 where nobody kept an entry
+union (A)   x ← Σ_j s_j / Σ_j h_j, and 0 where no agent kept an entry
 own (B)     x ← h_i ⊙ Σ_j s_j / Σ_j h_j
 """
 

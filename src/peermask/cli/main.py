@@ -28,7 +28,7 @@ from peermask.cli.theory import theory
 from peermask.cli.watch import watch
 from peermask.errors import PeermaskError
 
-# Whichever click typer brings along: the base of what it exports is a mistake on the command line.
+# The base class of typer's own errors, for mistakes on the command line; typer may bundle its own click.
 UsageError: type[Exception] = typer.BadParameter.__bases__[0]
 
 app = typer.Typer(

@@ -60,7 +60,7 @@ def node(
 ) -> int:
     """Run one agent of a fleet on this device.
 
-    Started again after a crash or a stop, it goes on from its last checkpoint.
+    Restarted after a crash or a stop, it resumes from its last checkpoint.
     """
     from peermask.node.journal import ranges
     from peermask.node.start import run_node
@@ -135,12 +135,12 @@ def check_profile(path: Path, fleet: Path, agent: int) -> None:
 
 
 class Lines:
-    """For people: a line per evaluation on stdout, all that is unusual on stderr. With nobody to read, it goes on."""
+    """For people: a line per evaluation on stdout, everything unusual on stderr. It continues if stdout is closed."""
 
     def __init__(self, agent: int) -> None:
         self.agent = agent
         self.shown = 0  # the round of the last evaluation that was printed
-        self.unread = False  # whether nobody is left for whom it would go on
+        self.unread = False  # whether the reader of the events is gone
 
     def say(self, line: str) -> None:
         printed(sys.stderr, f"agent {self.agent}: {line}")
@@ -151,7 +151,7 @@ class Lines:
 
     @contextmanager
     def failing(self) -> Iterator[None]:
-        """What is raised inside is told by whoever called."""
+        """Exceptions are reported by the caller."""
         yield
 
     def round(self, report: Report) -> None:
@@ -169,7 +169,7 @@ class Lines:
 
 
 class Events(Lines):
-    """For programs: a line of JSON per round. If the program is gone, the agent stops as if it had been told to."""
+    """For programs: a line of JSON per round. If the program is gone, the agent stops as by SIGTERM."""
 
     def round(self, report: Report) -> None:
         self.unread = not printed(sys.stdout, json.dumps(asdict(report))) or self.unread
@@ -214,7 +214,7 @@ class JsonLines(Lines):
 
 
 def printed(stream: TextIO, line: str) -> bool:
-    """Write a line in one go, since two threads may; whether somebody reads it."""
+    """Write a line at once, since two threads may; returns whether stdout is still open."""
     try:
         stream.write(f"{line}\n")
         stream.flush()

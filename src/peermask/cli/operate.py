@@ -1,4 +1,4 @@
-"""`peermask fleet operator`, `status`, `push` and `service`: for those who run a fleet's devices."""
+"""`peermask fleet operator`, `status`, `push` and `service`: for operators of a fleet."""
 
 from __future__ import annotations
 

@@ -145,7 +145,7 @@ def _as_given(
     backend: str,
     wait: float,
 ) -> list[str]:
-    """What another rank has to be told of the command."""
+    """The arguments that other ranks need."""
     given = [] if config is None else [str(config)]
     for change in set_:
         given += ["--set", change]

@@ -32,7 +32,7 @@ def swarm(
 ) -> int:
     """Run a whole fleet as processes of this machine.
 
-    They are collected into an ordinary run folder; stopped, the same command goes on.
+    They are collected into an ordinary run folder; rerun the same command to resume.
     """
     from peermask.node.swarm import run_swarm
     from peermask.reports.tables import agents_table, closing_lines

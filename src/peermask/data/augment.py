@@ -1,6 +1,6 @@
 """Augmentation: random horizontal flips and shifts of training images.
 
-Drawn on the CPU from keyed streams, applied on whatever device the images are.
+Drawn on the CPU from keyed streams, applied on the device of the images.
 """
 
 from __future__ import annotations

@@ -39,14 +39,14 @@ class AllSamples(Sequence[LocalSamples]):
         fraction: float,
         validation: float,
         *,
-        owned: bool = False,  # whether test samples are whose the data says, where it does
+        owned: bool = False,  # whether the data says which agent a test sample belongs to
     ) -> None:
         self.parts, self.seed, self.fraction, self.validation = parts, seed, fraction, validation
         self.labels, self.test_labels = labels_of(dataset, dataset.train), labels_of(dataset, dataset.test)
         self.has_labels = dataset.has_labels
         self.owners = dataset.test.agents.numpy() if owned and dataset.test.agents is not None else None  # [n]
         self._drawn: dict[int, LocalSamples] = {}
-        self._tests: dict[tuple[int, ...], Indices] = {}  # by labels: most agents' are somebody else's too
+        self._tests: dict[tuple[int, ...], Indices] = {}  # by labels: agents with the same labels share them
         sizes = np.empty(len(parts), np.int64)
         for agent, part in enumerate(parts):
             if agent and part is parts[agent - 1]:

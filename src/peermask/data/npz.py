@@ -48,7 +48,7 @@ def npz(
         int | None, Field(ge=1, le=2**24, description="tokens there are, 0 to vocabulary - 1; counted if not set")
     ] = None,
 ) -> Dataset:
-    """Your own inputs and targets from an .npz file, with agent_train and agent_test if it says whose they are."""
+    """Your own inputs and targets from an .npz file, with agent_train and agent_test if samples belong to agents."""
     file = Path(path)
     try:
         with zipfile.ZipFile(file) as archive:

@@ -1,4 +1,4 @@
-"""Agents that lie: they learn as all others do and send something else. For trying what a method bears."""
+"""Agents that lie: they learn as all others do and send something else. To test how many a method tolerates."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class LiarOptions(Options):
 
 
 def pick_liars(options: LiarOptions, agents: int, seed: int) -> tuple[int, ...]:
-    """Who lies; those of a smaller count lie in a larger one, too."""
+    """The agents that lie; those of a smaller count lie in a larger one as well."""
     if 2 * options.count >= agents:
         most = (agents - 1) // 2
         raise ConfigError(
@@ -62,9 +62,9 @@ class Liars:
         agents: Sequence[int] | None = None,
         here: slice = slice(None),
     ) -> Payload:
-        """What reaches the others: [N, ...] leaves with the liars' rows replaced; `links` is who hears whom.
+        """What reaches the others: [N, ...] leaves with the liars' rows replaced; `links` says which agent hears which.
 
-        Where there are messages of some `agents` alone, those `here` lie, whose neighbours are among them.
+        With messages of only some `agents`, those `here` lie, whose neighbours are among them.
         """
         liars = {row: agent for row, agent in enumerate(agents or range(len(links))) if agent in self.ids}
         return {name: self._leaf(leaf, links, clock, liars, here) for name, leaf in messages.items()}

@@ -53,8 +53,8 @@ class Experiment:
     network: Network
     frozen: FrozenWeights
     agents: Agents
-    liars: tuple[int, ...] = ()  # who sends lies
-    notes: tuple[str, ...] = ()  # what a user should be told of all this
+    liars: tuple[int, ...] = ()  # agents that send lies
+    notes: tuple[str, ...] = ()  # messages for the user
 
     @property
     def further_metrics(self) -> tuple[str, ...]:
@@ -191,7 +191,7 @@ def assemble(experiment: Experiment, device: torch.device) -> tuple[Algorithm[An
     )
     network = replace(experiment.network, module=copy.deepcopy(experiment.network.module).to(device))
     masker = Masker(network.layout, experiment.frozen.values.to(device), config.mask, experiment.frozen.given)
-    setting = Setting(network, masker, config.seed, experiment.retentions[: config.agents])  # of those who began
+    setting = Setting(network, masker, config.seed, experiment.retentions[: config.agents])  # of the first agents
     algorithm = make_algorithm(config.algorithm.name, config.algorithm.options, setting)
     augmentation = Augmentation(config.data.flip, config.data.crop)
     ids = experiment.agents.ids
@@ -235,7 +235,8 @@ def build_simulator(
 
 
 def agents_at_once(experiment: Experiment, device: torch.device, agents: int | None = None, sharing: int = 1) -> int:
-    """One on a CPU, as on a device of its own; on a GPU as many as fit, of all or so many, where so many share it."""
+    """One on a CPU, as on its own device; on a GPU as many as fit, of all or `agents`, if `sharing` processes share
+    it."""
     if device.type == "cpu":
         return 1
     free, _ = torch.cuda.mem_get_info(device)

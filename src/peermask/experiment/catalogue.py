@@ -101,7 +101,7 @@ def _option(key: str, field: FieldInfo) -> dict[str, str]:
 
 
 def _is_table(kind: Any) -> bool:
-    """A table with keys of its own, which are listed by themselves."""
+    """A table with its own keys, which are listed separately."""
     return isinstance(kind, type) and issubclass(kind, Options)
 
 

@@ -29,7 +29,7 @@ class DamagedError(RunError):
 
 @dataclass(frozen=True)
 class Progress:
-    """Where a run stands, beside the agents' states."""
+    """The progress of a run, besides the agents' states."""
 
     round: int
     config_hash: str
@@ -66,7 +66,7 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> Path:
             safetensors.torch.save_file(tensors, temporary, metadata=meta)
         except safetensors.SafetensorError as error:
             raise OSError(str(error)) from error
-        temporary.chmod(mode)  # the library's own files are their owner's alone
+        temporary.chmod(mode)  # the library writes files that only their owner can read
     for old in list_checkpoints(folder)[:-KEPT]:
         old.unlink(missing_ok=True)
     return path
@@ -114,7 +114,7 @@ def load_checkpoint(
 def last_good(
     folder: Path, config_hashes: Collection[str], frozen_checksum: str, warn: Callable[[str], None]
 ) -> Checkpoint | None:
-    """The last checkpoint, or, said in one line, the one before if that is damaged; None if there is none yet."""
+    """The last checkpoint, or, with a warning, the one before if that is damaged; None if there is none yet."""
     problem: DamagedError | None = None
     for path in reversed(list_checkpoints(folder)):
         try:
@@ -137,12 +137,12 @@ def check_tables_since(folder: Path) -> None:
             with safetensors.safe_open(path, framework="pt") as file:
                 progress = _progress(json.loads((file.metadata() or {})["progress"]))
         except (OSError, *_UNREADABLE):
-            return  # whoever needs the checkpoint will say so
+            return  # reported when the checkpoint is needed
         check_extents(folder.parent, progress.tables, path)
 
 
 def forget_checkpoints_after(folder: Path, round: int) -> None:
-    """Those that are damaged: a run goes on from the last that is not."""
+    """Those that are damaged: a run resumes from the last that is not."""
     for path in list_checkpoints(folder):
         if round_of(path) > round:
             path.unlink(missing_ok=True)

@@ -180,7 +180,7 @@ class ExperimentConfig(Options):
         return "all"
 
     def arms(self) -> dict[str, ExperimentConfig]:
-        """The algorithms of a comparison, each as a config of its own.
+        """The algorithms of a comparison, each as its own config.
 
         Returns:
             One config for `algorithm` and one for each entry of `compare`, by name.

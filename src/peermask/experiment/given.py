@@ -1,4 +1,4 @@
-"""Given weights: where a config says `frozen.from`, they are frozen as they are, and who was overruled is told."""
+"""Given weights: where a config says `frozen.from`, they are frozen unchanged, and notes say what was overridden."""
 
 from __future__ import annotations
 

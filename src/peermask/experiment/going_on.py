@@ -1,4 +1,4 @@
-"""Going on with a run: the same experiment, perhaps for more rounds; anything else that differs is named."""
+"""Resuming a run: the same experiment, perhaps for more rounds; any other difference is an error."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NAMED = 3  # differences; more would not be read
 
 
 def check_same(experiment: Experiment, folder: RunFolder) -> None:
-    """That a run is gone on with as it began: config but for a higher number of rounds, data, and network."""
+    """That a run is resumed with the same config (except for more rounds), data and network."""
     check_same_config(read_config(folder.config), experiment.config, folder)
     before = read_manifest(folder.manifest)
     if before["dataset"]["sha256"] != experiment.dataset.fingerprint:
@@ -65,7 +65,7 @@ def is_over(folder: RunFolder, config: ExperimentConfig) -> bool:
 
 
 def extend(folder: RunFolder, config: ExperimentConfig) -> None:
-    """Make a run one of more rounds. Cut off after any of these steps it is a run that can be gone on with."""
+    """Extend a run to more rounds. Interrupted after any of these steps, it can still be resumed."""
     if config.rounds <= read_config(folder.config).rounds:
         return
     about = read_manifest(folder.manifest)
@@ -76,7 +76,7 @@ def extend(folder: RunFolder, config: ExperimentConfig) -> None:
 
 
 def note_plugins(folder: RunFolder, config: ExperimentConfig, warn: Callable[[str], None]) -> None:
-    """Say which plug-ins are not as they were, and record those that a run goes on with beside the earlier ones."""
+    """Say which plug-ins have changed, and record the present ones beside the earlier ones."""
     about, now = read_manifest(folder.manifest), records(config.imports)
     before = made_with(about, folder.manifest)
     lines = changed(before, now)

@@ -1,4 +1,4 @@
-"""The tables of a config that say how a run is set up, whatever the algorithm."""
+"""The tables of a config that apply to every algorithm."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ Weights = Annotated[
 
 
 class AsynchronousOptions(Options):
-    """Nobody waits: each agent goes on with the newest messages it has. All but `weights` is for the simulator."""
+    """Agents do not wait: each uses the newest messages it has. All but `weights` is for the simulator."""
 
     weights: Weights = Field(
         (32, 16, 8, 4, 2, 1),

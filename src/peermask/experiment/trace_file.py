@@ -33,7 +33,7 @@ def trace_for(experiment: Experiment, folder: RunFolder) -> Trace:
     if options.trace is None:
         ends = round_ends(speeds_of(experiment), config.rounds, options.jitter, config.seed)
         return trace_of(links, ends, options.latency)
-    if folder.trace.is_file():  # it goes on with the rows it began with, whatever has become of the file they are from
+    if folder.trace.is_file():  # it uses the rows it began with, even if the original file has changed
         return read_trace(folder.trace, links, config.rounds)
     trace = read_trace(Path(options.trace), links, config.rounds)
     write_trace(folder.trace, trace)
@@ -41,7 +41,7 @@ def trace_for(experiment: Experiment, folder: RunFolder) -> Trace:
 
 
 def replayed(run: Path) -> ExperimentConfig:
-    """The config that plays the asynchronous fleet again whose run was collected into a folder."""
+    """The config that replays an asynchronous fleet whose run was collected into a folder."""
     folder = RunFolder(run)
     if not folder.is_run:
         raise RunError(f"{run} is not a run folder: it has no config.toml")

@@ -1,4 +1,4 @@
-"""An exported model, whichever file it is in: .ticket, .onnx or .safetensors.
+"""An exported model in any format: .ticket, .onnx or .safetensors.
 
 Files come from anywhere: sizes are checked first, nothing in them is executed, and a network is built only from a name
 that is registered here.

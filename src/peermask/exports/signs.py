@@ -29,7 +29,7 @@ class Signed:
 
 
 def with_signs(data: bytes, precision: Precision) -> Signed:
-    """An ONNX model whose weights of one magnitude are stored as signs."""
+    """An ONNX model with weights of one magnitude stored as signs."""
     if precision == "float32":
         return Signed(data, {})
     kind = getattr(TensorProto, precision.upper(), None)

@@ -53,6 +53,6 @@ def mean_loss(loss: Loss, outputs: Tensor, targets: Tensor, valid: Tensor | None
     """Over the samples of one agent, [B, ...], that are real."""
     if valid is None:
         if loss is cross_entropy:
-            return F.cross_entropy(outputs, targets)  # which adds up in an order of its own
+            return F.cross_entropy(outputs, targets)  # which sums in another order
         return loss(outputs, targets).mean()
     return (loss(outputs, targets) * valid).sum() / valid.sum()

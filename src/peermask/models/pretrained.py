@@ -44,7 +44,7 @@ def read_weights(path: Path) -> dict[str, Tensor]:
 def put_weights(module: nn.Module, weights: Mapping[str, Tensor], where: str, drawn: Sequence[str] = ()) -> None:
     """Load them, every name and shape as the module has them; the first that differs is named.
 
-    Those whose names match a pattern of `drawn` are left out, whatever they are.
+    Those whose names match a pattern of `drawn` are left out.
     """
 
     def counts(name: str) -> bool:
@@ -71,7 +71,7 @@ def put_weights(module: nn.Module, weights: Mapping[str, Tensor], where: str, dr
 
 
 def fold_batch_norms(module: nn.Module) -> dict[str, int]:
-    """Make fixed numbers of batch norms, in place: how many went into the layer before, and how many stand alone.
+    """Make fixed numbers of batch norms, in place: how many were folded into the layer before, and how many were not.
 
     One that follows a convolution or linear layer, and nothing else reads that layer, becomes part of its weights; any
     other becomes a factor and a summand for each channel.
@@ -112,10 +112,10 @@ def _affine(norm: _BatchNorm) -> ChannelAffine:
 
 
 def _pairs(module: nn.Module, norms: Mapping[str, nn.Module]) -> dict[str, str]:
-    """Norm to the layer before it, where one reads the other alone; none where the module cannot be traced."""
+    """Norm to the layer before it, if nothing else uses that layer's output; none if the module cannot be traced."""
     try:
         graph = fx.Tracer().trace(module)
-    except Exception:  # whatever a module's own code raises when it is not given tensors
+    except Exception:  # a module's own code may raise anything if it is not given tensors
         return {}
     calls = [node for node in graph.nodes if node.op == "call_module"]
     used = [str(node.target) for node in calls]

@@ -1,9 +1,9 @@
 """Certificates of a fleet: one authority, and one certificate per agent that carries its number and address.
 
 ca.pem        the authority's certificate; every device has it
-ca.key        its key; whoever holds it can be any agent, so it stays off the devices
+ca.key        its key; with it one can be any agent, so it stays off the devices
 agent-3.pem   agent 3's certificate
-agent-3.key   its key; on that device alone
+agent-3.key   its key; on that device only
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ EARLIER = timedelta(hours=1)  # devices' clocks differ
 
 
 def make_certificates(fleet: Fleet, folder: Path, days: int = 365, renew: tuple[int, ...] = ()) -> list[Path]:
-    """Make what is missing, and the certificates of `renew` again; what exists stays as it is."""
+    """Make what is missing, and the certificates of `renew` again; existing ones are kept."""
     for agent in renew:
         fleet.member(agent)
     with writing(folder):
@@ -94,7 +94,7 @@ def _write(files: Credentials, own: ec.EllipticCurvePrivateKey, certificate: x50
 def make_authority() -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
     key = ec.generate_private_key(ec.SECP256R1())
     name = "peermask fleet"
-    usage = x509.KeyUsage(False, False, False, False, False, True, True, False, False)  # signs certificates alone
+    usage = x509.KeyUsage(False, False, False, False, False, True, True, False, False)  # only signs certificates
     certificate = (
         _builder(name, key, timedelta(days=CA_DAYS))
         .issuer_name(_name(name))

@@ -41,7 +41,7 @@ class Card:
 
     @property
     def identity(self) -> bytes:
-        """Eight bytes that stand for the card in every frame."""
+        """Eight bytes that represent the card in every frame."""
         text = "/".join((self.run, self.config_hash, self.frozen_checksum, self.data, self.rules))
         return hashlib.blake2b(text.encode(), digest_size=8).digest()
 

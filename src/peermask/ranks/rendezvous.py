@@ -1,4 +1,4 @@
-"""How ranks meet: at a store that one process keeps at an address all were told, within a time limit."""
+"""How ranks meet: at a store in one process, at an address that all know, within a time limit."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from peermask.errors import RunError
 from peermask.ranks.place import Place
 from peermask.ranks.watch import RankInfo
 
-LOOK = 0.1  # seconds between two looks at who came
+LOOK = 0.1  # seconds between two looks
 SIOCGIFADDR = 0x8915  # asks Linux for the address of an interface
 
 
@@ -41,7 +41,7 @@ def meet(
     fate: Callable[[int], str | None] = lambda _: None,
     listener: socket.socket | None = None,
 ) -> Meeting:
-    """Say who is here, and wait for all others."""
+    """Register this rank, and wait for all others."""
     until = time.monotonic() + limit
     keeper = _keep(place, listener) if place.keeps_store else _reach(place, until, limit, should_stop)
     address = _own_address(place)

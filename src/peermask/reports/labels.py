@@ -1,4 +1,4 @@
-"""Names for the curves of a comparison: the algorithm, and whatever else tells runs apart."""
+"""Names for the curves of a comparison: the algorithm, and the keys in which runs differ."""
 
 from __future__ import annotations
 
