@@ -102,7 +102,7 @@ def test_other_data_and_another_module_are_named(small: Small, tmp_path: Path) -
     images, labels = np.zeros((60, 1, 8, 8), np.float32), np.arange(60) % 10
     data = peermask.from_arrays(images, labels, images, labels)
     with pytest.raises(
-        RunError, match=r"was run on digits data with hash \w+, here it is arrays \w+; give it the data"
+        RunError, match=r"was run on digits data with hash \w+, here it is arrays \w+; use the original data"
     ):
         run_experiment(small(), tmp_path / "run", resume=True, dataset=data)
     module = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))

@@ -68,7 +68,7 @@ class Accord(Algorithm[State]):
     class Options(ScoreOptions):
         lr: Annotated[float, Field(gt=0)] = Field(0.5, description="η, step size of the scores")
         schedule: Schedule = Field("cosine", description="how η changes over the run")
-        weight_decay: Annotated[float, Field(ge=0)] = Field(5e-4, description="ω, on the scores, in learn alone")
+        weight_decay: Annotated[float, Field(ge=0)] = Field(5e-4, description="ω, on the scores, only in learn")
         momentum: Annotated[float, Field(ge=0, lt=1)] = Field(
             0.9, description="β, how much of the last round's G is kept"
         )
@@ -80,12 +80,12 @@ class Accord(Algorithm[State]):
         )
         guard: Guard = Field(
             1.5,
-            description="believe neighbours up to this many times the median distance of masks; 0: believe everybody",
+            description="believe neighbours up to this many times the median distance of masks; 0: believe all",
         )
         levels: Levels = Field(
             "nested",
             description="densities of agents with different retentions: the smallest for all and a second mask at a "
-            "higher one for those who can carry it, one of two each, the smallest alone, or each its own",
+            "higher one for agents that can carry it, one of two each, the smallest for all, or each its own",
         )
 
     def __init__(self, options: Options, setting: Setting) -> None:

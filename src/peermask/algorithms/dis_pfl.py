@@ -49,13 +49,13 @@ class DisPfl(Algorithm[State]):
         )
         update_every: Annotated[int, Field(ge=1)] = Field(20, description="ΔT, rounds between two changes of the mask")
         update_until: Annotated[float, Field(ge=0, le=1)] = Field(
-            1.0, description="share of the run after which masks stay"
+            1.0, description="share of the run after which masks are fixed"
         )
         regrow: Literal["gradient", "random"] = Field("gradient", description="what decides which weights grow")
         allocation: Literal["erk", "matched"] = Field(
             "erk", description="how a retention is shared among layers: by ERK, or as all other methods do"
         )
-        clip: Annotated[float, Field(ge=0)] = Field(0.0, description="largest norm of a gradient; 0: any")
+        clip: Annotated[float, Field(ge=0)] = Field(0.0, description="largest norm of a gradient; 0: no limit")
 
     def __init__(self, options: Options, setting: Setting) -> None:
         self.options, self.setting, self.layout = options, setting, setting.masker.layout

@@ -65,7 +65,7 @@ class McePl(Algorithm[State]):
         )
         first_votes: FirstVotes = Field(
             "common",
-            description="n before anything is heard: one draw for all, a draw with each agent's r_i, or 0",
+            description="n before the first exchange: one draw for all, a draw with each agent's r_i, or 0",
         )
         first_vote_share: Annotated[float, Field(ge=0, le=1)] = Field(
             0.3,
@@ -74,7 +74,7 @@ class McePl(Algorithm[State]):
         aggregation_gain: Annotated[float, Field(ge=0)] = Field(1.0, description="factor on the neighbours' term of y")
         guard: Guard | None = Field(
             None,
-            description="believe neighbours up to this many times the median distance of masks; 0 or none: everybody",
+            description="believe neighbours up to this many times the median distance of masks; 0 or none: believe all",
         )
 
     def __init__(self, options: Options, setting: Setting) -> None:

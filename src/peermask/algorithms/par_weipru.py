@@ -33,7 +33,7 @@ class ParWeipru(Algorithm[State]):
     class Options(DescentOptions):
         lr: Annotated[float, Field(gt=0)] = Field(0.001, description="η, step size of the parameters")
         support: Literal["union", "own"] = Field(
-            "union", description="go on from every entry anyone kept (A), or from the agent's own alone (B)"
+            "union", description="continue from every entry that any agent kept (A), or only from the agent's own (B)"
         )
 
     def __init__(self, options: Options, setting: Setting) -> None:

@@ -31,7 +31,7 @@ def npz(
     *,
     path: Annotated[str, Field(min_length=1, description=".npz file with x_train, y_train, x_test, y_test")],
     classes: Annotated[
-        int | None, Field(ge=1, le=2**20, description="labels there are, 0 to classes - 1; counted if not set")
+        int | None, Field(ge=1, le=2**20, description="number of labels, 0 to classes - 1; default: counted")
     ] = None,
     kind: Annotated[
         Kind | None, Field(description="what inputs are; by default images if they have three or four axes")
@@ -45,7 +45,7 @@ def npz(
         Statistics | None, Field(description="{mean, std} of a regression's targets; of the training data if not set")
     ] = None,
     vocabulary: Annotated[
-        int | None, Field(ge=1, le=2**24, description="tokens there are, 0 to vocabulary - 1; counted if not set")
+        int | None, Field(ge=1, le=2**24, description="number of tokens, 0 to vocabulary - 1; default: counted")
     ] = None,
 ) -> Dataset:
     """Your own inputs and targets from an .npz file, with agent_train and agent_test if samples belong to agents."""

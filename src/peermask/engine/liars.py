@@ -27,7 +27,7 @@ SCATTER = 0.3  # how far liars prefer the same entries over those most or least 
 
 
 class LiarOptions(Options):
-    """Some agents send lies. Accuracies are then those of the honest."""
+    """Some agents send false messages. Accuracies are then those of the honest agents."""
 
     count: Annotated[int, Field(ge=1)] = Field(description="how many agents lie; fewer than half of them")
     kind: Literal["random", "inverted", "crafted"] = Field(

@@ -43,10 +43,10 @@ REGISTRIES: dict[str, tuple[str, Registry[Any]]] = {
 
 BEGINNING = """# Config
 
-An experiment is a TOML file. What is left out has the default given here; `peermask plan` shows a config with all of
-them. On the command line `--set algorithm.lr=0.1` overrides a key, and `peermask list` prints these tables.
+An experiment is a TOML file. Keys that you leave out have the defaults given here; `peermask plan` shows a config with
+all of them. On the command line `--set algorithm.lr=0.1` overrides a key, and `peermask list` prints these tables.
 
-This page is made of the code by `python -m peermask.experiment.catalogue docs/config.md`.
+This page is generated from the code by `python -m peermask.experiment.catalogue docs/config.md`.
 """
 
 

@@ -58,45 +58,47 @@ class ExperimentConfig(Options):
     """
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=80)] = Field(
-        "default", description="what its folder is called"
+        "default", description="name of its folder"
     )
     imports: tuple[str, ...] | None = Field(
-        None, description="files (.py) and modules of your own that register what this config names"
+        None, description="plug-ins: files (.py) and modules that register names used in this config"
     )
-    seed: Annotated[int, Field(ge=0, lt=2**63)] = Field(0, description="of everything that is drawn")
-    agents: Annotated[int, Field(ge=1, le=65_535)] = Field(10, description="how many there are")
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = Field(0, description="seed of all random numbers")
+    agents: Annotated[int, Field(ge=1, le=65_535)] = Field(10, description="number of agents")
     rounds: Annotated[int, Field(ge=1, le=10_000_000)] = Field(200, description="exchanges with neighbours")
-    batch_size: Annotated[int, Field(ge=1, le=1_000_000)] = Field(32, description="samples of a batch")
+    batch_size: Annotated[int, Field(ge=1, le=1_000_000)] = Field(32, description="samples in a batch")
     local_batches: Annotated[int, Field(ge=1, le=10_000)] | None = Field(
-        None, description="batches an agent learns from between two exchanges; 1 if left out"
+        None, description="batches an agent learns from between two exchanges; default 1"
     )
     retention: Retention = Field(
         RetentionDraw(choices=(0.1, 0.2, 0.3, 0.4)),
-        description="share of the weights an agent keeps: a number in (0, 1], a list with one per agent, or a draw",
+        description="share of weights that an agent keeps: a number in (0, 1], a list with one per agent, or a draw",
     )
     readout: Readout | None = Field(
-        None, description="answers among all labels, or an agent's own; left out: as the algorithm declares"
+        None, description="choose answers among all labels, or an agent's own; default: what the algorithm declares"
     )
-    graph: GraphChoice = Field({}, validate_default=True, description="who hears whom, by default erdos-renyi")
-    schedule: ScheduleChoice | None = Field(None, description="how the graph changes; left out: it stays")
-    dataset: DatasetChoice = Field({}, validate_default=True, description="by default digits")
+    graph: GraphChoice = Field(
+        {}, validate_default=True, description="which agents are neighbours; default erdos-renyi"
+    )
+    schedule: ScheduleChoice | None = Field(None, description="how the graph changes; default: it is fixed")
+    dataset: DatasetChoice = Field({}, validate_default=True, description="default digits")
     partition: PartitionChoice = Field(
-        {}, validate_default=True, description="which samples each agent holds, by default labels"
+        {}, validate_default=True, description="which samples each agent holds; default labels"
     )
     data: DataOptions = DataOptions()
-    model: ModelChoice = Field({}, validate_default=True, description="by default cnn")
+    model: ModelChoice = Field({}, validate_default=True, description="default cnn")
     frozen: FrozenOptions = FrozenOptions()
     mask: MaskOptions = MaskOptions()
-    algorithm: AlgorithmChoice = Field({}, validate_default=True, description="by default mce-pl")
+    algorithm: AlgorithmChoice = Field({}, validate_default=True, description="default mce-pl")
     compare: tuple[ComparedChoice, ...] = Field((), description="further algorithms on the same data, graph and seeds")
     evaluation: EvaluationOptions = EvaluationOptions()
     stop: StopOptions = StopOptions()
     checkpoint: CheckpointOptions = CheckpointOptions()
-    task: TaskOptions | None = Field(None, description="loss and metrics; left out: as the data's task says")
-    liars: LiarOptions | None = Field(None, description="agents that send lies, to try what a method bears")
+    task: TaskOptions | None = Field(None, description="loss and metrics; default: those of the data's task")
+    liars: LiarOptions | None = Field(None, description="agents that send false messages, to test a method")
 
     asynchronous: AsynchronousOptions | None = Field(
-        None, description="nobody waits for anybody; left out: rounds are played together"
+        None, description="agents do not wait for each other; default: synchronous rounds"
     )
 
     @model_validator(mode="after")

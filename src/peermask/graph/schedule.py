@@ -100,7 +100,7 @@ def matching(
     every: Every = 1,  # noqa: ARG001
     among: Annotated[
         Literal["all", "graph"],
-        Field(description="pairs of all agents, one left over where they are odd, or along links of [graph]"),
+        Field(description="pairs of all agents, one left over if their number is odd, or along links of [graph]"),
     ] = "all",
 ) -> Links:
     """Random pairs: every agent hears one other, or none if no partner is left."""
@@ -121,7 +121,7 @@ def matching(
 
 @schedules.register(ONE_PEER)
 def one_peer_exponential(base: Base, round: int) -> Links:
-    """Every agent hears the one 1 before it, in the next round 2 before it, then 4, 8 and so on, and again from 1."""
+    """Every agent hears the one 1 before it, in the next round 2 before it, then 4, 8 and so on, then from 1 again."""
     if base.agents < 2:
         raise GraphError("schedule.name = 'one-peer-exponential': agents must be 2 or more")
     everyone, back = np.arange(base.agents), 2 ** ((round - 1) % hops(base.agents))

@@ -24,7 +24,7 @@ class MaskOptions(Options):
     fc_keep: Ratio | Literal["r"] = Field(0.9, description="share kept in linear layers; 'r' for the agent's own")
     filter_threshold: Annotated[float, Field(ge=0)] = Field(
         0.0,
-        description="Fil: a filter with no more entries than this is emptied; below 1, a share of the filter",
+        description="Fil: a filter with no more entries than this is removed; below 1, a share of the filter",
     )
     rescale: bool = Field(False, description="multiply kept weights by 1/sqrt(share kept)")
     layers: tuple[str, ...] = Field(("*",), description="patterns of the layer names that are masked", min_length=1)
@@ -35,7 +35,7 @@ class RetentionDraw(Options):
 
     choices: tuple[Ratio, ...] = Field(min_length=1, description="numbers in (0, 1]")
     weights: tuple[Annotated[float, Field(gt=0)], ...] | None = Field(
-        None, description="how often each is drawn, as many as choices; all alike if left out"
+        None, description="how often each is drawn, as many as choices; default: equally often"
     )
 
     @model_validator(mode="after")

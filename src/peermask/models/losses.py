@@ -45,7 +45,7 @@ def absolute_error(outputs: Tensor, targets: Tensor) -> Tensor:
 
 @losses.register("huber")
 def huber(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Squared up to a difference of 1, absolute beyond: an outlier pulls no more than others."""
+    """Squared up to a difference of 1, absolute beyond: outliers count less."""
     return F.huber_loss(outputs, targets, reduction="none").mean(-1)
 
 
