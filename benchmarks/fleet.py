@@ -23,7 +23,8 @@ from pathlib import Path
 import numpy as np
 
 from peermask.experiment.config import make_config
-from peermask.node.certificates import check_credentials, make_certificates
+from peermask.node.certificates import make_certificates
+from peermask.node.credentials import check_credentials
 from peermask.node.fleet import load_fleet, new_fleet, save_fleet
 from peermask.node.messages import Card
 from peermask.node.puller import Patience, Puller

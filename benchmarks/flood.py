@@ -24,7 +24,7 @@ import zenoh
 from benchmarks import soak
 from peermask.experiment.build import build
 from peermask.node.agent import card_of
-from peermask.node.certificates import check_credentials
+from peermask.node.credentials import check_credentials
 from peermask.node.fleet import load_fleet
 from peermask.node.messages import Greeting, Pull
 from peermask.node.start import certificates_of

@@ -24,7 +24,8 @@ from pathlib import Path
 from benchmarks.fleet import free_ports
 from peermask.experiment.config import make_config
 from peermask.node import zenoh_transport
-from peermask.node.certificates import check_credentials, make_certificates
+from peermask.node.certificates import make_certificates
+from peermask.node.credentials import check_credentials
 from peermask.node.fleet import new_fleet, split_address
 from peermask.node.zenoh_settings import session_settings
 from peermask.node.zenoh_transport import open_zenoh

@@ -26,7 +26,8 @@ from benchmarks.fleet import free_ports
 from peermask.experiment.build import build
 from peermask.experiment.config import make_config
 from peermask.node.agent import NodeAgent, Report
-from peermask.node.certificates import check_credentials, make_certificates
+from peermask.node.certificates import make_certificates
+from peermask.node.credentials import check_credentials
 from peermask.node.fleet import Fleet, new_fleet, save_fleet, split_address
 from peermask.node.sessions import Sessions
 from peermask.node.start import certificates_of, serving

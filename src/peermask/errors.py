@@ -66,7 +66,7 @@ class LostRankError(RunError):
 
     def __init__(self, message: str, exit_code: int = 75, ranks: tuple[int, ...] = ()) -> None:
         super().__init__(message)
-        self.exit_code, self.ranks = exit_code, ranks  # as the first to leave left; who died
+        self.exit_code, self.ranks = exit_code, ranks  # that of the first rank to leave; the ranks that died
 
 
 class WireError(PeermaskError):

@@ -58,7 +58,7 @@ def write_json(path: Path, content: Mapping[str, Any], indent: int | None = 2) -
 
 
 def read_json(path: Path, remedy: str = "restore the file") -> dict[str, Any]:
-    """A JSON object as it was written; one without a digest is taken as it is."""
+    """A JSON object, verified by its digest if it has one."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -70,7 +70,7 @@ def read_json(path: Path, remedy: str = "restore the file") -> dict[str, Any]:
     if not isinstance(content, dict):
         raise RunError(f"{path} is not a JSON object; {remedy}")
     if content.pop("digest", None) not in (None, _digest(content)):
-        raise RunError(f"{path} is damaged (its digest is of other content); {remedy}")
+        raise RunError(f"{path} is damaged (its digest does not match); {remedy}")
     return content
 
 

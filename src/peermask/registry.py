@@ -3,7 +3,7 @@
 A thing registers itself with a name; what can be set about it is read off its signature, so one function or
 one class is all that has to be written.
 
-Packages can add things of their own: modules named by the entry point group `peermask.plugins` are imported when a
+Packages can add their own: modules named by the entry point group `peermask.plugins` are imported when a
 name is asked for that nothing has registered yet.
 """
 

@@ -139,7 +139,7 @@ def test_a_folder_that_exists_is_left_alone(config: Path, tmp_path: Path, capsys
 def test_resume_takes_no_other_config(config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, _, err = call(capsys, "run", config, "--resume", tmp_path)
     assert code == 2
-    assert "--resume goes on with the config in the run folder" in err
+    assert "--resume uses the config in the run folder" in err
 
 
 def start(*arguments: str | Path) -> subprocess.Popen[str]:

@@ -79,7 +79,7 @@ def test_output_to_a_full_disk(tmp_path: Path, command: str) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("x = " + "[" * 5000, "is nested too deeply: a config has tables and lists, no more"),
+        ("x = " + "[" * 5000, "is nested too deeply: use only tables and lists"),
         ("rounds = " + "9" * 5000, "is not valid TOML: Exceeds the limit"),
         ("agents = true", "agents = True: must be a number, not true or false"),
         ("[model]\nname = 'mlp'\nhidden = [true]", r"model\.hidden = \[True\]: must be a number"),

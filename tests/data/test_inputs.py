@@ -166,7 +166,7 @@ def test_agents_hold_what_the_data_says() -> None:
 @pytest.mark.parametrize(
     ("given", "agents", "message"),
     [
-        ({}, 2, "does not say whose a sample is"),
+        ({}, 2, "does not say which agent a sample belongs to"),
         ({"agent_train": [0, 0, 1, 1]}, 3, "agents is 3, but the data has 2 agents, 0 to 1; .* set agents = 2"),
         ({"agent_train": [0, 0, 5, 5]}, 2, "has 2 agents, 0 to 5; number them from 0"),
         ({"agent_train": [0, 0, 1, 1], "agent_test": [0] * 4}, 2, "agent 1 has no test samples"),

@@ -203,7 +203,7 @@ def test_a_config_without_it_is_what_it_was(small: Small) -> None:
         ({"asynchronous": {"speeds": [1, 1, float("nan"), 1]}}, "agent 2 has nan"),
         ({"asynchronous": {"speeds": 0.1}}, "must be a list with one number per agent"),
         ({"asynchronous": {"speeds": {"choices": []}}}, "asynchronous.speeds"),
-        ({"asynchronous": {"weights": [1, 2]}}, "asynchronous.weights = .*must begin above 0 and not rise"),
+        ({"asynchronous": {"weights": [1, 2]}}, "asynchronous.weights = .*must begin above 0 and not increase"),
         ({"asynchronous": {"weights": [0]}}, "must begin above 0"),
         ({"asynchronous": {"weights": [0.5]}}, "asynchronous.weights"),
         ({"asynchronous": {"weights": []}}, "asynchronous.weights"),

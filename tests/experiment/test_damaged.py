@@ -107,7 +107,7 @@ def test_the_checkpoint_before_a_damaged_one_is_taken_and_said(ended: RunFolder)
     resumed = resume_experiment(ended.path, Execution(warn=said.append))
     assert len(said) == 1
     assert said[0].startswith(f"checkpoint {last} is damaged (")
-    assert said[0].endswith(f"; going on from {before}")
+    assert said[0].endswith(f"; resuming from {before}")
     assert len(resumed.local_models()) == 4  # from the last checkpoint, which was written again
     assert ended.traffic.read_text() == whole
     assert resumed.status == "finished"

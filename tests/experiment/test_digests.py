@@ -52,7 +52,7 @@ def test_a_flipped_bit_in_a_checkpoint_takes_the_one_before(finished: RunFolder,
     said: list[str] = []
     resumed = resume_experiment(finished.path, Execution(warn=said.append))
     assert resumed.hash == whole
-    assert said == [f"checkpoint {last} is damaged (its digest is of other content); going on from {before}"]
+    assert said == [f"checkpoint {last} is damaged (its digest does not match); going on from {before}"]
     assert resume_experiment(finished.path, Execution(warn=said.append)).hash == whole
     assert len(said) == 1
 
@@ -61,7 +61,7 @@ def test_an_export_takes_the_checkpoint_before_a_damaged_one_and_says_so(finishe
     before, last = list_checkpoints(finished.checkpoints)
     flip(last, last.stat().st_size - 40)
     made = export(RunResult.open(finished.path), 1, tmp_path / "a.ticket")
-    assert f"checkpoint {last} is damaged (its digest is of other content); going on from {before}" in made.lines
+    assert f"checkpoint {last} is damaged (its digest does not match); going on from {before}" in made.lines
     assert "the model is of round 2, the last checkpoint; the run came to 4" in made.lines
     flip(before, before.stat().st_size - 40)
     with pytest.raises(RunError, match=r"round-000004\.safetensors is damaged"):
@@ -78,7 +78,7 @@ def test_what_says_how_far_a_run_came_is_covered_too(finished: RunFolder) -> Non
     finished.result.unlink()
     said: list[str] = []
     resume_experiment(finished.path, Execution(warn=said.append))
-    assert "its digest is of other content" in said[0]
+    assert "its digest does not match" in said[0]
 
 
 def test_a_checkpoint_that_cannot_be_read_is_not_called_damaged(finished: RunFolder) -> None:
@@ -126,7 +126,7 @@ def test_a_changed_number_in_a_json_file_is_noticed(finished: RunFolder, name: s
     path = finished.path / name
     path.write_text(digit_changed(path.read_text(), len(path.read_text()) // 2))
     json.loads(path.read_text())
-    with pytest.raises(RunError, match=rf"{name} is damaged \(its digest is of other content\)"):
+    with pytest.raises(RunError, match=rf"{name} is damaged \(its digest does not match\)"):
         RunResult.open(finished.path)
 
 
@@ -155,7 +155,7 @@ def test_a_run_from_before_digests_still_opens_and_goes_on(finished: RunFolder, 
         safetensors.torch.save_file(tensors, path, metadata={"progress": json.dumps(progress)})
     assert RunResult.open(finished.path).hash == whole
     lines = export(RunResult.open(finished.path), 0, tmp_path / "a.ticket").lines
-    assert sum("was written without a digest: damage to it would not be noticed" in line for line in lines) == 1
+    assert sum("was written without a digest: damage to it cannot be detected" in line for line in lines) == 1
     finished.result.unlink()
     said: list[str] = []
     assert resume_experiment(finished.path, Execution(warn=said.append)).hash == whole

@@ -24,7 +24,7 @@ def test_a_folder_with_anything_in_it_is_not_taken(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["config.toml", "compare.toml"])
 def test_a_run_that_is_there_can_be_gone_on_with(tmp_path: Path, name: str) -> None:
     (tmp_path / name).touch()
-    with pytest.raises(RunError, match=r"exists; go on with `peermask run --resume"):
+    with pytest.raises(RunError, match=r"exists; resume it with `peermask run --resume"):
         RunFolder(tmp_path).create()
 
 

@@ -80,7 +80,7 @@ def test_a_comparison_is_extended_arm_by_arm(small: Small, tmp_path: Path) -> No
         (["algorithm.lr=0.3"], r"was run with algorithm\.lr = 1\.0, not 0\.3; only rounds can be raised"),
         (["rounds=9", "seed=1"], r"was run with seed = 0, not 1; only rounds"),
         (["model.hidden=[9]"], r"model\.hidden = \[12\], not \[9\]"),
-        (["rounds=3"], r"is a run of 4 rounds, not 3; they can only be raised"),
+        (["rounds=3"], r"is a run of 4 rounds, not 3; it can only be increased"),
         (
             ["seed=1", "batch_size=9", "algorithm.lr=2.0", "frozen.bias_init=torch-default"],
             r"seed = 0, not 1, batch_size = 8, not 9, frozen.* and 1 more;",
@@ -102,18 +102,18 @@ def test_other_data_and_another_module_are_named(small: Small, tmp_path: Path) -
     images, labels = np.zeros((60, 1, 8, 8), np.float32), np.arange(60) % 10
     data = peermask.from_arrays(images, labels, images, labels)
     with pytest.raises(
-        RunError, match=r"was run on digits data with hash \w+, here it is arrays \w+; give it the data"
+        RunError, match=r"was run on digits data with hash \w+, here it is arrays \w+; use the original data"
     ):
         run_experiment(small(), tmp_path / "run", resume=True, dataset=data)
     module = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
-    with pytest.raises(RunError, match=r"was run with frozen weights \w+, here they are .*give it the module it had"):
+    with pytest.raises(RunError, match=r"was run with frozen weights \w+, here they are .*use the original module"):
         run_experiment(small(), tmp_path / "run", resume=True, module=module)
 
 
 def test_a_run_that_converged_is_not_extended(small: Small, tmp_path: Path) -> None:
     config = small(rounds=200, stop={"patience": 2, "tolerance": 1.0})
     run_experiment(config, tmp_path / "run")
-    with pytest.raises(RunError, match=r"stopped at round 6 because accuracy no longer rose \(stop.patience = 2\)"):
+    with pytest.raises(RunError, match=r"stopped at round 6 because accuracy no longer improved \(stop.patience = 2\)"):
         resume_experiment(tmp_path / "run", overrides=["rounds=300"])
     assert RunResult.open(tmp_path / "run").status == "converged"
 

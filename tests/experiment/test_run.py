@@ -87,7 +87,7 @@ def test_a_run_of_an_older_version_is_refused(small: Small, tmp_path: Path) -> N
     checkpoint = begun.last_checkpoint(begun.manifest["frozen_checksum"])
     pd.read_csv(begun.folder.traffic).drop(columns="kind").to_csv(begun.folder.traffic, index=False)
     save_checkpoint(begun.folder.checkpoints, checkpoint)  # with digests of the table as it is now
-    with pytest.raises(RunError, match="begun by an older version that coded messages otherwise; start a new run"):
+    with pytest.raises(RunError, match="written by an older version with another message format; start a new run"):
         resume_experiment(tmp_path / "cut")
 
 
@@ -202,7 +202,7 @@ def test_a_gpu_that_is_full_is_one_line(small: Small, tmp_path: Path, monkeypatc
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB.")
 
     monkeypatch.setattr(Simulator, "play", full)
-    with pytest.raises(RunError, match="too little memory for so many agents at once; go on with a smaller --chunk"):
+    with pytest.raises(RunError, match="too little memory for so many agents at once; use a smaller --chunk"):
         run_experiment(small(), tmp_path / "run")
 
 
@@ -210,7 +210,7 @@ def test_a_device_that_is_not_there(small: Small, tmp_path: Path) -> None:
     with pytest.raises(RunError, match="'tpu' is not one of cpu, cuda, cuda:N, auto"):
         run_experiment(small(), tmp_path / "run", execution=Execution(device="tpu"))
     if not torch.cuda.is_available():
-        with pytest.raises(RunError, match="sees no CUDA device here; use --device cpu"):
+        with pytest.raises(RunError, match="finds no CUDA device; use --device cpu"):
             run_experiment(small(), tmp_path / "run", execution=Execution(device="cuda"))
     assert not (tmp_path / "run").exists()
 

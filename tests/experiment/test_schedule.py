@@ -189,8 +189,8 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"schedule": {"name": "matching", "every": 0}}, r"schedule\.every = 0"),
     ({"schedule": {"name": "redrawn"}}, r"schedule\.name = 'redrawn': a ring graph is not random"),
     ({"schedule": "weekly"}, r"schedule\.name: unknown schedule 'weekly'; .*one-peer-exponential"),
-    ({"schedule": {"name": "matching"}, "agents": 1, "retention": 0.5}, "one agent has nobody to be paired with"),
-    ({"schedule": "one-peer-exponential", "agents": 1, "retention": 0.5}, "one agent has no peer"),
+    ({"schedule": {"name": "matching"}, "agents": 1, "retention": 0.5}, "agents must be 2 or more"),
+    ({"schedule": "one-peer-exponential", "agents": 1, "retention": 0.5}, "agents must be 2 or more"),
     ({"schedule": "matching", "algorithm": "fl"}, "schedule: agents of fl talk to a server"),
     ({"schedule": {"name": "matching", "among": "nobody"}}, r"schedule\.among = 'nobody'"),
 ]

@@ -145,4 +145,4 @@ def test_the_command_goes_on_and_prints_table_and_best(
     with pytest.raises(SystemExit) as stopped:
         main(["run", "--resume", str(out), "--seeds", "2"])
     assert stopped.value.code == 2
-    assert "the same command goes on with it" in capsys.readouterr().err
+    assert "rerun the same command to resume" in capsys.readouterr().err

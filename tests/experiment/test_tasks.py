@@ -104,7 +104,7 @@ def test_regression_learns_and_its_tables_say_so(tmp_path: Path) -> None:
     held = json.loads((result.folder.path / "result.json").read_text())
     assert held["test_r2"] == pytest.approx(result.mean("r2"))
     assert "test_accuracy" not in held
-    with pytest.raises(RunError, match="which has no labels to confuse"):
+    with pytest.raises(RunError, match="which has no labels, so no confusion matrix"):
         result.confusion(data)
     assert "R²" in result._repr_html_()
 
@@ -170,7 +170,7 @@ def test_predict_takes_raw_inputs(tmp_path: Path, capsys: pytest.CaptureFixture[
         ("wide.npy", "has shape (2, 9); the model takes [n, 5]"),
         ("nan.npy", "NaN or infinite"),
         ("text.npy", "cannot be read"),
-        ("x.png", "is no .npy file"),
+        ("x.png", "is not an .npy file"),
     ):
         command(["predict", str(tmp_path / "a.ticket"), str(tmp_path / name)], 2)
         told = capsys.readouterr().err
@@ -228,11 +228,11 @@ def test_plan_accounts_for_every_parameter() -> None:
 BAD: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({"readout": "own"}, {}, "readout = 'own': regression has no labels to answer among"),
     ({"partition": {"name": "labels"}}, {}, "goes by labels, and regression has none"),
-    ({"data": {"flip": True}}, {}, "data.flip and data.crop shift images"),
+    ({"data": {"flip": True}}, {}, "data.flip and data.crop are for images"),
     ({"model": "cnn"}, {}, "model.name = 'cnn' does not fit the 5 inputs of arrays: it takes inputs of 3 axes"),
     ({"model": "text"}, {}, "these inputs have no vocabulary"),
     ({"frozen": {"from": "module"}}, {}, "none is"),
-    ({"frozen": {"drawn": ["0.*"]}}, {}, "set frozen.from, or leave it out"),
+    ({"frozen": {"drawn": ["0.*"]}}, {}, "set frozen.from, or delete it"),
     ({}, {"module": Lstm}, r"module is the class Lstm; give an instance: Lstm\(\)"),
     ({}, {"dataset": DataLoader(TensorDataset(torch.rand(4, 3)))}, "dataset is a DataLoader; give what it loads"),
     ({}, {"module": nn.Sequential(nn.Linear(4, 1))}, "does not fit inputs of shape 5"),

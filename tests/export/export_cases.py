@@ -9,10 +9,11 @@ import numpy as np
 import torch
 
 import peermask
+from peermask.experiment.agent_result import AgentResult
 from peermask.experiment.build import build
 from peermask.experiment.config import make_config
 from peermask.experiment.execution import Execution
-from peermask.experiment.result import AgentResult, RunResult
+from peermask.experiment.result import RunResult
 from peermask.experiment.runner import run_experiment
 from peermask.exports.personal import Personal
 from peermask.masks.masker import Masker

@@ -120,7 +120,7 @@ def test_the_first_difference_is_named() -> None:
     put_weights(module, other, "w.pt", ["1.*"])  # whose head is drawn anew
     with pytest.raises(ModelError, match=r"w.pt has no '0.bias' of 2, which the model has"):
         put_weights(module, {"0.weight": weights["0.weight"]}, "w.pt")
-    with pytest.raises(ModelError, match=r"w.pt has 'more' of 1, which the model has not"):
+    with pytest.raises(ModelError, match=r"w.pt has 'more' of 1, which the model does not have"):
         put_weights(module, {**weights, "more": torch.zeros(1)}, "w.pt")
     with pytest.raises(ModelError, match=r"'0.weight' as torch.int64; floats are needed"):
         put_weights(module, {**weights, "0.weight": torch.zeros(2, 3, dtype=torch.int64)}, "w.pt")

@@ -227,7 +227,7 @@ class TestTaking:
     ("asynchronous", "missing", "line"),
     [
         ({}, "wait", "missing = 'wait': in an asynchronous run nobody waits"),
-        ({"trace": "trace.csv"}, "last", "experiment.asynchronous.trace: only the simulator plays traces"),
+        ({"trace": "trace.csv"}, "last", "experiment.asynchronous.trace: only the simulator replays traces"),
     ],
 )
 def test_a_fleet_file_that_cannot_be_is_one_line(asynchronous, missing, line):
@@ -247,12 +247,12 @@ def test_a_gpu_is_refused(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
-        (["run", "--replay", "sync"], "sync is not asynchronous; its config alone gives the same run again"),
+        (["run", "--replay", "sync"], "sync is not asynchronous; run its config again instead"),
         (["run", "--replay", "sim"], "sim has no trace.csv: only a fleet records one"),
         (["run", "--replay", "none"], "none is not a run folder: it has no config.toml"),
-        (["run", "--replay", "sim", "--set", "seed=1"], "--replay plays a run as it was; it takes no CONFIG"),
+        (["run", "--replay", "sim", "--set", "seed=1"], "--replay repeats a run unchanged; it takes no CONFIG"),
         (["run", "config.toml", "--set", "algorithm.name=fl"], "asynchronous: agents of fl wait for a server"),
-        (["run", "config.toml", "--processes", "2"], "asynchronous: such a run is not divided between processes"),
+        (["run", "config.toml", "--processes", "2"], "asynchronous: such a run cannot be divided between processes"),
         (["run", "config.toml", "--set", "asynchronous.speeds=[1, 2]"], "asynchronous.speeds: 2 numbers for 4"),
         (["run", "config.toml", "--device", "cuda"], "asynchronous: agents are computed one by one, on a CPU"),
     ],

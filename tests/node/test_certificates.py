@@ -11,7 +11,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from fleet_cases import tiny
 
 from peermask.errors import NodeError
-from peermask.node.certificates import check_credentials, make_authority, make_certificates, sign_agent
+from peermask.node.certificates import make_authority, make_certificates, sign_agent
+from peermask.node.credentials import check_credentials
 from peermask.node.fleet import new_fleet
 
 FLEET = new_fleet(tiny(), ["127.0.0.1", "127.0.0.2", "pi.local", "10.0.0.9"])
@@ -104,7 +105,7 @@ def test_a_clock_that_is_behind_is_no_reason_to_make_certificates_again(certs, m
         def now(cls, tz=None):
             return datetime.now(tz) - behind
 
-    monkeypatch.setattr("peermask.node.certificates.datetime", Late)
+    monkeypatch.setattr("peermask.node.credentials.datetime", Late)
     with pytest.raises(NodeError, match=r"the clock is behind; set it, or wait") as refused:
         check_credentials(FLEET, certs, 0)
     assert "fleet renew" not in str(refused.value)
@@ -117,8 +118,8 @@ def test_a_clock_that_is_years_ahead_is_named_beside_the_end(certs, monkeypatch)
         def now(cls, tz=None):
             return datetime.now(tz) + timedelta(days=3 * 365)
 
-    monkeypatch.setattr("peermask.node.certificates.datetime", Early)
-    with pytest.raises(NodeError, match=r"ended .*this device's clock says .* set the clock if it is ahead, else"):
+    monkeypatch.setattr("peermask.node.credentials.datetime", Early)
+    with pytest.raises(NodeError, match=r"ended .*this device's clock says .* set the clock if it is ahead, otherwise"):
         check_credentials(FLEET, certs, 0)
 
 

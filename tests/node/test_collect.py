@@ -191,7 +191,7 @@ def changed(folder, change):
         (lambda tensor: tensor[:, :-1] if tensor.ndim > 1 else tensor, "is not of one agent of this experiment"),
         (lambda tensor: tensor.repeat(2, *[1] * (tensor.ndim - 1)), "is not of one agent of this experiment"),
         (lambda tensor: tensor.double() if tensor.is_floating_point() else tensor, "is not of one agent"),
-        (lambda tensor: tensor * float("nan") if tensor.is_floating_point() else tensor, "is not a number"),
+        (lambda tensor: tensor * float("nan") if tensor.is_floating_point() else tensor, "is NaN or infinite"),
     ],
     ids=["narrower", "of two agents", "another type", "nan"],
 )

@@ -14,7 +14,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from fleet_cases import simulated, tiny, tiny_fleet, written
 from fleet_process import ProcessFleet
 
-from peermask.node.certificates import Credentials, make_authority, sign_agent
+from peermask.node.certificates import make_authority, sign_agent
+from peermask.node.credentials import Credentials
 from peermask.node.messages import Card, Greeting
 from peermask.node.zenoh_settings import alive_key, ask_key, session_settings
 

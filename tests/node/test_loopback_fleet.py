@@ -19,7 +19,8 @@ from fleet_process import ProcessFleet
 from test_intruders import authority_of
 
 from peermask.experiment.checkpoint import list_checkpoints
-from peermask.node.certificates import Credentials, sign_agent
+from peermask.node.certificates import sign_agent
+from peermask.node.credentials import Credentials
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes are forked and signalled as on Linux")
 

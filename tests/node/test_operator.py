@@ -16,7 +16,8 @@ from test_node_cli import peermask, refused  # noqa: F401
 from test_watched import samples
 
 from peermask.errors import NodeError
-from peermask.node.certificates import Credentials, find_operator, make_certificates, make_operator
+from peermask.node.certificates import make_certificates, make_operator
+from peermask.node.credentials import Credentials, find_operator
 from peermask.node.operator import Refused, ask, ask_status
 from peermask.node.zenoh_settings import alive_key, ask_key
 

@@ -15,7 +15,8 @@ from test_node_cli import peermask, refused  # noqa: F401
 
 from peermask.errors import NodeError
 from peermask.node import relay
-from peermask.node.certificates import Credentials, find_operator, find_relay, make_certificates, make_operator
+from peermask.node.certificates import make_certificates, make_operator
+from peermask.node.credentials import Credentials, find_operator, find_relay
 from peermask.node.desk import name_of, tls_context
 from peermask.node.fleet import check, load_fleet, split_address
 from peermask.node.operator import ask

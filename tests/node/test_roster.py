@@ -15,7 +15,8 @@ from pulling_peers import CARD, Peer
 
 from peermask.errors import DataError, NodeError
 from peermask.experiment.build import build
-from peermask.node.certificates import make_authority, make_certificates, sign, verifier
+from peermask.node.certificates import make_authority, make_certificates, sign
+from peermask.node.credentials import verifier
 from peermask.node.fleet import FleetMember, load_fleet, new_fleet, save_fleet, write_fleet
 from peermask.node.members import build_member, by_roster
 from peermask.node.messages import ROSTER, Standing, decode_standing
@@ -159,7 +160,7 @@ def make_authority_of(folder):
         (lambda: removed(FLEET, [0, 1, 2, 3]), "agents: all are missing"),
         (lambda: revoked(removed(FLEET, [3]), [7]), "agent 7 does not exist; this fleet has agents 0 to 3, without 3"),
         (lambda: added(new_fleet(tiny(algorithm={"name": "fl"})), "h"), "in fl everybody hears everybody"),
-        (lambda: added(new_fleet(tiny(retention=[0.1, 0.2, 0.3, 0.4])), "h"), "what the new one keeps: --retention"),
+        (lambda: added(new_fleet(tiny(retention=[0.1, 0.2, 0.3, 0.4])), "h"), "give that of the new one: --retention"),
         (lambda: added(new_fleet(tiny(algorithm={"name": "accord"})), "h", retention=0.2), "is below 0.3, the level"),
     ],
 )  # fmt: skip
@@ -256,7 +257,7 @@ def test_neighbours_that_lie_about_rosters_change_nothing(certs, tmp_path):
         "a roster is refused: it is not signed by this fleet's authority",
         "roster 1 is refused: it is older than 2, which is known here",
         "another roster 2 than the one known is refused; sign the newest file again",
-        "message of 4 bytes says of no roster which it is",
+        "message of 4 bytes has no roster number",
     ]
     assert one.rosters.refusals.counts() == {0: {"damaged": 1, "roster": 3}}
     assert [decode_standing(answer) for answer in answers] == [Standing(2)] * 3

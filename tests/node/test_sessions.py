@@ -12,7 +12,8 @@ from test_intruders import answers, session
 
 from peermask.errors import WireError
 from peermask.node import sessions
-from peermask.node.certificates import Credentials, make_certificates, sign
+from peermask.node.certificates import make_certificates, sign
+from peermask.node.credentials import Credentials
 from peermask.node.fleet import save_fleet
 from peermask.node.messages import DOUBLED, decode_answer
 from peermask.node.roster import encoded, revoked
@@ -43,7 +44,7 @@ def test_two_sessions_with_one_name_are_two_devices_until_one_is_gone(held, monk
     assert made.doubled() == frozenset()  # it may be a restart whose old link is still there
     time.sleep(0.06)
     assert made.doubled() == made.doubled() == {3}
-    assert said == ["two devices run as agent 3, with the same key; neither is heard until one stops"]
+    assert said == ["two devices run as agent 3, with the same key; neither is served until one stops"]
     made.changed("agent-3-2", "a", made=False)
     assert made.doubled() == frozenset()
 
@@ -89,9 +90,11 @@ def test_two_devices_with_one_key_are_refused_on_both_sides_and_one_alone_is_hea
         seen = made.reports(0)[-1]["round"]
         made.until(0, lambda report: report["round"] > seen and not report["absent"], "everybody")
         assert made.join() == [0] * 4
-    line = "two devices run as agent 3, with the same key; neither is heard until one stops"
+    line = "two devices run as agent 3, with the same key; neither is served until one stops"
     assert any(line in said for said in made.said(0))
-    refusal = "refuses this device: another device runs with the same key as this one; neither is heard until one stops"
+    refusal = (
+        "refuses this device: another device runs with the same key as this one; neither is served until one stops"
+    )
     assert any(refusal in said for said in made.said(3))
     assert any(refusal in said for said in second.said(3))
     assert made.collect().status == "finished"

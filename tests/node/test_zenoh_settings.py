@@ -6,7 +6,7 @@ from pathlib import Path
 
 from fleet_cases import tiny
 
-from peermask.node.certificates import Credentials
+from peermask.node.credentials import Credentials
 from peermask.node.fleet import new_fleet
 from peermask.node.zenoh_settings import access_control, session_settings
 

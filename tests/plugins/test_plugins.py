@@ -231,7 +231,7 @@ def test_a_changed_or_missing_plug_in_is_named(method, peermask, tmp_path):
     assert code == 0
     assert err == (
         f"peermask: run: plug-in {method} has changed: SHA-256 {name} then, SHA-256 {now[:12]} now; "
-        "going on with it as it is now\n"
+        "the present version is used\n"
     )
     manifest = json.loads((tmp_path / "run" / "manifest.json").read_text())
     assert manifest["imports"][0]["sha256"] == now

@@ -112,7 +112,7 @@ def test_a_meeting_point_that_is_taken(small: Small, tmp_path: Path) -> None:
     with RankRun(tmp_path, 2) as ranks, socket.create_server(("0.0.0.0", 0)) as taken:
         ranks.port = taken.getsockname()[1]
         ranks.start("run", path, "--device", "cpu", ranks=[0])
-        assert "rank 0 cannot keep the meeting point" in one_line(ranks, [2])
+        assert "rank 0 cannot open the rendezvous" in one_line(ranks, [2])
 
 
 def test_nccl_without_gpus(small: Small, tmp_path: Path) -> None:

@@ -78,10 +78,10 @@ def test_values_that_are_no_numbers_are_neither_sent_nor_taken(poison):
     values = np.ones(SIZE, np.float32)
     data = bytearray(plan_leaf(LEAF, values, None, {}).encode())
     values[5] = poison
-    with pytest.raises(WireError, match="not a number"):
+    with pytest.raises(WireError, match="NaN or infinite"):
         plan_leaf(LEAF, values, None, {})
     data[1:] = values.tobytes()
-    with pytest.raises(WireError, match="not a number"):
+    with pytest.raises(WireError, match="NaN or infinite"):
         decode_leaf(Cursor(bytes(data)), LEAF, None, {})
 
 

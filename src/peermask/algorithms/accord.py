@@ -10,11 +10,11 @@ One round of agent i, n_i being the mean of its neighbours' masks and s_l the me
             m   = Thres(|z| + κ s n)                        the deployed model is w ⊙ m
 
 MCE-PL's votes change which entries are *selected* and never reach the scores, so its agents drift apart. The pull moves
-the scores themselves; the term with κ, which is MCE-PL's, keeps masks quiet between rounds, and messages short. Who
-hears nobody is not pulled, and plays ind-mask's round with the same momentum. Agents of different retentions learn at
-two levels (masks/levels.py): all at the lower, and those who can carry it a second mask at the higher. An agent answers
-among the labels that it has seen (`readout`): a consensus knows all labels, and would often choose one that the agent
-never meets.
+the scores themselves; the term with κ, which is MCE-PL's, keeps masks stable between rounds, and messages short. An
+agent without messages is not pulled, and does ind-mask's round with the same momentum. Agents of different retentions
+learn at two levels (masks/levels.py): all at the lower, and those that can carry it a second mask at the higher. An
+agent answers among the labels that it has seen (`readout`): a consensus knows all labels, and would often choose one
+that the agent never meets.
 
 docs/collaboration.md has what each part is worth.
 """
@@ -54,7 +54,7 @@ class State:
     keep: Tensor  # [A, L] K_l, at the agent's level
     velocity: Tensor | None = None  # [A, P_w] u, where momentum is on
     proposal: Tensor | None = None  # [A, P_w] m½, from learn to fuse
-    able: Tensor | None = None  # [A] who can carry this level; None: everybody
+    able: Tensor | None = None  # [A] which agents can carry this level; None: all
     above: State | None = None  # the same at the higher level, where agents learn at two
 
 
@@ -68,7 +68,7 @@ class Accord(Algorithm[State]):
     class Options(ScoreOptions):
         lr: Annotated[float, Field(gt=0)] = Field(0.5, description="η, step size of the scores")
         schedule: Schedule = Field("cosine", description="how η changes over the run")
-        weight_decay: Annotated[float, Field(ge=0)] = Field(5e-4, description="ω, on the scores, in learn alone")
+        weight_decay: Annotated[float, Field(ge=0)] = Field(5e-4, description="ω, on the scores, only in learn")
         momentum: Annotated[float, Field(ge=0, lt=1)] = Field(
             0.9, description="β, how much of the last round's G is kept"
         )
@@ -80,12 +80,12 @@ class Accord(Algorithm[State]):
         )
         guard: Guard = Field(
             1.5,
-            description="believe neighbours up to this many times the median distance of masks; 0: believe everybody",
+            description="believe neighbours up to this many times the median distance of masks; 0: believe all",
         )
         levels: Levels = Field(
             "nested",
             description="densities of agents with different retentions: the smallest for all and a second mask at a "
-            "higher one for those who can carry it, one of two each, the smallest alone, or each its own",
+            "higher one for agents that can carry it, one of two each, the smallest for all, or each its own",
         )
 
     def __init__(self, options: Options, setting: Setting) -> None:
@@ -135,7 +135,8 @@ class Accord(Algorithm[State]):
         if state.above is None or _spared(state.above):
             return fused
         masks = received["above"]
-        sent = ones_heard(masks, heard, self.masker.layout.sizes).any(-1)  # who cannot carry the level sends no ones
+        # Agents that cannot carry the level send no ones.
+        sent = ones_heard(masks, heard, self.masker.layout.sizes).any(-1)
         above = self._fuse(state.above, masks, heard.where(sent), mixing.count_dtype)
         return replace(fused, above=_for_the_able(above, state.above))
 
@@ -175,7 +176,7 @@ class Accord(Algorithm[State]):
         return replace(state, scores=scores, velocity=velocity, proposal=proposal), loss
 
     def _join(self, state: State, masks: Tensor, heard: Links, count_dtype: torch.dtype) -> State:
-        """At one level: masks [K, P_w]. Nobody is doubted: who has learned nothing cannot tell who lies."""
+        """At one level: masks [K, P_w]. All are believed: before it has learned, an agent cannot detect lies."""
         votes, voters = count_votes(heard, masks, count_dtype), heard.degree
         scores = joined(state.scores, votes, voters, 1.0, self.masker.layout)
         mask = self._mask(scores, votes, voters, state.keep)
@@ -205,7 +206,7 @@ class Accord(Algorithm[State]):
 
     @property
     def nested(self) -> bool:
-        """Whether agents learn at two levels: all at the lower, those who can carry it at the higher, too."""
+        """Whether agents learn at two levels: all at the lower, those that can carry it at the higher as well."""
         return self.options.levels == "nested" and len(self.levels) > 1
 
     def _own_levels(self, agents: Agents) -> list[float]:
@@ -219,11 +220,11 @@ class Accord(Algorithm[State]):
         return kept_counts(self.masker.layout, own, self.masker.options)
 
     def _keep_above(self, agents: Agents) -> Tensor:
-        """[A, L]: K_l at the higher of two levels, for those who cannot carry it, too."""
+        """[A, L]: K_l at the higher of two levels, also for agents that cannot carry it."""
         return kept_counts(self.masker.layout, [self.levels[-1]] * len(agents.ids), self.masker.options)
 
     def _able(self, agents: Agents) -> Tensor:
-        """[A]: who can carry the higher level."""
+        """[A]: which agents can carry the higher level."""
         return torch.tensor([level == self.levels[-1] for level in self._own_levels(agents)])
 
     def _same_level(self, keep: Tensor, masks: Tensor, heard: Links) -> Tensor:
@@ -249,7 +250,7 @@ def _able(above: State) -> Tensor:
 
 
 def _for_the_able(after: State, before: State) -> State:
-    """Who cannot carry the level stays as before: a stack computes all its rows."""
+    """Agents that cannot carry the level stay unchanged: a stack computes all its rows."""
     able = _able(after)
 
     def choose(new: Tensor, old: Tensor | None) -> Tensor:
@@ -267,5 +268,5 @@ def _for_the_able(after: State, before: State) -> State:
 
 
 def _spared(above: State) -> bool:
-    """Whether an agent by itself cannot carry the level, and need not compute it."""
+    """Whether a single agent cannot carry the level, and need not compute it."""
     return len(above.scores) == 1 and not bool(_able(above)[0])

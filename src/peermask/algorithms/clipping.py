@@ -51,6 +51,6 @@ def _squared_distances(values: Tensor, mixing: Mixing) -> NDArray[np.float64]:
     """‖x_j − x_i‖² on every link, [E]."""
     squares = []
     for own, senders in zip(mixing.own.tolist(), mixing.links.lists, strict=True):
-        # One after the other: what is summed then does not depend on who else is heard.
+        # One after the other: the sum then does not depend on other messages.
         squares += [(values[j] - values[own]).square().sum() for j in senders]
     return torch.stack(squares).double().cpu().numpy() if squares else np.zeros(0)

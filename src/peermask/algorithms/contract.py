@@ -8,10 +8,10 @@ An algorithm is a few pure functions over a frozen state whose tensors have a le
     state         = fuse(state, received, mixing, clock)   received [K, ...], mixing rows [A, K]
     params        = local_model(state)                     what is evaluated, exported, deployed [A, P]
 
-The simulator calls them with A = all agents or a chunk of them and K = all; a node on a network with A = 1 and
-K = itself and its neighbours. Nothing in an algorithm tells the two apart. `learn` is called once for every batch
-of a round, and goes on from what the call before left. Between `learn` and `fuse` a state may carry tensors that are
-None at the end of a round; those are never saved.
+The simulator calls them with A = all agents or a chunk of them and K = all; a node on a network with A = 1 and K =
+itself and its neighbours. An algorithm cannot tell the two apart. `learn` is called once for every batch of a round,
+with the state that the previous call returned. Between `learn` and `fuse` a state may carry tensors that are None at
+the end of a round; those are never saved.
 
 All else that may be known of an algorithm is declared on `Algorithm` below, with its default. A class says that it is
 one by inheriting from that protocol, and from no other algorithm.
@@ -66,7 +66,7 @@ class Clock:
 
 @dataclass(frozen=True)
 class Agents:
-    """Whom a state is for, and what each may keep."""
+    """The agents of a state, and what each may keep."""
 
     ids: tuple[int, ...]  # A of them
     keep: Tensor  # [A, L] int64: K_l

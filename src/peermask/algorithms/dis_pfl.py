@@ -2,7 +2,7 @@
 
     learn   x ← (x − η (∇f(x) + ω x)) ⊙ m;  every ΔT rounds m' = regrow(fire(m)), else m' = m
     share   x, m
-    fuse    x ← m' ⊙ Σ_j x_j / Σ_j m_j (0 where nobody holds an entry);  m ← m';  biases: the closed mean
+    fuse    x ← m' ⊙ Σ_j x_j / Σ_j m_j (0 where no agent holds an entry);  m ← m';  biases: the closed mean
 
 As many weights grow as are dropped, so every layer keeps its count exactly.
 """
@@ -33,7 +33,7 @@ from peermask.streams import stream
 class State:
     params: Tensor  # [A, P] x, zero outside m
     mask: Tensor  # [A, P_w] m
-    ids: Tensor  # [A] whose rows these are
+    ids: Tensor  # [A] the agents of these rows
     velocity: Tensor | None = None  # [A, P] where momentum is on; never sent
     next_mask: Tensor | None = None  # [A, P_w] m', from learn to fuse
 
@@ -49,13 +49,13 @@ class DisPfl(Algorithm[State]):
         )
         update_every: Annotated[int, Field(ge=1)] = Field(20, description="ΔT, rounds between two changes of the mask")
         update_until: Annotated[float, Field(ge=0, le=1)] = Field(
-            1.0, description="share of the run after which masks stay"
+            1.0, description="share of the run after which masks are fixed"
         )
         regrow: Literal["gradient", "random"] = Field("gradient", description="what decides which weights grow")
         allocation: Literal["erk", "matched"] = Field(
             "erk", description="how a retention is shared among layers: by ERK, or as all other methods do"
         )
-        clip: Annotated[float, Field(ge=0)] = Field(0.0, description="largest norm of a gradient; 0: any")
+        clip: Annotated[float, Field(ge=0)] = Field(0.0, description="largest norm of a gradient; 0: no limit")
 
     def __init__(self, options: Options, setting: Setting) -> None:
         self.options, self.setting, self.layout = options, setting, setting.masker.layout
@@ -100,7 +100,7 @@ class DisPfl(Algorithm[State]):
         return as_params(payload)
 
     def _moved(self, params: Tensor, state: State, data: LocalData, clock: Clock) -> Tensor:
-        """m' from the trained weights, and the dense gradient there on a batch of its own."""
+        """m' from the trained weights, and the dense gradient there on a separate batch."""
         if self.options.regrow == "random":
             wish = self._draws("dis-pfl/grow", tuple(state.ids.tolist()), clock.round).to(params.device)
         else:
@@ -121,7 +121,7 @@ class DisPfl(Algorithm[State]):
         return torch.from_numpy(np.stack(rows).astype(np.float32))  # [A, P_w]
 
     def _on(self, mask: Tensor, params: Tensor) -> Tensor:
-        """Weights on the mask, biases and norms as they are."""
+        """Weights on the mask, biases and norms unchanged."""
         return torch.cat([params[:, : mask.shape[1]] * mask, params[:, mask.shape[1] :]], dim=1)  # [A, P]
 
 

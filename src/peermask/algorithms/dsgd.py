@@ -45,8 +45,8 @@ class Dsgd(Algorithm[State]):
         )
         clip: Annotated[float, Field(gt=0)] | None = Field(
             None,
-            description="c: count no neighbour as farther than this many median distances (algorithms/clipping.py); "
-            "left out: in full",
+            description="c: limit a neighbour's distance to this many median distances (algorithms/clipping.py); "
+            "default: no limit",
         )
 
     def __init__(self, options: Options, setting: Setting) -> None:

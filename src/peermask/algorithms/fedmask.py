@@ -35,7 +35,7 @@ class State:
 
 @algorithms.register("fedmask")
 class FedMask(Algorithm[State]):
-    """Binary masks averaged where they overlap; scores are set anew from the average."""
+    """Binary masks averaged where they overlap; scores are reset from the average."""
 
     over_frozen_weights: ClassVar[bool] = True
 

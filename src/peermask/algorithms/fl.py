@@ -1,4 +1,4 @@
-"""FL: FedAvg with every agent in every round. A server hears all agents and all go on from its mean.
+"""FL: FedAvg with every agent in every round. A server hears all agents, and all continue from its mean.
 
 x½_i = x − η (∇f_i(x) + ω x), once or a few times;   share x½_i;   x ← Σ_i p_i x½_i
 """
@@ -27,9 +27,9 @@ class State:
 
 @algorithms.register("fl")
 class Fl(Algorithm[State]):
-    """Federated averaging: one global model from a server that hears everybody."""
+    """Federated averaging: one global model from a server that hears all agents."""
 
-    hears_all: ClassVar[bool] = True  # a message goes to the server and one comes back, whatever the graph
+    hears_all: ClassVar[bool] = True  # a message goes to the server and one comes back, with any graph
 
     class Options(MomentumOptions):
         shares: Literal["samples", "uniform"] = Field(

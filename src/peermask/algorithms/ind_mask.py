@@ -1,4 +1,4 @@
-"""ind-mask: every agent learns its mask alone, and nothing is sent. What collaboration has to beat."""
+"""ind-mask: every agent learns its mask alone, and nothing is sent. The baseline for collaboration."""
 
 from __future__ import annotations
 

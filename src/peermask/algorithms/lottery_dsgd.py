@@ -21,7 +21,7 @@ from peermask.algorithms.message import as_message, as_params, holders_mean, wit
 from peermask.graph.mixing import Mixing
 from peermask.masks.masker import Masker
 
-SMALLEST = 1e-30  # stands in for a kept weight that is exactly zero, so that it ranks above the dropped ones
+SMALLEST = 1e-30  # replaces a kept weight that is exactly zero, so that it ranks above the dropped ones
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ class LotteryDsgd(Algorithm[State]):
         return as_params(payload)
 
     def _prune(self, state: State, ticket: Tensor, data: LocalData) -> tuple[State, Tensor]:
-        """One pruning of the agents that are due; the others' rows stay as they are."""
+        """One pruning of the agents that are due; other rows do not change."""
         due = (state.alive > state.keep).any(1)  # [A]
         if self.options.rewind != "sync":
             due &= data.validation_accuracy(ticket) > self.options.accuracy_threshold
@@ -98,7 +98,7 @@ class LotteryDsgd(Algorithm[State]):
         return replace(state, mask=mask, alive=alive), ticket
 
     def _on(self, mask: Tensor, params: Tensor) -> Tensor:
-        """Weights on the mask, biases and norms as they are."""
+        """Weights on the mask, biases and norms unchanged."""
         weights = self.masker.layout.weights
         return torch.cat([params[:, :weights] * mask, params[:, weights:]], dim=1)  # [A, P]
 

@@ -65,7 +65,7 @@ class McePl(Algorithm[State]):
         )
         first_votes: FirstVotes = Field(
             "common",
-            description="n before anything is heard: one draw for all, a draw with each agent's r_i, or 0",
+            description="n before the first exchange: one draw for all, a draw with each agent's r_i, or 0",
         )
         first_vote_share: Annotated[float, Field(ge=0, le=1)] = Field(
             0.3,
@@ -74,7 +74,7 @@ class McePl(Algorithm[State]):
         aggregation_gain: Annotated[float, Field(ge=0)] = Field(1.0, description="factor on the neighbours' term of y")
         guard: Guard | None = Field(
             None,
-            description="believe neighbours up to this many times the median distance of masks; 0 or none: everybody",
+            description="believe neighbours up to this many times the median distance of masks; 0 or none: believe all",
         )
 
     def __init__(self, options: Options, setting: Setting) -> None:
@@ -123,7 +123,8 @@ class McePl(Algorithm[State]):
         return replace(state, scores=scores, mask=mask, votes=votes, voters=voters, gradient=None, proposal=None)
 
     def join(self, state: State, received: Payload, mixing: Mixing) -> State:
-        votes, voters = mixing.count_open(received["mask"]), mixing.degree  # who knows nothing cannot tell who lies
+        # All are believed: an agent that has not learned yet cannot detect lies.
+        votes, voters = mixing.count_open(received["mask"]), mixing.degree
         scores = joined(state.scores, votes, voters, 1.0, self.masker.layout)
         mask = self._mask(scores, votes, voters, state.keep)
         return replace(state, scores=scores, mask=mask, votes=votes, voters=voters)
@@ -147,8 +148,8 @@ class McePl(Algorithm[State]):
 def first_votes(masker: Masker, options: McePl.Options, agents: Agents, seed: int) -> Tensor:
     """m_j^(0): what an agent takes its neighbours' masks to be before it has heard any, as one vote.
 
-    `common` is one draw for every neighbour of every agent, as in the authors' code. It costs no bits, since a
-    seed makes it, and correlates all masks from the start. Layers whose weights were given have no such votes: their
+    `common` is one draw for every neighbour of every agent, as in the authors' code. It costs no bits, since a seed
+    determines it, and it correlates all masks from the start. Layers whose weights were given have no such votes: their
     magnitudes are what agents have in common.
     """
     if options.first_votes == "none":

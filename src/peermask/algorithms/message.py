@@ -38,7 +38,7 @@ def mixed(received: Payload, mean: Callable[[Tensor], Tensor]) -> Tensor:
 
 
 def with_rest(weights: Tensor, received: Payload, mean: Callable[[Tensor], Tensor]) -> Tensor:
-    """Weights that were mixed in a way of their own, and a mean of everything else."""
+    """Weights that were mixed separately, and a mean of everything else."""
     return torch.cat([weights, mean(received["rest"])], dim=1) if "rest" in received else weights  # [A, P]
 
 

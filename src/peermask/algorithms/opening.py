@@ -1,4 +1,4 @@
-"""Openings: a first mask of each agent that everybody can work out, so that even its first message is a delta.
+"""Openings: a first mask of each agent that every other can compute, so that even its first message is a delta.
 
 Close to the mask of an agent that has not learned yet, Thres(|z| + γ mean|z| n), but in whole numbers: every machine
 must find the same, and floats added up in another order would not.

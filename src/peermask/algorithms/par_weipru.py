@@ -1,7 +1,7 @@
-"""par-weipru: as avr-weipru, but each entry is averaged over those who kept it (HeteroFL's rule).
+"""par-weipru: as avr-weipru, but each entry is averaged over the agents that kept it (HeteroFL's rule).
 
 x½ = x − η (∇f(Prune(x)) + ω x);   share s = Prune(x½), whose support is h = 1[s ≠ 0]
-union (A)   x ← Σ_j s_j / Σ_j h_j, and 0 where nobody kept an entry
+union (A)   x ← Σ_j s_j / Σ_j h_j, and 0 where no agent kept an entry
 own (B)     x ← h_i ⊙ Σ_j s_j / Σ_j h_j
 """
 
@@ -33,7 +33,7 @@ class ParWeipru(Algorithm[State]):
     class Options(DescentOptions):
         lr: Annotated[float, Field(gt=0)] = Field(0.001, description="η, step size of the parameters")
         support: Literal["union", "own"] = Field(
-            "union", description="go on from every entry anyone kept (A), or from the agent's own alone (B)"
+            "union", description="continue from every entry that any agent kept (A), or only from the agent's own (B)"
         )
 
     def __init__(self, options: Options, setting: Setting) -> None:

@@ -24,7 +24,7 @@ class ScoreOptions(registry.Options):
 
     lr: Annotated[float, Field(gt=0)] = Field(1.0, description="η, step size of the scores")
     schedule: Schedule = Field("constant", description="how η changes over the run")
-    weight_decay: Annotated[float, Field(ge=0)] = Field(0.0, description="ω, on the scores, in learn alone")
+    weight_decay: Annotated[float, Field(ge=0)] = Field(0.0, description="ω, on the scores, only in learn")
     momentum: Annotated[float, Field(ge=0, lt=1)] = Field(0.0, description="β, how much of the last round's G is kept")
     group_lasso: Annotated[float, Field(ge=0)] = Field(0.0, description="λ of the group lasso on the scores")
     score_init: ScoreInit = Field(

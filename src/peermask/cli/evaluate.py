@@ -17,20 +17,16 @@ if TYPE_CHECKING:
 
 def evaluate(
     models: Annotated[list[Path], typer.Argument(metavar="MODEL...", help="Files: .ticket, .onnx or .safetensors.")],
-    dataset: Annotated[str, typer.Option(help="A dataset, as a config names it; see `peermask list datasets`.")],
+    dataset: Annotated[str, typer.Option(help="Name of a dataset; see `peermask list datasets`.")],
     set_: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="An option of the dataset, e.g. path=x.npz.")
     ] = None,
-    weights: Annotated[
-        Path | None, typer.Option(help="The weights tickets are masks over, if those were given.")
-    ] = None,
-    confusion: Annotated[
-        bool, typer.Option("--confusion", help="Print how often labels were taken for others.")
-    ] = False,
+    weights: Annotated[Path | None, typer.Option(help="The given weights, if tickets are masks over such.")] = None,
+    confusion: Annotated[bool, typer.Option("--confusion", help="Print the confusion matrix.")] = False,
     json_: Json = False,
     import_: Import = None,
 ) -> None:
-    """Print what exported models reach on test samples.
+    """Test exported models and print their accuracy.
 
     Their accuracy, once on the labels their agents learned and once on all, and other figures of their task.
     """

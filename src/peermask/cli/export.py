@@ -21,13 +21,15 @@ def export(
         str,
         typer.Option(
             metavar="FILE",
-            help="Its suffix says what: .ticket, .onnx or .safetensors; for all agents with {agent} in its name.",
+            help="File to write: .ticket, .onnx or .safetensors; for all agents with {agent} in its name.",
         ),
     ],
     force: Annotated[bool, typer.Option("--force", help="Replace the file if it exists.")] = False,
     precision: Annotated[
         str,
-        typer.Option(help="Of weights in .onnx: float32, or int8, int4, int2, which hold signed constants exactly."),
+        typer.Option(
+            help="Type of weights in .onnx: float32, or int8, int4, int2, which store signed constants exactly."
+        ),
     ] = "float32",
     json_: Json = False,
     import_: Import = None,

@@ -29,16 +29,17 @@ def new(
     set_: Set = None,
     host: Annotated[
         list[str] | None,
-        typer.Option(help="Name or address of the device; give it once for all agents, or once per agent."),
+        typer.Option(help="Name or address of the device; once for all agents, or once per agent."),
     ] = None,
     port: Annotated[
-        int, typer.Option(min=1, max=65_000, help="First port; agents of one host get ports in a row.")
+        int, typer.Option(min=1, max=65_000, help="First port; agents of one host get consecutive ports.")
     ] = 7450,
-    missing: Annotated[str, typer.Option(help="About a silent neighbour: wait, last or skip.")] = "last",
+    missing: Annotated[str, typer.Option(help="What to do about a silent neighbour: wait, last or skip.")] = "last",
     profile: Annotated[
         list[Path] | None,
         typer.Option(
-            metavar="FILE", help="Retention by `peermask profile`: give it once for all devices, or once per agent."
+            metavar="FILE",
+            help="Set retentions by a file of `peermask profile`; once for all agents, or once per agent.",
         ),
     ] = None,
     import_: Import = None,
@@ -55,13 +56,13 @@ def new(
     made = new_fleet(wanted, host or ["127.0.0.1"], port, cast(Missing, missing))
     save_fleet(fleet, made)
     for choice in wanted.compare:
-        print(f"{choice.name} is left out: a fleet runs one algorithm, {made.experiment.algorithm.name}")
+        print(f"{choice.name} is ignored: a fleet runs one algorithm, {made.experiment.algorithm.name}")
     print(f"{fleet}: {len(made.agents)} agents, {len(made.links)} links, {made.experiment.algorithm.name}")
     print(f"next: peermask fleet certs {fleet}")
 
 
 def retentions_by(profiles: list[Path], config: ExperimentConfig) -> tuple[float, ...]:
-    """What each device can carry of the experiment's model, by its profile."""
+    """The retention that each device can run, by its profile."""
     from peermask.exports.profile import retention_for
 
     if len(profiles) not in (1, config.agents):
@@ -77,7 +78,7 @@ def certs(
     days: Annotated[int, typer.Option(min=1, max=3650, help="How long the certificates are valid.")] = 365,
     import_: Import = None,
 ) -> None:
-    """Make a certificate authority and one certificate per agent; what exists stays."""
+    """Make a certificate authority and one certificate per agent; existing ones are kept."""
     from peermask.node.certificates import make_certificates, sign
     from peermask.node.fleet import load_fleet, write_fleet
     from peermask.node.roster import encoded
@@ -89,7 +90,7 @@ def certs(
     made = make_certificates(held, folder, days)
     if held.serial:  # the authority may be a new one
         write_fleet(fleet, held.model_copy(update={"signature": sign(folder, encoded(held))}))
-    print(f"{folder}: {len(made)} certificates made; keep {folder / 'ca.key'} off the devices")
+    print(f"{folder}: {len(made)} certificates made; do not copy {folder / 'ca.key'} to devices")
 
 
 @fleet_app.command()
@@ -106,17 +107,17 @@ def summary(
     bring(import_)
     made = summary_of(load_fleet(fleet), agent)
     write_summary(out, made)
-    print(f"{out}: {made.samples} samples; send it to whoever writes the fleet file")
+    print(f"{out}: {made.samples} samples; send it to the person who writes the fleet file")
 
 
 @fleet_app.command()
 def statistics(
     fleet: FleetFile,
-    summaries: Annotated[list[Path], typer.Argument(help="What `fleet summary` wrote, of every agent.")],
-    partial: Annotated[bool, typer.Option("--partial", help="Without the agents that sent none.")] = False,
+    summaries: Annotated[list[Path], typer.Argument(help="Files that `fleet summary` wrote, of every agent.")],
+    partial: Annotated[bool, typer.Option("--partial", help="Continue without the agents that sent none.")] = False,
     far: Annotated[
         float,
-        typer.Option(min=1, help="Refuse a mean this many deviations from the median of all agents; inf: none."),
+        typer.Option(min=1, help="Reject a mean this many deviations from the median of all agents; inf: never."),
     ] = 10.0,
     import_: Import = None,
 ) -> None:
@@ -147,11 +148,14 @@ def collect(
     folders: Annotated[list[Path], typer.Argument(help="The agents' folders, copied here from their devices.")],
     out: Annotated[Path, typer.Option(help="The run folder to make.")],
     partial: Annotated[
-        bool, typer.Option("--partial", help="Without those whose folder is lost: tables of the others, no models.")
+        bool,
+        typer.Option(
+            "--partial", help="Continue without agents whose folder is missing: tables of the others, no models."
+        ),
     ] = False,
     import_: Import = None,
 ) -> None:
-    """Put the folders of all agents together as one run, which `show` and `report` read."""
+    """Combine the folders of all agents into one run for `show` and `report`."""
     from peermask.experiment.folder import RunFolder
     from peermask.node.collect import collect_run, has_changed, named
     from peermask.node.fleet import load_fleet
@@ -162,9 +166,11 @@ def collect(
         raise NodeError(f"{out} exists; give another --out")
     missing = collect_run(held, folders, out, partial=partial).manifest.get("missing_agents")
     if missing:
-        print(f"without {named(missing)}: an unfinished run, with tables and no models", file=sys.stderr)
+        print(f"{named(missing)} missing: an unfinished run, with tables but without models", file=sys.stderr)
     elif has_changed(held):
-        print("agents have come or gone: a run with tables; their models are in their own folders", file=sys.stderr)
+        print(
+            "agents have joined or left: a run with tables only; models are in the agents' own folders", file=sys.stderr
+        )
     print(out)
 
 

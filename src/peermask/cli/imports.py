@@ -9,9 +9,7 @@ import typer
 
 Import = Annotated[
     list[str] | None,
-    typer.Option(
-        "--import", metavar="FILE|MODULE", help="Import code of your own that registers things: a .py file or a module."
-    ),
+    typer.Option("--import", metavar="FILE|MODULE", help="Import a plug-in, your own code: a .py file or a module."),
 ]
 
 

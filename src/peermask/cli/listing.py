@@ -24,7 +24,7 @@ def list_things(
     kind: Annotated[str | None, typer.Argument(help=f"One of {', '.join(KINDS)}; all by default.")] = None,
     import_: Import = None,
 ) -> None:
-    """List what a config can name, and what can be set about each."""
+    """List the names that a config can use, with their options."""
     if kind is not None and kind not in KINDS:
         raise ConfigError(f"there is no list of {kind!r}; {nearest(kind, KINDS)}")
     console = Console(highlight=False, markup=False)

@@ -28,12 +28,12 @@ from peermask.cli.theory import theory
 from peermask.cli.watch import watch
 from peermask.errors import PeermaskError
 
-# Whichever click typer brings along: the base of what it exports is a mistake on the command line.
+# The base class of typer's own errors, for mistakes on the command line; typer may bundle its own click.
 UsageError: type[Exception] = typer.BadParameter.__bases__[0]
 
 app = typer.Typer(
     name="peermask",
-    help="Agents on a graph learn personal sparse models by gossiping binary masks.",
+    help="Agents on a graph learn personal sparse models by exchanging binary masks.",
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 FleetFile = Annotated[Path, typer.Argument(metavar="FLEET", help="The fleet file, the same on every device.")]
 Insecure = Annotated[
-    bool, typer.Option("--insecure", help="No certificates: no encryption, and anybody can join. For trials alone.")
+    bool, typer.Option("--insecure", help="No certificates: no encryption, and anybody can join. Only for trials.")
 ]
 
 
@@ -35,31 +35,32 @@ def node(
     out: Annotated[Path | None, typer.Option(help="Its folder; runs/NAME-RUN/agents/agent-N by default.")] = None,
     insecure: Insecure = False,
     device: Annotated[str, typer.Option(help="cpu, cuda, cuda:N or auto.")] = "cpu",
-    events: Annotated[bool, typer.Option("--events", help="A line of JSON per round, for other programs.")] = False,
-    log: Annotated[str, typer.Option(help="text, or json: an object a line on stdout.")] = "text",
+    events: Annotated[bool, typer.Option("--events", help="Print a line of JSON per round.")] = False,
+    log: Annotated[str, typer.Option(help="text, or json: one object per line on stdout.")] = "text",
     metrics: Annotated[
         str | None,
         typer.Option(metavar="PORT", help="Serve Prometheus metrics at /metrics and health at /healthz, on loopback."),
     ] = None,
     metrics_host: Annotated[
-        str | None, typer.Option(help="Serve them on this address instead; whoever reaches it can read them.")
+        str | None, typer.Option(help="Serve them on this address instead; any non-loopback address exposes them.")
     ] = None,
     stalled_after: Annotated[
         float | None,
         typer.Option(
             min=1,
             metavar="SECONDS",
-            help="Not healthy if no round ends for so long; by default twice the fleet's limit.",
+            help="Unhealthy if no round ends for this many seconds; by default twice the fleet's limit.",
         ),
     ] = None,
     profile: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Refuse a retention above what `peermask profile` allows here.")
+        Path | None,
+        typer.Option(metavar="FILE", help="Stop if the retention is above what `peermask profile` measured."),
     ] = None,
     import_: Import = None,
 ) -> int:
     """Run one agent of a fleet on this device.
 
-    Started again after a crash or a stop, it goes on from its last checkpoint.
+    Restarted after a crash or a stop, it resumes from its last checkpoint.
     """
     from peermask.node.journal import ranges
     from peermask.node.start import run_node
@@ -105,14 +106,14 @@ def metrics_address(metrics: str | None, host: str | None) -> tuple[str, int] | 
 
     if metrics is None:
         if host is not None:
-            raise NodeError(f"--metrics-host {host} without --metrics; say at which port, such as --metrics 9464")
+            raise NodeError(f"--metrics-host {host} without --metrics; give the port as well, such as --metrics 9464")
         return None
     named, _, port = metrics.rpartition(":")
     if not port.isdecimal() or int(port) > 65_535:
         raise NodeError(f"--metrics {metrics!r} is not a port, such as 9464")
     if named and host is None and not is_loopback(named.strip("[]")):
         raise NodeError(
-            f"--metrics {metrics}: whoever reaches {named} could read them; if that is meant, give --metrics {port} "
+            f"--metrics {metrics}: this would expose them on {named}; to allow it, give --metrics {port} "
             f"--metrics-host {named}"
         )
     return host or named.strip("[]") or "127.0.0.1", int(port)
@@ -128,18 +129,18 @@ def check_profile(path: Path, fleet: Path, agent: int) -> None:
     allowed = retentions_by([path], held.experiment)[0]
     if wanted > allowed:
         raise NodeError(
-            f"agent {agent} keeps {wanted:g} of the weights, this device can carry {allowed:g} by {path}; "
+            f"agent {agent} keeps {wanted:g} of the weights, this device can run {allowed:g} according to {path}; "
             "write the fleet file with `peermask fleet new --profile`"
         )
 
 
 class Lines:
-    """For people: a line per evaluation on stdout, all that is unusual on stderr. With nobody to read, it goes on."""
+    """For people: a line per evaluation on stdout, everything unusual on stderr. It continues if stdout is closed."""
 
     def __init__(self, agent: int) -> None:
         self.agent = agent
         self.shown = 0  # the round of the last evaluation that was printed
-        self.unread = False  # whether nobody is left for whom it would go on
+        self.unread = False  # whether the reader of the events is gone
 
     def say(self, line: str) -> None:
         printed(sys.stderr, f"agent {self.agent}: {line}")
@@ -150,7 +151,7 @@ class Lines:
 
     @contextmanager
     def failing(self) -> Iterator[None]:
-        """What is raised inside is told by whoever called."""
+        """Exceptions are reported by the caller."""
         yield
 
     def round(self, report: Report) -> None:
@@ -168,7 +169,7 @@ class Lines:
 
 
 class Events(Lines):
-    """For programs: a line of JSON per round. If the program is gone, the agent stops as if it had been told to."""
+    """For programs: a line of JSON per round. If the program is gone, the agent stops as by SIGTERM."""
 
     def round(self, report: Report) -> None:
         self.unread = not printed(sys.stdout, json.dumps(asdict(report))) or self.unread
@@ -213,7 +214,7 @@ class JsonLines(Lines):
 
 
 def printed(stream: TextIO, line: str) -> bool:
-    """Write a line in one go, since two threads may; whether somebody reads it."""
+    """Write a line at once, since two threads may; returns whether stdout is still open."""
     try:
         stream.write(f"{line}\n")
         stream.flush()

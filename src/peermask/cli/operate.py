@@ -1,4 +1,4 @@
-"""`peermask fleet operator`, `status`, `push` and `service`: for those who run a fleet's devices."""
+"""`peermask fleet operator`, `status`, `push` and `service`: for operators of a fleet."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def operator(
     days: Annotated[int, typer.Option(min=1, max=3650, help="How long the certificate is valid.")] = 90,
     import_: Import = None,
 ) -> None:
-    """Make a certificate to ask the fleet's agents for their status with, and to push signed rosters."""
+    """Make an operator's certificate, for `fleet status` and `fleet push`."""
     from peermask.node.certificates import make_operator
     from peermask.node.fleet import load_fleet
     from peermask.node.start import certificates_of
@@ -47,16 +47,16 @@ def operator(
 def status(
     fleet: FleetFile,
     operator: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Which operator's certificate, where there are several.")
+        str | None, typer.Option(metavar="NAME", help="Which operator's certificate, if there are several.")
     ] = None,
-    json_: Annotated[bool, typer.Option("--json", help="Print all that agents say, as JSON.")] = False,
-    watch: Annotated[bool, typer.Option("--watch", help="Ask again and again, until Ctrl-C.")] = False,
-    every: Annotated[float, typer.Option(min=0.5, max=3600, help="Seconds between, with --watch.")] = 5.0,
+    json_: Annotated[bool, typer.Option("--json", help="Print everything that agents report, as JSON.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Refresh until Ctrl-C.")] = False,
+    every: Annotated[float, typer.Option(min=0.5, max=3600, help="Seconds between two refreshes, with --watch.")] = 5.0,
     wait: Annotated[float, typer.Option(min=0.1, max=300, help="Seconds to wait for an agent.")] = 5.0,
     import_: Import = None,
 ) -> int:
-    """Ask every agent how it stands. The exit code is 1 if one is unreachable or unhealthy."""
-    from peermask.node.certificates import find_operator
+    """Show the status of every agent. The exit code is 1 if one is unreachable or unhealthy."""
+    from peermask.node.credentials import find_operator
     from peermask.node.fleet import load_fleet
     from peermask.node.operator import ask_status
     from peermask.node.start import certificates_of
@@ -65,7 +65,7 @@ def status(
     held = load_fleet(fleet)
     credentials = find_operator(certificates_of(fleet, held), operator)
     if watch and json_:
-        raise NodeError("--watch draws a table; give either it or --json")
+        raise NodeError("--watch and --json exclude each other; give one of them")
     answers = ask_status(held, credentials, wait)
     if json_:
         print(json.dumps([asdict(answer) for answer in answers], indent=2))
@@ -82,13 +82,13 @@ def status(
 def push(
     fleet: FleetFile,
     operator: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Which operator's certificate, where there are several.")
+        str | None, typer.Option(metavar="NAME", help="Which operator's certificate, if there are several.")
     ] = None,
     wait: Annotated[float, typer.Option(min=0.1, max=300, help="Seconds to wait for an agent.")] = 5.0,
     import_: Import = None,
 ) -> int:
-    """Give the signed roster in FLEET to every agent that can be reached. The exit code is 1 if there is none."""
-    from peermask.node.certificates import find_operator
+    """Send the signed roster in FLEET to every reachable agent. The exit code is 1 if none is reachable."""
+    from peermask.node.credentials import find_operator
     from peermask.node.fleet import load_fleet
     from peermask.node.operator import push_roster
     from peermask.node.start import certificates_of
@@ -136,19 +136,19 @@ def _row(standing: dict[str, Any]) -> list[str]:
 def service(
     fleet: FleetFile,
     agent: Annotated[int, typer.Option(min=0, help="Which agent of the fleet the device runs.")],
-    user: Annotated[str, typer.Option(help="Who runs it.")] = "peermask",
+    user: Annotated[str, typer.Option(help="User that runs it.")] = "peermask",
     folder: Annotated[
-        Path | None, typer.Option(help="Where the fleet file is on the device; where it is here by default.")
+        Path | None, typer.Option(help="Folder of the fleet file on the device; the same as here by default.")
     ] = None,
     command: Annotated[
-        Path | None, typer.Option(help="The command `peermask` on the device; this one by default.")
+        Path | None, typer.Option(help="Path of the command `peermask` on the device; the same as here by default.")
     ] = None,
     metrics: Annotated[int | None, typer.Option(min=1, max=65535, help="Port of metrics and health.")] = None,
     device: Annotated[str, typer.Option(help="cpu, cuda, cuda:N or auto.")] = "cpu",
     out: Annotated[Path | None, typer.Option(help="Write it here instead of printing it.")] = None,
     import_: Import = None,
 ) -> None:
-    """Print the systemd unit that runs one agent and starts it again after a crash or a power cut."""
+    """Print the systemd unit that runs one agent and restarts it after a crash or a power cut."""
     from peermask.files import write_atomically
     from peermask.node.fleet import load_fleet
     from peermask.node.service import unit

@@ -22,7 +22,7 @@ def plan(
     set_: Set = None,
     device: Annotated[str, typer.Option(help="cpu, cuda, cuda:N or auto.")] = "auto",
     processes: Annotated[
-        int, typer.Option(min=1, help="That agents are divided between, each on a machine or GPU of its own.")
+        int, typer.Option(min=1, help="Number of processes to divide agents between, each on its own machine or GPU.")
     ] = 1,
     import_: Import = None,
 ) -> None:

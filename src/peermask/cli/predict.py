@@ -21,13 +21,11 @@ def predict(
         list[Path], typer.Argument(help="Image files, scaled to the model's size, or .npy files of raw inputs.")
     ],
     top: Annotated[int, typer.Option(min=1, help="How many classes to print.")] = 3,
-    weights: Annotated[
-        Path | None, typer.Option(help="The weights a ticket is a mask over, if those were given.")
-    ] = None,
+    weights: Annotated[Path | None, typer.Option(help="The given weights, if the ticket is a mask over such.")] = None,
     json_: Json = False,
     import_: Import = None,
 ) -> None:
-    """Print what an exported model says: classes or values."""
+    """Print the predictions of an exported model: classes or values."""
     from peermask.exports.predict import predict as classify
 
     bring(import_)

@@ -22,20 +22,28 @@ SIZES = {"B": 1.0, "kB": 1e3, "MB": 1e6, "GB": 1e9}
 
 
 def profile(
-    model: Annotated[str, typer.Argument(help="A model, as a config names it; see `peermask list models`.")],
+    model: Annotated[str, typer.Argument(help="Name of a model; see `peermask list models`.")],
     set_: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="An option of the model, e.g. width=16.")
     ] = None,
     shape: Annotated[
-        str, typer.Option(metavar="CxHxW", help="Of one input: 3x32x32 of an image, 30 features, 2x100 of a series.")
+        str,
+        typer.Option(
+            metavar="CxHxW", help="Shape of one input: 3x32x32 for an image, 30 for features, 2x100 for a series."
+        ),
     ] = "3x32x32",
     classes: Annotated[int, typer.Option(min=1, max=65536, help="How many classes.")] = 10,
-    latency: Annotated[str | None, typer.Option(metavar="5ms", help="The most an input may take.")] = None,
-    memory: Annotated[str | None, typer.Option(metavar="2MB", help="The most onnxruntime may grow by.")] = None,
-    retentions: Annotated[
-        str | None, typer.Option(metavar="LIST", help="Which to measure: 0.1,0.2; seven from 0.1 to 1 by default.")
+    latency: Annotated[str | None, typer.Option(metavar="5ms", help="Limit for one input.")] = None,
+    memory: Annotated[
+        str | None, typer.Option(metavar="2MB", help="Limit for the memory growth of onnxruntime.")
     ] = None,
-    precision: Annotated[str, typer.Option(help="Of weights, which the limits are for: float32 or int8.")] = "float32",
+    retentions: Annotated[
+        str | None,
+        typer.Option(metavar="LIST", help="Retentions to measure, such as 0.1,0.2; by default seven from 0.1 to 1."),
+    ] = None,
+    precision: Annotated[
+        str, typer.Option(help="Type of weights that the limits apply to: float32 or int8.")
+    ] = "float32",
     to: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write it as JSON, for `fleet new` and `node`.")
     ] = None,
@@ -93,7 +101,7 @@ def _print(made: Profile, console: Console) -> None:
         )
     console.print(table)
     if made.obstacle is not None:
-        console.print(f"nothing is measured by filters: {made.obstacle}", soft_wrap=True)
+        console.print(f"filters are not measured: {made.obstacle}", soft_wrap=True)
     if made.limits.latency is None and made.limits.memory is None:
         return
     limits = [f"{1000 * made.limits.latency:g} ms"] if made.limits.latency else []

@@ -62,7 +62,7 @@ def ranks_of(
 
 def told_place(processes: int | None) -> Place | None:
     """Where torchrun or a batch system put this process; its number of processes is then theirs to give."""
-    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # before torch is imported: of a lost rank it tells pages
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # before torch is imported: it logs pages about a lost rank
     place = Place.told()
     if place is not None and processes is not None:
         raise ConfigError(

@@ -22,11 +22,11 @@ def relay(
     ] = None,
     import_: Import = None,
 ) -> int:
-    """Join agents of a fleet that cannot dial each other.
+    """Connect agents of a fleet that cannot reach each other directly.
 
     It runs until stopped, and can neither read nor forge what passes.
     """
-    from peermask.node.certificates import find_relay
+    from peermask.node.credentials import find_relay
     from peermask.node.fleet import load_fleet, split_address
     from peermask.node.relay import open_relay
     from peermask.node.start import certificates_of

@@ -11,9 +11,12 @@ import typer
 
 def report(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders; several are compared.")],
-    open_: Annotated[bool, typer.Option("--open", help="Show it in a browser.")] = False,
+    open_: Annotated[bool, typer.Option("--open", help="Open it in a browser.")] = False,
     out: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Where to; the run's folder, or here for several.")
+        Path | None,
+        typer.Option(
+            metavar="DIR", help="Output folder; the run's folder by default, or the current one for several runs."
+        ),
     ] = None,
 ) -> None:
     """Write a page about runs: curves, graph, masks, bytes, config."""

@@ -23,21 +23,23 @@ def reproduce(
     names: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[NAME...|all]", help="Experiments, all if none is named (see --list); NAME.toml: one of your own."
+            metavar="[NAME...|all]", help="Experiments, by default all (see --list); NAME.toml is your own."
         ),
     ] = None,
     scale: Annotated[str, typer.Option(help="paper (CIFAR-10, a GPU) or quick (digits, minutes on a CPU).")] = "paper",
     seeds: Annotated[
         str | None,
-        typer.Option(metavar="N|LIST", help="How many, or which: 3, or 0,1,2; 3 at paper scale, 2 at quick."),
+        typer.Option(
+            metavar="N|LIST", help="Number of seeds, or a list: 3, or 0,1,2. Default: 3 for paper, 2 for quick."
+        ),
     ] = None,
     device: Annotated[str, typer.Option(help="cpu, cuda, cuda:N or auto.")] = "auto",
     data_dir: Annotated[
-        Path | None, typer.Option(help="Folder of the dataset; found or downloaded if left out.")
+        Path | None, typer.Option(help="Folder of the dataset; found or downloaded by default.")
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Output folder; reproduce-SCALE by default.")] = None,
     tables_only: Annotated[
-        bool, typer.Option("--tables-only", help="Write tables of what is finished; run nothing.")
+        bool, typer.Option("--tables-only", help="Write tables of finished runs; run nothing.")
     ] = False,
     list_: Annotated[bool, typer.Option("--list", help="List the experiments.")] = False,
     import_: Import = None,

@@ -24,12 +24,13 @@ def add(
     fleet: FleetFile,
     host: Annotated[str, typer.Option(help="Name or address of the new device.")],
     port: Annotated[
-        int | None, typer.Option(min=1, max=65_535, help="Its port; the first that no agent of that host has.")
+        int | None, typer.Option(min=1, max=65_535, help="Its port; by default the first free one of that host.")
     ] = None,
     link: Annotated[
-        list[int] | None, typer.Option(help="A neighbour, any number of times; else the two with the fewest.")
+        list[int] | None,
+        typer.Option(help="A neighbour; may be repeated. Default: the two agents with the fewest links."),
     ] = None,
-    retention: Annotated[float | None, typer.Option(min=1e-6, max=1, help="Share of the weights it keeps.")] = None,
+    retention: Annotated[float | None, typer.Option(min=1e-6, max=1, help="Share of weights that it keeps.")] = None,
     days: Days = 365,
     import_: Import = None,
 ) -> None:
@@ -43,13 +44,13 @@ def add(
     others = ", ".join(map(str, made.neighbours(new.agent)))
     print(f"agent {new.agent} at {new.address}, linked to {others}, retention {new.retention:g}")
     if len(made.neighbours(new.agent)) == 1:
-        print(f"it has one neighbour, and so believes agent {others} which round the fleet is in")
+        print(f"it has one neighbour, agent {others}, and relies on it for the fleet's round")
     name = f"{folder / f'agent-{new.agent}'}"
     print(f"give its device {fleet}, {folder / 'ca.pem'}, {name}.pem and {name}.key; {_hand_on(fleet)}")
 
 
 def remove(fleet: FleetFile, agents: Numbers, import_: Import = None) -> None:
-    """Take agents out of a fleet for good: nobody waits for them, answers them or counts their masks any more."""
+    """Remove agents from a fleet permanently: other agents no longer wait for them, answer them or use their masks."""
     from peermask.node.roster import removed
 
     held = _read(fleet, import_)
@@ -57,7 +58,7 @@ def remove(fleet: FleetFile, agents: Numbers, import_: Import = None) -> None:
 
 
 def link(fleet: FleetFile, agent: int, other: int, import_: Import = None) -> None:
-    """Let two agents hear each other."""
+    """Link two agents."""
     from peermask.node.roster import linked
 
     held = _read(fleet, import_)
@@ -65,7 +66,7 @@ def link(fleet: FleetFile, agent: int, other: int, import_: Import = None) -> No
 
 
 def unlink(fleet: FleetFile, agent: int, other: int, import_: Import = None) -> None:
-    """Cut the link between two agents."""
+    """Remove the link between two agents."""
     from peermask.node.roster import unlinked
 
     held = _read(fleet, import_)
@@ -73,25 +74,25 @@ def unlink(fleet: FleetFile, agent: int, other: int, import_: Import = None) -> 
 
 
 def revoke(fleet: FleetFile, agents: Numbers, days: Days = 365, import_: Import = None) -> None:
-    """Take back the certificates of agents, and make new ones."""
+    """Revoke the certificates of agents, and make new ones."""
     from peermask.node.roster import revoked
 
     held = _read(fleet, import_)
     folder = _publish(fleet, revoked(held, agents), days, renew=tuple(agents))
     _say_hand_on(fleet)
     for agent in agents:
-        print(f"agent {agent} goes on once its device has its new {folder / f'agent-{agent}'}.pem and .key")
+        print(f"agent {agent} continues once its device has its new {folder / f'agent-{agent}'}.pem and .key")
 
 
 def renew(
     fleet: FleetFile,
     agents: Annotated[
-        list[int] | None, typer.Argument(metavar="[AGENT...]", help="Numbers of agents; all if left out.")
+        list[int] | None, typer.Argument(metavar="[AGENT...]", help="Numbers of agents; all by default.")
     ] = None,
     days: Days = 365,
     import_: Import = None,
 ) -> None:
-    """Make the certificates of agents again; a running agent takes its new one without a restart."""
+    """Renew the certificates of agents; a running agent uses its new one without a restart."""
     from peermask.node.certificates import make_certificates
     from peermask.node.start import certificates_of
 
@@ -99,7 +100,7 @@ def renew(
     chosen = tuple(agents or (member.agent for member in held.agents))
     folder = certificates_of(fleet, held)
     make_certificates(held, folder, days, chosen)
-    print(f"{folder}: {len(chosen)} certificates made again; copy each with its key to its device")
+    print(f"{folder}: {len(chosen)} certificates renewed; copy each with its key to its device")
 
 
 def sign(fleet: FleetFile, import_: Import = None) -> None:
@@ -137,7 +138,7 @@ def _change(path: Path, before: Fleet, made: Fleet) -> None:
 
     _publish(path, made)
     for agent in sorted(set(alone(made)) - set(alone(before))):
-        print(f"warning: agent {agent} has no neighbour any more and learns alone; see `peermask fleet link`")
+        print(f"warning: agent {agent} has no neighbours left and learns alone; see `peermask fleet link`")
     _say_hand_on(path)
 
 

@@ -28,49 +28,56 @@ def run(
     device: Annotated[str, typer.Option(help="cpu, cuda, cuda:N or auto.")] = "auto",
     out: Annotated[Path | None, typer.Option(help="The run folder; a new one under runs/ by default.")] = None,
     resume: Annotated[
-        Path | None, typer.Option(metavar="RUN", help="Go on with the run in this folder; --set rounds=N extends it.")
+        Path | None, typer.Option(metavar="RUN", help="Resume the run in this folder; --set rounds=N extends it.")
     ] = None,
     replay: Annotated[
         Path | None,
-        typer.Option(metavar="RUN", help="Play an asynchronous fleet again, by the trace in its collected run."),
+        typer.Option(metavar="RUN", help="Replay an asynchronous fleet, with the trace in its collected run."),
     ] = None,
-    chunk: Annotated[int | None, typer.Option(min=1, help="Agents computed at once; what fits by default.")] = None,
+    chunk: Annotated[
+        int | None, typer.Option(min=1, help="Agents computed at once; by default as many as fit.")
+    ] = None,
     workers: Annotated[
-        int | None, typer.Option(min=1, help="Agents side by side on a CPU; all cores by default.")
+        int | None, typer.Option(min=1, help="Agents computed in parallel on a CPU; by default one per core.")
     ] = None,
-    tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Log to a folder tensorboard beside it.")] = False,
+    tensorboard: Annotated[
+        bool, typer.Option("--tensorboard", help="Log to the folder `tensorboard` next to the run.")
+    ] = False,
     vary: Annotated[
         list[str] | None,
-        typer.Option(metavar="KEY=A,B,...", help="Run every value, and every combination if given again: a sweep."),
+        typer.Option(metavar="KEY=A,B,...", help="A sweep: run every value, and every combination if repeated."),
     ] = None,
     seeds: Annotated[
-        str | None, typer.Option(metavar="N|LIST", help="A sweep over so many seeds, or these: 3, or 0,1,2.")
+        str | None, typer.Option(metavar="N|LIST", help="A sweep over seeds: their number, or a list: 3, or 0,1,2.")
     ] = None,
     processes: Annotated[
-        int | None, typer.Option(min=1, help="Divide the agents between so many processes of this machine.")
+        int | None, typer.Option(min=1, help="Divide the agents between this many processes on this machine.")
     ] = None,
     backend: Annotated[
-        Literal["auto", "gloo", "nccl"], typer.Option(help="Between processes; auto: NCCL where each has its own GPU.")
+        Literal["auto", "gloo", "nccl"],
+        typer.Option(help="Backend between processes; auto: NCCL if each has its own GPU."),
     ] = "auto",
-    wait: Annotated[float, typer.Option(min=0, metavar="SECONDS", help="For all processes to come.")] = 300.0,
+    wait: Annotated[float, typer.Option(min=0, metavar="SECONDS", help="How long to wait for all processes.")] = 300.0,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the run folder only.")] = False,
     import_: Import = None,
 ) -> int:
-    """Run an experiment and print what every agent reached and sent."""
+    """Run an experiment and print every agent's accuracy and bytes sent."""
     if resume is not None and (config is not None or out is not None):
-        raise ConfigError("--resume goes on with the config in the run folder; it takes no CONFIG and no --out")
+        raise ConfigError("--resume uses the config in the run folder; it takes no CONFIG and no --out")
     if replay is not None and (config is not None or resume is not None or set_ or vary or seeds is not None):
-        raise ConfigError("--replay plays a run as it was; it takes no CONFIG, --resume, --set, --vary or --seeds")
+        raise ConfigError("--replay repeats a run unchanged; it takes no CONFIG, --resume, --set, --vary or --seeds")
     place = told_place(processes)
     if vary or seeds is not None:
         if resume is not None or tensorboard:
-            raise ConfigError("a sweep takes no --resume, since the same command goes on with it, and no --tensorboard")
+            raise ConfigError("a sweep takes no --resume (rerun the same command to resume) and no --tensorboard")
         if processes is not None or (place is not None and place.size > 1):
-            raise ConfigError("a sweep takes no --processes and no torchrun; start it in several processes by itself")
+            raise ConfigError(
+                "a sweep takes no --processes and no torchrun; start the same command several times instead"
+            )
         chosen = None if seeds is None else parse_seeds(seeds)
         return sweep(config, set_ or (), vary or (), chosen, out, device, chunk, workers, import_ or (), quiet=quiet)
     if place is not None and place.most_restarts and out is None and resume is None:
-        raise ConfigError("torchrun --max-restarts: give --out, so that ranks that are started again find the run")
+        raise ConfigError("torchrun --max-restarts: give --out, so that restarted ranks find the run")
     from peermask.cli.display import display
     from peermask.experiment.alike import check_ranks
     from peermask.experiment.config import load_config
@@ -138,7 +145,7 @@ def _as_given(
     backend: str,
     wait: float,
 ) -> list[str]:
-    """What another rank has to be told of the command."""
+    """The arguments that other ranks need."""
     given = [] if config is None else [str(config)]
     for change in set_:
         given += ["--set", change]

@@ -10,7 +10,7 @@ from rich.console import Console
 
 
 def show(run: Annotated[Path, typer.Argument(help="A run folder.")]) -> None:
-    """Print what the agents of a run reached, finished or not."""
+    """Print the results of a run, finished or not."""
     from peermask.experiment.manifest import is_of_fleet
     from peermask.experiment.result import RunResult
     from peermask.reports.tables import agents_table, closing_lines

@@ -25,14 +25,14 @@ def swarm(
     out: Annotated[Path | None, typer.Option(help="The run folder; runs/NAME-RUN by default.")] = None,
     insecure: Insecure = False,
     metrics: Annotated[
-        int | None, typer.Option(min=1, max=65_000, help="First port of the agents' metrics on loopback, in a row.")
+        int | None, typer.Option(min=1, max=65_000, help="First of the ports for the agents' metrics, on loopback.")
     ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the run folder only.")] = False,
     import_: Import = None,
 ) -> int:
     """Run a whole fleet as processes of this machine.
 
-    They are collected into an ordinary run folder; stopped, the same command goes on.
+    They are collected into an ordinary run folder; rerun the same command to resume.
     """
     from peermask.node.swarm import run_swarm
     from peermask.reports.tables import agents_table, closing_lines

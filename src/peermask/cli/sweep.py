@@ -56,9 +56,11 @@ def sweep(
         reached = f"{shown(chosen.figure, spread(chosen.validation)[0])} on held-out data"
         console.print(f"best: {chosen.variation or 'as it is'} with {chosen.algorithm}, {reached}", soft_wrap=True)
     elif rows:
-        console.print("nothing is held out (data.validation = 0), so none is called the best")
+        console.print("nothing is held out (data.validation = 0), so no best run is chosen")
     if plan.missing:
-        console.print(f"{plan.missing} of {len(plan.cells)} runs are missing; the same command goes on", soft_wrap=True)
+        console.print(
+            f"{plan.missing} of {len(plan.cells)} runs are missing; rerun the same command to resume", soft_wrap=True
+        )
     print(plan.root)
     return interrupt.exit_code if interrupt.requested() else 0
 

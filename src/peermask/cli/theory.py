@@ -12,7 +12,7 @@ from rich.console import Console
 def theory(
     quick: Annotated[bool, typer.Option("--quick", help="Fewer draws and widths: under a minute.")] = False,
     out: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Where the report and its figures go: theory/ by default.")
+        Path | None, typer.Option(metavar="DIR", help="Folder of the report and its figures; theory/ by default.")
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of targets and random networks.")] = 0,
 ) -> None:

@@ -59,8 +59,8 @@ def from_arrays(
         target_scale: Mean and deviation of a regression's targets, which its network is to give as numbers around 0; of
             the training data if left out.
         vocabulary: How many tokens there are; the highest that occurs, plus one, if left out.
-        agent_train: Whose a training sample is, whole numbers [n] from 0: for the partition "given".
-        agent_test: Whose a test sample is.
+        agent_train: Which agent each training sample belongs to, whole numbers [n] from 0: for the partition "given".
+        agent_test: Likewise of test samples.
 
     Returns:
         A dataset for `run_experiment(config, dataset=...)`.
@@ -150,7 +150,7 @@ def _wish(wish: object, name: str) -> Wish | None:
 
 
 def to_images(array: NDArray[Any], name: str, *, any_range: bool = False) -> Tensor:
-    """[n, C, H, W]; `any_range`: how pixels are normalised was said, so they may be any numbers."""
+    """[n, C, H, W]; `any_range`: normalisation was given, so pixels may be any numbers."""
     if array.ndim == 3:
         array = array[:, None]  # [n, H, W] -> [n, 1, H, W]
     if array.ndim != 4:

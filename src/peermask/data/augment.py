@@ -1,6 +1,6 @@
 """Augmentation: random horizontal flips and shifts of training images.
 
-Drawn on the CPU from keyed streams, applied on whatever device the images are.
+Drawn on the CPU from keyed streams, applied on the device of the images.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Augmentation:
 
     def __post_init__(self) -> None:
         if self.crop < 0:
-            raise DataError(f"augmentation crop is {self.crop}; it must be 0 or more pixels")
+            raise DataError(f"augmentation crop is {self.crop}; it must be 0 pixels or more")
 
     def draw(self, count: int, seed: int, agent: int, round: int, step: int = 0) -> tuple[Tensor, Tensor]:
         """Which images to mirror, [B] bool, and where to cut each, [B, 2] int64 (down, right)."""

@@ -1,4 +1,4 @@
-"""Batches: which of its samples an agent trains on in a step, whatever the order agents are computed in."""
+"""Batches: which of its samples an agent trains on in a step, in any order of computing agents."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ SHA1 = {
 def cifar10(
     *,
     folder: Annotated[
-        str | None, Field(description="folder with the six .bin files; when left out, cached or downloaded")
+        str | None, Field(description="folder with the six .bin files; default: cached or downloaded")
     ] = None,
 ) -> Dataset:
     """60,000 photographs in 10 classes, 3 x 32 x 32 (50,000 train)."""

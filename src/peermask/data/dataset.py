@@ -30,7 +30,7 @@ DTYPES = (torch.uint8, torch.float32, torch.int64)
 class Split:
     inputs: Tensor  # [n, ...] uint8 or float32 numbers, or int64 tokens
     targets: Tensor  # labels [n] int64; of several labels [n, K] float32, 0 or 1; of a regression [n, K] float32
-    agents: Tensor | None = None  # [n] int64: whose a sample is, where the data says so
+    agents: Tensor | None = None  # [n] int64: the agent of a sample, if the data says so
 
     def __len__(self) -> int:
         return len(self.targets)
@@ -186,7 +186,9 @@ def check_finite(values: Tensor, name: str) -> None:
     if not bool(torch.isfinite(values).all()):
         row, *place = (~torch.isfinite(values)).nonzero()[0].tolist()
         value = float(values[(row, *place)])
-        raise DataError(f"{name} is {value} in sample {row} at {place}; remove or fill in what is NaN or infinite")
+        raise DataError(
+            f"{name} is {value} in sample {row} at {place}; remove or replace values that are NaN or infinite"
+        )
 
 
 def _check_tokens(name: str, tokens: Tensor, vocabulary: int) -> None:

@@ -46,7 +46,7 @@ SHA256 = {  # of the values, after the header: the same however the file was com
 def fashion_mnist(
     *,
     folder: Annotated[
-        str | None, Field(description="folder with the four IDX files; when left out, found or downloaded")
+        str | None, Field(description="folder with the four IDX files; default: found or downloaded")
     ] = None,
 ) -> Dataset:
     """70,000 pictures of clothes in 10 classes, 1 x 28 x 28 (60,000 train)."""

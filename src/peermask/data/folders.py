@@ -29,13 +29,11 @@ class Found(NamedTuple):
 def folders(
     *,
     path: Annotated[str, Field(min_length=1, description="folder with train and test, each with agents, then classes")],
-    agents: Annotated[
-        bool, Field(description="whether there is a folder for each agent; if not, classes alone")
-    ] = True,
+    agents: Annotated[bool, Field(description="whether there is a folder for each agent; if not, only classes")] = True,
     size: Annotated[
-        tuple[int, int] | None, Field(description="height and width to scale to; as they are if not set")
+        tuple[int, int] | None, Field(description="height and width to scale to; default: not scaled")
     ] = None,
-    grey: Annotated[bool, Field(description="one channel in place of three")] = False,
+    grey: Annotated[bool, Field(description="one channel instead of three")] = False,
 ) -> Dataset:
     """Your own images in folders by agent and class, for the partition `given`."""
     root = Path(path)

@@ -39,14 +39,14 @@ class AllSamples(Sequence[LocalSamples]):
         fraction: float,
         validation: float,
         *,
-        owned: bool = False,  # whether test samples are whose the data says, where it does
+        owned: bool = False,  # whether the data says which agent a test sample belongs to
     ) -> None:
         self.parts, self.seed, self.fraction, self.validation = parts, seed, fraction, validation
         self.labels, self.test_labels = labels_of(dataset, dataset.train), labels_of(dataset, dataset.test)
         self.has_labels = dataset.has_labels
         self.owners = dataset.test.agents.numpy() if owned and dataset.test.agents is not None else None  # [n]
         self._drawn: dict[int, LocalSamples] = {}
-        self._tests: dict[tuple[int, ...], Indices] = {}  # by labels: most agents' are somebody else's too
+        self._tests: dict[tuple[int, ...], Indices] = {}  # by labels: agents with the same labels share them
         sizes = np.empty(len(parts), np.int64)
         for agent, part in enumerate(parts):
             if agent and part is parts[agent - 1]:
@@ -137,7 +137,7 @@ def share_out(
     that, `validation` is held out; its test set is every test sample of its labels. Of a dataset that says whose a
     test sample is, partition `given` takes those; samples without a label each count as of one label."""
     if agents < 1:
-        raise DataError(f"agents is {agents}: samples need at least one agent to hold them")
+        raise DataError(f"agents is {agents}: at least one agent is needed")
     if not 0 < fraction <= 1:
         raise DataError(f"data.fraction is {fraction}; it must be above 0 and at most 1")
     if not 0 <= validation < 1:
@@ -147,7 +147,7 @@ def share_out(
     if partition in BY_LABEL and not dataset.has_labels:
         others = ", ".join(entry.name for entry in partitions if entry.name not in BY_LABEL)
         raise DataError(
-            f"partition.name is {partition!r}, which goes by labels, and {dataset.task} has none; use one of {others}"
+            f"partition.name is {partition!r}, which needs labels, and {dataset.task} has none; use one of {others}"
         )
     parts = partitions[partition].make(column, agents, stream(seed, "partition"), **dict(options))
     check_parts(parts, partition, agents, len(labels))
@@ -162,7 +162,7 @@ def labels_of(dataset: Dataset, split: Split) -> Indices:
 def _owners(dataset: Dataset) -> Indices:
     if dataset.train.agents is None:
         raise DataError(
-            f"partition.name is 'given', but {dataset.name} does not say whose a sample is; "
+            f"partition.name is 'given', but {dataset.name} does not say which agent a sample belongs to; "
             "give agent_train (and agent_test), or use another partition"
         )
     return dataset.train.agents.numpy()

@@ -85,7 +85,7 @@ def resolve(wish: Wish | None, x: Tensor, default: Wish, name: str) -> Normalisa
 
 
 class Normalise(nn.Module):
-    """Raw inputs [..., *shape] to float32; whole numbers that are tokens stay as they are."""
+    """Raw inputs [..., *shape] to float32; tokens are left unchanged."""
 
     mean: Tensor
     std: Tensor

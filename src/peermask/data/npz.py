@@ -31,7 +31,7 @@ def npz(
     *,
     path: Annotated[str, Field(min_length=1, description=".npz file with x_train, y_train, x_test, y_test")],
     classes: Annotated[
-        int | None, Field(ge=1, le=2**20, description="labels there are, 0 to classes - 1; counted if not set")
+        int | None, Field(ge=1, le=2**20, description="number of labels, 0 to classes - 1; default: counted")
     ] = None,
     kind: Annotated[
         Kind | None, Field(description="what inputs are; by default images if they have three or four axes")
@@ -45,10 +45,10 @@ def npz(
         Statistics | None, Field(description="{mean, std} of a regression's targets; of the training data if not set")
     ] = None,
     vocabulary: Annotated[
-        int | None, Field(ge=1, le=2**24, description="tokens there are, 0 to vocabulary - 1; counted if not set")
+        int | None, Field(ge=1, le=2**24, description="number of tokens, 0 to vocabulary - 1; default: counted")
     ] = None,
 ) -> Dataset:
-    """Your own inputs and targets from an .npz file, with agent_train and agent_test if it says whose they are."""
+    """Your own inputs and targets from an .npz file, with agent_train and agent_test if samples belong to agents."""
     file = Path(path)
     try:
         with zipfile.ZipFile(file) as archive:
@@ -85,7 +85,7 @@ def check_header(archive: zipfile.ZipFile, file: Path, key: str) -> None:
         shape, _, dtype = read(member)
         header = member.tell()
     if dtype.hasobject:
-        raise DataError(f"{file} array {key} holds Python objects, which are never loaded; save plain numbers")
+        raise DataError(f"{file} array {key} holds Python objects, which are never loaded; save an array of numbers")
     needed = header + math.prod(shape) * dtype.itemsize
     if needed != info.file_size or info.file_size > info.compress_size * DENSEST:
-        raise DataError(f"{file} array {key} claims {needed} bytes, which are not in the file: it is damaged")
+        raise DataError(f"{file} array {key} claims {needed} bytes, more than the file has: it is damaged")

@@ -75,13 +75,13 @@ def iid(labels: Indices, agents: int, draw: Stream) -> list[Indices]:
 
 @partitions.register("everything")
 def everything(labels: Indices, agents: int, draw: Stream) -> list[Indices]:  # noqa: ARG001
-    """Every agent holds every sample: for a fleet whose devices each have a data file of their own."""
+    """Every agent holds every sample: for a fleet whose devices each have their own data file."""
     return [np.arange(len(labels))] * agents  # one array for all
 
 
 @partitions.register("given")
 def given(owners: Indices, agents: int, draw: Stream) -> list[Indices]:  # noqa: ARG001
-    """Samples are whose the data says: its agent column, or a folder for each agent."""
+    """Samples belong to agents as the data says: by its agent column, or a folder for each agent."""
     present = np.unique(owners)
     if not np.array_equal(present, np.arange(agents)):
         raise DataError(
@@ -160,7 +160,7 @@ def proportions(alpha: float, agents: int, draw: Stream) -> NDArray[np.float64]:
 
 
 def top_up(parts: list[Indices], min_samples: int) -> list[Indices]:
-    """Moves samples from whoever has most to those with fewer than `min_samples`."""
+    """Moves samples from the agents with most to those with fewer than `min_samples`."""
     for i in range(len(parts)):
         while len(parts[i]) < min_samples:
             largest = max(range(len(parts)), key=lambda j: len(parts[j]))

@@ -71,7 +71,7 @@ def count_of(values: Sequence[Tensor], what: str, key: str) -> int:
 
 
 def to_agents(values: ArrayLike | None, name: str) -> Tensor | None:
-    """[n]: whose a sample is."""
+    """[n]: the agent of each sample."""
     if values is None:
         return None
     array = np.asarray(values)

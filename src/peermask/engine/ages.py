@@ -1,10 +1,11 @@
-"""How much a message counts by its age, where nobody waits for anybody.
+"""How much a message counts by its age in asynchronous runs.
 
 The age of a message of round l in round k of its receiver is how far it is behind, in tenths of the receiver's rounds
-and ten: ⌊10 max(0, k − l) / (k + 10)⌋, 0 to 9. A message of the round before is always new. Rounds alone would not
-do: who is six behind in the tenth round has learned half of what its receiver has, in the hundredth nearly all. A
-message of age a counts `weights[a]` times, an older one as often as the last of them, the agent's own as often as a
-new one. Weights are whole numbers, so that votes stay counts, and a node's fusion equals the simulator's bit for bit.
+and ten: ⌊10 max(0, k − l) / (k + 10)⌋, 0 to 9. A message of the round before is always new. A number of rounds alone
+would not do: an agent six rounds behind in the tenth round has learned half of what its receiver has, in the hundredth
+nearly all. A message of age a counts `weights[a]` times, an older one as often as the last of them, the agent's own as
+often as a new one. Weights are whole numbers, so that votes stay counts, and a node's fusion equals the simulator's bit
+for bit.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import torch
 
 from peermask.graph.mixing import Mixing
 
-TENTHS = 10  # ages that are told apart, and rounds in which hardly any are
+TENTHS = 10  # distinct ages, and rounds in which there are hardly any
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ class Ages:
         return self.weights[min(age, len(self.weights) - 1)]
 
     def weigh(self, mixing: Mixing, round: int, heard: Mapping[int, int]) -> tuple[list[int], Mixing]:
-        """Whose messages an agent mixes in a round, its own among them in the order of agents, and how: [1, K].
+        """The senders whose messages an agent mixes in a round, itself included, in order, and how: [1, K].
 
         `mixing` is the agent's row [1, N]; `heard` has the round of each neighbour's message.
         """

@@ -24,7 +24,7 @@ def pick_device(name: str) -> torch.device:
         raise RunError(f"device {name!r} is not one of cpu, cuda, cuda:N, auto")
     kind, _, index = name.partition(":")
     if kind == "cuda" and not torch.cuda.is_available():
-        raise RunError(f"device {name!r} was asked for, and PyTorch sees no CUDA device here; use --device cpu")
+        raise RunError(f"device {name!r} is not available: PyTorch finds no CUDA device; use --device cpu")
     if index and int(index) >= torch.cuda.device_count():
         raise RunError(f"device {name!r} does not exist; there are {torch.cuda.device_count()} CUDA devices")
     return torch.device(name)
@@ -93,12 +93,12 @@ def enough_memory(device: torch.device) -> Iterator[None]:
         yield
     except torch.OutOfMemoryError as error:
         raise RunError(
-            f"{device} has too little memory for so many agents at once; go on with a smaller --chunk, or --device cpu"
+            f"{device} has too little memory for so many agents at once; use a smaller --chunk, or --device cpu"
         ) from error
     except (MemoryError, RuntimeError) as error:
         if isinstance(error, RuntimeError) and "allocate memory" not in str(error):
             raise
         raise RunError(
             "this machine has too little memory for this run; use fewer agents or a smaller model, "
-            "and see `peermask plan` for what it needs"
+            "see `peermask plan` for what it needs"
         ) from error

@@ -1,4 +1,4 @@
-"""Figures and loss of personal models on samples of their own."""
+"""Figures and loss of personal models on their own samples."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ AT_ONCE = 500  # inputs of an agent in one forward pass: enough to fill a GPU, s
 CONFUSABLE = 50  # classes up to which it is counted which label was taken for which
 AT_ONCE_ON_CPU = 250  # what a pass computes stays nearer to the cores
 
-Answer = Callable[[Tensor, Tensor, Tensor], None]  # told outputs [A, B, O], targets [A, B, ...], valid [A, B]
+Answer = Callable[[Tensor, Tensor, Tensor], None]  # is given outputs [A, B, O], targets [A, B, ...], valid [A, B]
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Score:
     """Of A agents, [A] each; NaN for an agent without samples."""
 
     figures: dict[str, Tensor]  # by name; the first is the one that counts
-    loss: Tensor  # mean, over all labels whatever the readout
+    loss: Tensor  # mean, over all labels for any readout
     confusion: Tensor | None = None  # [A, classes, classes] how often a label (row) was answered as one (column)
 
     @property

@@ -3,7 +3,7 @@
 One loop of rounds (`experiment/loop.py`) is given an exchange and does not know which:
 
     Concatenation   experiment/concatenation.py   all agents are here; bytes are what the codec would send
-    Unsynchronised  experiment/unsynchronised.py  the same, each agent in a round of its own
+    Unsynchronised  experiment/unsynchronised.py  the same, each agent in its own round
     Ranked          experiment/ranked.py          some agents are here, the others in other processes of the run
     NodeExchange    node/exchange.py              one agent is here; bytes are what was really sent
 """
@@ -20,11 +20,11 @@ from peermask.engine.simulator import Simulator
 
 
 class Abandoned(Exception):
-    """Raised by an exchange that was told to stop while it waited for others: the round is left unplayed."""
+    """Raised by an exchange that was stopped while it waited for others: the round is not played."""
 
 
 class Exchange(Protocol):
-    """Of A agents in this process, whose rows are written with those of N: of all agents, or of its own alone."""
+    """Of A agents in this process, whose rows are written with those of N: of all agents, or only of its own."""
 
     @property
     def messages(self) -> Payload:
@@ -60,9 +60,9 @@ class Exchange(Protocol):
         ...
 
     def collect(self, rows: Tensor) -> Tensor:
-        """[A, ...] on the CPU -> [N, ...] in the process that writes the run; elsewhere nobody looks at it."""
+        """[A, ...] on the CPU -> [N, ...] in the process that writes the run; elsewhere it is not used."""
         ...
 
     def conclude(self, save: Callable[[], None]) -> None:
-        """The last round was played: stay for those who still need its messages, having saved it."""
+        """After the last round: save it, and stay for neighbours that still need its messages."""
         ...

@@ -67,7 +67,7 @@ class KnownOnDevice:
         return cls(values, {name: stacked([part.masks[name] for part in parts]) for name in parts[0].masks})
 
     def apart(self) -> list[KnownOnDevice]:
-        """Each agent in memory of its own, so that one that is kept for long keeps no other."""
+        """Each agent in its own memory, so that keeping one does not keep the others."""
         values = {name: [row.clone() for row in leaf.split(1)] for name, leaf in self.values.items()}
         masks = {name: rows_apart(known) for name, known in self.masks.items()}
         count = len(next(iter((*values.values(), *masks.values()))))
@@ -214,7 +214,7 @@ def stacked(parts: Sequence[KnownMasks]) -> KnownMasks:
 
 
 def rows_apart(known: KnownMasks) -> list[KnownMasks]:
-    """Each agent in memory of its own."""
+    """Each agent in its own memory."""
     tensors = (known.states, known.weights, known.sums, known.frames)
     rows = zip(*([row.clone() for row in tensor.split(1)] for tensor in tensors), strict=True)
     return [KnownMasks(known.layers, *row) for row in rows]

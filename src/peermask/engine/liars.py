@@ -1,4 +1,4 @@
-"""Agents that lie: they learn as all others do and send something else. For trying what a method bears."""
+"""Agents that lie: they learn as all others do and send something else. To test how many a method tolerates."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SCATTER = 0.3  # how far liars prefer the same entries over those most or least 
 
 
 class LiarOptions(Options):
-    """Some agents send lies. Accuracies are then those of the honest."""
+    """Some agents send false messages. Accuracies are then those of the honest agents."""
 
     count: Annotated[int, Field(ge=1)] = Field(description="how many agents lie; fewer than half of them")
     kind: Literal["random", "inverted", "crafted"] = Field(
@@ -38,12 +38,12 @@ class LiarOptions(Options):
 
 
 def pick_liars(options: LiarOptions, agents: int, seed: int) -> tuple[int, ...]:
-    """Who lies; those of a smaller count lie in a larger one, too."""
+    """The agents that lie; those of a smaller count lie in a larger one as well."""
     if 2 * options.count >= agents:
         most = (agents - 1) // 2
         raise ConfigError(
-            f"liars.count = {options.count}: half of {agents} agents or more is beyond the guard, "
-            f"since nobody can tell then who lies; at most {most}"
+            f"liars.count = {options.count}: the guard cannot handle half of {agents} agents or more, "
+            f"since lies are then the majority; at most {most}"
         )
     return tuple(sorted(stream(seed, "liars").permutation(agents)[: options.count].tolist()))
 
@@ -62,9 +62,9 @@ class Liars:
         agents: Sequence[int] | None = None,
         here: slice = slice(None),
     ) -> Payload:
-        """What reaches the others: [N, ...] leaves with the liars' rows replaced; `links` is who hears whom.
+        """What reaches the others: [N, ...] leaves with the liars' rows replaced; `links` says which agent hears which.
 
-        Where there are messages of some `agents` alone, those `here` lie, whose neighbours are among them.
+        With messages of only some `agents`, those `here` lie, whose neighbours are among them.
         """
         liars = {row: agent for row, agent in enumerate(agents or range(len(links))) if agent in self.ids}
         return {name: self._leaf(leaf, links, clock, liars, here) for name, leaf in messages.items()}

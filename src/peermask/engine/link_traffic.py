@@ -1,8 +1,8 @@
-"""What messages cost where links change: each is coded against what that very receiver heard last from that sender.
+"""What messages cost where links change: each is coded against what this receiver last heard from this sender.
 
 Receivers that heard the same messages of a sender share one history, so a graph that stays costs what it does in
-traffic.py. A receiver remembers a bounded number of senders and forgets who was heard longest ago; of whom it does not
-remember it knows the opening, which everybody can work out, or nothing.
+traffic.py. A receiver remembers a bounded number of senders and forgets the one heard longest ago; of a sender that it
+does not remember it knows the opening, which every agent can compute, or nothing.
 
 A line is a message to the receivers that share a history. On a CPU lines are counted one by one with the codec's own
 histories; on a GPU many at once, each row at its own frame.
@@ -48,7 +48,7 @@ class LinkHistories:
 
     def __init__(self, opening: Payload | None = None, remembered: int = REMEMBERED, first: int = 0) -> None:
         self.opening, self.remembered, self.first = opening, remembered, first
-        # receiver -> sender -> history; who was heard last is last
+        # receiver -> sender -> history; the sender heard last is last
         self.held: defaultdict[int, dict[int, Held]] = defaultdict(dict)
 
     def cost(self, payload: Payload, links: Links, sizes: tuple[int, ...], spread: Spread = in_turn) -> Cost:
@@ -97,8 +97,8 @@ class LinkHistories:
         return torch.tensor(bytes_each, dtype=torch.int64), torch.tensor(is_delta, dtype=torch.int64), after
 
     def coded(self, message: MessageRow, schema: Schema, history: Held | None, row: int) -> tuple[int, bool, History]:
-        """On a CPU: bytes of the message of an agent here to who has this history of it, or none yet; whether it is a
-        delta; and what is known then."""
+        """On a CPU: bytes of the message of an agent here to receivers with this history of it, or none yet; whether it
+        is a delta; and what is known then."""
         if history is None and self.opening is not None:
             history = History.begin(row_of(self.opening, row), schema)
         assert history is None or isinstance(history, History)
@@ -134,8 +134,8 @@ class LinkHistories:
             del senders[next(iter(senders))]
 
     def tensors(self) -> Payload:
-        """For a checkpoint: who remembers whom, of all agents, and the histories of the senders here, in the order of
-        senders."""
+        """For a checkpoint: which receivers remember which senders, of all agents, and the histories of the senders
+        here, in the order of senders."""
         if not self.held:
             return {}
         everyone = [(to, sender, held) for to, senders in sorted(self.held.items()) for sender, held in senders.items()]

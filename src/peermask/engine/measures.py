@@ -30,7 +30,7 @@ FIGURES: dict[Task, tuple[str, ...]] = {
 
 @metrics.register("f1")
 def f1(outputs: Tensor, targets: Tensor) -> Tensor:
-    """2 right / (told + there) of each label, told where its logit is above 0; the mean over labels told or there."""
+    """2 right / (told + there) of each label, told if its logit is above 0; the mean over labels told or there."""
     told, there = outputs > 0, targets > 0.5  # [n, K]
     return macro_f1((told & there).sum(0), told.sum(0), there.sum(0))
 

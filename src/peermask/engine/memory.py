@@ -49,7 +49,7 @@ def activation_bytes(module: torch.nn.Module, blank: torch.Tensor, batch: int, *
 
 
 def check_room(needed: int, what: str, remedy: str) -> None:
-    """Before anything is allocated: a machine whose memory runs out kills whom it likes."""
+    """Before anything is allocated: a machine that runs out of memory kills processes."""
     free = free_memory()
     if needed > free:
         raise RunError(f"{what} about {needed / 1e9:.1f} GB, and {free / 1e9:.1f} GB are free; {remedy}")

@@ -5,8 +5,8 @@ With twenty agents a host takes longer to issue a round, launch by launch, than 
 inputs are copied to where they were, batches are drawn on the host and put in the place of those before, and a number
 that changes from round to round comes from memory, too (`Clock.varying`).
 
-An algorithm knows nothing of this. A step is played as it is, then watched, then recorded, and then replayed. One that
-looks at the clock in any other way, or wants more of its data than batches, is never recorded.
+An algorithm knows nothing of this. A step is first played unchanged, then watched, then recorded, and then replayed.
+One that looks at the clock in any other way, or wants more of its data than batches, is never recorded.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ class Recorded:
                 return step.recorded(function, inputs, data, clock, self.drawing, self.recordings(), self.results)
             except (Unrecordable, RuntimeError) as error:
                 reason = (str(error).splitlines() or [type(error).__name__])[0]
-                self.say(f"rounds are issued launch by launch: {name} cannot be recorded as a CUDA graph: {reason}")
+                self.say(f"rounds run without CUDA graphs: {name} cannot be recorded: {reason}")
                 self.failed = True  # the memory that recordings share cannot be trusted now
                 return function(inputs, data, clock)
         if step.stage == "watch":
@@ -143,7 +143,7 @@ class _Step:
     rates: list[Callable[[float], float]] = field(default_factory=list)  # by progress
 
     def watched(self, function: Function, inputs: Named, data: LocalData | None, clock: Clock) -> Any:
-        """Played as it is, and noted what it asks for."""
+        """Played unchanged, and noted what it asks for."""
         odd: list[str] = []
         watched = _WatchedData(data, clock, self.draws, odd) if isinstance(data, Feed) else data
         result = function(inputs, watched, _WatchedClock.of(clock, self.rates, odd))
@@ -162,9 +162,9 @@ class _Step:
         made: Recording,
         owned: set[int],
     ) -> Any:
-        """Played for the first time from memory of its own."""
+        """Played for the first time from its own memory."""
         device = next(iter(inputs.values())).device
-        # What another recording leaves in memory of its own is taken from there.
+        # What another recording leaves in its own memory is read from there.
         self.inputs = {name: each if each.data_ptr() in owned else each.clone() for name, each in inputs.items()}
         self.draws = {step: tuple(part.to(device) for part in draw) for step, draw in self.draws.items()}
         self.numbers = torch.zeros(len(self.rates), _LINE, device=device)

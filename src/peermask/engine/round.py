@@ -1,6 +1,6 @@
 """The order of a round, written once: learn, share, exchange, fuse.
 
-The simulator and nodes differ in the exchange alone (`engine/exchange.py`).
+The simulator and nodes differ only in the exchange (`engine/exchange.py`).
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from peermask.graph.mixing import Mixing
 T = TypeVar("T")
 # What each chunk shares -> all messages that came, and how each chunk is to mix them
 Move = Callable[[Clock, Sequence[Payload]], tuple[Payload, Sequence[Mixing]]]
-# The same where not all chunks hear the same messages: those that came to each, and how it is to mix them
+# The same where not all chunks hear the same messages: those that reached each, and how to mix them
 MoveApart = Callable[[Sequence[Payload]], tuple[Sequence[Payload], Sequence[Mixing]]]
 
 
 class Spread(Protocol):
-    """Applies a function to every chunk, in whatever way the machine does that best."""
+    """Applies a function to every chunk, in the way that is best for the machine."""
 
     def __call__(self, function: Callable[..., T], /, *columns: Iterable[Any]) -> list[T]: ...
 
@@ -36,7 +36,7 @@ def in_turn(function: Callable[..., T], /, *columns: Iterable[Any]) -> list[T]:
 
 
 class Steps(Protocol):
-    """What a round calls of an algorithm, whether played as it is or recorded (`engine/recorded.py`)."""
+    """What a round calls of an algorithm, whether played directly or recorded (`engine/recorded.py`)."""
 
     def learn(self, state: Any, data: LocalData, clock: Clock) -> tuple[Any, Tensor]: ...
     def share(self, state: Any) -> Payload: ...
@@ -47,7 +47,7 @@ class Steps(Protocol):
 class RoundResult:
     states: list[Any]  # one per chunk
     losses: Tensor  # [A]
-    shared: Payload  # [K, ...]: all messages of the round, or those that came to the first chunk
+    shared: Payload  # [K, ...]: all messages of the round, or those that reached the first chunk
 
 
 def play_round(
@@ -73,7 +73,7 @@ def play_apart(
     clocks: Sequence[Clock],
     spread: Spread,
 ) -> RoundResult:
-    """The round of chunks that are each in a round of their own."""
+    """A round of chunks that are each in their own round."""
     learned = spread(partial(learn_all, algorithm), states, data, clocks)
     received, mixings = move([algorithm.share(state) for state, _ in learned])
     fused = spread(algorithm.fuse, [state for state, _ in learned], received, mixings, clocks)

@@ -1,6 +1,6 @@
 """The agents of one process, all of a run or some: one after another on the cores of a CPU, stacked on a GPU.
 
-Agents are held in chunks. On a CPU a chunk is a single agent, computed on one thread as on a device of its own,
+Agents are held in chunks. On a CPU a chunk is a single agent, computed on one thread as on its own device,
 and chunks run side by side; on a GPU a chunk is as many agents as fit.
 """
 
@@ -64,7 +64,7 @@ class Simulator:
             self._exit.enter_context(fast_float32())
         elif len(self.states) > 1:
             self._exit.enter_context(one_thread_each())
-            # A thread asks for itself how many threads its first operations may use, whatever the main one was told.
+            # Every thread has its own limit of threads for its first operations, independent of the main one's.
             pool = ThreadPoolExecutor(self._workers, initializer=torch.set_num_threads, initargs=(1,))
             self._pool = self._exit.enter_context(pool)
         return self
@@ -74,7 +74,7 @@ class Simulator:
 
     def record(self, say: Callable[[str], None]) -> None:
         """From the fifth round on, replay recordings instead of issuing launches: on a GPU that holds all agents at
-        once, and computes them itself. `say` is told if that cannot be."""
+        once, and computes them itself. `say` is called if that is not possible."""
         if self.device.type == "cuda" and len(self.states) == 1 and self.feeds[0].network.elsewhere is None:
             self.steps = Recorded(self.algorithm, cuda_graphs(), say)
 
@@ -90,7 +90,7 @@ class Simulator:
         return outcome
 
     def play_some(self, chunks: Sequence[int], clocks: Sequence[Clock], move: MoveApart) -> Tensor:
-        """A round of some chunks, each at a clock of its own; their losses [A]."""
+        """A round of some chunks, each at its own clock; their losses [A]."""
         states, feeds = [self.states[place] for place in chunks], [self.feeds[place] for place in chunks]
         outcome = play_apart(self.steps, states, feeds, move, clocks, self.spread)
         for place, state in zip(chunks, outcome.states, strict=True):
@@ -135,7 +135,7 @@ class Simulator:
         return {name: rows_on_cpu([tensors[name] for tensors in each]) for name in each[0]}
 
     def restore(self, tensors: dict[str, Tensor]) -> None:
-        """Go on from what `tensors` gave."""
+        """Restore what `tensors` returned."""
         names = tensors_of(self.states[0])
         if set(tensors) != set(names):
             raise RunError(
@@ -173,7 +173,7 @@ class Simulator:
         return [there.rows(slice(end - len(feed.ids), end)) for end, feed in zip(ends, self.feeds, strict=True)]
 
     def spread(self, function: Callable[..., T], /, *columns: Iterable[Any]) -> list[T]:
-        """Apply a function to every chunk, or to whatever else there is one of for each, on all cores."""
+        """Apply a function to every chunk, or to one item for each, on all cores."""
         if self._pool is None:
             return in_turn(function, *columns)
         return list(self._pool.map(function, *columns))

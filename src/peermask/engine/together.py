@@ -2,7 +2,7 @@
 
 A GPU with the twenty agents of one run waits for its host. Runs that differ in seed or settings have networks of the
 same form, so their gradients are computed in one pass, with the agents of all runs stacked; everything else stays each
-run's own. Only one run computes at a time, in a thread of its own, so none can disturb what another has set.
+run's own. Only one run computes at a time, in its own thread, so none can disturb what another has set.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def run_together(tasks: Sequence[tuple[str, Callable[[Gradient], T]]]) -> list[T
     for thread in threads:
         thread.start()
     while playing := [seat for seat in seats if not seat.over]:
-        for seat in playing:  # each goes on until it needs the next gradient, or ends
+        for seat in playing:  # each runs until it needs the next gradient, or ends
             seat.asked = None
             seat.turn.release()
             back.acquire()

@@ -1,4 +1,4 @@
-"""Traces: in each round of each agent, which message of each neighbour it used, where nobody waits for anybody.
+"""Traces: in each round of each agent, which message of each neighbour it used, in asynchronous runs.
 
 The simulator makes a trace of the agents' speeds and plays it; a fleet records one, which the simulator plays as well.
 Agents publish a message after they have learned and looked for the newest ones, so what they use was published before:
@@ -34,7 +34,8 @@ class Trace:
         return len(self.heard)
 
     def used(self, event: Event) -> dict[int, int]:
-        """Neighbour -> the round of its message that an agent used in a round; who was not heard is left out."""
+        """Neighbour -> the round of its message that an agent used in a round; neighbours that were not heard are left
+        out."""
         agent, number = event
         span = slice(int(self.links.starts[agent]), int(self.links.starts[agent + 1]))
         rounds = self.heard[number - 1, span].tolist() if number else [0] * (span.stop - span.start)
@@ -68,7 +69,7 @@ class Trace:
         agents, starts = len(self.links), self.links.starts
         levels = np.zeros((agents, self.rounds + 1), np.int64)
         done = np.zeros(agents, np.int64)
-        waiting: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)  # sender -> round, who waits for it
+        waiting: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)  # sender -> round, agents that wait for it
         ready = list(range(agents))
         while ready:
             i = ready.pop()
@@ -114,7 +115,7 @@ def round_ends(speeds: Sequence[float], rounds: int, jitter: float, seed: int) -
 
 
 def trace_of(links: Links, ends: NDArray[np.float64], latency: float = 0.0) -> Trace:
-    """Who used what, if agents end their rounds at these times [N, R] and a message is there `latency` later.
+    """Which messages agents use, if they end their rounds at these times [N, R] and a message is there `latency` later.
 
     Of two agents that end a round at the same time the one with the lower number is first.
     """

@@ -87,7 +87,7 @@ def measured_by_kernels(
         first = first_message(payload, schema_of(payload, sizes))
         assert isinstance(first, KnownOnDevice)
         return count_frames_triton(list(rows.values()), None, cuts), first
-    # Flips of masks are counted by class, so that nobody looks at what is held of them here.
+    # Flips of masks are counted by class, so what is held of them is not used here.
     held = [known.values[name].flatten(1) if name in known.values else row for name, row in rows.items()]
     flips = {i: flips_size_triton(rows[name], known.masks[name]) for i, name in enumerate(rows) if name in known.masks}
     return count_frames_triton(list(rows.values()), held, cuts, flips), known.after(payload)

@@ -29,7 +29,7 @@ def check_ranks(size: int, config: ExperimentConfig) -> None:
         )
 
     if config.asynchronous is not None:  # its order is one agent after another
-        raise RunError("asynchronous: such a run is not divided between processes; run it in one")
+        raise RunError("asynchronous: such a run cannot be divided between processes; use one process")
 
 
 def check_config(ranks: Ranks, config: ExperimentConfig) -> None:

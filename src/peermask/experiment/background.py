@@ -1,4 +1,4 @@
-"""Writing to a slow disk while the rounds go on."""
+"""Writes to a slow disk while rounds are computed."""
 
 from __future__ import annotations
 

@@ -29,7 +29,6 @@ from peermask.experiment.config import ExperimentConfig
 from peermask.experiment.given import freeze, with_weights
 from peermask.experiment.module import make_module
 from peermask.graph import Base, Mixing, Schedule, build_mixing
-from peermask.graph.links import Integers
 from peermask.kernels import have_triton
 from peermask.masks.budget import kept_counts, retentions
 from peermask.masks.masker import Masker
@@ -54,8 +53,8 @@ class Experiment:
     network: Network
     frozen: FrozenWeights
     agents: Agents
-    liars: tuple[int, ...] = ()  # who sends lies
-    notes: tuple[str, ...] = ()  # what a user should be told of all this
+    liars: tuple[int, ...] = ()  # agents that send lies
+    notes: tuple[str, ...] = ()  # messages for the user
 
     @property
     def further_metrics(self) -> tuple[str, ...]:
@@ -83,10 +82,6 @@ class Experiment:
             return self.mixing
         return build_mixing(self.schedule.links(round), self.samples.sizes)
 
-    def senders_heard(self, rows: slice, round: int) -> Integers:
-        """Whose messages of a round these agents hear, in order: what has to come to a process that has them."""
-        return self.schedule.links(round).rows(rows).heard[0]
-
     @property
     def messages_sent(self) -> list[int]:
         """Messages of each agent in a round."""
@@ -111,7 +106,7 @@ def build(config: ExperimentConfig, dataset: Dataset | None = None, module: nn.M
     )
     config.readout_for(dataset.task)  # which may be refused
     if (config.data.flip or config.data.crop) and len(dataset.shape) != 3:
-        raise ConfigError("data.flip and data.crop shift images; these inputs are none: leave them out")
+        raise ConfigError("data.flip and data.crop are for images, and these inputs are not; remove them")
     made, given, notes = with_weights(make_module(config, dataset, module), config, given=module is not None)
     network = build_network(
         made,
@@ -139,7 +134,7 @@ def _schedule(config: ExperimentConfig) -> Schedule:
     """How the graph changes, or that it stays. Its first graph is made at once, to find what is wrong."""
     base, choice = Base(config.graph.name, config.graph.options, config.agents, config.seed), config.schedule
     if choice is not None and algorithms[config.algorithm.name].make.hears_all:
-        raise ConfigError(f"schedule: agents of {config.algorithm.name} talk to a server, not over links; delete it")
+        raise ConfigError(f"schedule: agents of {config.algorithm.name} use a server, not links; delete it")
     schedule = Schedule(base) if choice is None else Schedule(base, choice.name, choice.options)
     takes_graph = choice is None or choice.name == "redrawn" or getattr(choice.options, "among", "") == "graph"
     links = expected_links(config.graph, config.agents) if takes_graph else config.agents
@@ -196,7 +191,7 @@ def assemble(experiment: Experiment, device: torch.device) -> tuple[Algorithm[An
     )
     network = replace(experiment.network, module=copy.deepcopy(experiment.network.module).to(device))
     masker = Masker(network.layout, experiment.frozen.values.to(device), config.mask, experiment.frozen.given)
-    setting = Setting(network, masker, config.seed, experiment.retentions[: config.agents])  # of those who began
+    setting = Setting(network, masker, config.seed, experiment.retentions[: config.agents])  # of the first agents
     algorithm = make_algorithm(config.algorithm.name, config.algorithm.options, setting)
     augmentation = Augmentation(config.data.flip, config.data.crop)
     ids = experiment.agents.ids
@@ -240,7 +235,8 @@ def build_simulator(
 
 
 def agents_at_once(experiment: Experiment, device: torch.device, agents: int | None = None, sharing: int = 1) -> int:
-    """One on a CPU, as on a device of its own; on a GPU as many as fit, of all or so many, where so many share it."""
+    """One on a CPU, as on its own device; on a GPU as many as fit, of all or `agents`, if `sharing` processes share
+    it."""
     if device.type == "cpu":
         return 1
     free, _ = torch.cuda.mem_get_info(device)

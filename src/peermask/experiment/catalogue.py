@@ -43,10 +43,10 @@ REGISTRIES: dict[str, tuple[str, Registry[Any]]] = {
 
 BEGINNING = """# Config
 
-An experiment is a TOML file. What is left out has the default given here; `peermask plan` shows a config with all of
-them. On the command line `--set algorithm.lr=0.1` overrides a key, and `peermask list` prints these tables.
+An experiment is a TOML file. Keys that you leave out have the defaults given here; `peermask plan` shows a config with
+all of them. On the command line `--set algorithm.lr=0.1` overrides a key, and `peermask list` prints these tables.
 
-This page is made of the code by `python -m peermask.experiment.catalogue docs/config.md`.
+This page is generated from the code by `python -m peermask.experiment.catalogue docs/config.md`.
 """
 
 
@@ -101,7 +101,7 @@ def _option(key: str, field: FieldInfo) -> dict[str, str]:
 
 
 def _is_table(kind: Any) -> bool:
-    """A table with keys of its own, which are listed by themselves."""
+    """A table with its own keys, which are listed separately."""
     return isinstance(kind, type) and issubclass(kind, Options)
 
 

@@ -85,7 +85,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
 
 
 def write_result(folder: RunFolder, content: dict[str, Any]) -> None:
-    """What a run came to, with digests of the tables it was made of."""
+    """The result of a run, with digests of the tables it was computed from."""
     write_json(folder.result, {**content, "tables": extents(folder.path, content["round"])})
 
 
@@ -100,7 +100,7 @@ def read_result(path: Path) -> dict[str, Any]:
 
 
 def check_tables(folder: RunFolder, config: ExperimentConfig, done: int) -> None:
-    """That all rows up to a checkpoint are there: without them a run would go on to a false result."""
+    """That all rows up to a checkpoint are there: without them a resumed run would have a wrong result."""
     every = range(config.evaluation.every, done + 1, config.evaluation.every)
     metrics = read_rows(folder.metrics)
     _check_rows(folder.metrics, metrics, {*every, *([done] if done == config.rounds else [])}, config.agents)

@@ -29,7 +29,7 @@ class DamagedError(RunError):
 
 @dataclass(frozen=True)
 class Progress:
-    """Where a run stands, beside the agents' states."""
+    """The progress of a run, besides the agents' states."""
 
     round: int
     config_hash: str
@@ -66,7 +66,7 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> Path:
             safetensors.torch.save_file(tensors, temporary, metadata=meta)
         except safetensors.SafetensorError as error:
             raise OSError(str(error)) from error
-        temporary.chmod(mode)  # the library's own files are their owner's alone
+        temporary.chmod(mode)  # the library writes files that only their owner can read
     for old in list_checkpoints(folder)[:-KEPT]:
         old.unlink(missing_ok=True)
     return path
@@ -87,17 +87,17 @@ def load_checkpoint(
             meta: dict[str, str] = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (it is no dict)
         if "digest" in meta and meta["digest"] != _digest(meta["progress"], tensors):
-            raise ValueError("its digest is of other content")
+            raise ValueError("its digest does not match")
         progress = _progress(json.loads(meta["progress"]))
     except OSError as error:
         raise RunError(f"checkpoint {path} cannot be read: {error.strerror or error}; fix this and retry") from None
     except _UNREADABLE as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise DamagedError(
-            f"checkpoint {path} is damaged ({reason}); delete it to go on from the one before, or from the start"
+            f"checkpoint {path} is damaged ({reason}); delete it to resume from the one before, or from the start"
         ) from error
     if "digest" not in meta:
-        warn(f"checkpoint {path} was written without a digest: damage to it would not be noticed")
+        warn(f"checkpoint {path} was written without a digest: damage to it cannot be detected")
     if progress.config_hash not in config_hashes:
         raise RunError(
             f"checkpoint {path} belongs to config {progress.config_hash}, not {' or '.join(config_hashes)}; "
@@ -106,7 +106,7 @@ def load_checkpoint(
     if progress.frozen_checksum != frozen_checksum:
         raise RunError(
             f"checkpoint {path} was made with frozen weights {progress.frozen_checksum}, here they are "
-            f"{frozen_checksum}; the same seed gives other weights on this version: start a new run"
+            f"{frozen_checksum}; this version makes other weights from the same seed: start a new run"
         )
     return Checkpoint(progress, *(_group(tensors, group) for group in ("state", "sent", "losses")))
 
@@ -114,7 +114,7 @@ def load_checkpoint(
 def last_good(
     folder: Path, config_hashes: Collection[str], frozen_checksum: str, warn: Callable[[str], None]
 ) -> Checkpoint | None:
-    """The last checkpoint, or, said in one line, the one before if that is damaged; None if there is none yet."""
+    """The last checkpoint, or, with a warning, the one before if that is damaged; None if there is none yet."""
     problem: DamagedError | None = None
     for path in reversed(list_checkpoints(folder)):
         try:
@@ -123,7 +123,7 @@ def last_good(
             problem = problem or error
             continue
         if problem is not None:
-            warn(f"{str(problem).rpartition(';')[0]}; going on from {path}")
+            warn(f"{str(problem).rpartition(';')[0]}; resuming from {path}")
         return checkpoint
     if problem is not None:
         raise problem
@@ -137,12 +137,12 @@ def check_tables_since(folder: Path) -> None:
             with safetensors.safe_open(path, framework="pt") as file:
                 progress = _progress(json.loads((file.metadata() or {})["progress"]))
         except (OSError, *_UNREADABLE):
-            return  # whoever needs the checkpoint will say so
+            return  # reported when the checkpoint is needed
         check_extents(folder.parent, progress.tables, path)
 
 
 def forget_checkpoints_after(folder: Path, round: int) -> None:
-    """Those that are damaged: a run goes on from the last that is not."""
+    """Those that are damaged: a run resumes from the last that is not."""
     for path in list_checkpoints(folder):
         if round_of(path) > round:
             path.unlink(missing_ok=True)

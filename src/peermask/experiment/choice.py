@@ -32,7 +32,7 @@ class Choice:
 
 
 class UnknownOptions(Options):
-    """Of something a plug-in registers that is not imported here: as they are written."""
+    """Of something that a plug-in registers, which is not imported here: unchecked."""
 
     model_config = ConfigDict(frozen=True, extra="allow")
 
@@ -45,7 +45,7 @@ def choose(
 ) -> Choice:
     """Check a table, or a bare name, against the registry. Errors name the key.
 
-    With `unchecked`, a name that nothing has registered is let through with its options as they are: reading a run is
+    With `unchecked`, a name that nothing has registered is accepted with its options unchecked: reading a run is
     no reason to import the plug-in it was made with.
     """
     if isinstance(value, Choice):

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import tomli_w
-from pydantic import BeforeValidator, Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, model_validator
 
 from peermask.algorithms import algorithms
 from peermask.data.dataset import Task
@@ -44,26 +44,6 @@ from peermask.registry import Options
 DEFAULT = Path(__file__).parent / "default.toml"
 
 
-def _retention(value: object) -> object:
-    """Say what is wrong by what was meant: a number, a list, or a table."""
-    match value:
-        case RetentionDraw() | Mapping():
-            return value
-        case bool() | str():
-            raise ValueError("must be a number in (0, 1], a list of them, or {choices = [...]}")
-        case list() | tuple():
-            for place, ratio in enumerate(value):
-                if isinstance(ratio, bool) or not isinstance(ratio, int | float) or not 0 < ratio <= 1:
-                    raise ValueError(f"agent {place} has {ratio!r}; every retention must be in (0, 1]")
-            return tuple(map(float, value))
-        case int() | float():
-            if not 0 < value <= 1:
-                raise ValueError("must be in (0, 1]: the share of weights an agent keeps")
-            return float(value)
-        case _:
-            raise ValueError("must be a number in (0, 1], a list of them, or {choices = [...]}")
-
-
 class ExperimentConfig(Options):
     """One experiment, complete and checked; make it with `load_config` or `make_config`.
 
@@ -78,45 +58,47 @@ class ExperimentConfig(Options):
     """
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=80)] = Field(
-        "default", description="what its folder is called"
+        "default", description="name of its folder"
     )
     imports: tuple[str, ...] | None = Field(
-        None, description="files (.py) and modules of your own that register what this config names"
+        None, description="plug-ins: files (.py) and modules that register names used in this config"
     )
-    seed: Annotated[int, Field(ge=0, lt=2**63)] = Field(0, description="of everything that is drawn")
-    agents: Annotated[int, Field(ge=1, le=65_535)] = Field(10, description="how many there are")
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = Field(0, description="seed of all random numbers")
+    agents: Annotated[int, Field(ge=1, le=65_535)] = Field(10, description="number of agents")
     rounds: Annotated[int, Field(ge=1, le=10_000_000)] = Field(200, description="exchanges with neighbours")
-    batch_size: Annotated[int, Field(ge=1, le=1_000_000)] = Field(32, description="samples of a batch")
+    batch_size: Annotated[int, Field(ge=1, le=1_000_000)] = Field(32, description="samples in a batch")
     local_batches: Annotated[int, Field(ge=1, le=10_000)] | None = Field(
-        None, description="batches an agent learns from between two exchanges; 1 if left out"
+        None, description="batches an agent learns from between two exchanges; default 1"
     )
-    retention: Annotated[Retention, BeforeValidator(_retention)] = Field(
+    retention: Retention = Field(
         RetentionDraw(choices=(0.1, 0.2, 0.3, 0.4)),
-        description="share of the weights an agent keeps: a number in (0, 1], a list with one per agent, or a draw",
+        description="share of weights that an agent keeps: a number in (0, 1], a list with one per agent, or a draw",
     )
     readout: Readout | None = Field(
-        None, description="answers among all labels, or an agent's own; left out: as the algorithm declares"
+        None, description="choose answers among all labels, or an agent's own; default: what the algorithm declares"
     )
-    graph: GraphChoice = Field({}, validate_default=True, description="who hears whom, by default erdos-renyi")
-    schedule: ScheduleChoice | None = Field(None, description="how the graph changes; left out: it stays")
-    dataset: DatasetChoice = Field({}, validate_default=True, description="by default digits")
+    graph: GraphChoice = Field(
+        {}, validate_default=True, description="which agents are neighbours; default erdos-renyi"
+    )
+    schedule: ScheduleChoice | None = Field(None, description="how the graph changes; default: it is fixed")
+    dataset: DatasetChoice = Field({}, validate_default=True, description="default digits")
     partition: PartitionChoice = Field(
-        {}, validate_default=True, description="which samples each agent holds, by default labels"
+        {}, validate_default=True, description="which samples each agent holds; default labels"
     )
     data: DataOptions = DataOptions()
-    model: ModelChoice = Field({}, validate_default=True, description="by default cnn")
+    model: ModelChoice = Field({}, validate_default=True, description="default cnn")
     frozen: FrozenOptions = FrozenOptions()
     mask: MaskOptions = MaskOptions()
-    algorithm: AlgorithmChoice = Field({}, validate_default=True, description="by default mce-pl")
+    algorithm: AlgorithmChoice = Field({}, validate_default=True, description="default mce-pl")
     compare: tuple[ComparedChoice, ...] = Field((), description="further algorithms on the same data, graph and seeds")
     evaluation: EvaluationOptions = EvaluationOptions()
     stop: StopOptions = StopOptions()
     checkpoint: CheckpointOptions = CheckpointOptions()
-    task: TaskOptions | None = Field(None, description="loss and metrics; left out: as the data's task says")
-    liars: LiarOptions | None = Field(None, description="agents that send lies, to try what a method bears")
+    task: TaskOptions | None = Field(None, description="loss and metrics; default: those of the data's task")
+    liars: LiarOptions | None = Field(None, description="agents that send false messages, to test a method")
 
     asynchronous: AsynchronousOptions | None = Field(
-        None, description="nobody waits for anybody; left out: rounds are played together"
+        None, description="agents do not wait for each other; default: synchronous rounds"
     )
 
     @model_validator(mode="after")
@@ -144,7 +126,7 @@ class ExperimentConfig(Options):
         refused = {"schedule": self.schedule, "liars": self.liars, "evaluation.unmixed": self.evaluation.unmixed}
         for key, value in refused.items():
             if value:
-                raise ConfigError(f"asynchronous: {key} is for rounds that are played together; delete one of the two")
+                raise ConfigError(f"asynchronous: {key} needs synchronous rounds; delete one of the two")
         speeds = self.asynchronous.speeds
         if isinstance(speeds, tuple) and len(speeds) != self.agents:
             raise ConfigError(
@@ -200,7 +182,7 @@ class ExperimentConfig(Options):
         return "all"
 
     def arms(self) -> dict[str, ExperimentConfig]:
-        """The algorithms of a comparison, each as a config of its own.
+        """The algorithms of a comparison, each as its own config.
 
         Returns:
             One config for `algorithm` and one for each entry of `compare`, by name.
@@ -217,17 +199,6 @@ class ExperimentConfig(Options):
                 name, count = f"{choice.name}-{count}", count + 1
             arms[name] = self.model_copy(update={"algorithm": choice, "compare": ()})
         return arms
-
-
-def flatten(table: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
-    """`{"graph": {"p": 0.5}}` as `{"graph.p": "0.5"}`."""
-    flat: dict[str, str] = {}
-    for key, value in table.items():
-        if isinstance(value, Mapping):
-            flat |= flatten(value, f"{prefix}{key}.")
-        else:
-            flat[f"{prefix}{key}"] = str(value)
-    return flat
 
 
 def as_config(config: ExperimentConfig | Mapping[str, Any] | Path | str) -> ExperimentConfig:

@@ -1,4 +1,5 @@
-"""What the exchanges of a simulation have in common: who lies, and what the messages of the agents here cost."""
+"""What the exchanges of a simulation have in common: which agents lie, and what the messages of the agents here
+cost."""
 
 from __future__ import annotations
 
@@ -49,7 +50,7 @@ class Counting:
 
 
 def liars_of(experiment: Experiment, device: torch.device) -> Liars | None:
-    """Who puts lies in the place of messages; None where all are honest."""
+    """The agents that send lies; None if all are honest."""
     options = experiment.config.liars
     if options is None or not experiment.liars:
         return None

@@ -21,7 +21,7 @@ Status = Literal["finished", "converged", "interrupted"]
 
 
 class Observer(Protocol):
-    """Told what happens as it happens; a display, or nothing."""
+    """Is notified of progress: a display, or nothing."""
 
     def begin(self, experiment: Experiment, name: str, round: int) -> None: ...
     def round(self, clock: Clock, losses: Tensor, sent_bytes: float) -> None: ...
@@ -50,7 +50,7 @@ class Execution:
         device: `"cpu"`, `"cuda"`, `"cuda:1"`, or `"auto"`: the GPU if there is one.
         chunk: Agents computed together; by default one on a CPU and as many as fit on a GPU.
         workers: Threads on a CPU; by default one for each core.
-        observer: Is told what happens: an object with the methods `begin`, `round`, `evaluation` and `end`.
+        observer: Is notified of progress: an object with the methods `begin`, `round`, `evaluation` and `end`.
         should_stop: Asked after every round; if it returns True, the run is saved and ends as "interrupted".
         final_checkpoint: Whether to save the agents' states at the end. `local_models` and exports need them.
         writes: Write checkpoints while the next rounds are computed ("beside"), before them ("first"), or "never".
@@ -76,4 +76,4 @@ class Execution:
     writes: Literal["beside", "first", "never"] = "beside"
     gradient: Gradient | None = None  # where gradients are computed, if beside those of other runs
     ranks: Ranks | None = None
-    warn: Callable[[str], None] = to_stderr  # something is wrong that the run gets over by itself
+    warn: Callable[[str], None] = to_stderr  # called for problems that do not stop the run

@@ -73,7 +73,8 @@ class RunFolder:
             if not self.is_run and not (self.path / "compare.toml").is_file():
                 raise RunError(f"{self.path} exists and is not a run folder; give another --out")
             raise RunError(
-                f"run folder {self.path} exists; go on with `peermask run --resume {self.path}` or give another --out"
+                f"run folder {self.path} exists; resume it with `peermask run --resume {self.path}` "
+                "or give another --out"
             )
 
     def create(self) -> None:

@@ -1,4 +1,4 @@
-"""Given weights: where a config says `frozen.from`, they are frozen as they are, and who was overruled is told."""
+"""Given weights: where a config says `frozen.from`, they are frozen unchanged, and notes say what was overridden."""
 
 from __future__ import annotations
 
@@ -25,9 +25,7 @@ def with_weights(
     frozen = config.frozen
     if frozen.source is None:
         if frozen.drawn is not None:
-            raise ConfigError(
-                "frozen.drawn names what is drawn in place of given weights; set frozen.from, or leave it out"
-            )
+            raise ConfigError("frozen.drawn is for given weights only; set frozen.from, or delete it")
         lost = f"the module's own weights are not used: frozen.init = {frozen.init!r} draws others"
         return module, False, (f"{lost}; frozen.from = {MODULE!r} would keep them",) if given else ()
     prepared, notes = prepare(module, frozen.source, frozen.drawn or (), given=given)
@@ -41,7 +39,7 @@ def prepare(module: nn.Module, source: str, drawn: Sequence[str] = (), *, given:
     if source != MODULE:
         put_weights(module, read_weights(Path(source)), f"frozen.from = {source!r}", drawn)
     elif not given:
-        raise ConfigError(f"frozen.from = {MODULE!r} keeps the weights of a module given in Python, and none is")
+        raise ConfigError(f"frozen.from = {MODULE!r} keeps the weights of a module given in Python, and none was given")
     notes = []
     norms = fold_batch_norms(module)
     if any(norms.values()):

@@ -1,4 +1,4 @@
-"""Going on with a run: the same experiment, perhaps for more rounds; anything else that differs is named."""
+"""Resuming a run: the same experiment, perhaps for more rounds; any other difference is an error."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from typing import Any
 from peermask.errors import RunError
 from peermask.experiment.build import Experiment
 from peermask.experiment.checked import read_manifest, read_result
-from peermask.experiment.config import ExperimentConfig, flatten, read_config
+from peermask.experiment.config import ExperimentConfig, read_config
 from peermask.experiment.folder import RunFolder
 from peermask.experiment.made_with import made_with
+from peermask.experiment.toml_values import flatten
 from peermask.files import write_atomically, write_json
 from peermask.plugins import changed, records
 
@@ -18,19 +19,19 @@ NAMED = 3  # differences; more would not be read
 
 
 def check_same(experiment: Experiment, folder: RunFolder) -> None:
-    """That a run is gone on with as it began: config but for a higher number of rounds, data, and network."""
+    """That a run is resumed with the same config (except for more rounds), data and network."""
     check_same_config(read_config(folder.config), experiment.config, folder)
     before = read_manifest(folder.manifest)
     if before["dataset"]["sha256"] != experiment.dataset.fingerprint:
         raise RunError(
             f"{folder.path} was run on {before['dataset']['name']} data with hash {before['dataset']['sha256'][:12]}, "
-            f"here it is {experiment.dataset.name} {experiment.dataset.fingerprint[:12]}; give it the data it had"
+            f"here it is {experiment.dataset.name} {experiment.dataset.fingerprint[:12]}; use the original data"
         )
     if before.get("frozen_checksum", experiment.frozen.checksum) != experiment.frozen.checksum:
         raise RunError(
             f"{folder.path} was run with frozen weights {before['frozen_checksum']}, here they are "
             f"{experiment.frozen.checksum}: another module, or another version of this program; "
-            "give it the module it had, or start a new run"
+            "use the original module, or start a new run"
         )
 
 
@@ -40,14 +41,14 @@ def check_same_config(before: ExperimentConfig, now: ExperimentConfig, folder: R
     if keys:
         told = ", ".join(f"{key} = {one.get(key, 'nothing')}, not {other.get(key, 'nothing')}" for key in keys[:NAMED])
         more = f", and {len(keys) - NAMED} more" if len(keys) > NAMED else ""
-        raise RunError(f"{folder.path} was run with {told}{more}; only rounds can be raised: start a new run")
+        raise RunError(f"{folder.path} was run with {told}{more}; only rounds can be increased: start a new run")
     if before.asynchronous is not None and now.rounds > before.rounds:
         raise RunError(
             f"{folder.path} is asynchronous: fast agents may have ended long before slow ones, so rounds cannot be "
-            "raised; start a new run"
+            "increased; start a new run"
         )
     if now.rounds < before.rounds:
-        raise RunError(f"{folder.path} is a run of {before.rounds} rounds, not {now.rounds}; they can only be raised")
+        raise RunError(f"{folder.path} is a run of {before.rounds} rounds, not {now.rounds}; it can only be increased")
 
 
 def is_over(folder: RunFolder, config: ExperimentConfig) -> bool:
@@ -57,14 +58,14 @@ def is_over(folder: RunFolder, config: ExperimentConfig) -> bool:
     done = read_result(folder.result)
     if done["status"] == "converged" and config.rounds > read_config(folder.config).rounds:
         raise RunError(
-            f"{folder.path} stopped at round {done['round']} because accuracy no longer rose "
+            f"{folder.path} stopped at round {done['round']} because accuracy no longer improved "
             f"(stop.patience = {config.stop.patience}); more rounds would change nothing"
         )
     return done["status"] == "converged" or int(done["round"]) >= config.rounds
 
 
 def extend(folder: RunFolder, config: ExperimentConfig) -> None:
-    """Make a run one of more rounds. Cut off after any of these steps it is a run that can be gone on with."""
+    """Extend a run to more rounds. Interrupted after any of these steps, it can still be resumed."""
     if config.rounds <= read_config(folder.config).rounds:
         return
     about = read_manifest(folder.manifest)
@@ -75,12 +76,12 @@ def extend(folder: RunFolder, config: ExperimentConfig) -> None:
 
 
 def note_plugins(folder: RunFolder, config: ExperimentConfig, warn: Callable[[str], None]) -> None:
-    """Say which plug-ins are not as they were, and record those that a run goes on with beside the earlier ones."""
+    """Say which plug-ins have changed, and record the present ones beside the earlier ones."""
     about, now = read_manifest(folder.manifest), records(config.imports)
     before = made_with(about, folder.manifest)
     lines = changed(before, now)
     for line in lines:
-        warn(f"{folder.path}: {line}; going on with it as it is now")
+        warn(f"{folder.path}: {line}; the present version is used")
     if lines:
         earlier = [*about.get("earlier_imports", ()), *(plugin.table() for plugin in before)]
         imports = [plugin.table() for plugin in now]

@@ -51,7 +51,7 @@ def load_masks(path: Path, weights: int, most: int = 2**16) -> Masks:
                 packed = np.lib.format.read_array(member, allow_pickle=False)
     except OSError as error:
         raise RunError(f"masks {path} cannot be read: {error.strerror or error}; fix this, or delete them") from error
-    except Exception as error:  # whatever a hostile archive brings forth; numpy's advice, to unpickle it, is not given
+    except Exception as error:  # a hostile archive may raise anything; numpy's advice to unpickle it is not repeated
         raise RunError(f"masks {path} are damaged: no table of packed masks; delete that file") from error
     if packed.dtype != np.uint8 or packed.ndim != 2 or packed.shape[1] != (weights + 7) // 8:
         raise RunError(f"masks {path} are {packed.dtype} {list(packed.shape)}, not of {weights} weights; delete it")

@@ -25,11 +25,11 @@ def locked(folder: RunFolder) -> Iterator[None]:
 
 
 def clear_leftovers(folder: RunFolder, *further: Path) -> None:
-    """Remove what a killed process had half written; for who holds the lock, since only runs write these files."""
+    """Remove what a killed process had half written; only with the lock held, since only runs write these files."""
     own = (folder.config, folder.manifest, folder.metrics, folder.traffic, folder.result, *further)
     rests = [rest for file in own for rest in folder.path.glob(f".{file.name}.*.part")]
     for inner in (folder.checkpoints, folder.masks):
         rests += filter(is_half_written, inner.glob(".*"))
     for rest in rests:
-        with suppress(OSError):  # it harms nobody
+        with suppress(OSError):  # it does no harm
             rest.unlink()

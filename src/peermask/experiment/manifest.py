@@ -75,7 +75,7 @@ def manifest(experiment: Experiment, device: torch.device) -> dict[str, Any]:
 
 
 def is_of_fleet(folder: Path) -> bool:
-    """Whether devices made the run in a folder, and not the simulator: then only they can go on with it."""
+    """Whether devices made the run in a folder, and not the simulator: then only they can resume it."""
     return (folder / "absences.csv").is_file() or (folder / "agents").is_dir()
 
 
@@ -97,7 +97,7 @@ def code_revision() -> str | None:
         return done.stdout.strip()
 
     if git("ls-files", "--error-unmatch", Path(__file__).name) is None:
-        return None  # inside somebody else's repository
+        return None  # inside another repository
     commit = git("rev-parse", "HEAD")
     return f"{commit}+changes" if commit and git("status", "--porcelain", "--", ".") else commit
 

@@ -120,10 +120,10 @@ def forget_rounds_after(folder: RunFolder, round: int) -> None:
 
 
 def read_traffic(folder: RunFolder) -> list[dict[str, str]]:
-    """What was sent so far; a run of an older version cannot go on, since its messages were coded otherwise."""
+    """What was sent so far; a run of an older version cannot be resumed, since it had another message format."""
     rows = read_rows(folder.traffic)
     if rows and "kind" not in rows[0]:
-        raise RunError(f"{folder.traffic} was begun by an older version that coded messages otherwise; start a new run")
+        raise RunError(f"{folder.traffic} was written by an older version with another message format; start a new run")
     return rows
 
 
@@ -181,7 +181,7 @@ class Ledger:
         return number, cost, torch.from_numpy(links.sent).double()
 
     def record_taken(self, number: int, cost: Cost, taken: Tensor) -> None:
-        """Messages that were taken by so many receivers [N], and what they cost each of them."""
+        """Messages with their number of receivers [N], and what they cost for each receiver."""
         self._pending.append((number, cost, taken))
 
     def _at_first(self, shared: Payload) -> Known | None:
@@ -191,7 +191,7 @@ class Ledger:
             try:
                 return restored(self._saved, schema, device)
             except KeyError as error:
-                raise RunError(f"the checkpoint lacks {error} of what was sent; start a new run") from None
+                raise RunError(f"the checkpoint lacks {error} of the messages sent; start a new run") from None
         opening = openings(self.experiment, self.agents)
         return first_message({name: leaf.to(device) for name, leaf in opening.items()}, schema) if opening else None
 
@@ -231,5 +231,5 @@ def _or_unknown(values: Tensor | None, like: Tensor) -> Tensor:
 
 
 def _number(value: float) -> int | str:
-    """Whole numbers as they are, others with the digits a float32 has."""
+    """Integers unchanged, other numbers with the digits of a float32."""
     return int(value) if float(value).is_integer() else f"{value:.7g}"

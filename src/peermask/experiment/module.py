@@ -23,7 +23,7 @@ LARGE = 2**24  # weights of a network whose size is looked at before it is built
 
 def make_module(config: ExperimentConfig, dataset: Dataset, module: nn.Module | None) -> nn.Module:
     if module is not None:
-        return copy.deepcopy(module)  # it will be frozen; the caller's stays as it is
+        return copy.deepcopy(module)  # it will be frozen; the caller's is not changed
     name, options = config.model.name, model_options(config, dataset)
     make = partial(models[name].make, dataset.shape, len(dataset.classes), **options)
     if _may_be_large(options):
@@ -61,7 +61,7 @@ def _may_be_large(options: Mapping[str, Any]) -> bool:
 
 
 def _parameters(make: Callable[[], nn.Module]) -> int:
-    """Of a network that is not built; 0 where that cannot be told, since building it says what is wrong."""
+    """Of a network that is not built; 0 if unknown: building it then reports what is wrong."""
     try:
         with torch.device("meta"):  # shapes only
             return sum(parameter.numel() for parameter in make().parameters())

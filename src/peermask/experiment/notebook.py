@@ -1,4 +1,4 @@
-"""Runs in a notebook: a line of progress while they go on, and a result that shows itself."""
+"""Runs in a notebook: a progress line, and an HTML view of the result."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ from peermask.wire import bitmap_size
 
 ENOUGH = 0.3  # seconds of trial rounds
 MOST_TRIALS = 20
-OBJECT_BYTES = 30_000  # an agent takes in this process whatever its model; measured with 16 hidden units
+OBJECT_BYTES = 30_000  # an agent takes in this process with any model; measured with 16 hidden units
 
 
 @dataclass(frozen=True)
@@ -48,11 +48,11 @@ class Plan:
     known_bytes: int  # what a receiver remembers of one sender
     remembered: int  # of how many senders
     checkpoint: int  # bytes
-    seconds: float | None  # for all rounds without evaluation, where it can be told
+    seconds: float | None  # for all rounds without evaluation, if known
 
 
 def make_plan(name: str, experiment: Experiment, device: torch.device, ranks: int = 1) -> Plan:
-    """Of agents that are divided evenly among `ranks` processes, each with a device of its own."""
+    """Of agents that are divided evenly among `ranks` processes, each with its own device."""
     config, layout = experiment.config, experiment.network.layout
     chunk = agents_at_once(experiment, device)
     tried = _try_few(experiment)
@@ -130,7 +130,7 @@ class Tried:
 
 
 def _try_few(experiment: Experiment) -> Tried:
-    """A few rounds of as many agents as there are cores, who take all others for the first of them."""
+    """A few rounds of as many agents as there are cores; messages of other agents are copies of the first."""
     agents, rounds, sizes = experiment.config.agents, experiment.config.rounds, experiment.network.layout.sizes
     few = min(agents, os.cpu_count() or 1)
     known: Known | None = None

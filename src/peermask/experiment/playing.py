@@ -122,7 +122,7 @@ def _play(
             if device.type == "cpu":
                 stack.enter_context(one_thread_each())  # a rank's only agent, too
         if experiment.config.asynchronous is not None:
-            chunk = 1  # agents are in rounds of their own
+            chunk = 1  # agents are in their own rounds
         simulator = stack.enter_context(build_simulator(experiment, device, chunk, workers, rows))
         if start.states:
             simulator.restore(start.states)
@@ -180,7 +180,7 @@ def _get_share(ranks: Ranks, agents: int) -> tuple[RunFolder, Checkpoint] | None
 
 
 def _share_histories(ranks: Ranks, sent: Payload, agents: int) -> Payload:
-    """Give every rank what receivers know of its agents; where links change, and who remembers whom."""
+    """Send every rank the histories of its agents, and with changing links which receivers remember them."""
     shards, links = ranks.shards(agents), sent.get(LINKS)
     own = {}
     if links is not None:
@@ -194,5 +194,5 @@ def _shapes(tensors: Mapping[str, Tensor]) -> dict[str, tuple[int, list[int]]]:
 
 
 def _rows(count: int, code: int, shape: Sequence[int]) -> Tensor:
-    """So many rows of a tensor that another rank has."""
+    """Some rows of a tensor that another rank has."""
     return torch.empty(count, *shape[1:], dtype=DTYPES[code])

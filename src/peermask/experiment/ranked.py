@@ -1,4 +1,5 @@
-"""The exchange between ranks: messages of the agents here go to the ranks whose agents hear them, and theirs come."""
+"""The exchange between ranks: messages of the agents here are sent to the ranks whose agents receive them, and vice
+versa."""
 
 from __future__ import annotations
 
@@ -45,7 +46,7 @@ class Ranked(Counting):
         self._hear(experiment.mixing)
 
     def _hear(self, mixing: Mixing) -> None:
-        """Work out who is to be sent what, and how what comes is mixed, from the mixing of all agents."""
+        """Compute what to send to which rank, and how received messages are mixed, from the mixing of all agents."""
         everything, device = self.simulator.algorithm.hears_all, self.simulator.device
         hearing = [torch.arange(self.agents) if everything else heard(mixing.rows(rows)) for rows in self.shards]
         self.routes = Routes.of(hearing, self.agents, self.ranks.rank)
@@ -69,7 +70,7 @@ class Ranked(Counting):
         received = concatenated(shared, self.simulator.spread, before, behind)
         if received:
             self._fill(received)
-            if self.liars is not None:  # who lies looks at what is true first
+            if self.liars is not None:  # liars look at the true messages first
                 received = self.liars.told(received, self.links, clock, self.routes.columns.tolist(), self.here)
                 self._fill(received)
         self.messages = {name: leaf[self.here] for name, leaf in received.items()}
@@ -91,7 +92,8 @@ class Ranked(Counting):
         return self.ranks.collect(rows, self.shards)
 
     def state(self) -> Payload:
-        """Where links change, all ranks know who remembers whom, and each has the histories of its own agents."""
+        """With changing links all ranks know which receivers remember which senders; each has the histories of its own
+        agents."""
         before = self.ledger.before or {}
         if LINKS not in before:
             return super().state()

@@ -35,11 +35,11 @@ class RecentLosses:
         self._latest.append(losses.tolist() if losses.device.type == "cpu" else losses)
 
     def latest(self, rounds: int = 0) -> Tensor:
-        """[R, N]: of so many rounds, or of all that are not summed up."""
+        """[R, N]: of the last `rounds` rounds, or of all that are not summed up."""
         return torch.stack([torch.as_tensor(losses).cpu() for losses in self._latest[-rounds:]])
 
     def sum_up(self) -> None:
-        """Keep the last round alone, and the sum of those before it."""
+        """Keep only the last round, and the sum of those before it."""
         before = self.latest()[:-1].double()
         self._sum = before.sum(0) if self._sum is None else self._sum + before.sum(0)
         self._summed += len(before)

@@ -1,24 +1,21 @@
-"""What a run came to: read back from its folder, with its tables and personal models."""
+"""The result of a run, read from its folder: figures, tables and personal models."""
 
 from __future__ import annotations
 
-import copy
-from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from math import isnan, nan
+from math import nan
 from pathlib import Path
-from statistics import fmean
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
 from peermask.data.dataset import Dataset, Task
-from peermask.data.normalisation import FromRaw
 from peermask.engine.measures import confusion_of
 from peermask.errors import RunError
-from peermask.experiment.build import build, build_simulator
+from peermask.experiment.agent_result import AgentResult, agent_results, mean_of
+from peermask.experiment.build import Experiment, build
 from peermask.experiment.checked import read_manifest, read_result
 from peermask.experiment.checkpoint import Checkpoint, check_tables_since, last_good
 from peermask.experiment.config import ExperimentConfig, read_config
@@ -27,32 +24,9 @@ from peermask.experiment.folder import RunFolder
 from peermask.experiment.going_on import checkpoint_hashes
 from peermask.experiment.made_with import find_made_with
 from peermask.experiment.notebook import as_html
+from peermask.experiment.personal_models import personal_models
 from peermask.experiment.table import read_rows
-from peermask.models.readout import Readout, with_readout
-
-BY_READOUT = ("test_accuracy_all", "test_accuracy_own", "test_accuracy_weighted")
-LAST_EVALUATIONS = 10  # evaluations a reported accuracy is averaged over: a single one wavers from round to round
-
-
-@dataclass(frozen=True)
-class AgentResult:
-    agent: int
-    labels: tuple[int, ...]
-    retention: float
-    density: float
-    test_accuracy: float  # of the last evaluation, by the readout that counts; unknown for tasks that have none
-    test_accuracy_tail: float  # mean of the last ten
-    sent_bytes: float
-    links: int
-    test_accuracy_all: float = nan  # of the last evaluation, with answers among all labels
-    test_accuracy_own: float = nan  # likewise, among the agent's own
-    liar: bool = False  # sent lies, as the config asked for; means are those of the honest
-    test_accuracy_weighted: float = nan  # by the readout that counts, labels weighted as in the agent's training data
-    figures: dict[str, float] = field(default_factory=dict)  # all of the last evaluation's, on test samples, by name
-
-    def value(self, figure: str) -> float:
-        """Any figure by name: of this row, or of the last evaluation; NaN if it is not known."""
-        return float(getattr(self, figure, self.figures.get(figure, nan)))
+from peermask.models.readout import Readout
 
 
 @dataclass(frozen=True)
@@ -155,7 +129,7 @@ class RunResult:
 
     def mean(self, figure: str) -> float:
         """Over honest agents, of any figure of `AgentResult`, such as "mae"; NaN where none has it."""
-        return mean_of([agent.value(figure) for agent in self.agents if not agent.liar])
+        return mean_of(agent.value(figure) for agent in self.agents if not agent.liar)
 
     @property
     def worst(self) -> AgentResult:
@@ -194,8 +168,19 @@ class RunResult:
         hashes = checkpoint_hashes(self.manifest.get("config_hash", self.config.hash), self.manifest)
         checkpoint = last_good(self.folder.checkpoints, hashes, frozen_checksum, warn)
         if checkpoint is None:
-            raise RunError(f"{self.folder.path} has no checkpoint, so no models; let it run further")
+            raise RunError(f"{self.folder.path} has no checkpoint, so no models; let it run longer")
         return checkpoint
+
+    def _built(self, dataset: Dataset | None, module: nn.Module | None) -> Experiment:
+        """The experiment again, with the dataset and module that were given in Python."""
+        given = self.module if module is None else module
+        experiment = build(self.known_config(), self.dataset if dataset is None else dataset, given)
+        if given is None and self.manifest.get("frozen_checksum") != experiment.frozen.checksum:
+            raise RunError(
+                f"{self.folder.path} was run with another network than its config names; "
+                "give it again: local_models(module=..., dataset=...)"
+            )
+        return experiment
 
     def local_models(self, dataset: Dataset | None = None, module: nn.Module | None = None) -> list[nn.Module]:
         """Every agent's personal network, from the last checkpoint.
@@ -219,27 +204,9 @@ class RunResult:
             >>> models[0](torch.zeros(5, 1, 8, 8)).shape
             torch.Size([5, 10])
         """
-        experiment = build(
-            self.known_config(),
-            self.dataset if dataset is None else dataset,
-            self.module if module is None else module,
-        )
-        made_with = self.manifest.get("frozen_checksum")
-        if made_with != experiment.frozen.checksum and self.module is None and module is None:
-            raise RunError(
-                f"{self.folder.path} was run with another network than its config names; "
-                "give it again: local_models(module=..., dataset=...)"
-            )
+        experiment = self._built(dataset, module)
         checkpoint = self.last_checkpoint(experiment.frozen.checksum)
-        simulator = build_simulator(experiment, torch.device("cpu"))
-        simulator.restore(checkpoint.states)
-        models = []
-        for agent, params in zip(self.agents, simulator.local_models(), strict=True):
-            own = copy.deepcopy(experiment.network.module)
-            views = {name: view.clone() for name, view in experiment.network.layout.unflatten(params).items()}
-            own.load_state_dict(views, strict=False)
-            models.append(answering(own, experiment.dataset, self.readout, agent.labels))
-        return models
+        return personal_models(experiment, checkpoint.states, self.readout, [agent.labels for agent in self.agents])
 
     def confusion(self, dataset: Dataset | None = None, module: nn.Module | None = None) -> list[Tensor]:
         """How often every agent's model took a label for another, on the agent's test samples.
@@ -262,24 +229,14 @@ class RunResult:
             [(10, 10), (10, 10), (10, 10), (10, 10)]
         """
         if self.task != "classification":
-            raise RunError(f"{self.folder.path} is a run of {self.task}, which has no labels to confuse")
-        experiment = build(
-            self.known_config(),
-            self.dataset if dataset is None else dataset,
-            self.module if module is None else module,
-        )
+            raise RunError(f"{self.folder.path} is a run of {self.task}, which has no labels, so no confusion matrix")
+        experiment = self._built(dataset, module)
         test, classes = experiment.dataset.test, len(experiment.dataset.classes)
         counts = []
         for model, own in zip(self.local_models(dataset, module), experiment.samples, strict=True):
             with torch.no_grad():
                 counts.append(confusion_of(model(test.inputs[own.test]), test.targets[own.test], classes))
         return counts
-
-
-def answering(network: nn.Module, dataset: Dataset, readout: Readout, labels: Sequence[int]) -> nn.Module:
-    """A personal network as it is used: from raw inputs, by its agent's readout."""
-    own = with_readout(network, readout, labels, len(dataset.classes))
-    return FromRaw(own, dataset.normalisation, len(dataset.shape), dataset.target_scale).train(network.training)
 
 
 def _open_one(path: Path) -> RunResult:
@@ -302,40 +259,3 @@ def _open_one(path: Path) -> RunResult:
         hash=done.get("hash"),
         seconds=done.get("seconds", nan),
     )
-
-
-def agent_results(manifest: dict[str, Any], rows: list[dict[str, str]]) -> list[AgentResult]:
-    results, of_agent = [], defaultdict[int, list[dict[str, str]]](list)
-    for row in rows:
-        of_agent[int(row["agent"])].append(row)
-    figures = manifest.get("figures", ["accuracy"])
-    for known in manifest["agents"]:
-        own = of_agent[known["agent"]]
-        accuracies = [float(row["test_accuracy"]) for row in own] if figures[0] == "accuracy" else []
-        results.append(
-            AgentResult(
-                agent=known["agent"],
-                labels=tuple(known["labels"]),
-                retention=known["retention"],
-                density=float(own[-1]["density"]) if own else nan,
-                test_accuracy=accuracies[-1] if accuracies else nan,
-                test_accuracy_tail=mean_of(accuracies[-LAST_EVALUATIONS:]),
-                sent_bytes=float(own[-1]["sent_bytes"]) if own else 0.0,
-                links=known["links"],
-                liar=known.get("liar", False),
-                figures={name: float(own[-1].get(f"test_{name}", nan)) for name in figures} if own else {},
-                **(_by_readout(own[-1]) if accuracies else {}),
-            )
-        )
-    return results
-
-
-def _by_readout(row: dict[str, str]) -> dict[str, float]:
-    """Tables of earlier versions have one accuracy, with answers among all labels."""
-    known = {"test_accuracy_all": row["test_accuracy"], **row}
-    return {name: float(known.get(name, nan)) for name in BY_READOUT}
-
-
-def mean_of(values: list[float]) -> float:
-    known = [value for value in values if not isnan(value)]
-    return fmean(known) if known else nan

@@ -1,4 +1,4 @@
-"""Runs an experiment: rounds, evaluations, tables, checkpoints; stops cleanly and goes on exactly."""
+"""Runs an experiment: rounds, evaluations, tables, checkpoints; stops cleanly and resumes exactly."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def config_in(root: Path, overrides: Iterable[str] = ()) -> ExperimentConfig:
     """The config of the run or comparison in a folder, with the plug-ins it was made with."""
     for name in ("compare.toml", "config.toml"):
         if (root / name).is_file():
-            found = find_made_with(root, lambda _: None)  # a change is told where the run goes on
+            found = find_made_with(root, lambda _: None)  # a change is reported when the run is resumed
             return read_config(root / name, overrides).model_copy(update={"imports": found or None})
     raise RunError(f"{root} is not a run folder: it has no config.toml")
 
@@ -204,7 +204,7 @@ def _prepare(
 
 
 def _new_path(name: str) -> Path:
-    """A folder of its own, made at once: another run may begin in the same second."""
+    """A new folder, created at once: another run may begin in the same second."""
     begun = f"{name}-{datetime.now():%Y%m%d-%H%M%S}"
     for count in itertools.count(1):
         path = Path("runs") / (begun if count == 1 else f"{begun}-{count}")

@@ -1,4 +1,4 @@
-"""The tables of a config that say how a run is set up, whatever the algorithm."""
+"""The tables of a config that apply to every algorithm."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class FrozenOptions(Options):
         description="given weights: a .safetensors file or a state dict, or 'module': those of a module from Python",
     )
     drawn: tuple[str, ...] | None = Field(
-        None, description="patterns of the parameters that are drawn all the same, such as a new last layer"
+        None, description="patterns of parameters that are drawn from the seed anyway, such as a new last layer"
     )
 
 
@@ -54,24 +54,28 @@ _Metric = Annotated[str, _name_in(metrics)]  # named here, since inside the clas
 
 
 class TaskOptions(Options):
-    """What a network learns for and is measured by; by default as the data's task says."""
+    """Loss and metrics; by default those of the data's task."""
 
     loss: Annotated[str, _name_in(losses)] | None = Field(None, description="what is minimised")
-    metrics: tuple[_Metric, ...] = Field((), description="figures to measure beside those of the task")
+    metrics: tuple[_Metric, ...] = Field((), description="further figures to measure")
 
 
 class EvaluationOptions(Options):
     """When models are tested."""
 
     every: Annotated[int, Field(ge=1)] = Field(10, description="rounds between evaluations; the last is always one")
-    unmixed: bool = Field(False, description="test models also as they were sent, before neighbours were mixed in")
+    unmixed: bool = Field(False, description="also test models as they were sent, before mixing")
 
 
 class StopOptions(Options):
-    """The paper's "while not converged": stop when the mean validation accuracy no longer rises."""
+    """The paper's "while not converged": stop when the mean validation accuracy no longer improves."""
 
-    patience: Annotated[int, Field(ge=0)] = Field(0, description="evaluations without a rise before stopping; 0: never")
-    tolerance: Annotated[float, Field(ge=0)] = Field(0.001, description="the least that counts as a rise")
+    patience: Annotated[int, Field(ge=0)] = Field(
+        0, description="evaluations without improvement before stopping; 0: never"
+    )
+    tolerance: Annotated[float, Field(ge=0)] = Field(
+        0.001, description="the smallest difference that counts as improvement"
+    )
 
 
 class SpeedDraw(Options):
@@ -94,7 +98,7 @@ def _speeds(value: object) -> object:
 
 def _falling(weights: tuple[int, ...]) -> tuple[int, ...]:
     if weights[0] == 0 or list(weights) != sorted(weights, reverse=True):
-        raise ValueError("must begin above 0 and not rise with age")
+        raise ValueError("must begin above 0 and not increase with age")
     return weights
 
 
@@ -104,7 +108,7 @@ Weights = Annotated[
 
 
 class AsynchronousOptions(Options):
-    """Nobody waits: each agent goes on with the newest messages it has. All but `weights` is for the simulator."""
+    """Agents do not wait: each uses the newest messages it has. All but `weights` is for the simulator."""
 
     weights: Weights = Field(
         (32, 16, 8, 4, 2, 1),
@@ -112,15 +116,15 @@ class AsynchronousOptions(Options):
         "whole numbers, the last for all older ones",
     )
     speeds: Annotated[tuple[float, ...] | SpeedDraw | None, BeforeValidator(_speeds)] = Field(
-        None, description="rounds an agent plays in a unit of time: one per agent, or a draw; 1 each if left out"
+        None, description="rounds an agent plays in a unit of time: one per agent, or a draw; default 1 each"
     )
     jitter: Annotated[float, Field(ge=0, lt=1)] = Field(
-        0.2, description="how far a round is longer or shorter than that, drawn up to this share of it"
+        0.2, description="how much longer or shorter a round is, drawn up to this share of it"
     )
     latency: Annotated[float, Field(ge=0, le=1_000_000)] = Field(
-        0.0, description="time before a message is there, in rounds of an agent of speed 1"
+        0.0, description="time until a message arrives, in rounds of an agent of speed 1"
     )
-    trace: str | None = Field(None, description="a trace.csv of a fleet to play again, instead of speeds")
+    trace: str | None = Field(None, description="a trace.csv of a fleet to replay, instead of speeds")
 
 
 class CheckpointOptions(Options):

@@ -36,7 +36,7 @@ def runs_at_once(config: ExperimentConfig, dataset: Dataset | None, device: torc
 def play_side_by_side(
     configs: Sequence[ExperimentConfig], play: Callable[[ExperimentConfig, Gradient | None], T]
 ) -> list[T | BaseException]:
-    """What each run came to, or the error it ended with."""
+    """The result of each run, or the error it ended with."""
     if len(configs) == 1:
         try:
             return [play(configs[0], None)]

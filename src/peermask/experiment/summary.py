@@ -6,12 +6,12 @@ from math import isnan
 from typing import Any
 
 from peermask.errors import RunError
+from peermask.experiment.agent_result import BY_READOUT, agent_results, mean_of
 from peermask.experiment.build import Experiment
 from peermask.experiment.checked import read_manifest
 from peermask.experiment.checkpoint import Progress
 from peermask.experiment.folder import RunFolder
 from peermask.experiment.metrics import figures_of
-from peermask.experiment.result import BY_READOUT, agent_results, mean_of
 from peermask.experiment.table import read_rows
 
 

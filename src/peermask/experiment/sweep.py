@@ -17,7 +17,7 @@ import itertools
 import json
 import re
 import tomllib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from math import isnan, nan
@@ -28,13 +28,15 @@ from peermask.data import datasets
 from peermask.data.dataset import Dataset
 from peermask.engine.device import pick_device
 from peermask.errors import ConfigError, DivergedError, RunError
-from peermask.experiment.config import ExperimentConfig, flatten, load_config
+from peermask.experiment.agent_result import LAST_EVALUATIONS, mean_of
+from peermask.experiment.config import ExperimentConfig, load_config
 from peermask.experiment.execution import Execution
 from peermask.experiment.folder import RunFolder
 from peermask.experiment.going_on import is_over
-from peermask.experiment.result import LAST_EVALUATIONS, RunResult
+from peermask.experiment.result import RunResult
 from peermask.experiment.runner import run_experiment
 from peermask.experiment.side_by_side import play_side_by_side, runs_at_once
+from peermask.experiment.toml_values import flatten
 from peermask.files import claimed, read_json, write_atomically, write_json
 from peermask.models.network import Gradient
 
@@ -50,7 +52,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Row:
-    """What a variation came to with one algorithm, over its seeds."""
+    """The results of a variation with one algorithm, over its seeds."""
 
     variation: str
     algorithm: str
@@ -72,7 +74,7 @@ class Sweep:
     diverged: list[str] = field(default_factory=list)
 
     def run(self, execution: Execution, tell: Callable[[int, int, str], None]) -> None:
-        """Run what nobody has run or is running until asked to stop: one after another, or several at once on a GPU."""
+        """Run what no process has run or is running, until stopped: one after another, or several at once on a GPU."""
         self._claim_folder()
         data: dict[str, Dataset] = {}
         at_once = 1
@@ -170,7 +172,7 @@ def plan_sweep(
 ) -> Sweep:
     """Every combination of the varied values with every seed; each config is checked before anything is run."""
     base = load_config(config, overrides, imports)
-    root = out or Path("runs") / f"{base.name}-sweep"  # the same each time, so that the same command goes on
+    root = out or Path("runs") / f"{base.name}-sweep"  # the same each time, so that the same command resumes it
     cells = []
     for settings in itertools.product(*map(split_values, vary)):
         one = load_config(config, [*overrides, *settings], imports)
@@ -223,17 +225,12 @@ def _row(variation: str, algorithm: str, results: Sequence[RunResult]) -> Row:
 
 
 def _tail(result: RunResult) -> tuple[float, float]:
-    """Held-out and test accuracy, or what else counts, over agents and the last evaluations: one alone wavers."""
+    """Held-out and test accuracy, or other main figure, over agents and the last evaluations: a single one varies."""
     rows = result.metrics()
     late = sorted({row["round"] for row in rows})[-LAST_EVALUATIONS:]
     tail = [row for row in rows if row["round"] in late]
     main = result.main_figure
-    return _mean(row[f"validation_{main}"] for row in tail), _mean(row[f"test_{main}"] for row in tail)
-
-
-def _mean(values: Iterator[float]) -> float:
-    known = [value for value in values if not isnan(value)]
-    return fmean(known) if known else nan
+    return mean_of(row[f"validation_{main}"] for row in tail), mean_of(row[f"test_{main}"] for row in tail)
 
 
 def _is_finished(cell: Cell) -> bool:
@@ -247,7 +244,7 @@ def _title(cell: Cell) -> str:
 
 
 def _folder_name(variation: str) -> str:
-    """Readable, and told apart by a few digits of a hash whatever it had to leave out."""
+    """Readable, and made unique by a few digits of a hash."""
     if not variation:
         return "as-it-is"
     plain = re.sub(r"[^A-Za-z0-9._=-]+", "_", variation)[:80]

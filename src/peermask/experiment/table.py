@@ -26,7 +26,7 @@ WORDS = frozenset({"kind", "why", "used"})  # columns that may hold a word, or n
 def append_rows(path: Path, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """Add rows to a table, with its header if it is new; on the disk before a checkpoint says that they are there.
 
-    A table that an earlier version began goes on with the columns it has.
+    A table of an earlier version keeps its columns.
     """
     text = io.StringIO()
     table = csv.writer(text, lineterminator="\n")
@@ -112,7 +112,7 @@ class Row(dict[str, str]):
 
 
 def read_rows(path: Path) -> list[dict[str, str]]:
-    """All whole rows, with numbers where numbers belong: whoever reads them may convert without a look.
+    """All whole rows, with numbers where numbers belong: readers may convert them without a check.
 
     One that is just being written, or was cut off by a crash, is not there yet.
     """

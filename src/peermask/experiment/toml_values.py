@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,7 @@ def read_toml(path: Path) -> dict[str, Any]:
     except UnicodeDecodeError:
         raise ConfigError(f"config file {path} is not text; give a TOML file") from None
     except RecursionError:
-        raise ConfigError(f"config file {path} is nested too deeply: a config has tables and lists, no more") from None
+        raise ConfigError(f"config file {path} is nested too deeply: use only tables and lists") from None
     except ValueError as error:  # or of a number with thousands of digits, which Python does not read
         raise ConfigError(f"config file {path} is not valid TOML: {str(error).partition(';')[0]}") from None
     return values
@@ -60,3 +60,14 @@ def _put(values: dict[str, Any], key: str, value: Any) -> None:
     if last == "name" and tables and table.get("name") != value:
         table.clear()  # another choice has other options
     table[last] = value
+
+
+def flatten(table: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+    """`{"graph": {"p": 0.5}}` as `{"graph.p": "0.5"}`."""
+    flat: dict[str, str] = {}
+    for key, value in table.items():
+        if isinstance(value, Mapping):
+            flat |= flatten(value, f"{prefix}{key}.")
+        else:
+            flat[f"{prefix}{key}"] = str(value)
+    return flat

@@ -33,7 +33,7 @@ def trace_for(experiment: Experiment, folder: RunFolder) -> Trace:
     if options.trace is None:
         ends = round_ends(speeds_of(experiment), config.rounds, options.jitter, config.seed)
         return trace_of(links, ends, options.latency)
-    if folder.trace.is_file():  # it goes on with the rows it began with, whatever has become of the file they are from
+    if folder.trace.is_file():  # it uses the rows it began with, even if the original file has changed
         return read_trace(folder.trace, links, config.rounds)
     trace = read_trace(Path(options.trace), links, config.rounds)
     write_trace(folder.trace, trace)
@@ -41,16 +41,16 @@ def trace_for(experiment: Experiment, folder: RunFolder) -> Trace:
 
 
 def replayed(run: Path) -> ExperimentConfig:
-    """The config that plays the asynchronous fleet again whose run was collected into a folder."""
+    """The config that replays an asynchronous fleet whose run was collected into a folder."""
     folder = RunFolder(run)
     if not folder.is_run:
         raise RunError(f"{run} is not a run folder: it has no config.toml")
     find_made_with(run, lambda _: None)  # plug-ins that its config names
     config = read_config(folder.config)
     if config.asynchronous is None:
-        raise RunError(f"{run} is not asynchronous; its config alone gives the same run again")
+        raise RunError(f"{run} is not asynchronous; run its config again instead")
     if not folder.trace.is_file():
-        raise RunError(f"{run} has no trace.csv: only a fleet records one; a simulation's config gives it again")
+        raise RunError(f"{run} has no trace.csv: only a fleet records one; run the config again instead")
     options = config.asynchronous.model_copy(update={"trace": str(folder.trace.resolve())})
     return config.model_copy(update={"asynchronous": options})
 
@@ -90,7 +90,7 @@ def read_trace(path: Path, links: Links, rounds: int) -> Trace:
     if len(missing):
         number, place = missing[0].tolist()
         raise RunError(
-            f"{path} says nothing of agent {links.receivers[place]} in round {number + 1} and its neighbour "
+            f"{path} has no row of agent {links.receivers[place]} in round {number + 1} and its neighbour "
             f"{links.senders[place]}; copy it from its device again, or collect the fleet again"
         )
     trace = Trace(links, heard)

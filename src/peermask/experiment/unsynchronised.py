@@ -1,4 +1,4 @@
-"""The exchange of an asynchronous simulation: agents are in rounds of their own, and use messages as a trace says.
+"""The exchange of an asynchronous simulation: agents are in their own rounds, and use messages as a trace says.
 
 A round of the loop is N rounds of agents, one each on average; in the last all have played all of theirs. Within it
 agents are computed side by side as long as none is due twice (`waves`).
@@ -37,13 +37,13 @@ HELD, LOSSES = ".held", ".losses"  # of a checkpoint: [M, 2] agent and round of 
 @dataclass(frozen=True)
 class Message:
     payload: Payload  # [1, ...]
-    measures: Tensor  # [4] what it costs whoever receives it: see `message_measures`
+    measures: Tensor  # [4] what it costs each receiver: see `message_measures`
     # By the history of a receiver: that, the bytes of the frame, whether it is a delta, and the history after it
     coded: dict[int, tuple[Held | None, int, bool, History]] = field(default_factory=dict)
 
 
 class Unsynchronised(Counting):
-    """An `Exchange`: A = N, and every agent has messages of its own, K of them."""
+    """An `Exchange`: A = N, and every agent has its own messages, K of them."""
 
     def __init__(
         self, experiment: Experiment, folder: RunFolder, simulator: Simulator, trace: Trace, sent: Payload
@@ -71,7 +71,7 @@ class Unsynchronised(Counting):
             self.losses[ids] = simulator.play_some(ids, clocks, partial(self._moved, wave))
             done += len(wave)
             self.held = {event: held for event, held in self.held.items() if self._last_use(event) >= done}
-        # Who has not played yet has no loss: the mean of the others stands for it.
+        # An agent that has not played yet has no loss: the mean of the others replaces it.
         late = torch.tensor([place >= done for place in self.first])
         return torch.where(late, self.losses[~late].mean(), self.losses)
 
@@ -109,16 +109,16 @@ class Unsynchronised(Counting):
         return received, mixings
 
     def _message(self, payload: Payload) -> Message:
-        """A copy: the agent goes on while others still use it."""
+        """A copy: the agent continues while others still use it."""
         copied = {name: leaf.clone() for name, leaf in payload.items()}
         measures = message_measures(copied, self.sizes, in_turn)
         return Message(copied, torch.stack([value[0].double() for value in measures]))
 
     def _take(self, wave: Sequence[Event]) -> None:
-        """Count what comes to these agents: messages that they did not use in the round before, coded against what
+        """Count what reaches these agents: messages that they did not use in the round before, coded against what
         each has heard of the sender."""
         taken: list[tuple[int, int, Message]] = []
-        new: dict[tuple[int, int], tuple[int, Message, Held | None]] = {}  # each once, whoever takes it
+        new: dict[tuple[int, int], tuple[int, Message, Held | None]] = {}  # each once, for all receivers
         for agent, number in wave:
             before = self.trace.used((agent, number - 1))
             for j, used in self.trace.used((agent, number)).items():
@@ -146,7 +146,7 @@ class Unsynchronised(Counting):
         return int(self.trace.last_uses[event[0], event[1] - 1])
 
     def _restore(self) -> None:
-        """Go on with the messages and histories of a checkpoint."""
+        """Restore the messages and histories of a checkpoint."""
         saved, self._saved = self._saved, {}
         if LINKS in saved:
             agents = len(self.mixings)

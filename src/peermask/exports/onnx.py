@@ -58,7 +58,7 @@ def make_onnx(
 ) -> OnnxModel:
     """A personal module as ONNX, tried on raw inputs [n, ...] of the kind it takes.
 
-    `full` is float32 and whole whatever is asked for, so that figures can be compared.
+    `full` is always float32 and whole, so that figures can be compared.
     """
     examples = examples[:TRIALS]
     full_data = to_onnx(module, examples, metadata)

@@ -11,9 +11,11 @@ from torch import Tensor, nn
 
 from peermask.data.dataset import Dataset
 from peermask.errors import ExportError
+from peermask.experiment.agent_result import AgentResult
 from peermask.experiment.build import Experiment, build, build_simulator
 from peermask.experiment.execution import to_stderr
-from peermask.experiment.result import AgentResult, RunResult, answering
+from peermask.experiment.personal_models import answering
+from peermask.experiment.result import RunResult
 from peermask.models.layout import Layout
 
 
@@ -71,7 +73,7 @@ def open_all(
     _check_same_network(result, experiment, given=module is not None)
     checkpoint = result.last_checkpoint(experiment.frozen.checksum, warn)
     if checkpoint.progress.round < result.round:
-        warn(f"the model is of round {checkpoint.progress.round}, the last checkpoint; the run came to {result.round}")
+        warn(f"the model is of round {checkpoint.progress.round}, the last checkpoint; the run is at {result.round}")
     simulator = build_simulator(experiment, torch.device("cpu"))
     simulator.restore(checkpoint.states)
     return [

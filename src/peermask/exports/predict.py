@@ -53,7 +53,7 @@ def _inputs(path: Path, model: Model) -> Iterator[tuple[int | None, Tensor]]:
         yield from enumerate(read_rows(path, shape, inputs.dtype, inputs.vocabulary))
         return
     if len(shape) != 3:
-        raise ExportError(f"{path} is no .npy file; the model takes inputs of {shape}, in a .npy file of [n, ...]")
+        raise ExportError(f"{path} is not an .npy file; the model takes inputs of {shape}, in a .npy file of [n, ...]")
     from peermask.exports.images import read_image  # Pillow is optional
 
     pixels = read_image(path, (shape[0], shape[1], shape[2]))  # [C, H, W] in [0, 1]

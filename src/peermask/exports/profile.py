@@ -99,7 +99,7 @@ def profile(
     precision: Precision = "float32",
     tell: Callable[[str], None] = lambda _: None,
 ) -> Profile:
-    """Measure a model by retention in onnxruntime, each in a process of its own."""
+    """Measure a model by retention in onnxruntime, each in its own process."""
     chosen = choose(models, "model", model).table()
     named = Architecture(name=chosen["name"], options=_without_name(chosen), shape=shape, layers=("*",))
     tokens = "vocabulary" in models[chosen["name"]].options.model_fields  # as for a config's data
@@ -170,7 +170,7 @@ def _costs(module: nn.Module, examples: Tensor, retention: float, kind: Kind, pa
 
 
 def trial(path: Path, repeats: int = REPEATS, *, fold: bool = False) -> dict[str, Any]:
-    """Latency and memory of a model, in a process of its own."""
+    """Latency and memory of a model, in its own process."""
     from peermask.exports.onnx import empty_model  # its packages are optional
 
     empty = path.with_name("empty.onnx")

@@ -1,4 +1,4 @@
-"""An exported model, whichever file it is in: .ticket, .onnx or .safetensors.
+"""An exported model in any format: .ticket, .onnx or .safetensors.
 
 Files come from anywhere: sizes are checked first, nothing in them is executed, and a network is built only from a name
 that is registered here.
@@ -170,7 +170,7 @@ def _about(said: dict[str, Any], path: Path) -> _About:
             "only files that `peermask export` wrote can be read"
         ) from None
     if max(about.labels, default=0) >= len(about.classes):
-        raise ExportError(f"{path} knows label {max(about.labels)} of {len(about.classes)} classes")
+        raise ExportError(f"{path} has label {max(about.labels)} of {len(about.classes)} classes")
     return about
 
 

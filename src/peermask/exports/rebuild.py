@@ -110,7 +110,7 @@ def _own(module: nn.Module) -> nn.Module:
 
 
 def named_module(architecture: Architecture, classes: int, name: str, *, tokens: bool) -> nn.Module:
-    """The model on the meta device: shapes only, whatever its size."""
+    """The model on the meta device: only shapes, so of any size."""
     if architecture.name is None:
         raise ExportError(
             f"{name} is of a network that was given from Python; pass it: peermask.load_ticket(path, module=...)"

@@ -29,12 +29,12 @@ class Signed:
 
 
 def with_signs(data: bytes, precision: Precision) -> Signed:
-    """An ONNX model whose weights of one magnitude are stored as signs."""
+    """An ONNX model with weights of one magnitude stored as signs."""
     if precision == "float32":
         return Signed(data, {})
     kind = getattr(TensorProto, precision.upper(), None)
     if kind is None:
-        raise ExportError(f"--precision {precision}: the installed onnx does not know it; update it, or take int4")
+        raise ExportError(f"--precision {precision}: the installed onnx does not support it; update it, or use int4")
     proto = onnx.load_from_string(data)
     nodes, left = [], {}
     for held in list(proto.graph.initializer):
@@ -54,8 +54,8 @@ def with_signs(data: bytes, precision: Precision) -> Signed:
         nodes.append(helper.make_node("DequantizeLinear", [signs, factor], [held.name]))
     if not nodes:
         raise ExportError(
-            f"--precision {precision} holds -c, 0 or c, which no layer's weights are (it takes frozen.init = "
-            "'signed-constant' and a method that learns masks); take float32"
+            f"--precision {precision} holds -c, 0 or c, which no layer's weights are (it needs frozen.init = "
+            "'signed-constant' and a method that learns masks); use float32"
         )
     after = list(proto.graph.node)
     del proto.graph.node[:]

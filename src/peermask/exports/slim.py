@@ -54,7 +54,7 @@ class Flow:
 
 
 def slim(module: nn.Module, shape: tuple[int, ...]) -> Slim:
-    """Cut dead filters out of a chain of layers, or raise NotSlimmable with the layer that stands in the way."""
+    """Cut dead filters out of a chain of layers, or raise NotSlimmable with the layer that prevents it."""
     if isinstance(module, FromRaw):
         inner = slim(module.network, shape)
         whole = copy.copy(module)
@@ -171,7 +171,7 @@ def _follow(layer: nn.Module, flow: Flow, shape: torch.Size) -> tuple[nn.Module,
 
 
 class CutResponseNorm(nn.Module):
-    """`LocalResponseNorm` over channels some of which are gone: each still sees its old neighbours alone."""
+    """`LocalResponseNorm` over channels some of which are gone: each still sees only its old neighbours."""
 
     places: Tensor  # [size, C'] where in the input each channel's neighbour is; C' for one that is gone
 

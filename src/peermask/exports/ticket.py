@@ -166,7 +166,7 @@ def decode_ticket(data: bytes, name: str = "ticket") -> Ticket:
         raise ExportError(f"{name} has {len(data)} bytes, {length} of them header; that is too much for a ticket")
     content, digest = data[:-DIGEST_BYTES], data[-DIGEST_BYTES:]
     if hashlib.sha256(content).digest() != digest:
-        raise ExportError(f"{name} is damaged: its checksum does not match; get it again")
+        raise ExportError(f"{name} is damaged: its checksum does not match; copy it again")
     if HEAD.size + length > len(content):
         raise ExportError(f"{name} is damaged: its header would reach past its end")
     try:

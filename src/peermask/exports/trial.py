@@ -1,4 +1,4 @@
-"""One ONNX model in a process of its own, so that its memory can be told from that of everything else.
+"""One ONNX model in its own process, so that its memory can be measured separately.
 
     python -m peermask.exports.trial EMPTY.onnx MODEL.onnx REPEATS [fold]
 

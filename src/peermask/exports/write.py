@@ -82,9 +82,7 @@ def export(
 def export_all(run: Path | str, to: Path | str, *, force: bool = False, precision: str = "float32") -> list[Exported]:
     """Write the personal models of all agents of a run; `{agent}` in `to` stands for their numbers."""
     if "{agent}" not in Path(to).name:
-        raise ExportError(
-            f"--to {to} is one file for all agents; put {{agent}} where their numbers belong: agent-{{agent}}.onnx"
-        )
+        raise ExportError(f"--to {to} is one file for all agents; use {{agent}} for the number: agent-{{agent}}.onnx")
     kind = _checked_precision(precision, Path(to))
     result = RunResult.open(run)
     paths = [Path(str(to).replace("{agent}", str(agent.agent))) for agent in result.agents]
@@ -101,7 +99,7 @@ def _checked_precision(precision: str, path: Path) -> Precision:
         if kind == precision and (kind == "float32" or path.suffix == ".onnx"):
             return cast(Precision, kind)
     if precision in get_args(Precision):
-        raise ExportError(f"--precision {precision} is of .onnx files, not of {path.name}")
+        raise ExportError(f"--precision {precision} is for .onnx files, not for {path.name}")
     raise ExportError(f"--precision {precision!r} is not one of {', '.join(get_args(Precision))}")
 
 

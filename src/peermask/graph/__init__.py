@@ -1,4 +1,4 @@
-"""Who hears whom (topology) and how strongly (mixing). Importing registers every topology."""
+"""Which agent hears which (topology) and how strongly (mixing). Importing registers every topology."""
 
 from peermask.graph import adjacency_file, drawn, shapes
 from peermask.graph.links import Links

@@ -66,7 +66,7 @@ def links_of_list(lines: list[Line], agents: int) -> list[tuple[int, int]]:
         if max(i, j) >= agents:
             raise GraphError(f"{where}: agent {max(i, j)} does not exist; {agents} agents are 0 to {agents - 1}")
         if i == j:
-            raise GraphError(f"{where}: agent {i} is linked to itself; leave that line out")
+            raise GraphError(f"{where}: agent {i} is linked to itself; delete that line")
     return [(i, j) for _, (i, j) in lines]
 
 

@@ -125,7 +125,7 @@ class Links:
 
     @cached_property
     def turns(self) -> list[tuple[Tensor, Tensor, Tensor]]:
-        """The first sender of every receiver, the second of all who have one, and so on: receivers, senders, weights.
+        """The first sender of every receiver, the second of all that have one, and so on: receivers, senders, weights.
 
         All links in as few steps as possible, each receiver's own in their order."""
         place = np.arange(len(self.senders)) - self.starts[self.receivers]  # [E] of each link among its receiver's
@@ -147,18 +147,18 @@ class Links:
 
     @cached_property
     def heard(self) -> tuple[Integers, Integers]:
-        """The messages that anybody hears, each once, and which of them each link carries [E]."""
+        """The messages that any receiver hears, each once, and which of them each link carries [E]."""
         messages, which = np.unique(self.senders, return_inverse=True)
         return messages, which
 
     def edges(self) -> list[list[int]]:
-        """Whoever has a link, in one direction or both: the smaller number first, in order, each pair once."""
+        """Pairs with a link, in one direction or both: the smaller number first, in order, each pair once."""
         ends = np.sort(np.stack([self.receivers, self.senders], 1), axis=1)
         edges: list[list[int]] = np.unique(ends, axis=0).tolist()
         return edges
 
     def rows(self, index: slice | Tensor) -> Links:
-        """The links of some receivers, who still see all K messages."""
+        """The links of some receivers, which still see all K messages."""
         if isinstance(index, slice) and index.step in (None, 1):
             first, end, _ = index.indices(len(self))
             starts = self.starts[first : max(first, end) + 1]
@@ -199,7 +199,7 @@ class Links:
         return self._fewer(chosen.cpu().numpy())
 
     def median(self, values: Tensor) -> Tensor:
-        """[A]: of the values of each receiver's links, the mean of the middle two; 0 for who has none."""
+        """[A]: of the values of each receiver's links, the mean of the middle two; 0 without links."""
         if self.is_paired:
             ranked = values.masked_fill(~self.pairs, torch.inf).sort(dim=1).values  # [A, K]
             firsts = torch.zeros_like(self.degree)

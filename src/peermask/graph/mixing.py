@@ -95,7 +95,7 @@ class Mixing:
         return weighted_sum(self.metropolis, values)  # [A, P]
 
     def server_mean(self, values: Tensor) -> Tensor:
-        """Σ_j p_j x_j over all messages: what a server that hears everybody would send back."""
+        """Σ_j p_j x_j over all messages: what a server that hears all agents would send back."""
         return self._same_for_all(sum_of_all(self.shares, values))  # [A, P]
 
     def uniform_server_mean(self, values: Tensor) -> Tensor:
@@ -109,7 +109,7 @@ class Mixing:
         )
 
     def rows(self, index: slice | Tensor) -> Mixing:
-        """The mixing of some receivers, who still see all K messages."""
+        """The mixing of some receivers, which still see all K messages."""
         own = self.own[index if isinstance(index, slice) else index.cpu().numpy()]
         return replace(self, links=self.links.rows(index), metropolis=self.metropolis.rows(index), own=own)
 
@@ -166,7 +166,7 @@ def build_mixing(graph: Graph | Links, shares: Sequence[float] | Integers) -> Mi
 
 
 def links_of(graph: Graph) -> Links:
-    """Who hears whom in a graph, both ways along every edge."""
+    """The links of a graph, both ways along every edge."""
     edges = np.array(graph.edges, np.int64).reshape(-1, 2)
     both = np.concatenate([edges, edges[:, ::-1]])
     return Links.between(both[:, 0], both[:, 1], graph.number_of_nodes())

@@ -1,7 +1,7 @@
 """Schedules: graphs that change from round to round. Without one, the config's graph stays.
 
-A schedule says who hears whom in a round, by the config, the seed and the round alone: every process works it out by
-itself, and a resumed run goes on with the same graphs.
+A schedule gives the links of a round from config, seed and round only: every process can compute them, and a resumed
+run continues with the same graphs.
 """
 
 from __future__ import annotations
@@ -36,20 +36,20 @@ class Base:
 
     @cached_property
     def links(self) -> Links:
-        """As it is in the first round."""
+        """In the first round."""
         return links_of(self.graph())
 
     def graph(self, round: int = 1) -> Graph:
-        """As it is drawn for a round; in the first, as if it stayed."""
+        """As drawn for a round; in the first, the fixed graph."""
         return build_graph(self.name, self.options, self.agents, self.seed, round)
 
 
-# (base: Base, round: int, *, options...) -> Links: who hears whom from this round on
+# (base: Base, round: int, *, options...) -> Links: those from this round on
 schedules: Registry[Callable[..., Links]] = Registry("schedule")
 
 
 class Schedule:
-    """Who hears whom, round by round: by the schedule of a name, or always the same."""
+    """The links, round by round: by the named schedule, or always the same."""
 
     def __init__(self, base: Base, name: str | None = None, options: Options | None = None) -> None:
         self.base, self.name, self.options = base, name, options
@@ -67,7 +67,7 @@ class Schedule:
         return round - (round - 1) % every
 
     def graphs(self, rounds: int) -> int:
-        """How many different graphs there are in so many rounds, at most."""
+        """How many different graphs there are at most in `rounds` rounds."""
         drawn = -(-rounds // int(getattr(self.options, "every", 1)))
         return 1 if self.name is None else min(drawn, hops(self.base.agents)) if self.name == ONE_PEER else drawn
 
@@ -86,7 +86,7 @@ class Schedule:
 
 @schedules.register("redrawn")
 def redrawn(base: Base, round: int, *, every: Every = 1) -> Links:  # noqa: ARG001
-    """The random graph of [graph], drawn anew every few rounds; connected each time."""
+    """The random graph of [graph], redrawn every few rounds; connected each time."""
     if round == 1 and not is_random(base.name, base.options, base.agents):
         raise GraphError(f"schedule.name = 'redrawn': a {base.name} graph is not random; choose another graph.name")
     return links_of(base.graph(round))
@@ -100,12 +100,12 @@ def matching(
     every: Every = 1,  # noqa: ARG001
     among: Annotated[
         Literal["all", "graph"],
-        Field(description="pairs of all agents, one left over where they are odd, or along links of [graph]"),
+        Field(description="pairs of all agents, one left over if their number is odd, or along links of [graph]"),
     ] = "all",
 ) -> Links:
-    """Random pairs: every agent hears one other, or nobody where it is left over."""
+    """Random pairs: every agent hears one other, or none if no partner is left."""
     if base.agents < 2:
-        raise GraphError("schedule.name = 'matching': one agent has nobody to be paired with; agents must be 2 or more")
+        raise GraphError("schedule.name = 'matching': agents must be 2 or more")
     draw = stream(base.seed, "matching", round=round)
     if among == "all":
         order = draw.permutation(base.agents)
@@ -121,9 +121,9 @@ def matching(
 
 @schedules.register(ONE_PEER)
 def one_peer_exponential(base: Base, round: int) -> Links:
-    """Every agent hears the one 1 before it, in the next round 2 before it, then 4, 8 and so on, and again from 1."""
+    """Every agent hears the one 1 before it, in the next round 2 before it, then 4, 8 and so on, then from 1 again."""
     if base.agents < 2:
-        raise GraphError("schedule.name = 'one-peer-exponential': one agent has no peer; agents must be 2 or more")
+        raise GraphError("schedule.name = 'one-peer-exponential': agents must be 2 or more")
     everyone, back = np.arange(base.agents), 2 ** ((round - 1) % hops(base.agents))
     return Links.between(everyone, (everyone - back) % base.agents, base.agents)
 

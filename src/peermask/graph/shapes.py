@@ -54,10 +54,10 @@ def grid(
     _draw: Stream,
     *,
     rows: Annotated[
-        int | None, Field(ge=1, description="rows; when left out, as square as the number of agents allows")
+        int | None, Field(ge=1, description="rows; default: as square as the number of agents allows")
     ] = None,
 ) -> Graph:
-    """Rows and columns without wrap-around; agent i sits in row i // columns."""
+    """Rows and columns without wrap-around; agent i is in row i // columns."""
     if rows is None:
         rows = max(r for r in range(1, math.isqrt(agents) + 1) if agents % r == 0)
     if agents % rows:

@@ -24,7 +24,7 @@ HALF_EXACT = 2048  # whole numbers up to here are exact in half precision
 def count_votes(links: Links, votes: Tensor, dtype: torch.dtype) -> Tensor:
     """How many of the messages that are heard keep each weight, as exact integers: [K, P] bool -> [A, P].
 
-    Messages that weigh by their age count so many times; that is for a CPU.
+    Messages weighted by age count several times; only on a CPU.
     """
     if votes.device.type == "cpu":
         return count_by_rows(links, votes, dtype)

@@ -1,4 +1,4 @@
-"""Topologies by name: who can hear whom, always as one connected graph of agents 0..N-1.
+"""Topologies by name: which agents are neighbours, always as one connected graph of agents 0..N-1.
 
 The shapes are in shapes.py, drawn.py and adjacency_file.py; how strongly an agent listens is in mixing.py.
 """
@@ -24,7 +24,7 @@ DRAWS = 100  # redraws of a random graph before it is called disconnected
 NAMED = 10  # agents listed in an error
 
 
-# (agents: int, draw: Stream, *, options...) -> Graph; the links, if drawn at all, come from the stream alone
+# (agents: int, draw: Stream, *, options...) -> Graph; the links, if drawn at all, come only from the stream
 Topology = Callable[..., Graph]
 
 topologies: Registry[Topology] = Registry("topology")
@@ -76,7 +76,7 @@ def check_graph(graph: object, name: str, agents: int) -> None:
 
 
 def graph_hash(graph: Graph) -> str:
-    """sha256 in hex over the node count and the sorted links, whatever the order they were added in."""
+    """sha256 in hex over the node count and the sorted links, in any order of adding them."""
     return edges_hash(graph.number_of_nodes(), sorted((min(i, j), max(i, j)) for i, j in graph.edges))
 
 

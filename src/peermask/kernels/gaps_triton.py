@@ -196,7 +196,7 @@ def frame_kernel(
                 flips = (
                     tl.sum(tl.load(by_class).to(tl.int64), 0) + (tl.sum(tl.load(by_class + 1).to(tl.int64), 0) + 7) // 8
                 )
-                is_delta |= is_mask  # it goes on with the history, even where the mask is sent whole
+                is_delta |= is_mask  # it continues the history, even if the mask is sent whole
                 positions = tl.minimum(positions, flips)
             coded += 1 + positions
             ones += members

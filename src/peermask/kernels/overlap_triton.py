@@ -1,4 +1,4 @@
-"""Triton kernels that compare masks, and choose whom to believe."""
+"""Triton kernels that compare masks, and choose which neighbours to believe."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def overlap_kernel(
 def believe_kernel(
     both_ptr, own_ptr, ones_ptr, heard_ptr, sizes_ptr, out_ptr, factor, limit, K, L, PLACES: tl.constexpr
 ):
-    """One agent: distances of all messages, their median among those heard, and who is near enough."""
+    """One agent: distances of all messages, their median among those heard, and which are near enough."""
     a = tl.program_id(0)
     k = tl.arange(0, PLACES)
     heard = tl.load(heard_ptr + a * K + k, mask=k < K, other=0) != 0

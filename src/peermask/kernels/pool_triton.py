@@ -3,7 +3,7 @@
 One by one they are bound by memory and made up most of a training step; fused, each activation comes from memory once
 in either direction, and only the pooled result and one byte of where the maximum was are written.
 The input e [A, B, H, W, C] is what an activation function gave, as scaled halves; the backward pass goes through that
-function too, since its slope can be told from its value.
+function too, since its slope follows from its value.
 
 Each element of a tile is a word of four channels, 4k to 4k + 3, of one pixel: instructions, not memory, are what limits
 these kernels, and of the norm's neighbours all but three lie in the same word.

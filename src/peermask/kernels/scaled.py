@@ -1,9 +1,9 @@
 """Images of all agents as scaled halves, which kernels pass to one another: half the bytes of floats, and their digits.
 
 A half has the ten digits after the point that the matrix unit keeps of a float, but a short range, so each agent's
-numbers are multiplied by a power of two (half_triton.py). Gradients are halves too, with scales of their own, and go
+numbers are multiplied by a power of two (half_triton.py). Gradients are halves too, with their own scales, and go
 through autograd in this way: **the gradient of a bound is the bound of the gradient**, and likewise of the largest.
-Autograd would add gradients of different scales as they are, so that a value with two users is split first.
+Autograd would add gradients of different scales directly, so a value with two users is split first.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def split(x: Scaled, users: int) -> list[Scaled]:
 
 
 def total(x: Scaled, y: Scaled | None, *, relu: bool = False) -> Scaled:
-    """x + y, or x alone; then ReLU if asked for."""
+    """x + y, or only x; then ReLU if `relu`."""
     return Scaled(*_Total.apply(relu, *x, *(y or ())))  # type: ignore[no-untyped-call]
 
 

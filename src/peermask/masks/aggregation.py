@@ -15,7 +15,7 @@ from peermask.models.layout import Layout
 
 
 def agreement(votes: Tensor, voters: Tensor) -> Tensor:
-    """n_i = Σ_j m_j / |N_i|, and 0 where there is nobody to hear.
+    """n_i = Σ_j m_j / |N_i|, and 0 without neighbours.
 
     Votes are counted before they are divided: counts are exact, so a node's row equals the simulator's bit for
     bit. A sum of weighted masks would differ in the last place, which can flip a mask at the threshold.
@@ -34,7 +34,7 @@ def pulled(scores: Tensor, votes: Tensor, voters: Tensor, mask: Tensor, gain: fl
     """z_l + γ mean|z_l| · sign(z_l) ⊙ (n_l − m_l): scores move towards what neighbours keep.
 
     An entry that all neighbours keep and the agent does not grows by γ mean|z|, the opposite shrinks as much, and
-    where all agree nothing moves. Who hears nobody is not pulled.
+    where all agree nothing moves. An agent without messages is not pulled.
     """
     if by_kernels(scores):
         return pulled_triton(scores, votes, voters, mask, gain, layout.sizes)

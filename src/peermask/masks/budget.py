@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Literal
 
 import numpy as np
 import torch
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 from torch import Tensor
 
 from peermask.errors import ConfigError
@@ -24,7 +24,7 @@ class MaskOptions(Options):
     fc_keep: Ratio | Literal["r"] = Field(0.9, description="share kept in linear layers; 'r' for the agent's own")
     filter_threshold: Annotated[float, Field(ge=0)] = Field(
         0.0,
-        description="Fil: a filter with no more entries than this is emptied; below 1, a share of the filter",
+        description="Fil: a filter with no more entries than this is removed; below 1, a share of the filter",
     )
     rescale: bool = Field(False, description="multiply kept weights by 1/sqrt(share kept)")
     layers: tuple[str, ...] = Field(("*",), description="patterns of the layer names that are masked", min_length=1)
@@ -35,7 +35,7 @@ class RetentionDraw(Options):
 
     choices: tuple[Ratio, ...] = Field(min_length=1, description="numbers in (0, 1]")
     weights: tuple[Annotated[float, Field(gt=0)], ...] | None = Field(
-        None, description="how often each is drawn, as many as choices; all alike if left out"
+        None, description="how often each is drawn, as many as choices; default: equally often"
     )
 
     @model_validator(mode="after")
@@ -45,7 +45,27 @@ class RetentionDraw(Options):
         return self
 
 
-Retention = Ratio | tuple[Ratio, ...] | RetentionDraw
+def _retention(value: object) -> object:
+    """Errors by what was probably meant: a number, a list, or a table."""
+    match value:
+        case RetentionDraw() | Mapping():
+            return value
+        case bool() | str():
+            raise ValueError("must be a number in (0, 1], a list of them, or {choices = [...]}")
+        case list() | tuple():
+            for place, ratio in enumerate(value):
+                if isinstance(ratio, bool) or not isinstance(ratio, int | float) or not 0 < ratio <= 1:
+                    raise ValueError(f"agent {place} has {ratio!r}; every retention must be in (0, 1]")
+            return tuple(map(float, value))
+        case int() | float():
+            if not 0 < value <= 1:
+                raise ValueError("must be in (0, 1]: the share of weights an agent keeps")
+            return float(value)
+        case _:
+            raise ValueError("must be a number in (0, 1], a list of them, or {choices = [...]}")
+
+
+Retention = Annotated[Ratio | tuple[Ratio, ...] | RetentionDraw, BeforeValidator(_retention)]
 
 
 def retentions(retention: Retention, agents: int, seed: int) -> tuple[float, ...]:

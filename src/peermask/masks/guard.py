@@ -1,14 +1,14 @@
-"""Whose masks an agent believes: neighbours whose masks lie too far from its own are not counted.
+"""Which masks an agent believes: neighbours whose masks are too far from its own are not counted.
 
 The distance of two masks with a_l and b_l ones in layer l, o of them in common in all:
 
     δ = Σ_l (min(a_l, b_l) − o_l) / Σ_l (min(a_l, b_l) − a_l b_l / n_l)
 
 is 0 where one contains the other, 1 on average for masks that have nothing to do with each other, and above 1 for
-opposites, whatever their retentions. Agents start from the same scores, so honest masks stay close to each other.
+opposites, for any retentions. Agents start from the same scores, so honest masks stay close to each other.
 
 A neighbour is believed if δ is at most `factor` times the median over all neighbours, and at most `HALFWAY` to an
-unrelated mask. The median finds who lies where liars are few; the fixed limit holds however many there are.
+unrelated mask. The median detects liars if they are few; the fixed limit holds for any number of them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from peermask.kernels.blocks import block_table
 
 def _factor(value: float) -> float:
     if value != 0 and value < 1:
-        raise ValueError("must be 0 (off) or at least 1: below that half of all neighbours would be left out")
+        raise ValueError("must be 0 (off) or at least 1: below 1 half of all neighbours would be ignored")
     return value
 
 
@@ -72,7 +72,7 @@ def ones_by_layer(masks: Tensor, sizes: Sequence[int]) -> Tensor:
 
 
 def ones_heard(received: Tensor, heard: Links, sizes: Sequence[int]) -> Tensor:
-    """Ones by layer of what comes over each link: [E, L], or [1, K, L]. What nobody hears is not looked at."""
+    """Ones by layer of what comes over each link: [E, L], or [1, K, L]. Messages that are not received are ignored."""
     if heard.is_paired:
         return ones_by_layer(received, sizes)[None]
     messages, which = heard.heard

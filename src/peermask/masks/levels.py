@@ -2,7 +2,7 @@
 
 Masks of different densities pull each other apart: a weight that a sparse network cannot do without is of no use in a
 dense one, and to compare like with like does not help (docs/collaboration.md). So agents agree on a few levels that
-follow from everybody's retentions alone, and listen at each level to those on it.
+follow only from the retentions of all agents, and listen at each level to those on it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def levels_of(retentions: Sequence[float], rule: Levels) -> tuple[float, ...]:
     nested    the smallest retention, at which all learn, and above it the largest that three quarters of the agents can
               carry, at which those who can learn a second mask; half of them, if three quarters carry no more than all
     two       the smallest, and the largest that half of the agents can carry; each learns at one of them
-    smallest  one for all: what everybody can carry
+    smallest  one for all: what every agent can carry
     own       every retention that occurs
     """
     ranked = sorted(retentions, reverse=True)

@@ -33,7 +33,7 @@ class Masker:
 
     @cached_property
     def _sizes(self) -> Tensor:
-        """[L], on the device: built anew in every round it would make a GPU wait."""
+        """[L], on the device: building it in every round would make a GPU wait."""
         return torch.tensor(self.layout.sizes, device=self.frozen.device)
 
     def mask(self, scores: Tensor, keep: Tensor) -> Tensor:
@@ -62,7 +62,7 @@ class Masker:
         return weights * scale.repeat_interleave(sizes, dim=1, output_size=self.layout.weights)  # [A, P_w]
 
     def model(self, mask: Tensor, keep: Tensor) -> Tensor:
-        """v_i = w ⊙ m_i, then biases and norms as they are: a whole parameter vector.   Paper Eq. (13)"""
+        """v_i = w ⊙ m_i, then biases and norms unchanged: a whole parameter vector.   Paper Eq. (13)"""
         if by_kernels(mask):
             return masked_model_triton(mask, self.weights(keep), self.frozen)
         weights = self.layout.weights
@@ -79,7 +79,7 @@ _BLOCK = 2048
 
 
 def masked_model_triton(mask: Tensor, weights: Tensor, frozen: Tensor) -> Tensor:
-    """w ⊙ m, then the end of `frozen` [P] as it is: mask [A, P_w], weights [P_w] or [A, P_w] -> [A, P]."""
+    """w ⊙ m, then the rest of `frozen` [P]: mask [A, P_w], weights [P_w] or [A, P_w] -> [A, P]."""
     from peermask.kernels.masked_triton import masked_model_kernel
 
     mask, weights, frozen = mask.contiguous(), weights.contiguous(), frozen.contiguous()

@@ -22,7 +22,7 @@ def pool_first(module: nn.Module) -> nn.Module:
     by rounding. Neither has parameters, so no name changes.
     """
     for child in module.modules():
-        if type(child) is nn.Sequential:  # a subclass may call its layers in an order of its own
+        if type(child) is nn.Sequential:  # a subclass may call its layers in another order
             for place in range(len(child) - 1):
                 if isinstance(child[place], nn.ReLU | nn.ELU) and isinstance(child[place + 1], nn.MaxPool2d):
                     child[place], child[place + 1] = child[place + 1], child[place]
@@ -49,7 +49,7 @@ def use_winograd(module: nn.Module) -> nn.Module:
 
 
 class SlicedPointwiseConv2d(nn.Conv2d):
-    """A 1x1 convolution with a stride, on the entries that it uses alone."""
+    """A 1x1 convolution with a stride, on only the entries that it uses."""
 
     def forward(self, x: Tensor) -> Tensor:
         used = channels_last(x[:, :, :: self.stride[0], :: self.stride[1]])
@@ -72,7 +72,7 @@ class PointwiseConv2d(nn.Conv2d):
     has slow gradients."""
 
     def forward(self, x: Tensor) -> Tensor:  # [B, C, H, W] -> [B, O, H, W]
-        # Channels are never last in memory: torch vectorises norms and pooling in this layout alone.
+        # Channels are never last in memory: torch vectorises norms and pooling only in this layout.
         y = self.weight.flatten(1) @ x.transpose(0, 1).flatten(1)  # [O, C] @ [C, B H W]
         if self.bias is not None:
             y = y + self.bias[:, None]

@@ -160,7 +160,7 @@ def text(
     classes: int,
     *,
     vocabulary: Annotated[
-        int | None, Field(ge=1, le=2**24, description="tokens there are; as the data says if not set")
+        int | None, Field(ge=1, le=2**24, description="number of tokens; default: that of the data")
     ] = None,
     width: Width = 32,
     channels: Width = 64,

@@ -113,7 +113,7 @@ def efficientnet_lite0(
     *,
     side: Annotated[
         int | None,
-        Field(ge=SMALLEST, le=1024, description="pixels a side that images are scaled to; as they are if not set"),
+        Field(ge=SMALLEST, le=1024, description="height and width that images are scaled to; default: not scaled"),
     ] = None,
     norm: Annotated[
         Norm, Field(description="batch, for given weights (they are folded into convolutions); group, for random ones")

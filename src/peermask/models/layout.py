@@ -31,7 +31,7 @@ _EMBEDDING = (nn.Embedding, nn.EmbeddingBag)
 _NORM = (nn.GroupNorm, nn.LayerNorm, nn.RMSNorm, nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d, ChannelAffine)
 _STATEFUL = (nn.modules.batchnorm._BatchNorm,)
 _RANDOM = (nn.modules.dropout._DropoutNd,)
-_RANDOM_INSIDE = (nn.RNNBase, nn.MultiheadAttention)  # which have a dropout of their own
+_RANDOM_INSIDE = (nn.RNNBase, nn.MultiheadAttention)  # which have their own dropout
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class Layout:
 
     @property
     def account(self) -> dict[str, tuple[Layer, ...]]:
-        """What becomes of every parameter, by kind: masked, or kept as it is and why."""
+        """How every parameter is used, by kind: masked, or unchanged and why."""
         groups: dict[str, list[Layer]] = {}
         for layer in self.masked:
             groups.setdefault(f"masked, {layer.kind}", []).append(layer)
@@ -119,11 +119,11 @@ def find_layout(module: nn.Module, masked: Sequence[str] = ("*",)) -> Layout:
         for short, parameter in child.named_parameters(recurse=False):
             name = f"{prefix}.{short}" if prefix else short
             if is_lazy(parameter):
-                raise ModelError(f"model parameter {name!r} has no shape yet; call the module once before you give it")
+                raise ModelError(f"model parameter {name!r} has no shape yet; call the module once before passing it")
             if id(parameter) in seen:
                 raise ModelError(
                     f"model parameters {seen[id(parameter)]!r} and {name!r} are one tensor (tied), of which a mask "
-                    "would have to be two; give each its own"
+                    "would have to be two; use separate parameters"
                 )
             seen[id(parameter)] = name
             shape = tuple(parameter.shape)

@@ -163,7 +163,7 @@ def build_network(
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise ModelError(f"the model does not fit {what} of shape {by(shape)}: {reason}") from error
     if not isinstance(out, Tensor):
-        raise ModelError(f"the model gives a {type(out).__name__}, not a tensor; make it return its outputs alone")
+        raise ModelError(f"the model gives a {type(out).__name__}, not a tensor; it must return only its outputs")
     one = "an image" if what == "images" else "an input"
     if tuple(out.shape) != (1, outputs):
         raise ModelError(

@@ -44,7 +44,7 @@ def read_weights(path: Path) -> dict[str, Tensor]:
 def put_weights(module: nn.Module, weights: Mapping[str, Tensor], where: str, drawn: Sequence[str] = ()) -> None:
     """Load them, every name and shape as the module has them; the first that differs is named.
 
-    Those whose names match a pattern of `drawn` are left out, whatever they are.
+    Those whose names match a pattern of `drawn` are left out.
     """
 
     def counts(name: str) -> bool:
@@ -60,18 +60,18 @@ def put_weights(module: nn.Module, weights: Mapping[str, Tensor], where: str, dr
             layer = name.rpartition(".")[0]
             raise ModelError(
                 f"{where} has {name!r} of {_by(weights[name])}, the model of {_by(tensor)}; "
-                f"frozen.drawn = ['{layer}.*'] would draw that layer anew"
+                f"frozen.drawn = ['{layer}.*'] draws that layer from the seed"
             )
         if not weights[name].is_floating_point() and tensor.is_floating_point():
             raise ModelError(f"{where} has {name!r} as {weights[name].dtype}; floats are needed")
     extra = next((name for name in weights if name not in wanted and counts(name)), None)
     if extra is not None:
-        raise ModelError(f"{where} has {extra!r} of {_by(weights[extra])}, which the model has not")
+        raise ModelError(f"{where} has {extra!r} of {_by(weights[extra])}, which the model does not have")
     module.load_state_dict({name: weights[name].to(tensor.dtype) for name, tensor in wanted.items()}, strict=False)
 
 
 def fold_batch_norms(module: nn.Module) -> dict[str, int]:
-    """Make fixed numbers of batch norms, in place: how many went into the layer before, and how many stand alone.
+    """Make fixed numbers of batch norms, in place: how many were folded into the layer before, and how many were not.
 
     One that follows a convolution or linear layer, and nothing else reads that layer, becomes part of its weights; any
     other becomes a factor and a summand for each channel.
@@ -82,7 +82,7 @@ def fold_batch_norms(module: nn.Module) -> dict[str, int]:
     for name, norm in norms.items():
         if norm.running_mean is None or norm.running_var is None:
             raise ModelError(
-                f"model layer {name!r} is a batch norm without averages, which no other layer can stand for"
+                f"model layer {name!r} is a batch norm without running averages, which cannot be converted"
             )
     module.eval()
     with torch.no_grad():
@@ -112,10 +112,10 @@ def _affine(norm: _BatchNorm) -> ChannelAffine:
 
 
 def _pairs(module: nn.Module, norms: Mapping[str, nn.Module]) -> dict[str, str]:
-    """Norm to the layer before it, where one reads the other alone; none where the module cannot be traced."""
+    """Norm to the layer before it, if nothing else uses that layer's output; none if the module cannot be traced."""
     try:
         graph = fx.Tracer().trace(module)
-    except Exception:  # whatever a module's own code raises when it is not given tensors
+    except Exception:  # a module's own code may raise anything if it is not given tensors
         return {}
     calls = [node for node in graph.nodes if node.op == "call_module"]
     used = [str(node.target) for node in calls]

@@ -18,13 +18,13 @@ Readout: TypeAlias = Literal["all", "own"]
 def among(logits: Tensor, own: Tensor) -> Tensor:
     """The logits with those of other labels so low that they are never largest and their probability is 0.
 
-    They stay finite, since infinity makes NaN of a difference, a loss or a mean that somebody takes of it.
+    They stay finite, since infinity would make a difference, a loss or a mean NaN.
     """
     return logits.masked_fill(~own, torch.finfo(logits.dtype).min)
 
 
 class OwnLabels(nn.Module):
-    """A network that answers among some labels alone; an ordinary module, to be called and exported as one."""
+    """A network that answers only among some labels; an ordinary module, to be called and exported as one."""
 
     own: Tensor  # [classes] bool
 

@@ -1,7 +1,7 @@
 """A network of common layers, computed for all agents at once.
 
 Understands chains of [convolution, activation, norm, max-pool] blocks and [linear, activation] layers; any other
-module takes the general path, which vectorises it as it is.
+module takes the general path, which vectorises it unchanged.
 """
 
 from __future__ import annotations

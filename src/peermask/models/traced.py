@@ -43,7 +43,7 @@ class TracedStack:
 
     @cached_property
     def convolutions(self) -> tuple[tuple[Conv | None, Step], ...]:
-        """Of every layer that convolves: None if kernels cannot, whatever the batch."""
+        """Of every layer that convolves: None if kernels cannot, for any batch."""
         return tuple((conv_of(step), step) for step in self.steps if isinstance(step.layer, nn.modules.conv._ConvNd))
 
     def constant(self, name: str, device: torch.device) -> Tensor:
@@ -81,7 +81,7 @@ class TracedStack:
 
 
 def plan_traced(module: nn.Module, samples: Tensor) -> TracedStack | None:
-    """The module as steps, tried on two samples that differ; None if it has to be vectorised as it is."""
+    """The module as steps, tried on two samples that differ; None if it has to be vectorised unchanged."""
     steps = trace(module, samples)
     if steps is None:
         return None
@@ -196,7 +196,7 @@ class _Pass:
 
 @dataclass(frozen=True)
 class _Parameter:
-    """A parameter that is used as it is, [A, ...]."""
+    """A parameter that is used directly, [A, ...]."""
 
     value: Tensor
 

@@ -1,7 +1,7 @@
 """A module as a list of steps, found by tracing it; None where that fails, or where a step is unknown.
 
-Samples of all agents go through a traced module in one batch. So an operation without parameters may stay as it is if
-it treats samples one by one, which is tried: two samples together must give at every step what each gives alone.
+Samples of all agents go through a traced module in one batch. So an operation without parameters is called unchanged if
+it treats samples independently, which is tested: two samples together must give at every step what each gives alone.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def trace(module: nn.Module, samples: Tensor) -> tuple[Step, ...] | None:
         graph = _Tracer().trace(module)
         traced = fx.GraphModule(module, graph)
         together, *alone = (_Recorder.run_all(traced, own) for own in (samples, samples[:1], samples[1:]))
-    except Exception:  # whatever a module of a user's own may raise when it is called with what it does not expect
+    except Exception:  # a user's module may raise anything when it is called with unexpected arguments
         return None
     varied = _varied(graph)
     if not all(_one_by_one(together[node], [own[node] for own in alone]) for node in varied):

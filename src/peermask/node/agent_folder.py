@@ -1,4 +1,4 @@
-"""The folder of one agent as it was copied here: whose it is, and that it can be read to its end.
+"""The folder of one agent, copied here: which agent's it is, and that it is complete.
 
 What comes from a device may be cut off, mixed up or another's; every such thing is one line that names the file.
 """
@@ -78,7 +78,7 @@ def open_agent_folder(fleet: Fleet, path: Path) -> AgentFolder:
 
 
 def _whose(folder: RunFolder, manifest: dict[str, Any], rows: Rows) -> int:
-    """By whatever the agent has written its number into; a folder can have been renamed on its way."""
+    """By the files that hold its number; the folder may have been renamed."""
     result = read_result(folder.result)
     said = [held.get("agent") for held in (manifest, result)] + [int(row["agent"]) for row in rows[:1]]
     agent = next((number for number in said if type(number) is int), None)

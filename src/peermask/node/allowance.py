@@ -1,6 +1,6 @@
 """How much one neighbour may ask for: an amount that grows with time, and with every round there is to ask for.
 
-The second part lets a fleet be as fast as it can; the first is for those who wait, ask again, or have restarted.
+The second part lets a fleet be as fast as it can; the first is for agents that wait, ask again, or have restarted.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ def hello_length(data: bytes) -> int | None:
 
 
 def protocols(hello: bytes) -> list[bytes]:
-    """What a ClientHello asks for by ALPN, in a record of its own; nothing where it is malformed.
+    """What a ClientHello asks for by ALPN, in its own record; nothing if it is malformed.
 
     record (5) | 1 length (3) | version (2) random (32) | session id, ciphers, compressions | length (2) | extensions
     """

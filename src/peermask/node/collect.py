@@ -37,17 +37,17 @@ LAST = ("config.toml", "result.json")  # what makes a folder a run, and a run a 
 
 
 def collect_run(fleet: Fleet, folders: Sequence[Path], out: Path, *, partial: bool = False) -> RunResult:
-    """One run of the agents' folders, whichever order they come in; finished if every agent is.
+    """One run from the agents' folders, in any order; finished if every agent is.
 
     With `partial`, folders may be missing: the run then has the tables of those that are there, and no models. So has
-    one whose agents have come or gone: no experiment has those that are left.
+    one whose agents have joined or left: no experiment has those that remain.
     """
     experiment = build(fleet.experiment)
     agents = _agents(fleet, folders)
     missing = missing_agents(fleet, agents)
     if missing and not partial:
         raise NodeError(
-            f"no folder of {named(missing)} among the {len(agents)} given; give every agent's, "
+            f"no folder of {named(missing)} among the {len(agents)} given; give those of all agents, "
             "or collect those that are there with --partial"
         )
     with _in_one_go(out) as made:
@@ -106,7 +106,7 @@ def _agents(fleet: Fleet, folders: Sequence[Path]) -> list[AgentFolder]:
 def _in_one_go(out: Path) -> Iterator[Path]:
     """A folder to write into that takes its place at `out` once all is written; on any error nothing is left of it.
 
-    A swarm's `out` exists and holds its agents. It may be a disk of its own, so what is to be moved into it is
+    A swarm's `out` exists and holds its agents. It may be a separate disk, so what is to be moved into it is
     made inside.
     """
     inside = out.is_dir()
@@ -132,12 +132,12 @@ def _move_into(made: Path, out: Path) -> None:
 
 
 def _manifest(experiment: Experiment, fleet: Fleet, agents: Sequence[AgentFolder]) -> dict[str, Any]:
-    """Of the whole run. What an agent holds is known on its device alone, and may not be in the data found here."""
+    """Of the whole run. What an agent holds is known only on its device, and may not be in the data found here."""
     made = manifest(experiment, torch.device("cpu"))
     dataset = _dataset([one.dataset for one in agents])
     rows = {one.agent: one.about for one in agents}
-    missing = sorted(set(fleet.numbers) - rows.keys())  # also who has left
-    # Of a missing agent only what follows from the config: with data of its own, what it held went with it.
+    missing = sorted(set(fleet.numbers) - rows.keys())  # also those that have left
+    # Of a missing agent only what follows from the config: what it held of its own data is lost.
     shared = dataset == made["dataset"] and experiment.config.partition.name != "everything"
     unknown: dict[str, Any] = {"labels": [], "counts": [], "train": None, "validation": None, "test": None}
     known, kept = {row["agent"]: row for row in made["agents"]}, fleet.retentions()
@@ -149,7 +149,7 @@ def _manifest(experiment: Experiment, fleet: Fleet, agents: Sequence[AgentFolder
 
 
 def _dataset(held: Sequence[dict[str, str]]) -> dict[str, str]:
-    """What all devices had; where each had its own, a hash over theirs, so that other data can be told from it."""
+    """What all devices had; where each had its own, a hash over theirs, so that other data can be detected."""
     hashes = [own["sha256"] for own in held]
     if len(set(hashes)) == 1:
         return held[0]
@@ -189,7 +189,7 @@ def _last_checkpoint(
         raise NodeError(f"checkpoint {path} is not of one agent of this experiment (see {odd!r}); {AGAIN}")
     for name, rows in held.states.items():
         if rows.is_floating_point() and not bool(torch.isfinite(rows).all()):
-            raise NodeError(f"checkpoint {path} holds a value that is not a number ({name}); {AGAIN}")
+            raise NodeError(f"checkpoint {path} holds a value that is NaN or infinite ({name}); {AGAIN}")
     return held
 
 

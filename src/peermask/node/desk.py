@@ -1,7 +1,8 @@
 """Where an agent answers operators: over mutual TLS, one question a visit, beside the network that masks travel on.
 
-The gate leads here who asks for PROTOCOL. A visitor must hold a certificate of the fleet's authority with the name of
-an operator, `operator-NAME`; agents do not, and operators are nobody's neighbours, so neither can do the other's part.
+The gate forwards clients that ask for PROTOCOL. A visitor must hold a certificate of the fleet's authority with the
+name of an operator, `operator-NAME`; agents do not have one, and operators are not neighbours, so neither can act as
+the other.
 
     question    length (4, big-endian) | what it is, such as `status` | newline | body
     answer      length (4) | `+` and a body, or `-` and one line that says why not
@@ -16,7 +17,7 @@ import struct
 from collections.abc import Callable, Mapping
 
 from peermask.errors import PeermaskError
-from peermask.node.certificates import Credentials
+from peermask.node.credentials import Credentials
 
 PROTOCOL = "peermask-operator/1"
 LARGEST = 2**20  # bytes of a question or an answer
@@ -87,7 +88,7 @@ class Desk:
 
 
 def tls_context(side: int, credentials: Credentials, protocol: str = PROTOCOL) -> ssl.SSLContext:
-    """Both ends show a certificate, and trust the fleet's authority alone."""
+    """Both ends show a certificate, and trust only the fleet's authority."""
     context = ssl.SSLContext(side)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.verify_mode = ssl.CERT_REQUIRED

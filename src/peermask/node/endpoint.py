@@ -1,6 +1,6 @@
 """Where metrics and health are read: `GET /metrics` and `GET /healthz`, on loopback unless asked otherwise.
 
-One thread with an event loop of its own. A connection has SECONDS for everything, and there are at most CONNECTIONS, of
+One thread with its own event loop. A connection has SECONDS for everything, and there are at most CONNECTIONS, of
 which the oldest goes where more come: slow readers cost the agent nothing, and others little.
 """
 
@@ -59,7 +59,7 @@ class Endpoint:
             return 400, TEXT, b"not HTTP\n"
         if words[0] != "GET":
             return 405, TEXT, b"read only\n"
-        # A page elsewhere may point a name of its own at this machine.
+        # Another web page may point its own host name at this machine.
         if self.local and [name for name in names if (name.rpartition(":")[0] or name) not in LOCAL_NAMES]:
             return 403, TEXT, b"unknown host\n"
         page = self.pages.get(words[1].partition("?")[0])

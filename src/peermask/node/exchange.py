@@ -41,7 +41,7 @@ class NodeExchange:
         self.responder, self.puller = responder, puller
         self.follow(experiment)
         self.sizes, self.rounds = experiment.network.layout.sizes, experiment.config.rounds
-        self.messages: Payload = {}  # of the last round; after a restart somebody may still want it
+        self.messages: Payload = {}  # of the last round; after a restart a neighbour may still need it
         self.absent: list[Absence] = []  # in the last round
         self.reached: int | None = None  # the round to jump to
         self.round = 0  # the last in which anything was moved
@@ -72,7 +72,7 @@ class NodeExchange:
 
     def move(self, clock: Clock, shared: Sequence[Payload]) -> tuple[Payload, Sequence[Mixing]]:
         self.round, own = clock.round, shared[0]
-        if not own:  # a method that sends nothing waits for nobody
+        if not own:  # a method that sends nothing waits for no one
             return own, [self.mixing]
         schema = self._publish(clock.round, own)
         mixing = self._mixing_of(clock.round)
@@ -110,7 +110,7 @@ class NodeExchange:
         return self._mixed(own, heard, self._mixing_of(round)) if heard is not None and heard.payloads else None
 
     def _mixing_of(self, round: int) -> Mixing:
-        """[1, N]: whom the agent hears in a round."""
+        """[1, N]: the neighbours that the agent hears in a round."""
         if not self.experiment.schedule.changes:
             return self.mixing
         return self.experiment.mixing_of(round).rows(slice(self.agent, self.agent + 1))
@@ -164,7 +164,7 @@ class NodeExchange:
         for name, row in rows.items():
             if row.dtype == np.float32 and not np.isfinite(row).all():
                 raise DivergedError(
-                    f"what agent {self.agent} would send in round {round} holds a value that is not a number ({name}); "
+                    f"message of agent {self.agent} in round {round} holds a value that is NaN or infinite ({name}); "
                     "try a smaller algorithm.lr"
                 )
         return Schema.of(rows, self.sizes)

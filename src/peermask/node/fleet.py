@@ -1,8 +1,8 @@
-"""The fleet file: one TOML file, the same on every device, that says who runs what, where, and with whom.
+"""The fleet file: one TOML file, the same on every device, with experiment, agents, addresses and links.
 
 run = "5f3a9c0d12e47b86"        names this deployment; peers of another run are refused
 missing = "last"                what to do about a neighbour that does not answer
-links = [[0, 1], [1, 2], ...]   who hears whom: the graph of the experiment, written out
+links = [[0, 1], [1, 2], ...]   the graph of the experiment, written out
 [[agents]]                      one table per agent: its number and address
 [[imports]]                     one table per plug-in: its file and SHA-256, or its module and version
 [experiment]                    an ordinary experiment config
@@ -52,7 +52,7 @@ class FleetMember(Options):
     agent: Annotated[int, Field(ge=0)]
     address: str
     listen: str | None = None  # where it binds, if not at its address: "0.0.0.0:7450" behind a forwarded port
-    relayed: bool = False  # it cannot be dialled; who cannot either reaches it through the fleet's relay
+    relayed: bool = False  # it cannot be dialled; others that cannot be dialled reach it through the relay
     revoked: Annotated[int, Field(ge=0)] = 0  # how many of its certificates no longer count
     retention: Ratio | None = None  # of one that was added; the others' is in the experiment
 
@@ -79,9 +79,9 @@ class Fleet(Options):
     links: tuple[Link, ...]
     agents: tuple[FleetMember, ...]
     serial: Annotated[int, Field(ge=0, lt=2**32)] = 0  # of the roster: how often agents or links have changed
-    left: tuple[int, ...] = ()  # who has left for good; a number is never given twice
+    left: tuple[int, ...] = ()  # agents that have left permanently; a number is never used twice
     signature: str | None = None  # of the roster, by the fleet's authority
-    imports: tuple[Plugin, ...] = ()  # which every agent must have, and be told of by its own user
+    imports: tuple[Plugin, ...] = ()  # which every agent must have, named by its own user
     experiment: ExperimentConfig
 
     def neighbours(self, agent: int) -> tuple[int, ...]:
@@ -91,7 +91,7 @@ class Fleet(Options):
         found = next((member for member in self.agents if member.agent == agent), None)
         if found is None:
             if agent in self.left:
-                raise NodeError(f"agent {agent} has left this fleet for good; `peermask fleet add` adds a new one")
+                raise NodeError(f"agent {agent} has left this fleet permanently; `peermask fleet add` adds a new one")
             without = f", without {', '.join(map(str, self.left))}" if self.left else ""
             raise NodeError(f"agent {agent} does not exist; this fleet has agents 0 to {self.numbers[-1]}{without}")
         return found
@@ -103,7 +103,7 @@ class Fleet(Options):
         return range(max([self.experiment.agents, *(number + 1 for number in every)]))
 
     def retentions(self) -> tuple[float, ...]:
-        """r_i of all agents there ever were; of an added one that has left, nobody needs it."""
+        """r_i of all agents there ever were; that of an added one that has left is not needed."""
         config = self.experiment
         first = retentions(config.retention, config.agents, config.seed)
         added = {member.agent: member.retention for member in self.agents}
@@ -136,7 +136,7 @@ def new_fleet(
 
 def links_of(config: ExperimentConfig) -> tuple[Link, ...]:
     """The links of the experiment's graph: of all its graphs where it changes, or all that there can be for a method in
-    which everybody hears everybody."""
+    which all agents hear each other."""
     everybody = tuple(combinations(range(config.agents), 2))
     if algorithms[config.algorithm.name].make.hears_all:
         return everybody
@@ -223,7 +223,7 @@ def _unheard(line: str) -> None:
 
 
 def check(fleet: Fleet) -> None:
-    """What one key alone cannot tell."""
+    """Checks of several keys together."""
     config = fleet.experiment
     _check_numbers(fleet)
     seen: dict[str, int] = {}
@@ -241,9 +241,9 @@ def check(fleet: Fleet) -> None:
         raise NodeError(f'agent {relayed} is relayed, and there is no relay; add `relay = "host:port"`')
     retentions(config.retention, config.agents, config.seed)
     if config.liars is not None:
-        raise NodeError("experiment.liars: only the simulator plays liars; delete it")
+        raise NodeError("experiment.liars: only the simulator supports liars; delete it")
     if config.schedule is not None and config.rounds > GRAPHS:
-        raise NodeError(f"experiment.schedule: a fleet plays at most {GRAPHS:,} rounds of it, not {config.rounds:,}")
+        raise NodeError(f"experiment.schedule: a fleet supports at most {GRAPHS:,} rounds of it, not {config.rounds:,}")
     if config.compare:
         raise NodeError("experiment.compare: a fleet runs one algorithm; delete it and write one fleet file for each")
     if config.stop.patience:
@@ -251,7 +251,7 @@ def check(fleet: Fleet) -> None:
     if config.asynchronous is not None and fleet.missing == "wait":
         raise NodeError("missing = 'wait': in an asynchronous run nobody waits; set it to 'last'")
     if config.asynchronous is not None and config.asynchronous.trace is not None:
-        raise NodeError("experiment.asynchronous.trace: only the simulator plays traces; delete it")
+        raise NodeError("experiment.asynchronous.trace: only the simulator replays traces; delete it")
     check_links(fleet)
 
 
@@ -268,7 +268,7 @@ def _check_numbers(fleet: Fleet) -> None:
         raise NodeError(f"there is more than one agent {twice}, or it has left; every number is given once")
     lost = sorted(set(range(first)) - set(every))
     if lost or not numbers:
-        raise NodeError(f"agents: {lost or 'all'} are missing; `peermask fleet remove` writes down who has left")
+        raise NodeError(f"agents: {lost or 'all'} are missing; `peermask fleet remove` records agents that have left")
     for member in fleet.agents:
         if (member.retention is not None) != (member.agent >= first):
             must = "must be given" if member.agent >= first else "is what the experiment says; delete it"
@@ -299,7 +299,7 @@ def check_links(fleet: Fleet) -> None:
             i, j = min(odd)
             raise NodeError(
                 f"links: {i} - {j} {problem} a link of the experiment ({fleet.experiment.graph.name} graph, "
-                f"{fleet.experiment.algorithm.name}); change experiment.graph and write the file anew"
+                f"{fleet.experiment.algorithm.name}); change experiment.graph and write the file again"
             )
 
 

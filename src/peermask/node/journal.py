@@ -1,7 +1,7 @@
 """The folder of one agent: its tables, checkpoints and absences, in the files of an ordinary run.
 
-Beside those of a run it holds `absences.csv`: who was not heard in which round, why, and what took its place. In an
-asynchronous run `trace.csv` says which message of each neighbour it used in which round.
+Beside those of a run it holds `absences.csv`: which neighbour was not heard in which round, why, and what replaced it.
+In an asynchronous run `trace.csv` says which message of each neighbour it used in which round.
 """
 
 from __future__ import annotations
@@ -48,7 +48,8 @@ class Journal:
         if not self.folder.is_run:
             self.folder.create()
             about = manifest(self.experiment, torch.device("cpu"))
-            write_json(self.folder.manifest, {**about, **self._owner()})  # whose folder it is, wherever copied to
+            # Which agent's folder it is, also after it was copied.
+            write_json(self.folder.manifest, {**about, **self._owner()})
             write_atomically(self.folder.config, config.toml().encode())  # last: it is a run now
             return None
         clear_leftovers(self.folder, self.absences, self.folder.trace)
@@ -128,7 +129,7 @@ class Journal:
 
 
 def changes(round: int, before: Iterable[Absence], now: Iterable[Absence]) -> list[str]:
-    """A line for everybody who went missing or came back since the round before."""
+    """A line for every neighbour that went missing or came back since the round before."""
     missing, absent = {a.neighbour for a in before}, {a.neighbour: a for a in now}
     lines: list[str] = [
         Line(f"round {round}: agent {j} is back", "back", neighbour=j) for j in sorted(missing - absent.keys())

@@ -1,4 +1,4 @@
-"""Files of certificates and keys: read with every mistake as one line, written so that nobody else can read a key."""
+"""Files of certificates and keys: errors are one line; keys are written readable only by their owner."""
 
 from __future__ import annotations
 

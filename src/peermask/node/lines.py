@@ -8,7 +8,7 @@ Level = Literal["info", "warning", "error"]
 
 
 class Line(str):
-    """Text as ever, to whoever takes it as such; `--log json` writes the rest beside it."""
+    """A text line with fields, which `--log json` writes as well."""
 
     event: str
     level: Level

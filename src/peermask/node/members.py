@@ -1,6 +1,6 @@
 """The parts of an experiment for a fleet whose agents and links have changed.
 
-The experiment stays as it is, and so does its hash, by which agents recognise each other: `agents` in it is how many
+The experiment does not change, nor does its hash, which agents compare: `agents` in it is how many
 began. An agent that was added cuts its samples out of the data on its device as the last of so many agents: with the
 partition `everything` those are all samples there, with any other some that another agent may have too.
 """
@@ -34,14 +34,14 @@ def build_member(fleet: Fleet, agent: int) -> Experiment:
 
 def by_roster(experiment: Experiment, fleet: Fleet) -> Experiment:
     """With the agents and links that the roster has; the same where it never changed, or where agents only left a
-    schedule: who is not there is left out of its links anyway."""
+    schedule: agents that are not there are not in its links."""
     if not fleet.serial or experiment.schedule.changes:
         return experiment
     kept, held = fleet.retentions(), experiment.samples.sizes
     count = len(kept)
     links = np.array(fleet.links, np.int64).reshape(-1, 2)
     both = np.concatenate([links, links[:, ::-1]])
-    # Shares count where a server would weight agents; of one that was added nobody else knows how much it holds.
+    # Shares count where a server would weight agents; the number of samples of an added agent is not known to others.
     shares = np.concatenate([held, np.full(max(0, count - len(held)), held.mean())])[:count]
     return replace(
         experiment,

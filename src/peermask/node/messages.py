@@ -41,7 +41,7 @@ class Card:
 
     @property
     def identity(self) -> bytes:
-        """Eight bytes that stand for the card in every frame."""
+        """Eight bytes that represent the card in every frame."""
         text = "/".join((self.run, self.config_hash, self.frozen_checksum, self.data, self.rules))
         return hashlib.blake2b(text.encode(), digest_size=8).digest()
 
@@ -122,7 +122,7 @@ def decode_standing(data: bytes) -> Standing:
     if data[:1] == ROSTER:
         return Standing(roster=data[1:])
     if data[:1] != SERIAL or len(data) != 1 + _SERIAL.size:
-        raise WireError(f"message of {len(data)} bytes says of no roster which it is")
+        raise WireError(f"message of {len(data)} bytes has no roster number")
     return Standing(*_SERIAL.unpack_from(data, 1))
 
 
@@ -139,7 +139,9 @@ def decode_request(data: bytes) -> Greeting | Pull:
 
 def decode_answer(data: bytes) -> Greeting | Answer:
     if data == DOUBLED:
-        raise WireError("another device runs with the same key as this one; neither is heard until one stops", "double")
+        raise WireError(
+            "another device runs with the same key as this one; neither is served until one stops", "double"
+        )
     if data[:1] == GREETING:
         return _greeting(data)
     if data[:1] not in (FRAME, NO_NEWS) or len(data) < 1 + _ANSWER.size:
@@ -156,7 +158,7 @@ def _greeting(data: bytes) -> Greeting:
         version, newest = values.pop("version"), values.pop("newest")
         card = Card(**values)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        raise WireError("greeting is not a card") from error
+        raise WireError("greeting has the wrong format") from error
     _check_version(version)
     if type(newest) is not int or not 0 <= newest < NOTHING or any(type(v) is not str for v in values.values()):
         raise WireError("greeting holds values of another type")
@@ -165,4 +167,4 @@ def _greeting(data: bytes) -> Greeting:
 
 def _check_version(version: object) -> None:
     if version != VERSION:
-        raise WireError(f"peer speaks version {version!r:.20}, this end {VERSION}; update the older of the two")
+        raise WireError(f"peer has version {version!r:.20}, this end {VERSION}; update the older of the two")

@@ -1,4 +1,4 @@
-"""An agent's standing as Prometheus metrics: worked out when they are asked for, in a registry of their own."""
+"""An agent's standing as Prometheus metrics: computed when requested, in a separate registry."""
 
 from __future__ import annotations
 

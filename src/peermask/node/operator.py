@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from peermask.errors import NodeError
-from peermask.node.certificates import Credentials
+from peermask.node.credentials import Credentials
 from peermask.node.desk import LARGEST, LENGTH, name_of, tls_context
 from peermask.node.fleet import Fleet, split_address
 from peermask.node.relayed import open_relayed
@@ -26,7 +26,7 @@ AT_ONCE = 16  # agents
 
 
 class Unreachable(NodeError):
-    """An agent that did not answer; the message is the reason alone."""
+    """An agent that did not answer; the message is the reason."""
 
 
 class Refused(Unreachable):
@@ -94,7 +94,7 @@ def _exactly(link: ssl.SSLSocket, length: int, until: float) -> bytes:
 
 @dataclass(frozen=True)
 class Answered:
-    """What one agent said of itself, or why it did not."""
+    """The status of one agent, or why it is not known."""
 
     agent: int
     address: str
@@ -103,7 +103,7 @@ class Answered:
 
 
 def ask_status(fleet: Fleet, credentials: Credentials, seconds: float = SECONDS) -> Sequence[Answered]:
-    """Ask every agent how it stands, side by side. If all refuse for one reason, that is an error."""
+    """Ask all agents for their status, in parallel. If all refuse for the same reason, that is an error."""
 
     def one(agent: int) -> Answered | Refused:
         address = fleet.member(agent).address
@@ -132,7 +132,7 @@ def ask_status(fleet: Fleet, credentials: Credentials, seconds: float = SECONDS)
 
 
 def push_roster(fleet: Fleet, credentials: Credentials, seconds: float = SECONDS) -> dict[int, str]:
-    """Give the signed roster to every agent, side by side; what each said, or why it could not be asked."""
+    """Send the signed roster to all agents, in parallel; each answer, or why there is none."""
 
     def one(agent: int) -> str:
         try:

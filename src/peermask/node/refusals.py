@@ -1,6 +1,6 @@
-"""What neighbours sent and was not taken: counted by neighbour and reason, and said as long as that tells something.
+"""Messages of neighbours that were refused: counted by neighbour and reason, and reported while that is informative.
 
-Every neighbour has lines of its own, so that one that sends nothing but garbage does not hide the next.
+Lines are limited per neighbour, so that one that sends only garbage does not hide the others.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from peermask.node.lines import Line
 
-LINES = 20  # said of one neighbour; whatever else it does is counted
+LINES = 20  # reported of one neighbour; the rest is only counted
 
 
 class Refusals:
@@ -24,7 +24,7 @@ class Refusals:
         self._lock = threading.Lock()
 
     def note(self, neighbour: int, why: str, line: str) -> None:
-        """Count a refusal, and say its line unless it was said before."""
+        """Count a refusal, and report its line unless it was reported before."""
         with self._lock:
             self._counts[neighbour][why] += 1
             said = self._said[neighbour]

@@ -1,15 +1,15 @@
 """A relay for agents that cannot be dialled: it joins connections, and can neither read nor forge what passes.
 
 Agents behind routers keep connections to it that wait to be dialled; a neighbour asks for one of them, and from then on
-bytes go both ways. What they carry is the agents' own mutual TLS, of which the relay has no key: it sees who talks to
-whom, when and how much. Only agents of the fleet and its operators are let in, agents to their neighbours alone: it is
-no open proxy. A gate bounds those who have shown no certificate yet.
+bytes go both ways. What they carry is the agents' own mutual TLS, of which the relay has no key: it sees which agents
+connect, when, and how much they send. Only agents of the fleet and its operators are let in, agents only to their
+neighbours: it is no open proxy. A gate limits clients that have shown no certificate yet.
 
     relay    R                 it has looked at the certificate
     agent    W                 wait to be dialled
              D | agent (4)     dial that agent
     relay    G                 joined: the rest is the agents'
-             N                 nobody waits there; try again
+             N                 that agent is not waiting; try again
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from peermask.node.certificates import Credentials
+from peermask.node.credentials import Credentials
 from peermask.node.desk import OPERATOR, name_of, tls_context
 from peermask.node.fleet import Fleet
 from peermask.node.gate import open_gate
@@ -48,8 +48,8 @@ class _Waiting:
     reader: Reader
     writer: Writer
     dialled: asyncio.Event = field(default_factory=asyncio.Event)
-    stopped: asyncio.Event = field(default_factory=asyncio.Event)  # nobody but who has dialled reads here any more
-    over: asyncio.Event = field(default_factory=asyncio.Event)  # whoever has dialled is through
+    stopped: asyncio.Event = field(default_factory=asyncio.Event)  # only the dialling end reads here from now on
+    over: asyncio.Event = field(default_factory=asyncio.Event)  # the dialling end is done
 
 
 class Relay:
@@ -115,7 +115,7 @@ class Relay:
             await asyncio.wait({leaving, dialled}, return_when=asyncio.FIRST_COMPLETED)
             if not one.dialled.is_set():
                 return
-            leaving.cancel()  # nothing is lost: who waits says nothing
+            leaving.cancel()  # nothing is lost: a waiting agent sends nothing
             await asyncio.gather(leaving, return_exceptions=True)
             one.stopped.set()
             await one.over.wait()
@@ -142,7 +142,7 @@ class Relay:
 
 
 async def pump(one: tuple[Reader, Writer], other: tuple[Reader, Writer]) -> None:
-    """Pass bytes on both ways until an end closes, or nothing has been said for long."""
+    """Forward bytes both ways until an end closes, or is silent for long."""
 
     async def copy(reader: Reader, writer: Writer) -> None:
         with suppress(OSError):

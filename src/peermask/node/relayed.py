@@ -1,7 +1,7 @@
 """An agent's end of the relay: connections that wait there to be dialled, and doors here that lead through it.
 
-A door is a port of this device's loopback interface; whoever dials it is joined to one agent, over the relay. All TLS
-between agents goes on inside: the relay and this file pass bytes on.
+A door is a port of this device's loopback interface; a connection to it is forwarded to one agent, over the relay. The
+TLS between agents is inside: the relay and this file only forward bytes.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from collections.abc import Callable, Collection, Coroutine, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from peermask.node.certificates import Credentials
+from peermask.node.credentials import Credentials
 from peermask.node.desk import name_of, tls_context
 from peermask.node.fleet import Fleet, split_address
 from peermask.node.gate import keep_alive
 from peermask.node.lines import Line
 from peermask.node.relay import AGENT, DIAL, GO, NAME, PART, PROTOCOL, READY, SECONDS, WAIT, Reader, Writer, pump
 
-SPARE = 2  # waiting connections more than there are neighbours: for operators, and for those who dial anew
+SPARE = 2  # waiting connections more than there are neighbours: for operators, and for new connections
 MOST = 24  # of them; each that is dialled is replaced
 PAUSES = (0.2, 5.0)  # seconds before dialling the relay again: at first, at most
 FAULTS = (OSError, asyncio.IncompleteReadError, TimeoutError, EOFError)
@@ -58,7 +58,7 @@ class Relayed:
         return host, port
 
     async def wait(self, inside: Address, many: int) -> None:
-        """Keep `many` connections at the relay; whoever dials one is joined to `inside`."""
+        """Keep `many` connections at the relay; connections that arrive there are forwarded to `inside`."""
         for _ in range(many):
             self._start(self._wait(inside))
 
@@ -101,7 +101,7 @@ class Relayed:
             link[1].close()
 
     async def _dial(self, wish: bytes) -> tuple[Reader, Writer]:
-        """A connection to the relay, which has said that it is one; what is wanted of it is said."""
+        """A connection to the relay, after its greeting and our request."""
         host, port = split_address(self.address)
         try:
             async with asyncio.timeout(SECONDS):
@@ -124,7 +124,7 @@ class Relayed:
         return reader, writer
 
     def _tell(self, reached: bool, why: str = "") -> None:
-        """Changes alone."""
+        """Only changes."""
         if reached != self.reached and not (reached and self.reached is None):
             text = "is reached again" if reached else f"is not reached ({why}); trying again"
             self.say(Line(f"relay {self.address} {text}", "relay", "info" if reached else "warning", reached=reached))

@@ -1,4 +1,4 @@
-"""A transport whose session can be opened anew, with other neighbours or another certificate, while it is used.
+"""A transport whose session can be reopened, with other neighbours or another certificate, while it is used.
 
 A session's certificates and access control cannot be changed. So it is ended between two questions and another one
 opened; who asks meanwhile waits until that has found the neighbours again that it had, or for REGROUP seconds.

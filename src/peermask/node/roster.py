@@ -76,7 +76,7 @@ def with_roster(fleet: Fleet, roster: Roster, signature: str | None) -> Fleet:
 def checked(fleet: Fleet) -> Fleet:
     check(fleet)
     if len(encoded(fleet)) > LARGEST - 1024:
-        raise NodeError(f"a roster of {len(fleet.agents)} agents and {len(fleet.links)} links is too large to hand on")
+        raise NodeError(f"a roster of {len(fleet.agents)} agents and {len(fleet.links)} links is too large to send")
     return fleet
 
 
@@ -145,18 +145,16 @@ def alone(fleet: Fleet) -> list[int]:
 def _check_links_are_chosen(fleet: Fleet, done: str) -> None:
     name = fleet.experiment.algorithm.name
     if algorithms[name].make.hears_all:
-        raise NodeError(f"in {name} everybody hears everybody: nobody can be {done} while it runs; write a new fleet")
+        raise NodeError(f"in {name} all agents hear each other: none can be {done} while it runs; write a new fleet")
     if fleet.experiment.schedule is not None:
-        raise NodeError(
-            f"experiment.schedule says who hears whom: nobody can be {done} while it runs; write a new fleet"
-        )
+        raise NodeError(f"experiment.schedule sets the links: no agent can be {done} while it runs; write a new fleet")
 
 
 def _retention(fleet: Fleet, number: int, given: float | None) -> float:
     """As given, or as the experiment would have it for one agent more."""
     config = fleet.experiment
     if given is None and isinstance(config.retention, tuple):
-        raise NodeError("the experiment lists one retention for each agent; say what the new one keeps: --retention")
+        raise NodeError("the experiment lists one retention for each agent; give that of the new one: --retention")
     if given is None:
         return retentions(config.retention, number + 1, config.seed)[number]
     least = min(fleet.retentions())

@@ -12,7 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 
-from peermask.node.certificates import common_name
+from peermask.node.credentials import common_name
 from peermask.node.lines import Line
 
 GRACE = 5.0  # seconds two sessions of one name may overlap: the link of one that was cut off ends within a few leases
@@ -48,7 +48,7 @@ class Sessions:
             ripe = {name for name, since in self._doubled.items() if time.monotonic() - since > GRACE}
         found = {agent: name for agent, name in self.neighbours.items() if name in ripe}
         for agent, name in found.items():
-            text = f"two devices run as agent {agent}, with the same key; neither is heard until one stops"
+            text = f"two devices run as agent {agent}, with the same key; neither is served until one stops"
             self._say_once(name, Line(text, "doubled", "warning", neighbour=agent))
         return frozenset(found)
 

@@ -21,7 +21,7 @@ from peermask.node.lines import Line
 from peermask.node.members import build_member
 
 if TYPE_CHECKING:
-    from peermask.node.certificates import Credentials
+    from peermask.node.credentials import Credentials
     from peermask.node.responder import Responder
     from peermask.node.rosters import Rosters
     from peermask.node.watched import Watched
@@ -50,13 +50,13 @@ def run_node(
     metrics: Address | None = None,
     stalled_after: float | None = None,
 ) -> NodeResult:
-    """Run agent `agent` of the fleet in file `path`; started again, it goes on where its folder says.
+    """Run agent `agent` of the fleet in file `path`; restarted, it resumes from its folder.
 
     `metrics`: where to serve them and the agent's health, which is not well once no round has ended for `stalled_after`
     seconds.
     """
     # zenoh and cryptography are an extra, which reading a fleet file does not need
-    from peermask.node.certificates import Credentials, check_credentials, verifier
+    from peermask.node.credentials import Credentials, check_credentials, verifier
     from peermask.node.reopening import Reopening
     from peermask.node.rosters import Rosters, latest
     from peermask.node.watch import Watch
@@ -139,7 +139,7 @@ def open_session(
     from peermask.node.zenoh_transport import open_zenoh
 
     me, neighbours = fleet.member(agent), fleet.neighbours(agent)
-    wanted = neighbours if me.relayed else ()  # others are dialled by those who are relayed
+    wanted = neighbours if me.relayed else ()  # relayed agents dial the others
     inside = (me.listen or me.address) if me.relayed else None
     sessions = Sessions(me.name, {j: fleet.member(j).name for j in neighbours}, watched.say)
     answers = {

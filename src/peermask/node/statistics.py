@@ -1,4 +1,4 @@
-"""Statistics of data that nobody has all of: every device declares its own, and they are combined in the fleet file.
+"""Statistics of data that is spread over devices: each declares its own, and they are combined in the fleet file.
 
 With n_i samples, mean μ_i and variance σ²_i (by feature or channel) of agent i, those of all data are exactly
 
@@ -134,7 +134,7 @@ def combined(who: Sequence[Summary], each: Sequence[Moments], what: str, far: fl
 
 
 def _refuse_far(who: Sequence[Summary], own: Sequence[tuple[float, float]], what: str, far: float) -> None:
-    """A liar, or a device whose sensor has another unit, would spoil the scale for everybody."""
+    """A liar, or a device whose sensor has another unit, would spoil the scale for all."""
     if len(own) < 3:
         return  # no median that two of them agree on
     middle, usual = median(mean for mean, _ in own), median(variance for _, variance in own) ** 0.5
@@ -163,7 +163,7 @@ def _check(fleet: Fleet, ordered: Sequence[Summary], *, partial: bool) -> None:
 
 
 def _scalable(fleet: Fleet) -> Any:
-    """The dataset of the experiment, if it can be told how to scale."""
+    """The dataset of the experiment, if its scale can be set."""
     choice = fleet.experiment.dataset
     if "normalise" not in type(choice.options).model_fields:
         raise NodeError(f"experiment.dataset.name = {choice.name!r} has a fixed scale; no statistics are needed")

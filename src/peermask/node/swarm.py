@@ -24,12 +24,12 @@ from peermask.node.fleet import Fleet, load_fleet
 from peermask.node.start import agent_out, certificates_of, default_out
 
 POLL = 0.2  # seconds between looks at the processes
-LEAVE_WITHIN = 60.0  # seconds an agent has to finish its round and save once it was told to stop
+LEAVE_WITHIN = 60.0  # seconds an agent has to finish its round and save once it was asked to stop
 
 
 @dataclass
 class SwarmProcess:
-    """One agent's process and what it last said of itself."""
+    """One agent's process and its last report."""
 
     agent: int
     folder: Path
@@ -78,7 +78,7 @@ def run_swarm(
     """
     fleet = load_fleet(path)
     if not insecure:
-        from peermask.node.certificates import check_credentials
+        from peermask.node.credentials import check_credentials
 
         for member in fleet.agents:
             check_credentials(fleet, certificates_of(path, fleet), member.agent)
@@ -143,7 +143,7 @@ def _start(path: Path, agent: int, own: Path, flags: list[str]) -> SwarmProcess:
             stderr=log,
             text=True,
             env={**os.environ, "OMP_NUM_THREADS": "1"},
-            start_new_session=True,  # Ctrl-C is for the swarm, which tells its agents
+            start_new_session=True,  # Ctrl-C is for the swarm, which stops its agents
         )
     member = SwarmProcess(agent, own, process)
     threading.Thread(target=_listen, args=(member,), daemon=True).start()
@@ -161,7 +161,7 @@ def _listen(member: SwarmProcess) -> None:
 def _watch(
     members: Sequence[SwarmProcess], show: Callable[[Sequence[SwarmProcess]], None], should_stop: Callable[[], bool]
 ) -> bool:
-    """Wait for all; whether they were told to stop."""
+    """Wait for all; returns whether they were asked to stop."""
     until: float | None = None
     while any(member.process.poll() is None for member in members):
         if should_stop() and until is None:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from peermask.errors import NodeError, PeermaskError
-from peermask.node.certificates import MINUTES, Credentials, check_credentials, validity
+from peermask.node.credentials import MINUTES, Credentials, check_credentials, validity
 from peermask.node.fleet import Fleet, FleetMember
 from peermask.node.lines import Line
 from peermask.node.reopening import Reopening

@@ -1,6 +1,6 @@
-"""How an agent stands, for those who watch it: kept up to date by its reports, read by metrics, health and operators.
+"""The status of an agent: updated by its reports, read by metrics, health checks and operators.
 
-An observer that passes everything on. A report costs a few additions; all else is worked out when somebody looks.
+An observer that passes everything on. A report costs a few additions; everything else is computed on request.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Watched:
         ends: Callable[[], datetime | None] = lambda: None,
         stalled_after: float | None = None,
     ) -> None:
-        """`ends`: of the agent's certificate, as it is now."""
+        """`ends`: when the agent's present certificate ends."""
         self.observer, self.fleet, self.agent, self.ends = observer, fleet, agent, ends
         self.stalled_after = patience_of(fleet) if stalled_after is None else stalled_after
         self.version = version("peermask")
@@ -115,7 +115,7 @@ class Watched:
             self._last_absence = {"round": absence.round, "neighbour": absence.neighbour, "why": absence.why}
 
     def trouble(self) -> str | None:
-        """Why it is not healthy; None while rounds go on, or once they are over."""
+        """Why it is not healthy; None while rounds end in time, or after the last."""
         with self._lock:
             idle, report, over = time.monotonic() - self._quiet_since, self._report, self._over
         if over or idle <= self.stalled_after:

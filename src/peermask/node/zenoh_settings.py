@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from peermask.node.certificates import Credentials
+from peermask.node.credentials import Credentials
 from peermask.node.fleet import Fleet, split_address
 
 LEASE_MS = 2000  # a frozen or cut-off neighbour is noticed within a few of these
@@ -34,7 +34,7 @@ def session_settings(
     max_message: int,
     through: Mapping[int, tuple[str, int]] | None = None,
 ) -> dict[str, Any]:
-    """Keys and values of the session's config; without credentials it is open to anybody who reaches the port.
+    """Keys and values of the session's config; without credentials anyone who reaches the port can connect.
 
     `through`: where relayed neighbours are reached; without, they are left to dial.
     """
@@ -45,11 +45,11 @@ def session_settings(
     settings: dict[str, Any] = {
         "mode": "peer",
         "listen/endpoints": [f"{scheme}/{me.listen or me.address}"],
-        # Both sides dial, and whoever comes through first makes the link, so that one open port of the two is enough.
+        # Both sides dial, and the first connection makes the link, so that one open port of the two is enough.
         # Forever, since a neighbour may come late or come back.
         "connect/endpoints": [
             *(_dialled(scheme, fleet.member(j).address) for j in direct),
-            # The host is this device itself; whose the certificate is, access control looks at.
+            # The host is this device; access control checks the certificate's name.
             *(f"tls/{host}:{port}#verify_name_on_connect=false" for host, port in (through or {}).values()),
         ],
         "connect/timeout_ms": -1,

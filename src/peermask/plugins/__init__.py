@@ -1,4 +1,4 @@
-"""Plug-ins: code of one's own that registers algorithms, models, datasets and the like.
+"""Plug-ins: user code that registers algorithms, models, datasets and the like.
 
 Code is imported only if the user named it: with `--import`, with the key `imports` of a config that is run, or by
 installing a package with an entry point (see `registry.py`). A run folder or fleet file may come from somebody else.

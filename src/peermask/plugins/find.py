@@ -43,7 +43,7 @@ def _find(plugin: Plugin, where: str, warn: Callable[[str], None], *, exact: boo
                 raise ConfigError(
                     f"{where}: {line}; all agents must have the same: restore it, or write a new fleet file"
                 )
-            warn(f"{where}: {line}; going on with it as it is now")
+            warn(f"{where}: {line}; the present version is used")
             return other.name
     earlier = _named_earlier(plugin)
     if earlier is None:
@@ -88,7 +88,7 @@ def _named_earlier(plugin: Plugin) -> str | None:
 
 
 def _imported_in_python(plugin: Plugin) -> list[Plugin]:
-    """A plug-in's file or module that a script or notebook has imported by itself."""
+    """A plug-in's file or module that a script or notebook has imported."""
     if plugin.module is not None:
         return [of_module(plugin.module)] if plugin.module in sys.modules else []
     if any(getattr(module, "__file__", None) == plugin.file for module in list(sys.modules.values())):

@@ -1,4 +1,4 @@
-"""Imports plug-ins that the user named; whatever is wrong with them is one line."""
+"""Imports plug-ins that the user named; errors in them are one line."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def _load_module(name: str) -> Plugin:
 
 
 def _executed(call: Callable[[], object], what: str, path: str) -> None:
-    """Whatever goes wrong in somebody's code is one line, with the line of the file where it did."""
+    """Any error in a user's code becomes one line, with its line number."""
     try:
         call()
     except PeermaskError as error:

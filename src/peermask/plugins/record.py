@@ -46,7 +46,7 @@ def is_file_name(name: str) -> bool:
 
 
 def of_name(name: str) -> Plugin:
-    """Of what is known by its name alone."""
+    """Of what is known only by its name."""
     return Plugin(file=name) if is_file_name(name) else Plugin(module=name)
 
 
@@ -67,7 +67,7 @@ def same(one: Plugin, other: Plugin) -> bool:
 
 
 def alike(one: Plugin, other: Plugin) -> bool:
-    """The same but for its content: a module of that name, or a file called so, in whatever folder."""
+    """The same but for its content: a module of that name, or a file of that name, in any folder."""
     if one.file is None or other.file is None:
         return one.module is not None and one.module == other.module
     return Path(one.file).name == Path(other.file).name

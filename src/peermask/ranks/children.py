@@ -23,7 +23,7 @@ class Children:
                 command,
                 stdin=subprocess.DEVNULL,
                 env={**os.environ, **place.environment(rank)},
-                start_new_session=True,  # Ctrl-C is for the first rank, which tells the others
+                start_new_session=True,  # Ctrl-C is for the first rank, which stops the others
             )
 
     def fate(self, rank: int) -> str | None:

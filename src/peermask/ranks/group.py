@@ -164,7 +164,7 @@ class Ranks:
             raise self.watch.lost(error) from None
 
     def disconnect(self, error: BaseException) -> None:
-        """Close all connections, so that those who wait for this rank need wait no longer. NCCL has to be killed."""
+        """Close all connections, so that ranks do not wait for this one any longer. NCCL has to be killed."""
         clear_frames(error.__traceback__)  # they hold on to the connections
         if not self.nccl and dist.is_initialized():
             dist.destroy_process_group()
@@ -183,7 +183,7 @@ def joined(
 ) -> Iterator[Ranks]:
     """This process as one of several ranks, until the block is left; then nothing of it is left.
 
-    Who leaves by an exception tells the others why, so that they leave, too.
+    A rank that leaves by an exception tells the others why, so that they leave, too.
     """
     about = {"device": str(device), "nccl": device.type == "cuda" and dist.is_nccl_available()}
     meeting = meet(place, about, limit, should_stop, fate, listener)
@@ -193,7 +193,7 @@ def joined(
     try:
         ranks.connect(backend)
         yield ranks
-        with suppress(RuntimeError):  # nobody needs anything any more
+        with suppress(RuntimeError):  # the group is no longer needed
             dist.all_reduce(torch.zeros(1))
     except BaseException as error:
         ranks.disconnect(error)
@@ -212,7 +212,7 @@ def joined(
 
 
 def own_device(name: str, place: Place) -> torch.device:
-    """GPUs are taken in turn by the ranks of a host, unless one is named."""
+    """GPUs are assigned in order to the ranks of a host, unless one is named."""
     device = pick_device(name)
     if device.type == "cuda" and device.index is None:
         return torch.device("cuda", place.local_rank % torch.cuda.device_count())
@@ -220,7 +220,7 @@ def own_device(name: str, place: Place) -> torch.device:
 
 
 def _by_nccl(backend: Backend, meeting: Meeting) -> bool:
-    """Whether all ranks have GPUs of their own, which NCCL needs."""
+    """Whether all ranks have their own GPU, which NCCL needs."""
     gpus = [(m.host, told["device"]) for m, told in zip(meeting.members, meeting.told, strict=True)]
     without = [m for m, told in zip(meeting.members, meeting.told, strict=True) if not told["nccl"]]
     possible = not without and len(set(gpus)) == len(gpus)

@@ -1,4 +1,4 @@
-"""Messages as bytes between ranks: masks eight weights to a byte, real values as they are."""
+"""Messages as bytes between ranks: masks eight weights to a byte, real values unchanged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which of how many ranks this process is, as torchrun, a batch system or `--processes` tells it."""
+"""Which of how many ranks this process is, as given by torchrun, a batch system or `--processes`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Place:
     local_size: int
     address: str  # where the ranks meet
     port: int
-    keeper: str = "rank 0"  # whose process has the store where they meet
+    keeper: str = "rank 0"  # the process that has the rendezvous store
     restarts: int = 0  # how often torchrun has started the ranks again
     most_restarts: int = 0  # how often it would
 
@@ -29,14 +29,14 @@ class Place:
 
     @classmethod
     def told(cls, environment: Mapping[str, str] = os.environ) -> Place | None:
-        """None for a process that nobody started as a rank."""
+        """None for a process that is not a rank."""
         if not {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"} <= set(environment):
             return None
 
         def number(name: str, otherwise: int | None = None) -> int:
             text = environment.get(name, str(otherwise))
             if not text.isdecimal():
-                raise RunError(f"the environment has {name} = {text!r}; it takes a whole number, as torchrun sets it")
+                raise RunError(f"the environment has {name} = {text!r}; it must be a whole number, as torchrun sets it")
             return int(text)
 
         rank, size, local_rank = number("RANK"), number("WORLD_SIZE"), number("LOCAL_RANK", 0)
@@ -57,7 +57,7 @@ class Place:
         )
 
     def environment(self, rank: int) -> dict[str, str]:
-        """What another rank of this host is to be told, where all are on it."""
+        """The environment of another rank, if all are on this host."""
         return {
             "RANK": str(rank),
             "WORLD_SIZE": str(self.size),

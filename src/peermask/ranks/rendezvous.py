@@ -1,4 +1,4 @@
-"""How ranks meet: at a store that one process keeps at an address all were told, within a time limit."""
+"""How ranks meet: at a store in one process, at an address that all know, within a time limit."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from peermask.errors import RunError
 from peermask.ranks.place import Place
 from peermask.ranks.watch import RankInfo
 
-LOOK = 0.1  # seconds between two looks at who came
+LOOK = 0.1  # seconds between two looks
 SIOCGIFADDR = 0x8915  # asks Linux for the address of an interface
 
 
@@ -41,7 +41,7 @@ def meet(
     fate: Callable[[int], str | None] = lambda _: None,
     listener: socket.socket | None = None,
 ) -> Meeting:
-    """Say who is here, and wait for all others."""
+    """Register this rank, and wait for all others."""
     until = time.monotonic() + limit
     keeper = _keep(place, listener) if place.keeps_store else _reach(place, until, limit, should_stop)
     address = _own_address(place)
@@ -70,7 +70,7 @@ def _keep(place: Place, listener: socket.socket | None) -> TCPStore:
         return TCPStore(place.address, place.port, place.size, is_master=True, wait_for_workers=False, **options)
     except RuntimeError as error:
         raise RunError(
-            f"rank 0 cannot keep the meeting point {place.address}:{place.port}: {str(error).splitlines()[0]}; "
+            f"rank 0 cannot open the rendezvous {place.address}:{place.port}: {str(error).splitlines()[0]}; "
             "give another MASTER_ADDR or MASTER_PORT"
         ) from None
 
@@ -107,11 +107,11 @@ def _await_all(
             raise KeyboardInterrupt
         for rank in missing:
             if (became := fate(rank)) is not None:
-                raise RunError(f"rank {rank} {became} before it had begun")
+                raise RunError(f"rank {rank} {became} before the start")
         if time.monotonic() > until:
             absent = ", ".join(map(str, missing[:8])) + (" and more" if len(missing) > 8 else "")
             raise RunError(
-                f"{len(missing)} of {place.size} ranks did not come to {place.address}:{place.port} within "
+                f"{len(missing)} of {place.size} ranks did not connect to {place.address}:{place.port} within "
                 f"{limit:g} s: {absent}; start them, or wait longer with --wait"
             )
         time.sleep(LOOK)

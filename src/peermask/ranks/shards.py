@@ -1,4 +1,4 @@
-"""Which agents a rank has, and whose messages have to reach it."""
+"""Which agents a rank has, and which messages it needs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def heard(mixing: Mixing) -> Tensor:
 class Routes:
     """What one rank sends to and gets from each other. Messages are in the order of agents, and so are ranks."""
 
-    columns: Tensor  # [K] whose messages are here after an exchange
+    columns: Tensor  # [K] the senders of the messages that are here after an exchange
     here: slice  # which of these are of the agents here
     outgoing: dict[int, Tensor]  # rank -> which messages of the agents here it hears, counted from the first of them
     incoming: dict[int, slice]  # rank -> which of the K messages come from it

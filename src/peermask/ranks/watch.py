@@ -1,7 +1,7 @@
-"""Who is still there: every rank gives a sign of life each second, and whoever leaves early says why.
+"""Which ranks are alive: every rank sends a heartbeat each second, and one that leaves early says why.
 
-A rank that is killed closes its connections, so that the others find out at once that somebody is gone, and here who.
-One that vanishes without a word, as with its host, is found out by its silence alone.
+A rank that is killed closes its connections, so the others notice at once that a rank is gone, and find out here which
+one. One that vanishes with its host is noticed only by its missing heartbeats.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from peermask.errors import LostRankError, PeermaskError
 
 BEAT = 1.0  # seconds between two signs of life
 SILENT = 5.0  # without one, once a connection is broken: that rank is dead
-GONE = 30.0  # without one, whatever the connections say
+GONE = 30.0  # without one, even if connections are open
 LEAVE = 10.0  # that the others, or a thread that waits for a device, have to leave by themselves
 NO_REMEDY = "start it again"
 
@@ -47,10 +47,10 @@ class Farewell:
 
 
 class Watch:
-    """Keeps an eye on the other ranks from two threads, by a connection to the store of its own.
+    """Monitors the other ranks from two threads, by its own connection to the store.
 
-    One gives and looks for signs of life, and is stuck where the store cannot be reached. The other needs nobody: it
-    ends this process if there is a reason to and it does not end by itself, since it waits for a rank that is cut off.
+    One sends and checks heartbeats, and hangs if the store cannot be reached. The other does not use the store: it
+    ends this process if there is a reason to and the process hangs, waiting for a rank that is cut off.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class Watch:
                 thread.join(2 * BEAT)  # not for ever: the store may be out of reach
 
     def lost(self, error: BaseException) -> LostRankError:
-        """A connection is broken: find out who is gone."""
+        """A connection is broken: find out which rank is gone."""
         until = time.monotonic() + GONE
         while time.monotonic() < until:
             cause = self._cause(SILENT)
@@ -163,7 +163,7 @@ class Watch:
                     self._farewells[other] = Farewell(farewell["code"], farewell["text"], tuple(farewell["lost"]))
 
     def _cause(self, limit: float) -> Farewell | None:
-        """The reason to leave, if there is one: who said why it left, or who is dead."""
+        """The reason to leave, if there is one: what a leaving rank said, or which rank is dead."""
         for other in self._others:
             if (told := self._farewells.get(other)) is not None:
                 about = told.text if told.lost or not other else f"{self.members[other]}: {told.text}"

@@ -36,7 +36,7 @@ def bytes_spent(rows: list[Row], weights: int) -> Spent:
     spent = Spent()
     for row in rows:
         links, agent = int(row["links"]), int(row["agent"])
-        if not links:  # nobody heard it
+        if not links:  # no one received it
             continue
         size = float(row.get("coded_bytes") or row["bitmap_bytes"])
         body = int(links * max(0.0, size - FRAME_BYTES))

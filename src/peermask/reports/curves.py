@@ -53,7 +53,7 @@ def read_curves(rows: list[Row], agents: int, figures: Sequence[str] = FIGURES["
 
 
 def even_choice(count: int, most: int) -> list[int]:
-    """At most so many of 0..count-1, evenly spaced, first and last among them."""
+    """At most so many of 0..count-1, evenly spaced, including the first and the last."""
     return sorted({round(place) for place in np.linspace(0, count - 1, min(most, count))})
 
 

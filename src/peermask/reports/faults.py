@@ -1,4 +1,4 @@
-"""Who was missing when, in a run over a real network."""
+"""Which agents were missing when, in a run over a real network."""
 
 from __future__ import annotations
 

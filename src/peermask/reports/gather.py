@@ -69,7 +69,7 @@ def gather(runs: Sequence[Run]) -> dict[str, Any]:
 
 
 def _groups(runs: Sequence[Run]) -> list[list[Run]]:
-    """Runs that differ in the seed alone are one curve."""
+    """Runs that differ only in the seed are one curve."""
     groups: dict[str, list[Run]] = {}
     for run in runs:
         table = run.result.config.table()

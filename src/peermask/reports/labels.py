@@ -1,10 +1,11 @@
-"""Names for the curves of a comparison: the algorithm, and whatever else tells runs apart."""
+"""Names for the curves of a comparison: the algorithm, and the keys in which runs differ."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from peermask.experiment.config import ExperimentConfig, flatten
+from peermask.experiment.config import ExperimentConfig
+from peermask.experiment.toml_values import flatten
 
 _SILENT = ("seed", "name", "imports", "algorithm.name")
 _MOST = 3  # differences named; more would not be read

@@ -1,4 +1,4 @@
-"""Several observers of one run: the terminal, and the loggers somebody asked for."""
+"""Several observers of one run: the terminal, and loggers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from peermask.experiment.metrics import Evaluation
 
 @dataclass(frozen=True)
 class Together:
-    """Tells each of them, in their order."""
+    """Notifies each of them, in order."""
 
     observers: Sequence[Observer]
 

@@ -76,12 +76,12 @@ def render(data: dict[str, Any], title: str, *, live: bool = False) -> str:
         "data": as_json({"title": title, "live": live, **data}),
         "script": "\n".join(_asset(f"{name}.js") for name in SCRIPTS),
     }
-    # In one pass: what is filled in is never looked at again, whatever it says.
+    # In one pass: inserted text is not searched again.
     return re.sub(r"\{\{(\w+)\}\}", lambda found: parts[found[1]], _asset("page.html"))
 
 
 def as_json(content: dict[str, Any]) -> str:
-    """JSON that may stand inside a script element, whatever text is in it."""
+    """JSON that is safe inside a script element, with any text."""
     text = json.dumps(content, separators=(",", ":"), allow_nan=False)
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 

@@ -1,4 +1,4 @@
-"""Where a report reads: a run folder, the arms of a comparison, or the agents of a fleet that is still going on."""
+"""Where a report reads: a run folder, the arms of a comparison, or the agents of a fleet that is still running."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from peermask.experiment.result import RunResult
 from peermask.experiment.shown import name_of, shown
 from peermask.experiment.table import read_rows
 
-LISTED = 200  # agents with a row of their own
+LISTED = 200  # agents with their own row
 UNEVEN = ("dirichlet", "shards", "quantity", "everything")  # partitions whose label frequencies deserve a column
 
 
@@ -86,7 +86,7 @@ def agents_table(result: RunResult) -> Table:
         *(shown(main, other.mean(main)) for other in others),
         style="bold",
     )
-    # Each column has a worst agent of its own, so nothing else about one stands in this row.
+    # The worst agent differs by column, so this row has nothing else about it.
     worst = [shown(figure, _worst(result, figure)) for figure in (main, *beside)]
     blank = [""] * (len(holds) + 2)
     table.add_row("worst", *blank, *worst, "", *(shown(main, _worst(other, main)) for other in others))
@@ -94,7 +94,7 @@ def agents_table(result: RunResult) -> Table:
 
 
 def _beside(result: RunResult) -> dict[str, str]:
-    """Figures worth a column of their own, and its heading: those that differ from the accuracy that counts."""
+    """Figures with their own column, and its heading: those that differ from the accuracy that counts."""
     if result.task != "classification":
         return {figure: name_of(figure) for figure in result.figures[1:]}
     other = _other(result)
@@ -125,7 +125,7 @@ def _readouts(name: str, result: RunResult) -> str:
 
 
 def closing_lines(result: RunResult) -> list[str]:
-    """What it came to, in sentences."""
+    """The result, in sentences."""
     arms = {label_of(result): result, **{other.root.name: other for other in result.compared}}
     # Runs of earlier versions have but one accuracy.
     lines = [_readouts(name, arm) for name, arm in arms.items() if not isnan(arm.mean("test_accuracy_own"))]

@@ -32,7 +32,7 @@ class TensorBoard:
     def begin(self, experiment: Experiment, name: str, round: int) -> None:
         own = self.folder / f"{experiment.config.name}-{name}-{experiment.config.hash}"
         try:
-            # Rounds after the checkpoint a run goes on from are written again.
+            # Rounds after the checkpoint that a run resumes from are written again.
             self._writer = SummaryWriter(str(own), purge_step=round + 1 if round else None)
         except OSError as error:
             raise RunError(f"cannot write {own}: {error.strerror}") from error

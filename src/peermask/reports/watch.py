@@ -1,4 +1,4 @@
-"""A report that is served while its run is going on: loopback by default, and nothing can be changed through it."""
+"""A report that is served while its run is in progress: read-only, and on loopback by default."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Handler(BaseHTTPRequestHandler):
         super().__init__(*arguments)  # type: ignore[arg-type]
 
     def do_GET(self) -> None:
-        # A page elsewhere may point a name of its own at this machine; only ours are answered.
+        # Another web page may point its own host name at this machine; only our names are answered.
         host = self.headers.get("Host", "").rpartition(":")[0] or self.headers.get("Host", "")
         if self.names and host not in self.names:
             self._answer(403, b"unknown host\n", "text/plain")
@@ -98,7 +98,7 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *arguments: object) -> None:
-        """Silent: somebody looks at the page, not at this."""
+        """Silent: no access log."""
 
 
 class Server(ThreadingHTTPServer):
@@ -123,7 +123,7 @@ def make_server(paths: Sequence[Path], host: str = "127.0.0.1", port: int = 0) -
 
 
 def _check_watchable(paths: Sequence[Path]) -> None:
-    """What is wrong now and will not pass by itself is said now; that a run has just begun is no mistake."""
+    """Report permanent problems at once; that a run has just begun is not one."""
     for path in paths:
         if path.is_file():
             raise RunError(

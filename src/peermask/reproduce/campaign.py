@@ -99,7 +99,7 @@ class Campaign:
         return sum(self.outcome(cell) is None for cell in self.cells)
 
     def _play(self, jobs: Sequence[tuple[Job, str]], tell: Tell) -> bool:
-        """Run jobs to their end and keep what they came to; False if all that is done, or other processes are at it."""
+        """Run jobs and keep their outcomes; False if all are done, or are being run by other processes."""
         left = [(job, name) for job, name in jobs if self.home.outcome(job) is None]
         played = False
         while left:
@@ -118,7 +118,7 @@ class Campaign:
         return played
 
     def _keep(self, jobs: Sequence[Job]) -> None:
-        """Run these side by side, and keep what those that came to an end came to."""
+        """Run these side by side, and keep the outcomes of those that finished."""
         by_config = {id(job.config): job for job in jobs}
         played = play_side_by_side(
             [job.config for job in jobs], lambda config, gradient: self._run(by_config[id(config)], gradient)
@@ -176,7 +176,7 @@ def read_data(scale: ScaleName, folder: str | None) -> Dataset:
     table = dict(scales()[scale].config["dataset"])
     if folder is not None:
         if table["name"] == "digits":
-            raise ConfigError(f"--data-dir {folder}: scale {scale!r} uses the digits in the package; leave it out")
+            raise ConfigError(f"--data-dir {folder}: scale {scale!r} uses the digits in the package; remove it")
         table["folder"] = folder
     choice = choose(datasets, "dataset", table)
     return datasets[choice.name].make(**dict(choice.options))
@@ -191,7 +191,7 @@ def plan_campaign(
     dataset: Dataset | None,
     imports: Sequence[str] = (),
 ) -> Campaign:
-    # Configs name the data and not where it lay, so that runs are found again whatever the folder is called.
+    # Configs name the data and not where it lay, so that runs are found again under any folder name.
     defaults = Defaults(scale, scales()[scale], scales()[scale].config, tuple(imports))
     chosen = tuple(range(defaults.scale.seeds)) if seeds is None else tuple(seeds)
     return Campaign(defaults, home, dataset, names, chosen, execution)

@@ -2,7 +2,7 @@
 
 reproduce.json   the scale, the data, the tuning seed and the plug-ins everything in it was made with
 choices.json     learning rates and first weights: what was tried, what each reached on held-out data, what was chosen
-outcomes.jsonl   what every run came to, a line each; a run with an outcome is never run again
+outcomes.jsonl   the outcome of every run, a line each; a run with an outcome is never run again
 outcomes/        likewise of runs that ended since the tables were written last, one small file each
 runs/            the run folders themselves, without checkpoints once finished; may be deleted
 configs/         the exact config of every cell
@@ -57,7 +57,7 @@ class Home:
     def look(self, scale: ScaleName) -> None:
         """Check that the folder holds results of this scale, which can be shown without the data."""
         if not self._marker.is_file():
-            raise RunError(f"{self.path} holds no results of `peermask reproduce` to make tables of")
+            raise RunError(f"{self.path} holds no results of `peermask reproduce`")
         found = read_json(self._marker)
         self._check(found, {"scale": scale, "dataset": found.get("dataset")})
 
@@ -71,13 +71,13 @@ class Home:
             raise RunError(f"{self._marker} is damaged (imports); restore the file") from None
 
     def check_plugins(self, given: Sequence[Plugin]) -> None:
-        """That none has changed: results of both versions would stand side by side."""
+        """That none has changed: otherwise results of two versions would be mixed."""
         for line in changed(self.plugins(), given):
             raise RunError(f"{self.path}: {line}; restore it, or give another --out")
 
     @property
     def tuning_seed(self) -> int:
-        """The seed that methods are tuned with: one for the folder, whichever seeds are asked for later."""
+        """The seed that methods are tuned with: one for the folder, for any seeds requested later."""
         return int(read_json(self._marker).get("tuning_seed", 0))
 
     @property
@@ -97,12 +97,12 @@ class Home:
         if found.get("scale") != wanted["scale"]:
             raise RunError(
                 f"{self.path} holds results of scale {found.get('scale')!r}, not {wanted['scale']!r}; "
-                "give another --out, or the scale it was begun with"
+                "give another --out, or the original scale"
             )
         if found.get("dataset") != wanted["dataset"]:
             before = found.get("dataset") or {}
             raise RunError(
-                f"{self.path} was begun on {before.get('name')} data with hash {str(before.get('sha256'))[:12]}, "
+                f"{self.path} was run on {before.get('name')} data with hash {str(before.get('sha256'))[:12]}, "
                 f"here it is {wanted['dataset']['name']} {wanted['dataset']['sha256'][:12]}; give another --out"
             )
 
@@ -118,7 +118,7 @@ class Home:
         return claimed(self._lock_path(job))
 
     def outcome(self, job: Job) -> Outcome | None:
-        """What a run came to; None while it has not come to its end."""
+        """The outcome of a run; None while it has not finished."""
         path, remedy = self._outcome_path(job), "delete it to run it again"
         if path.is_file():
             found: dict[str, Any] | None = read_json(path, remedy)
@@ -131,7 +131,7 @@ class Home:
 
     def keep(self, job: Job, outcome: Outcome) -> None:
         write_json(self._outcome_path(job), json.loads(outcome.model_dump_json(exclude_none=True)), indent=None)
-        # Nobody needs the lock any more: who has opened it meanwhile, or makes it again, finds the outcome.
+        # The lock is no longer needed: a process that has opened it meanwhile, or creates it again, finds the outcome.
         with suppress(OSError):
             self._lock_path(job).unlink()
 
@@ -151,7 +151,8 @@ class Home:
 
 
 def clear_false_start(folder: RunFolder) -> None:
-    """What a run killed before it was one left behind; a run killed later goes on from its checkpoint."""
+    """What a run left behind that was killed before its first file was complete; one killed later resumes from its
+    checkpoint."""
     if folder.path.exists() and not folder.is_run:
         with writing(folder.path):
             shutil.rmtree(folder.path)

@@ -1,4 +1,5 @@
-"""What a run came to: small enough to keep when the run itself is gone, complete enough for every table and picture."""
+"""The outcome of a run: small enough to keep when the run itself is deleted, complete enough for every table and
+figure."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ from peermask.experiment.table import read_rows
 from peermask.files import read_json
 from peermask.reproduce.filters import FirstLayer, first_layer, live_filters
 
-LAST_SHARE = 0.25  # the share of a run whose evaluations are averaged: a single one wavers from round to round
+LAST_SHARE = 0.25  # the share of a run whose evaluations are averaged: a single one varies from round to round
 
 
 class Curve(BaseModel):
@@ -94,7 +95,7 @@ class Outcome(BaseModel):
 
     @property
     def stuck(self) -> int | None:
-        """Agents that came to no more than one answer for everything can get: the share of one of their c labels."""
+        """Agents that are no better than a constant answer: the share of one of their c labels."""
         labels: int | None = self.config.get("partition", {}).get("labels_per_agent")
         if self.curve is None or labels is None:
             return None
@@ -104,7 +105,7 @@ class Outcome(BaseModel):
 
 
 def measure(folder: RunFolder) -> Outcome:
-    """Read a finished run: what its honest agents came to."""
+    """Read a finished run: the results of its honest agents."""
     done = read_result(folder.result)
     manifest, traffic = read_json(folder.manifest), _traffic(folder)
     liars = {known["agent"] for known in manifest["agents"] if known.get("liar")}
@@ -143,7 +144,7 @@ def measure(folder: RunFolder) -> Outcome:
 class Summary(BaseModel):
     """A cell over its seeds."""
 
-    seeds: int  # that came to an end
+    seeds: int  # that finished
     diverged: int
     mean: float | None
     deviation: float | None  # None for a single seed

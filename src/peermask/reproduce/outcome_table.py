@@ -1,6 +1,6 @@
-"""What all runs came to, in one table: a line of JSON for each, by key.
+"""The outcomes of all runs in one table: a line of JSON for each, by key.
 
-A run that ends leaves a small file of its own, so that several processes can share a folder; `fold` moves those files
+A run that ends leaves its own small file, so that several processes can share a folder; `fold` moves those files
 into the table.
 """
 

@@ -1,4 +1,4 @@
-"""Writes everything an output folder shows, from whatever is finished: tables, figures, configs, an index."""
+"""Writes everything an output folder shows, from finished runs: tables, figures, configs, an index."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _write_experiment(campaign: Campaign, name: str) -> list[str]:
 
 
 def _write_configs(campaign: Campaign, name: str) -> None:
-    """One file a cell, with the first seed; the other seeds differ in that line alone."""
+    """One file a cell, with the first seed; the other seeds differ only in that line."""
     shape = preset(name)
     folder = campaign.home.path / "configs" / name
     with writing(folder):

@@ -1,4 +1,4 @@
-"""What agents of each retention came to, for experiments with different ones."""
+"""The results of agents by retention, for experiments with several."""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ def _own_weights(second: Tensor) -> Tensor:
 
 
 def layer_masks(kept: Tensor, first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
-    """kept [P, n] -> m1 of w1's shape and m2 of w2's; a hidden channel nobody reads is dropped from m2 too."""
+    """kept [P, n] -> m1 of w1's shape and m2 of w2's; an unused hidden channel is dropped from m2 too."""
     outs, ins, side = second.shape[0], first.shape[1], first.shape[2]
     grouped = kept.reshape(outs, ins, side, side, -1).permute(4, 0, 1, 2, 3)  # [n, O, C, d, d]
     read = grouped.flatten(2).any(-1)  # [n, O]

@@ -100,7 +100,7 @@ class Study:
 
 
 def run_study(scale: Scale, seed: int, said: Callable[[str], None]) -> Study:
-    """Everything `peermask theory` reports; `said` is told each step as it begins."""
+    """Everything `peermask theory` reports; `said` is called as each step begins."""
     with (
         one_thread_each(),
         ThreadPoolExecutor(os.cpu_count(), initializer=torch.set_num_threads, initargs=(1,)) as pool,

@@ -4,11 +4,10 @@
     bits 1-3  age: 0 flipped in the last frame, 1 one and 2 two frames before, then ever longer; 7 at first
     bits 4-7  how often it has flipped, 15 at most
 
-A state moves by fixed rules, so that how many weights are in which state follows from the flips alone. Flips and
-weights are added up by layer and state over the frames, older ones ever less. Weights whose states flip about as often,
-once in 2^c to 2^(c + 1) frames, form class c; the flips of a class are coded as one layer of a set. All is integer
-arithmetic.
-Shapes: P weights, L layers, S = 256 states, C = 32 classes.
+A state changes by fixed rules, so the number of weights in each state follows from the flips. Flips and weights are
+added up by layer and state over the frames, older ones with decreasing weight. Weights whose states flip about as
+often, once in 2^c to 2^(c + 1) frames, form class c; the flips of a class are coded as one layer of a set. All is
+integer arithmetic. Shapes: P weights, L layers, S = 256 states, C = 32 classes.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ FLIPPED: Bytes = (_STATE & 1 ^ 1 | np.minimum((_STATE >> 4) + 1, MOST_FLIPS) << 
 
 
 def unflipped(frame: int) -> Bytes:
-    """The state after each state [S] when frame number `frame` leaves a weight as it is: ages 3 to 6 end every 2, 4, 8
+    """The state after each state [S] when frame number `frame` does not flip a weight: ages 3 to 6 end every 2, 4, 8
     and 16 frames."""
     older = (_AGE < OLDEST) & (frame % (1 << np.maximum(_AGE - 2, 0)) == 0)
     states: Bytes = (_STATE + 2 * older).astype(np.uint8)

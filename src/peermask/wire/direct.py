@@ -1,8 +1,8 @@
-"""The answering end of the pull protocol where every receiver takes the newest message, whichever it took before.
+"""The answering end of the pull protocol where every receiver takes the newest message, whatever it holds.
 
 Receivers skip rounds, each at its own pace, so a frame leads straight from what one holds to the newest payload. What a
-receiver may hold is what it named last and what it was sent then, as an answer can get lost; who names anything else
-gets a keyframe. Receivers that hold the same share a history, and one frame.
+receiver may hold is what it named last and what it was sent then, as an answer can get lost; a receiver that
+names anything else gets a keyframe. Receivers that hold the same share a history, and one frame.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ MAX_FRAME_BYTES = 2**31
 
 @dataclass(frozen=True)
 class FrameHeader:
-    """Who speaks, about which round, and which history of the same sender it builds on (or none)."""
+    """Run, sender, round, and the history of the sender that the frame builds on (or none)."""
 
     run_id: bytes
     sender: int
@@ -65,7 +65,7 @@ def plan_frame(payload: MessageRow, schema: Schema, history: History | None) -> 
 
 
 def builds_on(history: History | None, plans: list[LeafPlan], schema: Schema) -> bool:
-    """Whether a frame is a delta: with masks it goes on with a history even where a mask is sent whole; without, only
+    """Whether a frame is a delta: with masks it continues a history even if a mask is sent whole; without, only
     if a leaf needs it."""
     return history is not None and (
         any(leaf.is_mask for leaf in schema.leaves) or any(plan.kind in NEEDS_HISTORY for plan in plans)
@@ -125,9 +125,9 @@ def read_header(data: bytes, expected: Expected) -> FrameHeader:
     if magic != MAGIC:
         raise WireError(f"frame starts with {magic.hex()}, expected {MAGIC.hex()}: not a peermask frame")
     if not expected.oldest <= version <= VERSION:
-        raise WireError(f"frame has version {version}, this end speaks {VERSION}; update the older of the two")
+        raise WireError(f"frame has version {version}, this end has {VERSION}; update the older of the two")
     if len(data) != HEADER.size + body + CHECKSUM.size:
-        raise WireError(f"frame has {len(data)} bytes, its header announces {HEADER.size + body + CHECKSUM.size}")
+        raise WireError(f"frame has {len(data)} bytes, its header says {HEADER.size + body + CHECKSUM.size}")
     if CHECKSUM.unpack_from(data, HEADER.size + body)[0] != zlib.crc32(memoryview(data)[: HEADER.size + body]):
         raise WireError("frame is damaged: its checksum does not match")
     if run_id != expected.run_id:

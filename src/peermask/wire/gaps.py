@@ -18,7 +18,7 @@ def rice_parameter(count: int, size: int) -> int:
 
     For geometric gaps of success rate p the best k is 1 + floor(log2(log(phi - 1) / log(1 - p))), phi the
     golden ratio (Kiely 2004). With 1 / -log(1 - p) = size / count - 1/2 that is the largest k with
-    2**k <= 0.9625 (2 size - count) / (2 count): integers alone. At its worst density, 0.38, the code of such
+    2**k <= 0.9625 (2 size - count) / (2 count): only integers. At its worst density, 0.38, the code of such
     positions is 4.2 % longer than their entropy, from 0.02 down at most 1.6 %.
     """
     return max(0, (77 * (2 * size - count) // (160 * count)).bit_length() - 1)
@@ -48,7 +48,7 @@ def decode_gaps(cursor: Cursor, count: int, size: int) -> Integers:
     # Valid gaps add up to less than `size`, so the unary part is never longer than this.
     high = read_unary(cursor.peek_bits(count + (size >> k)), count)
     if high is None:
-        raise WireError(f"{count} positions announced in a layer of {size}, fewer found")
+        raise WireError(f"{count} positions expected in a layer of {size}, fewer found")
     cursor.position += int(high.sum()) + count
     positions = np.cumsum(((high << k) | low) + 1) - 1  # [count]
     if positions[-1] >= size:

@@ -118,7 +118,7 @@ def plan_leaf(leaf: Leaf, array: Array, history: History | None, masks: Mapping[
         mask = plan_mask(array, leaf.layers, base, None if history is None else history.contexts[leaf.name])
         return LeafPlan(Kind.DELTA if mask.is_delta else Kind.KEYFRAME, mask.sizes, mask.members)
     if not np.isfinite(array).all():
-        raise WireError(f"leaf {leaf.name!r} holds a value that is not a number; it would poison its receivers")
+        raise WireError(f"leaf {leaf.name!r} holds a value that is NaN or infinite")
     where = support(array)  # [P]
     sent = 4 * int(np.count_nonzero(where))
     dense = LeafPlan(Kind.DENSE, leaf.layers, values=array, values_bytes=4 * array.size)
@@ -150,14 +150,14 @@ def decode_leaf(cursor: Cursor, leaf: Leaf, history: History | None, masks: Mapp
     """The leaf, [P]."""
     number = cursor.byte()
     if number not in list(Kind) or (number <= Kind.DELTA) != leaf.is_mask:
-        raise WireError(f"leaf {leaf.name!r} has kind {number}, which is not one of its own")
+        raise WireError(f"leaf {leaf.name!r} has kind {number}, which it cannot have")
     kind = Kind(number)
     if kind in NEEDS_HISTORY and history is None:
         raise WireError(f"leaf {leaf.name!r} is a delta in a frame that names no history")
     if kind is Kind.ON_MASK:
         index = cursor.byte()
         if index not in masks or masks[index].size != leaf.size:
-            raise WireError(f"leaf {leaf.name!r} lies on mask leaf {index}, which is missing or of another size")
+            raise WireError(f"leaf {leaf.name!r} refers to mask leaf {index}, which is missing or of another size")
         return decode_values(cursor, leaf, masks[index])
     if kind is Kind.DENSE:
         return decode_values(cursor, leaf, None)
@@ -175,7 +175,7 @@ def decode_values(cursor: Cursor, leaf: Leaf, where: Mask | None) -> Floats:
     count = leaf.size if where is None else int(np.count_nonzero(where))
     sent = np.frombuffer(cursor.take_bytes(4 * count), "<f4")  # [count]
     if not np.isfinite(sent).all():
-        raise WireError(f"leaf {leaf.name!r} holds a value that is not a number")
+        raise WireError(f"leaf {leaf.name!r} holds a value that is NaN or infinite")
     values = np.zeros(leaf.size, np.float32)
     values[slice(None) if where is None else where] = sent
     return values  # [P]

@@ -1,9 +1,9 @@
 """The two ends of the pull protocol: "agent j, your round k; I hold history h" is answered with the frames that lead on
 from there, or with a keyframe.
 
-Nothing has to be resynchronised: who holds nothing, something else, or something too old gets a keyframe, and with it a
-history of its own. Those who followed the same frames share one. Where both ends can work out an opening, a message of
-round 0 that is never sent, everybody holds that at first.
+No separate resynchronisation is needed: a receiver that holds nothing, something else, or something too old gets a
+keyframe, which begins a new history. Receivers of the same frames share one. If both ends can compute an opening, a
+message of round 0 that is never sent, every receiver holds that at first.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class Outbox:
         self.payloads[round] = payload
         for old in sorted(self.payloads)[: -self.kept]:
             del self.payloads[old]
-            self.lines = [line for line in self.lines if line.history.round >= old]  # others cannot go on
+            self.lines = [line for line in self.lines if line.history.round >= old]  # others cannot be continued
 
     def answer(self, held: int | None, round: int | None = None) -> bytes | None:
         """What leads to `round` (or the newest) from the history named `held` (or from nothing).
@@ -151,7 +151,7 @@ class Inbox:
         self.follow(senders)
 
     def follow(self, senders: Collection[int], forgotten: Collection[int] = ()) -> None:
-        """Take frames from these alone from now on; whoever else was heard is forgotten, and `forgotten` too."""
+        """Accept frames only from these from now on; other senders are forgotten, and `forgotten` as well."""
         for sender in self.senders - (frozenset(senders) - frozenset(forgotten)):
             self.newest.pop(sender, None)
             self.histories.pop(sender, None)

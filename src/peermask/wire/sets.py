@@ -127,7 +127,7 @@ def read_entry(cursor: Cursor, size: int) -> tuple[Code, int]:
         return Code(byte), 0
     count = cursor.varint()
     if not 1 <= count <= size:
-        raise WireError(f"{count} positions announced in a layer of {size}")
+        raise WireError(f"{count} positions in a layer of {size}")
     return Code(byte), count
 
 
