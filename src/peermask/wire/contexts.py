@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from peermask.wire.bits import Integers
 from peermask.wire.cursor import Cursor
-from peermask.wire.sets import Mask, SetPlan, decode_layer, plan_positions, read_entry, slices
+from peermask.wire.sets import LayerPlan, Mask, SetPlan, decode_layer, plan_positions, read_entry, slices
 
 Bytes: TypeAlias = NDArray[np.uint8]
 
@@ -61,11 +61,9 @@ def classes_of(seen: Integers, flips: Integers) -> Bytes:
     """The class of each layer and state [L, S] from the sums [L, S]; one little seen in a layer is judged by all."""
     own = seen >= ENOUGH
     weights = np.where(own, seen, seen.sum(0))
-    ratio = weights // np.maximum(
-        np.where(own, flips, flips.sum(0)), 1
-    )  # flips are among those seen, so it is 1 or more
-    powers = 1 << np.arange(1, CLASSES)
-    octave = (ratio[..., None] >= powers).sum(-1)  # floor(log2)
+    # Flips are among those seen, so it is 1 or more.
+    ratio = weights // np.maximum(np.where(own, flips, flips.sum(0)), 1)
+    octave = np.searchsorted(1 << np.arange(1, CLASSES), ratio, side="right")  # floor(log2)
     return np.where(weights >= ENOUGH, octave, UNKNOWN).astype(np.uint8)
 
 
@@ -140,8 +138,8 @@ class Contexts:
         """The class of most weights."""
         return int(self.sizes.argmax())
 
-    def others(self) -> tuple[Integers, list[Integers]]:
-        """The positions of all weights outside of the largest class, in order, and those of each class [C].
+    def others(self) -> tuple[Integers, Bytes]:
+        """The positions of all weights outside of the largest class, among few others, in order, and their classes.
 
         Most weights are in the largest class and have never flipped, so that few have to be looked at."""
         apart = (self.states | 1) != FIRST + 1  # has flipped [P]
@@ -152,31 +150,33 @@ class Contexts:
         found = np.flatnonzero(apart)
         bounds = np.searchsorted(found, np.cumsum(self.layers)[:-1])
         each = zip(self.classes, np.split(self.states[found], bounds), strict=True)
-        own = np.concatenate([row.take(states) for row, states in each])  # classes of those found
-        outside = own != self.largest
-        found, own = found[outside], own[outside]
-        sizes = self.sizes.copy()
-        sizes[self.largest] = 0
-        return found, np.split(found[np.argsort(own, kind="stable")], np.cumsum(sizes)[:-1])
+        return found, np.concatenate([row.take(states) for row, states in each])
 
     def members(self) -> list[Integers]:
         """The positions of the weights of each class [C], in order."""
-        outside, found = self.others()
+        found, own = self.others()
         inside = np.ones(len(self.states), np.bool_)
-        inside[outside] = False
-        found[self.largest] = np.flatnonzero(inside)
-        return found
+        inside[found[own != self.largest]] = False
+        members = [found[own == c] for c in range(CLASSES)]
+        members[self.largest] = np.flatnonzero(inside)
+        return members
 
 
 def plan_flips(contexts: Contexts, flipped: Integers) -> SetPlan:
     """The flips of each class as a layer: where they are among the weights of their class."""
     rows = np.searchsorted(np.cumsum(contexts.layers), flipped, side="right")
     owner = contexts.classes[rows, contexts.states[flipped]]  # class of each flip
-    outside, members = contexts.others()
-    places = {c: np.searchsorted(members[c], flipped[owner == c]) for c in contexts.used if c != contexts.largest}
-    inside = flipped[owner == contexts.largest]
-    places[contexts.largest] = inside - np.searchsorted(outside, inside)
-    return SetPlan(tuple(plan_positions(places[c], int(contexts.sizes[c])) for c in contexts.used))
+    found, own = contexts.others()
+    ends = np.searchsorted(found, flipped)
+    return SetPlan(tuple(_plan_class(contexts, c, own, flipped[owner == c], ends[owner == c]) for c in contexts.used))
+
+
+def _plan_class(contexts: Contexts, c: int, own: Bytes, flipped: Integers, ends: Integers) -> LayerPlan:
+    """The flips of one class, before which there are as many of `own` as `ends` say."""
+    places = np.searchsorted(np.flatnonzero(own == c), ends) if flipped.size else flipped
+    if c == contexts.largest:
+        places += flipped - ends  # what is not among `own`
+    return plan_positions(places, int(contexts.sizes[c]))
 
 
 def decode_flips(cursor: Cursor, contexts: Contexts) -> Integers:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from peermask.errors import WireError
 from peermask.wire.bits import Bits, Integers, pack
 from peermask.wire.cursor import Cursor, varint
-from peermask.wire.gaps import decode_gaps, encode_gaps, gap_bits
+from peermask.wire.gaps import decode_gaps, encode_gaps, gap_bits, rice_parameter
 
 Mask: TypeAlias = NDArray[np.bool_]
 
@@ -71,13 +71,18 @@ def plan_set(members: Mask, layers: Sequence[int]) -> SetPlan:
 
 
 def plan_set_within(members: Mask, layers: Sequence[int], limit: int) -> SetPlan | None:
-    """As `plan_set`, or nothing where it takes more than `limit` bytes; stops as soon as that is clear."""
-    plans: list[LayerPlan] = []
-    for part in slices(layers):
-        plans.append(plan_layer(members[part]))
-        if SetPlan(tuple(plans)).size > limit:
-            return None
-    return SetPlan(tuple(plans))
+    """As `plan_set`, or nothing where it takes more than `limit` bytes, which mostly shows without planning it."""
+    if sum(least_bits(members[part]) for part in slices(layers)) > 8 * limit:
+        return None
+    plan = plan_set(members, layers)
+    return plan if plan.size <= limit else None
+
+
+def least_bits(layer: Mask) -> int:
+    """No plan of the layer has fewer, its entry aside: gaps of nothing but zeros."""
+    ones = int(np.count_nonzero(layer))
+    count = min(ones, layer.size - ones)
+    return min(layer.size, count * (1 + rice_parameter(count, layer.size))) if count else 0
 
 
 def plan_layer(layer: Mask) -> LayerPlan:
