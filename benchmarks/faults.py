@@ -142,9 +142,12 @@ class Trial:
         for agent in agents:
             self.processes[agent].join()
 
-    def reports(self, agent: int) -> list[dict[str, Any]]:
-        """Of the agent, over all its lives."""
-        lines = self.log(agent).read_text().splitlines() if self.log(agent).exists() else []
+    def reports(self, agent: int, last: int = 2**60) -> list[dict[str, Any]]:
+        """Of the agent, over all its lives; or those in the `last` bytes of its log."""
+        lines = []
+        with suppress(FileNotFoundError), self.log(agent).open("rb") as log:
+            begin = log.seek(max(0, log.seek(0, os.SEEK_END) - last))
+            lines = log.read().decode().splitlines()[begin > 0 :]  # the first may not be whole
         said = [line.partition(" ")[2] for line in lines]
         return [json.loads(line) for line in said if line.startswith("{") and line.endswith("}")]
 
@@ -164,7 +167,7 @@ class Trial:
         def reached() -> bool:
             if self.processes[agent].exitcode:
                 raise self.ended(agent)
-            return any(report["round"] >= number for report in self.reports(agent)[-1:])
+            return any(report["round"] >= number for report in self.reports(agent, last=2000))
 
         self.until(reached, f"agent {agent} did not reach {number}")
 
