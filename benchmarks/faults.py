@@ -1,6 +1,6 @@
 """Whole runs of a fleet in which something breaks: how many end as they should.
 
-    python -m benchmarks.faults [--trials 10] [--first 0] [kill two checkpoint stopped power disk cut loss]
+    python -m benchmarks.faults [--trials 10] [--first 0] [--keep FOLDER] [kill ...]
 
 Every trial is a run of its own: four agents in four processes, on a ring over mutual TLS on this machine, `missing =
 "last"`, a checkpoint a round. At a random round
@@ -15,17 +15,21 @@ Every trial is a run of its own: four agents in four processes, on a ring over m
     loss         a fifth of all packets is lost at every device, from the start (needs root)
 
 A trial counts if all four end with exit code 0, who was lost plays again before the end, and all files are whole: what
-the agents wrote is collected as one finished run. After a cut, everybody must hear everybody again.
+the agents wrote is collected as one finished run. After a cut, everybody must hear everybody again. However slow a
+machine is, a trial fails only if no agent ends a round for PATIENCE seconds; with `--keep` its folder stays, with the
+agents' logs (RUST_LOG=warn adds zenoh's lines to them).
 """
 
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import multiprocessing
 import os
 import platform
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -61,12 +65,19 @@ class Failed(Exception):
     """What did not happen."""
 
 
+class Stamped(io.TextIOWrapper):
+    """With the time before every line."""
+
+    def write(self, text: str, /) -> int:
+        return super().write(text if text == "\n" else f"{time.time():.3f} {text}")
+
+
 def agent_process(arguments: list[str], log: str, pace: float, namespace: str | None) -> None:
     """`peermask node ...`, at most one round every `pace` seconds, in a network namespace if one is named."""
     descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)
-    sys.stdout, sys.stderr = os.fdopen(1, "w"), os.fdopen(2, "w")
+    sys.stdout, sys.stderr = (Stamped(os.fdopen(number, "wb")) for number in (1, 2))
     if namespace is not None:
         enter(namespace)
     at_once = peermask.cli.node.Events.round
@@ -131,42 +142,46 @@ class Trial:
         for agent in agents:
             self.processes[agent].join()
 
-    def reports(self, agent: int) -> list[dict[str, Any]]:
-        """Of the agent, over all its lives."""
-        lines = self.log(agent).read_text().splitlines() if self.log(agent).exists() else []
-        return [json.loads(line) for line in lines if line.startswith("{") and line.endswith("}")]
+    def reports(self, agent: int, last: int = 2**60) -> list[dict[str, Any]]:
+        """Of the agent, over all its lives; or those in the `last` bytes of its log."""
+        lines = []
+        with suppress(FileNotFoundError), self.log(agent).open("rb") as log:
+            begin = log.seek(max(0, log.seek(0, os.SEEK_END) - last))
+            lines = log.read().decode().splitlines()[begin > 0 :]  # the first may not be whole
+        said = [line.partition(" ")[2] for line in lines]
+        return [json.loads(line) for line in said if line.startswith("{") and line.endswith("}")]
 
     def until(self, happened: Callable[[], bool], what: str) -> None:
-        end = time.monotonic() + PATIENCE
+        """For as long as anybody gets on: a busy machine is slow."""
+        played, since, looks = -1, time.monotonic(), 0
         while not happened():
-            if time.monotonic() > end:
-                raise Failed(f"{what} in {PATIENCE:.0f} s")
-            time.sleep(0.002)
+            looks += 1
+            if looks % 256 == 0:  # which takes longer
+                before, played = played, sum(len(self.reports(agent)) for agent in range(AGENTS))
+                since = since if played == before else time.monotonic()
+                if time.monotonic() - since > PATIENCE:
+                    raise Failed(f"{what}, and nobody got on for {PATIENCE:.0f} s")
+            time.sleep(0.004)
 
     def until_round(self, agent: int, number: int) -> None:
         def reached() -> bool:
             if self.processes[agent].exitcode:
                 raise self.ended(agent)
-            return any(report["round"] >= number for report in self.reports(agent)[-1:])
+            return any(report["round"] >= number for report in self.reports(agent, last=2000))
 
         self.until(reached, f"agent {agent} did not reach {number}")
+
+    def until_end(self, agent: int) -> None:
+        self.until(lambda: self.processes[agent].exitcode is not None, f"agent {agent} did not end")
 
     def ended(self, agent: int) -> Failed:
         words = self.log(agent).read_text()[-200:]
         return Failed(f"agent {agent} ended with {self.processes[agent].exitcode}: {words}")
 
-    def wait_for_end(self, agent: int) -> None:
-        """For as long as it gets on: a busy machine is slow."""
-        process, played, since = self.processes[agent], -1, time.monotonic()
-        while process.exitcode is None and time.monotonic() - since < PATIENCE:
-            process.join(1.0)
-            if len(self.reports(agent)) != played:
-                played, since = len(self.reports(agent)), time.monotonic()
-
     def end(self, lost: list[int], before: dict[int, int]) -> None:
         """All end well, and who was lost has played since."""
         for agent in self.processes:
-            self.wait_for_end(agent)
+            self.until_end(agent)
             if self.processes[agent].exitcode != 0:
                 raise self.ended(agent)
         for agent in lost:
@@ -204,7 +219,7 @@ def play(kind: str, trial: Trial, draw: random.Random) -> None:
         with suppress(OSError), (trial.out(one) / "filler").open("wb", buffering=0) as filler:
             while True:
                 filler.write(bytes(512))
-        trial.processes[one].join(PATIENCE)
+        trial.until_end(one)
         if trial.processes[one].exitcode != 75:
             raise Failed(f"a full disk ended agent {one} with {trial.processes[one].exitcode}")
         (trial.out(one) / "filler").unlink()
@@ -246,11 +261,12 @@ def main() -> None:
     parser.add_argument("kinds", nargs="*", default=kinds, metavar="kind", help=", ".join(kinds))
     parser.add_argument("--trials", type=int, default=10)
     parser.add_argument("--first", type=int, default=0, metavar="TRIAL", help="begin with this one")
+    parser.add_argument("--keep", type=Path, metavar="FOLDER", help="where the folders of failed trials are copied")
     options = parser.parse_args()
     CONTEXT.set_forkserver_preload(["peermask.cli.main", "peermask.node.zenoh_transport"])
     print(f"{AGENTS} agents, {ROUNDS} rounds; {platform.machine()}, {os.cpu_count()} cores", flush=True)
     for kind in options.kinds:
-        problems = []
+        problems, begun = [], time.monotonic()
         for number in range(options.first, options.first + options.trials):
             with (
                 tempfile.TemporaryDirectory() as folder,
@@ -266,7 +282,10 @@ def main() -> None:
                     for process in trial.processes.values():
                         process.kill()
                         process.join()
-        print(f"{kind}: {options.trials - len(problems)} of {options.trials}", *problems, sep="\n", flush=True)
+                if options.keep is not None and problems and problems[-1].startswith(f"  trial {number}:"):
+                    shutil.copytree(folder, options.keep / f"{kind}-{number}", dirs_exist_ok=True)
+        done = f"{kind}: {options.trials - len(problems)} of {options.trials}, {time.monotonic() - begun:.0f} s"
+        print(done, *problems, sep="\n", flush=True)
 
 
 if __name__ == "__main__":

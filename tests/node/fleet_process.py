@@ -27,7 +27,7 @@ from peermask.node.start import certificates_of
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(["fleet_process", "peermask.node.zenoh_transport"])
 CLONE_NEWNET = 0x40000000
-PATIENCE = 120.0  # seconds; a test that needs them fails
+PATIENCE = 120.0  # seconds in which no agent of the fleet ends a round: a test that needs them fails
 
 
 def agent_process(arguments, log, pace, namespace, folder):
@@ -53,6 +53,22 @@ def agent_process(arguments, log, pace, namespace, folder):
 
     peermask.cli.node.Events.round = paced  # type: ignore[method-assign]
     main(arguments)
+
+
+class Progress:
+    """Of a fleet: a busy machine is slow, and nothing hangs as long as anybody gets on."""
+
+    def __init__(self, fleet):
+        self.fleet, self.rounds, self.since, self.looked = fleet, -1, time.monotonic(), 0.0
+
+    def check(self, what):
+        if time.monotonic() < self.looked + 1:
+            return
+        self.looked = time.monotonic()
+        rounds = sum(len(self.fleet.reports(agent)) for agent in self.fleet.everyone)
+        if rounds != self.rounds:
+            self.rounds, self.since = rounds, self.looked
+        assert self.looked < self.since + PATIENCE, what()
 
 
 class ProcessFleet:
@@ -123,9 +139,9 @@ class ProcessFleet:
 
     def until(self, agent, wanted, what="what was waited for"):
         """Wait until a report of the agent fits."""
-        end = time.monotonic() + PATIENCE
+        progress = Progress(self)
         while not any(map(wanted, self.reports(agent))):
-            assert time.monotonic() < end, f"agent {agent}: {what} never came: {self.lines(agent)[-5:]}"
+            progress.check(lambda: f"agent {agent}: {what} never came: {self.lines(agent)[-5:]}")
             time.sleep(0.02)
 
     def until_listening(self, agent):
@@ -142,10 +158,11 @@ class ProcessFleet:
 
     def join(self, *agents):
         """Exit codes, once all have ended."""
-        end = time.monotonic() + PATIENCE
+        progress = Progress(self)
         for agent in agents or tuple(self.processes):
-            self.processes[agent].join(max(0.0, end - time.monotonic()))
-            assert self.processes[agent].exitcode is not None, f"agent {agent} does not end: {self.lines(agent)[-5:]}"
+            while self.processes[agent].exitcode is None:
+                self.processes[agent].join(0.5)
+                progress.check(lambda agent=agent: f"agent {agent} does not end: {self.lines(agent)[-5:]}")
         return [self.processes[agent].exitcode for agent in agents or tuple(self.processes)]
 
     def result(self, agent):

@@ -183,6 +183,8 @@ class Responder:
         if not allowed:
             self.refusals.note(asker, "flood", f"agent {asker} asks too often; some questions get no answer")
             return
+        with self._lock:
+            self._heard_from.add(asker)
         if is_standing(request):
             self.rosters(asker, request, reply)
             return
@@ -191,8 +193,6 @@ class Responder:
         except WireError as error:
             self.refusals.note(asker, error.why, f"agent {asker} was refused: {error}")
             return
-        with self._lock:
-            self._heard_from.add(asker)
         if isinstance(question, Greeting):
             self.refuses(asker, question.card)
             reply(self.greeting().encode())

@@ -42,6 +42,12 @@ class Sessions:
             text = f"a device with the certificate of {name} is not heard: {self._why(name)}"
             self._say_once(f"{name} stranger", Line(text, "stranger", "warning", name=name))
 
+    def linked(self) -> frozenset[int]:
+        """Neighbours that have a link."""
+        with self._lock:
+            names = {name for name, _ in self._links}
+        return frozenset(agent for agent, name in self.neighbours.items() if name in names)
+
     def doubled(self) -> frozenset[int]:
         """Neighbours that are two devices."""
         with self._lock:

@@ -43,9 +43,11 @@ class ZenohTransport:
         self._changed = threading.Condition()
 
     def alive(self) -> frozenset[int]:
+        """Who says so, or is linked: where the two ends notice at different times that a link was lost, one may go on
+        with a session that is new to the other, and never says again that it is there."""
         with self._changed:
             alive = frozenset(self._alive)
-        return alive - self.sessions.doubled()
+        return (alive | self.sessions.linked()) - self.sessions.doubled()
 
     def ask(self, requests: Mapping[int, bytes], patience: float) -> dict[int, bytes]:
         asked = {
@@ -74,6 +76,8 @@ class ZenohTransport:
         name = event.link.auth_identifier  # without certificates there is none
         if name is not None:
             self.sessions.changed(name, str(event.link.zid), made=event.kind == zenoh.SampleKind.PUT)
+            with self._changed:
+                self._changed.notify_all()
 
     def heard_of(self, sample: zenoh.Sample) -> None:
         """A neighbour came or went."""
