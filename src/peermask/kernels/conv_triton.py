@@ -29,7 +29,7 @@ def finish(
     # NaN stays NaN, so that a loss shows it: maximum and minimum would drop it.
     if ACT == 1:
         near = y * (1.0 + y * (0.5 + y * (1.0 / 6.0)))  # near 0 the difference below has no digits left
-        y = tl.where(y < 0, tl.where(y > -0.02, near, tl.exp(y) - 1.0), y)
+        y = tl.where(y < 0, tl.where(y > -0.02, near, tl.exp(tl.minimum(y, 0.0)) - 1.0), y)
     if ACT == 2:
         y = tl.where(y < 0, 0.0, y)
     size = tl.abs(y)
