@@ -80,7 +80,7 @@ def test_options_can_be_listed(capsys: pytest.CaptureFixture[str]) -> None:
         main(["list", "options"])
     said = capsys.readouterr().out
     assert "[stop]" in said
-    assert "patience = 0  whole number, at least 0  evaluations without a rise before stopping" in said
+    assert "patience = 0  whole number, at least 0  evaluations without improvement before stopping" in said
     with pytest.raises(SystemExit) as stopped:
         main(["list", "option"])
     assert stopped.value.code == 2

@@ -77,7 +77,7 @@ def test_a_comparison_is_extended_arm_by_arm(small: Small, tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (["algorithm.lr=0.3"], r"was run with algorithm\.lr = 1\.0, not 0\.3; only rounds can be raised"),
+        (["algorithm.lr=0.3"], r"was run with algorithm\.lr = 1\.0, not 0\.3; only rounds can be increased"),
         (["rounds=9", "seed=1"], r"was run with seed = 0, not 1; only rounds"),
         (["model.hidden=[9]"], r"model\.hidden = \[12\], not \[9\]"),
         (["rounds=3"], r"is a run of 4 rounds, not 3; it can only be increased"),

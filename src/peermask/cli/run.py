@@ -61,7 +61,7 @@ def run(
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the run folder only.")] = False,
     import_: Import = None,
 ) -> int:
-    """Run an experiment and print every agent's accuracy and bytes sent."""
+    """Run an experiment and print accuracy and bytes of every agent."""
     if resume is not None and (config is not None or out is not None):
         raise ConfigError("--resume uses the config in the run folder; it takes no CONFIG and no --out")
     if replay is not None and (config is not None or resume is not None or set_ or vary or seeds is not None):
