@@ -44,7 +44,7 @@ def new(
     ] = None,
     import_: Import = None,
 ) -> None:
-    """Write one file for the whole deployment: experiment, agents, addresses and links."""
+    """Write the fleet file: experiment, agents, addresses and links."""
     from peermask.experiment.config import load_config
     from peermask.node.fleet import Missing, new_fleet, save_fleet
 
@@ -78,7 +78,7 @@ def certs(
     days: Annotated[int, typer.Option(min=1, max=3650, help="How long the certificates are valid.")] = 365,
     import_: Import = None,
 ) -> None:
-    """Make a certificate authority and one certificate per agent; existing ones are kept."""
+    """Make an authority and certificates; existing ones are kept."""
     from peermask.node.certificates import make_certificates, sign
     from peermask.node.fleet import load_fleet, write_fleet
     from peermask.node.roster import encoded
@@ -100,7 +100,7 @@ def summary(
     out: Annotated[Path, typer.Option(help="The file to write.")],
     import_: Import = None,
 ) -> None:
-    """On a device: write how many samples it has, and their mean and variance, for `fleet statistics`."""
+    """On a device: write the count, mean and variance of its samples."""
     from peermask.node.fleet import load_fleet
     from peermask.node.statistics import summary_of, write_summary
 
@@ -121,7 +121,7 @@ def statistics(
     ] = 10.0,
     import_: Import = None,
 ) -> None:
-    """Combine the summaries of all devices, and write their mean and deviation into the fleet file."""
+    """Combine all summaries, and write the scale to the fleet file."""
     from peermask.node.fleet import load_fleet, write_fleet
     from peermask.node.statistics import read_summary, with_statistics
 
@@ -135,7 +135,7 @@ def statistics(
 
 @fleet_app.command()
 def experiment(fleet: FleetFile, import_: Import = None) -> None:
-    """Print the experiment of a fleet as a config, every default written out, for `peermask run`."""
+    """Print the experiment of a fleet as a config for `peermask run`."""
     from peermask.node.fleet import load_fleet
 
     bring(import_)
@@ -155,7 +155,7 @@ def collect(
     ] = False,
     import_: Import = None,
 ) -> None:
-    """Combine the folders of all agents into one run for `show` and `report`."""
+    """Combine the folders of all agents into one run."""
     from peermask.experiment.folder import RunFolder
     from peermask.node.collect import collect_run, has_changed, named
     from peermask.node.fleet import load_fleet

@@ -34,7 +34,7 @@ def operator(
     days: Annotated[int, typer.Option(min=1, max=3650, help="How long the certificate is valid.")] = 90,
     import_: Import = None,
 ) -> None:
-    """Make an operator's certificate, for `fleet status` and `fleet push`."""
+    """Make an operator's certificate, for `status` and `push`."""
     from peermask.node.certificates import make_operator
     from peermask.node.fleet import load_fleet
     from peermask.node.start import certificates_of
@@ -55,7 +55,10 @@ def status(
     wait: Annotated[float, typer.Option(min=0.1, max=300, help="Seconds to wait for an agent.")] = 5.0,
     import_: Import = None,
 ) -> int:
-    """Show the status of every agent. The exit code is 1 if one is unreachable or unhealthy."""
+    """Show the status of every agent.
+
+    The exit code is 1 if one is unreachable or unhealthy.
+    """
     from peermask.node.credentials import find_operator
     from peermask.node.fleet import load_fleet
     from peermask.node.operator import ask_status
@@ -87,7 +90,10 @@ def push(
     wait: Annotated[float, typer.Option(min=0.1, max=300, help="Seconds to wait for an agent.")] = 5.0,
     import_: Import = None,
 ) -> int:
-    """Send the signed roster in FLEET to every reachable agent. The exit code is 1 if none is reachable."""
+    """Send the signed roster in FLEET to every reachable agent.
+
+    The exit code is 1 if none is reachable.
+    """
     from peermask.node.credentials import find_operator
     from peermask.node.fleet import load_fleet
     from peermask.node.operator import push_roster
@@ -148,7 +154,7 @@ def service(
     out: Annotated[Path | None, typer.Option(help="Write it here instead of printing it.")] = None,
     import_: Import = None,
 ) -> None:
-    """Print the systemd unit that runs one agent and restarts it after a crash or a power cut."""
+    """Print a systemd unit that runs one agent and restarts it."""
     from peermask.files import write_atomically
     from peermask.node.fleet import load_fleet
     from peermask.node.service import unit

@@ -22,7 +22,7 @@ def relay(
     ] = None,
     import_: Import = None,
 ) -> int:
-    """Connect agents of a fleet that cannot reach each other directly.
+    """Connect agents of a fleet that cannot dial each other.
 
     It runs until stopped, and can neither read nor forge what passes.
     """

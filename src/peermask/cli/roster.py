@@ -50,7 +50,10 @@ def add(
 
 
 def remove(fleet: FleetFile, agents: Numbers, import_: Import = None) -> None:
-    """Remove agents from a fleet permanently: other agents no longer wait for them, answer them or use their masks."""
+    """Remove agents from a fleet permanently.
+
+    Other agents no longer wait for them, answer them or use their masks.
+    """
     from peermask.node.roster import removed
 
     held = _read(fleet, import_)
@@ -92,7 +95,7 @@ def renew(
     days: Days = 365,
     import_: Import = None,
 ) -> None:
-    """Renew the certificates of agents; a running agent uses its new one without a restart."""
+    """Renew certificates of agents, which may be running."""
     from peermask.node.certificates import make_certificates
     from peermask.node.start import certificates_of
 
@@ -104,7 +107,7 @@ def renew(
 
 
 def sign(fleet: FleetFile, import_: Import = None) -> None:
-    """Number and sign agents, addresses and links that were changed in the file by hand."""
+    """Sign agents and links that were changed in the file by hand."""
     from peermask.node.roster import changed
 
     held = _read(fleet, import_)
