@@ -180,7 +180,7 @@ def test_agents_that_do_not_fit_are_refused(given: dict[str, Any], agents: int, 
 @pytest.mark.parametrize("partition", ["labels", "shards", "dirichlet"])
 def test_partitions_by_label_need_labels(partition: str) -> None:
     data = from_arrays(TABLE, TABLE[:, 0], TABLE, TABLE[:, 0], task="regression")
-    with pytest.raises(DataError, match="goes by labels, and regression has none; use one of everything, given, iid"):
+    with pytest.raises(DataError, match="needs labels, and regression has none; use one of everything, given, iid"):
         shared(data, 2, partition)
     assert [len(own.train) for own in shared(data, 2, "iid")] == [2, 2]
     assert {own.labels for own in shared(data, 2, "iid")} == {()}

@@ -96,6 +96,6 @@ def test_who_lies_among_few_lies_among_many() -> None:
 
 def test_half_of_the_agents_is_beyond_the_guard() -> None:
     with pytest.raises(
-        ConfigError, match=r"liars\.count = 5: half of 10 agents or more is beyond the guard.*at most 4"
+        ConfigError, match=r"liars\.count = 5: the guard cannot handle half of 10 agents or more.*at most 4"
     ):
         build(make_config({"agents": 10, "liars": {"count": 5}}))

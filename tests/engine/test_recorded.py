@@ -96,7 +96,7 @@ def test_what_cannot_be_recorded_is_said_once_and_played_as_it_is() -> None:
     refused.steps = Recorded(refused.algorithm, Refusing, said.append)
     for wanted, found in zip(played(plain, 6), played(refused, 6), strict=True):
         assert torch.equal(wanted, found)
-    assert said == ["rounds are issued launch by launch: learn cannot be recorded as a CUDA graph: no memory"]
+    assert said == ["rounds run without CUDA graphs: learn cannot be recorded: no memory"]
 
 
 def test_restored_states_are_taken_over() -> None:

@@ -194,9 +194,9 @@ def test_a_config_without_it_is_what_it_was(small: Small) -> None:
     [
         ({"algorithm": "fl"}, "asynchronous: agents of fl wait for a server"),
         ({"compare": ["fl"]}, "asynchronous: agents of fl wait for a server"),
-        ({"schedule": {"name": "matching"}}, "asynchronous: schedule is for rounds that are played together"),
-        ({"liars": {"count": 1}}, "asynchronous: liars is for rounds"),
-        ({"evaluation": {"unmixed": True}}, "asynchronous: evaluation.unmixed is for rounds"),
+        ({"schedule": {"name": "matching"}}, "asynchronous: schedule needs synchronous rounds"),
+        ({"liars": {"count": 1}}, "asynchronous: liars needs synchronous rounds"),
+        ({"evaluation": {"unmixed": True}}, "asynchronous: evaluation.unmixed needs synchronous rounds"),
         ({"asynchronous": {"speeds": [1.0, 0.1]}}, "asynchronous.speeds: 2 numbers for 4 agents"),
         ({"asynchronous": {"speeds": [1, 1, 0, 1]}}, "agent 2 has 0; every speed must be above 0"),
         ({"asynchronous": {"speeds": [1, 1, "x", 1]}}, "agent 2 has 'x'"),
@@ -246,7 +246,7 @@ class TestBadTraces:
 
     def test_missing_rounds(self, tmp_path: Path, trace: Trace) -> None:
         line = self.read(tmp_path / "trace.csv", trace, lambda lines: lines[:-3])
-        assert "says nothing of agent 2 in round 4 and its neighbour 3" in line
+        assert "has no row of agent 2 in round 4 and its neighbour 3" in line
 
     def test_a_message_from_the_future(self, tmp_path: Path, trace: Trace) -> None:
         line = self.read(tmp_path / "trace.csv", trace, lambda lines: [*lines[:-1], "4,3,2,9"])

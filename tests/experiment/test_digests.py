@@ -52,7 +52,7 @@ def test_a_flipped_bit_in_a_checkpoint_takes_the_one_before(finished: RunFolder,
     said: list[str] = []
     resumed = resume_experiment(finished.path, Execution(warn=said.append))
     assert resumed.hash == whole
-    assert said == [f"checkpoint {last} is damaged (its digest does not match); going on from {before}"]
+    assert said == [f"checkpoint {last} is damaged (its digest does not match); resuming from {before}"]
     assert resume_experiment(finished.path, Execution(warn=said.append)).hash == whole
     assert len(said) == 1
 
@@ -61,8 +61,8 @@ def test_an_export_takes_the_checkpoint_before_a_damaged_one_and_says_so(finishe
     before, last = list_checkpoints(finished.checkpoints)
     flip(last, last.stat().st_size - 40)
     made = export(RunResult.open(finished.path), 1, tmp_path / "a.ticket")
-    assert f"checkpoint {last} is damaged (its digest does not match); going on from {before}" in made.lines
-    assert "the model is of round 2, the last checkpoint; the run came to 4" in made.lines
+    assert f"checkpoint {last} is damaged (its digest does not match); resuming from {before}" in made.lines
+    assert "the model is of round 2, the last checkpoint; the run is at 4" in made.lines
     flip(before, before.stat().st_size - 40)
     with pytest.raises(RunError, match=r"round-000004\.safetensors is damaged"):
         export(RunResult.open(finished.path), 1, tmp_path / "b.ticket")

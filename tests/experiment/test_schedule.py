@@ -209,7 +209,7 @@ def test_a_fleet_has_the_links_of_all_rounds(small: Small) -> None:
     assert set(fleet.links) == back
     few = new_fleet(small(agents=8, rounds=2, retention=0.3, schedule="matching"))
     assert len(few.links) <= 8
-    with pytest.raises(PeermaskError, match=r"a fleet plays at most 10,000 rounds of it, not 10,001"):
+    with pytest.raises(PeermaskError, match=r"a fleet supports at most 10,000 rounds of it, not 10,001"):
         new_fleet(small(agents=8, rounds=10_001, retention=0.3, schedule="matching"))
 
 

@@ -227,11 +227,11 @@ def test_plan_accounts_for_every_parameter() -> None:
 
 BAD: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({"readout": "own"}, {}, "readout = 'own': regression has no labels to answer among"),
-    ({"partition": {"name": "labels"}}, {}, "goes by labels, and regression has none"),
+    ({"partition": {"name": "labels"}}, {}, "needs labels, and regression has none"),
     ({"data": {"flip": True}}, {}, "data.flip and data.crop are for images"),
     ({"model": "cnn"}, {}, "model.name = 'cnn' does not fit the 5 inputs of arrays: it takes inputs of 3 axes"),
     ({"model": "text"}, {}, "these inputs have no vocabulary"),
-    ({"frozen": {"from": "module"}}, {}, "none is"),
+    ({"frozen": {"from": "module"}}, {}, "none was given"),
     ({"frozen": {"drawn": ["0.*"]}}, {}, "set frozen.from, or delete it"),
     ({}, {"module": Lstm}, r"module is the class Lstm; give an instance: Lstm\(\)"),
     ({}, {"dataset": DataLoader(TensorDataset(torch.rand(4, 3)))}, "dataset is a DataLoader; give what it loads"),

@@ -101,7 +101,7 @@ def saved(path: Path, change: str, value: object) -> Path:
     ("change", "value", "words"),
     [
         ("classes", None, "does not say which classes and labels it answers among \\(classes\\)"),
-        ("labels", "[99]", "knows label 99 of 10 classes"),
+        ("labels", "[99]", "has label 99 of 10 classes"),
         ("architecture", None, "does not say which network its weights are of"),
         ("architecture", '{"name": null, "shape": [1, 8, 8], "layers": ["*"]}', "given from Python"),
         ("architecture", '{"name": "none", "shape": [1, 8, 8], "layers": ["*"]}', "unknown model 'none'"),

@@ -64,7 +64,7 @@ def test_weights_of_many_magnitudes_stay_and_are_named(result: RunResult, tmp_pa
     mixed[1].weight.data = torch.rand(3, 4)
     with pytest.raises(ExportError, match="--precision int8 holds -c, 0 or c, which no layer's weights are"):
         make_onnx(mixed.eval(), torch.rand(8, 1, 2, 2), {}, "int8")
-    with pytest.raises(ExportError, match=r"--precision int8 is of .onnx files, not of a.ticket"):
+    with pytest.raises(ExportError, match=r"--precision int8 is for .onnx files, not for a.ticket"):
         export(result, 0, tmp_path / "a.ticket", precision="int8")
     with pytest.raises(ExportError, match="--precision 'int3' is not one of float32, int8, int4, int2"):
         export(result, 0, tmp_path / "a.onnx", precision="int3")

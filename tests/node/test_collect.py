@@ -82,7 +82,7 @@ def test_a_lost_agent_is_named_and_the_others_can_be_collected(copied, tmp_path,
     assert not (tmp_path / "run").exists()
     code, out, err = peermask(*collecting, "--partial")
     assert (code, out) == (0, f"{tmp_path / 'run'}\n")
-    assert err == "without agent 0: an unfinished run, with tables and no models\n"
+    assert err == "agent 0 missing: an unfinished run, with tables but without models\n"
     run = RunResult.open(tmp_path / "run")
     assert (run.status, run.hash, len(run.agents)) == ("unfinished", None, 3)
     assert run.manifest["missing_agents"] == [0]

@@ -55,13 +55,13 @@ def test_a_fleet_file_and_its_certificates(peermask, tmp_path):
     code, out, _ = peermask("fleet", "new", path, *SMALL, "--host", "10.0.0.1", "--missing", "wait")
     assert code == 0
     assert "4 agents, 4 links, accord" in out
-    assert "ind-mask is left out: a fleet runs one algorithm, accord" in out
+    assert "ind-mask is ignored: a fleet runs one algorithm, accord" in out
     fleet = load_fleet(path)
     assert (fleet.missing, fleet.agents[3].address) == ("wait", "10.0.0.1:7453")
     code, out, _ = peermask("fleet", "certs", path)
     assert (code, "4 certificates made" in out) == (0, True)
     code, out, _ = peermask("fleet", "renew", path, 2)
-    assert (code, "1 certificates made again" in out) == (0, True)
+    assert (code, "1 certificates renewed" in out) == (0, True)
 
 
 def test_a_revoked_certificate_no_longer_counts(peermask, fleet, tmp_path):

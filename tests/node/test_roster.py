@@ -159,7 +159,7 @@ def make_authority_of(folder):
         (lambda: removed(removed(FLEET, [3]), [3]), "agent 3 has left this fleet for good"),
         (lambda: removed(FLEET, [0, 1, 2, 3]), "agents: all are missing"),
         (lambda: revoked(removed(FLEET, [3]), [7]), "agent 7 does not exist; this fleet has agents 0 to 3, without 3"),
-        (lambda: added(new_fleet(tiny(algorithm={"name": "fl"})), "h"), "in fl everybody hears everybody"),
+        (lambda: added(new_fleet(tiny(algorithm={"name": "fl"})), "h"), "in fl all agents hear each other"),
         (lambda: added(new_fleet(tiny(retention=[0.1, 0.2, 0.3, 0.4])), "h"), "give that of the new one: --retention"),
         (lambda: added(new_fleet(tiny(algorithm={"name": "accord"})), "h", retention=0.2), "is below 0.3, the level"),
     ],

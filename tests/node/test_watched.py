@@ -155,7 +155,7 @@ def test_a_public_address_has_to_be_asked_for():
     assert metrics_address("9464", None) == ("127.0.0.1", 9464)
     assert metrics_address("[::1]:9464", None) == ("::1", 9464)
     assert metrics_address("9464", "0.0.0.0") == ("0.0.0.0", 9464)
-    with pytest.raises(NodeError, match=r"if that is meant, give --metrics 9464 --metrics-host 0.0.0.0"):
+    with pytest.raises(NodeError, match=r"to allow it, give --metrics 9464 --metrics-host 0.0.0.0"):
         metrics_address("0.0.0.0:9464", None)
     with pytest.raises(NodeError, match=r"is not a port"):
         metrics_address("many", None)

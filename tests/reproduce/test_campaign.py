@@ -140,7 +140,7 @@ def test_a_folder_of_another_scale_other_data_or_another_kind_is_refused(tmp_pat
         Home(out).open("paper", DIGITS)
     marker = read_json(out / "reproduce.json")
     write_json(out / "reproduce.json", {**marker, "dataset": {"name": "cifar10", "sha256": "0" * 64}})
-    with pytest.raises(RunError, match="was begun on cifar10 data with hash 000000000000"):
+    with pytest.raises(RunError, match="was run on cifar10 data with hash 000000000000"):
         Home(out).open("quick", DIGITS)
     (tmp_path / "begun").mkdir()
     (tmp_path / "begun" / ".reproduce.json.1234.part").touch()  # another process starts in this very moment

@@ -82,7 +82,7 @@ def test_of_version_1_keyframes_can_be_read_where_that_is_wanted():
     old = bytearray(encode_frame(FrameHeader(RUN_ID, 3, 12), PAYLOAD, SCHEMA))
     old[2] = 1
     frame = resealed(bytes(old))
-    with pytest.raises(WireError, match="version 1, this end speaks 2"):
+    with pytest.raises(WireError, match="version 1, this end has 2"):
         decode_frame(frame, EXPECTED, HISTORY)
     _, payload = decode_frame(frame, Expected(RUN_ID, SCHEMA, oldest=1))
     assert (payload["mask"] == PAYLOAD["mask"]).all()
@@ -105,7 +105,7 @@ def changed(offset, format, value):
         (FRAME + b"\0", "announces"),
         (FRAME[:-4] + b"\0\0\0\0", "damaged"),
         (changed(0, "<2s", b"ZZ"), "not a peermask frame"),
-        (changed(2, "<B", 1), "version 1, this end speaks 2; update the older"),
+        (changed(2, "<B", 1), "version 1, this end has 2; update the older"),
         (changed(2, "<B", 3), "version 3"),
         (changed(3, "<B", 2), "2 leaves"),
         (changed(4, "<8s", b"another!"), "belongs to run"),

@@ -100,7 +100,7 @@ def summary(
     out: Annotated[Path, typer.Option(help="The file to write.")],
     import_: Import = None,
 ) -> None:
-    """On a device: write the count, mean and variance of its samples."""
+    """On a device: write count, mean and variance of its samples."""
     from peermask.node.fleet import load_fleet
     from peermask.node.statistics import summary_of, write_summary
 
@@ -135,7 +135,7 @@ def statistics(
 
 @fleet_app.command()
 def experiment(fleet: FleetFile, import_: Import = None) -> None:
-    """Print the experiment of a fleet as a config for `peermask run`."""
+    """Print the experiment of a fleet as a config file."""
     from peermask.node.fleet import load_fleet
 
     bring(import_)
