@@ -2,8 +2,11 @@
 
 The workload: Fashion-MNIST, 20 agents with 500 images of 3 labels each, a network of two 5x5 convolutions and two
 linear layers, one batch of 64 per agent and round, then one exchange over a random graph with p = 0.5. Nothing is
-evaluated. For a round's time the contenders take turns in one process, so that a busy machine slows all of them alike;
-start-up and memory are measured in a process of each one's own. Prints and asserts nothing.
+evaluated. `--paper`: the paper's network, 4 agents, batch 128, random images; its plain loop exchanges nothing.
+
+Every contender has a process of its own, and they take turns, so that a busy machine slows all of them alike.
+`--without use_winograd`, say, adds MCE-PL without that function of `models/alone.py`: what it is worth.
+Prints and asserts nothing.
 """
 
 from __future__ import annotations
@@ -18,8 +21,10 @@ from typing import Protocol
 
 import torch
 
-CONTENDERS = ("plain-loop", "mce-pl", "dsgd")
-ROUNDS_ALONE = 5  # memory has stopped growing by then
+from peermask.models import alone
+
+PLAIN = "plain-loop"
+REPLACEMENTS = ("use_winograd", "use_blocked_norms")
 
 
 class Contender(Protocol):
@@ -34,69 +39,83 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--rounds", type=int, default=3, help="rounds in a turn")
-    parser.add_argument("--alone", choices=CONTENDERS, help="only play a few rounds of one; what the benchmark runs")
+    parser.add_argument("--paper", action="store_true", help="the paper's network")
+    parser.add_argument("--without", nargs="*", default=[], choices=REPLACEMENTS)
+    parser.add_argument("--play", help="one contender, as many rounds as each line of the input says; for the others")
     options = parser.parse_args()
-    if options.alone:
-        play_alone(options.alone)
+    if options.play:
+        play(options.play, options.paper)
         return
-    print(f"torch {torch.__version__}, {torch.get_num_threads()} threads")
-    compare_start_and_memory()
-    compare_rounds(options.turns, options.rounds)
+    print(f"torch {torch.__version__}, {torch.get_num_threads()} threads, {torch.backends.cpu.get_cpu_capability()}")
+    names = [PLAIN, "mce-pl", "dsgd", *(f"mce-pl without {name}" for name in options.without)]
+    compare([Playing(name, options.paper) for name in names], options.turns, options.rounds)
 
 
-def make(name: str) -> Contender:
+def make(name: str, paper: bool) -> Contender:
     """Imports only what that one needs, so that its memory is its own."""
-    if name == "plain-loop":
-        from benchmarks.plain_loop import PlainLoop
+    algorithm, _, without = name.partition(" without ")
+    if without:
+        setattr(alone, without, lambda module: module)
+    if name == PLAIN:
+        from benchmarks.plain_loop import PaperLoop, PlainLoop
 
-        return PlainLoop()
+        return PaperLoop() if paper else PlainLoop()
     from benchmarks.simulated import Simulated
 
-    return Simulated(name)
+    return Simulated(algorithm, paper)
 
 
-def play_alone(name: str) -> None:
-    contender = make(name)
+def play(name: str, paper: bool) -> None:
+    """For each line of the input a line with the seconds that so many rounds took; at its end one with the memory."""
+    contender = make(name, paper)
     with contender:
-        for number in range(ROUNDS_ALONE):
-            contender.round()
-            if not number:
-                print("first round", flush=True)
+        for line in sys.stdin:
+            started = time.perf_counter()
+            for _ in range(int(line)):
+                contender.round()
+            print(since(started), flush=True)
     print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, flush=True)
 
 
-def compare_start_and_memory() -> None:
-    peaks: dict[str, float] = {}
-    for name in CONTENDERS:
-        begun = time.perf_counter()
-        command = [sys.executable, "-m", "benchmarks.cpu_round", "--alone", name]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-            assert process.stdout is not None
-            process.stdout.readline()
-            started = since(begun)
-            peaks[name] = int(process.stdout.readline()) / 1e3
-        ratio = peaks[name] / peaks["plain-loop"]
-        first = f"{started:5.1f} s from start to the end of the first round"
-        print(f"{name:12s}{first}   {peaks[name]:.0f} MB at most, {ratio:.2f} x the plain loop's")
+class Playing:
+    """A contender in a process of its own, which has played a first round."""
+
+    def __init__(self, name: str, paper: bool) -> None:
+        self.name, begun = name, time.perf_counter()
+        command = [sys.executable, "-m", "benchmarks.cpu_round", "--play", name, *(["--paper"] if paper else [])]
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.rounds(1)
+        self.first_round = since(begun)
+        self.each: list[float] = []  # seconds a round, by turn
+
+    def rounds(self, count: int) -> float:
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        print(count, file=self.process.stdin, flush=True)
+        return float(self.process.stdout.readline())
+
+    def end(self) -> float:
+        """The most memory it had, in MB."""
+        told, _ = self.process.communicate()
+        return int(told) / 1e3
 
 
-def compare_rounds(turns: int, rounds: int) -> None:
-    contenders = {name: make(name) for name in CONTENDERS}
-    spans: dict[str, list[float]] = {name: [] for name in CONTENDERS}
+def compare(contenders: list[Playing], turns: int, rounds: int) -> None:
     for turn in range(turns + 1):
-        for name, contender in contenders.items():
-            with contender:
-                started = time.perf_counter()
-                for _ in range(rounds):
-                    contender.round()
-                if turn:  # the first is a warm-up
-                    spans[name].append(since(started) / rounds)
-    base = statistics.median(spans["plain-loop"])
-    for name, taken in spans.items():
-        median = statistics.median(taken)
-        ratios = [own / other for own, other in zip(taken, spans["plain-loop"], strict=True)]
-        spread = f"{min(ratios):.2f} to {max(ratios):.2f}"
-        print(f"{name:12s}{median:8.3f} s a round   {median / base:.2f} x the plain loop ({spread} by turn)")
+        for contender in contenders:
+            taken = contender.rounds(rounds)
+            if turn:  # the first is a warm-up
+                contender.each.append(taken / rounds)
+    plain = contenders[0].each
+    most = [contender.end() for contender in contenders]
+    for contender, memory in zip(contenders, most, strict=True):
+        median = statistics.median(contender.each)
+        ratios = [own / other for own, other in zip(contender.each, plain, strict=True)]
+        print(
+            f"{contender.name:34s}{median:7.3f} s a round, {median / statistics.median(plain):.2f} x the plain loop "
+            f"({min(ratios):.2f} to {max(ratios):.2f} by turn); first round after {contender.first_round:.1f} s; "
+            f"{memory:.0f} MB at most, {memory / most[0]:.2f} x"
+        )
 
 
 def since(begun: float) -> float:

@@ -16,9 +16,10 @@ from peermask.data import datasets
 from peermask.data.local import share_out
 from peermask.data.partition import partitions
 from peermask.graph import build_graph, topologies
-from peermask.models.architectures import cnn
+from peermask.models.architectures import alexnet, cnn
 
 AGENTS, BATCH, LABELS, FRACTION, CHANNELS, HIDDEN = 20, 64, 3, 1 / 6, (32, 64), 128
+PAPER_AGENTS, PAPER_BATCH = 4, 128
 
 
 class PlainLoop:
@@ -50,3 +51,23 @@ class PlainLoop:
         for heard, module in zip(self.neighbours, self.modules, strict=True):
             mean = torch.stack([sent[j] for j in heard]).mean(0)
             nn.utils.vector_to_parameters(mean, module.parameters())
+
+
+class PaperLoop:
+    """The paper's network, without an exchange."""
+
+    def __init__(self) -> None:
+        self.modules = [alexnet((3, 32, 32), 10) for _ in range(PAPER_AGENTS)]
+        self.optimisers = [torch.optim.SGD(module.parameters(), lr=0.01) for module in self.modules]
+        self.images, self.labels = torch.randn(PAPER_BATCH, 3, 32, 32), torch.arange(PAPER_BATCH) % 10
+
+    def __enter__(self) -> PaperLoop:
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def round(self) -> None:
+        for module, optimiser in zip(self.modules, self.optimisers, strict=True):
+            optimiser.zero_grad()
+            F.cross_entropy(module(self.images), self.labels).backward()
+            optimiser.step()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from benchmarks.plain_loop import AGENTS, BATCH, CHANNELS, FRACTION, HIDDEN, LABELS
+from benchmarks.plain_loop import AGENTS, BATCH, CHANNELS, FRACTION, HIDDEN, LABELS, PAPER_AGENTS
 from peermask.algorithms.contract import Clock
 from peermask.engine.known import Known
 from peermask.engine.traffic import message_cost
@@ -28,8 +28,13 @@ def workload(algorithm: str) -> dict[str, object]:
 
 
 class Simulated:
-    def __init__(self, algorithm: str) -> None:
-        experiment = build(make_config(workload(algorithm)))
+    def __init__(self, algorithm: str, paper: bool = False) -> None:
+        if paper:
+            from benchmarks.round_time import random_images, setting
+
+            experiment = build(setting(PAPER_AGENTS, algorithm), random_images(PAPER_AGENTS))
+        else:
+            experiment = build(make_config(workload(algorithm)))
         self.simulator = build_simulator(experiment, torch.device("cpu"))
         self.sizes = experiment.network.layout.sizes
         self.number = 0

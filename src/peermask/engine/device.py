@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
 import math
 import re
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from functools import reduce
+from functools import cache, reduce
 
 import torch
 from torch import Tensor
@@ -14,6 +16,10 @@ from torch import Tensor
 from peermask.errors import RunError
 
 MOST_PINNED = 2**30  # bytes of one copy
+# Of glibc's malloc.h, and their values here: how many heaps there are for all threads, how much of one may be free at
+# its end, and from which size on an array has memory of its own, which goes when it is freed.
+M_ARENA_MAX, M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -8, -1, -3
+KEEP_FREED = {M_ARENA_MAX: 1, M_TRIM_THRESHOLD: 2**30, M_MMAP_THRESHOLD: 2**30}
 
 
 def pick_device(name: str) -> torch.device:
@@ -73,6 +79,18 @@ def one_thread_each() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+@cache
+def keep_freed_memory() -> None:
+    """Have this process keep what it frees, where glibc manages its memory; elsewhere nothing changes.
+
+    Every agent needs large arrays for a moment, of the same sizes in every round. Given back to the kernel and asked
+    for again, each of their pages is cleared anew, which costs more than many an operation on it.
+    """
+    if sys.platform == "linux" and hasattr(libc := ctypes.CDLL(None), "mallopt"):
+        for parameter, value in KEEP_FREED.items():
+            libc.mallopt(parameter, value)
 
 
 @contextmanager

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from peermask.algorithms.contract import Agents, Algorithm, Clock, Payload
-from peermask.engine.device import fast_float32, made_current, one_thread_each, rows_on_cpu
+from peermask.engine.device import fast_float32, keep_freed_memory, made_current, one_thread_each, rows_on_cpu
 from peermask.engine.evaluate import Score
 from peermask.engine.feed import Feed
 from peermask.engine.recorded import Recorded, cuda_graphs
@@ -63,6 +63,7 @@ class Simulator:
             self._exit.enter_context(made_current(self.device))
             self._exit.enter_context(fast_float32())
         elif len(self.states) > 1:
+            keep_freed_memory()
             self._exit.enter_context(one_thread_each())
             # Every thread has its own limit of threads for its first operations, independent of the main one's.
             pool = ThreadPoolExecutor(self._workers, initializer=torch.set_num_threads, initargs=(1,))
