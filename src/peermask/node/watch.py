@@ -194,7 +194,7 @@ class Watch:
             self.say(f"has a new certificate, which ends {self.valid[1]:{MINUTES}}")
 
     def _hear_again(self) -> None:
-        """Open the session anew where that is needed to hear a neighbour; not so often that one could keep others out."""
+        """Open the session anew where that is needed to hear a neighbour; not so often that others suffer."""
         deaf = self.transport.deaf_to()
         if deaf and time.monotonic() > self._heard_again + HEAR_AGAIN:
             self._heard_again = time.monotonic()
