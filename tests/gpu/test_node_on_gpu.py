@@ -29,6 +29,9 @@ class Alone:
     def ask(self, requests: Mapping[int, bytes], patience: float) -> dict[int, bytes]:  # noqa: ARG002
         return {}
 
+    def deaf_to(self) -> frozenset[int]:
+        return frozenset()
+
     def await_change(self, seconds: float) -> None:
         time.sleep(seconds)
 

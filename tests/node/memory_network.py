@@ -65,6 +65,9 @@ class MemoryTransport:
                 net.changed.wait(left)
             return dict(answers)
 
+    def deaf_to(self) -> frozenset[int]:
+        return frozenset()
+
     def await_change(self, seconds: float) -> None:
         with self.network.changed:
             self.network.changed.wait(seconds)

@@ -28,6 +28,9 @@ class Session:
     def alive(self):
         return self.transport.alive()
 
+    def deaf_to(self):
+        return frozenset()
+
     def await_change(self, seconds):
         self.transport.await_change(seconds)
 

@@ -84,6 +84,11 @@ class Reopening:
         if current is not None:
             current.await_change(seconds)
 
+    def deaf_to(self) -> frozenset[int]:
+        with self._changed:
+            current = self._current
+        return frozenset() if current is None else current.deaf_to()
+
     def _opened(self) -> Transport | None:
         """What is open, or will be in a moment."""
         self._changed.wait_for(lambda: not self._opening)

@@ -23,3 +23,7 @@ class Transport(Protocol):
     def await_change(self, seconds: float) -> None:
         """Sleep until a neighbour comes or goes, `seconds` at most."""
         ...
+
+    def deaf_to(self) -> frozenset[int]:
+        """Neighbours that are linked, and are not heard before this is opened anew."""
+        ...

@@ -29,6 +29,7 @@ from peermask.node.transport import Transport
 LOOK = 1.0  # seconds between looks at files
 ASK = 5  # looks between questions to neighbours
 PAUSE = 0.5  # seconds between them at least
+HEAR_AGAIN = 30.0  # seconds between sessions that are opened to hear a neighbour again
 SOON = timedelta(days=14)
 KEYS = ("run", "serial", "agents", "links", "left")  # of a fleet file, that may change
 
@@ -62,6 +63,7 @@ class Watch:
         self._due = False  # the session is of another roster, or there is none
         self._renewed = False  # there may be a new certificate
         self._compared = 0.0  # when rosters were
+        self._heard_again = -HEAR_AGAIN  # when a session was opened to hear a neighbour
         self._said: set[str] = set()
         self._crash: BaseException | None = None
         self._stop = threading.Event()
@@ -114,6 +116,8 @@ class Watch:
                     self._compare(self.responder.neighbours)
                 if self._due or self._renewed:
                     self._take_certificate()
+                else:
+                    self._hear_again()
             except PeermaskError as error:  # such as a file that is not whole yet, or an address that is not up
                 self._say_once(str(error))
 
@@ -188,6 +192,14 @@ class Watch:
         self._due = False
         if before is not None and self.valid is not None and before != self.valid:
             self.say(f"has a new certificate, which ends {self.valid[1]:{MINUTES}}")
+
+    def _hear_again(self) -> None:
+        """Open the session anew where that is needed to hear a neighbour; not so often that others suffer."""
+        deaf = self.transport.deaf_to()
+        if deaf and time.monotonic() > self._heard_again + HEAR_AGAIN:
+            self._heard_again = time.monotonic()
+            self._reopen()
+            self.say(f"opened its links anew to hear agent {', '.join(map(str, sorted(deaf)))}")
 
     def _mind_the_end(self) -> None:
         if self.valid is None:

@@ -11,6 +11,7 @@ import secrets
 import socket
 import sys
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
@@ -32,6 +33,7 @@ except ImportError as error:
 WAITING = 16  # questions in the queue before the network is made to wait: each neighbour asks one at a time
 DOORS = 8  # ports of its own behind a gate: handshakes that can be tried at once
 TRIES = 5  # to find them free
+SETTLED = 4.0  # seconds after which a neighbour that is linked must have said that it is there, as it did before
 
 
 class ZenohTransport:
@@ -40,14 +42,27 @@ class ZenohTransport:
     def __init__(self, session: zenoh.Session, agent: int, sessions: Sessions) -> None:
         self.session, self.agent, self.sessions = session, agent, sessions
         self._alive: set[int] = set()
+        self._known: set[int] = set()  # who ever was
+        self._unsaid: dict[int, float] = {}  # who of them is linked and does not say that it is there, and since when
         self._changed = threading.Condition()
 
     def alive(self) -> frozenset[int]:
-        """Who says so, or is linked: where the two ends notice at different times that a link was lost, one may go on
-        with a session that is new to the other, and never says again that it is there."""
         with self._changed:
             alive = frozenset(self._alive)
-        return (alive | self.sessions.linked()) - self.sessions.doubled()
+        return alive - self.sessions.doubled()
+
+    def deaf_to(self) -> frozenset[int]:
+        """Those who were there, are linked again, and do not say so.
+
+        Two agents have a link each way. Where both are lost, and this end notices before the other notices the second,
+        zenoh adds the next link to the other's old session. That says nothing twice, and takes what comes for old:
+        its count of messages goes on, here it began again. Another session is needed, with an identity of its own.
+        """
+        now = time.monotonic()
+        with self._changed:
+            unsaid = (self.sessions.linked() & self._known) - self._alive
+            self._unsaid = {j: self._unsaid.get(j, now) for j in unsaid}
+            return frozenset(j for j, since in self._unsaid.items() if now - since > SETTLED)
 
     def ask(self, requests: Mapping[int, bytes], patience: float) -> dict[int, bytes]:
         asked = {
@@ -76,8 +91,6 @@ class ZenohTransport:
         name = event.link.auth_identifier  # without certificates there is none
         if name is not None:
             self.sessions.changed(name, str(event.link.zid), made=event.kind == zenoh.SampleKind.PUT)
-            with self._changed:
-                self._changed.notify_all()
 
     def heard_of(self, sample: zenoh.Sample) -> None:
         """A neighbour came or went."""
@@ -87,6 +100,7 @@ class ZenohTransport:
         with self._changed:
             if sample.kind == zenoh.SampleKind.PUT:
                 self._alive.add(agent)
+                self._known.add(agent)
             else:
                 self._alive.discard(agent)
             self._changed.notify_all()
