@@ -11,7 +11,18 @@ import pytest
 import peermask
 
 FUNCTIONS = [name for name in peermask.__all__ if inspect.isfunction(getattr(peermask, name))]
-NAMES = ["__init__", "Algorithm", "Execution", "ExperimentConfig", "PeermaskError", "RunResult", *FUNCTIONS]
+CLASSES = [
+    "Agents",
+    "Algorithm",
+    "Clock",
+    "Execution",
+    "ExperimentConfig",
+    "Mixing",
+    "Options",
+    "PeermaskError",
+    "ProgressLine",
+]
+NAMES = ["__init__", *CLASSES, "RunResult", *FUNCTIONS]
 
 
 def examples(name: str) -> list[doctest.DocTest]:

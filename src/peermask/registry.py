@@ -26,7 +26,15 @@ GROUP = "peermask.plugins"  # of entry points
 
 
 class Options(BaseModel):
-    """What can be set about a registered thing: frozen, and unknown keys are refused."""
+    """Options of a registered thing: frozen, and unknown keys are an error.
+
+    Examples:
+        >>> import peermask
+        >>> class Mine(peermask.Options):
+        ...     lr: float = 0.1
+        >>> Mine(lr=0.5)
+        Mine(lr=0.5)
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 

@@ -13,8 +13,8 @@ itself and its neighbours. An algorithm cannot tell the two apart. `learn` is ca
 with the state that the previous call returned. Between `learn` and `fuse` a state may carry tensors that are None at
 the end of a round; those are never saved.
 
-All else that may be known of an algorithm is declared on `Algorithm` below, with its default. A class says that it is
-one by inheriting from that protocol, and from no other algorithm.
+Everything else that the package asks of an algorithm is declared on `Algorithm` below, with its default. Algorithms
+inherit from that protocol, and from no other algorithm.
 """
 
 from __future__ import annotations
@@ -39,11 +39,24 @@ Payload = dict[str, Tensor]  # name -> [A, ...]: bool leaves are masks, float le
 
 @dataclass(frozen=True)
 class Clock:
-    """Which round it is, of how many; and which batch of it, where a round has several."""
+    """The current round and batch.
 
-    round: int  # 1 is the first
+    Attributes:
+        round: From 1.
+        rounds: How many there are.
+        batch: The batch of the round, from 0.
+        batches: How many a round has (`local_batches`).
+
+    Examples:
+        >>> import peermask
+        >>> clock = peermask.Clock(round=3, rounds=4)
+        >>> clock.progress, clock.is_last_batch
+        (0.5, True)
+    """
+
+    round: int
     rounds: int
-    batch: int = 0  # 0 is the first
+    batch: int = 0
     batches: int = 1
 
     @property
@@ -53,6 +66,7 @@ class Clock:
 
     @property
     def is_last_batch(self) -> bool:
+        """Whether the exchange follows."""
         return self.batch == self.batches - 1
 
     def at(self, batch: int) -> Clock:
@@ -60,22 +74,48 @@ class Clock:
         return replace(self, batch=batch)
 
     def varying(self, of: Callable[[float], float]) -> float | Tensor:
-        """A number that changes with progress; a tensor of one where a GPU repeats a recording of the round."""
+        """A number that changes with progress.
+
+        Args:
+            of: The number as a function of `progress`.
+
+        Returns:
+            The number; on a GPU that replays a recorded round, a tensor that is updated before each replay.
+
+        Examples:
+            >>> import peermask
+            >>> peermask.Clock(round=1, rounds=4).varying(lambda progress: 0.1 * (1 - progress))
+            0.1
+        """
         return of(self.progress)
 
 
 @dataclass(frozen=True)
 class Agents:
-    """The agents of a state, and what each may keep."""
+    """The agents of a state, and what each may keep.
 
-    ids: tuple[int, ...]  # A of them
-    keep: Tensor  # [A, L] int64: K_l
-    retention: Tensor  # [A] float32: r_i
+    Attributes:
+        ids: Their numbers, A of them.
+        keep: [A, L] int64: K_l, how many weights of each masked layer an agent keeps.
+        retention: [A] float32: r_i.
+
+    Examples:
+        >>> import peermask, torch
+        >>> agents = peermask.Agents((0, 1), torch.tensor([[30, 9], [10, 9]]), torch.tensor([0.3, 0.1]))
+        >>> agents.rows(slice(1, 2)).ids
+        (1,)
+    """
+
+    ids: tuple[int, ...]
+    keep: Tensor
+    retention: Tensor
 
     def rows(self, rows: slice) -> Agents:
+        """Some of them."""
         return Agents(self.ids[rows], self.keep[rows], self.retention[rows])
 
     def to(self, device: torch.device) -> Agents:
+        """With tensors on a device."""
         return Agents(self.ids, self.keep.to(device), self.retention.to(device))
 
 
@@ -83,22 +123,44 @@ class LocalData(Protocol):
     """The private data of the agents of one chunk."""
 
     def batch(self, clock: Clock, step: int = 0) -> Batch:
-        """The batch of a clock; further steps draw further batches."""
+        """A batch of every agent's training samples.
+
+        Args:
+            clock: The current round and batch, which determine the draw.
+            step: For further batches at the same clock: 1, 2, ...
+
+        Returns:
+            Inputs [A, B, ...] and targets [A, B, ...].
+        """
         ...
 
     def validation_accuracy(self, params: Tensor) -> Tensor:
-        """[A, P] -> [A]: accuracy (or F1, or R²) on each agent's held-out samples, by the readout that counts."""
+        """Test models on each agent's held-out samples.
+
+        Args:
+            params: [A, P], a whole parameter vector per agent.
+
+        Returns:
+            [A]: accuracy (or F1, or R²) by the readout that counts.
+        """
         ...
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What all agents have in common."""
+    """What all agents have in common.
+
+    Attributes:
+        network: Computes gradients and outputs of all agents of a state: `network.gradient(params, batch)`.
+        masker: The frozen weights, and how scores become masks and models.
+        seed: Of the experiment, for `peermask.streams`.
+        retentions: r_i of every agent.
+    """
 
     network: Network
     masker: Masker
     seed: int
-    retentions: tuple[float, ...]  # r_i of every agent
+    retentions: tuple[float, ...]
 
 
 State = TypeVar("State")
@@ -119,13 +181,13 @@ class Algorithm(Protocol[State]):
     """
 
     hears_all: ClassVar[bool] = False
-    """Whether agents talk to a server, one message there and one back, instead of to their neighbours."""
+    """Whether agents use a server, one message there and one back, instead of their neighbours."""
 
     over_frozen_weights: ClassVar[bool] = False
     """Whether a personal model is the frozen weights under a mask, so that seed and mask are all of it."""
 
     readout: ClassVar[Readout] = "all"
-    """Which labels an agent's answer is chosen among where a config does not say."""
+    """Which labels an agent's answer is chosen among unless a config says otherwise."""
 
     def __init__(self, options: Any, setting: Setting) -> None: ...
 
@@ -146,8 +208,8 @@ class Algorithm(Protocol[State]):
         ...
 
     def join(self, state: State, received: Payload, mixing: Mixing) -> State:  # noqa: ARG002
-        """For an agent that begins in the middle of a run: its first state, moved to what the others have learned, as
-        far as their messages tell [K, ...]. It is called before the first `learn`; without it, `fuse` has to do."""
+        """For an agent that begins in the middle of a run: its first state, moved to what the others have learned,
+        by their messages [K, ...]. It is called before the first `learn`; the default leaves that to `fuse`."""
         return state
 
     def local_model(self, state: State) -> Tensor:
@@ -155,8 +217,8 @@ class Algorithm(Protocol[State]):
         ...
 
     def opening(self, agents: Agents) -> Payload:  # noqa: ARG002
-        """[A, ...] on the CPU: a payload close to the first, which follows from config and seed alone, on every machine
-        to the bit. Receivers work it out themselves, and the first message says what differs. Empty: there is none."""
+        """[A, ...] on the CPU: a payload close to the first, which depends only on config and seed, bit for bit on any
+        machine. Receivers compute it themselves, and the first message has only the difference. Empty: none."""
         return {}
 
     def unmixed_model(self, payload: Payload) -> Tensor | None:  # noqa: ARG002
@@ -164,7 +226,7 @@ class Algorithm(Protocol[State]):
         return None
 
     def mask_counts(self, agents: Agents) -> MaskCounts:  # noqa: ARG002
-        """How many entries an honest agent's masks have; a node refuses a neighbour's mask that does not fit."""
+        """How many entries an honest agent's masks have; a node rejects other masks of a neighbour."""
         return {}
 
 

@@ -26,7 +26,15 @@ COLOURS = ("#1f6feb", "#d1602f", "#2f8f4e", "#8250df", "#b08800")
 
 
 class ProgressLine:
-    """An observer that writes one line over itself: `Execution(observer=peermask.ProgressLine())`."""
+    """An observer that shows progress in one line, on stderr.
+
+    Examples:
+        >>> import peermask
+        >>> execution = peermask.Execution(observer=peermask.ProgressLine())
+        >>> config = peermask.make_config({"agents": 4, "rounds": 2, "retention": 0.3, "model": "mlp"})
+        >>> peermask.run_experiment(config, "run", execution=execution).round
+        2
+    """
 
     def __init__(self) -> None:
         self.name, self.rounds, self.accuracy, self.shown = "", 0, "", 0.0

@@ -104,7 +104,7 @@ class RunResult:
 
     @property
     def readout(self) -> Readout:
-        """The one that counts."""
+        """The readout that counts."""
         return cast(Readout, self.manifest.get("readout", "all"))  # checked when it was read
 
     @property
@@ -128,7 +128,14 @@ class RunResult:
         return self.mean("test_accuracy")
 
     def mean(self, figure: str) -> float:
-        """Over honest agents, of any figure of `AgentResult`, such as "mae"; NaN where none has it."""
+        """The mean over honest agents.
+
+        Args:
+            figure: A field of `AgentResult`, or a figure of the task, such as "mae".
+
+        Returns:
+            The mean; NaN if no agent has it.
+        """
         return mean_of(agent.value(figure) for agent in self.agents if not agent.liar)
 
     @property

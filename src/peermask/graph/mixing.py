@@ -26,13 +26,34 @@ from peermask.graph.topology import NAMED, Graph
 
 @dataclass(frozen=True, eq=False)
 class Mixing:
-    links: Links  # which messages each receiver hears; never its own
-    metropolis: Links  # those and its own, with weights 1 / (1 + max(d_i, d_j)) on links, the rest of 1 on its own
-    own: Integers  # [A] the receiver's own message
-    shares: Tensor  # [K] float32: p_j, the sender's share of all training samples; sums to 1
-    # Where messages weigh by their age (graph/ages.py), links have whole weights, and so has the own message.
+    """How A receivers weigh K messages, the argument of `Algorithm.fuse`.
+
+    Attributes:
+        links: The messages that each receiver hears, without its own; `for senders in mixing.links` gives their rows.
+        metropolis: Those and its own, with weights 1 / (1 + max(d_i, d_j)) on links, the rest of 1 on its own.
+        own: [A] the row of each receiver's own message.
+        shares: [K] float32: p_j, the sender's share of all training samples; sums to 1.
+        own_weight: Of the own message, if messages are weighted by age (engine/ages.py): links then have whole weights.
+        most: The largest count that any receiver can have in any round; 0: by the links.
+
+    Examples:
+        >>> import networkx, torch
+        >>> from peermask.graph import build_mixing
+        >>> mixing = build_mixing(networkx.path_graph(3), [10, 10, 20])  # 0 - 1 - 2, with their samples
+        >>> mixing.degree
+        tensor([1, 2, 1])
+        >>> mixing.closed_mean(torch.tensor([[1.0], [2.0], [6.0]])).flatten()
+        tensor([1.5000, 3.0000, 4.0000])
+        >>> mixing.count_open(torch.tensor([[True], [True], [False]])).flatten()
+        tensor([1, 1, 1], dtype=torch.uint8)
+    """
+
+    links: Links
+    metropolis: Links
+    own: Integers
+    shares: Tensor
     own_weight: int = 1
-    most: int = 0  # the largest count that any receiver can have in any round; 0: as the links say
+    most: int = 0
 
     @cached_property
     def degree(self) -> Tensor:
@@ -104,6 +125,7 @@ class Mixing:
         return self._same_for_all(sum_of_all(every, values).div_(len(values)))  # [A, P]
 
     def to(self, device: torch.device | str) -> Mixing:
+        """With tensors on a device."""
         return replace(
             self, links=self.links.to(device), metropolis=self.metropolis.to(device), shares=self.shares.to(device)
         )
