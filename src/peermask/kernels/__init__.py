@@ -19,7 +19,7 @@ def have_triton() -> bool:
 
 
 def by_kernels(x: Tensor) -> bool:
-    """Whether the kernels, and not their reference implementations, are to compute with a tensor."""
+    """Whether kernels, and not their reference implementations, compute with a tensor."""
     return x.device.type == "cuda" and have_triton()
 
 

@@ -30,7 +30,7 @@ def sum_kernel(z_ptr, blocks_ptr, sums_ptr, P, N, IN_LINES: tl.constexpr, BLOCK:
 def layer_mean(sums_ptr, firsts_ptr, sizes_ptr, layer, SUMS: tl.constexpr):
     """mean|z| of a layer of one agent.
 
-    Each block adds up its layer's sums for itself: they are a few hundred, and a launch of their own costs more. All
+    Each block adds up its layer's sums itself: they are a few hundred, and a separate launch costs more. All
     add in the same order, so that the mean does not depend on how agents are chunked."""
     first = tl.load(firsts_ptr + layer)
     last = tl.load(firsts_ptr + layer + 1)

@@ -1,6 +1,6 @@
 """The steps of a convolution block, forward and backward, as launches of kernels.
 
-Halves come with a bound of each agent's numbers, [A], from which kernels know their scale (half_triton.py).
+Scaled float16 tensors come with a bound of each agent's numbers, [A], which gives their scale (half_triton.py).
 """
 
 from __future__ import annotations

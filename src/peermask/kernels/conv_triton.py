@@ -1,4 +1,4 @@
-"""Triton kernels of convolutions with weights of each agent's own, as implicit matrix products of halves.
+"""Triton kernels of convolutions with each agent's own weights, as implicit matrix products of scaled float16.
 
 Activations are [A, B, H, W, C], weights [A, OUT, R, S, C], all contiguous. A grouped convolution computes the same;
 these keep an agent's pixels together, so that tiles are as large as for one plain network, and apply bias and

@@ -1,6 +1,6 @@
 """A chain of convolution blocks as one differentiable step of fused kernels, for all agents.
 
-Activations pass from block to block as scaled halves (half_triton.py), gradients come back the same way.
+Activations pass from block to block as scaled float16 (half_triton.py), gradients come back the same way.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Triton kernels that turn numbers into halves without losing what matters.
+"""Triton kernels that convert float32 to scaled float16 ("halves").
 
-A half has the ten digits after the point that the matrix unit keeps of a float (TF32), at half the bytes and twice the
-speed, but a short range. So numbers are multiplied by a power of two that puts the largest near the range's top; what
-then falls below its bottom is 2^-37 of the largest or less, and below 2^-27 of it digits are lost. Where a bound stands
-for the largest, that is of the bound.
+float16 has 10 mantissa bits, as many as tensor cores use of a float32 (TF32), at half the bytes and twice the speed,
+but a small range. So numbers are multiplied by a power of two that puts the largest near the top of the range. Numbers
+below 2^-27 of the largest lose bits, and those below 2^-37 become 0. If only a bound is known, that is 2^-27 of the
+bound.
 """
 
 from __future__ import annotations

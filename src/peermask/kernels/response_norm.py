@@ -2,8 +2,8 @@
 
     y_c = e_c u_c^-0.75,   u_c = 1 + α/size · Σ e_j² over a window of channels around c
 
-Written as one operation after another each pass over a large layer comes from memory; here a block of pixels goes
-through all of them while it is in the cache. The window's sum is a product with a band of ones, and its gradient the
+As separate operations each would read a large layer from memory; here a block of pixels goes through all of them
+while it is in the cache. The window's sum is a product with a band of ones, and its gradient the
 same transposed: of the products all but a few are with zero, and a CPU does them faster than shifted additions.
 """
 

@@ -1,6 +1,6 @@
-"""Images of all agents as scaled halves, which kernels pass to one another: half the bytes of floats, and their digits.
+"""Images of all agents as scaled float16 ("halves"), which kernels pass to each other: half the bytes of float32.
 
-A half has the ten digits after the point that the matrix unit keeps of a float, but a short range, so each agent's
+float16 has 10 mantissa bits, as many as tensor cores use of a float32, but a small range, so each agent's
 numbers are multiplied by a power of two (half_triton.py). Gradients are halves too, with their own scales, and go
 through autograd in this way: **the gradient of a bound is the bound of the gradient**, and likewise of the largest.
 Autograd would add gradients of different scales directly, so a value with two users is split first.
@@ -24,7 +24,7 @@ class Scaled(NamedTuple):
 
 
 def scale_of(bound: Tensor) -> Tensor:
-    """As half_triton.half_scale: the power of two that carries numbers up to `bound` to below 2^14."""
+    """As half_triton.half_scale: the power of two that scales numbers up to `bound` to below 2^14."""
     exponent = ((bound.view(torch.int32) >> 23) - 127).clamp(-110, 127)
     return ((127 + 13 - exponent) << 23).view(torch.float32)
 

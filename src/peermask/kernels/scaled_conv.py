@@ -1,4 +1,4 @@
-"""Convolutions of scaled halves with weights of each agent's own, as differentiable steps for all agents."""
+"""Convolutions of scaled float16 with each agent's own weights, as differentiable steps for all agents."""
 
 from __future__ import annotations
 

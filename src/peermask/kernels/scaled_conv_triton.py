@@ -1,4 +1,4 @@
-"""Triton kernels of convolutions of any stride over scaled halves, with weights of each agent's own.
+"""Triton kernels of convolutions of any stride over scaled float16, with each agent's own weights.
 
 Activations are [A, B, H, W, C] halves, weights [A * O, R * S * C] halves, one scale for each agent (half_triton.py).
 Tiles of pixels come through tensor descriptors, which give zeros outside of an image, so there are no masks. A stride

@@ -1,4 +1,4 @@
-"""Group norm of scaled halves, with what is added to it and ReLU, as one differentiable step for all agents."""
+"""Group norm of scaled float16, with an addition and ReLU, as one differentiable step for all agents."""
 
 from __future__ import annotations
 

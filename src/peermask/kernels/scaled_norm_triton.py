@@ -1,4 +1,4 @@
-"""Triton kernels of group norm, with what is added to it and ReLU, forward and backward, and of sums of scaled halves.
+"""Triton kernels of group norm, with an addition and ReLU, forward and backward, and of sums of scaled float16.
 
 Values are [A, B, H * W, C] scaled halves (half_triton.py), gains and shifts of a norm [A, C] floats. One program has
 one image, which it reads twice: for its mean and spread, and to apply them; the second time it is in the cache.

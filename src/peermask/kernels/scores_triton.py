@@ -1,4 +1,4 @@
-"""Triton kernels of a step on the scores: what a loss says of them, and what neighbours agree on."""
+"""Triton kernels of a step on the scores: by the loss, and by what neighbours agree on."""
 
 from __future__ import annotations
 

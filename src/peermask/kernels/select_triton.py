@@ -1,6 +1,6 @@
 """Triton kernels of the selection: the keep-th largest magnitude of every agent's every layer.
 
-A sample gives a bracket that holds the answer all but surely; one pass over the data counts what lies above it and
+A sample gives a bracket that almost surely holds the answer; one pass over the data counts what lies above it and
 gathers what lies inside, a few percent; among those the answer is found bit by bit. Should a bracket miss, the same
 search runs over the whole row, so the result is exact in any case. Bit patterns of non-negative floats order as the
 floats do, so everything compares integers. All layers of all agents go through each launch together.

@@ -4,7 +4,7 @@ An 8x8 tile of the input gives 4x4 outputs. In one dimension, for a filter g of 
 
     y = Aᵀ [(G g) ⊙ (Bᵀ d)]
 
-is their correlation: 8 products in place of 20, and in two dimensions 64 in place of 400. The products of all tiles
+is their correlation: 8 products instead of 20, and in two dimensions 64 instead of 400. The products of all tiles
 are 64 matrix products over channels; everything else is linear, and its gradient the same steps transposed.
 
 Inside, tensors lie as [width, height, image, channel]: a tile is then a slice, and a transform one product with a
