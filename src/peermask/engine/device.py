@@ -23,7 +23,7 @@ KEEP_FREED = {M_ARENA_MAX: 1, M_TRIM_THRESHOLD: 2**30, M_MMAP_THRESHOLD: 2**30}
 
 
 def pick_device(name: str) -> torch.device:
-    """`cpu`, `cuda`, `cuda:1`, or `auto`: a GPU where there is one."""
+    """`cpu`, `cuda`, `cuda:1`, or `auto`: a GPU if there is one."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if not re.fullmatch(r"cpu|cuda(:[0-9]{1,3})?", name):
@@ -59,7 +59,7 @@ def rows_on_cpu(parts: Sequence[Tensor]) -> Tensor:
 
 
 def _empty_on_cpu(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    """Pinned where it can be: a machine may allow little of that."""
+    """Pinned if possible: a machine may limit that."""
     if math.prod(shape) * dtype.itemsize <= MOST_PINNED:
         with suppress(RuntimeError):
             return torch.empty(shape, dtype=dtype, pin_memory=True)
@@ -86,7 +86,7 @@ def keep_freed_memory() -> None:
     """Have this process keep what it frees, where glibc manages its memory; elsewhere nothing changes.
 
     Every agent needs large arrays for a moment, of the same sizes in every round. Given back to the kernel and asked
-    for again, each of their pages is cleared anew, which costs more than many an operation on it.
+    for again, each of their pages is cleared again, which takes longer than many operations on it.
     """
     if sys.platform == "linux" and hasattr(libc := ctypes.CDLL(None), "mallopt"):
         for parameter, value in KEEP_FREED.items():

@@ -86,7 +86,7 @@ def mean_losses(
     for start in range(0, max(map(len, indices)), at_once):
         picked = [own[start : start + at_once] for own in indices]
         width = max(map(len, picked))
-        # Agents whose samples are used up repeat any sample; it is counted out below.
+        # Agents whose samples are used up repeat any sample; these are not counted.
         padded = np.stack([np.concatenate([own, np.zeros(width - len(own), np.int64)]) for own in picked])
         index = torch.from_numpy(padded).to(device)  # [A, B]
         valid = torch.arange(start, start + width, device=device) < sizes[:, None]  # [A, B]

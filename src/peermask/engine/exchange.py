@@ -1,11 +1,11 @@
-"""The seam between a run and the world it is in: how the agents of this process hear all others.
+"""The interface between a run and its environment: how the agents of this process receive messages of all others.
 
 One loop of rounds (`experiment/loop.py`) is given an exchange and does not know which:
 
     Concatenation   experiment/concatenation.py   all agents are here; bytes are what the codec would send
     Unsynchronised  experiment/unsynchronised.py  the same, each agent in its own round
     Ranked          experiment/ranked.py          some agents are here, the others in other processes of the run
-    NodeExchange    node/exchange.py              one agent is here; bytes are what was really sent
+    NodeExchange    node/exchange.py              one agent is here; bytes are what was actually sent
 """
 
 from __future__ import annotations

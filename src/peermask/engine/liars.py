@@ -49,7 +49,7 @@ def pick_liars(options: LiarOptions, agents: int, seed: int) -> tuple[int, ...]:
 
 
 class Liars:
-    """Puts lies in the place of some agents' messages."""
+    """Replaces some agents' messages by lies."""
 
     def __init__(self, kind: str, ids: Sequence[int], layers: Sequence[int], seed: int, device: torch.device) -> None:
         self.kind, self.ids, self.layers, self.seed, self.device = kind, tuple(ids), tuple(layers), seed, device

@@ -1,6 +1,6 @@
 """What messages cost where links change: each is coded against what this receiver last heard from this sender.
 
-Receivers that heard the same messages of a sender share one history, so a graph that stays costs what it does in
+Receivers that heard the same messages of a sender share one history, so a fixed graph costs the same as in
 traffic.py. A receiver remembers a bounded number of senders and forgets the one heard longest ago; of a sender that it
 does not remember it knows the opening, which every agent can compute, or nothing.
 
@@ -165,6 +165,6 @@ class LinkHistories:
 def shards_of(links: Tensor, agents: Sequence[slice]) -> list[slice]:
     """Which histories of a checkpoint are of the agents of each shard, as senders."""
     senders = torch.zeros(int(links[:, 2].max()) + 1, dtype=torch.int64)
-    senders[links[:, 2]] = links[:, 1]  # which rise
+    senders[links[:, 2]] = links[:, 1]  # in ascending order
     bounds = torch.tensor([(shard.start, shard.stop) for shard in agents])
     return [slice(first, end) for first, end in torch.searchsorted(senders, bounds).tolist()]

@@ -1,4 +1,4 @@
-"""Metrics: figures of an agent's outputs on its own samples, by task. One of your own is one function, registered here.
+"""Metrics: figures of an agent's outputs on its own samples, by task. Your own metric is one function, registered here.
 
 A metric takes the outputs [n, O] and targets of one agent and gives one number; larger is better, unless its name says
 what it counts. Outputs are logits, among which an answer is chosen by the readout that counts, or of a regression
@@ -20,7 +20,7 @@ Metric: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 
 metrics: Registry[Metric] = Registry("metric")
 
-# Of each task, the first of which counts: it is what a run is stopped and compared by.
+# Of each task; the first counts: runs are stopped and compared by it.
 FIGURES: dict[Task, tuple[str, ...]] = {
     "classification": ("accuracy", "accuracy_all", "accuracy_own", "accuracy_weighted", "macro_f1"),
     "multi-label": ("f1", "average_precision"),
@@ -39,7 +39,7 @@ def f1(outputs: Tensor, targets: Tensor) -> Tensor:
 def average_precision(outputs: Tensor, targets: Tensor) -> Tensor:
     """Of each label the mean, over samples that have it, of the precision among outputs no smaller; over labels there.
 
-    Samples of equal outputs count together, so that their order means nothing.
+    Samples of equal outputs count together, so their order does not matter.
     """
     found = []
     for scores, there in zip(outputs.unbind(1), (targets > 0.5).unbind(1), strict=True):

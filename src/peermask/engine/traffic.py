@@ -1,4 +1,4 @@
-"""What every message costs on a link: what the codec really sends, and the ways papers count.
+"""What every message costs on a link: what the codec actually sends, and how papers count.
 
 An agent sends the same message over each of its links, so a cost is per directed link. Every receiver has heard all
 that the sender sent before, so what the codec sends is a delta against that.
@@ -213,8 +213,8 @@ def count_frames_triton(
     flips: Mapping[int, Tensor] | None = None,
     block: int = BLOCK,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Of every agent's message bits of ones and values, bytes of the entropy's bound, bytes of its frame, and whether
-    that is a delta: [N] each.
+    """For every agent's message: bits of ones and values, bytes of the entropy bound, bytes of its frame, and whether
+    that is a delta, [N] each.
 
     `rows` are its leaves [N, P], bool or float32, each with its layers; `bases` those that receivers hold; `flips` how
     long the flips of each mask leaf are by class, from `flips_size_triton`.

@@ -1,19 +1,19 @@
-"""Stands before an agent's port, so that strangers cannot occupy it: only TLS handshakes reach the network layer.
+"""Protects an agent's port, so that unknown clients cannot block it: only TLS handshakes reach the network layer.
 
-zenoh sleeps 0.1 s after every failed handshake and accepts nobody meanwhile. So the gate listens at the
-agent's address, and zenoh on loopback alone, at a few ports that each take one handshake at a time. A connection
+zenoh sleeps 0.1 s after every failed handshake and accepts no connection meanwhile. So the gate listens at the
+agent's address, and zenoh only on loopback, at a few ports that each take one handshake at a time. A connection
 
-    arrives       and has HELLO seconds to send a whole ClientHello; whatever else it sends, it is closed
+    arrives       and has HELLO seconds to send a whole ClientHello; if it sends anything else, it is closed
     is ready      and waits for its turn
-    is tried      joined to a port of zenoh's; it has HANDSHAKE seconds, or CONTESTED where others wait
-    is linked     once it has answered what zenoh sends after a good handshake; there are no limits any more
+    is tried      joined to a port of zenoh's; it has HANDSHAKE seconds, or CONTESTED if others wait
+    is linked     once it has answered what zenoh sends after a good handshake; from then on without limits
 
-Where more are ready than can be tried, those come first whose address has the fewest connections here, and of one
-address the newest: a neighbour is not behind strangers who came before it. Nothing is decrypted, and nobody let in who
-would not be otherwise: zenoh checks certificates as ever.
+If more are ready than can be tried, connections of addresses with the fewest come first, and of one address the newest:
+a neighbour does not wait behind unknown clients. Nothing is decrypted, and nothing is admitted that would not be
+otherwise: zenoh checks certificates as usual.
 
-Operators ask for another protocol in their ClientHello (ALPN), and are led to the agent's desk (node/desk.py) instead,
-under the same limits. They are never linked, so that the limit of a handshake is that of a whole visit.
+Operators ask for another protocol in their ClientHello (ALPN), and are forwarded to the agent's desk (node/desk.py)
+instead, under the same limits. They are never linked, so the limit of a handshake applies to the whole connection.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ HELLO = 5.0
 HANDSHAKE = 10.0
 CONTESTED = 1.0  # seconds a handshake may take while others wait
 HELD = 256  # connections that are not linked yet
-STUCK_MS = 10_000  # a peer that has taken nothing for so long is gone
+STUCK_MS = 10_000  # a peer that has read nothing for this long is gone
 Address = tuple[str, int]
 VISITORS = 4  # operators at the desk at once
 
 
 def keep_alive(opened: socket.socket) -> None:
-    """So that routers remember a connection that says nothing, and its end is noticed within a minute."""
+    """So that routers keep an idle connection, and its end is noticed within a minute."""
     opened.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for word, value in (("TCP_KEEPIDLE", 20), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3)):
         if hasattr(socket, word):
@@ -47,7 +47,7 @@ def keep_alive(opened: socket.socket) -> None:
 
 
 class _Lane:
-    """Doors of one kind, who waits for them, and who is being tried there."""
+    """Ports of one kind, connections that wait for them, and those being tried there."""
 
     def __init__(self) -> None:
         self.free: list[Address] = []
@@ -92,7 +92,7 @@ class _Inside(_Side):
 
 
 class _Outside(_Side):
-    """To whoever has connected."""
+    """To the client."""
 
     def __init__(self, gate: Gate) -> None:
         super().__init__()
@@ -116,7 +116,7 @@ class _Outside(_Side):
         self.gate.arrived(self)
 
     def limit(self, seconds: float) -> None:
-        """Close unless it gets on within so long."""
+        """Close unless it proceeds within this time."""
         if self.timer is not None:
             self.timer.cancel()
         self.timer = self.gate.loop.call_later(seconds, self.close)
@@ -134,7 +134,7 @@ class _Outside(_Side):
             self.turns += 1
             if (
                 self.turns == 2 and self.lane is self.gate.links
-            ):  # the first is its certificate; zenoh goes on after a good one alone
+            ):  # the first is its certificate; zenoh continues only after a valid one
                 self.gate.linked(self)
         super().data_received(data)
 
@@ -167,7 +167,7 @@ class Gate:
         self._server: asyncio.Server | None = None
 
     def lead_to(self, inside: Sequence[Address]) -> None:
-        """From now on, to these; whoever is ready has waited. From any thread."""
+        """Forward to these from now on. From any thread."""
 
         def begin() -> None:
             self.links.free.extend(inside)
@@ -206,7 +206,7 @@ class Gate:
         self.linked(one)
 
     def linked(self, one: _Outside) -> None:
-        """It needs no limits any more."""
+        """No limits apply from now on."""
         for place in (self._held, one.lane.ready):
             place.pop(one, None)
         if one in one.lane.tried:
@@ -219,7 +219,7 @@ class Gate:
         return Counter(one.address for one in self._held)
 
     def _next(self, lane: _Lane) -> None:
-        """Try those who are ready, as far as there is room."""
+        """Try connections that are ready, as far as there is room."""
         while lane.ready and lane.free:
             crowd = self._crowd()
             one = min(reversed(lane.ready), key=lambda ready: crowd[ready.address])
@@ -255,7 +255,7 @@ class Gate:
 
 @contextmanager
 def open_gate(host: str, port: int, desk: Desk | None = None) -> Iterator[Gate]:
-    """Listen at an address; an OSError where that cannot be. `desk`: where operators are led to."""
+    """Listen at an address; an OSError if that fails. `desk`: where operators are forwarded to."""
     loop = asyncio.new_event_loop()
     gate = Gate(loop)
     thread = threading.Thread(target=loop.run_forever, name="gate", daemon=True)

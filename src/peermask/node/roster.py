@@ -1,12 +1,13 @@
-"""The roster: what of a fleet file may change while the fleet runs, numbered and signed by the fleet's authority.
+"""The roster: the part of a fleet file that may change while the fleet runs, numbered and signed by the fleet's
+authority.
 
     serial     how often it has changed; an agent takes a later one and never an earlier one
     agents     numbers, addresses, how many certificates of each no longer count
-    links      who hears whom
-    left       who is gone for good
+    links      pairs of neighbours
+    left       agents that have left permanently
 
-It is signed in one canonical form, so that its bytes follow from what it says. As it is handed on and kept, a roster is
-the signature in hex, a line break, and those bytes: the signature is checked before anything else is looked at.
+It is signed in one canonical form, so that its bytes follow from its content. As it is sent and stored, a roster is
+the signature in hex, a line break, and those bytes: the signature is checked before anything else is parsed.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from peermask.registry import Options
 
 LARGEST = 2**19  # bytes of one, signed; a session lets a little more through
 PORT = 7450
-FEWEST = 2  # links a new agent gets where none are named: no single neighbour then tells it which round it is
+FEWEST = 2  # default links of a new agent: so its round does not depend on a single neighbour
 
 Verify = Callable[[bytes, str], bool]  # bytes, signature in hex
 
@@ -47,12 +48,12 @@ def encoded(fleet: Fleet) -> bytes:
 
 
 def signed(fleet: Fleet) -> bytes:
-    """As it is handed on; nothing where it never changed."""
+    """As it is sent; nothing if it never changed."""
     return f"{fleet.signature}\n".encode() + encoded(fleet) if fleet.serial and fleet.signature else b""
 
 
 def read_signed(data: bytes, fleet: Fleet, verify: Verify) -> Fleet:
-    """The fleet with a roster that was handed on, or a NodeError: forged, malformed, or of another fleet."""
+    """The fleet with a received roster, or a NodeError: forged, malformed, or of another fleet."""
     if len(data) > LARGEST:
         raise NodeError(f"a roster of {len(data)} bytes is refused; allowed: {LARGEST}")
     signature, _, content = data.partition(b"\n")
@@ -88,7 +89,7 @@ def changed(fleet: Fleet, **keys: object) -> Fleet:
 def added(
     fleet: Fleet, host: str, port: int | None = None, links: Sequence[int] = (), retention: float | None = None
 ) -> Fleet:
-    """With one agent more, linked to these, or to those who have the fewest links."""
+    """With one agent more, linked to these, or to those with the fewest links."""
     _check_links_are_chosen(fleet, "added")
     number, used = fleet.numbers[-1] + 1, [split_address(member.address) for member in fleet.agents]
     if port is None:
@@ -101,7 +102,7 @@ def added(
 
 
 def removed(fleet: Fleet, agents: Iterable[int]) -> Fleet:
-    """Without some agents and their links, for good."""
+    """Without some agents and their links, permanently."""
     gone = {fleet.member(agent).agent for agent in agents}
     return changed(
         fleet,
@@ -128,7 +129,7 @@ def unlinked(fleet: Fleet, i: int, j: int) -> Fleet:
 
 
 def revoked(fleet: Fleet, agents: Iterable[int]) -> Fleet:
-    """Where the present certificates of some agents no longer count."""
+    """With the present certificates of some agents revoked."""
     chosen = {fleet.member(agent).agent for agent in agents}
     members = (
         member.model_copy(update={"revoked": member.revoked + 1}) if member.agent in chosen else member
@@ -138,7 +139,7 @@ def revoked(fleet: Fleet, agents: Iterable[int]) -> Fleet:
 
 
 def alone(fleet: Fleet) -> list[int]:
-    """Who has no neighbour."""
+    """Agents without neighbours."""
     return [member.agent for member in fleet.agents if not fleet.neighbours(member.agent)]
 
 
@@ -151,7 +152,7 @@ def _check_links_are_chosen(fleet: Fleet, done: str) -> None:
 
 
 def _retention(fleet: Fleet, number: int, given: float | None) -> float:
-    """As given, or as the experiment would have it for one agent more."""
+    """As given, or by the experiment for one agent more."""
     config = fleet.experiment
     if given is None and isinstance(config.retention, tuple):
         raise NodeError("the experiment lists one retention for each agent; give that of the new one: --retention")

@@ -1,7 +1,7 @@
-"""Which roster an agent goes by, and what it says of it to its neighbours.
+"""Which roster an agent uses, and how it shares it with its neighbours.
 
-Two agents that talk of rosters both know the later one afterwards: who is asked hands out its own if that is later, and
-who asked does if not. So a roster that reaches one agent reaches all that are linked, hop by hop.
+After two agents compare rosters, both have the newer one: the asked agent sends its own if that is newer, otherwise the
+asking one does. So a roster that reaches one agent reaches all that are linked, hop by hop.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Rosters:
             return self._fleet
 
     def take(self, later: Fleet) -> bool:
-        """Go by a roster that is known to be genuine; a NodeError for one that is not later than the one known."""
+        """Use a roster that is known to be genuine; a NodeError if it is not newer than the current one."""
         with self._lock:
             known = self._fleet
             if later.serial > known.serial:
@@ -52,13 +52,13 @@ class Rosters:
         return False
 
     def hand_in(self, data: bytes) -> bool:
-        """Take a signed roster from anybody, if it is later; a NodeError says why it is refused."""
+        """Accept a signed roster from any source, if it is newer; a NodeError says why not."""
         if self.verify is None:
             raise NodeError("a roster is refused: without certificates it comes by the fleet file alone")
         return self.take(read_signed(data, self.fleet, self.verify))
 
     def offered(self, data: bytes, giver: int) -> None:
-        """What a neighbour handed on."""
+        """A roster from a neighbour."""
         try:
             self.hand_in(data)
         except NodeError as error:
@@ -80,7 +80,7 @@ class Rosters:
         reply(Standing(own.serial, signed(own) if later else b"").encode())
 
     def compare(self, transport: Transport, neighbours: frozenset[int]) -> None:
-        """Ask neighbours which they go by, take a later one, and hand on this one where theirs is earlier."""
+        """Ask neighbours for their number, take a newer roster, and send this one if theirs is older."""
         if self.verify is None:
             return
         earlier = []
@@ -121,7 +121,7 @@ def latest(fleet: Fleet, verify: Verify, kept: Path, say: Callable[[str], None])
 
 
 def keep(fleet: Fleet, kept: Path) -> None:
-    """So that the agent does not go back to an earlier one when it is started again."""
+    """So that the agent does not return to an earlier one after a restart."""
     roster = signed(fleet)
     if roster:
         write_atomically(kept, roster)

@@ -1,8 +1,8 @@
-"""Who is linked to an agent, by the name in their certificates: neighbours, one session each.
+"""The links of an agent, by the names in certificates: neighbours, one session each.
 
-Anybody with a certificate of the fleet can make a link. Access control drops what those say who are no neighbours, and
-this says that they are there. Two sessions with one name are two devices with one key: neither is heard while both are
-there, since nobody can tell which of them is meant.
+Any device with a certificate of the fleet can make a link. Access control drops messages of devices that are no
+neighbours, and this reports them. Two sessions with one name are two devices with one key: both are ignored while both
+are present, since it is unknown which one is genuine.
 """
 
 from __future__ import annotations

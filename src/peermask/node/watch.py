@@ -1,8 +1,8 @@
-"""A thread beside an agent's own that looks for changes of its fleet, and puts them into force within seconds.
+"""A second thread that watches for changes of the fleet, and applies them within seconds.
 
-It looks at the fleet file and the certificate every second, and asks neighbours for their roster every few. A later
-roster is put into force at once where it takes something away: who is no neighbour any more gets no answer, and its
-links are closed with the session, whatever the agent is doing. What it hears is changed between two rounds.
+It checks the fleet file and the certificate every second, and asks neighbours for their roster every few seconds. What
+a newer roster removes is removed at once: an agent that is no longer a neighbour gets no answer, and its links are
+closed with the session, even during a round. The neighbours that are heard change between two rounds.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ SOON = timedelta(days=14)
 KEYS = ("run", "serial", "agents", "links", "left")  # of a fleet file, that may change
 
 Open = Callable[[Fleet, Credentials | None], AbstractContextManager[Transport]]
-Adopt = Callable[[Fleet, frozenset[int]], None]  # the fleet from now on, and whose messages of before do not count
+Adopt = Callable[[Fleet, frozenset[int]], None]  # the fleet from now on, and neighbours whose old messages are void
 
 
 class Watch:
@@ -91,7 +91,7 @@ class Watch:
 
     @property
     def is_over(self) -> bool:
-        """Whether the agent has to stop: nobody talks to it any more, or nobody would notice a revocation."""
+        """Whether the agent has to stop: its certificate has expired, it was removed, or this thread has failed."""
         return self.ended or self.left or self._crash is not None
 
     def _run(self) -> None:
@@ -122,7 +122,7 @@ class Watch:
                 self._say_once(str(error))
 
     def _look(self) -> None:
-        """Read files that have changed, once they have stayed the same for a look: copying takes its time."""
+        """Read files that have changed, once they are stable between two checks: copying takes time."""
         now = self._stamps()
         settled, self._seen = now == self._seen, now
         changed = {name for name in now if now[name] != self._files[name]}
@@ -162,9 +162,9 @@ class Watch:
             self.rosters.compare(self.transport, self.transport.alive() & known)
             return
         places = _places(fleet, self.agent)
-        others = frozenset(j for j in known if places.get(j) != before[j])  # who is gone, or another than before
+        others = frozenset(j for j in known if places.get(j) != before[j])  # removed or changed
         self.responder.follow(frozenset(fleet.neighbours(self.agent)) - others)
-        self.rosters.compare(self.transport, self.transport.alive() & known)  # also those who are out: so they know
+        self.rosters.compare(self.transport, self.transport.alive() & known)  # also removed ones, so that they know
         self._due |= places != before
         self.adopt(fleet, others)
         try:
@@ -174,7 +174,7 @@ class Watch:
             self.responder.follow(fleet.neighbours(self.agent))
 
     def _take_certificate(self) -> None:
-        """Open a session anew, with the certificate that is there now; without a good one there is none."""
+        """Reopen the session with the present certificate; without a valid one there is no session."""
         if self.credentials is not None:
             self._renewed = False
             try:
@@ -212,7 +212,7 @@ class Watch:
             self._say_once(Line(text, "certificate", "warning", ends=f"{end:{MINUTES}}"), f"{end} {left.days}")
 
     def _stamps(self) -> dict[str, Any]:
-        """What tells that a file has changed."""
+        """Stamps by which changes of a file are noticed."""
         files = {"fleet": self.path}
         if self.credentials is not None:
             files |= {"certificate": self.credentials.certificate, "key": self.credentials.key}

@@ -1,6 +1,6 @@
 """The real network: zenoh in peer mode. Nothing is pushed; data moves only when it is asked for.
 
-Pushing couples healthy peers to a dead one: a send to a frozen neighbour blocks, and delays everybody else.
+Pushing couples healthy peers to a dead one: a send to a frozen neighbour blocks, and delays all others.
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ def _open(settings: Mapping[str, Any], desk: Desk | None) -> Iterator[zenoh.Sess
 
 
 def _session_inside(settings: Mapping[str, Any]) -> tuple[zenoh.Session, list[tuple[str, int]]]:
-    """A session that listens on loopback alone, and where; another process may take a port before it does."""
+    """A session that listens only on loopback, and its address; another process may take a port before it does."""
     for _ in range(TRIES - 1):
         inside = _free_ports()
         with suppress(NodeError):
@@ -164,7 +164,7 @@ def _session_inside(settings: Mapping[str, Any]) -> tuple[zenoh.Session, list[tu
 
 
 def _free_ports() -> list[tuple[str, int]]:
-    """Of the loopback interface; zenoh does not say which ones it takes by itself.
+    """Of the loopback interface; zenoh does not say which ones it would choose.
 
     Linux has the whole of 127/8 there: agents of one machine take an address each, and so no port of another's.
     """
@@ -195,7 +195,7 @@ def _cannot_listen(where: str, reason: str, *, taken: bool) -> NodeError:
 
 
 def _serve(questions: zenoh.handlers.Handler[zenoh.Query], handler: Handler, sessions: Sessions) -> None:
-    """Hand every question on until the session closes; who asks as two devices is told so."""
+    """Forward requests until the session closes; two devices with one key get an error."""
     while True:
         try:
             query = questions.recv()
