@@ -3,8 +3,8 @@
     y_c = e_c u_c^-0.75,   u_c = 1 + α/size · Σ e_j² over a window of channels around c
 
 Written as one operation after another each pass over a large layer comes from memory; here a block of pixels goes
-through all of them while it is in the cache. The window's sum is a product with a band of ones, and its gradient the
-same transposed: of the products all but a few are with zero, and a CPU does them faster than shifted additions.
+through all of them while it is in the cache. A window's sum is a few shifted additions over rows with zeros around
+them, and its gradient the same the other way round; with many channels it is a product with a band of ones.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from torch.autograd.function import once_differentiable
 
 BETA = 0.75  # the power that two square roots make
 ENTRIES = 65_536  # of a block: a few such arrays fit into a core's cache
+MOST_ADDED = 192  # channels; libraries add up products of more in parts, which rounds otherwise than additions in turn
 
 
 def response_norm(x: Tensor, size: int, alpha: float) -> Tensor:
@@ -31,15 +32,15 @@ class _ResponseNorm(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, size: int, alpha: float) -> Tensor:
         e = _pixels(x)  # [N H W, C]
-        band = _band(e.shape[1], size, alpha / size).to(e.dtype)
+        window = _Window(e, size, alpha / size, size // 2)
         y = torch.empty_like(e)
         roots = torch.empty_like(e) if ctx.needs_input_grad[0] else None  # u^-0.5
         for rows in _blocks(e):
-            square = e[rows].square()
-            root = torch.empty_like(square) if roots is None else roots[rows]
-            torch.mm(square, band, out=root).add_(1).rsqrt_()
-            torch.mul(e[rows], torch.sqrt(root, out=square).mul_(root), out=y[rows])
-        ctx.band = band
+            part = e[rows]
+            torch.mul(part, part, out=window.entries(len(part)))
+            root = torch.add(window.sums(len(part)), 1, out=None if roots is None else roots[rows]).rsqrt_()
+            torch.mul(part, torch.sqrt(root).mul_(root), out=y[rows])
+        ctx.window = size, alpha / size, size - 1 - size // 2
         ctx.save_for_backward(e, roots)
         return _as_images(y, x)
 
@@ -49,13 +50,42 @@ class _ResponseNorm(torch.autograd.Function):
         e, roots = ctx.saved_tensors
         dy = _pixels(gradient)
         de = torch.empty_like(e)
-        turned = ctx.band.T.contiguous()
+        window = _Window(e, *ctx.window)
         for rows in _blocks(e):
-            root = roots[rows]
+            part, root = e[rows], roots[rows]
             direct = torch.sqrt(root).mul_(root).mul_(dy[rows])  # dy u^-0.75
-            cross = root.square().mul_(direct).mul_(e[rows])  # dy e u^-1.75
-            torch.sub(direct, (cross @ turned).mul_(e[rows]), alpha=2 * BETA, out=de[rows])
+            torch.mul(root.square().mul_(direct), part, out=window.entries(len(part)))  # dy e u^-1.75
+            torch.sub(direct, window.sums(len(part)).mul_(part), alpha=2 * BETA, out=de[rows])
         return _as_images(de, gradient), None, None
+
+
+class _Window:
+    """scale · Σ over `size` channels from c - below on, for every channel c of a block's rows."""
+
+    def __init__(self, pixels: Tensor, size: int, scale: float, below: int) -> None:
+        rows, self.channels = _rows(pixels), pixels.shape[1]
+        self.size, self.scale, self.below = size, scale, below
+        self.band = None
+        if self.channels > MOST_ADDED:
+            self.size, self.below = 1, 0
+            self.band = _band(self.channels, size, scale, below).to(pixels.dtype)
+        self.padded = pixels.new_zeros(rows, self.channels + self.size - 1)
+        self.totals = torch.empty_like(self.padded)
+
+    def entries(self, rows: int) -> Tensor:
+        """[rows, C], to be filled."""
+        return self.padded[:rows, self.below : self.below + self.channels]
+
+    def sums(self, rows: int) -> Tensor:
+        """[rows, C] of the entries, in memory that is used again."""
+        if self.band is not None:
+            return torch.mm(self.padded[:rows], self.band, out=self.totals[:rows])
+        flat = self.padded[:rows].view(-1)  # a row's zeros keep its neighbours out
+        count = flat.numel() - self.size + 1
+        total = torch.mul(flat[:count], self.scale, out=self.totals.view(-1)[:count])
+        for apart in range(1, self.size):
+            total.add_(flat[apart : apart + count], alpha=self.scale)
+        return self.totals[:rows, : self.channels]
 
 
 def _pixels(x: Tensor) -> Tensor:
@@ -68,14 +98,18 @@ def _as_images(pixels: Tensor, like: Tensor) -> Tensor:
     return pixels.view(images, height, width, channels).permute(0, 3, 1, 2)
 
 
+def _rows(pixels: Tensor) -> int:
+    """Of a block."""
+    return min(len(pixels), max(1, ENTRIES // pixels.shape[1]))
+
+
 def _blocks(pixels: Tensor) -> Iterator[slice]:
-    step = max(1, ENTRIES // pixels.shape[1])
+    step = _rows(pixels)
     return (slice(start, start + step) for start in range(0, len(pixels), step))
 
 
 @lru_cache(maxsize=16)
-def _band(channels: int, size: int, scale: float) -> Tensor:
-    """[C, C] `scale` where channel j (row) lies in the window of channel c (column): c - size // 2 and on."""
+def _band(channels: int, size: int, scale: float, below: int) -> Tensor:
+    """[C, C] `scale` where channel j (row) lies in the window of channel c (column): c - below and on."""
     apart = torch.arange(channels)[:, None] - torch.arange(channels)  # j - c
-    below = size // 2
     return torch.where((apart >= -below) & (apart < size - below), scale, 0.0)
