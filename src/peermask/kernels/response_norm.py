@@ -32,14 +32,12 @@ class _ResponseNorm(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, size: int, alpha: float) -> Tensor:
         e = _pixels(x)  # [N H W, C]
-        window = _Window(e, size, alpha / size, size // 2)
         y = torch.empty_like(e)
         roots = torch.empty_like(e) if ctx.needs_input_grad[0] else None  # u^-0.5
-        for rows in _blocks(e):
-            part = e[rows]
-            torch.mul(part, part, out=window.entries(len(part)))
-            root = torch.add(window.sums(len(part)), 1, out=None if roots is None else roots[rows]).rsqrt_()
-            torch.mul(part, torch.sqrt(root).mul_(root), out=y[rows])
+        for rows, window in _blocks(e, size, alpha / size, size // 2):
+            torch.mul(e[rows], e[rows], out=window.entries)
+            root = torch.add(window.sums(), 1, out=None if roots is None else roots[rows]).rsqrt_()
+            torch.mul(e[rows], torch.sqrt(root).mul_(root), out=y[rows])
         ctx.window = size, alpha / size, size - 1 - size // 2
         ctx.save_for_backward(e, roots)
         return _as_images(y, x)
@@ -50,42 +48,40 @@ class _ResponseNorm(torch.autograd.Function):
         e, roots = ctx.saved_tensors
         dy = _pixels(gradient)
         de = torch.empty_like(e)
-        window = _Window(e, *ctx.window)
-        for rows in _blocks(e):
-            part, root = e[rows], roots[rows]
+        for rows, window in _blocks(e, *ctx.window):
+            root = roots[rows]
             direct = torch.sqrt(root).mul_(root).mul_(dy[rows])  # dy u^-0.75
-            torch.mul(root.square().mul_(direct), part, out=window.entries(len(part)))  # dy e u^-1.75
-            torch.sub(direct, window.sums(len(part)).mul_(part), alpha=2 * BETA, out=de[rows])
+            torch.mul(root.square().mul_(direct), e[rows], out=window.entries)  # dy e u^-1.75
+            torch.sub(direct, window.sums().mul_(e[rows]), alpha=2 * BETA, out=de[rows])
         return _as_images(de, gradient), None, None
 
 
 class _Window:
-    """scale · Σ over `size` channels from c - below on, for every channel c of a block's rows."""
+    """scale · Σ over `size` channels from c - below on, for every channel c of some pixels."""
 
     def __init__(self, pixels: Tensor, size: int, scale: float, below: int) -> None:
-        rows, self.channels = _rows(pixels), pixels.shape[1]
-        self.size, self.scale, self.below = size, scale, below
-        self.band = None
-        if self.channels > MOST_ADDED:
-            self.size, self.below = 1, 0
-            self.band = _band(self.channels, size, scale, below).to(pixels.dtype)
-        self.padded = pixels.new_zeros(rows, self.channels + self.size - 1)
-        self.totals = torch.empty_like(self.padded)
+        rows, channels = pixels.shape
+        self.scale, self.band = scale, None
+        if channels > MOST_ADDED:
+            self.band = _band(channels, size, scale, below).to(pixels.dtype)
+            size, below = 1, 0
+        padded = pixels.new_zeros(rows, channels + size - 1)
+        totals = torch.empty_like(padded)
+        self.entries = padded[:, below : below + channels]  # [rows, C], to be filled
+        self._sums = totals[:, :channels]
+        count = padded.numel() - size + 1
+        self._total, flat = totals.view(-1)[:count], padded.view(-1)  # a row's zeros keep its neighbours out
+        self._shifted = [flat[apart : apart + count] for apart in range(size)]
 
-    def entries(self, rows: int) -> Tensor:
-        """[rows, C], to be filled."""
-        return self.padded[:rows, self.below : self.below + self.channels]
-
-    def sums(self, rows: int) -> Tensor:
+    def sums(self) -> Tensor:
         """[rows, C] of the entries, in memory that is used again."""
         if self.band is not None:
-            return torch.mm(self.padded[:rows], self.band, out=self.totals[:rows])
-        flat = self.padded[:rows].view(-1)  # a row's zeros keep its neighbours out
-        count = flat.numel() - self.size + 1
-        total = torch.mul(flat[:count], self.scale, out=self.totals.view(-1)[:count])
-        for apart in range(1, self.size):
-            total.add_(flat[apart : apart + count], alpha=self.scale)
-        return self.totals[:rows, : self.channels]
+            return torch.mm(self.entries, self.band, out=self._sums)
+        first, *others = self._shifted
+        torch.mul(first, self.scale, out=self._total)
+        for other in others:
+            self._total.add_(other, alpha=self.scale)
+        return self._sums
 
 
 def _pixels(x: Tensor) -> Tensor:
@@ -98,14 +94,15 @@ def _as_images(pixels: Tensor, like: Tensor) -> Tensor:
     return pixels.view(images, height, width, channels).permute(0, 3, 1, 2)
 
 
-def _rows(pixels: Tensor) -> int:
-    """Of a block."""
-    return min(len(pixels), max(1, ENTRIES // pixels.shape[1]))
-
-
-def _blocks(pixels: Tensor) -> Iterator[slice]:
-    step = _rows(pixels)
-    return (slice(start, start + step) for start in range(0, len(pixels), step))
+def _blocks(pixels: Tensor, size: int, scale: float, below: int) -> Iterator[tuple[slice, _Window]]:
+    """Some rows at a time, and a window that fits them."""
+    step = min(len(pixels), max(1, ENTRIES // pixels.shape[1]))
+    window = _Window(pixels[:step], size, scale, below)
+    for start in range(0, len(pixels), step):
+        rows = slice(start, start + step)
+        if rows.stop > len(pixels):
+            window = _Window(pixels[rows], size, scale, below)
+        yield rows, window
 
 
 @lru_cache(maxsize=16)
