@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from peermask.kernels.response_norm import ENTRIES, response_norm
+from peermask.kernels.response_norm import ENTRIES, MOST_ADDED, response_norm
 from peermask.models.architectures import LocalResponseNorm
 
 
@@ -49,3 +49,12 @@ def test_a_number_that_is_none_stays_one() -> None:
     x[0, 3, 0, 0] = float("nan")
     assert response_norm(x, 4, 0.1).isnan().any()
     assert not response_norm(x, 4, 0.1)[..., 1, 1].isnan().any()
+
+
+def test_many_channels_go_through_a_product_of_matrices() -> None:
+    torch.manual_seed(0)
+    x = torch.randn(2, MOST_ADDED + 8, 3, 3, requires_grad=True)
+    sent = torch.randn_like(x)
+    own, reference = response_norm(x, 4, 0.3), LocalResponseNorm(4, 0.3)(x)
+    assert torch.allclose(own, reference, atol=1e-6)
+    assert torch.allclose(*(torch.autograd.grad(y, x, sent)[0] for y in (own, reference)), atol=1e-6)

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -54,8 +55,15 @@ class _Tile:
     out: slice  # of the output
     a_t: Tensor  # [at most 4, 8]
 
+    @cached_property
+    def each(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """b_t, its transpose, a_t and its transpose, for each of the 8 columns of a tile: [8, ...]."""
+        b_t, b, a_t, a = (matrix.expand(TILE, -1, -1) for matrix in (self.b_t, self.b_t.T, self.a_t, self.a_t.T))
+        return b_t, b, a_t, a
 
-def _tiles(size: int, padding: int) -> list[_Tile]:
+
+@lru_cache(maxsize=16)
+def _tiles(size: int, padding: int) -> tuple[_Tile, ...]:
     outputs = size + 2 * padding - TAPS + 1
     tiles = []
     for first in range(0, outputs, OUTPUTS):
@@ -63,7 +71,7 @@ def _tiles(size: int, padding: int) -> list[_Tile]:
         into = slice(max(start, 0), min(start + TILE, size))
         out = slice(first, min(first + OUTPUTS, outputs))
         tiles.append(_Tile(into, B_T[:, into.start - start : into.stop - start], out, A_T[: out.stop - first]))
-    return tiles
+    return tuple(tiles)
 
 
 def winograd_pays(x: Tensor, weight: Tensor, padding: tuple[int, int]) -> bool:
@@ -103,7 +111,7 @@ class _Convolution(torch.autograd.Function):
         taps = weight.permute(3, 2, 1, 0).reshape(TAPS * TAPS, channels * outputs)
         u = (GG @ taps.double()).float().view(TILE * TILE, channels, outputs)
         result = x.new_empty(total, down[-1].out.stop, across[-1].out.stop, outputs).permute(0, 3, 1, 2)
-        kept = []
+        kept, keeps = [], any(ctx.needs_input_grad)
         for part in _parts(total):
             rows, y = _turned(x[part]), _empty_turned(result[part])
             images = rows.shape[2]
@@ -111,13 +119,16 @@ class _Convolution(torch.autograd.Function):
             into = x.new_empty(TILE, height, images * channels)
             m = x.new_empty(TILE * TILE, images, outputs)
             out = x.new_empty(TILE, y.shape[1], images * outputs)
+            square = m.view(TILE, TILE, -1)
+            # Views are made once: Python, which all workers share, is a part of the cost.
+            steps = [(row.each[0], into[:, row.into], row.each[2], out[:, row.out]) for row in down]
             for column in across:
                 torch.mm(column.b_t, rows[column.into].flatten(1), out=into.flatten(1))
-                for row in down:
-                    v = torch.bmm(row.b_t.expand(TILE, -1, -1), into[:, row.into])  # [8, 8, n C]: Bᵀ d B
-                    torch.bmm(v.view(TILE * TILE, images, channels), u, out=m)
-                    torch.bmm(row.a_t.expand(TILE, -1, -1), m.view(TILE, TILE, -1), out=out[:, row.out])
-                    if any(ctx.needs_input_grad):
+                for b_t, before, a_t, after in steps:
+                    v = torch.bmm(b_t, before).view(TILE * TILE, images, channels)  # Bᵀ d B
+                    torch.bmm(v, u, out=m)
+                    torch.bmm(a_t, square, out=after)
+                    if keeps:
                         kept.append(v)
                 torch.mm(column.a_t, out.flatten(1), out=y[column.out].flatten(1))
             torch.add(y, 0 if bias is None else bias, out=result[part].permute(3, 2, 0, 1))
@@ -131,7 +142,7 @@ class _Convolution(torch.autograd.Function):
         down, across = ctx.tiles
         x, u, *kept = ctx.saved_tensors
         _, channels, outputs = u.shape
-        tiles = iter(kept)
+        tiles, u_t = iter(kept), u.transpose(1, 2)
         du, dx = torch.zeros_like(u), torch.empty_like(x)
         for part in _parts(len(x)):
             dy, drows = _turned(gradient[part]), _empty_turned(x[part]).zero_()
@@ -140,14 +151,16 @@ class _Convolution(torch.autograd.Function):
             dm = x.new_empty(TILE * TILE, images, outputs)
             dv = x.new_empty(TILE * TILE, images, channels)
             dinto = x.new_empty(TILE, drows.shape[1], images * channels)
+            dm_square, dv_square = dm.view(TILE, TILE, -1), dv.view(TILE, TILE, -1)
+            steps = [(row.each[3], dout[:, row.out], row.each[1], dinto[:, row.into]) for row in down]
             for column in across:
                 torch.mm(column.a_t.T, dy[column.out].flatten(1), out=dout.flatten(1))
                 dinto.zero_()
-                for row in down:
-                    torch.bmm(row.a_t.T.expand(TILE, -1, -1), dout[:, row.out], out=dm.view(TILE, TILE, -1))
-                    du.baddbmm_(next(tiles).view(TILE * TILE, images, channels).transpose(1, 2), dm)
-                    torch.bmm(dm, u.transpose(1, 2), out=dv)
-                    dinto[:, row.into].baddbmm_(row.b_t.T.expand(TILE, -1, -1), dv.view(TILE, TILE, -1))
+                for a, after, b, before in steps:
+                    torch.bmm(a, after, out=dm_square)
+                    du.baddbmm_(next(tiles).transpose(1, 2), dm)
+                    torch.bmm(dm, u_t, out=dv)
+                    before.baddbmm_(b, dv_square)
                 drows[column.into].flatten(1).addmm_(column.b_t.T, dinto.flatten(1))
             dx[part].permute(3, 2, 0, 1).copy_(drows)
         taps = (GG.T @ du.flatten(1).double()).float()
