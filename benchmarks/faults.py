@@ -263,7 +263,9 @@ def main() -> None:
     parser.add_argument("--first", type=int, default=0, metavar="TRIAL", help="begin with this one")
     parser.add_argument("--keep", type=Path, metavar="FOLDER", help="where the folders of failed trials are copied")
     options = parser.parse_args()
-    CONTEXT.set_forkserver_preload(["peermask.cli.main", "peermask.node.zenoh_transport"])
+    CONTEXT.set_forkserver_preload(
+        ["benchmarks.fleet", "peermask.node.collect", "peermask.node.start", "peermask.cli.main"]
+    )
     print(f"{AGENTS} agents, {ROUNDS} rounds; {platform.machine()}, {os.cpu_count()} cores", flush=True)
     for kind in options.kinds:
         problems, begun = [], time.monotonic()
@@ -282,7 +284,9 @@ def main() -> None:
                     for process in trial.processes.values():
                         process.kill()
                         process.join()
-                if options.keep is not None and problems and problems[-1].startswith(f"  trial {number}:"):
+                failed = bool(problems) and problems[-1].startswith(f"  trial {number}:")
+                print(f"{kind} {number}: {'failed' if failed else 'as it should'}", flush=True)
+                if options.keep is not None and failed:
                     shutil.copytree(folder, options.keep / f"{kind}-{number}", dirs_exist_ok=True)
         done = f"{kind}: {options.trials - len(problems)} of {options.trials}, {time.monotonic() - begun:.0f} s"
         print(done, *problems, sep="\n", flush=True)

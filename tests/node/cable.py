@@ -9,12 +9,17 @@ import threading
 class End(asyncio.Protocol):
     """Of one connection, towards who dialled or who was dialled; what it reads, the other writes."""
 
-    def __init__(self) -> None:
+    def __init__(self, cable: Cable) -> None:
+        self.cable = cable
         self.transport: asyncio.Transport
         self.other: End | None = None
 
     def connection_made(self, transport):
         self.transport = transport
+        self.cable.open.add(self)
+
+    def connection_lost(self, exc):  # noqa: ARG002
+        self.cable.open.discard(self)
 
     def data_received(self, data):
         if self.other is not None and not self.other.transport.is_closing():
@@ -24,9 +29,7 @@ class End(asyncio.Protocol):
 class Caller(End):
     """Waits until the other side is dialled."""
 
-    def __init__(self, cable: Cable) -> None:
-        super().__init__()
-        self.cable = cable
+    dialled: asyncio.Task
 
     def connection_made(self, transport):
         super().connection_made(transport)
@@ -34,12 +37,12 @@ class Caller(End):
             transport.abort()
             return
         transport.pause_reading()
-        self.cable.ends.append((self, called := End()))
+        self.cable.ends.append((self, called := End(self.cable)))
         dialled = self.cable.loop.create_task(
             self.cable.loop.create_connection(lambda: called, "127.0.0.1", self.cable.to)
         )
         dialled.add_done_callback(lambda done: self.joined(called, failed=done.exception() is not None))
-        self.dialled = dialled
+        self.dialled = dialled  # or it might be forgotten
 
     def joined(self, called: End, *, failed: bool) -> None:
         if failed:
@@ -55,7 +58,8 @@ class Cable:
 
     def __init__(self, port: int, to: int) -> None:
         self.port, self.to, self.whole = port, to, True
-        self.ends: list[tuple[End, End]] = []
+        self.ends: list[tuple[Caller, End]] = []
+        self.open: set[End] = set()
         self.loop = asyncio.new_event_loop()
         self.thread = threading.Thread(target=self.loop.run_forever)
 
@@ -66,11 +70,17 @@ class Cable:
 
     def __exit__(self, *_):
         self.server.close()
-        self.cut()
-        self._call(asyncio.sleep(0.1))
+        self._call(self._close())
         self.loop.call_soon_threadsafe(self.loop.stop)
         self.thread.join()
         self.loop.close()
+
+    async def _close(self) -> None:
+        self.whole = False
+        while self.open or any(not caller.dialled.done() for caller, _ in self.ends):
+            for end in self.open:
+                end.transport.abort()
+            await asyncio.sleep(0.01)
 
     def cut(self, *, caller: bool = True, called: bool = True) -> None:
         """Nobody comes through any more; who is through is cut off at these ends, and the other ends hear nothing."""

@@ -10,7 +10,8 @@ from cable import Cable
 from fleet_cases import free_ports, tiny, written
 from fleet_process import ProcessFleet
 
-from peermask.node.certificates import check_credentials, make_certificates
+from peermask.node.certificates import make_certificates
+from peermask.node.credentials import check_credentials
 from peermask.node.fleet import new_fleet
 from peermask.node.sessions import Sessions
 from peermask.node.start import certificates_of
