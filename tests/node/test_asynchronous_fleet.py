@@ -43,7 +43,7 @@ def replay(run, out):
 @on_linux
 def test_a_slow_agent_holds_up_nobody_and_its_fleet_can_be_played_again(tmp_path):
     """With mutual TLS. The others end while the slow one is still at work, which with `wait` they could not."""
-    config = tiny(rounds=30, asynchronous={})
+    config = tiny(rounds=30, asynchronous={"grace": 0})  # or an answer may come too late: sent, and not used
     held = tiny_fleet(config, round_deadline=2.0)
     with ProcessFleet(written(tmp_path, held), held, pace={0: 0.3}) as made:
         made.start()
@@ -95,7 +95,8 @@ def test_frozen_killed_and_started_again_everybody_plays_all_rounds(tmp_path):
 
 @pytest.mark.parametrize("name", ["mce-pl", "accord", "dsgd", "fedmask"])
 def test_in_memory_every_method_is_played_again_to_the_same_hash_and_bytes(tmp_path, name):
-    config = tiny(rounds=12, asynchronous={"weights": [100, 30, 1]}, algorithm=name)  # counts of more than a byte
+    # Counts of more than a byte; and nobody waits, as an answer that comes too late is sent and not used.
+    config = tiny(rounds=12, asynchronous={"weights": [100, 30, 1], "grace": 0}, algorithm=name)
     made = MemoryFleet(tiny_fleet(config), tmp_path)
     for agent in range(4):
         made.start(agent, on_round=lambda _, agent=agent: time.sleep(0.03 if agent == 2 else 0.001))

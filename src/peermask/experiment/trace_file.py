@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 
 from peermask.engine.memory import check_room
-from peermask.engine.trace import Trace, round_ends, trace_of
+from peermask.engine.paces import paced, round_lengths
+from peermask.engine.trace import Trace
 from peermask.errors import ConfigError, RunError
 from peermask.experiment.build import Experiment
 from peermask.experiment.config import ExperimentConfig, read_config
@@ -31,8 +32,8 @@ def trace_for(experiment: Experiment, folder: RunFolder) -> Trace:
     assert options is not None
     check_room(4 * config.rounds * len(links.senders), "a trace of all rounds and links takes", "use fewer of either")
     if options.trace is None:
-        ends = round_ends(speeds_of(experiment), config.rounds, options.jitter, config.seed)
-        return trace_of(links, ends, options.latency)
+        lengths = round_lengths(speeds_of(experiment), config.rounds, options.jitter, config.seed)
+        return paced(links, lengths, options.latency, options.grace)[0]
     if folder.trace.is_file():  # it uses the rows it began with, even if the original file has changed
         return read_trace(folder.trace, links, config.rounds)
     trace = read_trace(Path(options.trace), links, config.rounds)
