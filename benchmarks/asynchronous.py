@@ -52,6 +52,7 @@ def main() -> None:
     parser.add_argument("--simulator", action="store_true", help="measure the simulator alone")
     parser.add_argument("--rounds", type=int, default=60)
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--algorithms", nargs="+", default=["accord", "mce-pl"], help="of the simulator")
     parser.add_argument("--weights", nargs="+", type=json.loads, default=WEIGHTS, help="of the simulator")
     parser.add_argument("--grace", nargs="+", type=float, default=[0.0, 0.25], help="of the simulator")
@@ -65,20 +66,20 @@ def main() -> None:
         return
     print(f"{platform.machine()}, {os.cpu_count()} cores; agent 0 is {SLOW} x slower where one is slow")
     if not options.simulator:
-        measure_fleet(options.rounds, options.seeds)
+        measure_fleet(options.rounds, range(options.first_seed, options.first_seed + options.seeds))
     if not options.fleet:
         measure_simulator(options)
 
 
-def measure_fleet(rounds: int, seeds: int) -> None:
+def measure_fleet(rounds: int, seeds: range) -> None:
     print(
         f"fleet: {AGENTS} agents over TLS, default experiment, accord, {rounds} rounds, {STEP:g} s a learning step, "
-        f"mean of {seeds} runs (each)"
+        f"mean of {len(seeds)} runs (each)"
     )
     print("rounds        slow one  rounds/s of the others  s until they ended  accuracy of the others, of agent 0")
     for way, options in WAYS.items():
         for factor in (1, SLOW):
-            runs = [figures(played_by_fleet(rounds, options, factor, seed)) for seed in range(seeds)]
+            runs = [figures(played_by_fleet(rounds, options, factor, seed)) for seed in seeds]
             pace, ended, accuracy, own = (
                 f"{mean(each):.{places}f} ({' '.join(f'{one:.{places}f}' for one in each)})"
                 for each, places in zip(zip(*runs, strict=True), (2, 1, 3, 3), strict=True)
@@ -171,7 +172,10 @@ def measure_simulator(options: argparse.Namespace) -> None:
             table |= {"evaluation": {"every": options.rounds}}
             if weights is not None:
                 table["asynchronous"] = {"speeds": speeds, "grace": grace, "weights": weights}
-            runs = [simulated({**table, "seed": seed}) for seed in range(options.seeds)]
+            runs = [
+                simulated({**table, "seed": seed})
+                for seed in range(options.first_seed, options.first_seed + options.seeds)
+            ]
             lengths = round_lengths(speeds, options.rounds, 0.2, 0)
             ends = paced(build(make_config(table)).mixing.links, lengths, grace=1e9 if grace is None else grace)[1]
             columns = [

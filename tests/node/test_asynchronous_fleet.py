@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
+import threading
 import time
 from contextlib import suppress
 
@@ -140,8 +141,8 @@ class Peer:
     def publish(self, number):
         self.responder.publish(number, message(self.agent, number), SCHEMA)
 
-    def take(self, number):
-        return self.puller.take(number, SCHEMA)
+    def take(self, number, grace=0.0):
+        return self.puller.take(number, SCHEMA, grace=grace)
 
 
 class Untimed:
@@ -210,6 +211,54 @@ class TestTaking:
         one.puller.mute = {j: until - REST for j, until in one.puller.mute.items()}
         assert one.take(6).rounds == {1: 2}
 
+    def test_who_is_about_to_come_is_waited_for_a_moment_and_who_is_slow_is_not(self):
+        _, one, near, slow = self.peers()
+        one.publish(1)
+        publish = threading.Timer(0.2, near.publish, [1])
+        publish.start()
+        begun = time.monotonic()
+        assert one.take(1, grace=1.0).rounds == {1: 1}  # both may come; one does
+        assert time.monotonic() - begun >= 1.0  # and the other is waited for as long
+        assert one.take(2, grace=0.05).rounds == {1: 1}
+        one.puller.transport = transport = Untimed(one.transport)
+        one.take(3, grace=30.0)  # 1 was one behind, 2 two
+        assert transport.asked == [[1], [1, 2]]
+        slow.publish(2)  # it has caught up
+        near.publish(8)
+        transport.asked.clear()
+        assert one.take(4, grace=30.0).rounds == {1: 8, 2: 2}
+        assert transport.asked == [[1, 2]]
+        assert slow.lines == near.lines == one.lines == []
+
+    def test_they_begin_when_all_have_found_their_neighbours(self):
+        """On a path of four, of which the last comes late: nobody begins before it is there."""
+        network = MemoryNetwork([(0, 1), (1, 2), (2, 3)])
+        ends = {agent: tuple(j for j in (agent - 1, agent + 1) if 0 <= j < 4) for agent in range(4)}
+        begun, here = [], threading.Event()
+
+        def come(agent, farthest):
+            peer = Peer(network, agent, ends[agent])
+            peer.puller.gather(60.0)
+            peer.puller.begin_together(farthest, 60.0)
+            begun.append((agent, here.is_set()))
+
+        threads = [threading.Thread(target=come, args=(agent, max(agent, 3 - agent))) for agent in range(4)]
+        for thread in threads[:3]:
+            thread.start()
+        time.sleep(0.3)
+        assert begun == []
+        here.set()
+        threads[3].start()
+        for thread in threads:
+            thread.join(60)
+        assert sorted(begun) == [(agent, True) for agent in range(4)]
+
+    def test_who_finds_a_fleet_that_has_begun_does_not_wait(self):
+        _, one, other, _ = self.peers()
+        other.publish(3)
+        one.puller.begin_together(2, 60.0)
+        assert one.take(1).rounds == {1: 3}
+
     def test_one_that_ended_stays_until_those_who_are_there_have_its_last_message(self):
         _, one, other, third = self.peers()
         for number in (8, 9):
@@ -255,6 +304,7 @@ def test_a_gpu_is_refused(tmp_path):
         (["run", "config.toml", "--set", "algorithm.name=fl"], "asynchronous: agents of fl wait for a server"),
         (["run", "config.toml", "--processes", "2"], "asynchronous: such a run cannot be divided between processes"),
         (["run", "config.toml", "--set", "asynchronous.speeds=[1, 2]"], "asynchronous.speeds: 2 numbers for 4"),
+        (["run", "config.toml", "--set", "asynchronous.grace=2"], "asynchronous.grace"),
         (["run", "config.toml", "--device", "cuda"], "asynchronous: agents are computed one by one, on a CPU"),
     ],
 )

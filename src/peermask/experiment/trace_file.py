@@ -14,6 +14,7 @@ from peermask.engine.paces import paced, round_lengths
 from peermask.engine.trace import Trace
 from peermask.errors import ConfigError, RunError
 from peermask.experiment.build import Experiment
+from peermask.experiment.checked import read_manifest
 from peermask.experiment.config import ExperimentConfig, read_config
 from peermask.experiment.folder import RunFolder
 from peermask.experiment.made_with import find_made_with
@@ -52,6 +53,11 @@ def replayed(run: Path) -> ExperimentConfig:
         raise RunError(f"{run} is not asynchronous; run its config again instead")
     if not folder.trace.is_file():
         raise RunError(f"{run} has no trace.csv: only a fleet records one; run the config again instead")
+    if roster := read_manifest(folder.manifest).get("roster"):
+        raise RunError(
+            f"{run}: agents or links changed while this fleet ran (roster {roster['serial']}), so it cannot be "
+            "replayed: a config has one graph"
+        )
     options = config.asynchronous.model_copy(update={"trace": str(folder.trace.resolve())})
     return config.model_copy(update={"asynchronous": options})
 
