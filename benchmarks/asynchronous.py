@@ -1,12 +1,13 @@
 """One agent ten times slower than the rest: what it costs the others where rounds are played together, and where nobody
 waits.
 
-    python -m benchmarks.asynchronous [--fleet] [--simulator] [--rounds 60] [--seeds 3]
+    python -m benchmarks.asynchronous [--fleet] [--simulator] [--rounds 60] [--seeds 3] [--grace 0 0.25]
 
 The fleet has one process per agent over mutual TLS on this machine; every learning step sleeps, so that agents do not
 compete for its cores, and the slow one's ten times as long. In the simulator a round of the slow agent takes ten units
-of time; it prints accuracies by `asynchronous.weights`, on validation samples for choosing them. Both train as the
-default experiment does, on 14 images an agent; in the simulator all other training images an agent has are held out.
+of time; it prints accuracies by `asynchronous.grace` and `asynchronous.weights`, on validation samples for choosing
+them. Both train as the default experiment does, on 14 images an agent; in the simulator all other training images an
+agent has are held out. Seeds are those of the simulator, and runs of the fleet, each with a seed of its own.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ from typing import Any
 
 import peermask
 from benchmarks.fleet import free_ports
-from peermask.engine.trace import round_ends
+from peermask.engine.paces import paced, round_lengths
+from peermask.experiment.build import build
 from peermask.experiment.config import load_config, make_config
 from peermask.experiment.table import read_rows
 from peermask.node import start
@@ -41,7 +43,7 @@ SLOW = 10  # times
 AGENTS, STEP = 6, 0.1  # of the fleet, and seconds that a learning step sleeps
 WARM_UP = 5  # rounds left out of the figures
 WAYS: dict[str, dict[str, Any] | None] = {"together": None, "asynchronous": {}}
-WEIGHTS = [[1], [4, 3, 2, 1], [32, 16, 8, 4, 2, 1], [4, 2, 1, 0]]
+WEIGHTS = [[32, 16, 8, 4, 2, 1]]
 
 
 def main() -> None:
@@ -50,8 +52,11 @@ def main() -> None:
     parser.add_argument("--simulator", action="store_true", help="measure the simulator alone")
     parser.add_argument("--rounds", type=int, default=60)
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--algorithms", nargs="+", default=["accord", "mce-pl"], help="of the simulator")
     parser.add_argument("--weights", nargs="+", type=json.loads, default=WEIGHTS, help="of the simulator")
+    parser.add_argument("--grace", nargs="+", type=float, default=[0.0, 0.25], help="of the simulator")
+    parser.add_argument("--agents", type=int, default=10, help="of the simulator")
     parser.add_argument("--agent", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--file", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--step", type=float, help=argparse.SUPPRESS)
@@ -61,33 +66,42 @@ def main() -> None:
         return
     print(f"{platform.machine()}, {os.cpu_count()} cores; agent 0 is {SLOW} x slower where one is slow")
     if not options.simulator:
-        measure_fleet(options.rounds)
+        measure_fleet(options.rounds, range(options.first_seed, options.first_seed + options.seeds))
     if not options.fleet:
         measure_simulator(options)
 
 
-def measure_fleet(rounds: int) -> None:
-    print(f"fleet: {AGENTS} agents over TLS, default experiment, accord, {rounds} rounds, {STEP:g} s a learning step")
+def measure_fleet(rounds: int, seeds: range) -> None:
+    print(
+        f"fleet: {AGENTS} agents over TLS, default experiment, accord, {rounds} rounds, {STEP:g} s a learning step, "
+        f"mean of {len(seeds)} runs (each)"
+    )
     print("rounds        slow one  rounds/s of the others  s until they ended  accuracy of the others, of agent 0")
     for way, options in WAYS.items():
         for factor in (1, SLOW):
-            told = played_by_fleet(rounds, options, factor)
-            others = told[1:]
-            paces = [(len(one["times"]) - WARM_UP) / (one["times"][-1] - one["times"][WARM_UP - 1]) for one in others]
-            ended = max(one["times"][-1] for one in others) - min(one["times"][0] for one in others)
-            accuracy = mean(one["accuracy"] for one in others)
-            print(
-                f"{way:12}  {'no' if factor == 1 else 'yes':>8}  {median(paces):22.2f}  {ended:18.1f}  "
-                f"{accuracy:.3f}, {told[0]['accuracy']:.3f}",
-                flush=True,
+            runs = [figures(played_by_fleet(rounds, options, factor, seed)) for seed in seeds]
+            pace, ended, accuracy, own = (
+                f"{mean(each):.{places}f} ({' '.join(f'{one:.{places}f}' for one in each)})"
+                for each, places in zip(zip(*runs, strict=True), (2, 1, 3, 3), strict=True)
             )
+            print(f"{way:12}  {'no' if factor == 1 else 'yes':>8}  {pace}  {ended}  {accuracy}  {own}", flush=True)
 
 
-def played_by_fleet(rounds: int, asynchronous: Mapping[str, Any] | None, factor: int) -> list[dict[str, Any]]:
+def figures(told: list[dict[str, Any]]) -> tuple[float, float, float, float]:
+    """Rounds a second of the others, seconds from their first round to their last, their accuracy, that of agent 0."""
+    others = told[1:]
+    paces = [(len(one["times"]) - WARM_UP) / (one["times"][-1] - one["times"][WARM_UP - 1]) for one in others]
+    ended = max(one["times"][-1] for one in others) - min(one["times"][0] for one in others)
+    return median(paces), ended, mean(one["accuracy"] for one in others), told[0]["accuracy"]
+
+
+def played_by_fleet(
+    rounds: int, asynchronous: Mapping[str, Any] | None, factor: int, seed: int
+) -> list[dict[str, Any]]:
     """What each agent tells: when it ended each round, and its accuracy."""
     with tempfile.TemporaryDirectory() as folder, ExitStack() as exit_:
         path = Path(folder) / "fleet.toml"
-        fleet = fleet_of(rounds, asynchronous)
+        fleet = fleet_of(rounds, asynchronous, seed)
         save_fleet(path, fleet)
         make_certificates(fleet, certificates_of(path, fleet))
         processes = []
@@ -104,8 +118,8 @@ def played_by_fleet(rounds: int, asynchronous: Mapping[str, Any] | None, factor:
         return [json.loads(process.communicate(timeout=600)[0]) for process in processes]
 
 
-def fleet_of(rounds: int, asynchronous: Mapping[str, Any] | None) -> Fleet:
-    table = {**load_config().table(), "agents": AGENTS, "rounds": rounds, "compare": []}
+def fleet_of(rounds: int, asynchronous: Mapping[str, Any] | None, seed: int) -> Fleet:
+    table = {**load_config().table(), "agents": AGENTS, "rounds": rounds, "compare": [], "seed": seed}
     config = make_config({**table, **({} if asynchronous is None else {"asynchronous": dict(asynchronous)})})
     return new_fleet(config, port=free_ports(AGENTS))
 
@@ -147,25 +161,30 @@ def one_agent(path: Path, agent: int, step: float) -> dict[str, Any]:
 
 
 def measure_simulator(options: argparse.Namespace) -> None:
-    print(f"simulator: 10 agents, {options.rounds} rounds, mean of {options.seeds} seeds (each)")
-    print(
-        "algorithm  weights by age        rounds/unit  validation of the others    test of the others          agent 0"
-    )
-    speeds = [1 / SLOW] + [1.0] * 9
+    print(f"simulator: {options.agents} agents, {options.rounds} rounds, mean of {options.seeds} seeds (each)")
+    print("algorithm  slow  grace  weights by age        rounds/unit  validation of the others    test of the others")
+    ways = [(None, None), *((grace, weights) for grace in options.grace for weights in options.weights)]
     for algorithm in options.algorithms:
-        for weights in [None, *options.weights]:
-            table = {**load_config().table(), "rounds": options.rounds, "algorithm": algorithm, "compare": []}
-            table |= {"data": {"fraction": 1.0, "validation": 0.9}, "evaluation": {"every": options.rounds}}
+        for factor, (grace, weights) in ((factor, way) for factor in (1, SLOW) for way in ways):
+            speeds = [1 / factor] + [1.0] * (options.agents - 1)
+            table = {**load_config().table(), "agents": options.agents, "rounds": options.rounds, "compare": []}
+            table |= {"algorithm": algorithm, "data": {"fraction": 1.0, "validation": 0.9}}
+            table |= {"evaluation": {"every": options.rounds}}
             if weights is not None:
-                table["asynchronous"] = {"speeds": speeds, "weights": weights}
-            runs = [simulated({**table, "seed": seed}) for seed in range(options.seeds)]
-            ends = round_ends(speeds, options.rounds, 0.2, 0)
-            pace = options.rounds / (ends[0, -1] if weights is None else ends[1:, -1].max())
+                table["asynchronous"] = {"speeds": speeds, "grace": grace, "weights": weights}
+            runs = [
+                simulated({**table, "seed": seed})
+                for seed in range(options.first_seed, options.first_seed + options.seeds)
+            ]
+            lengths = round_lengths(speeds, options.rounds, 0.2, 0)
+            ends = paced(build(make_config(table)).mixing.links, lengths, grace=1e9 if grace is None else grace)[1]
             columns = [
                 f"{mean(each):.3f} ({' '.join(f'{one:.3f}' for one in each)})" for each in zip(*runs, strict=True)
             ]
             shown = "together" if weights is None else json.dumps(weights, separators=(",", ":"))
-            print(f"{algorithm:9}  {shown:20}  {pace:11.2f}  {'  '.join(columns)}", flush=True)
+            pace = options.rounds / ends[1:, -1].max()
+            waits = "-" if grace is None else f"{grace:g}"
+            print(f"{algorithm:9}  {factor:4}  {waits:5}  {shown:20}  {pace:11.2f}  {'  '.join(columns)}", flush=True)
 
 
 def simulated(table: Mapping[str, Any]) -> tuple[float, float, float]:

@@ -38,7 +38,8 @@ def copied() -> list[str]:
 def test_every_instruction_is_one_and_the_agent_is_not_root() -> None:
     known = {"FROM", "RUN", "COPY", "ARG", "ENV", "USER", "WORKDIR", "VOLUME", "EXPOSE", "STOPSIGNAL", "HEALTHCHECK"}
     assert {word for word, _ in instructions()} == known | {"ENTRYPOINT", "CMD"}
-    assert [rest.split()[0] for word, rest in instructions() if word == "FROM"] == ["python:3.12-slim"] * 2
+    assert [rest.split()[0] for word, rest in instructions() if word == "FROM"] == ["${BASE}"] * 2
+    assert instructions()[0] == ("ARG", "BASE=python:3.12-slim")
     assert last("USER") == "peermask"
     assert f"useradd --uid 1000 --no-create-home {last('USER')}" in last("RUN")
     assert last("VOLUME") == last("WORKDIR") == "/fleet"

@@ -15,7 +15,8 @@ from torch import Tensor
 from peermask import registry
 from peermask.algorithms import algorithms
 from peermask.algorithms.contract import Agents, Algorithm, Clock, LocalData, Payload, Setting
-from peermask.engine.trace import Trace, round_ends, trace_of
+from peermask.engine.paces import paced, round_lengths
+from peermask.engine.trace import LEARN, Trace
 from peermask.errors import ConfigError, RunError
 from peermask.experiment.build import build
 from peermask.experiment.checkpoint import list_checkpoints
@@ -81,7 +82,7 @@ def test_three_agents_by_hand(counting: str, small: Small, tmp_path: Path) -> No
     """
     config = small(
         algorithm=counting, agents=3, rounds=3, retention=0.5, graph={"name": "path"},
-        asynchronous={"speeds": [1.0, 0.5, 2 / 3], "jitter": 0.0, "weights": [2, 1]},
+        asynchronous={"speeds": [1.0, 0.5, 2 / 3], "jitter": 0.0, "grace": 0.0, "weights": [2, 1]},
     )  # fmt: skip
     run = run_experiment(config, tmp_path / "run", execution=CPU)
     zero_3 = Fraction(2 * 3 + 2, 3)  # own 3, agent 1's message of round 1 is 2
@@ -97,17 +98,17 @@ def test_three_agents_by_hand(counting: str, small: Small, tmp_path: Path) -> No
 
 
 def test_the_table_has_what_was_taken(counting: str, small: Small, tmp_path: Path) -> None:
-    """In the order of test_trace.py, three rounds of agents a row: who took a message it had not used before."""
+    """In the order of test_trace.py, six halves a row: who took a message it had not used before."""
     config = small(
         algorithm=counting, agents=3, rounds=3, retention=0.5, graph={"name": "path"},
-        asynchronous={"speeds": [1.0, 0.5, 2 / 3], "jitter": 0.0},
+        asynchronous={"speeds": [1.0, 0.5, 2 / 3], "jitter": 0.0, "grace": 0.0},
     )  # fmt: skip
     run_experiment(config, tmp_path / "run", execution=CPU)
     rows = read_rows(tmp_path / "run" / "traffic.csv")
     assert [(row["round"], row["agent"], row["links"]) for row in rows] == [
         ("1", "0", "0"), ("1", "1", "0"), ("1", "2", "0"),
-        ("2", "0", "1"), ("2", "1", "2"), ("2", "2", "1"),  # 1 takes from 0 and 2; then both from 1
-        ("3", "0", "1"), ("3", "1", "1"), ("3", "2", "2"),
+        ("2", "0", "1"), ("2", "1", "1"), ("2", "2", "1"),  # 1 takes from 0 and 2; then 2 from 1
+        ("3", "0", "1"), ("3", "1", "2"), ("3", "2", "2"),  # 0 from 1; 1 from 0 and 2; 2 from 1; 1 from 2
     ]  # fmt: skip
     assert [row["kind"] for row in rows if row["links"] == "0"] == [""] * 3
 
@@ -172,8 +173,8 @@ def test_only_messages_that_are_still_needed_are_kept(small: Small, tmp_path: Pa
         (path,) = list_checkpoints(tmp_path / str(rounds) / "checkpoints")[-1:]
         with safe_open(path, "pt") as file:
             held = file.get_tensor("sent/.held").tolist()
-        played = trace.order[: 4 * rounds]
-        needed = [[i, k] for i, k in played if trace.last_uses[i, k - 1] >= len(played)]
+        played = trace.order[: 2 * 4 * rounds]
+        needed = [[i, k] for i, k, half in played if half == LEARN and trace.last_uses[i, k - 1] >= len(played)]
         assert sorted(held) == sorted(needed)
         assert len(held) < 4 * rounds or rounds == 1
 
@@ -228,7 +229,7 @@ class TestBadTraces:
     @pytest.fixture
     def trace(self, small: Small) -> Trace:
         experiment = build(small(asynchronous={}))
-        return trace_of(experiment.mixing.links, round_ends([1.0] * 4, 4, 0.2, 0))
+        return paced(experiment.mixing.links, round_lengths([1.0] * 4, 4, 0.2, 0))[0]
 
     def read(self, path: Path, trace: Trace, change: Callable[[list[str]], list[str]]) -> str:
         write_trace(path, trace)
@@ -266,9 +267,9 @@ class TestBadTraces:
 
     def test_a_cycle(self, tmp_path: Path, trace: Trace) -> None:
         header, *rows = self.all_of(trace, tmp_path)
-        rows = [f"{row.rpartition(',')[0]},1" if row.startswith(("1,0,1,", "1,1,0,")) else row for row in rows]
+        rows = [f"{row.rpartition(',')[0]},2" if row.startswith(("1,0,1,", "1,1,0,")) else row for row in rows]
         line = self.read(tmp_path / "trace.csv", trace, lambda _: [header, *rows])
-        assert "uses round 1 of agent" in line
+        assert "uses round 2 of agent" in line
         assert "which builds on that round in turn" in line
 
     def all_of(self, trace: Trace, folder: Path) -> list[str]:

@@ -83,3 +83,10 @@ def test_many_agents_take_room_for_their_links_alone() -> None:
     assert one.count_open(votes).tolist() == [[4, 4, 4]]
     assert one.metropolis.strengths.tolist() == [np.float32(0.2)] * 5
     assert not mixing.links.to("meta").is_paired
+
+
+def test_how_far_the_farthest_is() -> None:
+    """A path of three, and two agents that nobody of it reaches."""
+    pairs = np.array([(0, 1), (1, 0), (1, 2), (2, 1), (3, 4), (4, 3)])
+    links = Links.between(pairs[:, 0], pairs[:, 1], 6)
+    assert [links.distance_from(agent) for agent in range(6)] == [2, 1, 2, 1, 1, 0]

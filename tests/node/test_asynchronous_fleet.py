@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
+import threading
 import time
 from contextlib import suppress
 
@@ -43,7 +44,7 @@ def replay(run, out):
 @on_linux
 def test_a_slow_agent_holds_up_nobody_and_its_fleet_can_be_played_again(tmp_path):
     """With mutual TLS. The others end while the slow one is still at work, which with `wait` they could not."""
-    config = tiny(rounds=30, asynchronous={})
+    config = tiny(rounds=30, asynchronous={"grace": 0})  # or an answer may come too late: sent, and not used
     held = tiny_fleet(config, round_deadline=2.0)
     with ProcessFleet(written(tmp_path, held), held, pace={0: 0.3}) as made:
         made.start()
@@ -95,7 +96,8 @@ def test_frozen_killed_and_started_again_everybody_plays_all_rounds(tmp_path):
 
 @pytest.mark.parametrize("name", ["mce-pl", "accord", "dsgd", "fedmask"])
 def test_in_memory_every_method_is_played_again_to_the_same_hash_and_bytes(tmp_path, name):
-    config = tiny(rounds=12, asynchronous={"weights": [100, 30, 1]}, algorithm=name)  # counts of more than a byte
+    # Counts of more than a byte; and nobody waits, as an answer that comes too late is sent and not used.
+    config = tiny(rounds=12, asynchronous={"weights": [100, 30, 1], "grace": 0}, algorithm=name)
     made = MemoryFleet(tiny_fleet(config), tmp_path)
     for agent in range(4):
         made.start(agent, on_round=lambda _, agent=agent: time.sleep(0.03 if agent == 2 else 0.001))
@@ -139,8 +141,8 @@ class Peer:
     def publish(self, number):
         self.responder.publish(number, message(self.agent, number), SCHEMA)
 
-    def take(self, number):
-        return self.puller.take(number, SCHEMA)
+    def take(self, number, grace=0.0):
+        return self.puller.take(number, SCHEMA, grace=grace)
 
 
 class Untimed:
@@ -209,6 +211,54 @@ class TestTaking:
         one.puller.mute = {j: until - REST for j, until in one.puller.mute.items()}
         assert one.take(6).rounds == {1: 2}
 
+    def test_who_is_about_to_come_is_waited_for_a_moment_and_who_is_slow_is_not(self):
+        _, one, near, slow = self.peers()
+        one.publish(1)
+        publish = threading.Timer(0.2, near.publish, [1])
+        publish.start()
+        begun = time.monotonic()
+        assert one.take(1, grace=1.0).rounds == {1: 1}  # both may come; one does
+        assert time.monotonic() - begun >= 1.0  # and the other is waited for as long
+        assert one.take(2, grace=0.05).rounds == {1: 1}
+        one.puller.transport = transport = Untimed(one.transport)
+        one.take(3, grace=30.0)  # 1 was one behind, 2 two
+        assert transport.asked == [[1], [1, 2]]
+        slow.publish(2)  # it has caught up
+        near.publish(8)
+        transport.asked.clear()
+        assert one.take(4, grace=30.0).rounds == {1: 8, 2: 2}
+        assert transport.asked == [[1, 2]]
+        assert slow.lines == near.lines == one.lines == []
+
+    def test_they_begin_when_all_have_found_their_neighbours(self):
+        """On a path of four, of which the last comes late: nobody begins before it is there."""
+        network = MemoryNetwork([(0, 1), (1, 2), (2, 3)])
+        ends = {agent: tuple(j for j in (agent - 1, agent + 1) if 0 <= j < 4) for agent in range(4)}
+        begun, here = [], threading.Event()
+
+        def come(agent, farthest):
+            peer = Peer(network, agent, ends[agent])
+            peer.puller.gather(60.0)
+            peer.puller.begin_together(farthest, 60.0)
+            begun.append((agent, here.is_set()))
+
+        threads = [threading.Thread(target=come, args=(agent, max(agent, 3 - agent))) for agent in range(4)]
+        for thread in threads[:3]:
+            thread.start()
+        time.sleep(0.3)
+        assert begun == []
+        here.set()
+        threads[3].start()
+        for thread in threads:
+            thread.join(60)
+        assert sorted(begun) == [(agent, True) for agent in range(4)]
+
+    def test_who_finds_a_fleet_that_has_begun_does_not_wait(self):
+        _, one, other, _ = self.peers()
+        other.publish(3)
+        one.puller.begin_together(2, 60.0)
+        assert one.take(1).rounds == {1: 3}
+
     def test_one_that_ended_stays_until_those_who_are_there_have_its_last_message(self):
         _, one, other, third = self.peers()
         for number in (8, 9):
@@ -254,6 +304,7 @@ def test_a_gpu_is_refused(tmp_path):
         (["run", "config.toml", "--set", "algorithm.name=fl"], "asynchronous: agents of fl wait for a server"),
         (["run", "config.toml", "--processes", "2"], "asynchronous: such a run cannot be divided between processes"),
         (["run", "config.toml", "--set", "asynchronous.speeds=[1, 2]"], "asynchronous.speeds: 2 numbers for 4"),
+        (["run", "config.toml", "--set", "asynchronous.grace=2"], "asynchronous.grace"),
         (["run", "config.toml", "--device", "cuda"], "asynchronous: agents are computed one by one, on a CPU"),
     ],
 )

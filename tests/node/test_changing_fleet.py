@@ -6,6 +6,7 @@ Every agent has a folder of its own, as on a device of its own; a roster is give
 from __future__ import annotations
 
 import shutil
+import signal
 import sys
 import time
 
@@ -14,6 +15,9 @@ from fleet_cases import free_ports, simulated, tiny, tiny_fleet, written
 from fleet_process import PATIENCE, ProcessFleet
 
 from peermask.cli.main import main
+from peermask.errors import RunError
+from peermask.experiment.table import read_rows
+from peermask.experiment.trace_file import replayed
 from peermask.node.collect import collect_run
 from peermask.node.fleet import load_fleet
 
@@ -99,6 +103,56 @@ def test_an_agent_joins_a_running_fleet_and_another_leaves_it(devices, missing):
     assert run.manifest["roster"]["serial"] == 2
     assert (run.manifest["missing_agents"], len(run.agents)) == ([0], 5)
     assert (run.status, run.round, run.hash) == ("unfinished", 300, None)
+
+
+@pytest.mark.long
+def test_an_asynchronous_fleet_changes_as_any_other(devices):
+    """One joins and one leaves, links are added and cut, a certificate is taken back; nobody waits meanwhile."""
+    made = devices(tiny(rounds=100_000, asynchronous={}), pace=0.05)
+    fleet = made.fleet
+    made.start(0, 1, 2, 3)
+    fleet.until_round(0, 5)
+    made.command("add", "--host", "127.0.0.1", "--port", free_ports(1), "--link", 1, "--link", 3)
+    made.give(0, certificate=False)
+    made.start(4)
+    fleet.until(4, lambda report: report["alive"] == 2 and not report["absent"], "both neighbours")
+    fleet.until(1, lambda report: report["neighbours"] == report["alive"] == 3 and not report["absent"], "a third")
+    assert fleet.reports(4)[0]["round"] >= 5
+
+    made.command("link", 0, 2)
+    made.command("unlink", 0, 3)
+    made.give(4, certificate=False)
+    made.until_said(0, "roster 3 from round")
+    fleet.until(2, lambda report: report["neighbours"] == report["alive"] == 3, "a third")
+    made.until_said(3, "neighbours are 2, 4")
+
+    made.command("revoke", 2)
+    made.give(0, certificate=False)
+    for agent in (0, 1, 3):
+        made.until_said(agent, "roster 4 from round")
+        fleet.until(agent, lambda report: 2 in [a["neighbour"] for a in report["absent"]], "the absence of 2")
+    made.give(2, file=False)
+    made.until_said(2, "has a new certificate")
+
+    made.command("remove", 0)
+    made.give(4, certificate=False)
+    assert fleet.join(0) == [2]
+    fleet.until(1, lambda report: report["neighbours"] == report["alive"] == 2 and not report["absent"], "two")
+    for agent in (1, 2, 3, 4):
+        fleet.send(agent, signal.SIGTERM)
+    assert fleet.join(1, 2, 3, 4) == [128 + signal.SIGTERM] * 4
+    for agent in (1, 3):
+        rounds = [report["round"] for report in fleet.reports(agent)]
+        assert sorted(set(rounds)) == list(range(1, rounds[-1] + 1))  # nobody jumps
+    heard = [(row["round"], row["neighbour"], int(row["heard"])) for row in read_rows(fleet.out(3) / "trace.csv")]
+    assert {neighbour for number, neighbour, _ in heard if number == "1"} == {"0", "2"}
+    assert {neighbour for number, neighbour, _ in heard if number == heard[-1][0]} == {"2", "4"}
+    assert heard[-2][2] > int(heard[-1][0]) - 50  # of 2, with its new certificate
+    held = load_fleet(made.home / "fleet.toml")
+    run = collect_run(held, [fleet.out(agent) for agent in (1, 2, 3, 4)], made.home / "run", partial=True)
+    assert (run.status, run.manifest["roster"]["serial"]) == ("unfinished", 5)
+    with pytest.raises(RunError, match=r"agents or links changed while this fleet ran \(roster 5\)"):
+        replayed(made.home / "run")
 
 
 def test_a_certificate_taken_back_on_one_device_is_refused_by_all_and_a_new_one_is_heard(devices):

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from peermask.errors import WireError
-from peermask.node.messages import Answer, Card, Greeting, Pull, decode_answer, decode_request
+from peermask.node.messages import Answer, Card, Greeting, Pull, Ready, decode_answer, decode_request
 
 CARD = Card("00112233aabbccdd", "c0ffee", "5eed")
 ROUND = st.integers(0, 2**32 - 2)
@@ -21,6 +21,7 @@ EIGHT = st.binary(min_size=8, max_size=8)
 def test_a_question_arrives_as_it_was_asked(identity, number, history, milliseconds):
     pull = Pull(identity, number, history, milliseconds / 1000)
     assert decode_request(pull.encode()) == pull
+    assert decode_request(Ready(identity, number).encode()) == Ready(identity, number)
 
 
 @given(ROUND, st.none() | st.binary(max_size=50))
@@ -35,7 +36,7 @@ def test_a_greeting_is_a_request_and_an_answer():
 
 @given(st.binary(max_size=200))
 def test_other_bytes_are_refused(data):
-    for kind in (b"", b"G", b"P", b"F", b"L"):
+    for kind in (b"", b"G", b"P", b"B", b"F", b"L"):
         for decode in (decode_request, decode_answer):
             with suppress(WireError):
                 decode(kind + data)

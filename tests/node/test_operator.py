@@ -18,7 +18,9 @@ from test_watched import samples
 from peermask.errors import NodeError
 from peermask.node.certificates import make_certificates, make_operator
 from peermask.node.credentials import Credentials, find_operator
+from peermask.node.fleet import load_fleet
 from peermask.node.operator import Refused, ask, ask_status
+from peermask.node.roster import signed
 from peermask.node.zenoh_settings import alive_key, ask_key
 
 
@@ -150,6 +152,35 @@ def test_a_dead_agent_is_seen_by_status_and_by_its_neighbours_health(running, pe
     assert "Connection refused" in " ".join(out.split())
 
 
+def test_an_operator_whose_certificate_was_taken_back_is_refused_by_all(running, peermask, tmp_path):  # noqa: F811
+    """The roster is given to one agent, and reaches the other by itself."""
+    make_operator(running.path.parent / "certs", "bob", 30)
+    shutil.copytree(running.path.parent / "certs", tmp_path / "certs")
+    path, bob = tmp_path / "fleet.toml", find_operator(tmp_path / "certs", "bob")
+    shutil.copy(running.path, path)
+    assert json.loads(ask(running.fleet, bob, 1, "status"))["agent"] == 1
+    assert "no agent and no operator is given" in refused(peermask("fleet", "revoke", path))
+    assert "operator 'B b': a name has" in refused(peermask("fleet", "revoke", path, "--operator", "B b"))
+    code, out, _ = peermask("fleet", "revoke", path, "--operator", "bob")
+    assert (code, "roster 1, 3 agents" in out) == (0, True)
+    assert "operator bob is revoked already" in refused(peermask("fleet", "revoke", path, "--operator", "bob"))
+    assert "operator bob was revoked" in refused(peermask("fleet", "operator", path, "bob"))
+    ask(running.fleet, find_operator(tmp_path / "certs", "ann"), 0, "roster", signed(load_fleet(path)))
+
+    def refuses(agent):
+        try:
+            ask(running.fleet, bob, agent, "status")
+        except Refused as error:
+            return "the certificate of operator-bob was revoked" in str(error)
+        return False
+
+    for agent in (0, 1):
+        until(lambda agent=agent: refuses(agent))
+    assert json.loads(ask(running.fleet, find_operator(tmp_path / "certs", "ann"), 1, "status"))["agent"] == 1
+    shutil.copy(path, running.path)  # what follows goes on from this roster
+    (running.path.parent / "certs" / "operator-bob.pem").unlink()
+
+
 def test_an_operator_pushes_a_signed_roster(running, peermask, tmp_path):  # noqa: F811
     """The last of this file: from here on agents 0 and 2 are neighbours."""
     shutil.copytree(running.path.parent / "certs", tmp_path / "certs")
@@ -161,6 +192,5 @@ def test_an_operator_pushes_a_signed_roster(running, peermask, tmp_path):  # noq
     assert (code, first, second in ("agent 1: taken", "agent 1: known already")) == (0, "agent 0: taken", True)
     assert third.startswith("agent 2: ")
     assert peermask("fleet", "push", path)[1].splitlines()[:2] == [f"agent {agent}: known already" for agent in (0, 1)]
-    bare = tmp_path / "bare.toml"
-    shutil.copy(running.path, bare)
+    bare = written(tmp_path / "certs", tiny_fleet())
     assert refused(peermask("fleet", "push", bare)).startswith(f"peermask: {bare} has no signed roster")

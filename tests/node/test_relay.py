@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import shutil
 import ssl
 import time
 from contextlib import contextmanager
@@ -175,6 +177,55 @@ def test_one_agent_holds_a_bounded_number_of_connections(served, monkeypatch):
         await leave(*(writer for _, writer in waiting))
 
     asyncio.run(play())
+
+
+def test_it_goes_by_later_rosters_that_are_signed_and_lets_out_who_is_revoked(peermask, tmp_path):  # noqa: F811
+    """As a process, which looks at its fleet file: what is not signed or older changes nothing."""
+    held = relayed_fleet(tiny(), {0, 1, 2, 3})
+    path, certs = written(tmp_path, held), tmp_path / "certs"
+    with ProcessFleet(path, held) as made, relay_process(made):
+        log = tmp_path / "relay.log"
+
+        def until_said(words):
+            end = time.monotonic() + PATIENCE
+            while words not in log.read_text():
+                assert time.monotonic() < end, log.read_text()
+                time.sleep(0.05)
+
+        async def out_at_once():
+            reader, writer = await come(held, old, WAIT)
+            assert peermask("fleet", "revoke", path, "2", "--operator", "ann")[0] == 0
+            with contextlib.suppress(OSError):  # it is cut off, however its end notices
+                assert await asyncio.wait_for(reader.read(), PATIENCE) == b""
+            await leave(writer)
+
+        async def is_let_in(files):
+            try:
+                _, writer = await asyncio.wait_for(come(held, files, WAIT), 30)
+            except (OSError, asyncio.IncompleteReadError):
+                return False
+            await leave(writer)
+            return True
+
+        ann = make_operator(certs, "ann", 30)
+        assert asyncio.run(is_let_in(ann))
+        shutil.copytree(certs, tmp_path / "old")
+        old = Credentials.of(tmp_path / "old", 2)
+        before = path.read_bytes()
+        asyncio.run(out_at_once())
+        until_said("roster 1: 4 agents")
+        assert not asyncio.run(is_let_in(old))
+        assert not asyncio.run(is_let_in(ann))
+        assert asyncio.run(is_let_in(Credentials.of(certs, 2)))  # with its new one
+        first = path.read_bytes()
+        path.write_bytes(first.replace(b"serial = 1", b"serial = 2"))
+        until_said("its roster is not signed by this fleet's authority")
+        path.write_bytes(first)
+        assert peermask("fleet", "unlink", path, "0", "1")[0] == 0
+        until_said("roster 2: 4 agents")
+        path.write_bytes(first)
+        until_said("roster 1 is refused: it is older than 2, which is known here")
+        assert before != first
 
 
 def test_mistakes_in_a_fleet_with_a_relay(peermask, tmp_path):  # noqa: F811

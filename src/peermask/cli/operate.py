@@ -40,7 +40,10 @@ def operator(
     from peermask.node.start import certificates_of
 
     bring(import_)
-    files = make_operator(certificates_of(fleet, load_fleet(fleet)), name, days)
+    held = load_fleet(fleet)
+    if name in held.revoked_operators:
+        raise NodeError(f"operator {name} was revoked, and no certificate of that name counts; give another name")
+    files = make_operator(certificates_of(fleet, held), name, days)
     print(f"{files.certificate}: with {files.key.name}, {files.ca.name} and {fleet.name} it is all an operator needs")
 
 

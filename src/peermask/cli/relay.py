@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from typing import Annotated
 
@@ -10,7 +11,7 @@ import typer
 from peermask.cli.imports import Import, bring
 from peermask.cli.interrupt import Interrupt
 from peermask.cli.node import FleetFile
-from peermask.errors import NodeError, NotYetError
+from peermask.errors import NodeError, NotYetError, PeermaskError
 
 POLL = 0.2  # seconds between looks for a signal
 
@@ -26,9 +27,10 @@ def relay(
 
     It runs until stopped, and can neither read nor forge what passes.
     """
-    from peermask.node.credentials import find_relay
+    from peermask.node.credentials import find_relay, verifier
     from peermask.node.fleet import load_fleet, split_address
     from peermask.node.relay import open_relay
+    from peermask.node.rosters import FleetFileWatch, check_signed
     from peermask.node.start import certificates_of
 
     bring(import_)
@@ -38,13 +40,24 @@ def relay(
             f'{fleet} names no relay; add `relay = "host:port"`, and `relayed = true` to agents that need it'
         )
     credentials = find_relay(certificates_of(fleet, held))
+    verify = verifier(credentials.ca)
+    check_signed(held, verify)
     where = listen or held.relay
     with Interrupt() as interrupt:
         try:
-            with open_relay(held, credentials, *split_address(where)):
+            with open_relay(held, credentials, *split_address(where)) as follow:
                 print(f"relay at {where} (Ctrl-C ends it)", flush=True)
+                file = FleetFileWatch(fleet, held, verify)
                 while not interrupt.requested():
                     time.sleep(POLL)
+                    try:
+                        later = file.look()
+                    except PeermaskError as error:
+                        print(f"peermask: {error}", file=sys.stderr, flush=True)
+                        continue
+                    if later is not None:
+                        follow(later)
+                        print(f"roster {later.serial}: {len(later.agents)} agents", flush=True)
         except OSError as error:
             raise NotYetError(f"cannot listen on {where}: {error.strerror or error}") from None
     return interrupt.exit_code

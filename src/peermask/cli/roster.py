@@ -12,6 +12,7 @@ import typer
 
 from peermask.cli.imports import Import, bring
 from peermask.cli.node import FleetFile
+from peermask.errors import NodeError
 
 if TYPE_CHECKING:
     from peermask.node.fleet import Fleet
@@ -76,14 +77,25 @@ def unlink(fleet: FleetFile, agent: int, other: int, import_: Import = None) -> 
     _change(fleet, held, unlinked(held, agent, other))
 
 
-def revoke(fleet: FleetFile, agents: Numbers, days: Days = 365, import_: Import = None) -> None:
-    """Revoke the certificates of agents, and make new ones."""
+def revoke(
+    fleet: FleetFile,
+    agents: Annotated[list[int] | None, typer.Argument(metavar="[AGENT...]", help="Numbers of agents.")] = None,
+    operator: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="An operator, any number of times; the name cannot be used again."),
+    ] = None,
+    days: Days = 365,
+    import_: Import = None,
+) -> None:
+    """Revoke the certificates of agents, and make new ones; or those of operators."""
     from peermask.node.roster import revoked
 
-    held = _read(fleet, import_)
-    folder = _publish(fleet, revoked(held, agents), days, renew=tuple(agents))
+    held, chosen = _read(fleet, import_), tuple(agents or ())
+    if not chosen and not operator:
+        raise NodeError("no agent and no operator is given; name agents by their numbers, operators by --operator NAME")
+    folder = _publish(fleet, revoked(held, chosen, operator or ()), days, renew=chosen)
     _say_hand_on(fleet)
-    for agent in agents:
+    for agent in chosen:
         print(f"agent {agent} continues once its device has its new {folder / f'agent-{agent}'}.pem and .key")
 
 

@@ -20,8 +20,6 @@ from peermask.graph.mixing import Mixing
 T = TypeVar("T")
 # What each chunk shares -> all messages that came, and how each chunk is to mix them
 Move = Callable[[Clock, Sequence[Payload]], tuple[Payload, Sequence[Mixing]]]
-# The same where not all chunks hear the same messages: those that reached each, and how to mix them
-MoveApart = Callable[[Sequence[Payload]], tuple[Sequence[Payload], Sequence[Mixing]]]
 
 
 class Spread(Protocol):
@@ -47,7 +45,7 @@ class Steps(Protocol):
 class RoundResult:
     states: list[Any]  # one per chunk
     losses: Tensor  # [A]
-    shared: Payload  # [K, ...]: all messages of the round, or those that reached the first chunk
+    shared: Payload  # [K, ...]: all messages of the round
 
 
 def play_round(
@@ -58,26 +56,12 @@ def play_round(
     clock: Clock,
     spread: Spread,
 ) -> RoundResult:
-    def moved(shared: Sequence[Payload]) -> tuple[Sequence[Payload], Sequence[Mixing]]:
-        received, mixings = move(clock, shared)
-        return [received] * len(mixings), mixings
-
-    return play_apart(algorithm, states, data, moved, [clock] * len(states), spread)
-
-
-def play_apart(
-    algorithm: Steps,
-    states: Sequence[Any],
-    data: Sequence[LocalData],
-    move: MoveApart,
-    clocks: Sequence[Clock],
-    spread: Spread,
-) -> RoundResult:
-    """A round of chunks that are each in their own round."""
+    clocks = [clock] * len(states)
     learned = spread(partial(learn_all, algorithm), states, data, clocks)
-    received, mixings = move([algorithm.share(state) for state, _ in learned])
-    fused = spread(algorithm.fuse, [state for state, _ in learned], received, mixings, clocks)
-    return RoundResult(fused, torch.cat([loss for _, loss in learned]), received[0])
+    received, mixings = move(clock, [algorithm.share(state) for state, _ in learned])
+    messages = [received] * len(mixings)
+    fused = spread(algorithm.fuse, [state for state, _ in learned], messages, mixings, clocks)
+    return RoundResult(fused, torch.cat([loss for _, loss in learned]), received)
 
 
 def learn_all(algorithm: Steps, state: Any, data: LocalData, clock: Clock) -> tuple[Any, Tensor]:

@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from functools import partial
 from itertools import accumulate
 from typing import Any, TypeVar
 
@@ -21,7 +22,7 @@ from peermask.engine.device import fast_float32, keep_freed_memory, made_current
 from peermask.engine.evaluate import Score
 from peermask.engine.feed import Feed
 from peermask.engine.recorded import Recorded, cuda_graphs
-from peermask.engine.round import Move, MoveApart, RoundResult, Steps, concatenated, in_turn, play_apart, play_round
+from peermask.engine.round import Move, RoundResult, Steps, concatenated, in_turn, learn_all, play_round
 from peermask.engine.states import tensors_of, with_tensors
 from peermask.errors import RunError
 from peermask.graph.mixing import Mixing
@@ -90,13 +91,24 @@ class Simulator:
         self.states = outcome.states
         return outcome
 
-    def play_some(self, chunks: Sequence[int], clocks: Sequence[Clock], move: MoveApart) -> Tensor:
-        """A round of some chunks, each at its own clock; their losses [A]."""
+    def learn_some(self, chunks: Sequence[int], clocks: Sequence[Clock]) -> list[tuple[Any, Tensor]]:
+        """The first half of a round of some chunks, each at a clock of its own: states, which are not taken yet, and
+        losses [A]."""
         states, feeds = [self.states[place] for place in chunks], [self.feeds[place] for place in chunks]
-        outcome = play_apart(self.steps, states, feeds, move, clocks, self.spread)
-        for place, state in zip(chunks, outcome.states, strict=True):
+        return self.spread(partial(learn_all, self.steps), states, feeds, clocks)
+
+    def fuse_some(
+        self,
+        chunks: Sequence[int],
+        learned: Sequence[Any],
+        received: Sequence[Payload],
+        mixings: Sequence[Mixing],
+        clocks: Sequence[Clock],
+    ) -> None:
+        """The second half, from what was learned in the first and the messages that came to each."""
+        fused = self.spread(self.steps.fuse, learned, received, mixings, clocks)
+        for place, state in zip(chunks, fused, strict=True):
             self.states[place] = state
-        return outcome.losses
 
     def test(self) -> Score:
         return self._score(Feed.test)

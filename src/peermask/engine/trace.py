@@ -1,8 +1,9 @@
 """Traces: in each round of each agent, which message of each neighbour it used, in asynchronous runs.
 
-The simulator makes a trace of the agents' speeds and plays it; a fleet records one, which the simulator plays as well.
-Agents publish a message after they have learned and looked for the newest ones, so what they use was published before:
-all rounds of all agents have an order, and a trace in which they have none was never recorded.
+The simulator makes a trace of the agents' speeds (`engine/paces.py`) and plays it; a fleet records one, which the
+simulator plays as well. A round has two halves: an agent learns and publishes its message, then it fuses those it has.
+Two agents may use each other's message of the same round. What one uses was published before, so all halves of all
+rounds have an order, and a trace in which they have none was never recorded.
 """
 
 from __future__ import annotations
@@ -17,11 +18,12 @@ from numpy.typing import NDArray
 
 from peermask.errors import RunError
 from peermask.graph.links import Integers, Links
-from peermask.streams import stream
 
 # Shapes: N agents, R rounds, E links
 
+LEARN, FUSE = 0, 1
 Event = tuple[int, int]  # an agent and its round, 1 being the first
+Half = tuple[int, int, int]  # an agent, its round, and which half of it
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,33 +44,35 @@ class Trace:
         return {j: used for j, used in zip(self.links.senders[span].tolist(), rounds, strict=True) if used}
 
     @cached_property
-    def order(self) -> list[Event]:
-        """All N R rounds, so that every message is made before it is used.
+    def order(self) -> list[Half]:
+        """The halves of all N R rounds, so that every message is made before it is used.
 
-        Sorted by how many rounds must have been played before one at least, one after the other: agents advance
+        Sorted by how many halves must have been played before one at least, one after the other: agents advance
         as they did in the trace, and the order depends on nothing else.
         """
-        levels = self._levels()  # [N, R]
-        agents, rounds = np.indices(levels.shape)
-        ranked = np.lexsort((agents.ravel(), levels.ravel()))
-        return list(zip(agents.ravel()[ranked].tolist(), (rounds.ravel()[ranked] + 1).tolist(), strict=True))
+        levels = self._levels()  # [N, R, 2]
+        agents, rounds, halves = (index.ravel() for index in np.indices(levels.shape))
+        ranked = np.lexsort((agents, levels.ravel()))
+        columns = (agents[ranked], rounds[ranked] + 1, halves[ranked])
+        return list(zip(*(column.tolist() for column in columns), strict=True))
 
     @cached_property
     def last_uses(self) -> Integers:
-        """[N, R]: the place in the order where each message is used for the last time; -1: never."""
-        agents, rounds = np.array(self.order, np.int64).reshape(-1, 2).T
-        places = np.empty((len(self.links), self.rounds), np.int64)
-        places[agents, rounds - 1] = np.arange(len(agents))
-        last = np.full((len(self.links), self.rounds + 1), -1)
+        """[N, R]: the place in the order where each message is used for the last time, by its own agent at least."""
+        places = np.empty((len(self.links), self.rounds, 2), np.int64)
+        for place, (agent, number, half) in enumerate(self.order):
+            places[agent, number - 1, half] = place
+        fused = places[:, :, FUSE]
+        last = np.concatenate([np.zeros((len(self.links), 1), np.int64), fused], axis=1)  # [N, R + 1]
         for link, (i, j) in enumerate(zip(self.links.receivers.tolist(), self.links.senders.tolist(), strict=True)):
-            np.maximum.at(last[j], self.heard[:, link], places[i])
+            np.maximum.at(last[j], self.heard[:, link], fused[i])
         return last[:, 1:]
 
     def _levels(self) -> Integers:
-        """[N, R]: 1 + the highest level of what a round builds on, the agent's round before and messages."""
+        """[N, R, 2]: 1 + the highest level of what a half builds on, the agent's half before and messages."""
         agents, starts = len(self.links), self.links.starts
-        levels = np.zeros((agents, self.rounds + 1), np.int64)
-        done = np.zeros(agents, np.int64)
+        levels = np.zeros((agents, self.rounds + 1, 2), np.int64)
+        learned, done = np.zeros(agents, np.int64), np.zeros(agents, np.int64)  # rounds: their first half, both
         waiting: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)  # sender -> round, agents that wait for it
         ready = list(range(agents))
         while ready:
@@ -76,16 +80,16 @@ class Trace:
             span = slice(starts[i], starts[i + 1])
             senders = self.links.senders[span]
             while done[i] < self.rounds:
-                wanted = self.heard[done[i], span]
-                if (late := np.flatnonzero(wanted > done[senders])).size:
+                wanted, number = self.heard[done[i], span], done[i] + 1
+                if learned[i] < number:
+                    learned[i] = number
+                    levels[i, number, LEARN] = levels[i, number - 1, FUSE] + 1
+                    ready += _awake(waiting, i, number)
+                if (late := np.flatnonzero(wanted > learned[senders])).size:
                     waiting[int(senders[late[0]])].append((int(wanted[late[0]]), i))
                     break
-                before = levels[senders, wanted].max(initial=levels[i, done[i]])
-                done[i] += 1
-                levels[i, done[i]] = before + 1
-            awake = [k for number, k in waiting[i] if number <= done[i]]
-            waiting[i] = [(number, k) for number, k in waiting[i] if number > done[i]]
-            ready += awake
+                levels[i, number, FUSE] = levels[senders, wanted, LEARN].max(initial=levels[i, number, LEARN]) + 1
+                done[i] = number
         for i in np.flatnonzero(done < self.rounds)[:1].tolist():
             j, number = next((j, number) for j, held in waiting.items() for number, k in held if k == i)
             raise RunError(
@@ -95,31 +99,24 @@ class Trace:
         return levels[:, 1:]
 
 
-def waves(events: Sequence[Event]) -> Iterator[list[Event]]:
-    """Cut an order into the longest parts in which no agent is twice: each can be computed side by side."""
-    wave: dict[int, int] = {}
-    for agent, number in events:
-        if agent in wave:
-            yield list(wave.items())
-            wave = {}
-        wave[agent] = number
-    if wave:
-        yield list(wave.items())
+def _awake(waiting: dict[int, list[tuple[int, int]]], sender: int, number: int) -> list[int]:
+    """Agents that have waited for a message of this round of a sender."""
+    held = waiting.pop(sender, [])
+    if still := [(wanted, agent) for wanted, agent in held if wanted > number]:
+        waiting[sender] = still
+    return [agent for wanted, agent in held if wanted <= number]
 
 
-def round_ends(speeds: Sequence[float], rounds: int, jitter: float, seed: int) -> NDArray[np.float64]:
-    """[N, R]: when each agent ends each of its rounds; one of an agent of speed 1 takes 1, within ± jitter."""
-    drawn = [stream(seed, "pace", agent).uniform(rounds) for agent in range(len(speeds))]
-    paces = 1.0 + jitter * (2.0 * np.stack(drawn) - 1.0)  # [N, R]
-    return np.cumsum(paces / np.array(speeds)[:, None], axis=1)
+def waves(halves: Sequence[Half]) -> Iterator[tuple[list[Event], list[Event]]]:
+    """Cut an order into the longest parts that can be computed side by side: agents that learn, then agents that fuse.
 
-
-def trace_of(links: Links, ends: NDArray[np.float64], latency: float = 0.0) -> Trace:
-    """Which messages agents use, if they end their rounds at these times [N, R] and a message is there `latency` later.
-
-    Of two agents that end a round at the same time the one with the lower number is first.
-    """
-    heard = np.zeros((ends.shape[1], len(links.senders)), np.int32)
-    for link, (i, j) in enumerate(zip(links.receivers.tolist(), links.senders.tolist(), strict=True)):
-        heard[:, link] = np.searchsorted(ends[j] + latency, ends[i], side="right" if j < i else "left")
-    return Trace(links, heard)
+    An agent that fuses in a wave may have learned in it, and so may those whose messages it uses."""
+    learning: dict[int, int] = {}
+    fusing: dict[int, int] = {}
+    for agent, number, half in halves:
+        if half == LEARN and (agent in learning or agent in fusing):
+            yield list(learning.items()), list(fusing.items())
+            learning, fusing = {}, {}
+        (fusing if half == FUSE else learning)[agent] = number
+    if learning or fusing:
+        yield list(learning.items()), list(fusing.items())

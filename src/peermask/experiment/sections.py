@@ -108,12 +108,17 @@ Weights = Annotated[
 
 
 class AsynchronousOptions(Options):
-    """Agents do not wait: each uses the newest messages it has. All but `weights` is for the simulator."""
+    """Agents hardly wait: each uses the newest messages it has. All but `weights` and `grace` is for the simulator."""
 
     weights: Weights = Field(
         (32, 16, 8, 4, 2, 1),
         description="how often a message counts by its age, about the tenths of its receiver's rounds it is behind; "
         "whole numbers, the last for all older ones",
+    )
+    grace: Annotated[float, Field(ge=0, le=1)] = Field(
+        0.25,
+        description="how long an agent waits for neighbours that were at most one round behind, as a share of its own "
+        "round; 0: not at all",
     )
     speeds: Annotated[tuple[float, ...] | SpeedDraw | None, BeforeValidator(_speeds)] = Field(
         None, description="rounds an agent plays in a unit of time: one per agent, or a draw; default 1 each"

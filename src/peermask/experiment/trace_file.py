@@ -10,9 +10,11 @@ from pathlib import Path
 import numpy as np
 
 from peermask.engine.memory import check_room
-from peermask.engine.trace import Trace, round_ends, trace_of
+from peermask.engine.paces import paced, round_lengths
+from peermask.engine.trace import Trace
 from peermask.errors import ConfigError, RunError
 from peermask.experiment.build import Experiment
+from peermask.experiment.checked import read_manifest
 from peermask.experiment.config import ExperimentConfig, read_config
 from peermask.experiment.folder import RunFolder
 from peermask.experiment.made_with import find_made_with
@@ -31,8 +33,8 @@ def trace_for(experiment: Experiment, folder: RunFolder) -> Trace:
     assert options is not None
     check_room(4 * config.rounds * len(links.senders), "a trace of all rounds and links takes", "use fewer of either")
     if options.trace is None:
-        ends = round_ends(speeds_of(experiment), config.rounds, options.jitter, config.seed)
-        return trace_of(links, ends, options.latency)
+        lengths = round_lengths(speeds_of(experiment), config.rounds, options.jitter, config.seed)
+        return paced(links, lengths, options.latency, options.grace)[0]
     if folder.trace.is_file():  # it uses the rows it began with, even if the original file has changed
         return read_trace(folder.trace, links, config.rounds)
     trace = read_trace(Path(options.trace), links, config.rounds)
@@ -51,6 +53,11 @@ def replayed(run: Path) -> ExperimentConfig:
         raise RunError(f"{run} is not asynchronous; run its config again instead")
     if not folder.trace.is_file():
         raise RunError(f"{run} has no trace.csv: only a fleet records one; run the config again instead")
+    if roster := read_manifest(folder.manifest).get("roster"):
+        raise RunError(
+            f"{run}: agents or links changed while this fleet ran (roster {roster['serial']}), so it cannot be "
+            "replayed: a config has one graph"
+        )
     options = config.asynchronous.model_copy(update={"trace": str(folder.trace.resolve())})
     return config.model_copy(update={"asynchronous": options})
 

@@ -1,14 +1,15 @@
 """The exchange of an asynchronous simulation: agents are in their own rounds, and use messages as a trace says.
 
 A round of the loop is N rounds of agents, one each on average; in the last all have played all of theirs. Within it
-agents are computed side by side as long as none is due twice (`waves`).
+agents are computed side by side as long as none is due twice (`waves`). An agent that has learned and not fused
+yet at the end of a round of the loop counts as it was before: a resumed run lets it learn once more.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,7 +20,7 @@ from peermask.engine.known import row_of
 from peermask.engine.link_traffic import LINKS, Held, LinkHistories
 from peermask.engine.round import in_turn
 from peermask.engine.simulator import Simulator
-from peermask.engine.trace import Event, Trace, waves
+from peermask.engine.trace import FUSE, Event, Trace, waves
 from peermask.engine.traffic import Cost, message_measures, schema_of
 from peermask.experiment.build import Experiment
 from peermask.experiment.counting import Counting
@@ -58,22 +59,64 @@ class Unsynchronised(Counting):
         self.histories = LinkHistories(openings(experiment, experiment.agents) or None, remembered=config.agents)
         self.held: dict[Event, Message] = {}  # which are still to be used
         self.losses = sent[LOSSES] if sent else torch.full((config.agents,), torch.nan)  # of each agent's last round
-        self.first = [trace.order.index((agent, 1)) for agent in range(config.agents)]
+        self.learned: dict[int, Any] = {}  # agent -> its state between the halves of its round
+        self.begun: set[int] = set()  # agents that have ever learned
         self.taken = torch.zeros(config.agents, 7, dtype=torch.float64)  # measures, bytes, deltas, frames: in a round
         self._saved = sent  # of a checkpoint, until the next message says what it holds
 
-    def play(self, simulator: Simulator, clock: Clock) -> Tensor:
+    def play(self, simulator: Simulator, clock: Clock) -> Tensor:  # noqa: ARG002 (its own)
         agents = len(self.mixings)
-        done = (clock.round - 1) * agents
-        for wave in waves(self.trace.order[done : done + agents]):
-            clocks = [Clock(number, self.rounds, batches=self.batches) for _, number in wave]
-            ids = [agent for agent, _ in wave]
-            self.losses[ids] = simulator.play_some(ids, clocks, partial(self._moved, wave))
-            done += len(wave)
+        done = (clock.round - 1) * 2 * agents
+        if not self.begun:
+            self._go_on_from(done)
+        for learning, fusing in waves(self.trace.order[done : done + 2 * agents]):
+            self._learn(learning)
+            self._fuse(fusing)
+            done += len(learning) + len(fusing)
             self.held = {event: held for event, held in self.held.items() if self._last_use(event) >= done}
         # An agent that has not played yet has no loss: the mean of the others replaces it.
-        late = torch.tensor([place >= done for place in self.first])
+        late = torch.tensor([agent not in self.begun for agent in range(agents)])
         return torch.where(late, self.losses[~late].mean(), self.losses)
+
+    def _go_on_from(self, done: int) -> None:
+        """A checkpoint was made after so many halves: agents that were between theirs learn once more."""
+        unfinished: dict[int, int] = {}
+        for agent, number, half in self.trace.order[:done]:
+            self.begun.add(agent)
+            if half == FUSE:
+                del unfinished[agent]
+            else:
+                unfinished[agent] = number
+        ids = list(unfinished)
+        for agent, (state, _) in zip(ids, self._learned(list(unfinished.items())), strict=True):
+            self.learned[agent] = state
+
+    def _learned(self, events: Sequence[Event]) -> list[tuple[Any, Tensor]]:
+        return self.simulator.learn_some([agent for agent, _ in events], self._clocks(events))
+
+    def _clocks(self, events: Sequence[Event]) -> list[Clock]:
+        return [Clock(number, self.rounds, batches=self.batches) for _, number in events]
+
+    def _learn(self, events: Sequence[Event]) -> None:
+        """The first half of these rounds: learn, and publish a message."""
+        outcomes = self._learned(events)
+        shared = [self.simulator.algorithm.share(state) for state, _ in outcomes]
+        for (agent, _), (state, loss) in zip(events, outcomes, strict=True):
+            self.begun.add(agent)
+            self.learned[agent], self.losses[agent] = state, loss[0]
+        if not shared or not shared[0]:
+            return
+        self.messages = shared[0]
+        self._restore()
+        for event, message in zip(events, self.simulator.spread(self._message, shared), strict=True):
+            self.held[event] = message
+
+    def _fuse(self, events: Sequence[Event]) -> None:
+        """The second half: use the messages that the trace says."""
+        received, mixings = self._moved(events)
+        ids = [agent for agent, _ in events]
+        learned = [self.learned.pop(agent) for agent in ids]
+        self.simulator.fuse_some(ids, learned, received, mixings, self._clocks(events))
 
     def count(self, round: int) -> None:
         *sums, deltas, frames = self.taken.unbind(1)
@@ -90,17 +133,14 @@ class Unsynchronised(Counting):
             saved[name + HELD] = torch.cat([message.payload[name] for message in self.held.values()])
         return {**saved, HELD: torch.tensor(list(self.held))} if self.held else saved
 
-    def _moved(self, wave: Sequence[Event], shared: Sequence[Payload]) -> tuple[list[Payload], list[Mixing]]:
-        """What each agent shares -> the messages that it mixes [K, ...], and how."""
-        self.messages = shared[0]
-        if not self.messages:
-            return list(shared), [self.mixings[agent] for agent, _ in wave]
+    def _moved(self, events: Sequence[Event]) -> tuple[list[Payload], list[Mixing]]:
+        """The messages that each agent mixes [K, ...], and how."""
         self._restore()
-        for event, message in zip(wave, self.simulator.spread(self._message, shared), strict=True):
-            self.held[event] = message
-        self._take(wave)
+        if not self.messages:  # of a method that sends none
+            return [{}] * len(events), [self.mixings[agent] for agent, _ in events]
+        self._take(events)
         received, mixings = [], []
-        for agent, number in wave:
+        for agent, number in events:
             used = self.trace.used((agent, number))
             columns, mixing = self.ages.weigh(self.mixings[agent], number, used)
             rows = [self.held[j, number if j == agent else used[j]].payload for j in columns]
@@ -109,17 +149,17 @@ class Unsynchronised(Counting):
         return received, mixings
 
     def _message(self, payload: Payload) -> Message:
-        """A copy: the agent continues while others still use it."""
+        """A copy: the agent goes on while others still use it."""
         copied = {name: leaf.clone() for name, leaf in payload.items()}
         measures = message_measures(copied, self.sizes, in_turn)
         return Message(copied, torch.stack([value[0].double() for value in measures]))
 
-    def _take(self, wave: Sequence[Event]) -> None:
+    def _take(self, events: Sequence[Event]) -> None:
         """Count what reaches these agents: messages that they did not use in the round before, coded against what
         each has heard of the sender."""
         taken: list[tuple[int, int, Message]] = []
         new: dict[tuple[int, int], tuple[int, Message, Held | None]] = {}  # each once, for all receivers
-        for agent, number in wave:
+        for agent, number in events:
             before = self.trace.used((agent, number - 1))
             for j, used in self.trace.used((agent, number)).items():
                 message, history = self.held[j, used], self.histories.held[agent].get(j)
@@ -146,7 +186,7 @@ class Unsynchronised(Counting):
         return int(self.trace.last_uses[event[0], event[1] - 1])
 
     def _restore(self) -> None:
-        """Restore the messages and histories of a checkpoint."""
+        """Go on with the messages and histories of a checkpoint."""
         saved, self._saved = self._saved, {}
         if LINKS in saved:
             agents = len(self.mixings)

@@ -109,6 +109,16 @@ class Links:
         """The largest degree."""
         return int(np.diff(self.starts).max())
 
+    def distance_from(self, agent: int) -> int:
+        """How many links away the farthest agent is, of those that can be reached (A = K)."""
+        reached, edge, steps = np.zeros(len(self), np.bool_), np.array([agent]), -1
+        while edge.size:
+            steps += 1
+            reached[edge] = True
+            heard = np.concatenate([self.senders[self.starts[i] : self.starts[i + 1]] for i in edge])
+            edge = np.unique(heard[~reached[heard]])
+        return steps
+
     @cached_property
     def pairs(self) -> Tensor:
         """[A, K] bool"""

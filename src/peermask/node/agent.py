@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -185,10 +186,13 @@ class NodeAgent:
 
     def _gather(self, puller: Puller) -> None:
         over = self.start.progress.round >= self.rounds  # only those who still want the last message matter
+        end = time.monotonic() + self.fleet.start_limit
         lacking = puller.gather(FINISHED_LIMIT if over else self.fleet.start_limit)
         for j in sorted(lacking if not over and not self.should_stop() else ()):
             self.observer.say(f"agent {j} has not appeared; beginning without it")
         puller.check_not_alone()
+        if self.experiment.config.asynchronous is not None and not self.start.progress.round:
+            puller.begin_together(self.experiment.mixing.links.distance_from(self.agent), end - time.monotonic())
 
     def _first_round(self, puller: Puller, exchange: NodeExchange) -> int:
         following = self.start.progress.round + 1

@@ -8,14 +8,13 @@ agent-3.key   its key; on that device only
 
 from __future__ import annotations
 
-import re
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from peermask.errors import NodeError
 from peermask.files import writing
 from peermask.node.credentials import ROSTER, Credentials, common_name, host_name, operator_files, relay_files
-from peermask.node.fleet import Fleet, split_address
+from peermask.node.fleet import Fleet, check_operator_name, split_address
 from peermask.node.key_files import load_certificate, load_key, write_key, write_private
 
 try:
@@ -144,8 +143,7 @@ def _name(text: str) -> x509.Name:
 
 def make_operator(folder: Path, name: str, days: int) -> Credentials:
     """A certificate to ask agents with, and for nothing else: it is no server's, and no agent's."""
-    if not re.fullmatch(r"[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?", name):
-        raise NodeError(f"operator {name!r}: a name has up to 32 lower-case letters, digits and hyphens")
+    check_operator_name(name)
     if not (folder / "ca.key").exists():
         raise NodeError(f"{folder / 'ca.key'} does not exist; run this where the fleet's certificates were made")
     authority, key = _authority(folder)

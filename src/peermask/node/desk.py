@@ -14,17 +14,18 @@ import asyncio
 import re
 import ssl
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from peermask.errors import PeermaskError
 from peermask.node.credentials import Credentials
+from peermask.node.fleet import OPERATOR_NAME
 
 PROTOCOL = "peermask-operator/1"
 LARGEST = 2**20  # bytes of a question or an answer
 SECONDS = 10.0
 CONNECTIONS = 8
 LENGTH = struct.Struct(">I")
-OPERATOR = re.compile(r"operator-[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?")
+OPERATOR = re.compile(f"operator-{OPERATOR_NAME.pattern}")
 
 # The operator's name and the body of the question; a PeermaskError is answered with its line. It must be quick.
 Answer = Callable[[str, bytes], bytes]
@@ -33,9 +34,14 @@ Answer = Callable[[str, bytes], bytes]
 class Desk:
     """Everything runs in the thread of the gate's event loop."""
 
-    def __init__(self, credentials: Credentials, answers: Mapping[str, Answer]) -> None:
-        """`answers`: by what is asked for."""
-        self.credentials, self.answers = credentials, answers
+    def __init__(
+        self,
+        credentials: Credentials,
+        answers: Mapping[str, Answer],
+        revoked: Callable[[], Collection[str]] = tuple,
+    ) -> None:
+        """`answers`: by what is asked for; `revoked`: names of operators whose certificates no longer count."""
+        self.credentials, self.answers, self.revoked = credentials, answers, revoked
         self._server: asyncio.Server | None = None
         self._open: dict[asyncio.StreamWriter, None] = {}
 
@@ -74,6 +80,8 @@ class Desk:
     async def _hear(self, visitor: str, reader: asyncio.StreamReader) -> bytes:
         if not OPERATOR.fullmatch(visitor):
             return f"-{visitor} is no operator".encode()
+        if visitor.removeprefix("operator-") in self.revoked():
+            return f"-the certificate of {visitor} was revoked".encode()
         (length,) = LENGTH.unpack(await reader.readexactly(LENGTH.size))
         if length > LARGEST:
             return f"-the question has {length} bytes, allowed: {LARGEST}".encode()

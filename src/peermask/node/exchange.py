@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -45,6 +46,7 @@ class NodeExchange:
         self.absent: list[Absence] = []  # in the last round
         self.reached: int | None = None  # the round to jump to
         self.round = 0  # the last in which anything was moved
+        self.began = 0.0  # when the round did
 
     def follow(self, experiment: Experiment) -> None:
         """Mix by these agents and links from now on."""
@@ -52,6 +54,7 @@ class NodeExchange:
         self.mixing = experiment.mixing.rows(slice(self.agent, self.agent + 1))  # [1, N]
         options = experiment.config.asynchronous
         self.ages = None if options is None else Ages.of(options.weights, experiment.mixing)
+        self.grace = 0.0 if options is None else options.grace  # as a share of a round
 
     def resume(self, round: int, messages: Payload) -> None:
         """Hand out the messages of a checkpoint again."""
@@ -65,6 +68,7 @@ class NodeExchange:
         if self.puller.should_stop():
             raise Abandoned
         self.before_round()
+        self.began = time.monotonic()
         return max(round + 1, min(self.reached or 0, self.rounds))
 
     def play(self, simulator: Simulator, clock: Clock) -> Tensor:
@@ -87,14 +91,13 @@ class NodeExchange:
         return received, [mixing]
 
     def move_on(self, clock: Clock, shared: Sequence[Payload]) -> tuple[Payload, Sequence[Mixing]]:
-        """Without waiting: look for the newest messages first and publish then. So what is used was published before,
-        and the rounds of all agents have an order in which they can be played again."""
+        """Without waiting for anybody who is not about to come: publish, and use the newest messages there are."""
         assert self.ages is not None
         self.round, own = clock.round, shared[0]
         if not own:
             return own, [self.mixing]
-        heard = self.puller.take(clock.round, self._schema(clock.round, own), self._opening)
-        self._publish(clock.round, own)
+        grace = self.grace * (time.monotonic() - self.began)
+        heard = self.puller.take(clock.round, self._publish(clock.round, own), self._opening, grace)
         if clock.round == 1:
             self.puller.check_somebody_came()
         for line in changes(clock.round, self.absent, heard.absent):

@@ -40,6 +40,7 @@ GRAPHS = 10_000  # of a schedule, whose links are written out
 Seconds = Annotated[float, Field(gt=0, le=86_400)]
 
 ADDRESS = re.compile(r"(?P<host>\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?):(?P<port>[0-9]{1,5})")
+OPERATOR_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?")
 HEADER = """\
 # A peermask fleet: give this same file to every device, each with its own certificate and key.
 # missing: "wait" for a neighbour that does not answer, use its "last" mask, or "skip" it.
@@ -80,6 +81,7 @@ class Fleet(Options):
     agents: tuple[FleetMember, ...]
     serial: Annotated[int, Field(ge=0, lt=2**32)] = 0  # of the roster: how often agents or links have changed
     left: tuple[int, ...] = ()  # agents that have left permanently; a number is never used twice
+    revoked_operators: tuple[str, ...] = ()  # their names are not used again either
     signature: str | None = None  # of the roster, by the fleet's authority
     imports: tuple[Plugin, ...] = ()  # which every agent must have, named by its own user
     experiment: ExperimentConfig
@@ -162,7 +164,7 @@ def write_fleet(path: Path, fleet: Fleet) -> None:
     """Also over one that exists."""
     values = fleet.model_dump(mode="json", exclude_none=True)
     values["experiment"].pop("imports", None)  # where this machine has them
-    for key in ("imports", "left", "serial"):
+    for key in ("imports", "left", "serial", "revoked_operators"):
         if not values[key]:
             del values[key]
     for member in values["agents"]:
@@ -301,6 +303,11 @@ def check_links(fleet: Fleet) -> None:
                 f"links: {i} - {j} {problem} a link of the experiment ({fleet.experiment.graph.name} graph, "
                 f"{fleet.experiment.algorithm.name}); change experiment.graph and write the file again"
             )
+
+
+def check_operator_name(name: str) -> None:
+    if not OPERATOR_NAME.fullmatch(name):
+        raise NodeError(f"operator {name!r}: a name has up to 32 lower-case letters, digits and hyphens")
 
 
 def split_address(address: str) -> tuple[str, int]:

@@ -18,6 +18,7 @@ MAX_CARD_BYTES = 1024
 
 GREETING = b"G"
 PULL = b"P"
+READY = b"B"  # to begin
 FRAME = b"F"  # the round asked for, or the newest where that is no longer kept or still to come
 NO_NEWS = b"N"  # nothing newer than what the asker holds
 DOUBLED = b"D"  # two devices ask with one key
@@ -25,6 +26,7 @@ SERIAL = b"S"  # which roster one goes by
 ROSTER = b"R"  # a whole roster, signed
 
 _PULL = struct.Struct("<B8sIII")  # version, identity, round, history, patience in ms
+_READY = struct.Struct("<B8sI")  # version, identity, step
 _ANSWER = struct.Struct("<I")  # newest
 _SERIAL = struct.Struct("<I")
 
@@ -94,6 +96,17 @@ class Pull:
 
 
 @dataclass(frozen=True)
+class Ready:
+    """ "All agents up to `step` - 1 links from me have found their neighbours"; the answer has no frame."""
+
+    identity: bytes
+    step: int
+
+    def encode(self) -> bytes:
+        return READY + _READY.pack(VERSION, self.identity, self.step)
+
+
+@dataclass(frozen=True)
 class Answer:
     newest: int
     frame: bytes | None  # one or several that follow each other; None: nothing newer than what the asker holds
@@ -126,11 +139,14 @@ def decode_standing(data: bytes) -> Standing:
     return Standing(*_SERIAL.unpack_from(data, 1))
 
 
-def decode_request(data: bytes) -> Greeting | Pull:
+def decode_request(data: bytes) -> Greeting | Pull | Ready:
     if data[:1] == GREETING:
         return _greeting(data)
-    if data[:1] == PULL and len(data) > 1:
+    if data[:1] in (PULL, READY) and len(data) > 1:
         _check_version(data[1])
+    if data[:1] == READY and len(data) == 1 + _READY.size:
+        _, identity, step = _READY.unpack_from(data, 1)
+        return Ready(identity, step)
     if data[:1] != PULL or len(data) != 1 + _PULL.size:
         raise WireError(f"request of {len(data)} bytes starts with {data[:1].hex() or 'nothing'}: not a request")
     _, identity, round_, history, patience = _PULL.unpack_from(data, 1)

@@ -10,9 +10,10 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Set
 from dataclasses import dataclass
 
 from peermask.engine.exchange import Abandoned
+from peermask.engine.paces import may_come
 from peermask.errors import NodeError, NotYetError, WireError
 from peermask.node.fleet import Missing
-from peermask.node.messages import NOTHING, Answer, Greeting, Pull, decode_answer
+from peermask.node.messages import NOTHING, Answer, Greeting, Pull, Ready, decode_answer
 from peermask.node.responder import Responder
 from peermask.node.transport import Transport
 from peermask.wire import FrameHeader, Inbox, Schema
@@ -205,19 +206,46 @@ class Puller:
         return self._heard(round, wanted, behind)
 
     def take(
-        self, round: int, schema: Schema, opening: Callable[[int], MessageRow | None] = lambda _agent: None
+        self,
+        round: int,
+        schema: Schema,
+        opening: Callable[[int], MessageRow | None] = lambda _agent: None,
+        grace: float = 0.0,
     ) -> Heard:
-        """The newest message of every neighbour, as far as it answers at once: nobody is waited for."""
+        """The newest message of every neighbour, as far as it answers at once. Who was at most one round behind when it
+        was last asked has `grace` seconds to come to this round."""
         self._open_inbox(schema, opening)
         self.bad = {}
         self._listen_to(frozenset())
         there = self.meet() - self.mute.keys()
-        answered = self._pull_once(there, self.rounds, 0.0).keys() | self.bad.keys()
+        self.latest = self.rounds  # anybody may be anywhere
+        near = {j for j in there if grace and may_come(round, self.newest[j]) and not self._holds(j, round)}
+        # Their side gives up a little earlier, so that no answer comes when it is no longer waited for.
+        expiring = {j: self._question(j, round, 0.8 * grace).encode() for j in near}
+        came = self._answers(expiring, grace).keys() if near else set()
+        asked = {j: self._question(j, self.rounds, 0.0).encode() for j in there - came}
+        answered = self._answers(asked, SLICE).keys() | came | self.bad.keys()
         silent = (self.present - self.refused) - answered  # of strangers, too
         self.mute = dict.fromkeys(silent, time.monotonic() + REST) | self.mute
         lacking = (self.expected() - self.transport.alive()) | self.refused | silent | self.bad.keys()
         ended = {j for j in self.neighbours if self._holds(j, self.rounds)}  # they have nothing more to say
         return self._heard(round, lacking - ended, None, missing="last")
+
+    def begin_together(self, steps: int, limit: float) -> None:
+        """Where nobody waits: begin when everybody has found its neighbours, `limit` seconds from now at most.
+
+        Neighbours tell each other that they are ready, then that all of theirs are, and so on: after a step, that is
+        true of everybody one link further away. A fleet that has begun is not waited for."""
+        end = time.monotonic() + limit
+        for step in range(1, steps + 2):
+            others = self.meet()
+            if any(self.newest.values()):
+                return
+            self._ask(dict.fromkeys(others, Ready(self.responder.card.identity, step).encode()), SLICE)
+            while step <= steps and any(not self.responder.is_ready(j, step) for j in others & self.meet()):
+                if time.monotonic() > end or self.should_stop():
+                    return
+                self.transport.await_change(0.01)
 
     def part(self, round: int) -> None:
         """Where nobody waits: stay until everybody who is there has this agent's last message, or for a deadline."""
@@ -273,17 +301,26 @@ class Puller:
         return held is not None and held >= round
 
     def _pull_once(self, there: frozenset[int] | set[int], round: int, patience: float) -> dict[int, Answer]:
-        """Ask some neighbours once. A frame that is bad or old is said and forgotten; its sender is asked again."""
+        """Ask some neighbours once."""
         requests = {j: self._question(j, round, patience).encode() for j in there}
+        # Once all are heard, it is clear how far the neighbourhood is.
+        return self._answers(
+            requests, patience or SLICE, lambda: min(max(round, self.catch_up()) + KEPT_ROUNDS, self.rounds)
+        )
+
+    def _answers(
+        self, requests: Mapping[int, bytes], patience: float, latest: Callable[[], int] | None = None
+    ) -> dict[int, Answer]:
+        """To questions. A frame that is bad or old is said and forgotten; its sender is asked again."""
         answers = {}
-        for j, answer in self._ask(requests, patience or SLICE).items():
+        for j, answer in self._ask(requests, patience).items():
             if isinstance(answer, Greeting):  # another experiment since it was met
                 self.newest.pop(j, None)
             else:
                 self.newest[j] = max(answer.newest, self.newest.get(j, 0))
                 answers[j] = answer
-        # Once all are heard, it is clear how far the neighbourhood is.
-        self.latest = min(max(round, self.catch_up()) + KEPT_ROUNDS, self.rounds)
+        if latest is not None:
+            self.latest = latest()
         return {j: answer for j, answer in answers.items() if answer.frame is None or self._accepted(j, answer)}
 
     def _question(self, neighbour: int, round: int, patience: float) -> Pull:

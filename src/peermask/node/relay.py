@@ -18,7 +18,7 @@ import asyncio
 import ssl
 import struct
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TypeAlias
@@ -57,10 +57,9 @@ class Relay:
 
     def __init__(self, fleet: Fleet, credentials: Credentials) -> None:
         self.fleet, self.credentials = fleet, credentials
-        self.agents = {member.name: member.agent for member in fleet.agents}
         self._waiting: dict[int, list[_Waiting]] = defaultdict(list)
         self._here: Counter[str] = Counter()
-        self._writers: set[Writer] = set()
+        self._writers: dict[Writer, str] = {}  # and whose they are
         self._server: asyncio.Server | None = None
 
     async def open(self) -> tuple[str, int]:
@@ -79,18 +78,34 @@ class Relay:
                 writer.transport.abort()
             await asyncio.sleep(0.01)
 
+    async def follow(self, fleet: Fleet) -> None:
+        """Go by a later roster: who is no longer of the fleet is out at once."""
+        self.fleet = fleet
+        for writer, name in self._writers.items():
+            if not self._lets_in(name):
+                writer.transport.abort()
+
+    @property
+    def agents(self) -> dict[str, int]:
+        return {member.name: member.agent for member in self.fleet.agents}
+
+    def _lets_in(self, name: str) -> bool:
+        if OPERATOR.fullmatch(name):
+            return name.removeprefix("operator-") not in self.fleet.revoked_operators
+        return name in self.agents
+
     async def _serve(self, reader: Reader, writer: Writer) -> None:
         name = name_of(writer.get_extra_info("peercert"))
         self._here[name] += 1
-        self._writers.add(writer)
+        self._writers[writer] = name
         try:
-            if (name in self.agents or OPERATOR.fullmatch(name)) and self._here[name] <= EACH:
+            if self._lets_in(name) and self._here[name] <= EACH:
                 await self._hear(name, reader, writer)
         except (TimeoutError, asyncio.IncompleteReadError, OSError):
             pass
         finally:
             self._here[name] -= 1
-            self._writers.discard(writer)
+            del self._writers[writer]
             writer.close()
 
     async def _hear(self, name: str, reader: Reader, writer: Writer) -> None:
@@ -171,13 +186,17 @@ async def pump(one: tuple[Reader, Writer], other: tuple[Reader, Writer]) -> None
 
 
 @contextmanager
-def open_relay(fleet: Fleet, credentials: Credentials, host: str, port: int) -> Iterator[Relay]:
-    """Serve until the block ends; an OSError where it cannot listen."""
+def open_relay(fleet: Fleet, credentials: Credentials, host: str, port: int) -> Iterator[Callable[[Fleet], None]]:
+    """Serve until the block ends; an OSError where it cannot listen. Gives what makes it go by a later roster."""
     relay = Relay(fleet, credentials)
     with open_gate(host, port) as gate:
         inside = asyncio.run_coroutine_threadsafe(relay.open(), gate.loop).result()
         gate.lead_to([inside] * DOORS)
+
+        def follow(later: Fleet) -> None:
+            asyncio.run_coroutine_threadsafe(relay.follow(later), gate.loop).result()
+
         try:
-            yield relay
+            yield follow
         finally:
             asyncio.run_coroutine_threadsafe(relay.close(), gate.loop).result()

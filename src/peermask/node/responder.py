@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from peermask.errors import WireError
 from peermask.node.allowance import Allowance
-from peermask.node.messages import Answer, Card, Greeting, Pull, decode_request, is_standing
+from peermask.node.messages import Answer, Card, Greeting, Pull, Ready, decode_request, is_standing
 from peermask.node.refusals import Refusals
 from peermask.node.tally import Tally
 from peermask.node.transport import Handler, Reply
@@ -78,6 +78,7 @@ class Responder:
         self._outbox: Outbox | DirectOutbox | None = None
         self._handed: dict[int, int] = {}  # the newest round each neighbour was given, or has
         self._asked: dict[int, int] = {}  # the highest round each neighbour has asked for
+        self._ready: dict[int, int] = {}  # at which step of the beginning each neighbour is
         self._met: set[int] = set()  # who ever came with the same card
         self._turned_away: set[int] = set()  # who ever came with another
         self._heard_from: set[int] = set()  # who has asked for anything since that was last taken
@@ -95,7 +96,7 @@ class Responder:
         """From now on, answer these and nobody else; who is no longer among them is forgotten."""
         with self._lock:
             self.neighbours = frozenset(neighbours)
-            for known in (self._asked, self._handed, self._waiting, self._questions, self._bytes):
+            for known in (self._asked, self._ready, self._handed, self._waiting, self._questions, self._bytes):
                 for j in known.keys() - self.neighbours:
                     del known[j]
             self._met &= self.neighbours
@@ -198,6 +199,10 @@ class Responder:
             reply(self.greeting().encode())
         elif question.identity != self.card.identity:
             reply(self.greeting().encode())
+        elif isinstance(question, Ready):
+            with self._lock:
+                self._ready[asker] = max(question.step, self._ready.get(asker, 0))
+            reply(Answer(self.newest, None).encode())
         else:
             self._pulled(asker, question, reply)
 
@@ -214,6 +219,11 @@ class Responder:
         """Whether a neighbour needs nothing of `round` or before any more."""
         with self._lock:
             return self._asked.get(neighbour, 0) > round
+
+    def is_ready(self, neighbour: int, step: int) -> bool:
+        """Whether a neighbour has come to a step of the beginning, or has begun."""
+        with self._lock:
+            return neighbour in self._asked or self._ready.get(neighbour, 0) >= step
 
     def was_given(self, neighbour: int, round: int) -> bool:
         """Whether a neighbour has a round, or one after it."""

@@ -3,8 +3,9 @@ authority.
 
     serial     how often it has changed; an agent takes a later one and never an earlier one
     agents     numbers, addresses, how many certificates of each no longer count
-    links      pairs of neighbours
-    left       agents that have left permanently
+    links      who hears whom
+    left       who is gone for good
+    revoked_operators    whose certificates no longer count
 
 It is signed in one canonical form, so that its bytes follow from its content. As it is sent and stored, a roster is
 the signature in hex, a line break, and those bytes: the signature is checked before anything else is parsed.
@@ -13,7 +14,9 @@ the signature in hex, a line break, and those bytes: the signature is checked be
 from __future__ import annotations
 
 import json
+import tomllib
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import Annotated
 
 from pydantic import Field, ValidationError
@@ -21,12 +24,14 @@ from pydantic import Field, ValidationError
 from peermask.algorithms import algorithms
 from peermask.errors import NodeError
 from peermask.masks.budget import retentions
-from peermask.node.fleet import Fleet, FleetMember, Link, check, split_address
+from peermask.node.fleet import Fleet, FleetMember, Link, check, check_operator_name, split_address
 from peermask.registry import Options
 
 LARGEST = 2**19  # bytes of one, signed; a session lets a little more through
 PORT = 7450
 FEWEST = 2  # default links of a new agent: so its round does not depend on a single neighbour
+
+CHANGING = ("serial", "agents", "links", "left", "revoked_operators")  # keys of a fleet file that a roster has
 
 Verify = Callable[[bytes, str], bool]  # bytes, signature in hex
 
@@ -37,6 +42,7 @@ class Roster(Options):
     agents: tuple[FleetMember, ...]
     links: tuple[Link, ...]
     left: tuple[int, ...]
+    revoked_operators: tuple[str, ...] = ()
 
 
 def encoded(fleet: Fleet) -> bytes:
@@ -44,6 +50,8 @@ def encoded(fleet: Fleet) -> bytes:
     agents = [member.model_dump(exclude_defaults=True) for member in sorted(fleet.agents, key=lambda one: one.agent)]
     links = sorted((min(link), max(link)) for link in fleet.links)
     values = {"run": fleet.run, "serial": fleet.serial, "agents": agents, "links": links, "left": sorted(fleet.left)}
+    if fleet.revoked_operators:
+        values["revoked_operators"] = sorted(fleet.revoked_operators)
     return json.dumps(values, sort_keys=True, separators=(",", ":")).encode()
 
 
@@ -70,7 +78,7 @@ def read_signed(data: bytes, fleet: Fleet, verify: Verify) -> Fleet:
 def with_roster(fleet: Fleet, roster: Roster, signature: str | None) -> Fleet:
     if roster.run != fleet.run:
         raise NodeError(f"a roster of fleet {roster.run!r:.40} is refused; this is fleet {fleet.run!r}")
-    keys = {key: getattr(roster, key) for key in ("serial", "agents", "links", "left")}
+    keys = {key: getattr(roster, key) for key in CHANGING}
     return checked(fleet.model_copy(update={**keys, "signature": signature}))
 
 
@@ -128,14 +136,34 @@ def unlinked(fleet: Fleet, i: int, j: int) -> Fleet:
     return changed(fleet, links=tuple(link for link in fleet.links if set(link) != {i, j}))
 
 
-def revoked(fleet: Fleet, agents: Iterable[int]) -> Fleet:
-    """With the present certificates of some agents revoked."""
+def read_file(path: Path, fleet: Fleet, verify: Verify | None) -> Fleet:
+    """The fleet with the roster that its file has by now; one line where it is not whole, or not the authority's."""
+    try:
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
+        roster = Roster.model_validate(
+            {"left": [], **{key: values[key] for key in ("run", *CHANGING) if key in values}}
+        )
+    except (OSError, ValueError) as error:  # which a ValidationError is
+        raise NodeError(f"{path} has changed and is not used: {str(error).splitlines()[0]}") from None
+    later = with_roster(fleet, roster, values.get("signature"))
+    if verify is not None and not verify(encoded(later), str(later.signature)):
+        raise NodeError(f"{path} has changed and is not used: its roster is not signed by this fleet's authority")
+    return later
+
+
+def revoked(fleet: Fleet, agents: Iterable[int], operators: Iterable[str] = ()) -> Fleet:
+    """Where the present certificates of some agents and operators no longer count."""
+    gone = tuple(dict.fromkeys(operators))
+    if known := set(gone) & set(fleet.revoked_operators):
+        raise NodeError(f"operator {min(known)} is revoked already")
+    for name in gone:
+        check_operator_name(name)
     chosen = {fleet.member(agent).agent for agent in agents}
     members = (
         member.model_copy(update={"revoked": member.revoked + 1}) if member.agent in chosen else member
         for member in fleet.agents
     )
-    return changed(fleet, agents=tuple(members))
+    return changed(fleet, agents=tuple(members), revoked_operators=(*fleet.revoked_operators, *gone))
 
 
 def alone(fleet: Fleet) -> list[int]:

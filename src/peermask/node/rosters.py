@@ -15,10 +15,44 @@ from peermask.files import write_atomically
 from peermask.node.fleet import Fleet
 from peermask.node.messages import Standing, decode_standing
 from peermask.node.refusals import Refusals
-from peermask.node.roster import Verify, encoded, read_signed, signed
+from peermask.node.roster import Verify, encoded, read_file, read_signed, signed
 from peermask.node.transport import Reply, Transport
 
 PATIENCE = 1.0  # seconds a neighbour has to answer
+
+
+def stamp(path: Path) -> object:
+    """What tells that a file has changed."""
+    try:
+        held = path.stat()
+    except OSError:
+        return None
+    return held.st_mtime_ns, held.st_size, held.st_ino
+
+
+class FleetFileWatch:
+    """Whether a fleet file has a later roster by now, for those who have no neighbours to hear of one."""
+
+    def __init__(self, path: Path, fleet: Fleet, verify: Verify) -> None:
+        self.path, self.fleet, self.verify = path, fleet, verify
+        self._read = self._seen = stamp(path)
+
+    def look(self) -> Fleet | None:
+        """The fleet with a later roster, once the file has stayed the same for a look; a NodeError if it is none."""
+        now = stamp(self.path)
+        settled, self._seen = now == self._seen, now
+        if now == self._read or not settled:
+            return None
+        self._read = now
+        later = read_file(self.path, self.fleet, self.verify)
+        if later.serial < self.fleet.serial:
+            raise NodeError(
+                f"roster {later.serial} is refused: it is older than {self.fleet.serial}, which is known here"
+            )
+        if later.serial == self.fleet.serial:
+            return None
+        self.fleet = later
+        return later
 
 
 class Rosters:
@@ -100,13 +134,18 @@ class Rosters:
             transport.ask(dict.fromkeys(earlier, Standing(roster=roster).encode()), PATIENCE)
 
 
-def latest(fleet: Fleet, verify: Verify, kept: Path, say: Callable[[str], None]) -> Fleet:
-    """The fleet with the later of two rosters: that of its file, and that which the agent knew when it stopped."""
+def check_signed(fleet: Fleet, verify: Verify) -> None:
+    """That the roster of a fleet file is the authority's, if there ever was a change."""
     if fleet.serial and not verify(encoded(fleet), fleet.signature or ""):
         raise NodeError(
             f"roster {fleet.serial} of the fleet file is not signed by ca.pem; if it was changed by hand, run "
             "`peermask fleet sign FLEET` where ca.key is, and copy the file anew"
         )
+
+
+def latest(fleet: Fleet, verify: Verify, kept: Path, say: Callable[[str], None]) -> Fleet:
+    """The fleet with the later of two rosters: that of its file, and that which the agent knew when it stopped."""
+    check_signed(fleet, verify)
     if not kept.is_file():
         return fleet
     try:

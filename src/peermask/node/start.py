@@ -146,7 +146,7 @@ def open_session(
         "status": lambda *_: json.dumps(watched.standing().table()).encode(),
         "roster": lambda _, body: b"taken" if rosters.hand_in(body) else b"known already",
     }
-    desk = None if credentials is None else Desk(credentials, answers)
+    desk = None if credentials is None else Desk(credentials, answers, lambda: rosters.fleet.revoked_operators)
     with open_relayed(fleet, credentials, wanted, inside, watched.say) as through:
         settings = session_settings(fleet, agent, credentials, largest, through)
         with open_zenoh(settings, agent, responder, sessions, desk) as transport:

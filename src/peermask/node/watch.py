@@ -9,21 +9,20 @@ from __future__ import annotations
 
 import threading
 import time
-import tomllib
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from peermask.errors import NodeError, PeermaskError
+from peermask.errors import PeermaskError
 from peermask.node.credentials import MINUTES, Credentials, check_credentials, validity
 from peermask.node.fleet import Fleet, FleetMember
 from peermask.node.lines import Line
 from peermask.node.reopening import Reopening
 from peermask.node.responder import Responder
-from peermask.node.roster import Roster, encoded, with_roster
-from peermask.node.rosters import Rosters, keep
+from peermask.node.roster import read_file
+from peermask.node.rosters import Rosters, keep, stamp
 from peermask.node.transport import Transport
 
 LOOK = 1.0  # seconds between looks at files
@@ -31,7 +30,6 @@ ASK = 5  # looks between questions to neighbours
 PAUSE = 0.5  # seconds between them at least
 HEAR_AGAIN = 30.0  # seconds between sessions that are opened to hear a neighbour again
 SOON = timedelta(days=14)
-KEYS = ("run", "serial", "agents", "links", "left")  # of a fleet file, that may change
 
 Open = Callable[[Fleet, Credentials | None], AbstractContextManager[Transport]]
 Adopt = Callable[[Fleet, frozenset[int]], None]  # the fleet from now on, and neighbours whose old messages are void
@@ -131,20 +129,7 @@ class Watch:
         self._files = now
         self._renewed |= self.credentials is not None and bool(changed - {"fleet"})
         if "fleet" in changed:
-            self._read_file()
-
-    def _read_file(self) -> None:
-        try:
-            values = tomllib.loads(self.path.read_text(encoding="utf-8"))
-            roster = Roster.model_validate({"left": [], **{key: values[key] for key in KEYS if key in values}})
-        except (OSError, ValueError) as error:  # which a ValidationError is
-            raise NodeError(f"{self.path} has changed and is not used: {str(error).splitlines()[0]}") from None
-        later = with_roster(self.fleet, roster, values.get("signature"))
-        if self.rosters.verify is not None and not self.rosters.verify(encoded(later), str(later.signature)):
-            raise NodeError(
-                f"{self.path} has changed and is not used: its roster is not signed by this fleet's authority"
-            )
-        self.rosters.take(later)
+            self.rosters.take(read_file(self.path, self.fleet, self.rosters.verify))
 
     def _compare(self, neighbours: frozenset[int]) -> None:
         """Of rosters; not so often that a neighbour which announces one it does not have keeps others busy."""
@@ -212,24 +197,15 @@ class Watch:
             self._say_once(Line(text, "certificate", "warning", ends=f"{end:{MINUTES}}"), f"{end} {left.days}")
 
     def _stamps(self) -> dict[str, Any]:
-        """Stamps by which changes of a file are noticed."""
         files = {"fleet": self.path}
         if self.credentials is not None:
             files |= {"certificate": self.credentials.certificate, "key": self.credentials.key}
-        return {name: _stamp(path) for name, path in files.items()}
+        return {name: stamp(path) for name, path in files.items()}
 
     def _say_once(self, line: str, key: str | None = None) -> None:
         if (key or line) not in self._said:
             self._said.add(key or line)
             self.say(line)
-
-
-def _stamp(path: Path) -> object:
-    try:
-        held = path.stat()
-    except OSError:
-        return None
-    return held.st_mtime_ns, held.st_size, held.st_ino
 
 
 def _places(fleet: Fleet, agent: int) -> dict[int, FleetMember]:
