@@ -12,7 +12,7 @@ from torch import Tensor
 
 from peermask.algorithms import algorithms
 from peermask.algorithms.contract import Clock
-from peermask.engine.recorded import Recorded, Unrecordable
+from peermask.engine.recorded import Recorded, Unrecordable, waits
 from peermask.engine.simulator import Simulator
 from peermask.engine.states import tensors_of
 from peermask.experiment.build import build, build_simulator
@@ -97,6 +97,20 @@ def test_what_cannot_be_recorded_is_said_once_and_played_as_it_is() -> None:
     for wanted, found in zip(played(plain, 6), played(refused, 6), strict=True):
         assert torch.equal(wanted, found)
     assert said == ["rounds run without CUDA graphs: learn cannot be recorded: no memory"]
+
+
+def test_operations_that_wait_for_a_device() -> None:
+    aten = torch.ops.aten
+    far, near = torch.empty(3, device="meta"), torch.empty(3)
+    true = torch.empty(3, dtype=torch.bool, device="meta")
+    assert waits(aten._local_scalar_dense.default, (far,), {}, 1.0)
+    assert waits(aten.nonzero.default, (far,), {}, far)
+    assert waits(aten.index.Tensor, (far, [true]), {}, far)
+    assert waits(aten._to_copy.default, (far,), {}, near)
+    assert not waits(aten._local_scalar_dense.default, (near,), {}, 1.0)
+    assert not waits(aten.index.Tensor, (far, [far.long()]), {}, far)
+    assert not waits(aten._to_copy.default, (near,), {}, far)
+    assert not waits(aten.mul.Tensor, (far, near), {}, far)
 
 
 def test_restored_states_are_taken_over() -> None:

@@ -18,6 +18,8 @@ from typing import Any, Literal, Protocol, TypeVar
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from peermask.algorithms.contract import Algorithm, Clock, LocalData, Payload
 from peermask.engine.feed import Draw, Feed, fill
@@ -86,6 +88,7 @@ class Recorded:
         self.mixing: Mixing | None = None
         self.drawing = _Drawing()
         self.failed = False
+        self.told: set[str] = set()  # steps of which it was said why they are not recorded
         self.results: set[int] = set()  # where recordings leave theirs
 
     def learn(self, state: Any, data: LocalData, clock: Clock) -> tuple[Any, Tensor]:
@@ -129,7 +132,11 @@ class Recorded:
                 self.failed = True  # the memory that recordings share cannot be trusted now
                 return function(inputs, data, clock)
         if step.stage == "watch":
-            return step.watched(function, inputs, data, clock)
+            result, waits = step.watched(function, inputs, data, clock)
+            if waits and name not in self.told:
+                self.told.add(name)
+                self.say(f"{name} runs without CUDA graphs: it waits for the device ({waits})")
+            return result
         step.stage = "watch" if step.stage == "first" else step.stage
         return function(inputs, data, clock)
 
@@ -142,15 +149,19 @@ class _Step:
     draws: dict[int, Draw] = field(default_factory=dict)  # by step of `LocalData.batch`
     rates: list[Callable[[float], float]] = field(default_factory=list)  # by progress
 
-    def watched(self, function: Function, inputs: Named, data: LocalData | None, clock: Clock) -> Any:
-        """Played unchanged, and noted what it asks for."""
+    def watched(
+        self, function: Function, inputs: Named, data: LocalData | None, clock: Clock
+    ) -> tuple[Any, str | None]:
+        """Played as it is, and noted what it asks for; also which operation waits for the device, if only that is why
+        the step cannot be recorded."""
         odd: list[str] = []
         watched = _WatchedData(data, clock, self.draws, odd) if isinstance(data, Feed) else data
-        result = function(inputs, watched, _WatchedClock.of(clock, self.rates, odd))
+        with _Waits() as waits:
+            result = function(inputs, watched, _WatchedClock.of(clock, self.rates, odd))
         given = {tensor.data_ptr() for tensor in inputs.values()}
         idle = not isinstance(result, tuple) and all(tensor.data_ptr() in given for tensor in _tensors_in(result))
-        self.stage = "never" if odd or idle else "record"
-        return result
+        self.stage = "never" if odd or idle or waits.found else "record"
+        return result, None if odd else waits.found
 
     def recorded(
         self,
@@ -187,6 +198,47 @@ class _Step:
             fill(self.numbers[:, 0], torch.tensor([rate(clock.progress) for rate in self.rates]))
         self.made.replay()
         return self.result
+
+
+class _Waits(TorchDispatchMode):
+    """Notes the first operation that waits for the device.
+
+    A capture in which one is called fails, and PyTorch is unreliable from then on: random numbers raised errors, and a
+    later run in the same process read wrong labels. So it is found out before anything is captured.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.found: str | None = None
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if self.found is None and waits(func, args, kwargs or {}, result):
+            self.found = str(func.overloadpacket)
+        return result
+
+
+_WAITING = {
+    torch.ops.aten._local_scalar_dense,  # item(), float(), bool()
+    torch.ops.aten.equal,
+    torch.ops.aten.masked_select,
+    torch.ops.aten.nonzero,
+    torch.ops.aten._unique2,
+}
+
+
+def waits(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> bool:
+    """Whether the host must know numbers that lie on a device before an operation can end."""
+    given = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+    if all(tensor.is_cpu for tensor in given):
+        return False
+    if func.overloadpacket is torch.ops.aten.index:  # the size of the result depends on how many are true
+        return any(index.dtype in (torch.bool, torch.uint8) for index in given[1:])
+    return func.overloadpacket in _WAITING or any(
+        isinstance(made, Tensor) and made.is_cpu for made in tree_leaves(result)
+    )
 
 
 class _Drawing:

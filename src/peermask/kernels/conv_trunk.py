@@ -91,11 +91,11 @@ def trunk_trials(
         inputs = empty_images(shape, (agents, batch, *sides), device).zero_()
         e = torch.zeros(agents, batch, *shape.convolved, shape.out, dtype=torch.float16, device=device)
         dy = torch.zeros(agents, batch, *shape.pooled, shape.out, device=device)
-        where, de = dy.to(torch.uint8), e
+        where, de, half = dy.to(torch.uint8), e, place + 1 < len(shapes)
         added = torch.zeros(agents, shape.out, device=device) if bias else None
         trials += [
             partial(convolved, shape, inputs, bound, w, added, torch.zeros_like(bound), torch.zeros_like(bound)),
-            partial(pooled, shape, e, bound, bound, half=place + 1 < len(shapes)),
+            *(partial(pooled, shape, e, bound, bound, half=half, places=places) for places in (True, False)),
             partial(pooled_gradient, shape, dy, bound, e, bound, where),
             partial(weight_gradient, shape, inputs, bound, de, bound),
         ]
