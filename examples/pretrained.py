@@ -172,19 +172,27 @@ class Study:
             f"EfficientNet-Lite0, images scaled to {chosen.side} pixels, {chosen.agents} agents with {chosen.images}",
             f"images each, a fifth of them held out; {chosen.rounds} rounds, {chosen.seeds} seed(s). Mean accuracy on",
             "all test images of an agent's labels, answered among those, and bytes a message; a method's options were",
-            "chosen on what is held out. Made by `examples/pretrained.py`.",
+            "chosen on what is held out, among as many as are said to be tried. Made by `examples/pretrained.py`.",
             "",
-            "| weights | method | options |" + "".join(f" {c} labels |" for c in chosen.labels) + " bytes a message |",
-            "|---|---|---|" + "---|" * (len(chosen.labels) + 1),
+            "| weights | method | options | tried |"
+            + "".join(f" {c} labels |" for c in chosen.labels)
+            + " bytes a message |",
+            "|---|---|---|---|" + "---|" * (len(chosen.labels) + 1),
         ]
-        for name, weights, algorithm, _ in ARMS:
-            own = [line for line in final if (line["arm"], line["weights"]) == (name, weights)]
-            if own:
+        for name, weights, algorithm, grid in ARMS:
+            runs = [line for line in final if (line["arm"], line["weights"]) == (name, weights)]
+            first = [line for line in runs if line["labels"] == chosen.labels[0] and line["seed"] == 0]
+            if runs:
+                best = max(first, key=lambda line: float(line["validation"]))["algorithm"]
+                own = [line for line in runs if line["algorithm"] == best]
                 cells = [[line["accuracy"] for line in own if line["labels"] == c] for c in chosen.labels]
                 shown = [f"{100 * sum(cell) / len(cell):.1f} %" if cell else "-" for cell in cells]
                 picked = {key: value for key, value in own[0]["algorithm"].items() if algorithm.get(key) != value}
                 told = ", ".join(f"{key} {value}" for key, value in picked.items())
-                lines.append(f"| {weights} | {name} | {told} | {' | '.join(shown)} | {own[-1]['message_bytes']:,.0f} |")
+                known = {json.dumps(line["algorithm"]) for line in self.done.values() if line["arm"] == name}
+                known &= {json.dumps({**algorithm, **options}) for options in grid}
+                tried, size = f"{len(known)} of {len(grid)}", own[-1]["message_bytes"]
+                lines.append(f"| {weights} | {name} | {told} | {tried} | {' | '.join(shown)} | {size:,.0f} |")
         return "\n".join(lines) + "\n"
 
 
