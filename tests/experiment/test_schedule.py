@@ -191,7 +191,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"schedule": "weekly"}, r"schedule\.name: unknown schedule 'weekly'; .*one-peer-exponential"),
     ({"schedule": {"name": "matching"}, "agents": 1, "retention": 0.5}, "agents must be 2 or more"),
     ({"schedule": "one-peer-exponential", "agents": 1, "retention": 0.5}, "agents must be 2 or more"),
-    ({"schedule": "matching", "algorithm": "fl"}, "schedule: agents of fl talk to a server"),
+    ({"schedule": "matching", "algorithm": "fl"}, "schedule: agents of fl use a server"),
     ({"schedule": {"name": "matching", "among": "nobody"}}, r"schedule\.among = 'nobody'"),
 ]
 

@@ -101,8 +101,8 @@ def changed(offset, format, value):
     [
         (b"", "0 bytes"),
         (FRAME[:35], "35 bytes"),
-        (FRAME[:-1], "announces"),
-        (FRAME + b"\0", "announces"),
+        (FRAME[:-1], "its header says"),
+        (FRAME + b"\0", "its header says"),
         (FRAME[:-4] + b"\0\0\0\0", "damaged"),
         (changed(0, "<2s", b"ZZ"), "not a peermask frame"),
         (changed(2, "<B", 1), "version 1, this end has 2; update the older"),
