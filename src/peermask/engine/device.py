@@ -17,9 +17,10 @@ from peermask.errors import RunError
 
 MOST_PINNED = 2**30  # bytes of one copy
 # Of glibc's malloc.h, and their values here: how many heaps there are for all threads, how much of one may be free at
-# its end, and from which size on an array has memory of its own, which goes when it is freed.
-M_ARENA_MAX, M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -8, -1, -3
-KEEP_FREED = {M_ARENA_MAX: 1, M_TRIM_THRESHOLD: 2**30, M_MMAP_THRESHOLD: 2**30}
+# its end, how much is added to one at a time, and from which size on an array has memory of its own, which goes when it
+# is freed.
+M_ARENA_MAX, M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD = -8, -1, -2, -3
+KEEP_FREED = {M_ARENA_MAX: 1, M_TRIM_THRESHOLD: 2**30, M_TOP_PAD: 2**26, M_MMAP_THRESHOLD: 2**30}
 
 
 def pick_device(name: str) -> torch.device:
