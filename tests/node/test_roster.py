@@ -156,7 +156,7 @@ def make_authority_of(folder):
         (lambda: linked(FLEET, 0, 7), "agent 7 does not exist"),
         (lambda: unlinked(FLEET, 0, 2), "agents 0 and 2 are not linked"),
         (lambda: removed(FLEET, [9]), "agent 9 does not exist"),
-        (lambda: removed(removed(FLEET, [3]), [3]), "agent 3 has left this fleet for good"),
+        (lambda: removed(removed(FLEET, [3]), [3]), "agent 3 has left this fleet permanently"),
         (lambda: removed(FLEET, [0, 1, 2, 3]), "agents: all are missing"),
         (lambda: revoked(removed(FLEET, [3]), [7]), "agent 7 does not exist; this fleet has agents 0 to 3, without 3"),
         (lambda: added(new_fleet(tiny(algorithm={"name": "fl"})), "h"), "in fl all agents hear each other"),
