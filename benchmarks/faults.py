@@ -165,8 +165,9 @@ class Trial:
 
     def until_round(self, agent: int, number: int) -> None:
         def reached() -> bool:
-            if self.processes[agent].exitcode:
-                raise self.ended(agent)
+            for other in self.processes:
+                if self.processes[other].exitcode:
+                    raise self.ended(other)
             return any(report["round"] >= number for report in self.reports(agent, last=2000))
 
         self.until(reached, f"agent {agent} did not reach {number}")

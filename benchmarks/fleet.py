@@ -110,7 +110,10 @@ def free_ports(count: int) -> int:
         try:
             with ExitStack() as held:
                 for port in range(first, first + count):
-                    held.enter_context(socket.socket()).bind(("127.0.0.1", port))
+                    probe = held.enter_context(socket.socket())
+                    # As agents do: connections that have ended are no reason to take the ports of another benchmark.
+                    probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                    probe.bind(("127.0.0.1", port))
         except OSError:
             continue
         return first

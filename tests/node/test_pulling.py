@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 
@@ -262,6 +263,22 @@ def test_a_stop_cuts_the_wait_short(monkeypatch, missing):
             asker.pull(1)
     else:
         assert asker.pull(1).absent[0].why == "silent"
+
+
+@pytest.mark.parametrize(
+    ("played", "ahead", "missing", "left"),
+    [(3, 9, "last", True), (3, 4, "last", False), (0, 9, "last", False), (3, 9, "wait", False)],
+)
+def test_an_agent_that_was_away_does_not_wait_for_the_dead_while_the_fleet_goes_on(played, ahead, missing, left):
+    network = MemoryNetwork([(0, 1), (0, 2)])
+    back, alive = Peer(network, 0, (1, 2), missing=missing, deadline=0.05), Peer(network, 1, (0,))
+    if played:
+        back.publish(played)
+    alive.publish(ahead)
+    asked = itertools.count()
+    back.puller.should_stop = lambda: next(asked) > 50  # looks, of 0.1 s at most
+    assert back.puller.gather(3600) == {2}
+    assert (next(asked) < 10) == left
 
 
 def test_who_appeared_once_is_not_waited_for_again():

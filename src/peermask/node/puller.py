@@ -121,16 +121,26 @@ class Puller:
         return frozenset(self.newest)
 
     def gather(self, limit: float) -> set[int]:
-        """Wait until all neighbours have appeared once, `limit` seconds at most; gives those who have not."""
+        """Wait until all neighbours have appeared once, `limit` seconds at most; gives those who have not.
+
+        An agent that was away, and finds a neighbour rounds ahead, waits for the others no longer than for a round: the
+        fleet goes on without them.
+        """
         end = time.monotonic() + limit
         while True:
             self.meet()
+            if self._was_away():
+                end = min(end, time.monotonic() + self.patience.round_limit)
             lacking = set(self.neighbours) & self.responder.neighbours
             lacking -= self.responder.met | self.responder.turned_away
             left = end - time.monotonic()
             if not lacking or left <= 0 or self.should_stop():
                 return lacking
             self.transport.await_change(min(left, 0.1))
+
+    def _was_away(self) -> bool:
+        played = self.responder.newest
+        return played > 0 and self.patience.missing != "wait" and max(self.newest.values(), default=0) > played + 1
 
     def check_not_alone(self) -> None:
         """An agent that every neighbour refuses was given the wrong files."""
