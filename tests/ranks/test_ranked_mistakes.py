@@ -102,7 +102,9 @@ def test_a_meeting_that_nobody_comes_to(small: Small, tmp_path: Path, present: i
     with RankRun(tmp_path, 2) as ranks:
         ranks.start("run", path, "--wait", "0.5", "--device", "cpu", ranks=[present])
         line = one_line(ranks, [2])
-    wanted = "1 of 2 ranks did not connect to 127.0.0.1:" if present == 0 else "rank 1 did not reach rank 0 at 127.0.0.1:"
+    wanted = (
+        "1 of 2 ranks did not connect to 127.0.0.1:" if present == 0 else "rank 1 did not reach rank 0 at 127.0.0.1:"
+    )
     assert wanted in line
     assert "within 0.5 s" in line
 

@@ -81,7 +81,8 @@ def revoke(
     fleet: FleetFile,
     agents: Annotated[list[int] | None, typer.Argument(metavar="[AGENT...]", help="Numbers of agents.")] = None,
     operator: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="An operator, any number of times; the name cannot be used again.")
+        list[str] | None,
+        typer.Option(metavar="NAME", help="An operator, any number of times; the name cannot be used again."),
     ] = None,
     days: Days = 365,
     import_: Import = None,
