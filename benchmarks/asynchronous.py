@@ -115,7 +115,7 @@ def played_by_fleet(
             )
             exit_.callback(process.kill)
             processes.append(process)
-        return [json.loads(process.communicate(timeout=600)[0]) for process in processes]
+        return [json.loads(process.communicate(timeout=600)[0].splitlines()[-1]) for process in processes]
 
 
 def fleet_of(rounds: int, asynchronous: Mapping[str, Any] | None, seed: int) -> Fleet:

@@ -116,7 +116,7 @@ def open_zenoh(
 ) -> Iterator[ZenohTransport]:
     """A session that answers through `handler`; it says it is there only once it can answer. `desk`: for operators."""
     sessions = sessions or Sessions("", {}, lambda _line: None)
-    zenoh.init_log_from_env_or("error")
+    zenoh.init_log_from_env_or("error,zenoh::api::handlers=off")  # an answer that comes too late is no error
     with _open(settings, desk) as session, ExitStack() as leaving:
         transport = ZenohTransport(session, agent, sessions)
         session.info.declare_link_events_listener(
