@@ -57,4 +57,5 @@ def test_many_channels_go_through_a_product_of_matrices() -> None:
     sent = torch.randn_like(x)
     own, reference = response_norm(x, 4, 0.3), LocalResponseNorm(4, 0.3)(x)
     assert torch.allclose(own, reference, atol=1e-6)
-    assert torch.allclose(*(torch.autograd.grad(y, x, sent)[0] for y in (own, reference)), atol=1e-6)
+    found, wanted = (torch.autograd.grad(y, x, sent)[0] for y in (own, reference))
+    assert torch.allclose(found, wanted, atol=1e-6)
