@@ -237,4 +237,4 @@ def test_mistakes_in_a_fleet_with_a_relay(peermask, tmp_path):  # noqa: F811
     with pytest.raises(NodeError, match=r"address 'nowhere' is not host:port"):
         check(held.model_copy(update={"relay": "nowhere"}))
     (tmp_path / "b").mkdir()
-    assert "ca.pem does not exist" in refused(peermask("relay", written(tmp_path / "b", held)))
+    assert "relay.pem does not exist" in refused(peermask("relay", written(tmp_path / "b", held)))
