@@ -29,7 +29,7 @@ class End(asyncio.Protocol):
 class Caller(End):
     """Waits until the other side is dialled."""
 
-    dialled: asyncio.Task[None]
+    dialled: asyncio.Task[tuple[asyncio.Transport, End]]
 
     def connection_made(self, transport):
         super().connection_made(transport)
