@@ -24,7 +24,7 @@ import torch
 from peermask.models import alone
 
 PLAIN = "plain-loop"
-REPLACEMENTS = ("use_winograd", "use_blocked_norms", "use_hooked_flatten")
+REPLACEMENTS = ("use_winograd", "use_blocked_norms")
 
 
 class Contender(Protocol):

@@ -110,7 +110,7 @@ def test_a_fleet_takes_its_retentions_from_profiles(tmp_path: Path, capsys: pyte
     assert command(capsys, "fleet", "new", fleet, *by_filters, "--profile", slow, "--profile", fast)[0] == 0
     assert load_fleet(fleet).experiment.retention == (0.2, 0.4)
     line = refused(capsys, "node", fleet, "--agent", 1, "--insecure", "--profile", slow)
-    assert f"agent 1 keeps 0.4 of the weights, this device can carry 0.2 by {slow}" in line
+    assert f"agent 1 keeps 0.4 of the weights, this device can run 0.2 according to {slow}" in line
     other = tmp_path / "other.toml"
     assert "3 profiles for 2 agents" in refused(capsys, "fleet", "new", other, *new, *(["--profile", fast] * 3))
     assert "is of model" in refused(capsys, "fleet", "new", other, "--set", "agents=2", "--profile", fast)

@@ -75,7 +75,7 @@ def test_all_agents_at_once(result: RunResult, tmp_path: Path, capsys: pytest.Ca
     for agent, model in enumerate(result.local_models()):
         tensors = safetensors.torch.load_file(tmp_path / f"agent-{agent}.safetensors")
         assert all(torch.equal(tensors[name], value) for name, value in model.network.state_dict().items())
-    with pytest.raises(ExportError, match=r"is one file for all agents; use \{agent\} where"):
+    with pytest.raises(ExportError, match=r"is one file for all agents; use \{agent\} for the number"):
         export_all(result.root, tmp_path / "a.ticket")
     with pytest.raises(ExportError, match="exists; give another name"):
         export_all(result.root, tmp_path / "agent-{agent}.safetensors")

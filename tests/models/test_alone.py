@@ -16,7 +16,6 @@ from peermask.models.alone import (
     channels_last,
     optimise_for_cpu,
     use_blocked_norms,
-    use_hooked_flatten,
     use_winograd,
 )
 from peermask.models.architectures import LocalResponseNorm, alexnet, cnn
@@ -88,14 +87,3 @@ def test_only_the_norm_that_two_roots_make_is_replaced() -> None:
     module = nn.Sequential(LocalResponseNorm(4, 0.1), LocalResponseNorm(4, 0.1, beta=0.5))
     use_blocked_norms(module)
     assert [type(child) for child in module] == [BlockedResponseNorm, LocalResponseNorm]
-
-
-def test_a_flattenings_gradient_has_its_inputs_layout() -> None:
-    torch.manual_seed(0)
-    x, sent = channels_last(torch.randn(2, 3, 4, 5)).requires_grad_(), torch.randn(2, 60)
-    plain = nn.Sequential(nn.ReLU(), nn.Flatten())
-    results = [
-        torch.autograd.grad(module(x), x, sent)[0] for module in (plain, use_hooked_flatten(copy.deepcopy(plain)))
-    ]
-    assert torch.equal(*results)
-    assert results[1].is_contiguous(memory_format=torch.channels_last)

@@ -12,7 +12,7 @@ from peermask.models.architectures import LocalResponseNorm
 
 def optimise_for_cpu(module: nn.Module) -> nn.Module:
     """The module, changed in place, for inputs and parameters in `channels_last` layout."""
-    return use_hooked_flatten(use_blocked_norms(use_sliced_pointwise(use_winograd(pool_first(module)))))
+    return use_blocked_norms(use_sliced_pointwise(use_winograd(pool_first(module))))
 
 
 def pool_first(module: nn.Module) -> nn.Module:
@@ -99,23 +99,6 @@ def use_blocked_norms(module: nn.Module) -> nn.Module:
     for child in module.modules():
         if type(child) is LocalResponseNorm and child.beta == BETA:
             child.__class__ = BlockedResponseNorm
-    return module
-
-
-class HookedFlatten(nn.Flatten):
-    """A flattening whose gradient has the layout of its input: operations on two layouts are several times slower."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        if x.requires_grad:
-            x.register_hook(channels_last)
-        return super().forward(x)
-
-
-def use_hooked_flatten(module: nn.Module) -> nn.Module:
-    """Replace `nn.Flatten` by `HookedFlatten`: the same bits."""
-    for child in module.modules():
-        if type(child) is nn.Flatten:
-            child.__class__ = HookedFlatten
     return module
 
 
