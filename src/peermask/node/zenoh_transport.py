@@ -140,7 +140,7 @@ def _open(settings: Mapping[str, Any], desk: Desk | None) -> Iterator[zenoh.Sess
     """A session, with TLS behind a gate. It is closed before the gate, so that what it still says gets through."""
     scheme, _, address = settings["listen/endpoints"][0].partition("/")
     if scheme != "tls":
-        with _session(settings) as session:
+        with _closed_after(_session(settings)) as session:
             yield session
         return
     with ExitStack() as leaving:
@@ -150,7 +150,17 @@ def _open(settings: Mapping[str, Any], desk: Desk | None) -> Iterator[zenoh.Sess
             raise _cannot_listen(address, str(error), taken=error.errno == errno.EADDRINUSE) from error
         session, inside = _session_inside(settings)
         gate.lead_to(inside)
-        yield leaving.enter_context(session)
+        yield leaving.enter_context(_closed_after(session))
+
+
+@contextmanager
+def _closed_after(session: zenoh.Session) -> Iterator[zenoh.Session]:
+    try:
+        yield session
+    finally:
+        # Closing waits for neighbours, and gives up on one behind a cut cable: no reason for an agent to fail.
+        with suppress(zenoh.ZError):
+            session.close()  # type: ignore[no-untyped-call]
 
 
 def _session_inside(settings: Mapping[str, Any]) -> tuple[zenoh.Session, list[tuple[str, int]]]:
