@@ -69,16 +69,19 @@ class Cable:
         return self
 
     def __exit__(self, *_):
-        self.server.close()
         self._call(self._close())
         self.loop.call_soon_threadsafe(self.loop.stop)
         self.thread.join()
         self.loop.close()
 
     async def _close(self) -> None:
+        """Connections that are just being accepted are tasks, and open only after them."""
         self.whole = False
-        while self.open or any(not caller.dialled.done() for caller, _ in self.ends):
-            for end in self.open:
+        self.server.close()
+        idle = 0
+        while idle < 5:
+            idle = 0 if self.open or len(asyncio.all_tasks()) > 1 else idle + 1
+            for end in list(self.open):
                 end.transport.abort()
             await asyncio.sleep(0.01)
 
