@@ -264,6 +264,8 @@ def main() -> None:
     parser.add_argument("--first", type=int, default=0, metavar="TRIAL", help="begin with this one")
     parser.add_argument("--keep", type=Path, metavar="FOLDER", help="where the folders of failed trials are copied")
     options = parser.parse_args()
+    if unknown := set(options.kinds) - set(kinds):
+        parser.error(f"unknown kind {min(unknown)!r}; known: {', '.join(kinds)}")
     CONTEXT.set_forkserver_preload(
         ["benchmarks.fleet", "peermask.node.collect", "peermask.node.start", "peermask.cli.main"]
     )

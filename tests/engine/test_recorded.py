@@ -12,9 +12,10 @@ from torch import Tensor
 
 from peermask.algorithms import algorithms
 from peermask.algorithms.contract import Clock
-from peermask.engine.recorded import Recorded, Unrecordable, waits
+from peermask.engine.recorded import Recorded, Unrecordable
 from peermask.engine.simulator import Simulator
 from peermask.engine.states import tensors_of
+from peermask.engine.watching import waits
 from peermask.experiment.build import build, build_simulator
 from peermask.experiment.config import make_config
 

@@ -11,25 +11,22 @@ One that looks at the clock in any other way, or wants more of its data than bat
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol, TypeVar
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from peermask.algorithms.contract import Algorithm, Clock, LocalData, Payload
 from peermask.engine.feed import Draw, Feed, fill
 from peermask.engine.states import tensors_of, with_tensors
+from peermask.engine.watching import Function, Named, watch
 from peermask.graph.mixing import Mixing
 from peermask.models.network import Batch
 
 T = TypeVar("T")
-Named = Mapping[str, Tensor]
-Function = Callable[[Named, Any, Clock], Any]  # inputs, data, clock -> a state, with or without losses [A]
 
 _LINE = 4  # floats from one number to the next: kernels are compiled for memory aligned to 16 bytes
 _RECEIVED = "received/"  # before the names of messages, among a state's
@@ -152,16 +149,15 @@ class _Step:
     def watched(
         self, function: Function, inputs: Named, data: LocalData | None, clock: Clock
     ) -> tuple[Any, str | None]:
-        """Played as it is, and noted what it asks for; also which operation waits for the device, if only that is why
-        the step cannot be recorded."""
-        odd: list[str] = []
-        watched = _WatchedData(data, clock, self.draws, odd) if isinstance(data, Feed) else data
-        with _Waits() as waits:
-            result = function(inputs, watched, _WatchedClock.of(clock, self.rates, odd))
+        """Played unchanged, and noted what it asks for. Also gives the operation that waits for the device, if nothing
+        else prevents a recording."""
+        seen = watch(function, inputs, data, clock)
+        self.draws, self.rates = seen.draws, seen.rates
         given = {tensor.data_ptr() for tensor in inputs.values()}
-        idle = not isinstance(result, tuple) and all(tensor.data_ptr() in given for tensor in _tensors_in(result))
-        self.stage = "never" if odd or idle or waits.found else "record"
-        return result, None if odd else waits.found
+        state_only = not isinstance(seen.result, tuple)
+        idle = state_only and all(tensor.data_ptr() in given for tensor in _tensors_in(seen.result))
+        self.stage = "never" if seen.odd or idle or seen.waits else "record"
+        return seen.result, None if seen.odd else seen.waits
 
     def recorded(
         self,
@@ -200,47 +196,6 @@ class _Step:
         return self.result
 
 
-class _Waits(TorchDispatchMode):
-    """Notes the first operation that waits for the device.
-
-    A capture in which one is called fails, and PyTorch is unreliable from then on: random numbers raised errors, and a
-    later run in the same process read wrong labels. So it is found out before anything is captured.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.found: str | None = None
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        result = func(*args, **(kwargs or {}))
-        if self.found is None and waits(func, args, kwargs or {}, result):
-            self.found = str(func.overloadpacket)
-        return result
-
-
-_WAITING = {
-    torch.ops.aten._local_scalar_dense,  # item(), float(), bool()
-    torch.ops.aten.equal,
-    torch.ops.aten.masked_select,
-    torch.ops.aten.nonzero,
-    torch.ops.aten._unique2,
-}
-
-
-def waits(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> bool:
-    """Whether the host must know numbers that lie on a device before an operation can end."""
-    given = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
-    if all(tensor.is_cpu for tensor in given):
-        return False
-    if func.overloadpacket is torch.ops.aten.index:  # the size of the result depends on how many are true
-        return any(index.dtype in (torch.bool, torch.uint8) for index in given[1:])
-    return func.overloadpacket in _WAITING or any(
-        isinstance(made, Tensor) and made.is_cpu for made in tree_leaves(result)
-    )
-
-
 class _Drawing:
     """Batches of the next round are drawn while the device is at work on this one."""
 
@@ -263,29 +218,6 @@ def _tensors_in(result: Any) -> Iterator[Tensor]:
     return iter(tensors_of(state).values())
 
 
-class _WatchedClock(Clock):
-    """Notes whether anything but the batch, or numbers that vary, is read."""
-
-    rates: list[Callable[[float], float]]
-    odd: list[str]
-
-    @classmethod
-    def of(cls, clock: Clock, rates: list[Callable[[float], float]], odd: list[str]) -> _WatchedClock:
-        watched = cls(clock.round, clock.rounds, clock.batch, clock.batches)
-        object.__setattr__(watched, "rates", rates)
-        object.__setattr__(watched, "odd", odd)
-        return watched
-
-    def __getattribute__(self, name: str) -> Any:
-        if name in ("round", "rounds", "progress"):
-            object.__getattribute__(self, "odd").append(name)
-        return object.__getattribute__(self, name)
-
-    def varying(self, of: Callable[[float], float]) -> float:
-        self.rates.append(of)
-        return of((object.__getattribute__(self, "round") - 1) / object.__getattribute__(self, "rounds"))
-
-
 class _RecordedClock(Clock):
     """Gives numbers that vary as places in memory, in the order they were asked for."""
 
@@ -302,24 +234,6 @@ class _RecordedClock(Clock):
     def varying(self, of: Callable[[float], float]) -> Tensor:  # noqa: ARG002
         self.given.append(len(self.given))
         return self.numbers[self.given[-1], 0]
-
-
-@dataclass(frozen=True)
-class _WatchedData:
-    """Notes which batches are drawn, and whether anything else is asked for."""
-
-    feed: Feed
-    clock: Clock
-    draws: dict[int, Draw]
-    odd: list[str]
-
-    def batch(self, clock: Clock, step: int = 0) -> Batch:  # noqa: ARG002
-        self.draws[step] = self.feed.draw(self.clock, step)
-        return self.feed.batch(self.clock, step)
-
-    def validation_accuracy(self, params: Tensor) -> Tensor:
-        self.odd.append("validation_accuracy")
-        return self.feed.validation_accuracy(params)
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 Activation = Literal["none", "elu", "relu"]
 
 _PATCH = 128  # the longest patch that a first layer takes in one piece
-_MOST_ENTRIES = 2**31  # of an agent's batch in one layer: places are counted in 32 bits
+MOST_ENTRIES = 2**31  # of an agent's batch in one layer: places are counted in 32 bits
 _LARGEST_POOL = 15  # a place in a window is one byte, and 255 stands for none
 
 
@@ -122,7 +122,7 @@ class BlockShape:
         tiled = is_power(self.out) and 16 <= self.out <= 1024 and (patches if self.by_patches else inner)
         padding = 2 * self.block.padding
         entries = batch * (self.height + padding) * (self.width + padding) * max(self.channels, self.out)
-        return tiled and entries < _MOST_ENTRIES and self.block.pool <= _LARGEST_POOL and min(self.pooled) > 0
+        return tiled and entries < MOST_ENTRIES and self.block.pool <= _LARGEST_POOL and min(self.pooled) > 0
 
 
 def shapes_of(

@@ -11,10 +11,9 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from peermask.kernels.conv_block import power_from
+from peermask.kernels.conv_block import MOST_ENTRIES, power_from
 from peermask.kernels.scaled import Scaled, scale_of, zeros
 
-_MOST_ENTRIES = 2**31  # of an agent's batch in one layer: places are counted in 32 bits
 _LONGEST_PATCH = 256  # numbers that one output of a first layer sees
 _PROGRAMS = 24  # that the gradient of an agent's weights is divided between, at least: not by how many agents there are
 
@@ -50,14 +49,14 @@ class Conv:
             and self.out % 32 == 0
             and (self.height % self.stride, self.width % self.stride) == (0, 0)
             and min(self.sides) > 0
-            and batch * self.height * self.width * max(self.into, self.out) < _MOST_ENTRIES
+            and batch * self.height * self.width * max(self.into, self.out) < MOST_ENTRIES
         )
 
     def fits_patches(self, batch: int) -> bool:
         """Whether a first layer can be computed from patches, whose numbers then are channels."""
         entries = batch * prod(self.sides) * max(self.patch, self.out)
         few = self.into % 32 != 0 and self.patch <= _LONGEST_PATCH
-        return few and self.out % 32 == 0 and min(self.sides) > 0 and entries < _MOST_ENTRIES
+        return few and self.out % 32 == 0 and min(self.sides) > 0 and entries < MOST_ENTRIES
 
     @property
     def of_patches(self) -> Conv:

@@ -1,0 +1,119 @@
+"""What a step of a round asks for, found out by playing it once: whether it can be recorded (`engine/recorded.py`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from peermask.algorithms.contract import Clock, LocalData
+from peermask.engine.feed import Draw, Feed
+from peermask.models.network import Batch
+
+Named = Mapping[str, Tensor]
+Function = Callable[[Named, Any, Clock], Any]  # inputs, data, clock -> a state, with or without losses [A]
+
+
+@dataclass
+class Watched:
+    """A step that was played, and what it asked for."""
+
+    draws: dict[int, Draw] = field(default_factory=dict)  # by step of `LocalData.batch`
+    rates: list[Callable[[float], float]] = field(default_factory=list)  # numbers that vary, by progress
+    odd: list[str] = field(default_factory=list)  # what no recording can give
+    waits: str | None = None  # the first operation that waits for the device
+    result: Any = None
+
+
+def watch(function: Function, inputs: Named, data: LocalData | None, clock: Clock) -> Watched:
+    """Play a step unchanged."""
+    seen = Watched()
+    source = _WatchedData(data, clock, seen) if isinstance(data, Feed) else data
+    with _Waits() as waiting:
+        seen.result = function(inputs, source, _WatchedClock.of(clock, seen))
+    seen.waits = waiting.found
+    return seen
+
+
+class _WatchedClock(Clock):
+    """Notes whether anything but the batch, or numbers that vary, is read."""
+
+    seen: Watched
+
+    @classmethod
+    def of(cls, clock: Clock, seen: Watched) -> _WatchedClock:
+        watched = cls(clock.round, clock.rounds, clock.batch, clock.batches)
+        object.__setattr__(watched, "seen", seen)
+        return watched
+
+    def __getattribute__(self, name: str) -> Any:
+        if name in ("round", "rounds", "progress"):
+            object.__getattribute__(self, "seen").odd.append(name)
+        return object.__getattribute__(self, name)
+
+    def varying(self, of: Callable[[float], float]) -> float:
+        self.seen.rates.append(of)
+        return of((object.__getattribute__(self, "round") - 1) / object.__getattribute__(self, "rounds"))
+
+
+@dataclass(frozen=True)
+class _WatchedData:
+    """Notes which batches are drawn, and whether anything else is asked for."""
+
+    feed: Feed
+    clock: Clock
+    seen: Watched
+
+    def batch(self, clock: Clock, step: int = 0) -> Batch:  # noqa: ARG002
+        self.seen.draws[step] = self.feed.draw(self.clock, step)
+        return self.feed.batch(self.clock, step)
+
+    def validation_accuracy(self, params: Tensor) -> Tensor:
+        self.seen.odd.append("validation_accuracy")
+        return self.feed.validation_accuracy(params)
+
+
+class _Waits(TorchDispatchMode):
+    """Notes the first operation that waits for the device.
+
+    A capture in which one is called fails, and PyTorch is unreliable from then on: random numbers raised errors, and a
+    later run in the same process read wrong labels. So it is found out before anything is captured.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.found: str | None = None
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if self.found is None and waits(func, args, kwargs or {}, result):
+            self.found = str(func.overloadpacket)
+        return result
+
+
+_WAITING = {
+    torch.ops.aten._local_scalar_dense,  # item(), float(), bool()
+    torch.ops.aten.equal,
+    torch.ops.aten.masked_select,
+    torch.ops.aten.nonzero,
+    torch.ops.aten._unique2,
+}
+
+
+def waits(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> bool:
+    """Whether the host must know numbers that lie on a device before an operation can end."""
+    given = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+    if all(tensor.is_cpu for tensor in given):
+        return False
+    if func.overloadpacket is torch.ops.aten.index:  # the size of the result depends on how many are true
+        return any(index.dtype in (torch.bool, torch.uint8) for index in given[1:])
+    return func.overloadpacket in _WAITING or any(
+        isinstance(made, Tensor) and made.is_cpu for made in tree_leaves(result)
+    )
