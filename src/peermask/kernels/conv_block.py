@@ -106,12 +106,8 @@ class BlockShape:
         return self.block.padding if self.by_patches else 0
 
     @property
-    def patch_row(self) -> int:
-        """Entries of one row of a patch, up to a power of two."""
-        return power_from(self.columns * self.channels, 16)
-
-    @property
     def patch(self) -> int:
+        """Entries of a patch, up to a power of two."""
         return power_from(self.rows * self.columns * self.channels, 16)
 
     def fits(self, batch: int, *, first: bool) -> bool:

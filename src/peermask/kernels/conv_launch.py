@@ -5,8 +5,6 @@ Scaled float16 tensors come with a bound of each agent's numbers, [A], which giv
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor
 
@@ -21,20 +19,12 @@ def halved_images(x: Tensor, largest: Tensor, shape: BlockShape) -> Tensor:
 
     agents, batch, height, width, into = x.shape
     sides = (height + 2 * shape.margin, width + 2 * shape.margin)
-    half = empty_images(shape, (agents, batch, *sides, shape.channels), x.device)
+    half = torch.empty(agents, batch, *sides, shape.channels, dtype=torch.float16, device=x.device)
     tile = 1024
     images_kernel[(-(-half[0].numel() // tile), agents)](
         x, half, largest, batch, *x.stride(), height, width, into, shape.channels, shape.margin, tile
     )
     return half
-
-
-def empty_images(shape: BlockShape, sizes: tuple[int, ...], device: torch.device) -> Tensor:
-    """Halves with zeros behind the last of them, which a kernel reads with a row of the last patch."""
-    size = math.prod(sizes)
-    whole = torch.empty(size + shape.patch_row, dtype=torch.float16, device=device)
-    whole[size:] = 0
-    return whole[:size].view(sizes)
 
 
 def halved_weights(
@@ -77,9 +67,9 @@ def convolved(
     if not shape.by_patches:
         _product(operands, (height, width, oh, ow), kernel, shape.block.padding, 1, (*end, True))
         return y
-    tile = 64
-    patch_forward_kernel[(-(-batch * oh * ow // tile), agents)](
-        *operands, batch, height, width, oh, ow, *kernel, *end, tile, shape.patch_row, num_warps=4
+    tile, tiles = 128, 8
+    patch_forward_kernel[(-(-batch * oh * ow // (tiles * tile)), agents)](
+        *operands, batch, tiles * tile, height, width, oh, ow, *kernel, *end, tile, shape.patch, num_warps=4
     )
     return y
 

@@ -16,31 +16,41 @@ ACTIVATIONS = {"none": 0, "elu": 1, "relu": 2}
 
 
 @triton.jit
-def finish(
-    acc, a, m, n, x_largest_ptr, inverse_ptr, bias_ptr, y_ptr, largest_ptr, reach_ptr, M,
-    BOUND: tl.constexpr, OUT: tl.constexpr, BIAS: tl.constexpr, ACT: tl.constexpr, HALF: tl.constexpr,
-):  # fmt: skip
-    """Undo the scales, add the bias, activate, note the agent's largest, and write, as scaled halves if HALF is on."""
-    live = m < M
-    inverse = tl.load(inverse_ptr + a * OUT + n) / half_scale(tl.load(x_largest_ptr + a) * BOUND)
+def activated(acc, inverse, bias, scale, BIAS: tl.constexpr, ACT: tl.constexpr):
+    """From products [BM, BN] to what is written: bias added, activated, and `scale` times as large, a power of two.
+
+    `inverse` and `bias` [BN] have that scale already. exp(y) - 1 is exact to 2^-24; if all of an agent's products are
+    below 2^-11, y itself is nearer. NaN stays NaN, so that a loss shows it: maximum and minimum would drop it.
+    """
     y = acc * inverse[None, :]
     if BIAS:
-        y += tl.load(bias_ptr + a * OUT + n)[None, :]
-    # NaN stays NaN, so that a loss shows it: maximum and minimum would drop it.
+        y += bias[None, :]
     if ACT == 1:
-        near = y * (1.0 + y * (0.5 + y * (1.0 / 6.0)))  # near 0 the difference below has no digits left
-        y = tl.where(y < 0, tl.where(y > -0.02, near, tl.exp(tl.minimum(y, 0.0)) - 1.0), y)
+        curved = tl.where(scale > 16777216.0, 0.0, scale)  # 2^24, as half_scale has it for them
+        straight = tl.where(scale > 16777216.0, 1.0, 0.0)
+        below = tl.exp2(y * (1.4426950408889634 / scale)) * curved + (y * straight - curved)
+        y = tl.where(y < 0, below, y)
     if ACT == 2:
         y = tl.where(y < 0, 0.0, y)
-    size = tl.abs(y)
-    if BIAS:  # else it is 0 where there is no pixel
-        size = tl.where(live[:, None], size, 0.0)
-    largest = tl.max(tl.max(size, 1), 0)
-    tl.atomic_max(largest_ptr + a, largest.to(tl.int32, bitcast=True), sem="relaxed")  # bits order as floats do
-    if HALF:  # activations make no number larger, so that products' reach bounds them
-        y *= half_scale(tl.load(reach_ptr + a))
-    at = a * M * OUT + m.to(tl.int64) * OUT
-    tl.store(y_ptr + at[:, None] + n[None, :], y.to(y_ptr.dtype.element_ty), mask=live[:, None])
+    return y
+
+
+@triton.jit
+def inverse_of(a, n, scale, x_largest_ptr, inverse_ptr, BOUND: tl.constexpr, OUT: tl.constexpr):
+    """What products are multiplied with to undo both operands' scales and have that of the result, [BN]."""
+    return tl.load(inverse_ptr + a * OUT + n) / half_scale(tl.load(x_largest_ptr + a) * BOUND) * scale
+
+
+@triton.jit
+def bias_of(a, n, scale, bias_ptr, OUT: tl.constexpr, BIAS: tl.constexpr):
+    """[BN], if there is one."""
+    return tl.load(bias_ptr + a * OUT + n) * scale if BIAS else 0.0
+
+
+@triton.jit
+def note_largest(sizes, a, scale, largest_ptr):
+    """The agent's, from that of each row [BM], scaled; bits of floats that are not negative are ordered as they are."""
+    tl.atomic_max(largest_ptr + a, (tl.max(sizes, 0) / scale).to(tl.int32, bitcast=True), sem="relaxed")
 
 
 @triton.jit(do_not_specialize=["B"])
@@ -102,24 +112,12 @@ def forward_kernel(
             x = tl.load(x_ptr + at[:, None] + k[None, :], mask=inside[:, None], other=0.0)
             w = tl.load(w_ptr + n[None, :] * (R * S * C) + rs * C + c0 + k[:, None])
             acc = tl.dot(x, w, acc)
-    finish(
-        acc,
-        a,
-        m,
-        n,
-        x_largest_ptr,
-        inverse_ptr,
-        bias_ptr,
-        y_ptr,
-        largest_ptr,
-        reach_ptr,
-        M,
-        BOUND,
-        OUT,
-        BIAS,
-        ACT,
-        HALF,
-    )
+    scale = half_scale(tl.load(reach_ptr + a)) if HALF else 1.0  # activations make no number larger than products
+    inverse = inverse_of(a, n, scale, x_largest_ptr, inverse_ptr, BOUND, OUT)
+    y = activated(acc, inverse, bias_of(a, n, scale, bias_ptr, OUT, BIAS), scale, BIAS, ACT)
+    note_largest(tl.where(m < M, tl.max(tl.abs(y), 1), 0.0), a, scale, largest_ptr)
+    at = a * M * OUT + m.to(tl.int64) * OUT
+    tl.store(y_ptr + at[:, None] + n[None, :], y.to(y_ptr.dtype.element_ty), mask=(m < M)[:, None])
 
 
 @triton.jit(do_not_specialize=["B"])
@@ -157,34 +155,56 @@ def weight_kernel(
     tl.store(dw_ptr + out[:, None] + c[None, :], dw)
 
 
-@triton.jit(do_not_specialize=["B"])
+@triton.jit(do_not_specialize=["B", "each"])
 def patch_forward_kernel(
-    x_ptr, x_largest_ptr, w_ptr, inverse_ptr, bias_ptr, y_ptr, largest_ptr, reach_ptr, B,
+    x_ptr, x_largest_ptr, w_ptr, inverse_ptr, bias_ptr, y_ptr, largest_ptr, reach_ptr, B, each,
     H: tl.constexpr, W: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr,
     C: tl.constexpr, OUT: tl.constexpr, R: tl.constexpr, S: tl.constexpr,
-    BIAS: tl.constexpr, ACT: tl.constexpr, BM: tl.constexpr, ROW: tl.constexpr,
+    BIAS: tl.constexpr, ACT: tl.constexpr, BM: tl.constexpr, PATCH: tl.constexpr,
 ):  # fmt: skip
-    """As forward_kernel, for images of few channels, padded already: a row of a patch is one step of the product.
+    """As forward_kernel, for images of few channels, padded already: a whole patch is one step of the product.
 
-    A row is read as far as ROW entries, which reach into the pixels behind it: weights are 0 there.
+    A program computes `each` pixels, tile after tile: all weights are loaded once for them.
     """
     a = tl.program_id(1).to(tl.int64)
-    m = tl.program_id(0) * BM + tl.arange(0, BM)
+    i = tl.arange(0, BM)
     n = tl.arange(0, OUT)
-    k = tl.arange(0, ROW)
+    k = tl.arange(0, PATCH)
     M = B * (OH * OW)
-    corner = (((m // (OW * OH)) * H + (m // OW) % OH) * W + m % OW) * C
+    used = (k < R * S * C)[None, :]
+    reach = (k // (S * C)) * (W * C) + k % (S * C)
     x_ptr += a * B * (H * W * C)
-    w_ptr += a * (OUT * R * S * C)
-    acc = tl.zeros([BM, OUT], tl.float32)
-    for r in tl.static_range(R):
-        x = tl.load(x_ptr + (corner + r * (W * C))[:, None] + k[None, :], mask=(m < M)[:, None], other=0.0)
-        at = n[None, :] * (R * S * C) + r * (S * C) + k[:, None]
-        w = tl.load(w_ptr + at, mask=(k < S * C)[:, None], other=0.0)  # [ROW, OUT]
-        acc = tl.dot(x, w, acc)
-    finish(
-        acc, a, m, n, x_largest_ptr, inverse_ptr, bias_ptr, y_ptr, largest_ptr, reach_ptr, M, 1, OUT, BIAS, ACT, True
-    )
+    y_ptr += a * M * OUT
+    w_at = a * (OUT * R * S * C) + n[None, :] * (R * S * C) + k[:, None]
+    w = tl.load(w_ptr + w_at, mask=(k < R * S * C)[:, None], other=0.0)
+    scale = half_scale(tl.load(reach_ptr + a))  # activations make no number larger than products
+    inverse = inverse_of(a, n, scale, x_largest_ptr, inverse_ptr, 1, OUT)
+    bias = bias_of(a, n, scale, bias_ptr, OUT, BIAS)
+    # Where tiles are whole rows of one image, places in a tile are the same in all of them.
+    ROWS: tl.constexpr = BM % OW == 0 and (OH * OW) % BM == 0
+    inner = ((i // OW) * W + i % OW) * C
+    sizes = tl.zeros([BM], tl.float32)
+    first = tl.program_id(0) * each
+    for start in range(first, tl.minimum(first + each, M), BM):
+        if ROWS:
+            corner = x_ptr + ((start // (OW * OH)) * H + (start // OW) % OH) * (W * C)
+            x = tl.load(corner + inner[:, None] + reach[None, :], mask=used, other=0.0)
+        else:
+            m = start + i
+            at = (((m // (OW * OH)) * H + (m // OW) % OH) * W + m % OW) * C
+            x = tl.load(x_ptr + at[:, None] + reach[None, :], mask=(m < M)[:, None] & used, other=0.0)
+        y = activated(tl.dot(x, w), inverse, bias, scale, BIAS, ACT)
+        size = tl.max(tl.abs(y), 1)
+        y = y.to(tl.float16)
+        to = y_ptr + start * OUT + i[:, None] * OUT + n[None, :]
+        if ROWS:
+            sizes = tl.maximum(sizes, size)
+            tl.store(to, y)
+        else:
+            live = start + i < M
+            sizes = tl.maximum(sizes, tl.where(live, size, 0.0))
+            tl.store(to, y, mask=live[:, None])
+    note_largest(sizes, a, scale, largest_ptr)
 
 
 @triton.jit(do_not_specialize=["B", "each"])

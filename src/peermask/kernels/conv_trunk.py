@@ -17,7 +17,6 @@ from peermask.kernels.conv_block import BlockShape
 from peermask.kernels.conv_launch import (
     bias_gradient,
     convolved,
-    empty_images,
     halved_images,
     input_gradient,
     pooled,
@@ -88,7 +87,7 @@ def trunk_trials(
     for place, (shape, w, bias) in enumerate(zip(shapes, weights, biased, strict=True)):
         margin = 2 * shape.margin
         sides = (shape.height + margin, shape.width + margin, shape.channels)
-        inputs = empty_images(shape, (agents, batch, *sides), device).zero_()
+        inputs = torch.zeros(agents, batch, *sides, dtype=torch.float16, device=device)
         e = torch.zeros(agents, batch, *shape.convolved, shape.out, dtype=torch.float16, device=device)
         dy = torch.zeros(agents, batch, *shape.pooled, shape.out, device=device)
         where, de, half = dy.to(torch.uint8), e, place + 1 < len(shapes)
