@@ -83,13 +83,16 @@ def mean_losses(
     sizes = torch.tensor([len(own) for own in indices], device=device)  # [A]
     loss = torch.zeros(len(params), device=device)
     at_once = AT_ONCE_ON_CPU if device.type == "cpu" else AT_ONCE
-    for start in range(0, max(map(len, indices)), at_once):
-        picked = [own[start : start + at_once] for own in indices]
-        width = max(map(len, picked))
-        # Agents whose samples are used up repeat any sample; these are not counted.
-        padded = np.stack([np.concatenate([own, np.zeros(width - len(own), np.int64)]) for own in picked])
-        index = torch.from_numpy(padded).to(device)  # [A, B]
-        valid = torch.arange(start, start + width, device=device) < sizes[:, None]  # [A, B]
+    # Agents whose samples are used up repeat any sample; these are not counted. All places go to a GPU in one copy:
+    # it has the whole evaluation to do before it is waited for.
+    width = max(map(len, indices))
+    padded = np.zeros((len(indices), width), np.int64)
+    for row, own in zip(padded, indices, strict=True):
+        row[: len(own)] = own
+    places = torch.from_numpy(padded).to(device)  # [A, S]
+    for start in range(0, width, at_once):
+        index = places[:, start : start + at_once]  # [A, B]
+        valid = torch.arange(start, start + index.shape[1], device=device) < sizes[:, None]  # [A, B]
         inputs, targets = dataset.gather(split, index)
         outputs = network.outputs(params, inputs)  # [A, B, O]
         for watcher in watchers:

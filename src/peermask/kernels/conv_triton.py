@@ -160,11 +160,12 @@ def patch_forward_kernel(
     x_ptr, x_largest_ptr, w_ptr, inverse_ptr, bias_ptr, y_ptr, largest_ptr, reach_ptr, B, each,
     H: tl.constexpr, W: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr,
     C: tl.constexpr, OUT: tl.constexpr, R: tl.constexpr, S: tl.constexpr,
-    BIAS: tl.constexpr, ACT: tl.constexpr, BM: tl.constexpr, PATCH: tl.constexpr,
+    BIAS: tl.constexpr, ACT: tl.constexpr, BM: tl.constexpr, PATCH: tl.constexpr, ACROSS: tl.constexpr,
 ):  # fmt: skip
     """As forward_kernel, for images of few channels, padded already: a whole patch is one step of the product.
 
-    A program computes `each` pixels, tile after tile: all weights are loaded once for them.
+    A program computes `each` tiles, one after another: all weights are loaded once for them. Where ACROSS is not 0,
+    tiles have whole rows of so many pixels, some of them behind the end of the image's: places cost less to compute.
     """
     a = tl.program_id(1).to(tl.int64)
     i = tl.arange(0, BM)
@@ -180,30 +181,24 @@ def patch_forward_kernel(
     scale = half_scale(tl.load(reach_ptr + a))  # activations make no number larger than products
     inverse = inverse_of(a, n, scale, x_largest_ptr, inverse_ptr, 1, OUT)
     bias = bias_of(a, n, scale, bias_ptr, OUT, BIAS)
-    # Where tiles are whole rows of one image, places in a tile are the same in all of them.
-    ROWS: tl.constexpr = BM % OW == 0 and (OH * OW) % BM == 0
-    inner = ((i // OW) * W + i % OW) * C
     sizes = tl.zeros([BM], tl.float32)
     first = tl.program_id(0) * each
-    for start in range(first, tl.minimum(first + each, M), BM):
-        if ROWS:
-            corner = x_ptr + ((start // (OW * OH)) * H + (start // OW) % OH) * (W * C)
-            x = tl.load(corner + inner[:, None] + reach[None, :], mask=used, other=0.0)
-        else:
-            m = start + i
-            at = (((m // (OW * OH)) * H + (m // OW) % OH) * W + m % OW) * C
-            x = tl.load(x_ptr + at[:, None] + reach[None, :], mask=(m < M)[:, None] & used, other=0.0)
+    last = tl.minimum(first + each, tl.cdiv(M, BM) if ACROSS == 0 else B * tl.cdiv(OH, BM // ACROSS))
+    for tile in range(first, last):
+        if ACROSS == 0:
+            m = tile * BM + i
+            corner = ((m // (OW * OH)) * H + (m // OW) % OH) * W + m % OW
+            live = m < M
+        else:  # a tile has whole rows of an image, with some pixels behind their ends
+            row = tile % tl.cdiv(OH, BM // ACROSS) * (BM // ACROSS)
+            image = tile // tl.cdiv(OH, BM // ACROSS)
+            corner = (image * H + row) * W + ((i // ACROSS) * W + i % ACROSS)
+            m = (image * OH + row) * OW + ((i // ACROSS) * OW + i % ACROSS)
+            live = (i % ACROSS < OW) & (row + i // ACROSS < OH)
+        x = tl.load(x_ptr + corner[:, None] * C + reach[None, :], mask=live[:, None] & used, other=0.0)
         y = activated(tl.dot(x, w), inverse, bias, scale, BIAS, ACT)
-        size = tl.max(tl.abs(y), 1)
-        y = y.to(tl.float16)
-        to = y_ptr + start * OUT + i[:, None] * OUT + n[None, :]
-        if ROWS:
-            sizes = tl.maximum(sizes, size)
-            tl.store(to, y)
-        else:
-            live = start + i < M
-            sizes = tl.maximum(sizes, tl.where(live, size, 0.0))
-            tl.store(to, y, mask=live[:, None])
+        sizes = tl.maximum(sizes, tl.where(live, tl.max(tl.abs(y), 1), 0.0))
+        tl.store(y_ptr + m[:, None] * OUT + n[None, :], y.to(tl.float16), mask=live[:, None])
     note_largest(sizes, a, scale, largest_ptr)
 
 
