@@ -20,10 +20,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from statistics import mean, median
+from statistics import mean, median, stdev
 from typing import Any
 
 import peermask
@@ -76,29 +76,42 @@ def measure_fleet(rounds: int, seeds: range) -> None:
         f"fleet: {AGENTS} agents over TLS, default experiment, accord, {rounds} rounds, {STEP:g} s a learning step, "
         f"mean of {len(seeds)} runs (each)"
     )
-    print("rounds        slow one  rounds/s of the others  s until they ended  accuracy of the others, of agent 0")
+    print("rounds        slow one  rounds/s of the others  s until they ended  accuracy of the others")
+    together: tuple[float, ...] = ()
     for way, options in WAYS.items():
         for factor in (1, SLOW):
-            runs = [figures(played_by_fleet(rounds, options, factor, seed)) for seed in seeds]
-            pace, ended, accuracy, own = (
-                f"{mean(each):.{places}f} ({' '.join(f'{one:.{places}f}' for one in each)})"
-                for each, places in zip(zip(*runs, strict=True), (2, 1, 3, 3), strict=True)
-            )
-            print(f"{way:12}  {'no' if factor == 1 else 'yes':>8}  {pace}  {ended}  {accuracy}  {own}", flush=True)
+            few = seeds[:1] if options is None and factor > 1 else seeds  # messages are the same, whoever is slow
+            runs = [figures(played_by_fleet(rounds, options, factor, seed)) for seed in few]
+            pace, ended, accuracy = zip(*runs, strict=True)
+            together = together or accuracy
+            shown = (with_each(each, places) for each, places in ((pace, 2), (ended, 1), (accuracy, 3)))
+            print(f"{way:12}  {'no' if factor == 1 else 'yes':>8}  {'  '.join(shown)}", flush=True)
+            if options is not None:
+                print(f"  accuracy less than together: {with_error(together, accuracy)}", flush=True)
 
 
-def figures(told: list[dict[str, Any]]) -> tuple[float, float, float, float]:
-    """Rounds a second of the others, seconds from their first round to their last, their accuracy, that of agent 0."""
-    others = told[1:]
+def with_each(values: Sequence[float], places: int) -> str:
+    return f"{mean(values):.{places}f} ({' '.join(f'{value:.{places}f}' for value in values)})"
+
+
+def with_error(before: Sequence[float], after: Sequence[float]) -> str:
+    """Mean difference of pairs in points, and its standard error."""
+    differences = [100 * (one - other) for one, other in zip(before, after, strict=True)]
+    error = stdev(differences) / len(differences) ** 0.5 if len(differences) > 1 else float("nan")
+    return f"{mean(differences):.1f} ± {error:.1f} points"
+
+
+def figures(others: list[dict[str, Any]]) -> tuple[float, float, float]:
+    """Rounds a second of the others, seconds from their first round to their last, their accuracy."""
     paces = [(len(one["times"]) - WARM_UP) / (one["times"][-1] - one["times"][WARM_UP - 1]) for one in others]
     ended = max(one["times"][-1] for one in others) - min(one["times"][0] for one in others)
-    return median(paces), ended, mean(one["accuracy"] for one in others), told[0]["accuracy"]
+    return median(paces), ended, mean(one["accuracy"] for one in others)
 
 
 def played_by_fleet(
     rounds: int, asynchronous: Mapping[str, Any] | None, factor: int, seed: int
 ) -> list[dict[str, Any]]:
-    """What each agent tells: when it ended each round, and its accuracy."""
+    """What each agent but agent 0 reports: when it ended each round, and its accuracy. Agent 0 is then stopped."""
     with tempfile.TemporaryDirectory() as folder, ExitStack() as exit_:
         path = Path(folder) / "fleet.toml"
         fleet = fleet_of(rounds, asynchronous, seed)
@@ -115,7 +128,7 @@ def played_by_fleet(
             )
             exit_.callback(process.kill)
             processes.append(process)
-        return [json.loads(process.communicate(timeout=600)[0].splitlines()[-1]) for process in processes]
+        return [json.loads(process.communicate(timeout=600)[0].splitlines()[-1]) for process in processes[1:]]
 
 
 def fleet_of(rounds: int, asynchronous: Mapping[str, Any] | None, seed: int) -> Fleet:
@@ -165,6 +178,7 @@ def measure_simulator(options: argparse.Namespace) -> None:
     print("algorithm  slow  grace  weights by age        rounds/unit  validation of the others    test of the others")
     ways = [(None, None), *((grace, weights) for grace in options.grace for weights in options.weights)]
     for algorithm in options.algorithms:
+        together: list[float] = []
         for factor, (grace, weights) in ((factor, way) for factor in (1, SLOW) for way in ways):
             speeds = [1 / factor] + [1.0] * (options.agents - 1)
             table = {**load_config().table(), "agents": options.agents, "rounds": options.rounds, "compare": []}
@@ -178,13 +192,15 @@ def measure_simulator(options: argparse.Namespace) -> None:
             ]
             lengths = round_lengths(speeds, options.rounds, 0.2, 0)
             ends = paced(build(make_config(table)).mixing.links, lengths, grace=1e9 if grace is None else grace)[1]
-            columns = [
-                f"{mean(each):.3f} ({' '.join(f'{one:.3f}' for one in each)})" for each in zip(*runs, strict=True)
-            ]
+            columns = [with_each(each, 3) for each in zip(*runs, strict=True)]
             shown = "together" if weights is None else json.dumps(weights, separators=(",", ":"))
             pace = options.rounds / ends[1:, -1].max()
             waits = "-" if grace is None else f"{grace:g}"
             print(f"{algorithm:9}  {factor:4}  {waits:5}  {shown:20}  {pace:11.2f}  {'  '.join(columns)}", flush=True)
+            test = [run[1] for run in runs]
+            together = together or test
+            if weights is not None:
+                print(f"  test accuracy less than together: {with_error(together, test)}", flush=True)
 
 
 def simulated(table: Mapping[str, Any]) -> tuple[float, float, float]:

@@ -57,6 +57,14 @@ def test_new_messages_are_mixed_as_where_all_wait() -> None:
     assert torch.equal(mixing.closed_mean(values), CENTRE.closed_mean(values))
 
 
+def test_messages_that_together_count_too_little_are_not_used() -> None:
+    """In round 40 a message of round 1 has age ⌊390/50⌋ and counts 1 of 8: two make a quarter, one does not."""
+    ages = Ages.of((8, 4, 2, 1), STAR)
+    assert ages.weigh(CENTRE, 40, {1: 1})[0] == [0]
+    assert ages.weigh(CENTRE, 40, {1: 1, 2: 1})[0] == [0, 1, 2]
+    assert ages.weigh(CENTRE, 40, {1: 1, 2: 40})[0] == [0, 1, 2]
+
+
 def test_who_hears_nobody_keeps_its_own() -> None:
     columns, mixing = AGES.weigh(CENTRE, 5, {1: 1})
     assert columns == [0]

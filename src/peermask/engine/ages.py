@@ -4,8 +4,9 @@ The age of a message of round l in round k of its receiver is how far it is behi
 and ten: ⌊10 max(0, k − l) / (k + 10)⌋, 0 to 9. A message of the round before is always new. A number of rounds alone
 would not do: an agent six rounds behind in the tenth round has learned half of what its receiver has, in the hundredth
 nearly all. A message of age a counts `weights[a]` times, an older one as often as the last of them, the agent's own as
-often as a new one. Weights are whole numbers, so that votes stay counts, and a node's fusion equals the simulator's bit
-for bit.
+often as a new one. If all messages of a round together count less than a quarter of a new one, none is used: an agent
+whose only neighbour is far slower would follow a model that has learned next to nothing. Weights are whole numbers, so
+that votes stay counts, and a node's fusion equals the simulator's bit for bit.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import torch
 from peermask.graph.mixing import Mixing
 
 TENTHS = 10  # distinct ages, and rounds in which there are hardly any
+LEAST = 4  # messages that together count less than this part of a new one are not used
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,8 @@ class Ages:
         """
         own = int(mixing.own[0])
         counts = {j: self.weight(round, number) for j, number in heard.items()}
+        if LEAST * sum(counts.values()) < self.weights[0]:
+            counts = {}
         columns = sorted([own, *(j for j, count in counts.items() if count)])  # [K]
         weights = [counts[j] for j in columns if j != own]
         return columns, mixing.restrict(torch.tensor(columns)).aged(weights, self.weights[0], self.most)
