@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -101,17 +103,31 @@ def test_what_cannot_be_recorded_is_said_once_and_played_as_it_is() -> None:
 
 
 def test_operations_that_wait_for_a_device() -> None:
-    aten = torch.ops.aten
     far, near = torch.empty(3, device="meta"), torch.empty(3)
     true = torch.empty(3, dtype=torch.bool, device="meta")
-    assert waits(aten._local_scalar_dense.default, (far,), {}, 1.0)
-    assert waits(aten.nonzero.default, (far,), {}, far)
-    assert waits(aten.index.Tensor, (far, [true]), {}, far)
-    assert waits(aten._to_copy.default, (far,), {}, near)
-    assert not waits(aten._local_scalar_dense.default, (near,), {}, 1.0)
-    assert not waits(aten.index.Tensor, (far, [far.long()]), {}, far)
-    assert not waits(aten._to_copy.default, (near,), {}, far)
-    assert not waits(aten.mul.Tensor, (far, near), {}, far)
+    assert waits(Tensor.item, (far,), {}, 1.0)
+    assert waits(torch.nonzero, (far,), {}, far)
+    assert waits(Tensor.__getitem__, (far, true), {}, far)
+    assert waits(Tensor.__setitem__, (far, (true,), far), {}, None)
+    assert waits(torch.where, (true,), {}, (far,))
+    assert waits(Tensor.to, (far, "cpu"), {}, near)
+    assert not waits(Tensor.item, (near,), {}, 1.0)
+    assert not waits(Tensor.__getitem__, (far, far.long()), {}, far)
+    assert not waits(Tensor.__setitem__, (far, true, 0.0), {}, None)
+    assert not waits(torch.where, (true, far, 0.0), {}, far)
+    assert not waits(Tensor.to, (near, "meta"), {}, far)
+    assert not waits(torch.mul, (far, near), {}, far)
+
+
+def test_watching_imports_no_compiler() -> None:
+    """A dispatch mode would import torch._dynamo, which takes seconds."""
+    script = (
+        "import sys, torch\n"
+        "from peermask.engine.watching import _Waits\n"
+        "with _Waits() as waiting: float(torch.ones(2).sum())\n"
+        "assert waiting.found is None and 'torch._dynamo' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=100)
 
 
 def test_restored_states_are_taken_over() -> None:

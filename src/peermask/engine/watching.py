@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
 from peermask.algorithms.contract import Clock, LocalData
@@ -78,42 +78,51 @@ class _WatchedData:
         return self.feed.validation_accuracy(params)
 
 
-class _Waits(TorchDispatchMode):
+class _Waits(TorchFunctionMode):
     """Notes the first operation that waits for the device.
 
     A capture in which one is called fails, and PyTorch is unreliable from then on: random numbers raised errors, and a
-    later run in the same process read wrong labels. So it is found out before anything is captured.
+    later run in the same process read wrong labels. So it is found out before anything is captured. A dispatch mode
+    would see backward passes, too, but imports torch._dynamo, for seconds.
     """
 
     def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.found: str | None = None
 
-    def __torch_dispatch__(
+    def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         result = func(*args, **(kwargs or {}))
         if self.found is None and waits(func, args, kwargs or {}, result):
-            self.found = str(func.overloadpacket)
+            self.found = _name(func)
         return result
 
 
-_WAITING = {
-    torch.ops.aten._local_scalar_dense,  # item(), float(), bool()
-    torch.ops.aten.equal,
-    torch.ops.aten.masked_select,
-    torch.ops.aten.nonzero,
-    torch.ops.aten._unique2,
-}
+_NUMBERS = {"item", "tolist", "numpy", "__array__", "__bool__", "__int__", "__index__", "__float__", "__complex__"}
+_ANSWERS = {"__contains__", "__repr__", "equal", "allclose"}
+_SIZES = {"nonzero", "argwhere", "masked_select", "unique", "unique_consecutive", "bincount"}
+_WAITING = _NUMBERS | _ANSWERS | _SIZES
 
 
 def waits(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> bool:
     """Whether the host must know numbers that lie on a device before an operation can end."""
-    given = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
-    if all(tensor.is_cpu for tensor in given):
+    if all(tensor.is_cpu for tensor in _tensors(args, kwargs)):
         return False
-    if func.overloadpacket is torch.ops.aten.index:  # the size of the result depends on how many are true
-        return any(index.dtype in (torch.bool, torch.uint8) for index in given[1:])
-    return func.overloadpacket in _WAITING or any(
-        isinstance(made, Tensor) and made.is_cpu for made in tree_leaves(result)
-    )
+    name = _name(func)
+    if name == "__getitem__" or (name == "__setitem__" and isinstance(args[2], Tensor)):
+        # How many numbers are chosen depends on how many are true.
+        return any(index.dtype in (torch.bool, torch.uint8) for index in _tensors(args[1]))
+    if name == "where" and len(args) + len(kwargs) == 1:
+        return True
+    if name == "repeat_interleave":
+        return "output_size" not in kwargs
+    return name in _WAITING or any(made.is_cpu for made in _tensors(result))
+
+
+def _tensors(*nested: Any) -> list[Tensor]:
+    return [leaf for leaf in tree_leaves(nested) if isinstance(leaf, Tensor)]
+
+
+def _name(func: Any) -> str:
+    return str(getattr(func, "__name__", func))
