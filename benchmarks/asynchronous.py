@@ -40,7 +40,7 @@ from peermask.node.start import certificates_of, run_node
 from peermask.node.transport import Transport
 
 SLOW = 10  # times
-AGENTS, STEP = 6, 0.1  # of the fleet, and seconds that a learning step sleeps
+STEP = 0.02  # seconds that a learning step of a fleet sleeps, times its agents: they share the cores for the rest
 WARM_UP = 5  # rounds left out of the figures
 WAYS: dict[str, dict[str, Any] | None] = {"together": None, "asynchronous": {}}
 WEIGHTS = [[32, 16, 8, 4, 2, 1]]
@@ -56,7 +56,7 @@ def main() -> None:
     parser.add_argument("--algorithms", nargs="+", default=["accord", "mce-pl"], help="of the simulator")
     parser.add_argument("--weights", nargs="+", type=json.loads, default=WEIGHTS, help="of the simulator")
     parser.add_argument("--grace", nargs="+", type=float, default=[0.0, 0.25], help="of the simulator")
-    parser.add_argument("--agents", type=int, default=10, help="of the simulator")
+    parser.add_argument("--agents", type=int, default=10)
     parser.add_argument("--agent", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--file", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--step", type=float, help=argparse.SUPPRESS)
@@ -66,14 +66,14 @@ def main() -> None:
         return
     print(f"{platform.machine()}, {os.cpu_count()} cores; agent 0 is {SLOW} x slower where one is slow")
     if not options.simulator:
-        measure_fleet(options.rounds, range(options.first_seed, options.first_seed + options.seeds))
+        measure_fleet(options.agents, options.rounds, range(options.first_seed, options.first_seed + options.seeds))
     if not options.fleet:
         measure_simulator(options)
 
 
-def measure_fleet(rounds: int, seeds: range) -> None:
+def measure_fleet(agents: int, rounds: int, seeds: range) -> None:
     print(
-        f"fleet: {AGENTS} agents over TLS, default experiment, accord, {rounds} rounds, {STEP:g} s a learning step, "
+        f"fleet: {agents} agents over TLS, default experiment, accord, {rounds} rounds, {agents * STEP:g} s a step, "
         f"mean of {len(seeds)} runs (each)"
     )
     print("rounds        slow one  rounds/s of the others  s until they ended  accuracy of the others")
@@ -81,7 +81,7 @@ def measure_fleet(rounds: int, seeds: range) -> None:
     for way, options in WAYS.items():
         for factor in (1, SLOW):
             few = seeds[:1] if options is None and factor > 1 else seeds  # messages are the same, whoever is slow
-            runs = [figures(played_by_fleet(rounds, options, factor, seed)) for seed in few]
+            runs = [figures(played_by_fleet(agents, rounds, options, factor, seed)) for seed in few]
             pace, ended, accuracy = zip(*runs, strict=True)
             together = together or accuracy
             shown = (with_each(each, places) for each, places in ((pace, 2), (ended, 1), (accuracy, 3)))
@@ -109,17 +109,17 @@ def figures(others: list[dict[str, Any]]) -> tuple[float, float, float]:
 
 
 def played_by_fleet(
-    rounds: int, asynchronous: Mapping[str, Any] | None, factor: int, seed: int
+    agents: int, rounds: int, asynchronous: Mapping[str, Any] | None, factor: int, seed: int
 ) -> list[dict[str, Any]]:
     """What each agent but agent 0 reports: when it ended each round, and its accuracy. Agent 0 is then stopped."""
     with tempfile.TemporaryDirectory() as folder, ExitStack() as exit_:
         path = Path(folder) / "fleet.toml"
-        fleet = fleet_of(rounds, asynchronous, seed)
+        fleet = fleet_of(agents, rounds, asynchronous, seed)
         save_fleet(path, fleet)
         make_certificates(fleet, certificates_of(path, fleet))
         processes = []
-        for agent in range(AGENTS):
-            step = STEP * (factor if agent == 0 else 1)
+        for agent in range(agents):
+            step = agents * STEP * (factor if agent == 0 else 1)
             command = [sys.executable, "-m", "benchmarks.asynchronous", "--agent", str(agent), "--file", str(path)]
             process = subprocess.Popen(
                 [*command, "--step", str(step)],
@@ -131,10 +131,10 @@ def played_by_fleet(
         return [json.loads(process.communicate(timeout=600)[0].splitlines()[-1]) for process in processes[1:]]
 
 
-def fleet_of(rounds: int, asynchronous: Mapping[str, Any] | None, seed: int) -> Fleet:
-    table = {**load_config().table(), "agents": AGENTS, "rounds": rounds, "compare": [], "seed": seed}
+def fleet_of(agents: int, rounds: int, asynchronous: Mapping[str, Any] | None, seed: int) -> Fleet:
+    table = {**load_config().table(), "agents": agents, "rounds": rounds, "compare": [], "seed": seed}
     config = make_config({**table, **({} if asynchronous is None else {"asynchronous": dict(asynchronous)})})
-    return new_fleet(config, port=free_ports(AGENTS))
+    return new_fleet(config, port=free_ports(agents))
 
 
 class Timed:

@@ -35,8 +35,10 @@ def compile_kernels(network: Network, shape: tuple[int, ...], batch: int, device
             work.append(lambda: _gather(shape, device))
         if network.stack is not None:
             work += network.stack.trials(network.layout, shape, batch, device)
-    with ThreadPoolExecutor(len(work)) as pool:
-        for done in [pool.submit(_on, device, trial) for trial in work]:
+        first, *others = work
+        first()  # Triton reads and hashes all its own files once; threads that begin together would each do so
+    with ThreadPoolExecutor(len(others)) as pool:
+        for done in [pool.submit(_on, device, trial) for trial in others]:
             done.result()
     torch.cuda.synchronize(device)
 
