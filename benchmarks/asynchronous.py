@@ -30,12 +30,13 @@ import peermask
 from benchmarks.fleet import free_ports
 from peermask.engine.paces import paced, round_lengths
 from peermask.experiment.build import build
-from peermask.experiment.config import load_config, make_config
+from peermask.experiment.config_file import load_config, make_config
 from peermask.experiment.table import read_rows
 from peermask.node import start
 from peermask.node.agent import NodeAgent, Report
 from peermask.node.certificates import make_certificates
-from peermask.node.fleet import Fleet, new_fleet, save_fleet
+from peermask.node.fleet import Fleet
+from peermask.node.fleet_file import new_fleet, save_fleet
 from peermask.node.start import certificates_of, run_node
 from peermask.node.transport import Transport
 

@@ -32,12 +32,14 @@ from typing import Any
 import peermask.cli.node
 from benchmarks.fleet import free_ports
 from peermask.cli.main import main as peermask_command
-from peermask.experiment.config import ExperimentConfig, load_config, make_config
+from peermask.experiment.config import ExperimentConfig
+from peermask.experiment.config_file import load_config, make_config
 from peermask.experiment.folder import RunFolder
 from peermask.experiment.table import read_rows
 from peermask.node.agent import Report
 from peermask.node.certificates import make_certificates
-from peermask.node.fleet import Fleet, load_fleet, new_fleet, save_fleet
+from peermask.node.fleet import Fleet
+from peermask.node.fleet_file import load_fleet, new_fleet, save_fleet
 from peermask.node.rosters import Rosters
 from peermask.wire import Inbox
 

@@ -22,9 +22,9 @@ import torch
 from numpy.typing import NDArray
 
 from peermask.algorithms.contract import Clock
-from peermask.experiment.build import build, build_simulator
-from peermask.experiment.config import make_config
-from peermask.experiment.opening import openings
+from peermask.experiment.assemble import build_simulator, openings
+from peermask.experiment.build import build
+from peermask.experiment.config_file import make_config
 from peermask.wire import Expected, FrameHeader, History, Schema, bitmap_size, decode_frame, encode_frame, frame_size
 from peermask.wire.frame import history_after
 from peermask.wire.mailbox import opened

@@ -22,12 +22,13 @@ from pathlib import Path
 
 import numpy as np
 
-from peermask.experiment.config import make_config
+from peermask.experiment.config_file import make_config
 from peermask.node.certificates import make_certificates
 from peermask.node.credentials import check_credentials
-from peermask.node.fleet import load_fleet, new_fleet, save_fleet
+from peermask.node.fleet_file import load_fleet, new_fleet, save_fleet
 from peermask.node.messages import Card
-from peermask.node.puller import Patience, Puller
+from peermask.node.neighbourhood import Neighbourhood, Patience
+from peermask.node.puller import Puller
 from peermask.node.responder import Responder
 from peermask.node.start import certificates_of
 from peermask.node.zenoh_settings import session_settings
@@ -90,8 +91,9 @@ def exchange_times(options: argparse.Namespace) -> list[float]:
     times = []
     with open_zenoh(session_settings(fleet, agent, credentials, 2**24), agent, responder) as transport:
         patience = Patience("wait", 30.0, 60.0, 60.0)
-        puller = Puller(transport, responder, fleet.neighbours(agent), patience)
-        puller.gather(60.0)
+        around = Neighbourhood(transport, responder, fleet.neighbours(agent), patience)
+        puller = Puller(around)
+        around.gather(60.0)
         for number in range(1, options.rounds + 1):
             begun = time.perf_counter()
             responder.publish(number, payload, schema)

@@ -25,7 +25,7 @@ from benchmarks import soak
 from peermask.experiment.build import build
 from peermask.node.agent import card_of
 from peermask.node.credentials import check_credentials
-from peermask.node.fleet import load_fleet
+from peermask.node.fleet_file import load_fleet
 from peermask.node.messages import Greeting, Pull
 from peermask.node.start import certificates_of
 from peermask.node.zenoh_settings import alive_key, ask_key, session_settings

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from peermask.experiment.config import load_config, make_config
+from peermask.experiment.config_file import load_config, make_config
 from peermask.experiment.runner import run_experiment
 from peermask.experiment.table import read_rows
 

@@ -21,8 +21,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from peermask.algorithms.contract import Clock
-from peermask.experiment.build import Experiment, build, build_simulator
-from peermask.experiment.config import make_config
+from peermask.experiment.assemble import build_simulator
+from peermask.experiment.build import Experiment, build
+from peermask.experiment.config_file import make_config
 from peermask.masks.masker import Masker
 from peermask.streams import stream
 

@@ -29,8 +29,10 @@ from peermask.engine.device import fast_float32, pick_device
 from peermask.engine.simulator import Simulator
 from peermask.engine.traffic import message_cost
 from peermask.errors import RunError
-from peermask.experiment.build import build, build_simulator
-from peermask.experiment.config import ExperimentConfig, make_config
+from peermask.experiment.assemble import build_simulator
+from peermask.experiment.build import build
+from peermask.experiment.config import ExperimentConfig
+from peermask.experiment.config_file import make_config
 from peermask.masks.select import top_fraction_by_layer
 from peermask.models.architectures import models
 

@@ -32,9 +32,10 @@ import torch
 
 from peermask.algorithms.contract import Clock
 from peermask.engine.exchange import Exchange
-from peermask.experiment.build import Experiment, agents_at_once, build, build_simulator
+from peermask.experiment.assemble import agents_at_once, build_simulator
+from peermask.experiment.build import Experiment, build
 from peermask.experiment.concatenation import Concatenation
-from peermask.experiment.config import make_config
+from peermask.experiment.config_file import make_config
 from peermask.experiment.folder import RunFolder
 from peermask.experiment.ranked import Ranked
 from peermask.ranks.group import Ranks, joined, own_device

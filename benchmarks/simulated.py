@@ -8,8 +8,9 @@ from benchmarks.plain_loop import AGENTS, BATCH, CHANNELS, FRACTION, HIDDEN, LAB
 from peermask.algorithms.contract import Clock
 from peermask.engine.known import Known
 from peermask.engine.traffic import message_cost
-from peermask.experiment.build import build, build_simulator
-from peermask.experiment.config import make_config
+from peermask.experiment.assemble import build_simulator
+from peermask.experiment.build import build
+from peermask.experiment.config_file import make_config
 
 
 def workload(algorithm: str) -> dict[str, object]:

@@ -25,9 +25,9 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.fleet import free_ports
-from peermask.experiment.config import make_config
+from peermask.experiment.config_file import make_config
 from peermask.node.certificates import make_certificates
-from peermask.node.fleet import new_fleet, save_fleet
+from peermask.node.fleet_file import new_fleet, save_fleet
 from peermask.node.start import certificates_of
 
 EVERY = 1.0  # seconds between samples

@@ -27,8 +27,9 @@ def main() -> None:
     from peermask.algorithms.contract import Clock
     from peermask.engine.device import pick_device
     from peermask.errors import RunError
-    from peermask.experiment.build import build, build_simulator
-    from peermask.experiment.config import make_config
+    from peermask.experiment.assemble import build_simulator
+    from peermask.experiment.build import build
+    from peermask.experiment.config_file import make_config
 
     say("peermask imported")
     try:

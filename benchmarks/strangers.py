@@ -22,11 +22,12 @@ from contextlib import suppress
 from pathlib import Path
 
 from benchmarks.fleet import free_ports
-from peermask.experiment.config import make_config
+from peermask.experiment.config_file import make_config
 from peermask.node import zenoh_transport
+from peermask.node.address import split_address
 from peermask.node.certificates import make_certificates
 from peermask.node.credentials import check_credentials
-from peermask.node.fleet import new_fleet, split_address
+from peermask.node.fleet_file import new_fleet
 from peermask.node.zenoh_settings import session_settings
 from peermask.node.zenoh_transport import open_zenoh
 

@@ -10,7 +10,8 @@ import pytest
 import torch
 from hypothesis import settings
 
-from peermask.experiment.config import ExperimentConfig, make_config
+from peermask.experiment.config import ExperimentConfig
+from peermask.experiment.config_file import make_config
 
 # A test that asserts a time fails on a busy machine.
 # A change is judged by the same examples each time; elsewhere new ones are drawn.

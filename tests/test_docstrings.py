@@ -11,18 +11,8 @@ import pytest
 import peermask
 
 FUNCTIONS = [name for name in peermask.__all__ if inspect.isfunction(getattr(peermask, name))]
-CLASSES = [
-    "Agents",
-    "Algorithm",
-    "Clock",
-    "Execution",
-    "ExperimentConfig",
-    "Mixing",
-    "Options",
-    "PeermaskError",
-    "ProgressLine",
-]
-NAMES = ["__init__", *CLASSES, "RunResult", *FUNCTIONS]
+CLASSES = [name for name in peermask.__all__ if inspect.isclass(getattr(peermask, name))]
+NAMES = ["__init__", *CLASSES, *FUNCTIONS]
 
 
 def examples(name: str) -> list[doctest.DocTest]:

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from peermask.data.arrays import from_arrays
     from peermask.data.torch_dataset import from_torch
     from peermask.errors import PeermaskError
-    from peermask.experiment.config import ExperimentConfig, load_config, make_config
+    from peermask.experiment.config import ExperimentConfig
+    from peermask.experiment.config_file import load_config, make_config
     from peermask.experiment.execution import Execution
     from peermask.experiment.notebook import ProgressLine
     from peermask.experiment.result import RunResult
@@ -31,30 +32,10 @@ if TYPE_CHECKING:
     from peermask.reports.page import report
 
 __all__ = [
-    "Agents",
-    "Algorithm",
-    "Clock",
-    "Execution",
-    "ExperimentConfig",
-    "LocalData",
-    "Mixing",
-    "Options",
-    "Payload",
-    "PeermaskError",
-    "ProgressLine",
-    "RunResult",
-    "Setting",
-    "evaluate",
-    "export",
-    "from_arrays",
-    "from_torch",
-    "load_config",
-    "load_ticket",
-    "make_config",
-    "report",
-    "resume_experiment",
-    "run_experiment",
-]
+    "Agents", "Algorithm", "Clock", "Execution", "ExperimentConfig", "LocalData", "Mixing", "Options", "Payload",
+    "PeermaskError", "ProgressLine", "RunResult", "Setting", "evaluate", "export", "from_arrays", "from_torch",
+    "load_config", "load_ticket", "make_config", "report", "resume_experiment", "run_experiment",
+]  # fmt: skip
 
 # Where each public name lives. They are imported when first used: importing torch takes seconds, and a command
 # line that is interrupted meanwhile should end quietly.
@@ -76,9 +57,9 @@ _HOMES = {
     "export": "peermask.exports.write",
     "from_arrays": "peermask.data.arrays",
     "from_torch": "peermask.data.torch_dataset",
-    "load_config": "peermask.experiment.config",
+    "load_config": "peermask.experiment.config_file",
     "load_ticket": "peermask.exports.rebuild",
-    "make_config": "peermask.experiment.config",
+    "make_config": "peermask.experiment.config_file",
     "report": "peermask.reports.page",
     "resume_experiment": "peermask.experiment.runner",
     "run_experiment": "peermask.experiment.runner",

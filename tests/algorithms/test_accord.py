@@ -14,8 +14,9 @@ from peermask.algorithms.accord import Accord, State
 from peermask.algorithms.contract import Agents, Clock, Setting
 from peermask.data.digits import digits
 from peermask.errors import ConfigError
-from peermask.experiment.build import build, build_simulator
-from peermask.experiment.config import make_config
+from peermask.experiment.assemble import build_simulator
+from peermask.experiment.build import build
+from peermask.experiment.config_file import make_config
 from peermask.graph import Mixing, build_mixing
 from peermask.masks.budget import MaskOptions
 from peermask.masks.masker import Masker

@@ -11,8 +11,9 @@ from torch import Tensor
 from peermask.algorithms.contract import Clock
 from peermask.data.digits import digits
 from peermask.engine.simulator import Simulator
-from peermask.experiment.build import build, build_simulator
-from peermask.experiment.config import make_config
+from peermask.experiment.assemble import build_simulator
+from peermask.experiment.build import build
+from peermask.experiment.config_file import make_config
 from peermask.graph.links import Links
 
 DIGITS = digits()

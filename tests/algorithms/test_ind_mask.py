@@ -8,7 +8,8 @@ import torch
 
 from peermask.algorithms.contract import Clock
 from peermask.engine.simulator import Simulator
-from peermask.experiment.build import build, build_simulator
+from peermask.experiment.assemble import build_simulator
+from peermask.experiment.build import build
 from peermask.experiment.config import ExperimentConfig
 
 

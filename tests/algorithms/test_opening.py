@@ -8,9 +8,9 @@ import torch
 
 from peermask.algorithms.contract import Clock
 from peermask.algorithms.opening import opening_mask
-from peermask.experiment.build import build, build_simulator
-from peermask.experiment.config import make_config
-from peermask.experiment.opening import openings
+from peermask.experiment.assemble import build_simulator, openings
+from peermask.experiment.build import build
+from peermask.experiment.config_file import make_config
 
 
 def test_the_largest_of_each_layer_by_hand() -> None:

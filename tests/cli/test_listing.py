@@ -13,7 +13,8 @@ import pytest
 from peermask.cli.listing import KINDS
 from peermask.cli.main import main
 from peermask.experiment.catalogue import KEPT, as_markdown, catalogue
-from peermask.experiment.config import ExperimentConfig, make_config
+from peermask.experiment.config import ExperimentConfig
+from peermask.experiment.config_file import make_config
 
 DOCS = Path(__file__).parents[2] / "docs"
 AGAIN = "run: python -m peermask.experiment.catalogue docs/config.md"

@@ -18,7 +18,8 @@ import torch
 import peermask
 from peermask.data.partition import partitions
 from peermask.errors import PeermaskError
-from peermask.experiment.config import ExperimentConfig, load_config
+from peermask.experiment.config import ExperimentConfig
+from peermask.experiment.config_file import load_config
 from peermask.graph.topology import topologies
 from peermask.reports.tables import agents_table
 

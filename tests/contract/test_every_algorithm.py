@@ -13,7 +13,8 @@ from peermask.algorithms import algorithms
 from peermask.algorithms.contract import Clock
 from peermask.engine.simulator import Simulator
 from peermask.engine.states import tensors_of
-from peermask.experiment.build import Experiment, assemble, build, build_simulator
+from peermask.experiment.assemble import assemble, build_simulator
+from peermask.experiment.build import Experiment, build
 from peermask.experiment.config import ExperimentConfig
 
 NAMES = [entry.name for entry in algorithms]

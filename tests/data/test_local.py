@@ -11,10 +11,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from peermask.data import Dataset, Split, batch_indices, partitions, share_out
+from peermask.data import Dataset, Split, partitions, share_out
 from peermask.data.batches import batch_rows, smallest
 from peermask.data.local import AllSamples
 from peermask.data.normalisation import Range
+from peermask.data.partition import Indices
 from peermask.errors import DataError
 from peermask.streams import raw_of_each, stream
 
@@ -84,19 +85,24 @@ def test_an_agent_without_test_samples_is_named() -> None:
         shared(toy(100, 8), 0)
 
 
+def batch_of(samples: Indices, size: int, seed: int, agent: int, round: int, step: int = 0) -> Indices:
+    own: Indices = batch_rows([samples], size, seed, [agent], round, step)[0]
+    return own
+
+
 @given(size=st.integers(1, 30), agent=st.integers(0, 5), round=st.integers(0, 50))
 def test_a_batch_has_no_sample_twice(size: int, agent: int, round: int) -> None:
     samples = np.arange(100, 120, dtype=np.int64)
-    batch = batch_indices(samples, size, seed=1, agent=agent, round=round)
+    batch = batch_of(samples, size, 1, agent, round)
     assert len(batch) == len(set(batch)) == min(size, 20)
     assert set(batch) <= set(samples)
-    assert np.array_equal(batch, batch_indices(samples, size, seed=1, agent=agent, round=round))
+    assert np.array_equal(batch, batch_of(samples, size, 1, agent, round))
 
 
 def test_every_agent_round_and_step_has_its_own_batch() -> None:
     samples = np.arange(100, dtype=np.int64)
     keys = [(0, 0, 0), (1, 0, 0), (0, 1, 0), (0, 0, 1)]
-    batches = {tuple(batch_indices(samples, 10, 0, *key)) for key in keys}
+    batches = {tuple(batch_of(samples, 10, 0, *key)) for key in keys}
     assert len(batches) == 4
 
 
@@ -109,12 +115,12 @@ def test_the_smallest_keys_are_the_start_of_a_whole_stable_sort(keys: list[int],
 def test_a_batch_is_the_start_of_its_streams_permutation() -> None:
     samples = np.arange(1000) * 3
     order = stream(4, "batch", 2, 7, 1).permutation(1000)
-    assert np.array_equal(batch_indices(samples, 64, 4, 2, 7, 1), samples[order[:64]])
+    assert np.array_equal(batch_of(samples, 64, 4, 2, 7, 1), samples[order[:64]])
 
 
 def test_batches_stay_what_they_always_were() -> None:
     assert next(raw_of_each(7, "batch", [3], 11, 2, [2])).tolist() == [8259914978133992404, 15836112579426705437]
-    assert batch_indices(np.arange(500), 6, 7, 3, 11, 2).tolist() == [350, 456, 386, 56, 311, 219]
+    assert batch_of(np.arange(500), 6, 7, 3, 11, 2).tolist() == [350, 456, 386, 56, 311, 219]
 
 
 @given(counts=st.lists(st.integers(1, 600), min_size=1, max_size=5), size=st.integers(1, 200), round=st.integers(0, 9))

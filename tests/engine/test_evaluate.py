@@ -9,8 +9,9 @@ import torch
 from peermask.data.arrays import from_arrays
 from peermask.engine import evaluate as module
 from peermask.engine.evaluate import evaluate, weighted
-from peermask.experiment.build import assemble, build
-from peermask.experiment.config import make_config
+from peermask.experiment.assemble import assemble
+from peermask.experiment.build import build
+from peermask.experiment.config_file import make_config
 from peermask.models.architectures import mlp
 from peermask.models.network import build_network
 from peermask.models.readout import Readout

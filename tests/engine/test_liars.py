@@ -9,7 +9,7 @@ from peermask.algorithms.contract import Clock
 from peermask.engine.liars import LiarOptions, Liars, pick_liars
 from peermask.errors import ConfigError
 from peermask.experiment.build import build
-from peermask.experiment.config import make_config
+from peermask.experiment.config_file import make_config
 from peermask.graph.links import Links
 from peermask.masks.guard import distances, ones_by_layer
 

@@ -18,8 +18,9 @@ from peermask.engine.recorded import Recorded, Unrecordable
 from peermask.engine.simulator import Simulator
 from peermask.engine.states import tensors_of
 from peermask.engine.watching import waits
-from peermask.experiment.build import build, build_simulator
-from peermask.experiment.config import make_config
+from peermask.experiment.assemble import build_simulator
+from peermask.experiment.build import build
+from peermask.experiment.config_file import make_config
 
 T = TypeVar("T")
 CPU = torch.device("cpu")

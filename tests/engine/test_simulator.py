@@ -15,8 +15,10 @@ from peermask.engine.device import pick_device
 from peermask.engine.memory import activation_bytes, chunk_that_fits
 from peermask.engine.simulator import Simulator
 from peermask.errors import RunError
-from peermask.experiment.build import Experiment, agents_at_once, assemble, build, build_simulator
-from peermask.experiment.config import ExperimentConfig, make_config
+from peermask.experiment.assemble import agents_at_once, assemble, build_simulator
+from peermask.experiment.build import Experiment, build
+from peermask.experiment.config import ExperimentConfig
+from peermask.experiment.config_file import make_config
 from peermask.graph import build_mixing
 from peermask.models.architectures import mlp
 

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from peermask.engine.together import run_together
 from peermask.errors import RunError
-from peermask.experiment.config import ExperimentConfig, make_config
+from peermask.experiment.config import ExperimentConfig
+from peermask.experiment.config_file import make_config
 from peermask.experiment.execution import Execution
 from peermask.experiment.result import RunResult
 from peermask.experiment.runner import run_experiment

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from peermask.engine.known import first_message, restored, row_of
-from peermask.engine.traffic import entropy_bits, message_cost, schema_of
+from peermask.engine.known import first_message, restored
+from peermask.engine.message_schema import row_of, schema_of
+from peermask.engine.traffic import entropy_bits, message_cost
 from peermask.wire import FrameHeader, History, encode_frame
 
 SIZES = (4, 4)

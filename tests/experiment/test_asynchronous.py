@@ -20,7 +20,8 @@ from peermask.engine.trace import LEARN, Trace
 from peermask.errors import ConfigError, RunError
 from peermask.experiment.build import build
 from peermask.experiment.checkpoint import list_checkpoints
-from peermask.experiment.config import ExperimentConfig, make_config
+from peermask.experiment.config import ExperimentConfig
+from peermask.experiment.config_file import make_config
 from peermask.experiment.execution import Execution
 from peermask.experiment.folder import RunFolder
 from peermask.experiment.result import RunResult

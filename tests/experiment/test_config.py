@@ -9,7 +9,7 @@ import pytest
 import tomli_w
 
 from peermask.errors import ConfigError
-from peermask.experiment.config import load_config, make_config
+from peermask.experiment.config_file import load_config, make_config
 
 
 def test_the_default_experiment_compares_accord_with_ind_mask() -> None:

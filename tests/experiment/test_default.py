@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from statistics import fmean
 
-from peermask.experiment.config import load_config
+from peermask.experiment.config_file import load_config
 from peermask.experiment.runner import run_experiment
 
 

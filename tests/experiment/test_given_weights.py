@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 import peermask
 from peermask.errors import ExportError, RunError
-from peermask.experiment.build import build, build_simulator
-from peermask.experiment.opening import openings
+from peermask.experiment.assemble import build_simulator, openings
+from peermask.experiment.build import build
 
 ALL: dict[str, Any] = {"retention": 1.0, "mask": {"fc_keep": "r"}, "model": {"name": "mlp", "hidden": [12]}}
 

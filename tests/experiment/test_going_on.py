@@ -13,7 +13,8 @@ from torch import nn
 import peermask
 from peermask.errors import RunError
 from peermask.experiment import going_on
-from peermask.experiment.config import ExperimentConfig, load_config
+from peermask.experiment.config import ExperimentConfig
+from peermask.experiment.config_file import load_config
 from peermask.experiment.execution import Execution
 from peermask.experiment.folder import RunFolder
 from peermask.experiment.result import RunResult

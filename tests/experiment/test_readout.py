@@ -19,7 +19,8 @@ from peermask.cli.main import main
 from peermask.errors import ConfigError, RunError
 from peermask.experiment.build import build
 from peermask.experiment.checkpoint import list_checkpoints
-from peermask.experiment.config import ExperimentConfig, load_config, make_config
+from peermask.experiment.config import ExperimentConfig
+from peermask.experiment.config_file import load_config, make_config
 from peermask.experiment.execution import Execution
 from peermask.experiment.folder import RunFolder
 from peermask.experiment.metrics import LATER

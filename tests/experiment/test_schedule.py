@@ -13,16 +13,17 @@ import torch
 from peermask.algorithms.contract import Clock
 from peermask.engine.link_traffic import LINKS, LinkHistories, shards_of
 from peermask.errors import PeermaskError
-from peermask.experiment.build import Experiment, assemble, build
-from peermask.experiment.config import ExperimentConfig, make_config
+from peermask.experiment.assemble import assemble, openings
+from peermask.experiment.build import Experiment, build
+from peermask.experiment.config import ExperimentConfig
+from peermask.experiment.config_file import make_config
 from peermask.experiment.execution import Execution
 from peermask.experiment.loop import final_hash
-from peermask.experiment.opening import openings
 from peermask.experiment.runner import resume_experiment, run_experiment
 from peermask.experiment.table import read_rows
 from peermask.graph import build_mixing
 from peermask.graph.links import Links
-from peermask.node.fleet import new_fleet
+from peermask.node.fleet_file import new_fleet
 from peermask.wire import FrameHeader, Schema, encode_frame
 from peermask.wire.frame import Expected, history_after, read_header
 from peermask.wire.history import History

@@ -11,7 +11,7 @@ import torch
 from task_cases import CASES, config
 
 from peermask.cli.main import main
-from peermask.experiment.config import make_config
+from peermask.experiment.config_file import make_config
 from peermask.experiment.execution import Execution
 from peermask.experiment.runner import run_experiment
 from peermask.exports.measure import evaluate

@@ -11,7 +11,7 @@ import torch
 import peermask
 from peermask.experiment.agent_result import AgentResult
 from peermask.experiment.build import build
-from peermask.experiment.config import make_config
+from peermask.experiment.config_file import make_config
 from peermask.experiment.execution import Execution
 from peermask.experiment.result import RunResult
 from peermask.experiment.runner import run_experiment

@@ -13,7 +13,7 @@ from peermask.errors import ExportError
 from peermask.exports.profile import Cost, Limits, Profile, masked_params, profile, read_profile, save_profile
 from peermask.models.architectures import models
 from peermask.models.layout import find_layout
-from peermask.node.fleet import load_fleet
+from peermask.node.fleet_file import load_fleet
 
 pytest.importorskip("onnxruntime")
 

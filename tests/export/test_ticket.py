@@ -16,7 +16,7 @@ from torch import nn
 
 import peermask
 from peermask.errors import ExportError
-from peermask.experiment.config import make_config
+from peermask.experiment.config_file import make_config
 from peermask.experiment.execution import Execution
 from peermask.experiment.result import RunResult
 from peermask.experiment.runner import run_experiment

@@ -16,9 +16,11 @@ from peermask.data.normalisation import Range
 from peermask.engine.evaluate import evaluate
 from peermask.engine.known import restored
 from peermask.engine.link_traffic import LinkHistories
-from peermask.engine.traffic import Cost, message_cost, schema_of
-from peermask.experiment.build import assemble, build
-from peermask.experiment.config import make_config
+from peermask.engine.message_schema import schema_of
+from peermask.engine.traffic import Cost, message_cost
+from peermask.experiment.assemble import assemble
+from peermask.experiment.build import build
+from peermask.experiment.config_file import make_config
 from peermask.graph.links import Links
 from peermask.kernels import have_triton
 

@@ -13,8 +13,9 @@ from peermask.algorithms import algorithms
 from peermask.algorithms.contract import Clock
 from peermask.engine.device import rows_on_cpu
 from peermask.engine.traffic import message_cost
-from peermask.experiment.build import build, build_simulator
-from peermask.experiment.config import make_config
+from peermask.experiment.assemble import build_simulator
+from peermask.experiment.build import build
+from peermask.experiment.config_file import make_config
 from peermask.kernels import have_triton
 from peermask.kernels.conv_block import Activation, ConvBlock, shapes_of
 from peermask.kernels.conv_trunk import run_trunk

@@ -12,10 +12,10 @@ import torch
 
 from peermask.errors import NodeError
 from peermask.experiment.build import build
-from peermask.experiment.config import make_config
+from peermask.experiment.config_file import make_config
 from peermask.experiment.table import read_rows
 from peermask.node.agent import NodeAgent, Report
-from peermask.node.fleet import new_fleet
+from peermask.node.fleet_file import new_fleet
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
@@ -29,7 +29,7 @@ class Alone:
     def ask(self, requests: Mapping[int, bytes], patience: float) -> dict[int, bytes]:  # noqa: ARG002
         return {}
 
-    def deaf_to(self) -> frozenset[int]:
+    def stale_links(self) -> frozenset[int]:
         return frozenset()
 
     def await_change(self, seconds: float) -> None:
@@ -55,7 +55,9 @@ def test_a_node_computes_in_fast_float32(tmp_path: Path) -> None:
     node = NodeAgent(fleet, build(config), 0, tmp_path / "agent-0", precisions, device="cuda")
     node.restore()
     node.responder._met.add(1)  # a neighbour was there once: a node does not begin alone
-    with pytest.raises(NodeError, match="no neighbour was heard"):  # which is said at the end, when all is written
+    with pytest.raises(
+        NodeError, match="no message of a neighbour arrived"
+    ):  # which is said at the end, when all is written
         node.run(Alone())
     assert precisions.seen == ["high", "high"]
     assert torch.get_float32_matmul_precision() == before

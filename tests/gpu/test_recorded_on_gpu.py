@@ -10,8 +10,9 @@ from torch import Tensor
 
 from peermask.algorithms.contract import Clock
 from peermask.engine.recorded import Recorded
-from peermask.experiment.build import build, build_simulator
-from peermask.experiment.config import make_config
+from peermask.experiment.assemble import build_simulator
+from peermask.experiment.build import build
+from peermask.experiment.config_file import make_config
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 

@@ -10,7 +10,8 @@ import torch
 
 from peermask.data.arrays import from_arrays
 from peermask.data.dataset import Dataset
-from peermask.experiment.config import ExperimentConfig, make_config
+from peermask.experiment.config import ExperimentConfig
+from peermask.experiment.config_file import make_config
 from peermask.experiment.execution import Execution
 from peermask.experiment.result import RunResult
 from peermask.experiment.runner import run_experiment

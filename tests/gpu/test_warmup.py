@@ -14,8 +14,9 @@ from peermask.algorithms.contract import Clock
 from peermask.data.arrays import from_arrays
 from peermask.engine import warmup
 from peermask.engine.traffic import message_cost
-from peermask.experiment import build as building
-from peermask.experiment.config import make_config
+from peermask.experiment import assemble
+from peermask.experiment.build import build
+from peermask.experiment.config_file import make_config
 from peermask.kernels import have_triton
 
 pytestmark = pytest.mark.skipif(not have_triton(), reason="needs a CUDA device and Triton")
@@ -52,15 +53,15 @@ def test_kernels_are_compiled_beforehand(
         "algorithm": algorithm,
         "batch_size": 20,
     }
-    experiment = building.build(make_config(settings), from_arrays(images, labels, images, labels))
+    experiment = build(make_config(settings), from_arrays(images, labels, images, labels))
     counts = {}
 
     def compile_and_count(*arguments: object) -> None:
         warmup.compile_kernels(*arguments)  # type: ignore[arg-type]
         counts.update(compiled())
 
-    monkeypatch.setattr(building, "compile_kernels", compile_and_count)
-    with building.build_simulator(experiment, torch.device("cuda")) as simulator:
+    monkeypatch.setattr(assemble, "compile_kernels", compile_and_count)
+    with assemble.build_simulator(experiment, torch.device("cuda")) as simulator:
         known = None
         for number in (1, 2):
             shared = simulator.play(Clock(number, 3)).shared

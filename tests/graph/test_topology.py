@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from peermask.errors import ConfigError, GraphError
-from peermask.graph import Graph, build_graph, graph_hash, topologies
+from peermask.graph import Graph, build_graph, topologies
 
 
 def build(name: str, agents: int, seed: int = 0, **options: Any) -> Graph:
@@ -54,7 +54,7 @@ def test_every_graph_is_connected_without_loops(name: str, agents: int, seed: in
     assert sorted(graph.nodes) == list(range(agents))
     assert nx.is_connected(graph)
     assert nx.number_of_selfloops(graph) == 0
-    assert graph_hash(graph) == graph_hash(build(name, agents, seed))
+    assert links(graph) == links(build(name, agents, seed))
 
 
 @given(agents=st.integers(3, 14), data=st.data(), seed=st.integers(0, 1000))
@@ -71,7 +71,7 @@ def test_rewiring_keeps_the_number_of_links(rewire: float, seed: int) -> None:
 
 def test_another_seed_draws_another_graph() -> None:
     for name in ("erdos-renyi", "random-regular", "small-world"):
-        assert len({graph_hash(build(name, 20, seed)) for seed in range(5)}) == 5
+        assert len({tuple(links(build(name, 20, seed))) for seed in range(5)}) == 5
 
 
 def test_without_rewiring_a_small_world_is_a_ring_of_near_ones() -> None:
@@ -122,10 +122,3 @@ def test_unknown_names_and_options_are_refused() -> None:
         build("rign", 4)
     with pytest.raises(ValueError, match="retension"):
         build("ring", 4, retension=1)
-
-
-def test_the_hash_ignores_the_order_of_links() -> None:
-    first, second = nx.Graph([(0, 1), (1, 2)]), nx.Graph([(2, 1), (1, 0)])
-    assert graph_hash(first) == graph_hash(second)
-    second.add_node(3)
-    assert graph_hash(first) != graph_hash(second)

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from peermask.engine.known import (
+from peermask.engine.known_masks import (
     KnownMasks,
     first_known,
     flips_size_triton,

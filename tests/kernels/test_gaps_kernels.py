@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from peermask.algorithms.contract import Payload
-from peermask.engine.known import first_known, flips_size_triton
-from peermask.engine.traffic import count_frames_triton, message_cost, schema_of
+from peermask.engine.known_masks import first_known, flips_size_triton
+from peermask.engine.message_schema import schema_of
+from peermask.engine.traffic import count_frames_triton, message_cost
 from peermask.streams import stream
 from peermask.wire import History, frame_size
 

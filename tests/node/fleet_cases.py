@@ -10,10 +10,10 @@ from pathlib import Path
 from memory_network import MemoryNetwork
 
 from peermask.experiment.build import build
-from peermask.experiment.config import make_config
+from peermask.experiment.config_file import make_config
 from peermask.experiment.runner import Execution, run_experiment
 from peermask.node.agent import NodeAgent
-from peermask.node.fleet import new_fleet, save_fleet
+from peermask.node.fleet_file import new_fleet, save_fleet
 
 TINY = {
     "agents": 4,

@@ -19,9 +19,9 @@ from pathlib import Path
 import peermask.cli.node
 from peermask.cli.main import main
 from peermask.experiment.folder import RunFolder
+from peermask.node.address import split_address
 from peermask.node.certificates import make_certificates
 from peermask.node.collect import collect_run
-from peermask.node.fleet import split_address
 from peermask.node.start import certificates_of
 
 CONTEXT = multiprocessing.get_context("forkserver")

@@ -65,7 +65,7 @@ class MemoryTransport:
                 net.changed.wait(left)
             return dict(answers)
 
-    def deaf_to(self) -> frozenset[int]:
+    def stale_links(self) -> frozenset[int]:
         return frozenset()
 
     def await_change(self, seconds: float) -> None:

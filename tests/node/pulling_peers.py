@@ -6,7 +6,8 @@ import numpy as np
 from memory_network import MemoryNetwork
 
 from peermask.node.messages import Card
-from peermask.node.puller import Patience, Puller
+from peermask.node.neighbourhood import Neighbourhood, Patience
+from peermask.node.puller import Puller
 from peermask.node.responder import Responder
 from peermask.streams import stream
 from peermask.wire import Schema
@@ -31,7 +32,8 @@ class Peer:
         self.responder = Responder(agent, neighbours, card, self.lines.append)
         self.transport = network.join(agent, self.responder)
         patience = Patience(missing, deadline, wait_limit=deadline, start_limit=deadline)
-        self.puller = Puller(self.transport, self.responder, neighbours, patience)
+        self.around = Neighbourhood(self.transport, self.responder, neighbours, patience)
+        self.puller = Puller(self.around)
 
     def publish(self, *rounds):
         for number in rounds:

@@ -10,7 +10,8 @@ from fleet_cases import tiny
 from peermask.algorithms import algorithms
 from peermask.algorithms.contract import Clock
 from peermask.errors import WireError
-from peermask.experiment.build import build, build_simulator
+from peermask.experiment.assemble import build_simulator
+from peermask.experiment.build import build
 from peermask.node.admission import Admission
 
 RETENTIONS = [0.2, 0.3, 0.4, 0.5]

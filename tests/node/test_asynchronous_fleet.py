@@ -16,12 +16,13 @@ from pulling_peers import CARD, SCHEMA, message, same
 
 from peermask.cli.main import main
 from peermask.errors import NodeError
-from peermask.experiment.config import make_config
+from peermask.experiment.config_file import make_config
 from peermask.experiment.result import RunResult
 from peermask.experiment.table import read_rows
 from peermask.node.collect import collect_run
-from peermask.node.fleet import check
-from peermask.node.puller import REST, Patience, Puller
+from peermask.node.fleet_checks import check
+from peermask.node.neighbourhood import Neighbourhood, Patience
+from peermask.node.puller import REST, Puller
 from peermask.node.responder import Responder
 
 on_linux = pytest.mark.skipif(sys.platform != "linux", reason="processes are forked and signalled as on Linux")
@@ -136,7 +137,9 @@ class Peer:
         self.agent, self.lines = agent, []
         self.responder = Responder(agent, neighbours, CARD, self.lines.append, newest_only=True)
         self.transport = network.join(agent, self.responder)
-        self.puller = Puller(self.transport, self.responder, neighbours, Patience("last", 0.3, 0.3, 0.3), rounds=9)
+        patience = Patience("last", 0.3, 0.3, 0.3)
+        self.around = Neighbourhood(self.transport, self.responder, neighbours, patience)
+        self.puller = Puller(self.around, rounds=9)
 
     def publish(self, number):
         self.responder.publish(number, message(self.agent, number), SCHEMA)
@@ -196,7 +199,7 @@ class TestTaking:
 
     def test_who_does_not_answer_is_left_alone_for_a_while(self):
         network, one, other, _ = self.peers()
-        one.puller.transport = transport = Untimed(one.transport)
+        one.around.transport = transport = Untimed(one.transport)
         other.publish(1)
         one.take(1)
         network.silent.add(1)
@@ -208,7 +211,7 @@ class TestTaking:
         assert transport.asked == [[2]] * 3
         network.silent.clear()
         other.publish(2)
-        one.puller.mute = {j: until - REST for j, until in one.puller.mute.items()}
+        one.around.silent = {j: until - REST for j, until in one.around.silent.items()}
         assert one.take(6).rounds == {1: 2}
 
     def test_who_is_about_to_come_is_waited_for_a_moment_and_who_is_slow_is_not(self):
@@ -220,7 +223,7 @@ class TestTaking:
         assert one.take(1, grace=1.0).rounds == {1: 1}  # both may come; one does
         assert time.monotonic() - begun >= 1.0  # and the other is waited for as long
         assert one.take(2, grace=0.05).rounds == {1: 1}
-        one.puller.transport = transport = Untimed(one.transport)
+        one.around.transport = transport = Untimed(one.transport)
         one.take(3, grace=30.0)  # 1 was one behind, 2 two
         assert transport.asked == [[1], [1, 2]]
         slow.publish(2)  # it has caught up
@@ -238,8 +241,8 @@ class TestTaking:
 
         def come(agent, farthest):
             peer = Peer(network, agent, ends[agent])
-            peer.puller.gather(60.0)
-            peer.puller.begin_together(farthest, 60.0)
+            peer.around.gather(60.0)
+            peer.around.begin_together(farthest, 60.0)
             begun.append((agent, here.is_set()))
 
         threads = [threading.Thread(target=come, args=(agent, max(agent, 3 - agent))) for agent in range(4)]
@@ -256,7 +259,7 @@ class TestTaking:
     def test_who_finds_a_fleet_that_has_begun_does_not_wait(self):
         _, one, other, _ = self.peers()
         other.publish(3)
-        one.puller.begin_together(2, 60.0)
+        one.around.begin_together(2, 60.0)
         assert one.take(1).rounds == {1: 3}
 
     def test_one_that_ended_stays_until_those_who_are_there_have_its_last_message(self):
@@ -268,7 +271,7 @@ class TestTaking:
         assert not one.responder.was_given(2, 9)
         third.take(1)
         begun = time.monotonic()
-        one.puller.part(9)
+        one.puller.stay_until_sent(9)
         assert one.responder.was_given(2, 9)
         assert time.monotonic() - begun < 60  # a bound, not a measure
 
@@ -276,7 +279,7 @@ class TestTaking:
 @pytest.mark.parametrize(
     ("asynchronous", "missing", "line"),
     [
-        ({}, "wait", "missing = 'wait': in an asynchronous run nobody waits"),
+        ({}, "wait", "missing = 'wait': agents of an asynchronous run do not wait"),
         ({"trace": "trace.csv"}, "last", "experiment.asynchronous.trace: only the simulator replays traces"),
     ],
 )
@@ -290,7 +293,7 @@ def test_a_gpu_is_refused(tmp_path):
     from peermask.node.agent import NodeAgent
 
     fleet = tiny_fleet(tiny(asynchronous={}))
-    with pytest.raises(NodeError, match="agents of such a run compute on a CPU; use --device cpu, not cuda"):
+    with pytest.raises(NodeError, match="agents of such runs compute on a CPU; use --device cpu, not cuda"):
         NodeAgent(fleet, build(fleet.experiment), 0, tmp_path / "agent-0", None, device="cuda")
 
 

@@ -12,7 +12,7 @@ from fleet_process import ProcessFleet
 
 from peermask.node.certificates import make_certificates
 from peermask.node.credentials import check_credentials
-from peermask.node.fleet import new_fleet
+from peermask.node.fleet_file import new_fleet
 from peermask.node.sessions import Sessions
 from peermask.node.start import certificates_of
 from peermask.node.zenoh_settings import session_settings
@@ -61,9 +61,9 @@ def test_a_neighbour_that_has_not_noticed_the_loss_is_there_or_needs_another_ses
             transports.append(stack.enter_context(open_zenoh(settings, i, lambda *_: None, sessions)))
         zero, one = transports
         until(lambda: all(len(list(each.session.info.links())) == 2 for each in transports), "a link each way")
-        assert zero.deaf_to() == one.deaf_to() == frozenset()
+        assert zero.stale_links() == one.stale_links() == frozenset()
         lose(to_zero, to_one, lambda: until(lambda: 1 not in zero.alive(), "the loss"))
-        until(lambda: 1 in zero.alive() or zero.deaf_to() == {1}, "agent 1")
+        until(lambda: 1 in zero.alive() or zero.stale_links() == {1}, "agent 1")
 
 
 @pytest.mark.long

@@ -13,7 +13,7 @@ from fleet_cases import tiny
 from peermask.errors import NodeError
 from peermask.node.certificates import make_authority, make_certificates, sign_agent
 from peermask.node.credentials import check_credentials
-from peermask.node.fleet import new_fleet
+from peermask.node.fleet_file import new_fleet
 
 FLEET = new_fleet(tiny(), ["127.0.0.1", "127.0.0.2", "pi.local", "10.0.0.9"])
 
@@ -93,7 +93,9 @@ def test_a_foreign_authority(certs):
 
 def test_an_expired_certificate(certs):
     replaced(certs, 0, authority_of(certs), valid=-timedelta(days=2))
-    with pytest.raises(NodeError, match=r"ended .* UTC, and this device's clock says .*fleet renew FLEET 0") as refused:
+    with pytest.raises(
+        NodeError, match=r"expired .* UTC, and this device's clock says .*fleet renew FLEET 0"
+    ) as refused:
         check_credentials(FLEET, certs, 0)
     assert refused.value.exit_code == 2
 
@@ -119,7 +121,9 @@ def test_a_clock_that_is_years_ahead_is_named_beside_the_end(certs, monkeypatch)
             return datetime.now(tz) + timedelta(days=3 * 365)
 
     monkeypatch.setattr("peermask.node.credentials.datetime", Early)
-    with pytest.raises(NodeError, match=r"ended .*this device's clock says .* set the clock if it is ahead, otherwise"):
+    with pytest.raises(
+        NodeError, match=r"expired .*this device's clock says .* set the clock if it is ahead, otherwise"
+    ):
         check_credentials(FLEET, certs, 0)
 
 

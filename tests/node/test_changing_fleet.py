@@ -19,7 +19,7 @@ from peermask.errors import RunError
 from peermask.experiment.table import read_rows
 from peermask.experiment.trace_file import replayed
 from peermask.node.collect import collect_run
-from peermask.node.fleet import load_fleet
+from peermask.node.fleet_file import load_fleet
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes are forked and signalled as on Linux")
 
@@ -94,7 +94,7 @@ def test_an_agent_joins_a_running_fleet_and_another_leaves_it(devices, missing):
     made.command("remove", 0)
     made.give(4, certificate=False)
     assert fleet.join(0) == [2]
-    assert "agent 0 has left this fleet for good (roster 2); all is in" in fleet.said(0)[-1]
+    assert "agent 0 has left this fleet permanently (roster 2); its files are in" in fleet.said(0)[-1]
     fleet.until(1, lambda report: report["neighbours"] == report["alive"] == 2 and not report["absent"], "two")
     assert fleet.join(1, 2, 3, 4) == [0] * 4
     assert "0" not in fleet.result(2)["absent"]
@@ -186,7 +186,7 @@ def test_a_renewed_certificate_is_taken_without_a_restart_and_no_round_is_lost(d
     fleet.until_round(0, 5)
     made.command("renew", 1, "--days", 30)
     made.give(1, file=False)
-    made.until_said(1, "has a new certificate, which ends")
+    made.until_said(1, "has a new certificate, which expires")
     assert fleet.join(0, 1, 2) == [0] * 3
     assert all(fleet.result(agent)["absent"] == {} for agent in range(3))
     run = collect_run(fleet.fleet, [fleet.out(agent) for agent in range(3)], made.home / "run")
@@ -217,6 +217,6 @@ def test_rosters_that_are_forged_older_or_of_another_fleet_are_refused_in_one_li
     path.write_bytes(first)
     fleet.kill(1)
     made.start(1)
-    made.until_said(1, "going by roster 2, which neighbours handed on; the fleet file has 1")
+    made.until_said(1, "using roster 2, received from neighbours; the fleet file has 1")
     before = len(fleet.reports(1))
     fleet.until(1, lambda report: not report["absent"] and report["round"] > before, "everybody again")

@@ -10,7 +10,8 @@ from fleet_cases import tiny, tiny_fleet, written
 
 from peermask.algorithms import algorithms
 from peermask.errors import NodeError
-from peermask.node.fleet import load_fleet, new_fleet, save_fleet, split_address
+from peermask.node.address import split_address
+from peermask.node.fleet_file import load_fleet, new_fleet, save_fleet
 
 
 def edited(folder, change):

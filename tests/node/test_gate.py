@@ -18,7 +18,7 @@ from peermask.node import gate
 from peermask.node.certificates import make_certificates
 from peermask.node.client_hello import hello_length, protocols
 from peermask.node.credentials import Credentials, check_credentials
-from peermask.node.fleet import new_fleet
+from peermask.node.fleet_file import new_fleet
 from peermask.node.gate import open_gate
 from peermask.node.zenoh_settings import session_settings
 from peermask.node.zenoh_transport import open_zenoh

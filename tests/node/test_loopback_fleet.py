@@ -120,7 +120,7 @@ def test_without_certificates_it_runs_only_if_told_so_and_says_it_loudly(tmp_pat
         made.start()
         assert made.join() == [0, 0]
         (line,) = made.said(0)
-        assert line.startswith(f"agent 0: INSECURE: whoever reaches {held.member(0).address} can read")
+        assert line.startswith(f"agent 0: INSECURE: anyone who can connect to {held.member(0).address} can read")
         made.insecure = False
         made.start(0)
         assert made.join(0) == [2]
@@ -200,8 +200,8 @@ def test_a_certificate_that_ends_during_the_run_ends_its_agent_saved(tmp_path):
         made.start()
         made.until_round(1, 3)
         assert made.join(0) == [2]
-        assert any("its certificate ends" in line for line in made.said(0))
-        assert "has ended; all is saved" in made.said(0)[-1]
+        assert any("its certificate expires" in line for line in made.said(0))
+        assert "has expired; its state is saved" in made.said(0)[-1]
         ended = made.reports(0)[-1]["round"]
         assert max((made.out(0) / "checkpoints").iterdir()).name == f"round-{ended:06d}.safetensors"
         made.until(1, lambda report: [a["neighbour"] for a in report["absent"]] == [0], "the absence of 0")

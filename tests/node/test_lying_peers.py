@@ -199,7 +199,7 @@ def test_one_that_sends_garbage_does_not_hide_the_next():
     peer.responder(2, b"rubbish", print)
     lines = [line for line in peer.lines if "agent 1" in line]
     assert len(lines) == LINES + 1
-    assert "from now on that is counted, not said" in lines[-1]
+    assert "further ones are counted, not logged" in lines[-1]
     assert any("agent 2 was refused" in line for line in peer.lines)
     assert peer.responder.refusals.counts() == {1: {"damaged": 1000}, 2: {"damaged": 1}}
 

@@ -73,8 +73,8 @@ def test_cards_say_how_they_differ():
 def test_another_version_is_named(version):
     """Whatever its questions look like."""
     for rest in (b"", b"as long as it likes"):
-        with pytest.raises(WireError, match=f"peer has version {version}, this end 2; update the older"):
+        with pytest.raises(WireError, match=f"peer has version {version}, this device 2; update the older"):
             decode_request(b"P" + bytes([version]) + rest)
     card = b'{"version": %d, "newest": 0, "run": "", "config_hash": "", "frozen_checksum": ""}' % version
-    with pytest.raises(WireError, match=f"peer has version {version}, this end 2; update the older"):
+    with pytest.raises(WireError, match=f"peer has version {version}, this device 2; update the older"):
         decode_answer(b"G" + card)

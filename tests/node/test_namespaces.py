@@ -14,7 +14,7 @@ from fleet_cases import simulated, tiny, written
 from fleet_process import ProcessFleet
 from test_relay import relay_process
 
-from peermask.node.fleet import new_fleet
+from peermask.node.fleet_file import new_fleet
 
 LOSS = """
 table inet lossy {

@@ -241,7 +241,7 @@ def test_a_late_joiner_finds_the_fleet_and_ends_with_it(fleet):
     made.join()
     assert set(made.results.values()) == {"finished"}
     assert made.notes[3].reports[0].round >= 8
-    assert any("agent 3 has not appeared; beginning without it" in line for line in made.notes[0].lines)
+    assert any("agent 3 has not appeared; starting without it" in line for line in made.notes[0].lines)
 
 
 def test_an_agent_cut_off_goes_on_with_those_it_reaches_and_comes_back(fleet):
@@ -293,7 +293,7 @@ def test_an_agent_that_never_heard_anybody_is_not_finished(fleet):
     made.start(1)
     made.join()
     assert isinstance(made.results[1], NodeError)
-    assert "no neighbour was heard in any round" in str(made.results[1])
+    assert "no message of a neighbour arrived in any round" in str(made.results[1])
     assert not RunFolder(made.out(1)).result.exists()
     assert {row["why"] for row in read_rows(made.out(1) / "absences.csv")} == {"refused (damaged)"}
 
@@ -336,7 +336,7 @@ def test_a_damaged_checkpoint_is_said_and_the_one_before_is_used(fleet, tmp_path
     made.start(0)
     made.join()
     assert "is damaged" in made.notes[0].lines[0]
-    assert made.notes[0].lines[1] == "going on after round 3"
+    assert made.notes[0].lines[1] == "continuing after round 3"
     assert made.notes[0].reports[0].round == 4  # round 3 was the checkpoint before
     assert collected(made, tmp_path).hash == simulated(tiny(), tmp_path / "sim").hash
 

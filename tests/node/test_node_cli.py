@@ -11,10 +11,10 @@ from fleet_cases import tiny_fleet, written
 from peermask.cli.main import main
 from peermask.errors import NodeError
 from peermask.experiment.build import build
-from peermask.experiment.config import load_config
+from peermask.experiment.config_file import load_config
 from peermask.node.certificates import make_certificates
 from peermask.node.credentials import Credentials, check_credentials
-from peermask.node.fleet import load_fleet
+from peermask.node.fleet_file import load_fleet
 from peermask.node.journal import Journal
 from peermask.node.zenoh_settings import session_settings
 

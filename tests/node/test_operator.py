@@ -18,7 +18,7 @@ from test_watched import samples
 from peermask.errors import NodeError
 from peermask.node.certificates import make_certificates, make_operator
 from peermask.node.credentials import Credentials, find_operator
-from peermask.node.fleet import load_fleet
+from peermask.node.fleet_file import load_fleet
 from peermask.node.operator import Refused, ask, ask_status
 from peermask.node.roster import signed
 from peermask.node.zenoh_settings import alive_key, ask_key
@@ -103,15 +103,15 @@ def test_who_is_no_operator_gets_one_line(running, peermask, tmp_path):  # noqa:
         shutil.copy(other / name, tmp_path / "certs")
     (tmp_path / "certs" / "operator-eve.key").chmod(0o600)
     said = refused(peermask("fleet", "status", elsewhere))  # another fleet's operator, whole with its authority
-    assert "every agent of the fleet refuses: its certificate is not of this fleet" in said
+    assert "all agents of the fleet refuse: its certificate is not of this fleet" in said
     shutil.copy(certs / "ca.pem", tmp_path / "certs")
     assert "is of another fleet" in refused(peermask("fleet", "status", elsewhere))
     eve = Credentials(certs / "ca.pem", other / "operator-eve.pem", other / "operator-eve.key")
     with pytest.raises(
-        NodeError, match=r"every agent of the fleet refuses: it hung up: it does not take this operator's"
+        NodeError, match=r"all agents of the fleet refuse: it closed the connection: it does not accept this operator's"
     ):
         ask_status(fleet, eve)
-    with pytest.raises(Refused, match=r"agent-1 is no operator"):
+    with pytest.raises(Refused, match=r"agent-1 is not an operator"):
         ask(fleet, Credentials.of(certs, 1), 0, "status")
 
 
@@ -119,7 +119,7 @@ def test_an_operator_may_ask_for_status_and_nothing_else(running):
     fleet, files = running.fleet, find_operator(running.path.parent / "certs")
     with pytest.raises(Refused, match=r"operators may ask for status"):
         ask(fleet, files, 0, "pull", b"mask")
-    with pytest.raises(NodeError, match=r"the question has 1048583 bytes, allowed: 1048576"):
+    with pytest.raises(NodeError, match=r"the request has 1048583 bytes, allowed: 1048576"):
         ask(fleet, files, 0, "status", bytes(2**20))
     with session(fleet, files, 2) as opened:
         for owner in (0, 1):

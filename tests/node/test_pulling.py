@@ -79,7 +79,7 @@ def test_who_does_not_say_a_word_uses_up_one_limit_and_not_one_a_round(missing):
     assert len(questions) == asked
     back = Peer(network, 1, (0,))
     back.publish(3)
-    back.puller.gather(1)
+    back.around.gather(1)
     back.pull(3)  # it asks, so it is there
     assert asker.pull(3).absent == []
 
@@ -94,7 +94,7 @@ def test_two_who_take_each_other_for_mute_meet_again():
         assert peer.pull(1).absent[0].why == "silent"
     network.silent.clear()
     numbers = iter(range(2, 10_000))
-    while any(peer.puller.mute for peer in peers):
+    while any(peer.around.silent for peer in peers):
         number = next(numbers)
         for peer in peers:
             peer.publish(number)
@@ -170,8 +170,8 @@ def test_before_the_first_round_no_single_peer_moves_the_clock(others):
     for j in neighbours[1:]:
         Peer(network, j, (0,))
     liar.publish(120)
-    assert asker.puller.gather(1) == set()
-    assert asker.puller.catch_up() == 0
+    assert asker.around.gather(1) == set()
+    assert asker.around.common_round() == 0
 
 
 @pytest.mark.parametrize(
@@ -180,8 +180,8 @@ def test_before_the_first_round_no_single_peer_moves_the_clock(others):
 def test_the_round_reached_is_the_median_of_the_neighbourhood(claims, reached):
     asker = pair()[0]
     asker.publish(1, 2, 3)
-    asker.puller.newest = dict(enumerate(claims, 1))
-    assert asker.puller.catch_up() == reached
+    asker.around.newest = dict(enumerate(claims, 1))
+    assert asker.around.common_round() == reached
 
 
 def test_a_neighbour_that_restarted_is_not_believed_to_remember():
@@ -201,7 +201,7 @@ def test_a_late_joiner_hears_and_is_heard():
     early.publish(1)
     assert early.pull(1).absent[0].why == "gone"
     late = Peer(network, 1, (0,))
-    assert late.puller.gather(0.3) == set()
+    assert late.around.gather(0.3) == set()
     early.publish(2)
     late.publish(2)
     assert same(early.pull(2).payloads[1], 1, 2)
@@ -220,9 +220,9 @@ def test_another_experiment_is_refused_on_both_sides(field):
     assert "agent 1 was refused: its" in ours.lines[0]
     assert "is 'odd', here it is" in ours.lines[0]
     assert "agent 0 was refused: its" in theirs.lines[0]
-    theirs.puller.gather(0.3)
+    theirs.around.gather(0.3)
     with pytest.raises(NodeError, match="no neighbour runs the same experiment"):
-        theirs.puller.check_not_alone()
+        theirs.around.check_not_alone()
 
 
 def test_neighbours_say_goodbye_and_nobody_stays_for_nobody():
@@ -257,7 +257,7 @@ def test_who_lingers_leaves_once_the_neighbour_is_gone():
 def test_a_stop_cuts_the_wait_short(monkeypatch, missing):
     monkeypatch.setattr("peermask.node.puller.LEAVE_WITHIN", 0.1)
     asker, _ = pair(missing=missing, deadline=3600)
-    asker.puller.should_stop = lambda: True
+    asker.around.should_stop = lambda: True
     if missing == "wait":  # no round is played without everybody
         with pytest.raises(Abandoned):
             asker.pull(1)
@@ -276,16 +276,16 @@ def test_an_agent_that_was_away_does_not_wait_for_the_dead_while_the_fleet_goes_
         back.publish(played)
     alive.publish(ahead)
     asked = itertools.count()
-    back.puller.should_stop = lambda: next(asked) > 50  # looks, of 0.1 s at most
-    assert back.puller.gather(3600) == {2}
+    back.around.should_stop = lambda: next(asked) > 50  # looks, of 0.1 s at most
+    assert back.around.gather(3600) == {2}
     assert (next(asked) < 10) == left
 
 
 def test_who_appeared_once_is_not_waited_for_again():
     network = MemoryNetwork([(0, 1), (0, 2)])
     waiting, quick = Peer(network, 0, (1, 2)), Peer(network, 1, (0,))
-    assert quick.puller.gather(5) == set()
+    assert quick.around.gather(5) == set()
     network.leave(1)
     threading.Timer(0.1, Peer, [network, 2, (0,)]).start()
-    assert waiting.puller.gather(3600) == set()
-    assert waiting.puller.gather(0.01) == set()
+    assert waiting.around.gather(3600) == set()
+    assert waiting.around.gather(0.01) == set()

@@ -17,10 +17,12 @@ from test_node_cli import peermask, refused  # noqa: F401
 
 from peermask.errors import NodeError
 from peermask.node import relay
+from peermask.node.address import split_address
 from peermask.node.certificates import make_certificates, make_operator
 from peermask.node.credentials import Credentials, find_operator, find_relay
 from peermask.node.desk import name_of, tls_context
-from peermask.node.fleet import check, load_fleet, split_address
+from peermask.node.fleet_checks import check
+from peermask.node.fleet_file import load_fleet
 from peermask.node.operator import ask
 from peermask.node.relay import AGENT, DIAL, GO, NOBODY, READY, WAIT, open_relay
 
@@ -73,12 +75,12 @@ def test_a_relay_that_is_gone_is_said_and_found_again(tmp_path):
             made.start()
             made.until_round(0, 5)
         end = time.monotonic() + PATIENCE
-        while not any("is not reached" in line for line in made.said(0)):
+        while not any("cannot be reached" in line for line in made.said(0)):
             assert time.monotonic() < end
             time.sleep(0.05)
         with relay_process(made):
             assert made.join() == [0, 0]
-    assert any("is reached again" in line for line in made.said(0))
+    assert any("can be reached again" in line for line in made.said(0))
 
 
 @pytest.fixture(scope="module")

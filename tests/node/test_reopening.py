@@ -28,7 +28,7 @@ class Session:
     def alive(self):
         return self.transport.alive()
 
-    def deaf_to(self):
+    def stale_links(self):
         return frozenset()
 
     def await_change(self, seconds):

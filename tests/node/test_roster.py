@@ -17,7 +17,8 @@ from peermask.errors import DataError, NodeError
 from peermask.experiment.build import build
 from peermask.node.certificates import make_authority, make_certificates, sign
 from peermask.node.credentials import verifier
-from peermask.node.fleet import FleetMember, load_fleet, new_fleet, save_fleet, write_fleet
+from peermask.node.fleet import FleetMember
+from peermask.node.fleet_file import load_fleet, new_fleet, save_fleet, write_fleet
 from peermask.node.members import build_member, by_roster
 from peermask.node.messages import ROSTER, Standing, decode_standing
 from peermask.node.refusals import Refusals
@@ -35,7 +36,7 @@ from peermask.node.roster import (
     signed,
     unlinked,
 )
-from peermask.node.rosters import Rosters, keep, latest
+from peermask.node.rosters import FleetFileWatch, Rosters, keep, latest
 
 FLEET = new_fleet(tiny())  # a ring of four
 
@@ -159,8 +160,8 @@ def make_authority_of(folder):
         (lambda: removed(removed(FLEET, [3]), [3]), "agent 3 has left this fleet permanently"),
         (lambda: removed(FLEET, [0, 1, 2, 3]), "agents: all are missing"),
         (lambda: revoked(removed(FLEET, [3]), [7]), "agent 7 does not exist; this fleet has agents 0 to 3, without 3"),
-        (lambda: added(new_fleet(tiny(algorithm={"name": "fl"})), "h"), "in fl all agents hear each other"),
-        (lambda: added(new_fleet(tiny(retention=[0.1, 0.2, 0.3, 0.4])), "h"), "give that of the new one: --retention"),
+        (lambda: added(new_fleet(tiny(algorithm={"name": "fl"})), "h"), "in fl every agent receives from every other"),
+        (lambda: added(new_fleet(tiny(retention=[0.1, 0.2, 0.3, 0.4])), "h"), "give one for the new agent"),
         (lambda: added(new_fleet(tiny(algorithm={"name": "accord"})), "h", retention=0.2), "is below 0.3, the level"),
     ],
 )  # fmt: skip
@@ -173,10 +174,10 @@ def test_changes_that_cannot_be_are_one_line(make, line):
 @pytest.mark.parametrize(
     ("keys", "line"),
     [
-        ({"agents": (*FLEET.agents, FLEET.agents[1])}, "there is more than one agent 1, or it has left"),
+        ({"agents": (*FLEET.agents, FLEET.agents[1])}, "agent 1 is there more than once, or has left"),
         ({"agents": FLEET.agents[1:]}, r"agents: \[0\] are missing"),
         ({"agents": (*FLEET.agents, FleetMember(agent=4, address="h:1"))}, "retention of agent 4 must be given"),
-        ({"links": ((0, 1), (1, 0))}, "links: 1 - 0 is there twice"),
+        ({"links": ((0, 1), (1, 0))}, "links: 1 - 0 appears twice"),
         ({"links": ((0, 8),)}, "links: 0 - 8 is a link of agent 8, which this fleet does not have"),
     ],
 )
@@ -268,7 +269,7 @@ def test_neighbours_that_lie_about_rosters_change_nothing(certs, tmp_path):
     assert one.serial == 2
     insecure = Holder(MemoryNetwork([]), FLEET, 2, None)
     insecure.responder(1, Standing(roster=signed(older)).encode(), answers.append)
-    assert (insecure.serial, "comes by the fleet file alone" in insecure.lines[0]) == (0, True)
+    assert (insecure.serial, "only taken from the fleet file" in insecure.lines[0]) == (0, True)
 
 
 def test_an_agent_started_again_goes_by_the_later_of_two_rosters(certs, tmp_path):
@@ -285,6 +286,27 @@ def test_an_agent_started_again_goes_by_the_later_of_two_rosters(certs, tmp_path
         NodeError, match=r"is not signed by ca.pem; if it was changed by hand, run `peermask fleet sign"
     ):
         latest(second.model_copy(update={"links": FLEET.links[1:]}), verify, kept, lines.append)
+
+
+def test_a_relay_takes_a_later_roster_from_its_file_and_no_earlier_one(certs, tmp_path):
+    path, first = tmp_path / "fleet.toml", with_signature(revoked(FLEET, [3]), certs)
+    second = with_signature(revoked(first, [2]), certs)
+    save_fleet(path, first)
+    file = FleetFileWatch(path, first, verifier(certs / "ca.pem"))
+    assert file.look() is None
+    write_fleet(path, second)
+    assert file.look() is None  # it may not be copied completely yet
+    later = file.look()
+    assert (later.serial, later.agents) == (2, second.agents)
+    assert file.look() is None
+    write_fleet(path, first)
+    file.look()
+    with pytest.raises(NodeError, match="roster 1 is refused: it is older than 2"):
+        file.look()
+    path.unlink()
+    file.look()
+    with pytest.raises(NodeError, match=r"has changed and is not used: .*No such file"):
+        file.look()
 
 
 def test_a_fleet_that_never_changed_is_written_as_before(tmp_path):
@@ -318,7 +340,7 @@ def test_who_has_left_is_not_waited_for_nor_answered_and_its_mask_is_forgotten()
 def test_one_who_was_added_is_waited_for_from_when_it_first_appears():
     network = MemoryNetwork([(0, 1), (0, 2)])
     asker, other = Peer(network, 0, (1,), missing="wait", deadline=20), Peer(network, 1, (0,))
-    asker.puller.founders = 2
+    asker.around.founders = 2
     other.publish(1, 2, 3)
     asker.pull(1)
     asker.responder.follow((1, 2))
@@ -326,7 +348,7 @@ def test_one_who_was_added_is_waited_for_from_when_it_first_appears():
     heard = asker.pull(2)
     assert (set(heard.payloads), heard.absent) == ({1}, [])
     new = Peer(network, 2, (0,))
-    new.puller.gather(1)
+    new.around.gather(1)
     new.publish(3)
     assert set(asker.pull(3).payloads) == {1, 2}
 
@@ -337,7 +359,7 @@ def test_one_that_joins_takes_the_lower_median_of_its_neighbours_rounds():
     new = Peer(network, 3, (0, 1, 2))
     for peer, number in zip(peers, (7, 9, 4_000_000), strict=True):
         peer.publish(number)
-    new.puller.gather(1)
-    assert new.puller.catch_up(joining=True) == 9
-    new.puller.newest.pop(1)
-    assert new.puller.catch_up(joining=True) == 7  # of two the lower: one alone moves nobody ahead
+    new.around.gather(1)
+    assert new.around.common_round(joining=True) == 9
+    new.around.newest.pop(1)
+    assert new.around.common_round(joining=True) == 7  # of two the lower: one alone moves nobody ahead

@@ -47,10 +47,10 @@ def test_systemd_finds_nothing_wrong(tmp_path, gpu):
 def test_words_that_a_unit_cannot_hold(tmp_path):
     with pytest.raises(NodeError, match=r"--user 'a b'"):
         unit(0, "a b", tmp_path, tmp_path, [])
-    with pytest.raises(NodeError, match=r"is not absolute"):
+    with pytest.raises(NodeError, match=r"is not an absolute path"):
         unit(0, "pi", Path("fleet"), tmp_path, [])
-    with pytest.raises(NodeError, match=r"cannot hold in a path"):
+    with pytest.raises(NodeError, match=r"does not allow in a path"):
         unit(0, "pi", tmp_path / "my fleet", tmp_path, [])
-    with pytest.raises(NodeError, match=r"cannot hold"):
+    with pytest.raises(NodeError, match=r"does not allow"):
         unit(0, "pi", tmp_path, tmp_path, ["two\nlines"])
     assert '"a b" 50%% $$HOME' in unit(0, "pi", tmp_path, tmp_path, ["a b", "50%", "$HOME"])

@@ -14,7 +14,7 @@ from peermask.errors import WireError
 from peermask.node import sessions
 from peermask.node.certificates import make_certificates, sign
 from peermask.node.credentials import Credentials
-from peermask.node.fleet import save_fleet
+from peermask.node.fleet_file import save_fleet
 from peermask.node.messages import DOUBLED, decode_answer
 from peermask.node.roster import encoded, revoked
 from peermask.node.sessions import Sessions
@@ -52,17 +52,17 @@ def test_two_sessions_with_one_name_are_two_devices_until_one_is_gone(held, monk
 @pytest.mark.parametrize(
     ("name", "why"),
     [
-        ("agent-3", "agent 3 is agent-3-2 in the fleet file here; it was revoked, or this file is old"),
-        ("agent-3-1", "agent 3 is agent-3-2 in the fleet file here; it was revoked, or this file is old"),
-        ("agent-0", "this one has the same; stop one of the two"),
-        ("agent-33", "that is no neighbour; its fleet file is another, or this one is old"),
+        ("agent-3", "agent 3 is agent-3-2 in the fleet file of this device; it was revoked, or this file is old"),
+        ("agent-3-1", "agent 3 is agent-3-2 in the fleet file of this device; it was revoked, or this file is old"),
+        ("agent-0", "this device has the same one; stop one of the two"),
+        ("agent-33", "it is not a neighbour; its fleet file is another one, or that of this device is old"),
     ],
 )
 def test_who_is_no_neighbour_is_said_once(held, name, why):
     made, said = held
     for number in range(3):
         made.changed(name, str(number), made=True)
-    assert said == [f"a device with the certificate of {name} is not heard: {why}"]
+    assert said == [f"a device with the certificate of {name} is ignored: {why}"]
 
 
 def test_who_is_refused_as_double_is_told_why():
@@ -118,6 +118,6 @@ def test_a_revoked_certificate_is_refused_over_real_sockets_and_said(tmp_path):
         made.start(3)
         assert made.join() == [0] * 4
         assert made.collect().hash == simulated(fleet.experiment, tmp_path / "sim").hash
-    line = "a device with the certificate of agent-3 is not heard: agent 3 is agent-3-1 in the fleet file here"
+    line = "a device with the certificate of agent-3 is ignored: agent 3 is agent-3-1 in the fleet file of this device"
     assert any(line in said for said in made.said(0))
-    assert any("a device with the certificate of agent-3 is not heard: that is no neighbour" in s for s in made.said(1))
+    assert any("a device with the certificate of agent-3 is ignored: it is not a neighbour" in s for s in made.said(1))

@@ -15,7 +15,7 @@ from peermask.cli.main import main
 from peermask.data.normalisation import Statistics, statistics_of
 from peermask.errors import NodeError
 from peermask.files import read_json
-from peermask.node.fleet import load_fleet, write_fleet
+from peermask.node.fleet_file import load_fleet, write_fleet
 from peermask.node.statistics import (
     Moments,
     Summary,

@@ -73,7 +73,7 @@ def test_answers_are_whole_and_counted_once_however_many_ask():
         if number % 10 == 0:  # as a checkpoint does
             for round_, sent in responder.take_sent(number).items():
                 taken[round_] = taken.get(round_, 0) + sent.bytes
-        responder.take_heard_from()
+        responder.take_active()
         while min(reached[1:]) < number - 2 and not failures:  # nobody is left behind, so that all ask all the time
             time.sleep(0)
     for thread in threads:

@@ -83,11 +83,11 @@ def test_rounds_absences_and_seconds_are_counted(clock):
 def test_no_round_for_long_is_trouble_until_one_ends_or_all_are_over(clock):
     kept = Watched(Notes(), tiny_fleet(), 1, stalled_after=30.0)
     clock.now += 31
-    assert kept.trouble() == "no round has ended for 31 s, since its start; neighbours there: 0 of 2"
+    assert kept.trouble() == "no round has ended for 31 s, since its start; neighbours connected: 0 of 2"
     kept.round(report(2))
     assert kept.trouble() is None
     clock.now += 31
-    assert kept.trouble() == "no round has ended for 31 s, after round 2 of 6; neighbours there: 2 of 2"
+    assert kept.trouble() == "no round has ended for 31 s, after round 2 of 6; neighbours connected: 2 of 2"
     assert samples(Metrics(kept).text().decode())["peermask_healthy"] == 0
     kept.round(report(6))
     clock.now += 1000

@@ -7,7 +7,7 @@ from pathlib import Path
 from fleet_cases import tiny
 
 from peermask.node.credentials import Credentials
-from peermask.node.fleet import new_fleet
+from peermask.node.fleet_file import new_fleet
 from peermask.node.zenoh_settings import access_control, session_settings
 
 FLEET = new_fleet(tiny(agents=5), port=9000)

@@ -15,7 +15,7 @@ from peermask.algorithms import algorithms
 from peermask.cli.main import main
 from peermask.engine.measures import metrics
 from peermask.errors import ConfigError
-from peermask.experiment.config import make_config
+from peermask.experiment.config_file import make_config
 from peermask.files import file_digest
 from peermask.graph import topologies
 from peermask.models.losses import losses

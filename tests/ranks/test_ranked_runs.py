@@ -131,7 +131,7 @@ def run_all(configs: dict[str, str]) -> None:
     """Two ranks run one experiment after another."""
     import tomllib
 
-    from peermask.experiment.config import make_config
+    from peermask.experiment.config_file import make_config
     from peermask.experiment.playing import take_part
     from peermask.ranks.group import joined
     from peermask.ranks.place import Place

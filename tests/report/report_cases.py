@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import tomli_w
 
-from peermask.experiment.config import make_config
+from peermask.experiment.config_file import make_config
 from peermask.experiment.folder import RunFolder
 from peermask.experiment.kept_masks import save_masks
 from peermask.experiment.metrics import LATER, METRICS, TRAFFIC

@@ -11,7 +11,7 @@ import pytest
 from report_cases import ALEXNET_LAYERS, write_run
 
 from peermask.errors import RunError
-from peermask.experiment.config import make_config
+from peermask.experiment.config_file import make_config
 from peermask.reports.drawing import positions
 from peermask.reports.gather import gather, open_runs
 from peermask.reports.labels import labels_of

@@ -11,7 +11,7 @@ import pytest
 from tiny_scale import DIGITS, SMALL, Told, campaign
 
 from peermask.errors import RunError
-from peermask.experiment.config import make_config
+from peermask.experiment.config_file import make_config
 from peermask.files import read_json, write_json
 from peermask.reproduce import preset as presets
 from peermask.reproduce.campaign import Stopped

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from peermask.experiment.config import ExperimentConfig, make_config
+from peermask.experiment.config import ExperimentConfig
+from peermask.experiment.config_file import make_config
 from peermask.experiment.folder import RunFolder
 from peermask.experiment.runner import run_experiment
 from peermask.files import write_json

@@ -18,18 +18,6 @@ from peermask.algorithms import (
 from peermask.algorithms.contract import algorithms
 
 __all__ = [
-    "accord",
-    "algorithms",
-    "avr_weipru",
-    "dis_pfl",
-    "dsgd",
-    "dsgd_prox",
-    "fedmask",
-    "fl",
-    "ind_dense",
-    "ind_mask",
-    "ind_weipru",
-    "lottery_dsgd",
-    "mce_pl",
-    "par_weipru",
-]
+    "accord", "algorithms", "avr_weipru", "dis_pfl", "dsgd", "dsgd_prox", "fedmask", "fl", "ind_dense", "ind_mask",
+    "ind_weipru", "lottery_dsgd", "mce_pl", "par_weipru",
+]  # fmt: skip

@@ -79,8 +79,7 @@ class Accord(Algorithm[State]):
             0.6, description="κ, factor on the neighbours' votes when a mask is selected"
         )
         guard: Guard = Field(
-            1.5,
-            description="believe neighbours up to this many times the median distance of masks; 0: believe all",
+            1.5, description="believe neighbours up to this many times the median distance of masks; 0: believe all"
         )
         levels: Levels = Field(
             "nested",

@@ -120,7 +120,18 @@ class Agents:
 
 
 class LocalData(Protocol):
-    """The private data of the agents of one chunk."""
+    """The private data of the agents of one chunk.
+
+    Examples:
+        >>> import peermask, torch
+        >>> from peermask.experiment.assemble import assemble
+        >>> from peermask.experiment.build import build
+        >>> experiment = build(peermask.make_config({"agents": 4, "model": "mlp", "batch_size": 8}))
+        >>> _, data = assemble(experiment, torch.device("cpu"))
+        >>> batch = data.batch(peermask.Clock(round=1, rounds=10))
+        >>> batch.inputs.shape, batch.targets.shape
+        (torch.Size([4, 8, 1, 8, 8]), torch.Size([4, 8]))
+    """
 
     def batch(self, clock: Clock, step: int = 0) -> Batch:
         """A batch of every agent's training samples.
@@ -155,6 +166,15 @@ class Setting:
         masker: The frozen weights, and how scores become masks and models.
         seed: Of the experiment, for `peermask.streams`.
         retentions: r_i of every agent.
+
+    Examples:
+        >>> import peermask, torch
+        >>> from peermask.experiment.assemble import assemble
+        >>> from peermask.experiment.build import build
+        >>> experiment = build(peermask.make_config({"agents": 4, "model": "mlp", "retention": 0.3, "seed": 7}))
+        >>> algorithm, _ = assemble(experiment, torch.device("cpu"))
+        >>> algorithm.setting.seed, algorithm.setting.retentions
+        (7, (0.3, 0.3, 0.3, 0.3))
     """
 
     network: Network

@@ -64,12 +64,10 @@ class McePl(Algorithm[State]):
             None, description="η_ft, of the fine-tuning step; as lr if not set"
         )
         first_votes: FirstVotes = Field(
-            "common",
-            description="n before the first exchange: one draw for all, a draw with each agent's r_i, or 0",
+            "common", description="n before the first exchange: one draw for all, a draw with each agent's r_i, or 0"
         )
         first_vote_share: Annotated[float, Field(ge=0, le=1)] = Field(
-            0.3,
-            description="share of ones in the common first draw, in convolutions; linear layers use mask.fc_keep",
+            0.3, description="share of ones in the common first draw, in convolutions; linear layers use mask.fc_keep"
         )
         aggregation_gain: Annotated[float, Field(ge=0)] = Field(1.0, description="factor on the neighbours' term of y")
         guard: Guard | None = Field(

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, cast, get_args
 
 import typer
 
-from peermask.cli.imports import Import, bring
+from peermask.cli.fleet_argument import FleetFile, read_fleet
+from peermask.cli.imports import Import
 from peermask.cli.roster import COMMANDS
 from peermask.cli.run import Config, Set
 from peermask.errors import NodeError
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
 
 fleet_app = typer.Typer(help="Write the file and the certificates of a fleet of devices.", no_args_is_help=True)
 
-FleetFile = Annotated[Path, typer.Argument(metavar="FLEET", help="The fleet file.")]
-
 
 @fleet_app.command()
 def new(
@@ -28,8 +27,7 @@ def new(
     config: Config = None,
     set_: Set = None,
     host: Annotated[
-        list[str] | None,
-        typer.Option(help="Name or address of the device; once for all agents, or once per agent."),
+        list[str] | None, typer.Option(help="Name or address of the device; once for all agents, or once per agent.")
     ] = None,
     port: Annotated[
         int, typer.Option(min=1, max=65_000, help="First port; agents of one host get consecutive ports.")
@@ -45,8 +43,9 @@ def new(
     import_: Import = None,
 ) -> None:
     """Write the fleet file: experiment, agents, addresses and links."""
-    from peermask.experiment.config import load_config
-    from peermask.node.fleet import Missing, new_fleet, save_fleet
+    from peermask.experiment.config_file import load_config
+    from peermask.node.fleet import Missing
+    from peermask.node.fleet_file import new_fleet, save_fleet
 
     if missing not in get_args(Missing):
         raise NodeError(f"--missing {missing!r} is not one of {', '.join(get_args(Missing))}")
@@ -80,12 +79,11 @@ def certs(
 ) -> None:
     """Make an authority and certificates; existing ones are kept."""
     from peermask.node.certificates import make_certificates, sign
-    from peermask.node.fleet import load_fleet, write_fleet
+    from peermask.node.fleet_file import write_fleet
     from peermask.node.roster import encoded
     from peermask.node.start import certificates_of
 
-    bring(import_)
-    held = load_fleet(fleet)
+    held = read_fleet(fleet, import_)
     folder = certificates_of(fleet, held)
     made = make_certificates(held, folder, days)
     if held.serial:  # the authority may be a new one
@@ -101,11 +99,9 @@ def summary(
     import_: Import = None,
 ) -> None:
     """On a device: write count, mean and variance of its samples."""
-    from peermask.node.fleet import load_fleet
     from peermask.node.statistics import summary_of, write_summary
 
-    bring(import_)
-    made = summary_of(load_fleet(fleet), agent)
+    made = summary_of(read_fleet(fleet, import_), agent)
     write_summary(out, made)
     print(f"{out}: {made.samples} samples; send it to the person who writes the fleet file")
 
@@ -116,17 +112,15 @@ def statistics(
     summaries: Annotated[list[Path], typer.Argument(help="Files that `fleet summary` wrote, of every agent.")],
     partial: Annotated[bool, typer.Option("--partial", help="Continue without the agents that sent none.")] = False,
     far: Annotated[
-        float,
-        typer.Option(min=1, help="Reject a mean this many deviations from the median of all agents; inf: never."),
+        float, typer.Option(min=1, help="Reject a mean this many deviations from the median of all agents; inf: never.")
     ] = 10.0,
     import_: Import = None,
 ) -> None:
     """Combine all summaries, and write the scale to the fleet file."""
-    from peermask.node.fleet import load_fleet, write_fleet
+    from peermask.node.fleet_file import write_fleet
     from peermask.node.statistics import read_summary, with_statistics
 
-    bring(import_)
-    held = load_fleet(fleet)
+    held = read_fleet(fleet, import_)
     found = [read_summary(path) for path in summaries]
     write_fleet(fleet, with_statistics(held, found, partial=partial, far=far))
     samples = sum(each.samples for each in found)
@@ -136,10 +130,7 @@ def statistics(
 @fleet_app.command()
 def experiment(fleet: FleetFile, import_: Import = None) -> None:
     """Print the experiment of a fleet as a config file."""
-    from peermask.node.fleet import load_fleet
-
-    bring(import_)
-    print(load_fleet(fleet).experiment.toml(), end="")
+    print(read_fleet(fleet, import_).experiment.toml(), end="")
 
 
 @fleet_app.command()
@@ -158,10 +149,8 @@ def collect(
     """Combine the folders of all agents into one run."""
     from peermask.experiment.folder import RunFolder
     from peermask.node.collect import collect_run, has_changed, named
-    from peermask.node.fleet import load_fleet
 
-    bring(import_)
-    held = load_fleet(fleet)
+    held = read_fleet(fleet, import_)
     if RunFolder(out).is_taken:
         raise NodeError(f"{out} exists; give another --out")
     missing = collect_run(held, folders, out, partial=partial).manifest.get("missing_agents")

@@ -57,24 +57,12 @@ def options(
 ) -> None: ...
 
 
-app.command()(run)
-app.command()(plan)
-app.command("list")(list_things)
-app.command()(show)
-app.command()(reproduce)
-for command in (operator, status, push, service):
-    fleet_app.command()(command)
+for command in (run, plan, list_things, show, reproduce, node, swarm, relay, report, watch, export, predict, evaluate,
+                profile, theory):  # fmt: skip
+    app.command("list" if command is list_things else None)(command)
+for other in (operator, status, push, service):
+    fleet_app.command()(other)
 app.add_typer(fleet_app, name="fleet")
-app.command()(node)
-app.command()(swarm)
-app.command()(relay)
-app.command()(report)
-app.command()(watch)
-app.command()(export)
-app.command()(predict)
-app.command()(evaluate)
-app.command()(profile)
-app.command()(theory)
 
 
 def main(arguments: list[str] | None = None) -> None:

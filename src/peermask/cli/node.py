@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, TextIO
 
 import typer
 
+from peermask.cli.fleet_argument import FleetFile
 from peermask.cli.imports import Import, bring
 from peermask.cli.interrupt import Interrupt
 from peermask.errors import NodeError, PeermaskError
@@ -23,7 +24,6 @@ from peermask.node.lines import Line
 if TYPE_CHECKING:
     from peermask.node.agent import Report
 
-FleetFile = Annotated[Path, typer.Argument(metavar="FLEET", help="The fleet file, the same on every device.")]
 Insecure = Annotated[
     bool, typer.Option("--insecure", help="No certificates: no encryption, and anybody can join. Only for trials.")
 ]
@@ -122,7 +122,7 @@ def metrics_address(metrics: str | None, host: str | None) -> tuple[str, int] | 
 def check_profile(path: Path, fleet: Path, agent: int) -> None:
     """That this device can carry the agent it is given. All agents know each other's retention, so it cannot change."""
     from peermask.cli.fleet import retentions_by
-    from peermask.node.fleet import load_fleet
+    from peermask.node.fleet_file import load_fleet
 
     held = load_fleet(fleet)
     wanted = held.retentions()[held.member(agent).agent]

@@ -16,12 +16,17 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from peermask.cli.fleet import FleetFile
-from peermask.cli.imports import Import, bring
+from peermask.cli.fleet_argument import FleetFile, read_fleet
+from peermask.cli.imports import Import
 from peermask.errors import NodeError
 
 if TYPE_CHECKING:
     from peermask.node.operator import Answered
+
+Operator = Annotated[
+    str | None, typer.Option(metavar="NAME", help="Which operator's certificate, if there are several.")
+]
+Wait = Annotated[float, typer.Option(min=0.1, max=300, help="Seconds to wait for an agent.")]
 
 ROSTER_ANSWERS = ("taken", "known already")
 HEADINGS = ("agent", "address", "round", "accuracy", "heard", "sent", "received", "last absence", "refusals",
@@ -36,11 +41,9 @@ def operator(
 ) -> None:
     """Make an operator's certificate, for `status` and `push`."""
     from peermask.node.certificates import make_operator
-    from peermask.node.fleet import load_fleet
     from peermask.node.start import certificates_of
 
-    bring(import_)
-    held = load_fleet(fleet)
+    held = read_fleet(fleet, import_)
     if name in held.revoked_operators:
         raise NodeError(f"operator {name} was revoked, and no certificate of that name counts; give another name")
     files = make_operator(certificates_of(fleet, held), name, days)
@@ -49,13 +52,11 @@ def operator(
 
 def status(
     fleet: FleetFile,
-    operator: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Which operator's certificate, if there are several.")
-    ] = None,
+    operator: Operator = None,
     json_: Annotated[bool, typer.Option("--json", help="Print everything that agents report, as JSON.")] = False,
     watch: Annotated[bool, typer.Option("--watch", help="Refresh until Ctrl-C.")] = False,
     every: Annotated[float, typer.Option(min=0.5, max=3600, help="Seconds between two refreshes, with --watch.")] = 5.0,
-    wait: Annotated[float, typer.Option(min=0.1, max=300, help="Seconds to wait for an agent.")] = 5.0,
+    wait: Wait = 5.0,
     import_: Import = None,
 ) -> int:
     """Show the status of every agent.
@@ -63,12 +64,10 @@ def status(
     The exit code is 1 if one is unreachable or unhealthy.
     """
     from peermask.node.credentials import find_operator
-    from peermask.node.fleet import load_fleet
     from peermask.node.operator import ask_status
     from peermask.node.start import certificates_of
 
-    bring(import_)
-    held = load_fleet(fleet)
+    held = read_fleet(fleet, import_)
     credentials = find_operator(certificates_of(fleet, held), operator)
     if watch and json_:
         raise NodeError("--watch and --json exclude each other; give one of them")
@@ -85,25 +84,16 @@ def status(
     return int(any(answer.trouble is not None for answer in answers))
 
 
-def push(
-    fleet: FleetFile,
-    operator: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Which operator's certificate, if there are several.")
-    ] = None,
-    wait: Annotated[float, typer.Option(min=0.1, max=300, help="Seconds to wait for an agent.")] = 5.0,
-    import_: Import = None,
-) -> int:
+def push(fleet: FleetFile, operator: Operator = None, wait: Wait = 5.0, import_: Import = None) -> int:
     """Send the signed roster in FLEET to every reachable agent.
 
     The exit code is 1 if none is reachable.
     """
     from peermask.node.credentials import find_operator
-    from peermask.node.fleet import load_fleet
     from peermask.node.operator import push_roster
     from peermask.node.start import certificates_of
 
-    bring(import_)
-    held = load_fleet(fleet)
+    held = read_fleet(fleet, import_)
     if held.signature is None:
         raise NodeError(f"{fleet} has no signed roster; `peermask fleet sign {fleet}` and every change make one")
     answers = push_roster(held, find_operator(certificates_of(fleet, held), operator), wait)
@@ -159,11 +149,9 @@ def service(
 ) -> None:
     """Print a systemd unit that runs one agent and restarts it."""
     from peermask.files import write_atomically
-    from peermask.node.fleet import load_fleet
     from peermask.node.service import unit
 
-    bring(import_)
-    held = load_fleet(fleet)
+    held = read_fleet(fleet, import_)
     held.member(agent)
     where = folder or fleet.resolve().parent
     program = command or Path(sys.executable).with_name("peermask")

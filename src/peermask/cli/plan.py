@@ -29,7 +29,7 @@ def plan(
     """Check a config and print what it needs, and all its defaults."""
     from peermask.engine.device import enough_memory, pick_device
     from peermask.experiment.build import build
-    from peermask.experiment.config import load_config
+    from peermask.experiment.config_file import load_config
     from peermask.experiment.plan import make_plan
 
     console = Console(highlight=False)

@@ -43,13 +43,7 @@ def ranks_of(
         with (
             children(place, arguments) as others,
             joined(
-                place,
-                where,
-                backend=backend,
-                limit=limit,
-                should_stop=should_stop,
-                fate=others.fate,
-                listener=listener,
+                place, where, backend=backend, limit=limit, should_stop=should_stop, fate=others.fate, listener=listener
             ) as ranks,
         ):
             yield ranks

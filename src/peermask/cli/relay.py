@@ -8,9 +8,9 @@ from typing import Annotated
 
 import typer
 
-from peermask.cli.imports import Import, bring
+from peermask.cli.fleet_argument import FleetFile, read_fleet
+from peermask.cli.imports import Import
 from peermask.cli.interrupt import Interrupt
-from peermask.cli.node import FleetFile
 from peermask.errors import NodeError, NotYetError, PeermaskError
 
 POLL = 0.2  # seconds between looks for a signal
@@ -27,14 +27,13 @@ def relay(
 
     It runs until stopped, and can neither read nor forge what passes.
     """
+    from peermask.node.address import split_address
     from peermask.node.credentials import find_relay, verifier
-    from peermask.node.fleet import load_fleet, split_address
     from peermask.node.relay import open_relay
     from peermask.node.rosters import FleetFileWatch, check_signed
     from peermask.node.start import certificates_of
 
-    bring(import_)
-    held = load_fleet(fleet)
+    held = read_fleet(fleet, import_)
     if held.relay is None:
         raise NodeError(
             f'{fleet} names no relay; add `relay = "host:port"`, and `relayed = true` to agents that need it'

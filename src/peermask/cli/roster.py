@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from peermask.cli.imports import Import, bring
-from peermask.cli.node import FleetFile
+from peermask.cli.fleet_argument import FleetFile, read_fleet
+from peermask.cli.imports import Import
 from peermask.errors import NodeError
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def add(
     """Add an agent to a fleet, which may be running."""
     from peermask.node.roster import added
 
-    held = _read(fleet, import_)
+    held = read_fleet(fleet, import_)
     made = added(held, host, port, link or (), retention)
     new = made.agents[-1]
     folder = _publish(fleet, made, days)
@@ -57,7 +57,7 @@ def remove(fleet: FleetFile, agents: Numbers, import_: Import = None) -> None:
     """
     from peermask.node.roster import removed
 
-    held = _read(fleet, import_)
+    held = read_fleet(fleet, import_)
     _change(fleet, held, removed(held, agents))
 
 
@@ -65,7 +65,7 @@ def link(fleet: FleetFile, agent: int, other: int, import_: Import = None) -> No
     """Link two agents."""
     from peermask.node.roster import linked
 
-    held = _read(fleet, import_)
+    held = read_fleet(fleet, import_)
     _change(fleet, held, linked(held, agent, other))
 
 
@@ -73,7 +73,7 @@ def unlink(fleet: FleetFile, agent: int, other: int, import_: Import = None) -> 
     """Remove the link between two agents."""
     from peermask.node.roster import unlinked
 
-    held = _read(fleet, import_)
+    held = read_fleet(fleet, import_)
     _change(fleet, held, unlinked(held, agent, other))
 
 
@@ -90,7 +90,7 @@ def revoke(
     """Revoke the certificates of agents, and make new ones; or those of operators."""
     from peermask.node.roster import revoked
 
-    held, chosen = _read(fleet, import_), tuple(agents or ())
+    held, chosen = read_fleet(fleet, import_), tuple(agents or ())
     if not chosen and not operator:
         raise NodeError("no agent and no operator is given; name agents by their numbers, operators by --operator NAME")
     folder = _publish(fleet, revoked(held, chosen, operator or ()), days, renew=chosen)
@@ -111,7 +111,7 @@ def renew(
     from peermask.node.certificates import make_certificates
     from peermask.node.start import certificates_of
 
-    held = _read(fleet, import_)
+    held = read_fleet(fleet, import_)
     chosen = tuple(agents or (member.agent for member in held.agents))
     folder = certificates_of(fleet, held)
     make_certificates(held, folder, days, chosen)
@@ -122,22 +122,15 @@ def sign(fleet: FleetFile, import_: Import = None) -> None:
     """Sign agents and links that were changed in the file by hand."""
     from peermask.node.roster import changed
 
-    held = _read(fleet, import_)
+    held = read_fleet(fleet, import_)
     _change(fleet, held, changed(held))
-
-
-def _read(path: Path, import_: list[str] | None) -> Fleet:
-    from peermask.node.fleet import load_fleet
-
-    bring(import_)
-    return load_fleet(path)
 
 
 def _publish(path: Path, made: Fleet, days: int = 365, renew: tuple[int, ...] = ()) -> Path:
     """Sign and write a roster, and make the certificates it needs."""
     from peermask.node.certificates import make_certificates
     from peermask.node.certificates import sign as signature_of
-    from peermask.node.fleet import write_fleet
+    from peermask.node.fleet_file import write_fleet
     from peermask.node.roster import encoded
     from peermask.node.start import certificates_of
 

@@ -17,8 +17,7 @@ from peermask.errors import ConfigError
 
 Config = Annotated[Path | None, typer.Argument(help="A TOML file; without one, the default experiment.")]
 Set = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Override a key, e.g. algorithm.lr=0.1."),
+    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a key, e.g. algorithm.lr=0.1.")
 ]
 
 
@@ -80,7 +79,7 @@ def run(
         raise ConfigError("torchrun --max-restarts: give --out, so that restarted ranks find the run")
     from peermask.cli.display import display
     from peermask.experiment.alike import check_ranks
-    from peermask.experiment.config import load_config
+    from peermask.experiment.config_file import load_config
     from peermask.experiment.execution import Execution
     from peermask.experiment.made_with import find_made_with
     from peermask.experiment.manifest import is_of_fleet

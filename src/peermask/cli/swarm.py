@@ -12,9 +12,10 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
+from peermask.cli.fleet_argument import FleetFile
 from peermask.cli.imports import Import, bring
 from peermask.cli.interrupt import Interrupt
-from peermask.cli.node import FleetFile, Insecure
+from peermask.cli.node import Insecure
 
 if TYPE_CHECKING:
     from peermask.node.swarm import SwarmProcess
@@ -40,7 +41,9 @@ def swarm(
     bring(import_)
     console, errors = Console(quiet=quiet), Console(stderr=True)
     if insecure:
-        errors.print("INSECURE: no certificates; whoever reaches these ports can read, forge and stop this run")
+        errors.print(
+            "INSECURE: no certificates; anyone who can connect to these ports can read, forge and stop this run"
+        )
     with Interrupt() as interrupt, _live(console) as show:
         result = run_swarm(fleet, out, insecure=insecure, show=show, should_stop=interrupt.requested, metrics=metrics)
     for agent, words in result.failed.items():

@@ -3,26 +3,12 @@
 from peermask.data import cifar10, digits, fashion_mnist, folders, npz
 from peermask.data.arrays import from_arrays
 from peermask.data.augment import Augmentation
-from peermask.data.batches import batch_indices
 from peermask.data.dataset import Dataset, Split, datasets
 from peermask.data.local import LocalSamples, share_out
 from peermask.data.partition import partitions
 from peermask.data.torch_dataset import from_torch
 
 __all__ = [
-    "Augmentation",
-    "Dataset",
-    "LocalSamples",
-    "Split",
-    "batch_indices",
-    "cifar10",
-    "datasets",
-    "digits",
-    "fashion_mnist",
-    "folders",
-    "from_arrays",
-    "from_torch",
-    "npz",
-    "partitions",
-    "share_out",
-]
+    "Augmentation", "Dataset", "LocalSamples", "Split", "cifar10", "datasets", "digits", "fashion_mnist", "folders",
+    "from_arrays", "from_torch", "npz", "partitions", "share_out",
+]  # fmt: skip

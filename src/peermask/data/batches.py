@@ -12,17 +12,11 @@ from peermask.data.partition import Indices
 from peermask.streams import raw_of_each
 
 
-def batch_indices(samples: Indices, size: int, seed: int, agent: int, round: int, step: int = 0) -> Indices:
-    """The first `size` of a fresh shuffle (all, if there are fewer): without replacement inside a batch, with
-    replacement across rounds."""
-    own: Indices = batch_rows([samples], size, seed, [agent], round, step)[0]
-    return own  # [min(size, n)]
-
-
 def batch_rows(
     samples: Sequence[Indices], size: int, seed: int, agents: Sequence[int], round: int, step: int = 0
 ) -> Indices:
-    """The batches of several agents, as wide as the largest; an agent with fewer samples repeats them."""
+    """For each agent the first `size` samples of a new shuffle: without replacement in a batch, with replacement across
+    rounds. All rows are as wide as the largest; an agent with fewer samples repeats them."""
     counts = [len(own) for own in samples]
     rows = np.empty((len(counts), min(size, max(counts))), np.int64)
     keys = raw_of_each(seed, "batch", agents, round, step, counts)

@@ -19,10 +19,7 @@ TEST = 360  # the other 1,437 train
 @datasets.register("digits")
 def digits() -> Dataset:
     """1,797 handwritten digits, 1 x 8 x 8, shipped with the package."""
-    with (
-        files("peermask.data").joinpath("digits.npz").open("rb") as file,
-        np.load(file, allow_pickle=False) as held,
-    ):
+    with files("peermask.data").joinpath("digits.npz").open("rb") as file, np.load(file, allow_pickle=False) as held:
         images, labels = held["images"], held["labels"].astype(np.int64)  # [n, 8, 8], [n]
     test = pick_test(labels)
     train = np.setdiff1d(np.arange(len(labels)), test)

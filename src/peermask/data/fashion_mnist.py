@@ -18,18 +18,7 @@ from peermask.data.idx import read_idx
 from peermask.data.normalisation import Range
 from peermask.errors import DataError
 
-CLASSES = (
-    "T-shirt",
-    "trouser",
-    "pullover",
-    "dress",
-    "coat",
-    "sandal",
-    "shirt",
-    "sneaker",
-    "bag",
-    "ankle boot",
-)
+CLASSES = ("T-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle boot")
 # Its only public address has no https; every file's contents are checked below.
 HOME = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com"
 DEBIAN = Path("/usr/share/datasets/fashion-mnist")  # package dataset-fashion-mnist

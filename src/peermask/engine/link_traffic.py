@@ -18,9 +18,10 @@ import torch
 from torch import Tensor
 
 from peermask.algorithms.contract import Payload
-from peermask.engine.known import Known, KnownOnDevice, KnownRows, first_message, nothing_known, restored, row_of
+from peermask.engine.known import Known, KnownOnDevice, KnownRows, first_message, nothing_known, restored
+from peermask.engine.message_schema import row_of, schema_of
 from peermask.engine.round import Spread, in_turn
-from peermask.engine.traffic import Cost, coded_row, measured_by_kernels, message_measures, schema_of
+from peermask.engine.traffic import Cost, coded_row, measured_by_kernels, message_measures
 from peermask.graph.links import Links
 from peermask.kernels import by_kernels
 from peermask.wire import History, Schema

@@ -49,12 +49,7 @@ class RoundResult:
 
 
 def play_round(
-    algorithm: Steps,
-    states: Sequence[Any],
-    data: Sequence[LocalData],
-    move: Move,
-    clock: Clock,
-    spread: Spread,
+    algorithm: Steps, states: Sequence[Any], data: Sequence[LocalData], move: Move, clock: Clock, spread: Spread
 ) -> RoundResult:
     clocks = [clock] * len(states)
     learned = spread(partial(learn_all, algorithm), states, data, clocks)

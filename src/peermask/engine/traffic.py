@@ -18,7 +18,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from peermask.algorithms.contract import Payload
-from peermask.engine.known import Known, KnownOnDevice, KnownRows, as_integers, first_message, flips_size_triton, row_of
+from peermask.engine.known import Known, KnownOnDevice, KnownRows, first_message
+from peermask.engine.known_masks import as_integers, flips_size_triton
+from peermask.engine.message_schema import row_of, schema_of
 from peermask.engine.round import Spread, in_turn
 from peermask.errors import DivergedError, WireError
 from peermask.kernels import by_kernels
@@ -47,7 +49,6 @@ class Cost:
 
 KINDS = ("keyframe", "delta", "both", "")  # receivers may get different ones, or there are none
 COST_COLUMNS = tuple(field.name for field in fields(Cost))
-LeafSizes = tuple[tuple[str, torch.dtype, int], ...]  # of a message: name, type and entries of each leaf
 
 
 def message_cost(
@@ -58,7 +59,7 @@ def message_cost(
 
     A GPU without Triton has its messages counted on the CPU."""
     leaf = next(iter(payload.values()))
-    paper, bitmap = _always(_shape(payload), tuple(sizes), len(leaf), leaf.device)
+    paper, bitmap = _always(schema_of(payload, sizes), len(leaf), leaf.device)
     if by_kernels(leaf):
         assert not isinstance(known, KnownRows)
         (ones, entropy, coded, kind), known = measured_by_kernels(payload, known, sizes)
@@ -70,10 +71,9 @@ def message_cost(
 
 
 @lru_cache(maxsize=16)
-def _always(shape: LeafSizes, sizes: tuple[int, ...], agents: int, device: torch.device) -> tuple[Tensor, Tensor]:
+def _always(schema: Schema, agents: int, device: torch.device) -> tuple[Tensor, Tensor]:
     """What is the same in every round, [N] each: bits as papers count, and bytes of a bitmap."""
-    paper = sum(size * (1 if dtype == torch.bool else 32) for _, dtype, size in shape)
-    bitmap = bitmap_size(_schema(shape, sizes))
+    paper, bitmap = sum(leaf.size * (1 if leaf.is_mask else 32) for leaf in schema.leaves), bitmap_size(schema)
     return torch.full((agents,), paper, device=device), torch.full((agents,), bitmap, device=device)
 
 
@@ -130,7 +130,7 @@ def coded_row(row: MessageRow, schema: Schema, history: History | None, agent: i
 def message_measures(payload: Payload, sizes: Sequence[int], spread: Spread) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """What does not depend on what receivers know: paper_bits, ones_bits, bitmap_bytes and entropy_bytes, [N] each."""
     leaf, layers = next(iter(payload.values())), _cuts(payload, sizes)
-    paper, bitmap = _always(_shape(payload), tuple(sizes), len(leaf), leaf.device)
+    paper, bitmap = _always(schema_of(payload, sizes), len(leaf), leaf.device)
     if by_kernels(leaf):
         rows, cuts = _leaves_for_kernels(payload, sizes)
         ones, entropy, _, _ = count_frames_triton(list(rows.values()), None, cuts)
@@ -165,25 +165,6 @@ def _by_counts(payload: Payload, counts: Sequence[Tensor], sizes: Sequence[int])
 def _kept(values: NDArray[Any]) -> int:
     """numpy counts bytes far faster than floats, and faster than torch, which widens each to eight bytes."""
     return int(np.count_nonzero(values if values.dtype == np.bool_ else values != 0))
-
-
-def schema_of(payload: Payload, sizes: Sequence[int]) -> Schema:
-    """Which leaves a message has, and how they are cut into layers."""
-    return _schema(_shape(payload), tuple(sizes))
-
-
-def _shape(payload: Payload) -> LeafSizes:
-    return tuple((name, leaf.dtype, leaf.numel() // len(leaf)) for name, leaf in payload.items())
-
-
-@lru_cache(maxsize=16)
-def _schema(shape: LeafSizes, sizes: tuple[int, ...]) -> Schema:
-    for name, dtype, _ in shape:
-        if dtype not in (torch.bool, torch.float32):
-            raise WireError(f"leaf {name!r} is {dtype}; allowed: bool, float32")
-    masks = {name: size for name, dtype, size in shape if dtype == torch.bool}
-    values = {name: size for name, dtype, size in shape if dtype != torch.bool}
-    return Schema.of_sizes(masks, values, sizes)
 
 
 def entropy_bits(ones: Tensor, sizes: Sequence[int]) -> Tensor:

@@ -2,36 +2,26 @@
 
 from __future__ import annotations
 
-import copy
-from dataclasses import dataclass, replace
-from functools import lru_cache
-from typing import Any
+from dataclasses import dataclass
 
 import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
 from peermask.algorithms import algorithms
-from peermask.algorithms.contract import Agents, Algorithm, Setting, make_algorithm, messages_sent
+from peermask.algorithms.contract import Agents, messages_sent
 from peermask.data import datasets
-from peermask.data.augment import Augmentation
-from peermask.data.dataset import Dataset, Split
+from peermask.data.dataset import Dataset
 from peermask.data.local import AllSamples, share_out
-from peermask.engine.evaluate import AT_ONCE
-from peermask.engine.feed import Feed
 from peermask.engine.liars import pick_liars
-from peermask.engine.memory import activation_bytes, check_room, chunk_that_fits
-from peermask.engine.simulator import Simulator
-from peermask.engine.warmup import compile_kernels
+from peermask.engine.memory import check_room
 from peermask.errors import ConfigError, DataError, ModelError
 from peermask.experiment.choice import Choice
 from peermask.experiment.config import ExperimentConfig
 from peermask.experiment.given import freeze, with_weights
 from peermask.experiment.module import make_module
 from peermask.graph import Base, Mixing, Schedule, build_mixing
-from peermask.kernels import have_triton
 from peermask.masks.budget import kept_counts, retentions
-from peermask.masks.masker import Masker
 from peermask.models.frozen import FrozenWeights
 from peermask.models.losses import DEFAULT as DEFAULT_LOSS
 from peermask.models.losses import Loss, cross_entropy, losses
@@ -179,83 +169,3 @@ def _check_given(dataset: object, module: object) -> None:
         raise ModelError(f"module is the class {module.__name__}; give an instance: {module.__name__}()")
     if module is not None and not isinstance(module, nn.Module):
         raise ModelError(f"module is a {type(module).__name__}; give a torch.nn.Module")
-
-
-def assemble(experiment: Experiment, device: torch.device) -> tuple[Algorithm[Any], Feed]:
-    """The algorithm of an experiment and the data of all its agents, on the device that computes."""
-    config = experiment.config
-    dataset = replace(
-        experiment.dataset,
-        train=_moved(experiment.dataset.train, device),
-        test=_moved(experiment.dataset.test, device),
-    )
-    network = replace(experiment.network, module=copy.deepcopy(experiment.network.module).to(device))
-    masker = Masker(network.layout, experiment.frozen.values.to(device), config.mask, experiment.frozen.given)
-    setting = Setting(network, masker, config.seed, experiment.retentions[: config.agents])  # of the first agents
-    algorithm = make_algorithm(config.algorithm.name, config.algorithm.options, setting)
-    augmentation = Augmentation(config.data.flip, config.data.crop)
-    ids = experiment.agents.ids
-    feed = Feed(
-        dataset,
-        experiment.samples,
-        ids,
-        config.batch_size,
-        config.seed,
-        augmentation,
-        network,
-        experiment.readout,
-        experiment.further_metrics,
-    )
-    return algorithm, feed
-
-
-def build_simulator(
-    experiment: Experiment,
-    device: torch.device,
-    chunk: int | None = None,
-    workers: int | None = None,
-    rows: slice = slice(None),
-) -> Simulator:
-    """All agents of an experiment on one device, or some of them."""
-    if device.type == "cpu":
-        count, total = len(range(experiment.config.agents)[rows]), experiment.network.layout.total
-        check_room(4 * count * total, f"{count} agents of {total:,} parameters take", "use fewer, or a smaller model")
-    algorithm, feed = assemble(experiment, device)
-    compile_kernels(feed.network, experiment.dataset.shape, experiment.config.batch_size, device)
-    chunk = chunk or agents_at_once(experiment, device)
-    agents, mixing = experiment.agents.rows(rows), experiment.mixing.rows(rows)
-    schedule = experiment.schedule
-
-    @lru_cache(maxsize=1)
-    def mixing_since(round: int) -> Mixing:
-        return experiment.mixing_of(round).rows(rows)
-
-    changing = (lambda number: mixing_since(schedule.since(number))) if schedule.changes else None
-    return Simulator(algorithm, agents, feed.rows(rows), mixing, chunk, workers, changing)
-
-
-def agents_at_once(experiment: Experiment, device: torch.device, agents: int | None = None, sharing: int = 1) -> int:
-    """One on a CPU, as on its own device; on a GPU as many as fit, of all or `agents`, if `sharing` processes share
-    it."""
-    if device.type == "cpu":
-        return 1
-    free, _ = torch.cuda.mem_get_info(device)
-    config, blank = experiment.config, experiment.dataset.blank
-    activations = activation_bytes(experiment.network.module, blank, config.batch_size, fused=is_fused(experiment))
-    return chunk_that_fits(agents or config.agents, experiment.network.layout, activations, free // sharing)
-
-
-def is_fused(experiment: Experiment) -> bool:
-    """Whether a GPU here would compute gradients by the kernels."""
-    network = experiment.network
-    return (
-        have_triton()
-        and network.stack is not None
-        and network.stack.fits_kernels(
-            network.layout, experiment.dataset.shape, max(experiment.config.batch_size, AT_ONCE)
-        )
-    )
-
-
-def _moved(split: Split, device: torch.device) -> Split:
-    return replace(split, inputs=split.inputs.to(device), targets=split.targets.to(device))

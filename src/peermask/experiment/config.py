@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import Annotated, Any
 
 import tomli_w
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, model_validator
 
 from peermask.algorithms import algorithms
 from peermask.data.dataset import Task
 from peermask.engine.liars import LiarOptions
 from peermask.errors import ConfigError
 from peermask.experiment.choice import (
-    UNCHECKED,
     AlgorithmChoice,
     ComparedChoice,
     DatasetChoice,
@@ -25,7 +22,6 @@ from peermask.experiment.choice import (
     PartitionChoice,
     ScheduleChoice,
 )
-from peermask.experiment.problems import first_problem
 from peermask.experiment.sections import (
     AsynchronousOptions,
     CheckpointOptions,
@@ -35,13 +31,9 @@ from peermask.experiment.sections import (
     StopOptions,
     TaskOptions,
 )
-from peermask.experiment.toml_values import overridden, read_toml
 from peermask.masks.budget import MaskOptions, Retention, RetentionDraw
 from peermask.models.readout import Readout
-from peermask.plugins import load_plugins
 from peermask.registry import Options
-
-DEFAULT = Path(__file__).parent / "default.toml"
 
 
 class ExperimentConfig(Options):
@@ -199,87 +191,3 @@ class ExperimentConfig(Options):
                 name, count = f"{choice.name}-{count}", count + 1
             arms[name] = self.model_copy(update={"algorithm": choice, "compare": ()})
         return arms
-
-
-def as_config(config: ExperimentConfig | Mapping[str, Any] | Path | str) -> ExperimentConfig:
-    """A config, or what one can be made of: plain values, or the path of a file."""
-    match config:
-        case ExperimentConfig():
-            return config
-        case Mapping():
-            return make_config(config)
-        case str() | Path():
-            return load_config(config)
-    raise ConfigError(f"config is a {type(config).__name__}; give an ExperimentConfig, plain values, or a file's path")
-
-
-def make_config(values: Mapping[str, Any]) -> ExperimentConfig:
-    """Make a config from plain values. What `imports` names is imported first.
-
-    Args:
-        values: Keys and values as in a config file; what is left out has its default.
-
-    Returns:
-        The checked config.
-
-    Raises:
-        ConfigError: A key is unknown or a value is not allowed. The message names the key.
-
-    Examples:
-        >>> import peermask
-        >>> config = peermask.make_config({"agents": 4, "algorithm": {"name": "mce-pl", "lr": 0.5}})
-        >>> config.algorithm.name
-        'mce-pl'
-    """
-    return _checked(_with_plugins(values, Path()) if "imports" in values else values)
-
-
-def load_config(
-    path: Path | str | None = None, overrides: Iterable[str] = (), imports: Iterable[str] = ()
-) -> ExperimentConfig:
-    """Read a config file. What its key `imports` names is imported first: it is a program, as a Makefile is one.
-
-    Args:
-        path: A TOML file; the default experiment, ten agents on digits, if left out.
-        overrides: `key=value` texts that replace values of the file, as `--set` does, such as `"algorithm.lr=0.1"`.
-        imports: Further files and modules of your own to import, as `--import` does.
-
-    Returns:
-        The checked config.
-
-    Raises:
-        ConfigError: The file or a plug-in cannot be read, a key is unknown or a value is not allowed.
-
-    Examples:
-        >>> import peermask
-        >>> config = peermask.load_config(overrides=["agents=4", "graph.name=ring"])
-        >>> config.agents, config.graph.name
-        (4, 'ring')
-    """
-    file = DEFAULT if path is None else Path(path)
-    values = _with_plugins(read_toml(file), file.parent, imports)
-    return make_config(overridden(values, overrides))
-
-
-def read_config(path: Path, overrides: Iterable[str] = (), *, unchecked: bool = False) -> ExperimentConfig:
-    """Read the config of a run folder, which may be somebody else's: nothing it names is imported.
-
-    With `unchecked`, names that only a plug-in knows are let through.
-    """
-    return _checked(overridden(read_toml(path), overrides), UNCHECKED if unchecked else None)
-
-
-def _checked(values: Mapping[str, Any], context: dict[str, bool] | None = None) -> ExperimentConfig:
-    try:
-        return ExperimentConfig.model_validate(values, context=context)
-    except ValidationError as error:
-        raise first_problem(error, ExperimentConfig) from None
-
-
-def _with_plugins(values: Mapping[str, Any], beside: Path, further: Iterable[str] = ()) -> dict[str, Any]:
-    """With plug-ins imported and named so that they are found from any folder."""
-    named = values.get("imports", [])
-    if not isinstance(named, list | tuple) or not all(isinstance(name, str) and name for name in named):
-        raise ConfigError(f"imports = {named!r}: must be a list of .py files and modules, such as ['my_method.py']")
-    names = [plugin.name for plugin in (*load_plugins(named, beside), *load_plugins(further))]
-    return {**values, "imports": list(dict.fromkeys(names))} if names else dict(values)

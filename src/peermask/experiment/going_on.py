@@ -8,7 +8,8 @@ from typing import Any
 from peermask.errors import RunError
 from peermask.experiment.build import Experiment
 from peermask.experiment.checked import read_manifest, read_result
-from peermask.experiment.config import ExperimentConfig, read_config
+from peermask.experiment.config import ExperimentConfig
+from peermask.experiment.config_file import read_config
 from peermask.experiment.folder import RunFolder
 from peermask.experiment.made_with import made_with
 from peermask.experiment.toml_values import flatten

@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from peermask.errors import RunError
-from peermask.experiment.config import read_config
+from peermask.experiment.config_file import read_config
 from peermask.files import read_json
 from peermask.plugins import Plugin, find_plugins, of_name
 

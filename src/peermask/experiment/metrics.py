@@ -16,12 +16,13 @@ from peermask.engine.evaluate import Score
 from peermask.engine.known import Known, first_message, restored
 from peermask.engine.link_traffic import LinkHistories
 from peermask.engine.measures import FIGURES
+from peermask.engine.message_schema import schema_of
 from peermask.engine.round import Spread, in_turn
-from peermask.engine.traffic import COST_COLUMNS, KINDS, Cost, message_cost, schema_of
+from peermask.engine.traffic import COST_COLUMNS, KINDS, Cost, message_cost
 from peermask.errors import RunError
+from peermask.experiment.assemble import openings
 from peermask.experiment.build import Experiment
 from peermask.experiment.folder import RunFolder
-from peermask.experiment.opening import openings
 from peermask.experiment.table import append_rows, forget_after, read_rows
 from peermask.files import write_atomically
 

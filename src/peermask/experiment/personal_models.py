@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from peermask.data.dataset import Dataset
 from peermask.data.normalisation import FromRaw
-from peermask.experiment.build import Experiment, build_simulator
+from peermask.experiment.assemble import build_simulator
+from peermask.experiment.build import Experiment
 from peermask.models.readout import Readout, with_readout
 
 

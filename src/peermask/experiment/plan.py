@@ -14,9 +14,11 @@ from peermask.algorithms.contract import Clock, Payload
 from peermask.engine.known import Known, KnownRows
 from peermask.engine.link_traffic import REMEMBERED
 from peermask.engine.memory import STATE_COPIES, activation_bytes
+from peermask.engine.message_schema import schema_of
 from peermask.engine.states import tensors_of
-from peermask.engine.traffic import message_cost, schema_of
-from peermask.experiment.build import LINK_BYTES, Experiment, agents_at_once, build_simulator, is_fused
+from peermask.engine.traffic import message_cost
+from peermask.experiment.assemble import agents_at_once, build_simulator, is_fused
+from peermask.experiment.build import LINK_BYTES, Experiment
 from peermask.graph.mixing import Mixing
 from peermask.kernels import have_triton
 from peermask.models.layout import UNMASKABLE

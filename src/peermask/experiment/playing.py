@@ -21,10 +21,12 @@ from peermask.engine.exchange import Exchange
 from peermask.engine.link_traffic import LINKS, shards_of
 from peermask.errors import RunError
 from peermask.experiment.alike import check_config, check_experiment
-from peermask.experiment.build import Experiment, agents_at_once, build, build_simulator
+from peermask.experiment.assemble import agents_at_once, build_simulator
+from peermask.experiment.build import Experiment, build
 from peermask.experiment.checkpoint import Checkpoint, Progress
 from peermask.experiment.concatenation import Concatenation
-from peermask.experiment.config import ExperimentConfig, make_config
+from peermask.experiment.config import ExperimentConfig
+from peermask.experiment.config_file import make_config
 from peermask.experiment.execution import Execution, Status
 from peermask.experiment.folder import RunFolder
 from peermask.experiment.loop import Loop, final_hash

@@ -18,7 +18,8 @@ from peermask.experiment.agent_result import AgentResult, agent_results, mean_of
 from peermask.experiment.build import Experiment, build
 from peermask.experiment.checked import read_manifest, read_result
 from peermask.experiment.checkpoint import Checkpoint, check_tables_since, last_good
-from peermask.experiment.config import ExperimentConfig, read_config
+from peermask.experiment.config import ExperimentConfig
+from peermask.experiment.config_file import read_config
 from peermask.experiment.execution import to_stderr
 from peermask.experiment.folder import RunFolder
 from peermask.experiment.going_on import checkpoint_hashes

@@ -18,7 +18,8 @@ from peermask.errors import RunError
 from peermask.experiment.build import Experiment
 from peermask.experiment.checked import check_tables, read_manifest, write_result
 from peermask.experiment.checkpoint import Checkpoint, Progress, checkpoint_name, forget_checkpoints_after, last_good
-from peermask.experiment.config import ExperimentConfig, as_config, read_config
+from peermask.experiment.config import ExperimentConfig
+from peermask.experiment.config_file import as_config, read_config
 from peermask.experiment.execution import Execution
 from peermask.experiment.folder import RunFolder
 from peermask.experiment.going_on import check_same, check_same_config, checkpoint_hashes, extend, is_over, note_plugins
@@ -147,13 +148,7 @@ def config_in(root: Path, overrides: Iterable[str] = ()) -> ExperimentConfig:
 
 
 def _run(
-    experiment: Experiment,
-    name: str,
-    folder: RunFolder,
-    device: torch.device,
-    execution: Execution,
-    *,
-    resume: bool,
+    experiment: Experiment, name: str, folder: RunFolder, device: torch.device, execution: Execution, *, resume: bool
 ) -> RunResult:
     if resume := resume and folder.is_run:
         check_same(experiment, folder)

@@ -11,7 +11,8 @@ import torch
 from peermask.data.dataset import Dataset
 from peermask.engine.device import fast_float32
 from peermask.engine.together import run_together
-from peermask.experiment.build import agents_at_once, build, is_fused
+from peermask.experiment.assemble import agents_at_once, is_fused
+from peermask.experiment.build import build
 from peermask.experiment.config import ExperimentConfig
 from peermask.models.network import Gradient
 

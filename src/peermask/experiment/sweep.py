@@ -29,7 +29,8 @@ from peermask.data.dataset import Dataset
 from peermask.engine.device import pick_device
 from peermask.errors import ConfigError, DivergedError, RunError
 from peermask.experiment.agent_result import LAST_EVALUATIONS, mean_of
-from peermask.experiment.config import ExperimentConfig, load_config
+from peermask.experiment.config import ExperimentConfig
+from peermask.experiment.config_file import load_config
 from peermask.experiment.execution import Execution
 from peermask.experiment.folder import RunFolder
 from peermask.experiment.going_on import is_over

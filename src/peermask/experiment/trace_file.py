@@ -15,7 +15,8 @@ from peermask.engine.trace import Trace
 from peermask.errors import ConfigError, RunError
 from peermask.experiment.build import Experiment
 from peermask.experiment.checked import read_manifest
-from peermask.experiment.config import ExperimentConfig, read_config
+from peermask.experiment.config import ExperimentConfig
+from peermask.experiment.config_file import read_config
 from peermask.experiment.folder import RunFolder
 from peermask.experiment.made_with import find_made_with
 from peermask.experiment.sections import SpeedDraw

@@ -16,17 +16,17 @@ from torch import Tensor
 
 from peermask.algorithms.contract import Clock, Payload
 from peermask.engine.ages import Ages
-from peermask.engine.known import row_of
 from peermask.engine.link_traffic import LINKS, Held, LinkHistories
+from peermask.engine.message_schema import row_of, schema_of
 from peermask.engine.round import in_turn
 from peermask.engine.simulator import Simulator
 from peermask.engine.trace import FUSE, Event, Trace, waves
-from peermask.engine.traffic import Cost, message_measures, schema_of
+from peermask.engine.traffic import Cost, message_measures
+from peermask.experiment.assemble import openings
 from peermask.experiment.build import Experiment
 from peermask.experiment.counting import Counting
 from peermask.experiment.folder import RunFolder
 from peermask.experiment.metrics import Ledger
-from peermask.experiment.opening import openings
 from peermask.graph.mixing import Mixing
 from peermask.wire import History
 

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from peermask.data.dataset import Dataset
 from peermask.errors import ExportError
 from peermask.experiment.agent_result import AgentResult
-from peermask.experiment.build import Experiment, build, build_simulator
+from peermask.experiment.assemble import build_simulator
+from peermask.experiment.build import Experiment, build
 from peermask.experiment.execution import to_stderr
 from peermask.experiment.personal_models import answering
 from peermask.experiment.result import RunResult

@@ -28,10 +28,7 @@ _ELEMENTWISE = (
     *(nn.Tanh, nn.Sigmoid, nn.Softplus, nn.Softsign, nn.Hardtanh, nn.Hardswish, nn.Hardsigmoid),
 )
 
-_POOLS = (
-    *(nn.MaxPool1d, nn.AvgPool1d, nn.AdaptiveAvgPool1d),
-    *(nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d),
-)
+_POOLS = (*(nn.MaxPool1d, nn.AvgPool1d, nn.AdaptiveAvgPool1d), *(nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d))
 _UNPADDED = (0, (0,), (0, 0))
 
 

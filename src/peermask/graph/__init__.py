@@ -4,22 +4,9 @@ from peermask.graph import adjacency_file, drawn, shapes
 from peermask.graph.links import Links
 from peermask.graph.mixing import Mixing, build_mixing
 from peermask.graph.schedule import Base, Schedule, schedules
-from peermask.graph.topology import Graph, Topology, build_graph, edges_hash, graph_hash, topologies
+from peermask.graph.topology import Graph, Topology, build_graph, edges_hash, topologies
 
 __all__ = [
-    "Base",
-    "Graph",
-    "Links",
-    "Mixing",
-    "Schedule",
-    "Topology",
-    "adjacency_file",
-    "build_graph",
-    "build_mixing",
-    "drawn",
-    "edges_hash",
-    "graph_hash",
-    "schedules",
-    "shapes",
-    "topologies",
-]
+    "Base", "Graph", "Links", "Mixing", "Schedule", "Topology", "adjacency_file", "build_graph", "build_mixing",
+    "drawn", "edges_hash", "schedules", "shapes", "topologies",
+]  # fmt: skip

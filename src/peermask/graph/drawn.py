@@ -35,10 +35,7 @@ def erdos_renyi(
 
 @topologies.register("random-regular")
 def random_regular(
-    agents: int,
-    draw: Stream,
-    *,
-    degree: Annotated[int, Field(ge=1, description="neighbours of every agent")] = 4,
+    agents: int, draw: Stream, *, degree: Annotated[int, Field(ge=1, description="neighbours of every agent")] = 4
 ) -> Graph:
     """A random graph where every agent has the same number of neighbours (Steger and Wormald)."""
     check_degree(agents, degree)

@@ -75,12 +75,8 @@ def check_graph(graph: object, name: str, agents: int) -> None:
         raise GraphError(f"{name} gave a graph with a link from an agent to itself; remove it")
 
 
-def graph_hash(graph: Graph) -> str:
-    """sha256 in hex over the node count and the sorted links, in any order of adding them."""
-    return edges_hash(graph.number_of_nodes(), sorted((min(i, j), max(i, j)) for i, j in graph.edges))
-
-
 def edges_hash(agents: int, edges: Iterable[Sequence[int]]) -> str:
+    """sha256 in hex over the number of agents and the links in this order."""
     text = f"{agents}\n" + "".join(f"{i} {j}\n" for i, j in edges)
     return hashlib.sha256(text.encode()).hexdigest()
 

@@ -23,8 +23,7 @@ class MaskOptions(Options):
 
     fc_keep: Ratio | Literal["r"] = Field(0.9, description="share kept in linear layers; 'r' for the agent's own")
     filter_threshold: Annotated[float, Field(ge=0)] = Field(
-        0.0,
-        description="Fil: a filter with no more entries than this is removed; below 1, a share of the filter",
+        0.0, description="Fil: a filter with no more entries than this is removed; below 1, a share of the filter"
     )
     rescale: bool = Field(False, description="multiply kept weights by 1/sqrt(share kept)")
     layers: tuple[str, ...] = Field(("*",), description="patterns of the layer names that are masked", min_length=1)

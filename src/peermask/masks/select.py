@@ -84,10 +84,7 @@ def _bracket(values: NDArray[np.float32], keep: int) -> tuple[float, float]:
     has_low, has_high = last < len(drawn), place >= spread
     ranks = [len(drawn) - 1 - rank for rank, is_there in ((last, has_low), (first, has_high)) if is_there]
     ranked = np.partition(drawn, ranks)
-    return (
-        float(ranked[ranks[0]]) if has_low else -np.inf,
-        float(ranked[ranks[-1]]) if has_high else np.inf,
-    )
+    return (float(ranked[ranks[0]]) if has_low else -np.inf, float(ranked[ranks[-1]]) if has_high else np.inf)
 
 
 def top_fraction_by_sort(magnitude: Tensor, keep: Tensor) -> Tensor:

@@ -104,11 +104,7 @@ class ResidualBlock(nn.Module):
 def resnet18(shape: Shape, classes: int, *, width: Width = 64, groups: Annotated[int, Field(ge=1)] = 2) -> nn.Module:
     """ResNet-18 for small images, with group norm in place of batch norm."""
     _sides(shape, 3)
-    layers: list[nn.Module] = [
-        nn.Conv2d(shape[0], width, 3, 1, 1, bias=False),
-        nn.GroupNorm(groups, width),
-        nn.ReLU(),
-    ]
+    layers: list[nn.Module] = [nn.Conv2d(shape[0], width, 3, 1, 1, bias=False), nn.GroupNorm(groups, width), nn.ReLU()]
     into = width
     for stage in range(4):
         out = width * 2**stage

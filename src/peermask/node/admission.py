@@ -1,7 +1,7 @@
-"""What a neighbour may send: masks that fit its retention, and values that are no larger than a bound.
+"""Checks of what a neighbour sends: masks must fit its retention, and values must not exceed a bound.
 
-A valid frame of a valid sender can still be a lie. A mask with more entries than its sender may keep would outvote
-others, and one huge value among real ones would make its receivers' models, and then theirs, not a number.
+A valid frame of a genuine sender can still be false. A mask with more entries than its sender may keep would outvote
+others, and one huge value would make its receivers' models NaN, and then those of their neighbours.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from peermask.errors import WireError
 from peermask.wire.schema import MessageRow
 from peermask.wire.sets import slices
 
-LARGEST = 1000.0  # of a real value; weights and biases of a model that learns are far below
+LARGEST = 1000.0  # allowed magnitude of a value; weights and biases of a model that learns are far smaller
 
 
 class Admission:
     def __init__(self, algorithm: Algorithm[Any], agents: Agents, sizes: Sequence[int]) -> None:
-        """`agents`: all of the fleet; `sizes`: of the masked layers."""
+        """`agents`: all agents of the fleet; `sizes`: weights of each masked layer."""
         self.sizes = sizes
         counts = algorithm.mask_counts(agents)
         self.counts: Mapping[str, tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]] = {  # least and most, [N, L]
@@ -29,7 +29,7 @@ class Admission:
         }
 
     def __call__(self, sender: int, payload: MessageRow) -> None:
-        """A WireError for what an honest sender cannot send."""
+        """Raise a WireError for a payload that an honest sender cannot send."""
         for name, leaf in payload.items():
             if leaf.dtype == np.bool_:
                 self._check_counts(sender, name, leaf)

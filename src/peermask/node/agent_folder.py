@@ -1,6 +1,6 @@
-"""The folder of one agent, copied here: which agent's it is, and that it is complete.
+"""The folder of one agent, copied from its device: which agent's it is, and that it is complete.
 
-What comes from a device may be cut off, mixed up or another's; every such thing is one line that names the file.
+A copy may be incomplete, mixed up or of another agent; each of these is a one-line error that names the file.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 from peermask.errors import NodeError
 from peermask.experiment.checked import read_result
 from peermask.experiment.checkpoint import list_checkpoints
-from peermask.experiment.config import read_config
+from peermask.experiment.config_file import read_config
 from peermask.experiment.folder import RunFolder
 from peermask.experiment.metrics import CONFUSION, METRICS, TRAFFIC
 from peermask.experiment.table import read_rows
@@ -37,8 +37,8 @@ AGAIN = "copy it from its device again"
 class AgentFolder:
     agent: int
     folder: RunFolder
-    about: dict[str, Any]  # the agent's own row of its manifest
-    dataset: dict[str, str]  # name and sha256 of what its device had
+    about: dict[str, Any]  # the agent's row of its manifest
+    dataset: dict[str, str]  # name and sha256 of the data on its device
     tables: dict[str, Rows]  # by file name
 
     @property
@@ -55,7 +55,7 @@ class AgentFolder:
 def open_agent_folder(fleet: Fleet, path: Path) -> AgentFolder:
     folder = RunFolder(path)
     odd = next((inner for inner in path.rglob("*") if not inner.is_file() and not inner.is_dir()), None)
-    if odd is not None:  # reading a pipe would wait for ever
+    if odd is not None:  # reading a pipe would block
         raise NodeError(f"{odd} is neither a file nor a folder; {AGAIN}")
     if not folder.is_run:
         raise NodeError(f"{path} is not the folder of an agent: it has no config.toml")
@@ -78,7 +78,7 @@ def open_agent_folder(fleet: Fleet, path: Path) -> AgentFolder:
 
 
 def _whose(folder: RunFolder, manifest: dict[str, Any], rows: Rows) -> int:
-    """By the files that hold its number; the folder may have been renamed."""
+    """From the files that contain its number, since the folder may have been renamed."""
     result = read_result(folder.result)
     said = [held.get("agent") for held in (manifest, result)] + [int(row["agent"]) for row in rows[:1]]
     agent = next((number for number in said if type(number) is int), None)

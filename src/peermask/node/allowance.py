@@ -1,6 +1,6 @@
-"""How much one neighbour may ask for: an amount that grows with time, and with every round there is to ask for.
+"""A rate limit for one neighbour: an amount that grows with time and with every published round.
 
-The second part lets a fleet be as fast as it can; the first is for agents that wait, ask again, or have restarted.
+The part for each round does not limit how fast a fleet is; the part for time is for agents that wait, retry or restart.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import time
 
 
 class Allowance:
-    """Begins full; holds no more than a minute's worth."""
+    """Starts with a minute's amount, which is also the maximum."""
 
     def __init__(self, per_minute: float, per_round: float) -> None:
         self.per_minute, self.per_round = per_minute, per_round
@@ -17,11 +17,11 @@ class Allowance:
         self.counted = time.monotonic()
 
     def new_round(self) -> None:
-        """Something was published."""
+        """A round was published."""
         self._fill(self.per_round)
 
     def spend(self, amount: float) -> bool:
-        """Take `amount` if there is any left; the last may go below zero, and is then paid back first."""
+        """Whether anything is left; if so, subtract `amount`, which may go below zero and is refilled first."""
         now = time.monotonic()
         self._fill((now - self.counted) * self.per_minute / 60)
         self.counted = now

@@ -1,7 +1,7 @@
-"""Certificates of a fleet: one authority, and one certificate per agent that carries its number and address.
+"""Makes the certificates of a fleet: one authority, and one certificate per agent with its number and address.
 
 ca.pem        the authority's certificate; every device has it
-ca.key        its key; with it one can be any agent, so it stays off the devices
+ca.key        its key; who has it can act as any agent, so it must not be on the devices
 agent-3.pem   agent 3's certificate
 agent-3.key   its key; on that device only
 """
@@ -13,8 +13,9 @@ from pathlib import Path
 
 from peermask.errors import NodeError
 from peermask.files import writing
+from peermask.node.address import split_address
 from peermask.node.credentials import ROSTER, Credentials, common_name, host_name, operator_files, relay_files
-from peermask.node.fleet import Fleet, check_operator_name, split_address
+from peermask.node.fleet import Fleet, check_operator_name
 from peermask.node.key_files import load_certificate, load_key, write_key, write_private
 
 try:
@@ -26,11 +27,11 @@ except ImportError as error:
     raise NodeError("certificates need another package: pip install 'peermask[node]'") from error
 
 CA_DAYS = 3650
-EARLIER = timedelta(hours=1)  # devices' clocks differ
+EARLIER = timedelta(hours=1)  # certificates are valid from then on, since clocks of devices differ
 
 
 def make_certificates(fleet: Fleet, folder: Path, days: int = 365, renew: tuple[int, ...] = ()) -> list[Path]:
-    """Make what is missing, and the certificates of `renew` again; existing ones are kept."""
+    """Make missing certificates, and those of the agents in `renew` again; others are kept."""
     for agent in renew:
         fleet.member(agent)
     with writing(folder):
@@ -59,7 +60,7 @@ def sign_agent(
     valid: timedelta,
     name: str | None = None,
 ) -> x509.Certificate:
-    """An agent's certificate: its number as the common name, its host as the only name it may answer to."""
+    """An agent's certificate: its number as the common name, its host as the only alternative name."""
     usage = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
     return _signed(name or common_name(agent), own, authority, key, valid, usage, host)
 
@@ -132,7 +133,7 @@ def _builder(name: str, key: ec.EllipticCurvePrivateKey, valid: timedelta) -> x5
         .subject_name(_name(name))
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - EARLIER + min(valid, timedelta()))  # a negative validity lies in the past
+        .not_valid_before(now - EARLIER + min(valid, timedelta()))  # a negative validity is in the past, for tests
         .not_valid_after(now + valid)
     )
 
@@ -142,7 +143,7 @@ def _name(text: str) -> x509.Name:
 
 
 def make_operator(folder: Path, name: str, days: int) -> Credentials:
-    """A certificate to ask agents with, and for nothing else: it is no server's, and no agent's."""
+    """An operator's certificate: it can query agents, and act neither as a server nor as an agent."""
     check_operator_name(name)
     if not (folder / "ca.key").exists():
         raise NodeError(f"{folder / 'ca.key'} does not exist; run this where the fleet's certificates were made")
@@ -156,7 +157,7 @@ def make_operator(folder: Path, name: str, days: int) -> Credentials:
 def _make_relay(
     host: str, folder: Path, authority: x509.Certificate, key: ec.EllipticCurvePrivateKey, valid: timedelta
 ) -> Path:
-    """Of a server, and of no agent: it can let agents in, and be none."""
+    """The relay's certificate: it can act as a server for agents, and not as an agent."""
     files, own = relay_files(folder), ec.generate_private_key(ec.SECP256R1())
     usage = [ExtendedKeyUsageOID.SERVER_AUTH]
     _write(files, own, _signed("relay", own, authority, key, valid, usage, host))

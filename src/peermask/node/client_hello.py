@@ -1,4 +1,4 @@
-"""The first message of a TLS client, as far as a gate looks at it: that it is one, and which protocol it asks for."""
+"""The first message of a TLS client, as far as the gate parses it: that it is one, and which protocol it asks for."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ ALPN = 16  # number of the extension
 
 
 def hello_length(data: bytes) -> int | None:
-    """Bytes of the record that holds a ClientHello, as far as `data` goes; None: it is not one.
+    """Bytes of the record with the ClientHello, or as many as are needed to know that; None if it is not one.
 
     22 3 minor | length (2) | 1 | ...
     """
@@ -21,7 +21,7 @@ def hello_length(data: bytes) -> int | None:
 
 
 def protocols(hello: bytes) -> list[bytes]:
-    """What a ClientHello asks for by ALPN, in its own record; nothing if it is malformed.
+    """The ALPN protocols of a ClientHello; none if it is malformed.
 
     record (5) | 1 length (3) | version (2) random (32) | session id, ciphers, compressions | length (2) | extensions
     """

@@ -1,4 +1,4 @@
-"""Puts the folders of all agents of a fleet together as one ordinary run folder."""
+"""Merges the folders of all agents of a fleet to one ordinary run folder."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from peermask.errors import NodeError
-from peermask.experiment.build import Experiment, build, build_simulator
+from peermask.experiment.assemble import build_simulator
+from peermask.experiment.build import Experiment, build
 from peermask.experiment.checked import read_result, write_result
 from peermask.experiment.checkpoint import Checkpoint, Progress, load_checkpoint, save_checkpoint
 from peermask.experiment.execution import to_stderr
@@ -33,22 +34,22 @@ from peermask.node.agent_folder import AGAIN, TABLES, AgentFolder, Rows, open_ag
 from peermask.node.fleet import Fleet
 from peermask.node.journal import ranges
 
-LAST = ("config.toml", "result.json")  # what makes a folder a run, and a run a finished one
+LAST = ("config.toml", "result.json")  # moved last: they make a folder a run, and a run a finished one
 
 
 def collect_run(fleet: Fleet, folders: Sequence[Path], out: Path, *, partial: bool = False) -> RunResult:
-    """One run from the agents' folders, in any order; finished if every agent is.
+    """One run from the agents' folders, given in any order; finished if all agents are.
 
-    With `partial`, folders may be missing: the run then has the tables of those that are there, and no models. So has
-    one whose agents have joined or left: no experiment has those that remain.
+    With `partial`, folders may be missing: the run then has tables of the given ones, and no models. The same holds
+    if agents have joined or left: no experiment config describes the remaining ones.
     """
     experiment = build(fleet.experiment)
     agents = _agents(fleet, folders)
     missing = missing_agents(fleet, agents)
     if missing and not partial:
         raise NodeError(
-            f"no folder of {named(missing)} among the {len(agents)} given; give those of all agents, "
-            "or collect those that are there with --partial"
+            f"no folder of {named(missing)} among the {len(agents)} given; give the folders of all agents, "
+            "or use --partial to collect the given ones"
         )
     with _in_one_go(out) as made:
         target = RunFolder(made)
@@ -71,12 +72,12 @@ def missing_agents(fleet: Fleet, agents: Iterable[AgentFolder]) -> list[int]:
 
 
 def has_changed(fleet: Fleet) -> bool:
-    """Whether agents have come or gone."""
+    """Whether agents have joined or left."""
     return len(fleet.agents) != fleet.experiment.agents or bool(fleet.left)
 
 
 def _roster(fleet: Fleet) -> dict[str, Any]:
-    """What the config does not say of a fleet whose agents or links have changed."""
+    """Agents and links of a fleet that have changed, which the config does not have."""
     if not fleet.serial:
         return {}
     links = [[min(link), max(link)] for link in fleet.links]
@@ -104,10 +105,9 @@ def _agents(fleet: Fleet, folders: Sequence[Path]) -> list[AgentFolder]:
 
 @contextmanager
 def _in_one_go(out: Path) -> Iterator[Path]:
-    """A folder to write into that takes its place at `out` once all is written; on any error nothing is left of it.
+    """A temporary folder that is moved to `out` once everything is written, and deleted on any error.
 
-    A swarm's `out` exists and holds its agents. It may be a separate disk, so what is to be moved into it is
-    made inside.
+    A swarm's `out` exists and contains its agents. It may be a mount point, so the temporary folder is made inside.
     """
     inside = out.is_dir()
     made = (out if inside else out.parent) / f".{out.name}.{os.getpid()}.part"
@@ -132,12 +132,12 @@ def _move_into(made: Path, out: Path) -> None:
 
 
 def _manifest(experiment: Experiment, fleet: Fleet, agents: Sequence[AgentFolder]) -> dict[str, Any]:
-    """Of the whole run. What an agent holds is known only on its device, and may not be in the data found here."""
+    """The manifest of the whole run. Only an agent's device knows its data, which may not be on this machine."""
     made = manifest(experiment, torch.device("cpu"))
     dataset = _dataset([one.dataset for one in agents])
     rows = {one.agent: one.about for one in agents}
-    missing = sorted(set(fleet.numbers) - rows.keys())  # also those that have left
-    # Of a missing agent only what follows from the config: what it held of its own data is lost.
+    missing = sorted(set(fleet.numbers) - rows.keys())  # including those that have left
+    # Of a missing agent only what follows from the config is known.
     shared = dataset == made["dataset"] and experiment.config.partition.name != "everything"
     unknown: dict[str, Any] = {"labels": [], "counts": [], "train": None, "validation": None, "test": None}
     known, kept = {row["agent"]: row for row in made["agents"]}, fleet.retentions()
@@ -149,7 +149,7 @@ def _manifest(experiment: Experiment, fleet: Fleet, agents: Sequence[AgentFolder
 
 
 def _dataset(held: Sequence[dict[str, str]]) -> dict[str, str]:
-    """What all devices had; where each had its own, a hash over theirs, so that other data can be detected."""
+    """The data of all devices; if each had its own, a hash over all of them, so that other data is detected."""
     hashes = [own["sha256"] for own in held]
     if len(set(hashes)) == 1:
         return held[0]
@@ -157,7 +157,7 @@ def _dataset(held: Sequence[dict[str, str]]) -> dict[str, str]:
 
 
 def _merge(path: Path, columns: Sequence[str], parts: Sequence[Rows]) -> None:
-    """The rows of all agents by round, then agent; a table without rows is written too, in place of an earlier one."""
+    """Write the rows of all agents by round, then agent; a table without rows too, to replace an earlier one."""
     rows = [row for part in parts for row in part]
     rows.sort(key=lambda row: (int(row["round"]), int(row["agent"])))
     there = [column for column in columns if column not in LATER or all(column in row for row in rows)]
@@ -180,7 +180,7 @@ def _join_states(experiment: Experiment, agents: Sequence[AgentFolder], target: 
 def _last_checkpoint(
     one: AgentFolder, config_hash: str, checksum: str, shapes: Mapping[str, tuple[torch.dtype, torch.Size]]
 ) -> Checkpoint:
-    """Of one agent of this experiment, with numbers that are numbers."""
+    """The last checkpoint of an agent, checked: of this experiment, and without NaN or infinite values."""
     path = one.last_checkpoint()
     held = load_checkpoint(path, (config_hash,), checksum, to_stderr)
     found = {name: (_kind(rows), rows.shape) for name, rows in held.states.items()}
@@ -194,12 +194,12 @@ def _last_checkpoint(
 
 
 def _kind(rows: Tensor) -> torch.dtype:
-    """Counts of votes are as wide as they have become."""
+    """One type for all counts of votes: their width depends on how many there are."""
     return torch.uint8 if rows.dtype in (torch.int16, torch.int32) else rows.dtype
 
 
 def _join_masks(experiment: Experiment, agents: Sequence[AgentFolder], target: RunFolder) -> None:
-    """Masks of the rounds that every agent has kept."""
+    """Merge the masks of the rounds that every agent has kept."""
     kept = [list_masks(one.folder.masks) for one in agents]
     weights = experiment.network.layout.weights
     for number in sorted(set.intersection(*map(set, kept))):

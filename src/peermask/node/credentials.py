@@ -1,4 +1,4 @@
-"""The certificates that a device holds: which files they are, and whether they are its own, valid and private.
+"""The certificates on a device: which files they are, and whether they are the right ones, valid and private.
 
 ca.pem        the authority's certificate; every device has it
 agent-3.pem   agent 3's certificate
@@ -26,7 +26,7 @@ try:
 except ImportError as error:
     raise NodeError("certificates need another package: pip install 'peermask[node]'") from error
 
-ROSTER = b"peermask roster 1\n"  # before what is signed, so that nothing else that the key signs is one
+ROSTER = b"peermask roster 1\n"  # prefix of what is signed, so that no other signature of this key is one of a roster
 MINUTES = "%Y-%m-%d %H:%M UTC"
 
 
@@ -57,7 +57,7 @@ def relay_files(folder: Path) -> Credentials:
 
 
 def check_credentials(fleet: Fleet, folder: Path, agent: int) -> Credentials:
-    """The files of an agent, found to be its own, whole, in date and private; else one line that says what to do."""
+    """The files of an agent, checked: its own, intact, in date and private. Otherwise one line with what to do."""
     files = Credentials.of(folder, agent)
     authority = load_certificate(files.ca, agent)
     certificate = load_certificate(files.certificate, agent)
@@ -81,7 +81,7 @@ def check_credentials(fleet: Fleet, folder: Path, agent: int) -> Credentials:
         )
     if now > end:
         raise NodeError(
-            f"certificate {files.certificate} ended {end:{MINUTES}}, and this device's clock says {now:{MINUTES}}; "
+            f"certificate {files.certificate} expired {end:{MINUTES}}, and this device's clock says {now:{MINUTES}}; "
             f"set the clock if it is ahead, otherwise {again}"
         )
     if (
@@ -94,32 +94,32 @@ def check_credentials(fleet: Fleet, folder: Path, agent: int) -> Credentials:
 
 
 def validity(files: Credentials) -> tuple[datetime, datetime]:
-    """When an agent's certificate begins and ends."""
+    """From when until when an agent's certificate is valid."""
     certificate = load_certificate(files.certificate, None)
     return certificate.not_valid_before_utc, certificate.not_valid_after_utc
 
 
 def find_operator(folder: Path, name: str | None = None) -> Credentials:
-    """The operator's files in a folder, in date and of the fleet's authority; else one line that says what to do."""
+    """The operator's files in a folder, checked: in date and of the fleet's authority. Otherwise a one-line error."""
     again = "make one with `peermask fleet operator FLEET NAME`, and copy it and ca.pem here"
     names = [path.stem.removeprefix("operator-") for path in sorted(folder.glob("operator-*.pem"))]
     if name is None and len(names) > 1:
         raise NodeError(f"{folder} holds certificates of operators {', '.join(names)}; choose one with --operator")
     if not names or (name is not None and name not in names):
         raise NodeError(f"{folder} holds no certificate of {f'operator {name}' if name else 'an operator'}; {again}")
-    return _whole(operator_files(folder, name or names[0]), again)
+    return _checked(operator_files(folder, name or names[0]), again)
 
 
 def find_relay(folder: Path) -> Credentials:
-    return _whole(relay_files(folder), "make it with `peermask fleet certs`, and copy it and ca.pem here")
+    return _checked(relay_files(folder), "make it with `peermask fleet certs`, and copy it and ca.pem here")
 
 
-def _whole(files: Credentials, again: str) -> Credentials:
+def _checked(files: Credentials, again: str) -> Credentials:
     certificate = load_certificate(files.certificate, None)
     if not _is_issued_by(certificate, load_certificate(files.ca, None)):
         raise NodeError(f"{files.certificate} is of another fleet: {files.ca} did not issue it; {again}")
     if datetime.now(UTC) > certificate.not_valid_after_utc:
-        raise NodeError(f"{files.certificate} ended {certificate.not_valid_after_utc:{MINUTES}}; {again}")
+        raise NodeError(f"{files.certificate} expired {certificate.not_valid_after_utc:{MINUTES}}; {again}")
     _check_key(files, certificate, again)
     return files
 
@@ -138,7 +138,7 @@ def _check_key(files: Credentials, certificate: x509.Certificate, again: str) ->
 
 
 def verifier(ca: Path, agent: int | None = None) -> Callable[[bytes, str], bool]:
-    """Tells an agent whether a roster is signed by the authority whose certificate this is."""
+    """A function that says whether a roster is signed by the authority with this certificate."""
     key = load_certificate(ca, agent).public_key()
 
     def verify(content: bytes, signature: str) -> bool:

@@ -1,11 +1,10 @@
-"""Where an agent answers operators: over mutual TLS, one question a visit, beside the network that masks travel on.
+"""Where an agent answers operators: over mutual TLS, one request per connection, apart from the network of the masks.
 
-The gate forwards clients that ask for PROTOCOL. A visitor must hold a certificate of the fleet's authority with the
-name of an operator, `operator-NAME`; agents do not have one, and operators are not neighbours, so neither can act as
-the other.
+The gate forwards clients that ask for PROTOCOL. A client must have a certificate of the fleet's authority with the name
+of an operator, `operator-NAME`. Agents do not have one, and operators are not neighbours: neither can act as the other.
 
-    question    length (4, big-endian) | what it is, such as `status` | newline | body
-    answer      length (4) | `+` and a body, or `-` and one line that says why not
+    request    length (4, big-endian) | what it is, such as `status` | newline | body
+    answer     length (4) | `+` and a body, or `-` and one line with the reason
 """
 
 from __future__ import annotations
@@ -21,13 +20,13 @@ from peermask.node.credentials import Credentials
 from peermask.node.fleet import OPERATOR_NAME
 
 PROTOCOL = "peermask-operator/1"
-LARGEST = 2**20  # bytes of a question or an answer
+LARGEST = 2**20  # bytes of a request or an answer
 SECONDS = 10.0
 CONNECTIONS = 8
 LENGTH = struct.Struct(">I")
 OPERATOR = re.compile(f"operator-{OPERATOR_NAME.pattern}")
 
-# The operator's name and the body of the question; a PeermaskError is answered with its line. It must be quick.
+# Takes the operator's name and the body; the text of a PeermaskError is the answer. It must not block.
 Answer = Callable[[str, bytes], bytes]
 
 
@@ -35,24 +34,20 @@ class Desk:
     """Everything runs in the thread of the gate's event loop."""
 
     def __init__(
-        self,
-        credentials: Credentials,
-        answers: Mapping[str, Answer],
-        revoked: Callable[[], Collection[str]] = tuple,
+        self, credentials: Credentials, answers: Mapping[str, Answer], revoked: Callable[[], Collection[str]] = tuple
     ) -> None:
-        """`answers`: by what is asked for; `revoked`: names of operators whose certificates no longer count."""
+        """`answers`: by kind of request; `revoked`: names of operators whose certificates were revoked."""
         self.credentials, self.answers, self.revoked = credentials, answers, revoked
         self._server: asyncio.Server | None = None
         self._open: dict[asyncio.StreamWriter, None] = {}
 
     async def open(self) -> tuple[str, int]:
-        """Listen on loopback; where that is."""
+        """Listen on loopback, and return the address."""
         context = tls_context(ssl.PROTOCOL_TLS_SERVER, self.credentials)
         self._server = await asyncio.start_server(
             self._visit, "127.0.0.1", 0, limit=LARGEST, ssl=context, ssl_handshake_timeout=SECONDS
         )
-        host, port = self._server.sockets[0].getsockname()[:2]
-        return host, port
+        return address_of(self._server)
 
     async def close(self) -> None:
         if self._server is not None:
@@ -68,7 +63,7 @@ class Desk:
             next(iter(self._open)).transport.abort()
         try:
             async with asyncio.timeout(SECONDS):
-                answer = await self._hear(name_of(writer.get_extra_info("peercert")), reader)
+                answer = await self._answer(name_of(writer.get_extra_info("peercert")), reader)
                 writer.write(LENGTH.pack(len(answer)) + answer)
                 await writer.drain()
         except (TimeoutError, asyncio.IncompleteReadError, OSError):
@@ -77,14 +72,14 @@ class Desk:
             self._open.pop(writer, None)
             writer.close()
 
-    async def _hear(self, visitor: str, reader: asyncio.StreamReader) -> bytes:
+    async def _answer(self, visitor: str, reader: asyncio.StreamReader) -> bytes:
         if not OPERATOR.fullmatch(visitor):
-            return f"-{visitor} is no operator".encode()
+            return f"-{visitor} is not an operator".encode()
         if visitor.removeprefix("operator-") in self.revoked():
             return f"-the certificate of {visitor} was revoked".encode()
         (length,) = LENGTH.unpack(await reader.readexactly(LENGTH.size))
         if length > LARGEST:
-            return f"-the question has {length} bytes, allowed: {LARGEST}".encode()
+            return f"-the request has {length} bytes, allowed: {LARGEST}".encode()
         what, _, body = (await reader.readexactly(length)).partition(b"\n")
         answer = self.answers.get(what.decode("ascii", "replace"))
         if answer is None:
@@ -96,7 +91,7 @@ class Desk:
 
 
 def tls_context(side: int, credentials: Credentials, protocol: str = PROTOCOL) -> ssl.SSLContext:
-    """Both ends show a certificate, and trust only the fleet's authority."""
+    """Both ends must have a certificate of the fleet's authority."""
     context = ssl.SSLContext(side)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.verify_mode = ssl.CERT_REQUIRED
@@ -104,6 +99,11 @@ def tls_context(side: int, credentials: Credentials, protocol: str = PROTOCOL) -
     context.load_cert_chain(credentials.certificate, credentials.key)
     context.set_alpn_protocols([protocol])
     return context
+
+
+def address_of(server: asyncio.Server) -> tuple[str, int]:
+    host, port = server.sockets[0].getsockname()[:2]
+    return host, port
 
 
 def name_of(certificate: Mapping[str, object] | None) -> str:

@@ -1,18 +1,18 @@
-"""Where metrics and health are read: `GET /metrics` and `GET /healthz`, on loopback unless asked otherwise.
+"""The HTTP server for `GET /metrics` and `GET /healthz`, on loopback unless configured otherwise.
 
-One thread with its own event loop. A connection has SECONDS for everything, and there are at most CONNECTIONS, of
-which the oldest goes where more come: slow readers cost the agent nothing, and others little.
+One thread with its own event loop. A connection has SECONDS for everything. There are at most CONNECTIONS; if there are
+more, the oldest is closed, so slow clients cannot block the agent or other clients.
 """
 
 from __future__ import annotations
 
 import asyncio
 import ipaddress
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from peermask.errors import NodeError
+from peermask.node.event_loop import cancel_others, loop_in_thread, run_in
 
 SECONDS = 5.0
 CONNECTIONS = 16
@@ -37,7 +37,7 @@ class Endpoint:
         self._open[writer] = None
         if len(self._open) > CONNECTIONS:
             next(iter(self._open)).transport.abort()
-        writer.transport.set_write_buffer_limits(0)  # so that draining waits for all of it
+        writer.transport.set_write_buffer_limits(0)  # so that drain waits until all is sent
         try:
             async with asyncio.timeout(SECONDS):
                 status, kind, body = self._answer(await reader.readuntil(b"\r\n\r\n"))
@@ -59,49 +59,31 @@ class Endpoint:
             return 400, TEXT, b"not HTTP\n"
         if words[0] != "GET":
             return 405, TEXT, b"read only\n"
-        # Another web page may point its own host name at this machine.
+        # A web page elsewhere may point its host name at this machine (DNS rebinding).
         if self.local and [name for name in names if (name.rpartition(":")[0] or name) not in LOCAL_NAMES]:
             return 403, TEXT, b"unknown host\n"
         page = self.pages.get(words[1].partition("?")[0])
-        return page() if page is not None else (404, TEXT, f"here are {', '.join(self.pages)}\n".encode())
+        return page() if page is not None else (404, TEXT, f"not found; pages: {', '.join(self.pages)}\n".encode())
 
 
 @contextmanager
 def open_endpoint(host: str, port: int, pages: dict[str, Page]) -> Iterator[Endpoint]:
-    """Serve until the block ends; port 0 takes any that is free."""
-    loop = asyncio.new_event_loop()
+    """Serve until the block ends; port 0 means any free port."""
     endpoint = Endpoint(pages, is_loopback(host))
-    thread = threading.Thread(target=loop.run_forever, name="metrics", daemon=True)
-    thread.start()
-
-    def done(server: asyncio.Server | None) -> None:
-        async def close() -> None:
-            if server is not None:
-                server.close()
-            others = asyncio.all_tasks() - {asyncio.current_task()}
-            for task in others:
-                task.cancel()
-            await asyncio.gather(*others, return_exceptions=True)
-
-        asyncio.run_coroutine_threadsafe(close(), loop).result()
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join()
-        loop.close()
-
-    opening = asyncio.start_server(endpoint.serve, host, port, limit=LARGEST_HEAD)
-    try:
-        server = asyncio.run_coroutine_threadsafe(opening, loop).result()
-    except (OSError, OverflowError) as error:
-        done(None)
-        reason = getattr(error, "strerror", None) or error
-        raise NodeError(
-            f"metrics cannot be served on {host}:{port}: {reason}; give another --metrics port or --metrics-host"
-        ) from error
-    endpoint.port = server.sockets[0].getsockname()[1]
-    try:
-        yield endpoint
-    finally:
-        done(server)
+    with loop_in_thread("metrics") as loop:
+        try:
+            server = run_in(loop, asyncio.start_server(endpoint.serve, host, port, limit=LARGEST_HEAD))
+        except (OSError, OverflowError) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise NodeError(
+                f"metrics cannot be served on {host}:{port}: {reason}; give another --metrics port or --metrics-host"
+            ) from error
+        endpoint.port = server.sockets[0].getsockname()[1]
+        try:
+            yield endpoint
+        finally:
+            loop.call_soon_threadsafe(server.close)
+            run_in(loop, cancel_others())
 
 
 def is_loopback(host: str) -> bool:

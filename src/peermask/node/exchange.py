@@ -1,4 +1,4 @@
-"""The exchange of a node: publish this agent's message, pull the neighbours', and mix what was heard."""
+"""The exchange of a node: publish this agent's message, pull the neighbours', and mix those that arrived."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from peermask.engine.ages import Ages
 from peermask.engine.exchange import Abandoned
 from peermask.engine.simulator import Simulator
 from peermask.errors import DivergedError
+from peermask.experiment.assemble import openings
 from peermask.experiment.build import Experiment
-from peermask.experiment.opening import openings
 from peermask.graph.mixing import Mixing
 from peermask.node.journal import Journal, changes
-from peermask.node.puller import Absence, Heard, Puller
+from peermask.node.puller import Absence, Puller, Received
 from peermask.node.responder import Responder
 from peermask.wire import Schema
 from peermask.wire.schema import MessageRow
@@ -27,7 +27,7 @@ FLUSHED_EVERY = 256  # rounds after which their rows are written, however rare c
 
 
 class NodeExchange:
-    """An `Exchange` for the one agent of a node: A = N = 1, K = itself and those it heard, in the order of agents."""
+    """An `Exchange` for the one agent of a node: A = N = 1, K = itself and those whose messages arrived, by number."""
 
     def __init__(
         self,
@@ -39,17 +39,17 @@ class NodeExchange:
         before_round: Callable[[], None] = lambda: None,
     ) -> None:
         self.agent, self.journal, self.report, self.before_round = journal.agent, journal, report, before_round
-        self.responder, self.puller = responder, puller
+        self.responder, self.puller, self.around = responder, puller, puller.around
         self.follow(experiment)
         self.sizes, self.rounds = experiment.network.layout.sizes, experiment.config.rounds
-        self.messages: Payload = {}  # of the last round; after a restart a neighbour may still need it
+        self.messages: Payload = {}  # of the last round; a neighbour may still need it after a restart
         self.absent: list[Absence] = []  # in the last round
         self.reached: int | None = None  # the round to jump to
-        self.round = 0  # the last in which anything was moved
-        self.began = 0.0  # when the round did
+        self.round = 0  # the last in which messages were exchanged
+        self.began = 0.0  # when the round began
 
     def follow(self, experiment: Experiment) -> None:
-        """Mix by these agents and links from now on."""
+        """Use these agents and links from now on."""
         self.experiment = experiment
         self.mixing = experiment.mixing.rows(slice(self.agent, self.agent + 1))  # [1, N]
         options = experiment.config.asynchronous
@@ -57,7 +57,7 @@ class NodeExchange:
         self.grace = 0.0 if options is None else options.grace  # as a share of a round
 
     def resume(self, round: int, messages: Payload) -> None:
-        """Hand out the messages of a checkpoint again."""
+        """Publish the message of a checkpoint again."""
         self.messages = messages
         if messages:
             self._publish(round, messages)
@@ -65,7 +65,7 @@ class NodeExchange:
     def proceed(self, round: int) -> int:
         if self.round:
             self.report()
-        if self.puller.should_stop():
+        if self.around.should_stop():
             raise Abandoned
         self.before_round()
         self.began = time.monotonic()
@@ -76,53 +76,55 @@ class NodeExchange:
 
     def move(self, clock: Clock, shared: Sequence[Payload]) -> tuple[Payload, Sequence[Mixing]]:
         self.round, own = clock.round, shared[0]
-        if not own:  # a method that sends nothing waits for no one
+        if not own:  # a method that sends nothing does not wait
             return own, [self.mixing]
         schema = self._publish(clock.round, own)
         mixing = self._mixing_of(clock.round)
         senders = mixing.links.senders.tolist() if self.experiment.schedule.changes else None
-        heard = self.puller.pull(clock.round, schema, self._opening, senders)
+        received = self.puller.pull(clock.round, schema, self._opening, senders)
         if clock.round == 1:
-            self.puller.check_somebody_came()
-        for line in changes(clock.round, self.absent, heard.absent):
+            self.around.check_somebody_came()
+        for line in changes(clock.round, self.absent, received.absent):
             self.responder.say(line)
-        self.messages, self.absent, self.reached = own, heard.absent, heard.behind
-        received, mixing = self._mixed(own, heard, mixing)
-        return received, [mixing]
+        self.messages, self.absent, self.reached = own, received.absent, received.behind
+        messages, mixing = self._mixed(own, received, mixing)
+        return messages, [mixing]
 
     def move_on(self, clock: Clock, shared: Sequence[Payload]) -> tuple[Payload, Sequence[Mixing]]:
-        """Without waiting for anybody who is not about to come: publish, and use the newest messages there are."""
+        """In asynchronous runs: publish, and use the newest messages; wait only for those about to be published."""
         assert self.ages is not None
         self.round, own = clock.round, shared[0]
         if not own:
             return own, [self.mixing]
         grace = self.grace * (time.monotonic() - self.began)
-        heard = self.puller.take(clock.round, self._publish(clock.round, own), self._opening, grace)
+        received = self.puller.take(clock.round, self._publish(clock.round, own), self._opening, grace)
         if clock.round == 1:
-            self.puller.check_somebody_came()
-        for line in changes(clock.round, self.absent, heard.absent):
+            self.around.check_somebody_came()
+        for line in changes(clock.round, self.absent, received.absent):
             self.responder.say(line)
-        self.messages, self.absent = own, heard.absent
-        self.journal.note_heard(clock.round, {j: heard.rounds.get(j, 0) for j in self.puller.neighbours})
-        columns, mixing = self.ages.weigh(self.mixing, clock.round, heard.rounds)
-        return self._stacked(own, columns, heard), [mixing]
+        self.messages, self.absent = own, received.absent
+        self.journal.note_used(clock.round, {j: received.rounds.get(j, 0) for j in self.around.neighbours})
+        columns, mixing = self.ages.weigh(self.mixing, clock.round, received.rounds)
+        return self._stacked(own, columns, received), [mixing]
 
     def catch_up(self, round: int, own: Payload) -> tuple[Payload, Mixing] | None:
-        """What neighbours have published by a round, for an agent that would share `own` and says nothing yet."""
-        heard = self.puller.newest_messages(round, self._schema(round, own), self._opening) if own else None
-        return self._mixed(own, heard, self._mixing_of(round)) if heard is not None and heard.payloads else None
+        """What neighbours have published by a round, for an agent that would share `own` but has not published yet."""
+        if not own:
+            return None
+        received = self.puller.newest_messages(round, self._schema(round, own), self._opening)
+        return self._mixed(own, received, self._mixing_of(round)) if received.payloads else None
 
     def _mixing_of(self, round: int) -> Mixing:
-        """[1, N]: the neighbours that the agent hears in a round."""
+        """[1, N]: the neighbours that the agent receives from in a round."""
         if not self.experiment.schedule.changes:
             return self.mixing
         return self.experiment.mixing_of(round).rows(slice(self.agent, self.agent + 1))
 
-    def _mixed(self, own: Payload, heard: Heard, mixing: Mixing) -> tuple[Payload, Mixing]:
-        """Own and heard messages [K, ...], and how to mix them."""
-        columns = sorted([self.agent, *heard.payloads])  # [K]
+    def _mixed(self, own: Payload, received: Received, mixing: Mixing) -> tuple[Payload, Mixing]:
+        """Own and received messages [K, ...], and how to mix them."""
+        columns = sorted([self.agent, *received.payloads])  # [K]
         device = next(iter(own.values())).device
-        return self._stacked(own, columns, heard), mixing.restrict(torch.tensor(columns)).to(device)
+        return self._stacked(own, columns, received), mixing.restrict(torch.tensor(columns)).to(device)
 
     def count(self, round: int) -> None:
         self.journal.record(round, self.messages)
@@ -134,8 +136,8 @@ class NodeExchange:
         return torch.tensor([self.journal.sent_before + self.responder.sent_bytes], dtype=torch.float64)
 
     def flush(self) -> None:
-        """Neighbours that have sent a round have all they need of those before it."""
-        self.journal.write_heard()
+        """Neighbours that have published a round no longer need earlier ones."""
+        self.journal.write_trace()
         self.journal.write_traffic(self.responder.take_sent(self.round), self.round)
 
     def state(self) -> Payload:
@@ -154,10 +156,10 @@ class NodeExchange:
         if self.ages is None:
             self.puller.farewell(self.rounds)
         else:
-            self.puller.part(self.rounds)
+            self.puller.stay_until_sent(self.rounds)
 
     def _publish(self, round: int, own: Payload) -> Schema:
-        """Hand out this agent's message [1, ...] of a round from now on."""
+        """Publish this agent's message [1, ...] of a round."""
         schema = self._schema(round, own)
         self.responder.publish(round, _rows(own), schema, self._opening)
         return schema
@@ -173,15 +175,17 @@ class NodeExchange:
         return Schema.of(rows, self.sizes)
 
     def _opening(self, agent: int) -> MessageRow | None:
-        """What is known of an agent before it sends anything."""
+        """What is assumed of an agent before its first message."""
         return _rows(openings(self.experiment, self.experiment.agents.rows(slice(agent, agent + 1)))) or None
 
-    def _stacked(self, own: Payload, columns: Sequence[int], heard: Heard) -> Payload:
-        """What these agents sent [K, ...]."""
+    def _stacked(self, own: Payload, columns: Sequence[int], received: Received) -> Payload:
+        """The messages of these agents [K, ...]."""
 
         def rows(name: str, leaf: Tensor) -> Tensor:
             theirs = (
-                leaf[0] if j == self.agent else torch.from_numpy(np.array(heard.payloads[j][name])).view(leaf[0].shape)
+                leaf[0]
+                if j == self.agent
+                else torch.from_numpy(np.array(received.payloads[j][name])).view(leaf[0].shape)
                 for j in columns
             )
             return torch.stack([row.to(leaf.device) for row in theirs])

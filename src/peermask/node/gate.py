@@ -1,16 +1,15 @@
-"""Protects an agent's port, so that unknown clients cannot block it: only TLS handshakes reach the network layer.
+"""Protects an agent's port from unknown clients: only TLS handshakes reach zenoh, a few at a time.
 
 zenoh sleeps 0.1 s after every failed handshake and accepts no connection meanwhile. So the gate listens at the
 agent's address, and zenoh only on loopback, at a few ports that each take one handshake at a time. A connection
 
-    arrives       and has HELLO seconds to send a whole ClientHello; if it sends anything else, it is closed
+    arrives       and has HELLO seconds to send a complete ClientHello; anything else closes it
     is ready      and waits for its turn
-    is tried      joined to a port of zenoh's; it has HANDSHAKE seconds, or CONTESTED if others wait
-    is linked     once it has answered what zenoh sends after a good handshake; from then on without limits
+    is tried      connected to one of zenoh's ports, for HANDSHAKE seconds, or CONTESTED if others wait
+    is linked     once it has answered what zenoh sends after a successful handshake; then there are no limits
 
-If more are ready than can be tried, connections of addresses with the fewest come first, and of one address the newest:
-a neighbour does not wait behind unknown clients. Nothing is decrypted, and nothing is admitted that would not be
-otherwise: zenoh checks certificates as usual.
+If more are ready than can be tried, addresses with the fewest connections come first, and of one address the newest
+connection: a neighbour does not wait behind unknown clients. Nothing is decrypted; zenoh verifies certificates.
 
 Operators ask for another protocol in their ClientHello (ALPN), and are forwarded to the agent's desk (node/desk.py)
 instead, under the same limits. They are never linked, so the limit of a handshake applies to the whole connection.
@@ -20,7 +19,6 @@ from __future__ import annotations
 
 import asyncio
 import socket
-import threading
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -28,26 +26,20 @@ from typing import cast
 
 from peermask.node.client_hello import hello_length, protocols
 from peermask.node.desk import PROTOCOL, Desk
+from peermask.node.event_loop import loop_in_thread, run_in
+from peermask.node.forwarding import Side, keep_alive
 
 HELLO = 5.0
 HANDSHAKE = 10.0
 CONTESTED = 1.0  # seconds a handshake may take while others wait
 HELD = 256  # connections that are not linked yet
-STUCK_MS = 10_000  # a peer that has read nothing for this long is gone
+STUCK_MS = 10_000  # a peer that has acknowledged nothing for this long is closed
 Address = tuple[str, int]
-VISITORS = 4  # operators at the desk at once
-
-
-def keep_alive(opened: socket.socket) -> None:
-    """So that routers keep an idle connection, and its end is noticed within a minute."""
-    opened.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for word, value in (("TCP_KEEPIDLE", 20), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3)):
-        if hasattr(socket, word):
-            opened.setsockopt(socket.IPPROTO_TCP, getattr(socket, word), value)
+VISITORS = 4  # operators at the desk at the same time
 
 
 class _Lane:
-    """Ports of one kind, connections that wait for them, and those being tried there."""
+    """Ports of one kind, connections that wait for them, and those being tried."""
 
     def __init__(self) -> None:
         self.free: list[Address] = []
@@ -55,34 +47,7 @@ class _Lane:
         self.tried: dict[_Outside, Address] = {}
 
 
-class _Side(asyncio.Protocol):
-    """One of the two connections of a link; what it reads, the other writes."""
-
-    def __init__(self) -> None:
-        self.transport: asyncio.Transport | None = None
-        self.other: _Side | None = None
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = cast("asyncio.Transport", transport)
-
-    def data_received(self, data: bytes) -> None:
-        if self.other is not None and self.other.transport is not None:
-            self.other.transport.write(data)
-
-    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
-        if self.other is not None and self.other.transport is not None:
-            self.other.transport.close()
-
-    def pause_writing(self) -> None:
-        if self.other is not None and self.other.transport is not None:
-            self.other.transport.pause_reading()
-
-    def resume_writing(self) -> None:
-        if self.other is not None and self.other.transport is not None:
-            self.other.transport.resume_reading()
-
-
-class _Inside(_Side):
+class _Inside(Side):
     """To zenoh."""
 
     def data_received(self, data: bytes) -> None:
@@ -91,7 +56,7 @@ class _Inside(_Side):
         super().data_received(data)
 
 
-class _Outside(_Side):
+class _Outside(Side):
     """To the client."""
 
     def __init__(self, gate: Gate) -> None:
@@ -101,8 +66,8 @@ class _Outside(_Side):
         self.lane = gate.links
         self.hello = bytearray()
         self.timer: asyncio.TimerHandle | None = None
-        self.begun = 0.0  # when its handshake did
-        self.answered = False  # zenoh was the last to speak
+        self.begun = 0.0  # when its handshake began
+        self.answered = False  # zenoh sent last
         self.turns = 0  # answers to zenoh
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -116,7 +81,7 @@ class _Outside(_Side):
         self.gate.arrived(self)
 
     def limit(self, seconds: float) -> None:
-        """Close unless it proceeds within this time."""
+        """Close the connection unless this limit is replaced or removed in time."""
         if self.timer is not None:
             self.timer.cancel()
         self.timer = self.gate.loop.call_later(seconds, self.close)
@@ -127,18 +92,17 @@ class _Outside(_Side):
 
     def data_received(self, data: bytes) -> None:
         if self.other is None:
-            self._hear(data)
+            self._read_hello(data)
             return
         if self.answered:
             self.answered = False
             self.turns += 1
-            if (
-                self.turns == 2 and self.lane is self.gate.links
-            ):  # the first is its certificate; zenoh continues only after a valid one
+            # The first answer is its certificate; zenoh continues only if that is valid.
+            if self.turns == 2 and self.lane is self.gate.links:
                 self.gate.linked(self)
         super().data_received(data)
 
-    def _hear(self, data: bytes) -> None:
+    def _read_hello(self, data: bytes) -> None:
         self.hello += data
         length = hello_length(bytes(self.hello[:6]))
         if length is None:
@@ -156,18 +120,18 @@ class _Outside(_Side):
 
 
 class Gate:
-    """Of one agent; all of it but `lead_to` runs in the thread of its event loop."""
+    """The gate of one agent; everything but `lead_to` runs in the thread of its event loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
-        self.links, self.visits = _Lane(), _Lane()  # to ports of zenoh's, and to the desk
+        self.links, self.visits = _Lane(), _Lane()  # to zenoh's ports, and to the desk
         self._held: dict[_Outside, None] = {}  # not linked yet, the oldest first
         self._here: set[_Outside] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
 
     def lead_to(self, inside: Sequence[Address]) -> None:
-        """Forward to these from now on. From any thread."""
+        """Forward to these ports from now on. May be called from any thread."""
 
         def begin() -> None:
             self.links.free.extend(inside)
@@ -187,14 +151,14 @@ class Gate:
             one.close()
         while self._here or self._tasks:
             await asyncio.sleep(0.01)
-        await asyncio.sleep(0.01)  # for the other ends
+        await asyncio.sleep(0.01)  # until the other sides are closed, too
 
     def arrived(self, one: _Outside) -> None:
         self._here.add(one)
         self._held[one] = None
         if len(self._held) > HELD:
             crowd = self._crowd()
-            max(self._held, key=lambda held: crowd[held.address]).close()  # of those, the oldest
+            max(self._held, key=lambda held: crowd[held.address]).close()  # the oldest of them
 
     def ready(self, one: _Outside) -> None:
         one.lane.ready[one] = None
@@ -206,7 +170,7 @@ class Gate:
         self.linked(one)
 
     def linked(self, one: _Outside) -> None:
-        """No limits apply from now on."""
+        """Remove all limits of a connection, and free its port for the next."""
         for place in (self._held, one.lane.ready):
             place.pop(one, None)
         if one in one.lane.tried:
@@ -219,12 +183,12 @@ class Gate:
         return Counter(one.address for one in self._held)
 
     def _next(self, lane: _Lane) -> None:
-        """Try connections that are ready, as far as there is room."""
+        """Try ready connections, as many as there are free ports."""
         while lane.ready and lane.free:
             crowd = self._crowd()
             one = min(reversed(lane.ready), key=lambda ready: crowd[ready.address])
             del lane.ready[one]
-            lane.tried[one] = inside = lane.free.pop(0)  # the one that has rested longest
+            lane.tried[one] = inside = lane.free.pop(0)  # the one that has been free longest
             one.begun = self.loop.time()
             one.limit(HANDSHAKE)
             task = self.loop.create_task(self._join(one, inside))
@@ -239,7 +203,7 @@ class Gate:
         inside.other = one
         try:
             await self.loop.create_connection(lambda: inside, *address)
-        except OSError:  # zenoh is about to listen, or to end
+        except OSError:  # zenoh is starting or closing
             one.close()
             return
         assert one.transport is not None
@@ -256,17 +220,12 @@ class Gate:
 @contextmanager
 def open_gate(host: str, port: int, desk: Desk | None = None) -> Iterator[Gate]:
     """Listen at an address; an OSError if that fails. `desk`: where operators are forwarded to."""
-    loop = asyncio.new_event_loop()
-    gate = Gate(loop)
-    thread = threading.Thread(target=loop.run_forever, name="gate", daemon=True)
-    thread.start()
-    try:
-        asyncio.run_coroutine_threadsafe(gate.open(host, port, desk), loop).result()
-        yield gate
-    finally:
-        asyncio.run_coroutine_threadsafe(gate.close(), loop).result()
-        if desk is not None:
-            asyncio.run_coroutine_threadsafe(desk.close(), loop).result()
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join()
-        loop.close()
+    with loop_in_thread("gate") as loop:
+        gate = Gate(loop)
+        try:
+            run_in(loop, gate.open(host, port, desk))
+            yield gate
+        finally:
+            run_in(loop, gate.close())
+            if desk is not None:
+                run_in(loop, desk.close())

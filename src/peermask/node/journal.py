@@ -1,6 +1,6 @@
 """The folder of one agent: its tables, checkpoints and absences, in the files of an ordinary run.
 
-Beside those of a run it holds `absences.csv`: which neighbour was not heard in which round, why, and what replaced it.
+It also has `absences.csv`: which neighbour's message was missing in which round, why, and what replaced it.
 In an asynchronous run `trace.csv` says which message of each neighbour it used in which round.
 """
 
@@ -17,7 +17,7 @@ from peermask.engine.traffic import message_cost
 from peermask.errors import NodeError
 from peermask.experiment.build import Experiment
 from peermask.experiment.checkpoint import Checkpoint, checkpoint_name, forget_checkpoints_after, last_good
-from peermask.experiment.config import read_config
+from peermask.experiment.config_file import read_config
 from peermask.experiment.folder import RunFolder
 from peermask.experiment.kept_masks import forget_masks_after
 from peermask.experiment.lock import clear_leftovers
@@ -28,29 +28,29 @@ from peermask.experiment.trace_file import TRACE
 from peermask.files import read_json, write_atomically, write_json
 from peermask.node.lines import Line
 from peermask.node.puller import Absence
-from peermask.node.responder import Sent
+from peermask.node.tally import Sent
 
 ABSENCES = ("round", "agent", "neighbour", "why", "used")
 
 
 class Journal:
     def __init__(self, experiment: Experiment, path: Path, agent: int, run: str = "") -> None:
-        """`run` names the fleet."""
+        """`run` is the id of the fleet."""
         self.experiment, self.agent, self.run, self.folder = experiment, agent, run, RunFolder(path)
         self.absences = path / "absences.csv"
-        self.sent_before = 0.0  # bytes, by what traffic.csv holds
-        self._heard: list[list[object]] = []  # rows of trace.csv that are not written yet
+        self.sent_before = 0.0  # bytes, from traffic.csv
+        self._used: list[list[object]] = []  # rows of trace.csv that are not written yet
         self._costs: dict[int, list[float]] = {}  # of rounds whose row is not written yet
 
     def open(self, say: Callable[[str], None]) -> Checkpoint | None:
-        """Make the folder, or find the last good checkpoint of the agent in it."""
+        """Create the folder, or return the last good checkpoint in it."""
         config = self.experiment.config
         if not self.folder.is_run:
             self.folder.create()
             about = manifest(self.experiment, torch.device("cpu"))
-            # Which agent's folder it is, also after it was copied.
+            # So that a copy of the folder still says which agent's it is.
             write_json(self.folder.manifest, {**about, **self._owner()})
-            write_atomically(self.folder.config, config.toml().encode())  # last: it is a run now
+            write_atomically(self.folder.config, config.toml().encode())  # last: this file makes it a run folder
             return None
         clear_leftovers(self.folder, self.absences, self.folder.trace)
         held = read_config(self.folder.config).hash
@@ -81,20 +81,20 @@ class Journal:
         return {"agent": self.agent, "fleet": self.run}
 
     def record(self, round: int, shared: Payload) -> None:
-        """Note what a message costs by the ways of counting; what was really sent comes with `write_traffic`."""
+        """Compute what a message costs by each way of counting; `write_traffic` adds what was actually sent."""
         if shared:
             cost, _ = message_cost(shared, None, self.experiment.network.layout.sizes)
             self._costs[round] = [column[0] for column in cost.columns()]
 
     def write_traffic(self, sent: Mapping[int, Sent], before: int) -> None:
-        """Rows of all rounds below `before`, which no neighbour asks for any more: frames sent, and their mean size."""
+        """Write the rows of rounds below `before`, which no neighbour needs any more: frames and mean size."""
         rows: list[list[object]] = []
         for number in sorted(number for number in self._costs if number < before):
             paper, ones, bitmap, entropy, *_ = self._costs.pop(number)
-            handed = sent.get(number, Sent())
-            coded = handed.bytes / handed.frames if handed.frames else 0
+            of_round = sent.get(number, Sent())
+            coded = of_round.bytes / of_round.frames if of_round.frames else 0
             counted: list[object] = [int(paper), int(ones), int(bitmap), f"{entropy:.7g}", f"{coded:.10g}"]
-            rows.append([number, self.agent, handed.frames, *counted, handed.kind])
+            rows.append([number, self.agent, of_round.frames, *counted, of_round.kind])
         if rows:
             append_rows(self.folder.traffic, TRAFFIC, rows)
 
@@ -103,24 +103,24 @@ class Journal:
         if rows:
             append_rows(self.absences, ABSENCES, rows)
 
-    def note_heard(self, round: int, rounds: Mapping[int, int]) -> None:
+    def note_used(self, round: int, rounds: Mapping[int, int]) -> None:
         """Which message of each neighbour was used; 0 where it had sent none."""
-        self._heard += [[round, self.agent, j, used] for j, used in rounds.items()]
+        self._used += [[round, self.agent, j, used] for j, used in rounds.items()]
 
-    def write_heard(self) -> None:
-        if self._heard:
-            append_rows(self.folder.trace, TRACE, self._heard)
-            self._heard = []
+    def write_trace(self) -> None:
+        if self._used:
+            append_rows(self.folder.trace, TRACE, self._used)
+            self._used = []
 
     def absent_rounds(self) -> dict[int, list[int]]:
-        """Neighbour -> the rounds it was missed in, over all lives of this agent."""
+        """Neighbour -> rounds in which it was missing, including those before restarts."""
         missed: dict[int, list[int]] = defaultdict(list)
         for row in read_rows(self.absences):
             missed[int(row["neighbour"])].append(int(row["round"]))
         return dict(sorted(missed.items()))
 
-    def heard_nobody(self, neighbours: Iterable[int]) -> bool:
-        """Whether messages were sent and no neighbour was heard in any round, over all lives of this agent."""
+    def received_nothing(self, neighbours: Iterable[int]) -> bool:
+        """Whether messages were sent and none received in any round, including those before restarts."""
         if self.experiment.config.asynchronous is not None:
             rows = read_rows(self.folder.trace)
             return bool(rows) and all(row["heard"] == "0" for row in rows)
@@ -129,7 +129,7 @@ class Journal:
 
 
 def changes(round: int, before: Iterable[Absence], now: Iterable[Absence]) -> list[str]:
-    """A line for every neighbour that went missing or came back since the round before."""
+    """A line for every neighbour that is missing or back since the previous round."""
     missing, absent = {a.neighbour for a in before}, {a.neighbour: a for a in now}
     lines: list[str] = [
         Line(f"round {round}: agent {j} is back", "back", neighbour=j) for j in sorted(missing - absent.keys())

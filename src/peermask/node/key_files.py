@@ -1,4 +1,4 @@
-"""Files of certificates and keys: errors are one line; keys are written readable only by their owner."""
+"""Reading and writing certificates and keys; keys are readable only by their owner."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A line for people that programs can take apart: what an agent says, with a name for the event and its fields."""
+"""Log lines of an agent: a text for people, with a name of the event and its fields for programs."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """The parts of an experiment for a fleet whose agents and links have changed.
 
-The experiment does not change, nor does its hash, which agents compare: `agents` in it is how many
-began. An agent that was added cuts its samples out of the data on its device as the last of so many agents: with the
-partition `everything` those are all samples there, with any other some that another agent may have too.
+The experiment does not change, nor does its hash, which agents compare: its `agents` is the number at the start. An
+added agent partitions the data on its device as if it were the last of that many agents: with the partition
+`everything` it gets all samples there, with any other some that another agent may have too.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import torch
 
 from peermask.algorithms.contract import Agents
 from peermask.experiment.build import Experiment, build
-from peermask.experiment.config import make_config
+from peermask.experiment.config_file import make_config
 from peermask.graph.links import Links
 from peermask.graph.mixing import build_mixing
 from peermask.masks.budget import kept_counts
@@ -33,15 +33,15 @@ def build_member(fleet: Fleet, agent: int) -> Experiment:
 
 
 def by_roster(experiment: Experiment, fleet: Fleet) -> Experiment:
-    """With the agents and links that the roster has; the same where it never changed, or where agents only left a
-    schedule: agents that are not there are not in its links."""
+    """With the agents and links of the roster; unchanged if the roster never changed, or if links follow a schedule, in
+    which agents that have left are absent."""
     if not fleet.serial or experiment.schedule.changes:
         return experiment
     kept, held = fleet.retentions(), experiment.samples.sizes
     count = len(kept)
     links = np.array(fleet.links, np.int64).reshape(-1, 2)
     both = np.concatenate([links, links[:, ::-1]])
-    # Shares count where a server would weight agents; the number of samples of an added agent is not known to others.
+    # Used where a server weights agents by samples; other agents do not know the number of an added agent.
     shares = np.concatenate([held, np.full(max(0, count - len(held)), held.mean())])[:count]
     return replace(
         experiment,

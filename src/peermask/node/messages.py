@@ -1,6 +1,6 @@
-"""What neighbours say to each other: a greeting, "your round k, I hold history h", and the answers.
+"""The messages between neighbours: a greeting, "send your round k, I hold history h", and the answers.
 
-Every message starts with a byte that says what it is; sizes are bounded, and anything else is a WireError.
+The first byte says what a message is; sizes are limited, and anything else is a WireError.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ MAX_CARD_BYTES = 1024
 GREETING = b"G"
 PULL = b"P"
 READY = b"B"  # to begin
-FRAME = b"F"  # the round asked for, or the newest where that is no longer kept or still to come
+FRAME = b"F"  # the requested round, or the newest if that is no longer kept or not published yet
 NO_NEWS = b"N"  # nothing newer than what the asker holds
-DOUBLED = b"D"  # two devices ask with one key
-SERIAL = b"S"  # which roster one goes by
+DOUBLED = b"D"  # two devices use the same key
+SERIAL = b"S"  # serial number of the sender's roster
 ROSTER = b"R"  # a whole roster, signed
 
 _PULL = struct.Struct("<B8sIII")  # version, identity, round, history, patience in ms
@@ -33,13 +33,15 @@ _SERIAL = struct.Struct("<I")
 
 @dataclass(frozen=True)
 class Card:
-    """What two peers must have in common before they listen to each other."""
+    """What two peers must have in common before they accept each other's messages."""
 
     run: str
     config_hash: str
     frozen_checksum: str
-    data: str = ""  # size of the images and number of classes: devices may each have their own
-    rules: str = ""  # what the fleet file says about silent neighbours: one that waits for one that does not stops both
+    data: str = ""  # shape of inputs and number of outputs, since each device may have its own data
+    rules: str = (
+        ""  # what the fleet file says about missing neighbours: if one agent waits and the other does not, both stop
+    )
 
     @property
     def identity(self) -> bytes:
@@ -57,7 +59,7 @@ class Card:
             "frozen_checksum": "frozen-weight checksum",
         }
         if self.data != other.data:
-            del words["frozen_checksum"]  # other images, other weights: that says nothing more
+            del words["frozen_checksum"]  # weights differ if images do
         pairs = {name: (getattr(other, name), getattr(self, name)) for name in words}
         found = [
             f"its {words[name]} is {theirs[:80]!r}, here it is {ours[:80]!r}"
@@ -78,10 +80,10 @@ class Greeting:
 
 @dataclass(frozen=True)
 class Pull:
-    """ "Your round `round`; of you I hold history `history`; take `patience` seconds to answer."
+    """A request for round `round`, from a receiver that holds `history` and waits up to `patience` seconds.
 
-    A history is named by a checksum over all that made it. So one from an earlier life of the sender, which may have
-    published the same rounds with other bits, is not mistaken for one of this life.
+    A history is identified by a checksum over all that made it: a restarted sender may publish the same rounds with
+    other bits, and a history from before its restart must not be mistaken for one from after it.
     """
 
     identity: bytes
@@ -97,7 +99,7 @@ class Pull:
 
 @dataclass(frozen=True)
 class Ready:
-    """ "All agents up to `step` - 1 links from me have found their neighbours"; the answer has no frame."""
+    """Says that all agents up to `step` - 1 links away have found their neighbours; the answer has no frame."""
 
     identity: bytes
     step: int
@@ -109,7 +111,7 @@ class Ready:
 @dataclass(frozen=True)
 class Answer:
     newest: int
-    frame: bytes | None  # one or several that follow each other; None: nothing newer than what the asker holds
+    frame: bytes | None  # one or several in sequence; None if there is nothing newer than what the asker holds
 
     def encode(self) -> bytes:
         head = _ANSWER.pack(self.newest)
@@ -118,10 +120,10 @@ class Answer:
 
 @dataclass(frozen=True)
 class Standing:
-    """ "I go by roster `serial`", or "here is a later one than yours"; a question and an answer alike."""
+    """The serial number of the sender's roster, or a later roster than the receiver's; both a request and an answer."""
 
     serial: int = 0
-    roster: bytes = b""  # signed; where there is one, `serial` says nothing
+    roster: bytes = b""  # signed; if there is one, `serial` is not used
 
     def encode(self) -> bytes:
         return ROSTER + self.roster if self.roster else SERIAL + _SERIAL.pack(self.serial)
@@ -177,10 +179,10 @@ def _greeting(data: bytes) -> Greeting:
         raise WireError("greeting has the wrong format") from error
     _check_version(version)
     if type(newest) is not int or not 0 <= newest < NOTHING or any(type(v) is not str for v in values.values()):
-        raise WireError("greeting holds values of another type")
+        raise WireError("greeting has values of the wrong type")
     return Greeting(card, newest)
 
 
 def _check_version(version: object) -> None:
     if version != VERSION:
-        raise WireError(f"peer has version {version!r:.20}, this end {VERSION}; update the older of the two")
+        raise WireError(f"peer has version {version!r:.20}, this device {VERSION}; update the older of the two")

@@ -1,4 +1,4 @@
-"""An agent's standing as Prometheus metrics: computed when requested, in a separate registry."""
+"""The status of an agent as Prometheus metrics: computed when requested, in a separate registry."""
 
 from __future__ import annotations
 
@@ -40,7 +40,8 @@ class Metrics(Collector):
         yield from _gauges(now)
         yield from _counters(now)
         rounds = HistogramMetricFamily(
-            "peermask_round_seconds", "From the end of a round to the end of the next; a life's first is left out."
+            "peermask_round_seconds",
+            "Time from the end of a round to the end of the next, without the first after a start.",
         )
         counts = accumulate(now.buckets)
         ends = [*map(str, BUCKETS), "+Inf"]
@@ -55,15 +56,18 @@ def _about(now: Standing) -> dict[str, str]:
 def _gauges(now: Standing) -> Iterator[Metric]:
     values = {
         "round": ("The last round played.", now.round),
-        "rounds": ("The rounds there will be.", now.rounds),
-        "healthy": ("1 while rounds go on or are over, 0 where /healthz says 503.", int(now.trouble is None)),
+        "rounds": ("Rounds of the run.", now.rounds),
+        "healthy": (
+            "1 while rounds end in time or are finished, 0 when /healthz answers 503.",
+            int(now.trouble is None),
+        ),
         "loss": ("Training loss of the last round.", now.loss),
         "accuracy": (f"Test {now.figure} of the last evaluation.", now.accuracy),
         "neighbours": ("Neighbours in the graph.", now.neighbours),
-        "neighbours_alive": ("Neighbours that are there.", now.alive),
-        "neighbours_heard": ("Neighbours heard in the last round.", now.heard),
-        "checkpoint_age_seconds": ("Since the last checkpoint was written.", now.checkpoint_age),
-        "certificate_expiry_timestamp_seconds": ("When the agent's certificate ends.", now.certificate_ends),
+        "neighbours_alive": ("Neighbours that are connected.", now.alive),
+        "neighbours_heard": ("Neighbours whose message arrived in the last round.", now.heard),
+        "checkpoint_age_seconds": ("Seconds since the last checkpoint was written.", now.checkpoint_age),
+        "certificate_expiry_timestamp_seconds": ("When the agent's certificate expires.", now.certificate_ends),
     }
     for name, (text, value) in values.items():
         if value is not None:
@@ -71,16 +75,20 @@ def _gauges(now: Standing) -> Iterator[Metric]:
 
 
 def _counters(now: Standing) -> Iterator[Metric]:
-    yield CounterMetricFamily("peermask_sent_bytes", "Messages handed out, over all lives.", value=now.sent_bytes)
-    yield CounterMetricFamily("peermask_received_bytes", "Messages taken.", value=now.received_bytes)
+    yield CounterMetricFamily(
+        "peermask_sent_bytes", "Bytes of messages sent, including those before restarts.", value=now.sent_bytes
+    )
+    yield CounterMetricFamily(
+        "peermask_received_bytes", "Bytes of messages received since the start.", value=now.received_bytes
+    )
     for name, text, counts in (
-        ("sent", "Messages handed out to a neighbour.", now.sent),
-        ("received", "Messages taken from a neighbour.", now.received),
+        ("sent", "Messages sent to a neighbour.", now.sent),
+        ("received", "Messages received from a neighbour.", now.received),
     ):
         yield _labelled(f"peermask_{name}_messages", text, {j: {"": n} for j, n in counts.items()}, ["neighbour"])
     reasons = ["neighbour", "why"]
-    yield _labelled("peermask_absences", "Rounds in which a neighbour was not heard.", now.absences, reasons)
-    yield _labelled("peermask_refusals", "What a neighbour sent and was not taken.", now.refusals, reasons)
+    yield _labelled("peermask_absences", "Rounds without a message of a neighbour.", now.absences, reasons)
+    yield _labelled("peermask_refusals", "Messages of a neighbour that were refused.", now.refusals, reasons)
 
 
 def _labelled(name: str, text: str, counts: Mapping[int, Mapping[str, int]], labels: list[str]) -> Metric:

@@ -1,6 +1,6 @@
-"""The operator's end: asks agents of a fleet over mutual TLS, from any machine that reaches their ports.
+"""The operator's side: queries agents of a fleet over mutual TLS, from any machine that can connect to their ports.
 
-`ask` is a whole session: it dials one agent, makes sure that it is that agent, asks one question, and leaves.
+`ask` is a whole session: it connects to an agent, verifies its certificate, sends one request, and disconnects.
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from peermask.errors import NodeError
+from peermask.node.address import split_address
 from peermask.node.credentials import Credentials
 from peermask.node.desk import LARGEST, LENGTH, name_of, tls_context
-from peermask.node.fleet import Fleet, split_address
+from peermask.node.fleet import Fleet
 from peermask.node.relayed import open_relayed
 from peermask.node.roster import signed
 
-SECONDS = 5.0  # to dial, and again for an answer
+SECONDS = 5.0  # to connect, and again for an answer
 AT_ONCE = 16  # agents
 
 
@@ -30,18 +31,18 @@ class Unreachable(NodeError):
 
 
 class Refused(Unreachable):
-    """It did, and does not take this operator."""
+    """An agent that answered, and refused this operator."""
 
 
 def ask(
     fleet: Fleet, credentials: Credentials, agent: int, what: str, body: bytes = b"", seconds: float = SECONDS
 ) -> bytes:
-    """An agent's answer to one question; `Unreachable` where there is none."""
+    """An agent's answer to one request; raises `Unreachable` if there is none."""
     member = fleet.member(agent)
     host = member.host
     question = what.encode() + b"\n" + body
     if len(question) > LARGEST:
-        raise NodeError(f"the question has {len(question)} bytes, allowed: {LARGEST}")
+        raise NodeError(f"the request has {len(question)} bytes, allowed: {LARGEST}")
     try:
         with (
             open_relayed(fleet, credentials, [agent]) as through,
@@ -50,28 +51,30 @@ def ask(
         ):
             found = name_of(link.getpeercert())
             if found != member.name:
-                raise Refused(f"who answers has the certificate of {found}, not of {member.name}")
+                raise Refused(f"the device at this address has the certificate of {found}, not of {member.name}")
             answer = _answer(link, question, time.monotonic() + seconds)
     except ssl.SSLCertVerificationError as error:
         raise Refused(f"its certificate is not of this fleet, or not valid now ({error.verify_message})") from None
     except ssl.SSLError as error:
-        raise Unreachable(f"it does not speak TLS as agents do ({error.reason or error})") from None
+        raise Unreachable(f"it does not answer with an agent's TLS ({error.reason or error})") from None
     except TimeoutError:
         raise Unreachable(f"no answer within {seconds:g} s") from None
     except OSError as error:
         raise Unreachable(error.strerror or str(error)) from None
     if answer[:1] != b"+":
-        raise Refused(answer[1:].decode("utf-8", "replace") or "it said nothing")
+        raise Refused(answer[1:].decode("utf-8", "replace") or "it gave no reason")
     return answer[1:]
 
 
 def _answer(link: ssl.SSLSocket, question: bytes, until: float) -> bytes:
-    """With TLS 1.3 this end is done before the other has looked at its certificate, and hangs up."""
+    """With TLS 1.3 the client's handshake ends before the server has checked its certificate and disconnects."""
     try:
         link.sendall(LENGTH.pack(len(question)) + question)
         (length,) = LENGTH.unpack(_exactly(link, LENGTH.size, until))
     except (EOFError, ConnectionError, ssl.SSLError):
-        raise Refused("it hung up: it does not take this operator's certificate, or is of an older version") from None
+        raise Refused(
+            "it closed the connection: it does not accept this operator's certificate, or is an older version"
+        ) from None
     if length > LARGEST:
         raise Unreachable(f"its answer has {length} bytes, allowed: {LARGEST}")
     try:
@@ -124,7 +127,7 @@ def ask_status(fleet: Fleet, credentials: Credentials, seconds: float = SECONDS)
         found = list(pool.map(one, agents))
     refusals = [str(one) for one in found if isinstance(one, Refused)]
     if len(refusals) == len(found) and len(set(refusals)) == 1:
-        raise NodeError(f"every agent of the fleet refuses: {refusals[0]}; check {credentials.certificate}")
+        raise NodeError(f"all agents of the fleet refuse: {refusals[0]}; check {credentials.certificate}")
     return [
         Answered(agent, fleet.member(agent).address, None, str(said)) if isinstance(said, Refused) else said
         for agent, said in zip(agents, found, strict=True)
@@ -132,7 +135,7 @@ def ask_status(fleet: Fleet, credentials: Credentials, seconds: float = SECONDS)
 
 
 def push_roster(fleet: Fleet, credentials: Credentials, seconds: float = SECONDS) -> dict[int, str]:
-    """Send the signed roster to all agents, in parallel; each answer, or why there is none."""
+    """Send the signed roster to all agents, in parallel; returns each answer, or why there is none."""
 
     def one(agent: int) -> str:
         try:

@@ -1,6 +1,6 @@
-"""Messages of neighbours that were refused: counted by neighbour and reason, and reported while that is informative.
+"""Refused messages of neighbours, counted by neighbour and reason; the first of each kind are logged.
 
-Lines are limited per neighbour, so that one that sends only garbage does not hide the others.
+Lines are limited for each neighbour, so that one that sends only garbage does not flood the log.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from collections.abc import Callable
 
 from peermask.node.lines import Line
 
-LINES = 20  # reported of one neighbour; the rest is only counted
+LINES = 20  # logged for one neighbour; further ones are only counted
 
 
 class Refusals:
-    """Thread-safe: the transport's thread refuses questions, the agent's answers."""
+    """Thread-safe: requests are refused in the transport's thread, answers in the agent's."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self._say = say
@@ -24,7 +24,7 @@ class Refusals:
         self._lock = threading.Lock()
 
     def note(self, neighbour: int, why: str, line: str) -> None:
-        """Count a refusal, and report its line unless it was reported before."""
+        """Count a refusal, and log its line unless it was logged before."""
         with self._lock:
             self._counts[neighbour][why] += 1
             said = self._said[neighbour]
@@ -34,7 +34,9 @@ class Refusals:
             last = len(said) == LINES
         self._say(Line(line, "refused", "warning", neighbour=neighbour, why=why))
         if last:
-            self._say(f"agent {neighbour} was refused in {LINES} different ways; from now on that is counted, not said")
+            self._say(
+                f"agent {neighbour} was refused for {LINES} different reasons; further ones are counted, not logged"
+            )
 
     def counts(self) -> dict[int, dict[str, int]]:
         """Neighbour -> why -> how often."""

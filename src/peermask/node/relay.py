@@ -1,14 +1,14 @@
-"""A relay for agents that cannot be dialled: it joins connections, and can neither read nor forge what passes.
+"""A relay for agents that cannot be dialled: it joins connections, and can neither read nor forge their data.
 
-Agents behind routers keep connections to it that wait to be dialled; a neighbour asks for one of them, and from then on
-bytes go both ways. What they carry is the agents' own mutual TLS, of which the relay has no key: it sees which agents
-connect, when, and how much they send. Only agents of the fleet and its operators are let in, agents only to their
-neighbours: it is no open proxy. A gate limits clients that have shown no certificate yet.
+Agents behind routers keep idle connections to it; a neighbour asks for one of them, and then bytes are forwarded both
+ways. They are the agents' mutual TLS, of which the relay has no key: it sees which agents connect, when, and how much
+they send. Only agents and operators of the fleet are admitted, and agents only reach their neighbours: it is not
+an open proxy. A gate limits clients that have not shown a certificate yet.
 
-    relay    R                 it has looked at the certificate
+    relay    R                 it has verified the certificate
     agent    W                 wait to be dialled
              D | agent (4)     dial that agent
-    relay    G                 joined: the rest is the agents'
+    relay    G                 joined: from now on bytes are forwarded
              N                 that agent is not waiting; try again
 """
 
@@ -24,7 +24,8 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from peermask.node.credentials import Credentials
-from peermask.node.desk import OPERATOR, name_of, tls_context
+from peermask.node.desk import OPERATOR, address_of, name_of, tls_context
+from peermask.node.event_loop import run_in
 from peermask.node.fleet import Fleet
 from peermask.node.gate import open_gate
 
@@ -32,11 +33,11 @@ PROTOCOL = "peermask-relay/1"
 NAME = "relay"  # in its certificate
 READY, WAIT, DIAL, GO, NOBODY = b"R", b"W", b"D", b"G", b"N"
 AGENT = struct.Struct(">I")
-SECONDS = 10.0  # to say what one wants
-IDLE = 60.0  # seconds without a byte in either direction; agents say something every second
+SECONDS = 10.0  # for a client to send its request
+IDLE = 60.0  # seconds without a byte in either direction; agents send something every second
 EACH = 64  # connections of one name
-WAITERS = 32  # of them that wait: more are left over from before the agent's network was cut
-DOORS = 16  # handshakes at once
+WAITERS = 32  # of them that wait; older ones are left over from before a network failure
+DOORS = 16  # handshakes at the same time
 PART = 2**16
 
 Reader: TypeAlias = asyncio.StreamReader
@@ -48,7 +49,7 @@ class _Waiting:
     reader: Reader
     writer: Writer
     dialled: asyncio.Event = field(default_factory=asyncio.Event)
-    stopped: asyncio.Event = field(default_factory=asyncio.Event)  # only the dialling end reads here from now on
+    stopped: asyncio.Event = field(default_factory=asyncio.Event)  # from now on only the dialling end reads here
     over: asyncio.Event = field(default_factory=asyncio.Event)  # the dialling end is done
 
 
@@ -67,8 +68,7 @@ class Relay:
         self._server = await asyncio.start_server(
             self._serve, "127.0.0.1", 0, limit=PART, ssl=context, ssl_handshake_timeout=SECONDS
         )
-        host, port = self._server.sockets[0].getsockname()[:2]
-        return host, port
+        return address_of(self._server)
 
     async def close(self) -> None:
         if self._server is not None:
@@ -79,17 +79,17 @@ class Relay:
             await asyncio.sleep(0.01)
 
     async def follow(self, fleet: Fleet) -> None:
-        """Go by a later roster: who is no longer of the fleet is out at once."""
+        """Use a later roster, and close connections of agents and operators that are no longer in the fleet."""
         self.fleet = fleet
         for writer, name in self._writers.items():
-            if not self._lets_in(name):
+            if not self._admits(name):
                 writer.transport.abort()
 
     @property
     def agents(self) -> dict[str, int]:
         return {member.name: member.agent for member in self.fleet.agents}
 
-    def _lets_in(self, name: str) -> bool:
+    def _admits(self, name: str) -> bool:
         if OPERATOR.fullmatch(name):
             return name.removeprefix("operator-") not in self.fleet.revoked_operators
         return name in self.agents
@@ -99,8 +99,8 @@ class Relay:
         self._here[name] += 1
         self._writers[writer] = name
         try:
-            if self._lets_in(name) and self._here[name] <= EACH:
-                await self._hear(name, reader, writer)
+            if self._admits(name) and self._here[name] <= EACH:
+                await self._handle(name, reader, writer)
         except (TimeoutError, asyncio.IncompleteReadError, OSError):
             pass
         finally:
@@ -108,7 +108,7 @@ class Relay:
             del self._writers[writer]
             writer.close()
 
-    async def _hear(self, name: str, reader: Reader, writer: Writer) -> None:
+    async def _handle(self, name: str, reader: Reader, writer: Writer) -> None:
         async with asyncio.timeout(SECONDS):
             writer.write(READY)
             wish = await reader.readexactly(1)
@@ -120,7 +120,7 @@ class Relay:
             await self._join(self._waiting[wanted], reader, writer)
 
     async def _wait(self, agent: int, one: _Waiting) -> None:
-        """Until it is dialled and that is over, or until it leaves."""
+        """Wait until the agent is dialled and that connection ends, or until it disconnects."""
         held = self._waiting[agent]
         held.append(one)
         if len(held) > WAITERS:
@@ -130,7 +130,7 @@ class Relay:
             await asyncio.wait({leaving, dialled}, return_when=asyncio.FIRST_COMPLETED)
             if not one.dialled.is_set():
                 return
-            leaving.cancel()  # nothing is lost: a waiting agent sends nothing
+            leaving.cancel()  # no data is lost: a waiting agent sends nothing
             await asyncio.gather(leaving, return_exceptions=True)
             one.stopped.set()
             await one.over.wait()
@@ -145,7 +145,7 @@ class Relay:
         if not held:
             writer.write(NOBODY)
             return
-        other = held.pop()  # the newest is the likeliest to be there
+        other = held.pop()  # the newest is the most likely to be alive
         other.dialled.set()
         await other.stopped.wait()
         try:
@@ -157,7 +157,7 @@ class Relay:
 
 
 async def pump(one: tuple[Reader, Writer], other: tuple[Reader, Writer]) -> None:
-    """Forward bytes both ways until an end closes, or is silent for long."""
+    """Forward bytes both ways until one end closes, or both send nothing for IDLE seconds."""
 
     async def copy(reader: Reader, writer: Writer) -> None:
         with suppress(OSError):
@@ -187,16 +187,16 @@ async def pump(one: tuple[Reader, Writer], other: tuple[Reader, Writer]) -> None
 
 @contextmanager
 def open_relay(fleet: Fleet, credentials: Credentials, host: str, port: int) -> Iterator[Callable[[Fleet], None]]:
-    """Serve until the block ends; an OSError where it cannot listen. Gives what makes it go by a later roster."""
+    """Serve until the block ends; an OSError if it cannot listen. Gives a function that makes it use a later roster."""
     relay = Relay(fleet, credentials)
     with open_gate(host, port) as gate:
-        inside = asyncio.run_coroutine_threadsafe(relay.open(), gate.loop).result()
+        inside = run_in(gate.loop, relay.open())
         gate.lead_to([inside] * DOORS)
 
         def follow(later: Fleet) -> None:
-            asyncio.run_coroutine_threadsafe(relay.follow(later), gate.loop).result()
+            run_in(gate.loop, relay.follow(later))
 
         try:
             yield follow
         finally:
-            asyncio.run_coroutine_threadsafe(relay.close(), gate.loop).result()
+            run_in(gate.loop, relay.close())

@@ -1,7 +1,7 @@
-"""An agent's end of the relay: connections that wait there to be dialled, and doors here that lead through it.
+"""An agent's side of the relay: connections that wait there to be dialled, and local ports that lead through it.
 
-A door is a port of this device's loopback interface; a connection to it is forwarded to one agent, over the relay. The
-TLS between agents is inside: the relay and this file only forward bytes.
+A door is a port on loopback; connections to it are forwarded to one agent through the relay. The agents' TLS is
+end to end: the relay and this file only forward bytes.
 """
 
 from __future__ import annotations
@@ -9,20 +9,21 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import ssl
-import threading
 from collections.abc import Callable, Collection, Coroutine, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
+from peermask.node.address import split_address
 from peermask.node.credentials import Credentials
-from peermask.node.desk import name_of, tls_context
-from peermask.node.fleet import Fleet, split_address
-from peermask.node.gate import keep_alive
+from peermask.node.desk import address_of, name_of, tls_context
+from peermask.node.event_loop import cancel_others, loop_in_thread, run_in
+from peermask.node.fleet import Fleet
+from peermask.node.forwarding import keep_alive
 from peermask.node.lines import Line
 from peermask.node.relay import AGENT, DIAL, GO, NAME, PART, PROTOCOL, READY, SECONDS, WAIT, Reader, Writer, pump
 
-SPARE = 2  # waiting connections more than there are neighbours: for operators, and for new connections
-MOST = 24  # of them; each that is dialled is replaced
+SPARE = 2  # waiting connections in addition to one per neighbour: for operators and reconnects
+MOST = 24  # waiting connections; each that is dialled is replaced
 PAUSES = (0.2, 5.0)  # seconds before dialling the relay again: at first, at most
 FAULTS = (OSError, asyncio.IncompleteReadError, TimeoutError, EOFError)
 Address = tuple[str, int]
@@ -34,12 +35,12 @@ class Relayed:
     def __init__(self, address: str, credentials: Credentials, say: Callable[[str], None]) -> None:
         self.address, self.say = address, say
         self.context = tls_context(ssl.PROTOCOL_TLS_CLIENT, credentials, PROTOCOL)
-        self.reached: bool | None = None  # the last time it was tried
+        self.reached: bool | None = None  # whether the last attempt succeeded
         self._tasks: set[asyncio.Task[None]] = set()
         self._servers: list[asyncio.Server] = []
 
     async def door(self, agent: int) -> Address:
-        """Where this device reaches an agent from now on."""
+        """Open a door to an agent, and return its address."""
 
         async def through(reader: Reader, writer: Writer) -> None:
             try:
@@ -54,8 +55,7 @@ class Relayed:
 
         server = await asyncio.start_server(through, "127.0.0.1", 0, limit=PART)
         self._servers.append(server)
-        host, port = server.sockets[0].getsockname()[:2]
-        return host, port
+        return address_of(server)
 
     async def wait(self, inside: Address, many: int) -> None:
         """Keep `many` connections at the relay; connections that arrive there are forwarded to `inside`."""
@@ -65,10 +65,7 @@ class Relayed:
     async def close(self) -> None:
         for server in self._servers:
             server.close()
-        others = asyncio.all_tasks() - {asyncio.current_task()}
-        for task in others:
-            task.cancel()
-        await asyncio.gather(*others, return_exceptions=True)
+        await cancel_others()
         await asyncio.sleep(0.01)  # connections are closed after the tasks that had them
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
@@ -88,7 +85,7 @@ class Relayed:
                     continue
             except FAULTS:
                 pass
-            finally:  # also where the agent ends meanwhile
+            finally:  # also if the agent is stopped here
                 if link is not None:
                     link[1].transport.abort()
             await asyncio.sleep(pause)
@@ -111,22 +108,22 @@ class Relayed:
                 try:
                     found = name_of(writer.get_extra_info("peercert"))
                     if found != NAME or await reader.readexactly(1) != READY:
-                        raise ConnectionError(f"who answers there is {found}")
+                        raise ConnectionError(f"the certificate there is of {found}")
                 except BaseException:
                     writer.transport.abort()
                     raise
         except FAULTS as error:
-            self._tell(False, str(error) or type(error).__name__)
+            self._log(False, str(error) or type(error).__name__)
             raise
-        self._tell(True)
+        self._log(True)
         keep_alive(writer.get_extra_info("socket"))
         writer.write(wish)
         return reader, writer
 
-    def _tell(self, reached: bool, why: str = "") -> None:
-        """Only changes."""
+    def _log(self, reached: bool, why: str = "") -> None:
+        """Log a change."""
         if reached != self.reached and not (reached and self.reached is None):
-            text = "is reached again" if reached else f"is not reached ({why}); trying again"
+            text = "can be reached again" if reached else f"cannot be reached ({why}); trying again"
             self.say(Line(f"relay {self.address} {text}", "relay", "info" if reached else "warning", reached=reached))
         self.reached = reached
 
@@ -139,30 +136,23 @@ def open_relayed(
     inside: str | None = None,
     say: Callable[[str], None] = lambda _line: None,
 ) -> Iterator[dict[int, Address]]:
-    """Doors to those of some agents that are relayed; `inside`: where this device listens, if it is relayed itself."""
+    """Doors to the relayed ones among some agents; `inside`: where this device listens, if it is relayed itself."""
     through = [agent for agent in wanted if fleet.member(agent).relayed]
     if fleet.relay is None or credentials is None or (not through and inside is None):
         yield {}
         return
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever, name="relay", daemon=True)
-    thread.start()
     made = Relayed(fleet.relay, credentials, say)
-    try:
-        if inside is not None:
-            asyncio.run_coroutine_threadsafe(
-                made.wait(_dialled_at(inside), min(len(wanted) + SPARE, MOST)), loop
-            ).result()
-        yield {agent: asyncio.run_coroutine_threadsafe(made.door(agent), loop).result() for agent in through}
-    finally:
-        asyncio.run_coroutine_threadsafe(made.close(), loop).result()
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join()
-        loop.close()
+    with loop_in_thread("relay") as loop:
+        try:
+            if inside is not None:
+                run_in(loop, made.wait(_dialled_at(inside), min(len(wanted) + SPARE, MOST)))
+            yield {agent: run_in(loop, made.door(agent)) for agent in through}
+        finally:
+            run_in(loop, made.close())
 
 
 def _dialled_at(listens: str) -> Address:
-    """Where an address that is listened on is dialled from the same device."""
+    """The address at which a listening port is dialled from the same device."""
     host, port = split_address(listens)
     with suppress(ValueError):
         if ipaddress.ip_address(host).is_unspecified:

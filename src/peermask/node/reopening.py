@@ -1,7 +1,7 @@
 """A transport whose session can be reopened, with other neighbours or another certificate, while it is used.
 
-A session's certificates and access control cannot be changed. So it is ended between two questions and another one
-opened; who asks meanwhile waits until that has found the neighbours again that it had, or for REGROUP seconds.
+The certificates and access control of an open session cannot be changed. So it is closed between two requests and
+another one opened; requests wait until that is connected to the same neighbours again, at most REGROUP seconds.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Reopening:
         self._exit.close()
 
     def close(self) -> frozenset[int]:
-        """End the session, between two questions; gives who was there."""
+        """Close the session between two requests, and return the neighbours that were alive."""
         with self._changed:
             before, self._current = self._current, None
             self._changed.wait_for(lambda: not self._asking)
@@ -42,7 +42,7 @@ class Reopening:
         return there
 
     def open(self, session: AbstractContextManager[Transport], expected: Collection[int]) -> None:
-        """In place of what is open; `expected` are those who should be there again if they were before."""
+        """Replace the open session; wait for those of `expected` that were alive before."""
         with self._changed:
             self._opening = True
         try:
@@ -84,12 +84,12 @@ class Reopening:
         if current is not None:
             current.await_change(seconds)
 
-    def deaf_to(self) -> frozenset[int]:
+    def stale_links(self) -> frozenset[int]:
         with self._changed:
             current = self._current
-        return frozenset() if current is None else current.deaf_to()
+        return frozenset() if current is None else current.stale_links()
 
     def _opened(self) -> Transport | None:
-        """What is open, or will be in a moment."""
+        """The open session, after waiting for one that is being opened."""
         self._changed.wait_for(lambda: not self._opening)
         return self._current

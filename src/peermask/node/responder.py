@@ -1,7 +1,7 @@
-"""The answering side of an agent: greets, and hands out the rounds it has published.
+"""The answering side of an agent: answers greetings, and sends the rounds it has published to neighbours that ask.
 
-A neighbour that asks for a round not published yet is kept waiting, so that it has the answer as soon as there is
-one. At most one question of each neighbour waits, and each may ask for so much a minute, whatever it sends.
+A request for a round that is not published yet waits, so that it is answered as soon as the round is. At most one
+request of each neighbour waits, and requests and bytes of each neighbour are limited.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from peermask.errors import WireError
 from peermask.node.allowance import Allowance
 from peermask.node.messages import Answer, Card, Greeting, Pull, Ready, decode_request, is_standing
 from peermask.node.refusals import Refusals
-from peermask.node.tally import Tally
+from peermask.node.tally import Sent, Tally
 from peermask.node.transport import Handler, Reply
 from peermask.wire import Outbox, Schema, bitmap_size
 from peermask.wire.direct import DirectOutbox
 from peermask.wire.frame import is_keyframe
 from peermask.wire.schema import MessageRow
 
-# What a neighbour may ask for: in any minute, and in addition for every round published. An honest one asks once or
-# twice a round, and every second while it waits.
+# Limits for a neighbour: in any minute, and in addition for every published round. An honest neighbour sends one or two
+# requests a round, and one every second while it waits.
 QUESTIONS = (1200, 16)
-QUESTIONS_ANY_TIME = (12_000, 16)  # where nobody waits, fast ones ask a slow one in every round of theirs
-MESSAGES = (64, 4)  # worth of bytes, each of a message with one bit per mask weight and four bytes per value
+QUESTIONS_ANY_TIME = (12_000, 16)  # of asynchronous runs, in which fast agents ask a slow one in each of their rounds
+MESSAGES = (64, 4)  # limit of bytes, in messages with one bit per mask weight and four bytes per value
 
 
 @dataclass(frozen=True)
@@ -36,30 +36,10 @@ class Waiting:
     reply: Reply
 
 
-@dataclass(frozen=True)
-class Sent:
-    """Frames of one round that were handed out."""
-
-    frames: int = 0
-    bytes: int = 0
-    keyframes: int = 0  # of them
-
-    def one_more(self, size: int, keyframe: bool) -> Sent:
-        return Sent(self.frames + 1, self.bytes + size, self.keyframes + keyframe)
-
-    @property
-    def kind(self) -> str:
-        """As in the table of traffic: neighbours may have got different ones."""
-        if not self.frames:
-            return ""
-        return "delta" if not self.keyframes else "keyframe" if self.keyframes == self.frames else "both"
-
-
 class Responder:
-    """Thread-safe: questions come from the transport's thread, rounds from the agent's.
+    """Thread-safe: requests come from the transport's thread, rounds from the agent's.
 
-    It owns all it holds: everything behind an underscore is touched under the lock alone, and what others ask for are
-    copies.
+    Everything that begins with an underscore is used only under the lock, and properties return copies.
     """
 
     def __init__(
@@ -71,29 +51,29 @@ class Responder:
         *,
         newest_only: bool = False,
     ) -> None:
-        """With `newest_only` the newest round is the answer to everything, as rounds are nobody's in common."""
+        """With `newest_only`, for asynchronous runs, the answer is always the newest round."""
         self.agent, self.card = agent, card
         self.say, self.refusals, self.newest_only = say, Refusals(say), newest_only
         self.sent, self.received = Tally(), Tally()  # by neighbour
         self._outbox: Outbox | DirectOutbox | None = None
-        self._handed: dict[int, int] = {}  # the newest round each neighbour was given, or has
+        self._handed: dict[int, int] = {}  # the newest round that each neighbour was sent, or has
         self._asked: dict[int, int] = {}  # the highest round each neighbour has asked for
-        self._ready: dict[int, int] = {}  # at which step of the beginning each neighbour is
-        self._met: set[int] = set()  # who ever came with the same card
-        self._turned_away: set[int] = set()  # who ever came with another
-        self._heard_from: set[int] = set()  # who has asked for anything since that was last taken
+        self._ready: dict[int, int] = {}  # the step of the start that each neighbour has reached
+        self._met: set[int] = set()  # neighbours that greeted with the same card
+        self._turned_away: set[int] = set()  # neighbours that greeted with another card
+        self._active: set[int] = set()  # neighbours that sent a request since `take_active`
         self._sent: dict[int, Sent] = {}  # by round
         self._sent_bytes = 0
         self._waiting: dict[int, Waiting] = {}
         self._questions: dict[int, Allowance] = {}
         self._bytes: dict[int, Allowance] = {}
-        self._whole = 0  # bytes of a message, known from the first on
+        self._whole = 0  # bytes of a message; 0 until the first is published
         self._lock = threading.RLock()
-        self.rosters: Handler = lambda _asker, _request, _reply: None  # answers what is said of rosters
+        self.rosters: Handler = lambda _asker, _request, _reply: None  # answers requests about rosters
         self.follow(neighbours)
 
     def follow(self, neighbours: Collection[int]) -> None:
-        """From now on, answer these and nobody else; who is no longer among them is forgotten."""
+        """Answer only these neighbours from now on, and drop what is known of others."""
         with self._lock:
             self.neighbours = frozenset(neighbours)
             for known in (self._asked, self._ready, self._handed, self._waiting, self._questions, self._bytes):
@@ -117,32 +97,32 @@ class Responder:
 
     @property
     def met(self) -> frozenset[int]:
-        """Neighbours that ever came with the same card."""
+        """Neighbours that greeted with the same card."""
         with self._lock:
             return frozenset(self._met)
 
     @property
     def turned_away(self) -> frozenset[int]:
-        """Neighbours that ever came with another."""
+        """Neighbours that greeted with another card."""
         with self._lock:
             return frozenset(self._turned_away)
 
     @property
     def sent_bytes(self) -> int:
-        """All that was handed out."""
+        """Bytes of all frames that were sent."""
         with self._lock:
             return self._sent_bytes
 
     def take_sent(self, before: int) -> dict[int, Sent]:
-        """What was handed out of the rounds below `before`, which is forgotten here."""
+        """Remove and return what was sent of the rounds below `before`."""
         with self._lock:
             return {round_: self._sent.pop(round_) for round_ in sorted(self._sent) if round_ < before}
 
-    def take_heard_from(self) -> frozenset[int]:
-        """Who has asked for anything since this was last called."""
+    def take_active(self) -> frozenset[int]:
+        """Neighbours that sent a request since this was last called."""
         with self._lock:
-            heard, self._heard_from = self._heard_from, set()
-            return frozenset(heard)
+            active, self._active = self._active, set()
+            return frozenset(active)
 
     def greeting(self) -> Greeting:
         return Greeting(self.card, self.newest)
@@ -154,7 +134,7 @@ class Responder:
         schema: Schema,
         opening: Callable[[int], MessageRow | None] = lambda _agent: None,
     ) -> None:
-        """Hand out `payload` from now on, first to those who wait for it."""
+        """Answer requests with `payload` from now on, first those that wait for it."""
         with self._lock:
             if self._outbox is None:
                 made = DirectOutbox if self.newest_only else Outbox
@@ -172,20 +152,20 @@ class Responder:
                     answers.append((waiting.reply, self._answer(asker, waiting.question)))
         for reply, answer in answers:
             if answer is not None:
-                reply(answer)  # not under the lock: a neighbour that is stuck can make it wait
+                reply(answer)  # not under the lock: this may block if the neighbour does not read
 
     def __call__(self, asker: int, request: bytes, reply: Reply) -> None:
-        """Answer a neighbour; a stranger, or what is no request, gets no answer."""
+        """Answer a request of a neighbour; other senders and malformed requests get no answer."""
         with self._lock:
             allowance = self._questions.get(asker)
             if allowance is None:
                 return
             allowed = allowance.spend(1)
         if not allowed:
-            self.refusals.note(asker, "flood", f"agent {asker} asks too often; some questions get no answer")
+            self.refusals.note(asker, "flood", f"agent {asker} asks too often; some of its requests are not answered")
             return
         with self._lock:
-            self._heard_from.add(asker)
+            self._active.add(asker)
         if is_standing(request):
             self.rosters(asker, request, reply)
             return
@@ -207,7 +187,7 @@ class Responder:
             self._pulled(asker, question, reply)
 
     def refuses(self, asker: int, card: Card) -> bool:
-        """Whether a peer's card differs from this agent's, which is said once."""
+        """Whether a peer's card differs from this agent's, which is logged once."""
         difference = self.card.difference(card)
         with self._lock:
             (self._met if difference is None else self._turned_away).add(asker)
@@ -216,17 +196,17 @@ class Responder:
         return difference is not None
 
     def moved_past(self, neighbour: int, round: int) -> bool:
-        """Whether a neighbour needs nothing of `round` or before any more."""
+        """Whether a neighbour no longer needs `round` or earlier rounds."""
         with self._lock:
             return self._asked.get(neighbour, 0) > round
 
     def is_ready(self, neighbour: int, step: int) -> bool:
-        """Whether a neighbour has come to a step of the beginning, or has begun."""
+        """Whether a neighbour has reached a step of the start, or has begun its rounds."""
         with self._lock:
             return neighbour in self._asked or self._ready.get(neighbour, 0) >= step
 
     def was_given(self, neighbour: int, round: int) -> bool:
-        """Whether a neighbour has a round, or one after it."""
+        """Whether a neighbour has a round or a later one."""
         with self._lock:
             return self._handed.get(neighbour, 0) >= round
 
@@ -243,7 +223,7 @@ class Responder:
             reply(answer)
 
     def _answer(self, asker: int, question: Pull) -> bytes | None:
-        """The round asked for, or the newest where that is no longer kept or still to come; None: it had too much."""
+        """The requested round, or the newest if that is not available; None if the neighbour is over its limit."""
         frame, number = None, self.newest
         if isinstance(self._outbox, DirectOutbox):
             frame = self._outbox.answer(asker, question.history)
@@ -252,7 +232,9 @@ class Responder:
             frame = self._outbox.answer(question.history, number)
         if frame is not None:
             if not self._bytes[asker].spend(len(frame)):
-                self.refusals.note(asker, "flood", f"agent {asker} asks for too many bytes; some get no answer")
+                self.refusals.note(
+                    asker, "flood", f"agent {asker} asks for too many bytes; some of its requests are not answered"
+                )
                 return None
             sent = self._sent.get(number, Sent())
             self._sent[number] = sent.one_more(len(frame), is_keyframe(frame))

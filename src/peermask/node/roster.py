@@ -1,14 +1,14 @@
 """The roster: the part of a fleet file that may change while the fleet runs, numbered and signed by the fleet's
 authority.
 
-    serial     how often it has changed; an agent takes a later one and never an earlier one
-    agents     numbers, addresses, how many certificates of each no longer count
-    links      who hears whom
-    left       who is gone for good
-    revoked_operators    whose certificates no longer count
+    serial     how often it has changed; agents accept only later ones
+    agents     numbers, addresses, and how many certificates of each were revoked
+    links      which agents are neighbours
+    left       agents that have left permanently
+    revoked_operators    operators whose certificates were revoked
 
-It is signed in one canonical form, so that its bytes follow from its content. As it is sent and stored, a roster is
-the signature in hex, a line break, and those bytes: the signature is checked before anything else is parsed.
+It is signed in a canonical form, so its content determines its bytes. A roster is sent and stored as the signature in
+hex, a line break, and those bytes; the signature is verified before anything else is parsed.
 """
 
 from __future__ import annotations
@@ -24,14 +24,16 @@ from pydantic import Field, ValidationError
 from peermask.algorithms import algorithms
 from peermask.errors import NodeError
 from peermask.masks.budget import retentions
-from peermask.node.fleet import Fleet, FleetMember, Link, check, check_operator_name, split_address
+from peermask.node.address import split_address
+from peermask.node.fleet import Fleet, FleetMember, Link, check_operator_name
+from peermask.node.fleet_checks import check
 from peermask.registry import Options
 
-LARGEST = 2**19  # bytes of one, signed; a session lets a little more through
+LARGEST = 2**19  # bytes of a signed roster; a session allows a little more
 PORT = 7450
-FEWEST = 2  # default links of a new agent: so its round does not depend on a single neighbour
+FEWEST = 2  # default links of a new agent, so that it does not depend on a single neighbour
 
-CHANGING = ("serial", "agents", "links", "left", "revoked_operators")  # keys of a fleet file that a roster has
+CHANGING = ("serial", "agents", "links", "left", "revoked_operators")  # keys of a fleet file that are in a roster
 
 Verify = Callable[[bytes, str], bool]  # bytes, signature in hex
 
@@ -46,7 +48,7 @@ class Roster(Options):
 
 
 def encoded(fleet: Fleet) -> bytes:
-    """The canonical form of a fleet's roster: JSON with sorted keys and lists, no spaces, nothing that is not said."""
+    """The canonical form of a fleet's roster: JSON with sorted keys and lists, without spaces and defaults."""
     agents = [member.model_dump(exclude_defaults=True) for member in sorted(fleet.agents, key=lambda one: one.agent)]
     links = sorted((min(link), max(link)) for link in fleet.links)
     values = {"run": fleet.run, "serial": fleet.serial, "agents": agents, "links": links, "left": sorted(fleet.left)}
@@ -56,7 +58,7 @@ def encoded(fleet: Fleet) -> bytes:
 
 
 def signed(fleet: Fleet) -> bytes:
-    """As it is sent; nothing if it never changed."""
+    """A roster as it is sent; empty if it never changed."""
     return f"{fleet.signature}\n".encode() + encoded(fleet) if fleet.serial and fleet.signature else b""
 
 
@@ -97,7 +99,7 @@ def changed(fleet: Fleet, **keys: object) -> Fleet:
 def added(
     fleet: Fleet, host: str, port: int | None = None, links: Sequence[int] = (), retention: float | None = None
 ) -> Fleet:
-    """With one agent more, linked to these, or to those with the fewest links."""
+    """The fleet with one more agent, linked to these, or to those with the fewest links."""
     _check_links_are_chosen(fleet, "added")
     number, used = fleet.numbers[-1] + 1, [split_address(member.address) for member in fleet.agents]
     if port is None:
@@ -110,7 +112,7 @@ def added(
 
 
 def removed(fleet: Fleet, agents: Iterable[int]) -> Fleet:
-    """Without some agents and their links, permanently."""
+    """The fleet without some agents and their links, permanently."""
     gone = {fleet.member(agent).agent for agent in agents}
     return changed(
         fleet,
@@ -137,13 +139,13 @@ def unlinked(fleet: Fleet, i: int, j: int) -> Fleet:
 
 
 def read_file(path: Path, fleet: Fleet, verify: Verify | None) -> Fleet:
-    """The fleet with the roster that its file has by now; one line where it is not whole, or not the authority's."""
+    """The fleet with the present roster of its file; a one-line error if that is incomplete or not signed."""
     try:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
         roster = Roster.model_validate(
             {"left": [], **{key: values[key] for key in ("run", *CHANGING) if key in values}}
         )
-    except (OSError, ValueError) as error:  # which a ValidationError is
+    except (OSError, ValueError) as error:  # a ValidationError is a ValueError
         raise NodeError(f"{path} has changed and is not used: {str(error).splitlines()[0]}") from None
     later = with_roster(fleet, roster, values.get("signature"))
     if verify is not None and not verify(encoded(later), str(later.signature)):
@@ -152,7 +154,7 @@ def read_file(path: Path, fleet: Fleet, verify: Verify | None) -> Fleet:
 
 
 def revoked(fleet: Fleet, agents: Iterable[int], operators: Iterable[str] = ()) -> Fleet:
-    """Where the present certificates of some agents and operators no longer count."""
+    """The fleet with the present certificates of some agents and operators revoked."""
     gone = tuple(dict.fromkeys(operators))
     if known := set(gone) & set(fleet.revoked_operators):
         raise NodeError(f"operator {min(known)} is revoked already")
@@ -174,19 +176,23 @@ def alone(fleet: Fleet) -> list[int]:
 def _check_links_are_chosen(fleet: Fleet, done: str) -> None:
     name = fleet.experiment.algorithm.name
     if algorithms[name].make.hears_all:
-        raise NodeError(f"in {name} all agents hear each other: none can be {done} while it runs; write a new fleet")
+        raise NodeError(
+            f"in {name} every agent receives from every other: none can be {done} while it runs; write a new fleet"
+        )
     if fleet.experiment.schedule is not None:
         raise NodeError(f"experiment.schedule sets the links: no agent can be {done} while it runs; write a new fleet")
 
 
 def _retention(fleet: Fleet, number: int, given: float | None) -> float:
-    """As given, or by the experiment for one agent more."""
+    """The given one, or what the experiment says for one more agent."""
     config = fleet.experiment
     if given is None and isinstance(config.retention, tuple):
-        raise NodeError("the experiment lists one retention for each agent; give that of the new one: --retention")
+        raise NodeError("the experiment lists one retention for each agent; give one for the new agent: --retention")
     if given is None:
         return retentions(config.retention, number + 1, config.seed)[number]
     least = min(fleet.retentions())
     if hasattr(config.algorithm.options, "levels") and given < least:
-        raise NodeError(f"--retention {given:g} is below {least:g}, the level at which all agents learn; give more")
+        raise NodeError(
+            f"--retention {given:g} is below {least:g}, the level at which all agents learn; give at least that"
+        )
     return given

@@ -22,7 +22,7 @@ PATIENCE = 1.0  # seconds a neighbour has to answer
 
 
 def stamp(path: Path) -> object:
-    """What tells that a file has changed."""
+    """A value that differs once the file has changed."""
     try:
         held = path.stat()
     except OSError:
@@ -31,14 +31,14 @@ def stamp(path: Path) -> object:
 
 
 class FleetFileWatch:
-    """Whether a fleet file has a later roster by now, for those who have no neighbours to hear of one."""
+    """Watches a fleet file for a later roster, for a relay, which has no neighbours to get one from."""
 
     def __init__(self, path: Path, fleet: Fleet, verify: Verify) -> None:
         self.path, self.fleet, self.verify = path, fleet, verify
         self._read = self._seen = stamp(path)
 
     def look(self) -> Fleet | None:
-        """The fleet with a later roster, once the file has stayed the same for a look; a NodeError if it is none."""
+        """The fleet with a later roster, once the file is the same in two calls; a NodeError if it is not valid."""
         now = stamp(self.path)
         settled, self._seen = now == self._seen, now
         if now == self._read or not settled:
@@ -56,18 +56,18 @@ class FleetFileWatch:
 
 
 class Rosters:
-    """Thread-safe: the transport's thread hears of rosters, another one looks for them."""
+    """Thread-safe: the transport's thread receives rosters, the watch's thread asks for them."""
 
     def __init__(self, fleet: Fleet, verify: Verify | None, refusals: Refusals) -> None:
-        """Without `verify`, which needs certificates, nothing is taken from neighbours."""
+        """Without `verify`, which needs certificates, rosters of neighbours are ignored."""
         self.verify, self.refusals = verify, refusals
         self._fleet = fleet
         self._lock = threading.Lock()
-        self.news = threading.Event()  # there is a later one, here or at a neighbour
+        self.news = threading.Event()  # set if there is a later one, here or at a neighbour
 
     @property
     def fleet(self) -> Fleet:
-        """With the latest roster known."""
+        """The fleet with the latest known roster."""
         with self._lock:
             return self._fleet
 
@@ -88,7 +88,7 @@ class Rosters:
     def hand_in(self, data: bytes) -> bool:
         """Accept a signed roster from any source, if it is newer; a NodeError says why not."""
         if self.verify is None:
-            raise NodeError("a roster is refused: without certificates it comes by the fleet file alone")
+            raise NodeError("a roster is refused: without certificates it is only taken from the fleet file")
         return self.take(read_signed(data, self.fleet, self.verify))
 
     def offered(self, data: bytes, giver: int) -> None:
@@ -135,16 +135,16 @@ class Rosters:
 
 
 def check_signed(fleet: Fleet, verify: Verify) -> None:
-    """That the roster of a fleet file is the authority's, if there ever was a change."""
+    """Check that the roster of a fleet file is signed by the authority, if it ever changed."""
     if fleet.serial and not verify(encoded(fleet), fleet.signature or ""):
         raise NodeError(
             f"roster {fleet.serial} of the fleet file is not signed by ca.pem; if it was changed by hand, run "
-            "`peermask fleet sign FLEET` where ca.key is, and copy the file anew"
+            "`peermask fleet sign FLEET` where ca.key is, and copy the file again"
         )
 
 
 def latest(fleet: Fleet, verify: Verify, kept: Path, say: Callable[[str], None]) -> Fleet:
-    """The fleet with the later of two rosters: that of its file, and that which the agent knew when it stopped."""
+    """The fleet with the later of two rosters: that of its file, and the one the agent had when it stopped."""
     check_signed(fleet, verify)
     if not kept.is_file():
         return fleet
@@ -154,13 +154,13 @@ def latest(fleet: Fleet, verify: Verify, kept: Path, say: Callable[[str], None])
         say(f"{kept} is not used: {error}")
         return fleet
     if known.serial > fleet.serial:
-        say(f"going by roster {known.serial}, which neighbours handed on; the fleet file has {fleet.serial}")
+        say(f"using roster {known.serial}, received from neighbours; the fleet file has {fleet.serial}")
         return known
     return fleet
 
 
 def keep(fleet: Fleet, kept: Path) -> None:
-    """So that the agent does not return to an earlier one after a restart."""
+    """Save the roster, so that a restarted agent does not use an earlier one."""
     roster = signed(fleet)
     if roster:
         write_atomically(kept, roster)

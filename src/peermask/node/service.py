@@ -1,4 +1,4 @@
-"""The systemd unit of an agent: started again after a crash, allowed to write its own folder and nothing else."""
+"""The systemd unit of an agent: restarted after a crash, and allowed to write only to its folder."""
 
 from __future__ import annotations
 
@@ -55,33 +55,33 @@ WantedBy=multi-user.target
 
 
 def unit(agent: int, user: str, folder: Path, program: Path, arguments: Sequence[str], *, gpu: bool = False) -> str:
-    """`gpu`: it needs the device's own nodes under /dev."""
+    """`gpu`: whether it needs the GPU's device files under /dev."""
     if not re.fullmatch(r"[a-z_][a-z0-9_-]{0,31}", user):
         raise NodeError(f"--user {user!r} is not the name of a user")
     for path in (folder, program):
         if not path.is_absolute():
-            raise NodeError(f"{path} is not absolute: systemd needs a path from / on")
+            raise NodeError(f"{path} is not an absolute path; systemd needs one")
     words = " ".join(quoted(word) for word in (str(program), "node", *arguments))
     devices = "" if gpu else "PrivateDevices=yes\n"
     return UNIT.format(agent=agent, user=user, folder=path_line(folder), command=words, devices=devices)
 
 
 def quoted(word: str) -> str:
-    """As systemd reads the words of a command line."""
+    """A word of a command line, quoted for systemd."""
     _check(word)
     word = word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%").replace("$", "$$")
     return f'"{word}"' if re.search(r"[\s'\";]", word) else word
 
 
 def path_line(path: Path) -> str:
-    """As systemd reads a path that is all of a line, or one of several in it."""
+    """A path as systemd reads it, alone on a line or as one of several."""
     text = _check(str(path))
     if re.search(r"[\s\"'\\]", text):
-        raise NodeError(f"folder {text!r} has a character that a unit cannot hold in a path; give another --folder")
+        raise NodeError(f"folder {text!r} has a character that a unit does not allow in a path; give another --folder")
     return text.replace("%", "%%")
 
 
 def _check(text: str) -> str:
     if not text.isprintable():
-        raise NodeError(f"{text!r} has a character that a unit cannot hold")
+        raise NodeError(f"{text!r} has a character that a unit does not allow")
     return text

@@ -1,8 +1,8 @@
-"""The links of an agent, by the names in certificates: neighbours, one session each.
+"""The links of an agent, by the names in certificates: every neighbour should have one session.
 
 Any device with a certificate of the fleet can make a link. Access control drops messages of devices that are no
-neighbours, and this reports them. Two sessions with one name are two devices with one key: both are ignored while both
-are present, since it is unknown which one is genuine.
+neighbours, and this file logs them. Two sessions with the same name are two devices with the same key: both are
+ignored while both are connected, since it is unknown which one is genuine.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from collections.abc import Callable, Mapping
 from peermask.node.credentials import common_name
 from peermask.node.lines import Line
 
-GRACE = 5.0  # seconds two sessions of one name may overlap: the link of one that was cut off ends within a few leases
+GRACE = 5.0  # seconds two sessions of one name may overlap: a lost link takes a few leases to end
 
 
 class Sessions:
-    """Thread-safe: the transport's threads report links, those of agent and answers look."""
+    """Thread-safe: zenoh's threads report links, the agent's and the answering thread read them."""
 
     def __init__(self, own: str, neighbours: Mapping[int, str], say: Callable[[str], None]) -> None:
         """`own`: the name in this agent's certificate; `neighbours`: those in theirs, by number."""
@@ -39,7 +39,7 @@ class Sessions:
             else:
                 self._doubled.setdefault(name, time.monotonic())
         if made and name not in self.neighbours.values():
-            text = f"a device with the certificate of {name} is not heard: {self._why(name)}"
+            text = f"a device with the certificate of {name} is ignored: {self._why(name)}"
             self._say_once(f"{name} stranger", Line(text, "stranger", "warning", name=name))
 
     def linked(self) -> frozenset[int]:
@@ -49,7 +49,7 @@ class Sessions:
         return frozenset(agent for agent, name in self.neighbours.items() if name in names)
 
     def doubled(self) -> frozenset[int]:
-        """Neighbours that are two devices."""
+        """Neighbours whose key is used by two devices."""
         with self._lock:
             ripe = {name for name, since in self._doubled.items() if time.monotonic() - since > GRACE}
         found = {agent: name for agent, name in self.neighbours.items() if name in ripe}
@@ -60,11 +60,11 @@ class Sessions:
 
     def _why(self, name: str) -> str:
         if name == self.own:
-            return "this one has the same; stop one of the two"
+            return "this device has the same one; stop one of the two"
         for agent, meant in self.neighbours.items():
             if f"{name}-".startswith(f"{common_name(agent)}-"):
-                return f"agent {agent} is {meant} in the fleet file here; it was revoked, or this file is old"
-        return "that is no neighbour; its fleet file is another, or this one is old"
+                return f"agent {agent} is {meant} in the fleet file of this device; it was revoked, or this file is old"
+        return "it is not a neighbour; its fleet file is another one, or that of this device is old"
 
     def _say_once(self, key: str, line: str) -> None:
         with self._lock:

@@ -1,4 +1,4 @@
-"""Starts one agent of a fleet: checks its files, opens the network, plays, and leaves cleanly."""
+"""Runs one agent of a fleet: checks its files, opens the network, plays its rounds, and closes everything."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from peermask.experiment.execution import Status
 from peermask.experiment.folder import RunFolder
 from peermask.files import held
 from peermask.node.agent import AgentObserver, NodeAgent
-from peermask.node.fleet import Fleet, load_fleet
+from peermask.node.fleet import Fleet
+from peermask.node.fleet_file import load_fleet
 from peermask.node.lines import Line
 from peermask.node.members import build_member
 
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from peermask.node.watched import Watched
     from peermask.node.zenoh_transport import ZenohTransport
 
-SLACK = 2**20  # bytes beside the values of a message
+SLACK = 2**20  # bytes for everything in a message but its values
 Address = tuple[str, int]
 
 
@@ -35,7 +36,7 @@ Address = tuple[str, int]
 class NodeResult:
     status: Status
     out: Path
-    absent: dict[int, list[int]]  # neighbour -> rounds it was missed in
+    absent: dict[int, list[int]]  # neighbour -> rounds in which it was missing
 
 
 def run_node(
@@ -52,10 +53,9 @@ def run_node(
 ) -> NodeResult:
     """Run agent `agent` of the fleet in file `path`; restarted, it resumes from its folder.
 
-    `metrics`: where to serve them and the agent's health, which is not well once no round has ended for `stalled_after`
-    seconds.
+    `metrics`: where to serve metrics and health; the agent is unhealthy if no round ended for `stalled_after` seconds.
     """
-    # zenoh and cryptography are an extra, which reading a fleet file does not need
+    # zenoh and cryptography are optional dependencies; reading a fleet file does not need them
     from peermask.node.credentials import Credentials, check_credentials, verifier
     from peermask.node.reopening import Reopening
     from peermask.node.rosters import Rosters, latest
@@ -69,7 +69,7 @@ def run_node(
     credentials = verify = None
     if insecure:
         address = fleet.member(agent).address
-        text = f"INSECURE: whoever reaches {address} can read, forge and stop this run; use certificates"
+        text = f"INSECURE: anyone who can connect to {address} can read, forge and stop this run; use certificates"
         observer.say(Line(text, "insecure", "warning"))
     else:
         fleet.member(agent)
@@ -87,7 +87,7 @@ def run_node(
 
     watched = Watched(observer, fleet, agent, ends, stalled_after)
     busy = f"agent {agent} is being run in {out} by another process; stop that one first, or wait for its end"
-    # The lock is beside the folder, which begins as nothing.
+    # The lock is next to the folder, which does not exist at first.
     with ExitStack() as leaving:
         leaving.enter_context(serving(metrics, watched))
         experiment = build_member(fleet, agent)
@@ -100,7 +100,7 @@ def run_node(
             return NodeResult("finished", out, node.journal.absent_rounds())
 
         def session(fleet: Fleet, credentials: Credentials | None) -> AbstractContextManager[ZenohTransport]:
-            # All that an honest neighbour can send: a few float32 per parameter.
+            # The most that an honest neighbour can send: a few float32 per parameter.
             largest = 16 * experiment.network.layout.total + SLACK
             return open_session(fleet, agent, credentials, largest, node.responder, watched, rosters)
 
@@ -111,12 +111,12 @@ def run_node(
                 status = node.run(transport)
         if status == "interrupted" and watch.left:
             raise NodeError(
-                f"agent {agent} has left this fleet for good (roster {rosters.fleet.serial}); all is in {out}"
+                f"agent {agent} has left this fleet permanently (roster {rosters.fleet.serial}); its files are in {out}"
             )
         if status == "interrupted" and watch.ended:
             raise NodeError(
-                f"the certificate of agent {agent} has ended; all is saved: run `peermask fleet renew FLEET {agent}`, "
-                "and start this one again"
+                f"the certificate of agent {agent} has expired; its state is saved: "
+                f"run `peermask fleet renew FLEET {agent}`, and start it again"
             )
         return NodeResult(status, out, node.journal.absent_rounds())
 
@@ -131,7 +131,7 @@ def open_session(
     watched: Watched,
     rosters: Rosters,
 ) -> Iterator[ZenohTransport]:
-    """The network of one agent as a roster has it: its links, through a relay if need be, and a desk for operators."""
+    """The network of one agent by a roster: its links, through a relay if necessary, and a desk for operators."""
     from peermask.node.desk import Desk
     from peermask.node.relayed import open_relayed
     from peermask.node.sessions import Sessions
@@ -139,7 +139,7 @@ def open_session(
     from peermask.node.zenoh_transport import open_zenoh
 
     me, neighbours = fleet.member(agent), fleet.neighbours(agent)
-    wanted = neighbours if me.relayed else ()  # relayed agents dial the others
+    wanted = neighbours if me.relayed else ()  # a relayed agent dials one that is not directly
     inside = (me.listen or me.address) if me.relayed else None
     sessions = Sessions(me.name, {j: fleet.member(j).name for j in neighbours}, watched.say)
     answers = {
@@ -155,7 +155,7 @@ def open_session(
 
 @contextmanager
 def serving(metrics: Address | None, watched: Watched) -> Iterator[None]:
-    """Metrics and health at an address, if there is one."""
+    """Serve metrics and health at an address, if one is given."""
     if metrics is None:
         yield
         return
@@ -175,12 +175,12 @@ def serving(metrics: Address | None, watched: Watched) -> Iterator[None]:
 
 
 def certificates_of(path: Path, fleet: Fleet) -> Path:
-    """The certificate folder, which is named relative to the fleet file."""
+    """The certificate folder, relative to the fleet file."""
     return path.parent / fleet.certificates
 
 
 def default_out(fleet: Fleet) -> Path:
-    """The same for every start of a fleet or of its agents, so that a restart finds their checkpoints."""
+    """The same at every start of a fleet or of its agents, so that a restart finds their checkpoints."""
     return Path("runs") / f"{fleet.experiment.name}-{fleet.run[:8]}"
 
 

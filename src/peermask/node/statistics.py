@@ -1,4 +1,4 @@
-"""Statistics of data that is spread over devices: each declares its own, and they are combined in the fleet file.
+"""Statistics of data on several devices: each device declares its own, and they are combined in the fleet file.
 
 With n_i samples, mean μ_i and variance σ²_i (by feature or channel) of agent i, those of all data are exactly
 
@@ -46,7 +46,7 @@ class Moments(Options):
 
 
 class Summary(Options):
-    """What a device declares of its training data, and all that leaves it."""
+    """What a device declares about its training data; nothing else leaves it."""
 
     run: str
     agent: Annotated[int, Field(ge=0)]
@@ -56,7 +56,7 @@ class Summary(Options):
 
 
 def summary_of(fleet: Fleet, agent: int) -> Summary:
-    """Of the data that this device has."""
+    """The summary of the data on this device."""
     fleet.member(agent)
     choice = _scalable(fleet)
     data: Dataset = datasets[choice.name].make(**dict(choice.options))
@@ -81,7 +81,7 @@ def write_summary(path: Path, summary: Summary) -> None:
 
 
 def read_summary(path: Path) -> Summary:
-    """One that came from elsewhere: its size and every number are bounded."""
+    """A summary from another device: its size and every number are limited."""
     try:
         if path.stat().st_size > LARGEST:
             raise NodeError(f"summary {path} has {path.stat().st_size} bytes, allowed: {LARGEST}")
@@ -97,7 +97,7 @@ def read_summary(path: Path) -> Summary:
 
 
 def with_statistics(fleet: Fleet, summaries: Sequence[Summary], *, partial: bool = False, far: float = 10.0) -> Fleet:
-    """The fleet whose experiment says how inputs, and a regression's targets, are scaled."""
+    """The fleet with an experiment that says how inputs, and the targets of a regression, are scaled."""
     ordered = sorted(summaries, key=lambda summary: summary.agent)
     _check(fleet, ordered, partial=partial)
     scales: dict[str, Any] = {"normalise": combined(ordered, [each.inputs for each in ordered], "input", far)}
@@ -115,7 +115,7 @@ def with_statistics(fleet: Fleet, summaries: Sequence[Summary], *, partial: bool
 
 
 def combined(who: Sequence[Summary], each: Sequence[Moments], what: str, far: float) -> Statistics:
-    """Of all together, by sums that are rounded once and so do not depend on their order."""
+    """The statistics of all data, by sums that are rounded once and so do not depend on the order of agents."""
     sizes = {len(own.mean) for own in each}
     if len(sizes) > 1:
         odd = next(i for i, own in enumerate(each) if len(own.mean) != len(each[0].mean))
@@ -134,9 +134,9 @@ def combined(who: Sequence[Summary], each: Sequence[Moments], what: str, far: fl
 
 
 def _refuse_far(who: Sequence[Summary], own: Sequence[tuple[float, float]], what: str, far: float) -> None:
-    """A liar, or a device whose sensor has another unit, would spoil the scale for all."""
+    """A false summary, or a sensor with another unit, would make the scale useless for all."""
     if len(own) < 3:
-        return  # no median that two of them agree on
+        return  # the median would say nothing
     middle, usual = median(mean for mean, _ in own), median(variance for _, variance in own) ** 0.5
     spread = max(usual, median(abs(mean - middle) for mean, _ in own))
     for summary, (mean, variance) in zip(who, own, strict=True):
@@ -159,7 +159,7 @@ def _check(fleet: Fleet, ordered: Sequence[Summary], *, partial: bool) -> None:
             raise NodeError(f"agent {summary.agent} has two summaries; give one")
     missing = sorted(set(range(len(fleet.agents))) - set(agents))
     if missing and not partial:
-        raise NodeError(f"no summary of agents {missing}; give one of each, or --partial to go without them")
+        raise NodeError(f"no summary of agents {missing}; give one of each, or use --partial to leave them out")
 
 
 def _scalable(fleet: Fleet) -> Any:

@@ -1,4 +1,4 @@
-"""A whole fleet on this machine: one process per agent, watched, stopped and collected together."""
+"""A whole fleet on this machine: one process per agent, started, stopped and collected together."""
 
 from __future__ import annotations
 
@@ -20,10 +20,11 @@ from peermask.experiment.folder import RunFolder
 from peermask.experiment.result import RunResult
 from peermask.files import held, writing
 from peermask.node.collect import collect_run, finished
-from peermask.node.fleet import Fleet, load_fleet
+from peermask.node.fleet import Fleet
+from peermask.node.fleet_file import load_fleet
 from peermask.node.start import agent_out, certificates_of, default_out
 
-POLL = 0.2  # seconds between looks at the processes
+POLL = 0.2  # seconds between checks of the processes
 LEAVE_WITHIN = 60.0  # seconds an agent has to finish its round and save once it was asked to stop
 
 
@@ -48,8 +49,8 @@ class SwarmProcess:
         return self.folder.with_suffix(".log")
 
     def failure(self) -> str:
-        """What became of it, as the rest of a sentence that begins with the agent."""
-        if self.process.returncode < 0:  # it had no time for last words
+        """Why it failed, as the rest of a sentence that begins with the agent."""
+        if self.process.returncode < 0:  # it could not log anything
             return f"was killed by signal {-self.process.returncode}; start the same command again to go on"
         lines = self.log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
         words = lines[-1].removeprefix("peermask: ") if lines else f"exit code {self.process.returncode}"
@@ -58,8 +59,8 @@ class SwarmProcess:
 
 @dataclass(frozen=True)
 class SwarmResult:
-    run: RunResult | None  # None: there is nothing to collect
-    failed: dict[int, str]  # agent -> what became of it
+    run: RunResult | None  # None if there is nothing to collect
+    failed: dict[int, str]  # agent -> why
     interrupted: bool
 
 
@@ -72,9 +73,9 @@ def run_swarm(
     should_stop: Callable[[], bool] = lambda: False,
     metrics: int | None = None,
 ) -> SwarmResult:
-    """Run all agents of a fleet to their end, then put their folders together as one run in `out`.
+    """Run all agents of a fleet until they end, then merge their folders to one run in `out`.
 
-    `metrics`: the port of agent 0's; the others' follow.
+    `metrics`: the port of agent 0; agent i has this port plus i.
     """
     fleet = load_fleet(path)
     if not insecure:
@@ -105,7 +106,7 @@ def _check(out: Path) -> None:
 def _processes(
     path: Path, fleet: Fleet, out: Path, insecure: bool, metrics: int | None
 ) -> Iterator[list[SwarmProcess]]:
-    """The agents' processes; none outlives this block, however it is left."""
+    """The agents' processes, all of which have ended when the block is left, even by an error."""
     members: list[SwarmProcess] = []
     try:
         flags = ["--insecure"] * insecure
@@ -143,7 +144,7 @@ def _start(path: Path, agent: int, own: Path, flags: list[str]) -> SwarmProcess:
             stderr=log,
             text=True,
             env={**os.environ, "OMP_NUM_THREADS": "1"},
-            start_new_session=True,  # Ctrl-C is for the swarm, which stops its agents
+            start_new_session=True,  # Ctrl-C goes only to the swarm, which stops its agents
         )
     member = SwarmProcess(agent, own, process)
     threading.Thread(target=_listen, args=(member,), daemon=True).start()
@@ -154,7 +155,7 @@ def _listen(member: SwarmProcess) -> None:
     assert member.process.stdout is not None
     with member.process.stdout as lines:
         for line in lines:
-            with suppress(ValueError):  # cut off as the agent was killed
+            with suppress(ValueError):  # incomplete if the agent was killed
                 member.report = json.loads(line)
 
 

@@ -1,4 +1,4 @@
-"""Messages and bytes that went each way, by neighbour."""
+"""Counts of messages and bytes, by neighbour and by round."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Totals:
-    """Neighbour -> how many, in this life of the agent."""
+    """Neighbour -> how many, since the agent's process started."""
 
     messages: dict[int, int]
     bytes: dict[int, int]
 
 
 class Tally:
-    """Thread-safe: the transport's thread sends, the agent's receives, and others look."""
+    """Thread-safe: the transport's thread sends, the agent's receives, and others read."""
 
     def __init__(self) -> None:
         self._messages: Counter[int] = Counter()
@@ -31,3 +31,22 @@ class Tally:
     def totals(self) -> Totals:
         with self._lock:
             return Totals(dict(sorted(self._messages.items())), dict(sorted(self._bytes.items())))
+
+
+@dataclass(frozen=True)
+class Sent:
+    """Frames of one round that were sent."""
+
+    frames: int = 0
+    bytes: int = 0
+    keyframes: int = 0  # of them
+
+    def one_more(self, size: int, keyframe: bool) -> Sent:
+        return Sent(self.frames + 1, self.bytes + size, self.keyframes + keyframe)
+
+    @property
+    def kind(self) -> str:
+        """As in traffic.csv: neighbours may have received different kinds."""
+        if not self.frames:
+            return ""
+        return "delta" if not self.keyframes else "keyframe" if self.keyframes == self.frames else "both"

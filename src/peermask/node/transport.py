@@ -1,4 +1,4 @@
-"""The seam to the network: it moves requests and answers between neighbours and knows nothing of masks."""
+"""The interface to the network: requests and answers between neighbours, as bytes."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ from typing import Protocol
 
 Reply = Callable[[bytes], None]
 
-# asker, request, where the answer goes; the answer may come later, from another thread, or never
+# asker, request, where to send the answer; it may be sent later, from another thread, or never
 Handler = Callable[[int, bytes, Reply], None]
 
 
 class Transport(Protocol):
     def ask(self, requests: Mapping[int, bytes], patience: float) -> dict[int, bytes]:
-        """Ask several neighbours at once; whoever is gone, or silent for `patience` seconds, is left out."""
+        """Send each neighbour its request, and return the answers that arrive within `patience` seconds."""
         ...
 
     def alive(self) -> frozenset[int]:
-        """Neighbours that are there now, as far as the network can tell."""
+        """Neighbours that are connected now, as far as the network knows."""
         ...
 
     def await_change(self, seconds: float) -> None:
-        """Sleep until a neighbour comes or goes, `seconds` at most."""
+        """Sleep until a neighbour connects or disconnects, at most `seconds`."""
         ...
 
-    def deaf_to(self) -> frozenset[int]:
-        """Neighbours that are linked, and are not heard before this is opened anew."""
+    def stale_links(self) -> frozenset[int]:
+        """Neighbours that are linked, but whose messages do not arrive until the session is reopened."""
         ...

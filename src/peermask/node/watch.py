@@ -1,8 +1,8 @@
-"""A second thread that watches for changes of the fleet, and applies them within seconds.
+"""A thread that watches for changes of the fleet, and applies them within seconds.
 
-It checks the fleet file and the certificate every second, and asks neighbours for their roster every few seconds. What
-a newer roster removes is removed at once: an agent that is no longer a neighbour gets no answer, and its links are
-closed with the session, even during a round. The neighbours that are heard change between two rounds.
+It checks the fleet file and the certificate every second, and asks neighbours for their roster every few seconds. A
+newer roster takes effect immediately, even during a round: an agent that is no longer a neighbour gets no answers, and
+its links are closed with the session. The agent exchanges messages with new neighbours from the next round on.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from peermask.node.roster import read_file
 from peermask.node.rosters import Rosters, keep, stamp
 from peermask.node.transport import Transport
 
-LOOK = 1.0  # seconds between looks at files
-ASK = 5  # looks between questions to neighbours
-PAUSE = 0.5  # seconds between them at least
-HEAR_AGAIN = 30.0  # seconds between sessions that are opened to hear a neighbour again
-SOON = timedelta(days=14)
+LOOK = 1.0  # seconds between checks of files
+ASK = 5  # checks of files between requests to neighbours
+PAUSE = 0.5  # seconds between such requests, at least
+REOPEN = 30.0  # seconds between sessions that are opened because of a stale link, at least
+SOON = timedelta(days=14)  # before a certificate expires
 
 Open = Callable[[Fleet, Credentials | None], AbstractContextManager[Transport]]
-Adopt = Callable[[Fleet, frozenset[int]], None]  # the fleet from now on, and neighbours whose old messages are void
+Adopt = Callable[[Fleet, frozenset[int]], None]  # the new fleet, and neighbours whose old messages are to be dropped
 
 
 class Watch:
@@ -50,18 +50,18 @@ class Watch:
         adopt: Adopt,
         kept: Path,
     ) -> None:
-        """Without `credentials` the fleet is one without certificates. `kept` is where the latest roster goes."""
+        """Without `credentials` the fleet has no certificates. `kept`: the file for the latest roster."""
         self.path, self.agent, self.credentials, self.kept = path, agent, credentials, kept
         self.rosters, self.responder, self.transport = rosters, responder, transport
         self.open, self.adopt, self.say = open_, adopt, responder.say
-        self.fleet = rosters.fleet  # the one in force
+        self.fleet = rosters.fleet  # the one in use
         self.valid: tuple[datetime, datetime] | None = None  # of the certificate in use
-        self.left = False  # whether the agent itself has
-        self._files = self._seen = self._stamps()  # in use, and at the last look
-        self._due = False  # the session is of another roster, or there is none
+        self.left = False  # whether the agent was removed from the fleet
+        self._files = self._seen = self._stamps()  # in use, and at the last check
+        self._due = False  # a session has to be opened, since the roster has changed or there is none
         self._renewed = False  # there may be a new certificate
-        self._compared = 0.0  # when rosters were
-        self._heard_again = -HEAR_AGAIN  # when a session was opened to hear a neighbour
+        self._compared = 0.0  # when rosters were last compared
+        self._reopened = -REOPEN  # when a session was last opened because of a stale link
         self._said: set[str] = set()
         self._crash: BaseException | None = None
         self._stop = threading.Event()
@@ -69,12 +69,12 @@ class Watch:
 
     @property
     def ended(self) -> bool:
-        """Whether the certificate in use has."""
+        """Whether the certificate in use has expired."""
         return self.valid is not None and datetime.now(UTC) > self.valid[1]
 
     def __enter__(self) -> Watch:
         self._reopen()
-        self._mind_the_end()
+        self._warn_of_expiry()
         keep(self.fleet, self.kept)
         self.responder.rosters = self.rosters
         self._thread.start()
@@ -106,21 +106,21 @@ class Watch:
             try:
                 if not found:
                     looks += 1
-                    self._mind_the_end()
+                    self._warn_of_expiry()
                     self._look()
                 if self.rosters.fleet is not self.fleet:
-                    self._put_into_force(self.rosters.fleet)
+                    self._apply(self.rosters.fleet)
                 elif found or looks % ASK == 1:
                     self._compare(self.responder.neighbours)
                 if self._due or self._renewed:
                     self._take_certificate()
                 else:
-                    self._hear_again()
-            except PeermaskError as error:  # such as a file that is not whole yet, or an address that is not up
+                    self._replace_stale_session()
+            except PeermaskError as error:  # such as an incomplete file, or an address that is not up yet
                 self._say_once(str(error))
 
     def _look(self) -> None:
-        """Read files that have changed, once they are stable between two checks: copying takes time."""
+        """Read files that have changed, once they are the same in two checks: copying takes time."""
         now = self._stamps()
         settled, self._seen = now == self._seen, now
         changed = {name for name in now if now[name] != self._files[name]}
@@ -132,12 +132,13 @@ class Watch:
             self.rosters.take(read_file(self.path, self.fleet, self.rosters.verify))
 
     def _compare(self, neighbours: frozenset[int]) -> None:
-        """Of rosters; not so often that a neighbour which announces one it does not have keeps others busy."""
+        """Compare rosters with neighbours; limited, since a neighbour may announce a roster that it does not have."""
         self._stop.wait(max(0.0, self._compared + PAUSE - time.monotonic()))
         self._compared = time.monotonic()
         self.rosters.compare(self.transport, self.transport.alive() & neighbours)
 
-    def _put_into_force(self, fleet: Fleet) -> None:
+    def _apply(self, fleet: Fleet) -> None:
+        """Use a later roster."""
         before, self.fleet = _places(self.fleet, self.agent), fleet
         known = frozenset(before) - {self.agent}
         keep(fleet, self.kept)
@@ -149,17 +150,19 @@ class Watch:
         places = _places(fleet, self.agent)
         others = frozenset(j for j in known if places.get(j) != before[j])  # removed or changed
         self.responder.follow(frozenset(fleet.neighbours(self.agent)) - others)
-        self.rosters.compare(self.transport, self.transport.alive() & known)  # also removed ones, so that they know
+        self.rosters.compare(
+            self.transport, self.transport.alive() & known
+        )  # including removed ones, so that they learn of it
         self._due |= places != before
         self.adopt(fleet, others)
         try:
             if self._due:
                 self._take_certificate()
-        finally:  # by now no session of before is open
+        finally:  # the old session is closed by now
             self.responder.follow(fleet.neighbours(self.agent))
 
     def _take_certificate(self) -> None:
-        """Reopen the session with the present certificate; without a valid one there is no session."""
+        """Reopen the session with the present certificate; if that is not valid, there is no session."""
         if self.credentials is not None:
             self._renewed = False
             try:
@@ -176,24 +179,24 @@ class Watch:
         self.transport.open(self.open(self.fleet, self.credentials), self.fleet.neighbours(self.agent))
         self._due = False
         if before is not None and self.valid is not None and before != self.valid:
-            self.say(f"has a new certificate, which ends {self.valid[1]:{MINUTES}}")
+            self.say(f"has a new certificate, which expires {self.valid[1]:{MINUTES}}")
 
-    def _hear_again(self) -> None:
-        """Open the session anew where that is needed to hear a neighbour; not so often that others suffer."""
-        deaf = self.transport.deaf_to()
-        if deaf and time.monotonic() > self._heard_again + HEAR_AGAIN:
-            self._heard_again = time.monotonic()
+    def _replace_stale_session(self) -> None:
+        """Reopen the session if a link is stale; limited, since other neighbours wait meanwhile."""
+        stale = self.transport.stale_links()
+        if stale and time.monotonic() > self._reopened + REOPEN:
+            self._reopened = time.monotonic()
             self._reopen()
-            self.say(f"opened its links anew to hear agent {', '.join(map(str, sorted(deaf)))}")
+            self.say(f"reopened its session: the link to agent {', '.join(map(str, sorted(stale)))} was stale")
 
-    def _mind_the_end(self) -> None:
+    def _warn_of_expiry(self) -> None:
         if self.valid is None:
             return
         begin, end = self.valid
         left = end - datetime.now(UTC)
         if left < min(SOON, (end - begin) / 3):
-            renew = f"until then run `peermask fleet renew FLEET {self.agent}`"
-            text = f"its certificate ends {end:{MINUTES}}; {renew}"
+            renew = f"run `peermask fleet renew FLEET {self.agent}` before"
+            text = f"its certificate expires {end:{MINUTES}}; {renew}"
             self._say_once(Line(text, "certificate", "warning", ends=f"{end:{MINUTES}}"), f"{end} {left.days}")
 
     def _stamps(self) -> dict[str, Any]:
@@ -209,5 +212,5 @@ class Watch:
 
 
 def _places(fleet: Fleet, agent: int) -> dict[int, FleetMember]:
-    """An agent and its neighbours, with all that a session depends on."""
+    """An agent and its neighbours, with everything that a session depends on."""
     return {j: fleet.member(j) for j in (agent, *fleet.neighbours(agent))}

@@ -1,6 +1,6 @@
 """The status of an agent: updated by its reports, read by metrics, health checks and operators.
 
-An observer that passes everything on. A report costs a few additions; everything else is computed on request.
+An observer that forwards everything. A report costs a few additions; everything else is computed on request.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ BUCKETS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)  # seconds 
 
 @dataclass(frozen=True)
 class Standing:
-    """What is known of an agent at one moment; counts are of this life of its process."""
+    """The status of an agent at one moment; counts are since its process started."""
 
     agent: int
     run: str
@@ -38,18 +38,18 @@ class Standing:
     loss: float | None
     figure: str  # what `accuracy` is
     accuracy: float | None
-    sent_bytes: int  # over all lives
+    sent_bytes: int  # including those before restarts
     received_bytes: int
     sent: dict[int, int]  # messages, by neighbour
     received: dict[int, int]
     neighbours: int
     alive: int
-    heard: int  # of the neighbours, in the last round
+    heard: int  # neighbours whose message arrived in the last round
     absences: dict[int, dict[str, int]]  # neighbour -> why -> rounds
     last_absence: dict[str, Any] | None  # round, neighbour, why
     refusals: dict[int, dict[str, int]]  # neighbour -> why -> how often
     seconds: float  # of all rounds timed
-    buckets: tuple[int, ...]  # of them, by BUCKETS; the last: longer than all
+    buckets: tuple[int, ...]  # rounds by BUCKETS; the last counts longer ones
     checkpoint_age: float | None  # seconds
     certificate_ends: float | None  # seconds since 1970
 
@@ -58,12 +58,12 @@ class Standing:
 
 
 def patience_of(fleet: Fleet) -> float:
-    """Seconds without the end of a round after which something is wrong: no limit of a fleet is longer."""
+    """After how many seconds without the end of a round something is wrong: longer than any limit of the fleet."""
     return 2 * max(fleet.start_limit, fleet.wait_limit if fleet.missing == "wait" else fleet.round_deadline) + 30
 
 
 class Watched:
-    """Thread-safe: the agent reports, others look."""
+    """Thread-safe: the agent reports, other threads read."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class Watched:
         ends: Callable[[], datetime | None] = lambda: None,
         stalled_after: float | None = None,
     ) -> None:
-        """`ends`: when the agent's present certificate ends."""
+        """`ends`: when the agent's certificate expires."""
         self.observer, self.fleet, self.agent, self.ends = observer, fleet, agent, ends
         self.stalled_after = patience_of(fleet) if stalled_after is None else stalled_after
         self.version = version("peermask")
@@ -81,8 +81,8 @@ class Watched:
         self.folder: RunFolder | None = None
         links = len(fleet.neighbours(agent))
         self._report = Report(0, fleet.experiment.rounds, None, 0, 0.0, 0, links, ())
-        self._ended: float | None = None  # when the last round did
-        self._quiet_since = time.monotonic()  # no round has ended since
+        self._ended: float | None = None  # when the last round ended
+        self._quiet_since = time.monotonic()  # when a round last ended, or the start
         self._over = False
         self._seconds = 0.0
         self._buckets = [0] * (len(BUCKETS) + 1)
@@ -91,7 +91,7 @@ class Watched:
         self._lock = threading.Lock()
 
     def follow(self, responder: Responder, out: Path) -> None:
-        """Where counts and checkpoints are, once the agent has them."""
+        """Where counts and checkpoints are found, once the agent has them."""
         self.responder, self.folder = responder, RunFolder(out)
 
     def say(self, line: str) -> None:
@@ -106,7 +106,7 @@ class Watched:
 
     def _count(self, report: Report) -> None:
         now = time.monotonic()
-        if self._ended is not None:  # the first round of a life began with waiting for the others
+        if self._ended is not None:  # the first round after a start includes waiting for the others
             self._seconds += now - self._ended
             self._buckets[bisect_left(BUCKETS, now - self._ended)] += 1
         self._ended = self._quiet_since = now
@@ -121,7 +121,9 @@ class Watched:
         if over or idle <= self.stalled_after:
             return None
         since = f"after round {report.round} of {report.rounds}" if self._ended is not None else "since its start"
-        return f"no round has ended for {idle:.0f} s, {since}; neighbours there: {report.alive} of {report.neighbours}"
+        return (
+            f"no round has ended for {idle:.0f} s, {since}; neighbours connected: {report.alive} of {report.neighbours}"
+        )
 
     def standing(self) -> Standing:
         trouble, end = self.trouble(), self.ends()
@@ -162,5 +164,5 @@ class Watched:
         try:
             saved = list_checkpoints(self.folder.checkpoints) if self.folder is not None else []
             return max(0.0, time.time() - saved[-1].stat().st_mtime) if saved else None
-        except OSError:  # it was replaced by the next meanwhile
+        except OSError:  # the next checkpoint has just replaced it
             return 0.0

@@ -1,10 +1,10 @@
-"""How a zenoh session is set up: exactly the links of the graph, mutual TLS, and per neighbour what it may say.
+"""The config of a zenoh session: exactly the links of the graph, mutual TLS, and access control for each neighbour.
 
-    peermask/ask/J/I    questions of agent I to agent J, and the answers to them
-    peermask/alive/I    agent I is there
+    peermask/ask/J/I    requests of agent I to agent J, and the answers to them
+    peermask/alive/I    agent I is alive
 
-A neighbour is known by the name in its certificate. It may ask under its own number, answer for itself, and be
-alive as itself; all else is dropped before it reaches the agent.
+A neighbour is identified by the name in its certificate. It may send requests, answers and its liveliness token under
+its own number only; zenoh drops everything else before it reaches the agent.
 """
 
 from __future__ import annotations
@@ -12,11 +12,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from peermask.node.address import split_address
 from peermask.node.credentials import Credentials
-from peermask.node.fleet import Fleet, split_address
+from peermask.node.fleet import Fleet
 
-LEASE_MS = 2000  # a frozen or cut-off neighbour is noticed within a few of these
-CLOSE_US = 500_000  # a send that is stuck this long closes the link: below the lease, or healthy peers look dead
+LEASE_MS = 2000  # a frozen or disconnected neighbour is noticed within a few of these
+CLOSE_US = (
+    500_000  # a send that blocks this long closes the link; less than the lease, or healthy peers would look dead
+)
 
 
 def ask_key(owner: int | str, asker: int | str) -> str:
@@ -36,7 +39,7 @@ def session_settings(
 ) -> dict[str, Any]:
     """Keys and values of the session's config; without credentials anyone who reaches the port can connect.
 
-    `through`: where relayed neighbours are reached; without, they are left to dial.
+    `through`: addresses at which relayed neighbours are dialled; without it they dial this agent.
     """
     me = fleet.member(agent)
     scheme = "tcp" if credentials is None else "tls"
@@ -46,7 +49,7 @@ def session_settings(
         "mode": "peer",
         "listen/endpoints": [f"{scheme}/{me.listen or me.address}"],
         # Both sides dial, and the first connection makes the link, so that one open port of the two is enough.
-        # Forever, since a neighbour may come late or come back.
+        # Without a time limit, since a neighbour may start late or return.
         "connect/endpoints": [
             *(_dialled(scheme, fleet.member(j).address) for j in direct),
             # The host is this device; access control checks the certificate's name.
@@ -55,7 +58,7 @@ def session_settings(
         "connect/timeout_ms": -1,
         "connect/exit_on_failure": False,
         "connect/retry": {"period_init_ms": 100, "period_max_ms": 1000, "period_increase_factor": 2},
-        # With either of these on, a ring becomes a full mesh.
+        # With either of these, a ring would become a full mesh.
         "scouting/multicast/enabled": False,
         "scouting/gossip/enabled": False,
         "transport/shared_memory/enabled": False,
@@ -71,7 +74,7 @@ def session_settings(
 
 
 def _dialled(scheme: str, address: str) -> str:
-    """An IPv6 address without its brackets, which TLS would take for a part of the name to verify."""
+    """An IPv6 address without brackets: TLS would treat them as part of the name to verify."""
     host, port = split_address(address)
     return f"{scheme}/{host}:{port}" if scheme == "tls" else f"{scheme}/{address}"
 
@@ -91,7 +94,7 @@ def tls(credentials: Credentials) -> dict[str, Any]:
 
 
 def access_control(agent: int, neighbours: Mapping[int, str]) -> dict[str, Any]:
-    """Deny everything, then allow each neighbour, by the name in its certificate, its own part of the conversation."""
+    """Deny everything, then allow each neighbour, by the name in its certificate, its own requests and answers."""
     rules: list[dict[str, Any]] = []
     for j in neighbours:
         rules += [_rule(j, "ingress", number, *rule) for number, rule in enumerate(_speaks(j, agent))]

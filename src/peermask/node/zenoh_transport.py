@@ -1,6 +1,6 @@
-"""The real network: zenoh in peer mode. Nothing is pushed; data moves only when it is asked for.
+"""The network of a fleet: zenoh in peer mode. Nothing is pushed; data is sent only in answer to a request.
 
-Pushing couples healthy peers to a dead one: a send to a frozen neighbour blocks, and delays all others.
+If agents pushed their messages, a send to a frozen neighbour would block and delay all others.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
 from peermask.errors import NodeError, NotYetError
+from peermask.node.address import split_address
 from peermask.node.desk import Desk
-from peermask.node.fleet import split_address
 from peermask.node.gate import open_gate
 from peermask.node.messages import DOUBLED
 from peermask.node.sessions import Sessions
@@ -30,20 +30,20 @@ try:
 except ImportError as error:
     raise NodeError("a fleet needs another package: pip install 'peermask[node]'") from error
 
-WAITING = 16  # questions in the queue before the network is made to wait: each neighbour asks one at a time
-DOORS = 8  # ports of its own behind a gate: handshakes that can be tried at once
-TRIES = 5  # to find them free
-SETTLED = 4.0  # seconds after which a neighbour that is linked must have said that it is there, as it did before
+WAITING = 16  # requests in the queue before zenoh blocks: each neighbour sends one at a time
+DOORS = 8  # zenoh's ports behind a gate: handshakes that can be in progress at the same time
+TRIES = 5  # to find free ports for them
+SETTLED = 4.0  # seconds within which a neighbour that is linked again must have declared its liveliness token
 
 
 class ZenohTransport:
-    """Use `open_zenoh`; a session that is not closed keeps a process from ending."""
+    """Use `open_zenoh`: a process with an open session does not end."""
 
     def __init__(self, session: zenoh.Session, agent: int, sessions: Sessions) -> None:
         self.session, self.agent, self.sessions = session, agent, sessions
         self._alive: set[int] = set()
-        self._known: set[int] = set()  # who ever was
-        self._unsaid: dict[int, float] = {}  # who of them is linked and does not say that it is there, and since when
+        self._known: set[int] = set()  # neighbours that have been alive
+        self._silent: dict[int, float] = {}  # known neighbours that are linked without a token, and since when
         self._changed = threading.Condition()
 
     def alive(self) -> frozenset[int]:
@@ -51,18 +51,19 @@ class ZenohTransport:
             alive = frozenset(self._alive)
         return alive - self.sessions.doubled()
 
-    def deaf_to(self) -> frozenset[int]:
-        """Those who were there, are linked again, and do not say so.
+    def stale_links(self) -> frozenset[int]:
+        """Neighbours that were alive and are linked again, but have not declared their liveliness token again.
 
-        Two agents have a link each way. Where both are lost, and this end notices before the other notices the second,
-        zenoh adds the next link to the other's old session. That says nothing twice, and takes what comes for old:
-        its count of messages goes on, here it began again. Another session is needed, with an identity of its own.
+        Two agents have a link in each direction. If both links are lost, and this end notices it before the other end
+        notices the loss of the second, zenoh adds the new link to the other end's old session. That session does not
+        repeat its declarations, and drops what it receives as duplicates: its sequence numbers continue, while those
+        of this end have restarted. Only a new session, with a new id, helps.
         """
         now = time.monotonic()
         with self._changed:
-            unsaid = (self.sessions.linked() & self._known) - self._alive
-            self._unsaid = {j: self._unsaid.get(j, now) for j in unsaid}
-            return frozenset(j for j, since in self._unsaid.items() if now - since > SETTLED)
+            silent = (self.sessions.linked() & self._known) - self._alive
+            self._silent = {j: self._silent.get(j, now) for j in silent}
+            return frozenset(j for j, since in self._silent.items() if now - since > SETTLED)
 
     def ask(self, requests: Mapping[int, bytes], patience: float) -> dict[int, bytes]:
         asked = {
@@ -71,7 +72,7 @@ class ZenohTransport:
                 payload=request,
                 timeout=patience,
                 consolidation=zenoh.ConsolidationMode.NONE,
-                express=True,  # the answer inherits it: small messages are not held back to fill a batch
+                express=True,  # also for the answer: small messages are not delayed to fill a batch
             )
             for j, request in requests.items()
         }
@@ -92,8 +93,8 @@ class ZenohTransport:
         if name is not None:
             self.sessions.changed(name, str(event.link.zid), made=event.kind == zenoh.SampleKind.PUT)
 
-    def heard_of(self, sample: zenoh.Sample) -> None:
-        """A neighbour came or went."""
+    def liveliness_changed(self, sample: zenoh.Sample) -> None:
+        """A neighbour connected or disconnected."""
         agent = _last_number(sample.key_expr)
         if agent is None:
             return
@@ -114,9 +115,9 @@ def open_zenoh(
     sessions: Sessions | None = None,
     desk: Desk | None = None,
 ) -> Iterator[ZenohTransport]:
-    """A session that answers through `handler`; it says it is there only once it can answer. `desk`: for operators."""
+    """A session that answers requests with `handler`, and declares itself alive once it can. `desk`: for operators."""
     sessions = sessions or Sessions("", {}, lambda _line: None)
-    zenoh.init_log_from_env_or("error,zenoh::api::handlers=off")  # an answer that comes too late is no error
+    zenoh.init_log_from_env_or("error,zenoh::api::handlers=off")  # an answer after the timeout is no error
     with _open(settings, desk) as session, ExitStack() as leaving:
         transport = ZenohTransport(session, agent, sessions)
         session.info.declare_link_events_listener(
@@ -127,9 +128,9 @@ def open_zenoh(
             target=_serve, args=(questions.handler, handler, sessions), name="answers", daemon=True
         )
         worker.start()
-        leaving.callback(worker.join)  # a thread still inside zenoh when Python ends aborts the process
-        leaving.enter_context(questions)  # the worker ends once this is undeclared
-        watch = zenoh.handlers.Callback(transport.heard_of, indirect=False)
+        leaving.callback(worker.join)  # the process aborts if a thread is still inside zenoh when Python exits
+        leaving.enter_context(questions)  # undeclaring it ends the worker
+        watch = zenoh.handlers.Callback(transport.liveliness_changed, indirect=False)
         session.liveliness().declare_subscriber(alive_key("*"), watch, history=True)
         leaving.enter_context(session.liveliness().declare_token(alive_key(agent)))
         yield transport
@@ -137,7 +138,7 @@ def open_zenoh(
 
 @contextmanager
 def _open(settings: Mapping[str, Any], desk: Desk | None) -> Iterator[zenoh.Session]:
-    """A session, with TLS behind a gate. It is closed before the gate, so that what it still says gets through."""
+    """A session; with TLS it is behind a gate, and closed before it, so that its last messages are forwarded."""
     scheme, _, address = settings["listen/endpoints"][0].partition("/")
     if scheme != "tls":
         with _closed_after(_session(settings)) as session:
@@ -158,13 +159,13 @@ def _closed_after(session: zenoh.Session) -> Iterator[zenoh.Session]:
     try:
         yield session
     finally:
-        # Closing waits for neighbours, and gives up on one behind a cut cable: no reason for an agent to fail.
+        # Closing waits for neighbours, and fails if one is behind a cut cable: no reason for an agent to fail.
         with suppress(zenoh.ZError):
             session.close()  # type: ignore[no-untyped-call]
 
 
 def _session_inside(settings: Mapping[str, Any]) -> tuple[zenoh.Session, list[tuple[str, int]]]:
-    """A session that listens only on loopback, and its address; another process may take a port before it does."""
+    """A session that listens only on loopback, and its addresses; tried again if another process took a port."""
     for _ in range(TRIES - 1):
         inside = _free_ports()
         with suppress(NodeError):
@@ -174,9 +175,9 @@ def _session_inside(settings: Mapping[str, Any]) -> tuple[zenoh.Session, list[tu
 
 
 def _free_ports() -> list[tuple[str, int]]:
-    """Of the loopback interface; zenoh does not say which ones it would choose.
+    """Of the loopback interface, since zenoh cannot report ports that the system chose.
 
-    Linux has the whole of 127/8 there: agents of one machine take an address each, and so no port of another's.
+    On Linux all of 127/8 is loopback: each agent of a machine has its own address, so they cannot collide.
     """
     host = f"127.{64 + secrets.randbelow(64)}.{secrets.randbelow(256)}.1" if sys.platform == "linux" else "127.0.0.1"
     with ExitStack() as held:
@@ -193,7 +194,7 @@ def _session(settings: Mapping[str, Any]) -> zenoh.Session:
     try:
         return zenoh.open(config)
     except zenoh.ZError as error:
-        reason = str(error).splitlines()[0].partition(" at /")[0]  # what follows is a place in zenoh's source
+        reason = str(error).splitlines()[0].partition(" at /")[0]  # without the line in zenoh's source
         where = settings["listen/endpoints"][0].partition("/")[2]
         raise _cannot_listen(where, reason, taken="os error 98" in reason) from error
 
@@ -205,7 +206,7 @@ def _cannot_listen(where: str, reason: str, *, taken: bool) -> NodeError:
 
 
 def _serve(questions: zenoh.handlers.Handler[zenoh.Query], handler: Handler, sessions: Sessions) -> None:
-    """Forward requests until the session closes; two devices with one key get an error."""
+    """Pass requests to the handler until the session closes; two devices with the same key get an error."""
     while True:
         try:
             query = questions.recv()
@@ -219,17 +220,17 @@ def _serve(questions: zenoh.handlers.Handler[zenoh.Query], handler: Handler, ses
 
 
 def _last_number(key: zenoh.KeyExpr) -> int | None:
-    """The agent a key ends with; without access control it may end with anything."""
+    """The agent number at the end of a key; without access control the key may end with anything."""
     word = str(key).rpartition("/")[2]
     return int(word) if word.isdecimal() and len(word) < 10 else None
 
 
 class _Reply:
-    """Answers one question, and lets go of it: the asker waits until then."""
+    """Answers one query and drops it: zenoh tells the asker that it is complete only then."""
 
     def __init__(self, query: zenoh.Query) -> None:
         self.query = query
 
     def __call__(self, answer: bytes) -> None:
-        with self.query as query, suppress(zenoh.ZError):  # the asker has gone meanwhile
+        with self.query as query, suppress(zenoh.ZError):  # the asker has disconnected
             query.reply(query.key_expr, answer)

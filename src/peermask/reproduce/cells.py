@@ -8,7 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from peermask.experiment.config import ExperimentConfig, make_config
+from peermask.experiment.config import ExperimentConfig
+from peermask.experiment.config_file import make_config
 from peermask.reproduce.preset import Column, ConfigPart, Method, Preset, Row, Scale, ScaleName, merged, methods, preset
 
 

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict
 
 from peermask.errors import RunError
 from peermask.experiment.checked import read_result
-from peermask.experiment.config import read_config
+from peermask.experiment.config_file import read_config
 from peermask.experiment.folder import RunFolder
 from peermask.experiment.metrics import LATER
 from peermask.experiment.table import read_rows
@@ -20,6 +20,8 @@ from peermask.files import read_json
 from peermask.reproduce.filters import FirstLayer, first_layer, live_filters
 
 LAST_SHARE = 0.25  # the share of a run whose evaluations are averaged: a single one varies from round to round
+MEANS = ("half_way", "worst", "unmixed", "density", "megabytes", "paper_megabytes", "ones_megabytes", "own_labels",
+         "weighted", "last", "kilobytes_a_message", "megabytes_a_link")  # fmt: skip
 
 
 class Curve(BaseModel):
@@ -177,20 +179,9 @@ def summarise(outcomes: list[Outcome]) -> Summary:
         diverged=len(outcomes) - len(good),
         mean=mean("accuracy"),
         deviation=stdev(accuracies) if len(accuracies) > 1 else None,
-        half_way=mean("half_way"),
-        worst=mean("worst"),
         stuck=sum(stuck) if (stuck := [each.stuck for each in good if each.stuck is not None]) else None,
-        unmixed=mean("unmixed"),
-        density=mean("density"),
-        megabytes=mean("megabytes"),
-        paper_megabytes=mean("paper_megabytes"),
-        ones_megabytes=mean("ones_megabytes"),
         all_labels=mean("among_all"),
-        own_labels=mean("own_labels"),
-        weighted=mean("weighted"),
-        last=mean("last"),
-        kilobytes_a_message=mean("kilobytes_a_message"),
-        megabytes_a_link=mean("megabytes_a_link"),
+        **{name: mean(name) for name in MEANS},
     )
 
 
@@ -224,8 +215,5 @@ def _curve(rows: list[dict[str, str]], traffic: dict[int, dict[str, float]]) -> 
 
     agents = [list(values) for values in zip(*(by_round[r] for r in rounds), strict=True)]
     return Curve(
-        rounds=rounds,
-        agents=agents,
-        megabytes=so_far("coded_bytes", 1e6),
-        paper_megabytes=so_far("paper_bits", 8e6),
+        rounds=rounds, agents=agents, megabytes=so_far("coded_bytes", 1e6), paper_megabytes=so_far("paper_bits", 8e6)
     )

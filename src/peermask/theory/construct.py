@@ -53,10 +53,7 @@ def products(first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
     """
     grouped = _by_output(first, second.shape[0])  # [O, C, d, d, n]
     scale = _own_weights(second)  # [O, n]
-    return (
-        (grouped * scale[:, None, None, None, :]).flatten(0, 3),
-        (grouped > 0).flatten(0, 3),
-    )
+    return ((grouped * scale[:, None, None, None, :]).flatten(0, 3), (grouped > 0).flatten(0, 3))
 
 
 def out_of_reach(net: RandomNet, target: Target) -> int:

@@ -71,8 +71,7 @@ def estimate_constant(table: Sequence[Success], problems: int) -> float:
     C >= n / ln(M / min{ε, 1 - p}).
     """
     return max(
-        (row.width / math.log(problems / min(row.eps, 1 - row.rate)) for row in table if row.rate < 1),
-        default=0.0,
+        (row.width / math.log(problems / min(row.eps, 1 - row.rate)) for row in table if row.rate < 1), default=0.0
     )
 
 

@@ -126,22 +126,12 @@ def plan_leaf(leaf: Leaf, array: Array, history: History | None, masks: Mapping[
         return dense  # without a zero nothing is shorter
     positions = plan_support(where, leaf.layers, None if base is None else support(base))
     sparse = Kind.SPARSE_DELTA if positions.is_delta else Kind.SPARSE
-    plans = [
-        dense,
-        LeafPlan(sparse, leaf.layers, positions.members, where=where, values=array, values_bytes=sent),
-    ]
+    plans = [dense, LeafPlan(sparse, leaf.layers, positions.members, where=where, values=array, values_bytes=sent)]
     for index, mask_leaf in masks.items():
         if mask_leaf.size == array.size and not (where & ~mask_leaf).any():
             kept = 4 * int(np.count_nonzero(mask_leaf))
             plans.append(
-                LeafPlan(
-                    Kind.ON_MASK,
-                    leaf.layers,
-                    mask_index=index,
-                    where=mask_leaf,
-                    values=array,
-                    values_bytes=kept,
-                )
+                LeafPlan(Kind.ON_MASK, leaf.layers, mask_index=index, where=mask_leaf, values=array, values_bytes=kept)
             )
     return min(plans, key=lambda plan: plan.size)
 

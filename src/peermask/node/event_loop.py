@@ -1,0 +1,38 @@
+"""An event loop in its own thread, for sockets that are served while the agent computes."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+@contextmanager
+def loop_in_thread(name: str) -> Iterator[asyncio.AbstractEventLoop]:
+    """A loop that runs until the block ends; servers and connections in it must be closed by then."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, name=name, daemon=True)
+    thread.start()
+    try:
+        yield loop
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+
+
+def run_in(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine in a loop of another thread, and wait for its result."""
+    return asyncio.run_coroutine_threadsafe(work, loop).result()
+
+
+async def cancel_others() -> None:
+    """Cancel all other tasks of the running loop, and wait until they have ended."""
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)
