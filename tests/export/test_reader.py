@@ -46,8 +46,12 @@ def test_all_kinds_answer_as_the_agent_does(result: RunResult, files: Path) -> N
         assert (model.shape, model.labels, model.readout) == ((1, 8, 8), result.agents[1].labels, result.readout)
         assert model.classes == digits.classes
         assert torch.allclose(model.outputs(raw), wanted, atol=1e-4)
-    first, *others = (evaluate(files / f"a{suffix}", digits) for suffix in KINDS)
-    assert others == [first, first]
+    ticket, by_onnx, plain = (evaluate(files / f"a{suffix}", digits) for suffix in KINDS)
+    assert plain == ticket
+    # ONNX Runtime adds in another order, so it may answer a sample differently whose two best outputs are almost equal.
+    assert (by_onnx.samples, by_onnx.own_samples) == (ticket.samples, ticket.own_samples)
+    assert abs(by_onnx.right - ticket.right) <= 1
+    assert by_onnx.figures == pytest.approx(ticket.figures, abs=0.005)
 
 
 def test_evaluate_and_predict_several_files_as_json(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
