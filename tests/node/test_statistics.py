@@ -100,6 +100,26 @@ def test_a_summary_with_other_numbers_is_one_line(change, line, tmp_path):
     assert "\n" not in str(raised.value)
 
 
+def test_a_summary_that_cannot_be_read_is_one_line(tmp_path, monkeypatch):
+    path = tmp_path / "summary.json"
+    with pytest.raises(NodeError, match=r"cannot be read: No such file .*; make it with `peermask fleet summary`"):
+        read_summary(path)
+    path.write_text("{")
+    with pytest.raises(NodeError, match=r"summary .*summary.json is not JSON"):
+        read_summary(path)
+    monkeypatch.setattr("peermask.node.statistics.LARGEST", 0)
+    with pytest.raises(NodeError, match=r"has 1 bytes, allowed: 0"):
+        read_summary(path)
+
+
+def test_targets_of_some_agents_only_are_refused():
+    fleet = tiny_fleet(tiny(**CONFIG))
+    told = Moments(mean=(0.0,), variance=(1.0,))
+    each = [summary(i, 5, (0.0,), (1.0,), run=fleet.run, targets=told if i else None) for i in range(3)]
+    with pytest.raises(NodeError, match="some agents declare targets and some do not"):
+        with_statistics(fleet, each)
+
+
 def test_summaries_that_do_not_belong_together():
     fleet = tiny_fleet(tiny(**CONFIG))
     one, two, three = (summary(i, 5, (1.0, 2.0), (1.0, 1.0), run=fleet.run) for i in range(3))
