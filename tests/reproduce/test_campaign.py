@@ -220,7 +220,7 @@ def test_what_another_process_is_at_is_left_to_it(tmp_path: Path, choose: Callab
 CLAIM = """
 import sys, time
 from pathlib import Path
-from peermask.experiment.config import make_config
+from peermask.experiment.config_file import make_config
 from peermask.reproduce.cells import Job
 from peermask.reproduce.home import Home
 with Home(Path(sys.argv[1])).claim(Job("some-run", make_config({}))) as ours:
