@@ -65,6 +65,13 @@ def test_the_canonical_form_is_this():
     assert encoded(fleet) == json.dumps(expected, separators=(",", ":")).encode()
 
 
+def test_an_added_agent_may_be_relayed():
+    """The relay and neighbours must know, so it is part of what is signed."""
+    fleet = added(FLEET.model_copy(update={"relay": "relay:1"}), "h", 1, [2], 0.5, relayed=True)
+    assert fleet.member(4).relayed
+    assert {"address": "h:1", "agent": 4, "relayed": True, "retention": 0.5} in json.loads(encoded(fleet))["agents"]
+
+
 hosts = st.from_regex(r"\A[a-z][a-z0-9]{0,8}\Z")
 change = st.one_of(
     st.tuples(st.just("add"), hosts, st.integers(0, 9), st.floats(0.01, 1)),
@@ -151,6 +158,7 @@ def make_authority_of(folder):
     [
         (lambda: added(FLEET, "127.0.0.1", 7451), "agents 1 and 4 have the same address 127.0.0.1:7451"),
         (lambda: added(FLEET, "a b"), "is not host:port"),
+        (lambda: added(FLEET, "h", relayed=True), "agent 4 is relayed, and there is no relay"),
         (lambda: added(FLEET, "h", links=[9]), "agent 9 does not exist; this fleet has agents 0 to 3"),
         (lambda: linked(FLEET, 1, 1), "agent 1 is linked to itself"),
         (lambda: linked(FLEET, 0, 1), "agents 0 and 1 are linked already"),

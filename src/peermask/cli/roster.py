@@ -32,6 +32,9 @@ def add(
         typer.Option(help="A neighbour; may be repeated. Default: the two agents with the fewest links."),
     ] = None,
     retention: Annotated[float | None, typer.Option(min=1e-6, max=1, help="Share of weights that it keeps.")] = None,
+    relayed: Annotated[
+        bool, typer.Option("--relayed", help="It cannot be dialled; neighbours reach it through the fleet's relay.")
+    ] = False,
     days: Days = 365,
     import_: Import = None,
 ) -> None:
@@ -39,7 +42,7 @@ def add(
     from peermask.node.roster import added
 
     held = read_fleet(fleet, import_)
-    made = added(held, host, port, link or (), retention)
+    made = added(held, host, port, link or (), retention, relayed=relayed)
     new = made.agents[-1]
     folder = _publish(fleet, made, days)
     others = ", ".join(map(str, made.neighbours(new.agent)))

@@ -97,7 +97,13 @@ def changed(fleet: Fleet, **keys: object) -> Fleet:
 
 
 def added(
-    fleet: Fleet, host: str, port: int | None = None, links: Sequence[int] = (), retention: float | None = None
+    fleet: Fleet,
+    host: str,
+    port: int | None = None,
+    links: Sequence[int] = (),
+    retention: float | None = None,
+    *,
+    relayed: bool = False,
 ) -> Fleet:
     """The fleet with one more agent, linked to these, or to those with the fewest links."""
     _check_links_are_chosen(fleet, "added")
@@ -106,7 +112,8 @@ def added(
         port = max((taken + 1 for place, taken in used if place == host.strip("[]")), default=PORT)
     fewest = sorted(fleet.agents, key=lambda one: (len(fleet.neighbours(one.agent)), one.agent))[:FEWEST]
     chosen = [fleet.member(other).agent for other in links] or [one.agent for one in fewest]
-    own = FleetMember(agent=number, address=f"{host}:{port}", retention=_retention(fleet, number, retention))
+    kept = _retention(fleet, number, retention)
+    own = FleetMember(agent=number, address=f"{host}:{port}", relayed=relayed, retention=kept)
     pairs = [(other, number) for other in dict.fromkeys(chosen)]
     return changed(fleet, agents=(*fleet.agents, own), links=tuple(sorted([*fleet.links, *pairs])))
 
