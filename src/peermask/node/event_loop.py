@@ -9,17 +9,19 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+TRIES = 100
 
 
 @contextmanager
 def loop_in_thread(name: str) -> Iterator[asyncio.AbstractEventLoop]:
-    """A loop that runs until the block ends; servers and connections in it must be closed by then."""
+    """A loop that runs until the block ends. Its servers must be closed by then; remaining connections are aborted."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, name=name, daemon=True)
     thread.start()
     try:
         yield loop
     finally:
+        run_in(loop, _abort_connections(loop))
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
         loop.close()
@@ -28,6 +30,18 @@ def loop_in_thread(name: str) -> Iterator[asyncio.AbstractEventLoop]:
 def run_in(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine in a loop of another thread, and wait for its result."""
     return asyncio.run_coroutine_threadsafe(work, loop).result()
+
+
+async def _abort_connections(loop: asyncio.AbstractEventLoop) -> None:
+    """Of closed servers: those that were just being accepted, and those with data that nobody reads."""
+    for _ in range(TRIES):
+        await asyncio.sleep(0.01)
+        # No public name lists the connections of a loop; a loop that has no such list leaves this to the system.
+        remaining = list(getattr(loop, "_transports", {}).values())
+        if not remaining:
+            return
+        for transport in remaining:
+            transport.abort()
 
 
 async def cancel_others() -> None:
