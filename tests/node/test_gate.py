@@ -18,6 +18,7 @@ from peermask.node import gate
 from peermask.node.certificates import make_certificates
 from peermask.node.client_hello import hello_length, protocols
 from peermask.node.credentials import Credentials, check_credentials
+from peermask.node.event_loop import cancel_others, loop_in_thread, run_in
 from peermask.node.fleet_file import new_fleet
 from peermask.node.gate import open_gate
 from peermask.node.zenoh_settings import session_settings
@@ -118,25 +119,18 @@ def echo(folder):
             await writer.drain()
         writer.close()
 
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever)
-    thread.start()
-    server = asyncio.run_coroutine_threadsafe(asyncio.start_server(answer, LOOPBACK, 0, ssl=context), loop).result(10)
+    with loop_in_thread("echo") as loop:
+        server = run_in(loop, asyncio.start_server(answer, LOOPBACK, 0, ssl=context))
 
-    async def end():
-        server.close()
-        await asyncio.sleep(0.05)
-        for task in asyncio.all_tasks() - {asyncio.current_task()}:
-            task.cancel()
-        await asyncio.sleep(0.05)
+        async def end():
+            server.close()
+            await asyncio.sleep(0.05)
+            await cancel_others()
 
-    try:
-        yield server.sockets[0].getsockname()[1], seen
-    finally:
-        asyncio.run_coroutine_threadsafe(end(), loop).result(10)
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join()
-        loop.close()
+        try:
+            yield server.sockets[0].getsockname()[1], seen
+        finally:
+            run_in(loop, end())
 
 
 def client(port, folder):
