@@ -1,7 +1,7 @@
 """One agent ten times slower than the rest: what it costs the others where rounds are played together, and where nobody
 waits.
 
-    python -m benchmarks.asynchronous [--fleet] [--simulator] [--rounds 60] [--seeds 3] [--grace 0 0.25]
+    python -m benchmarks.asynchronous [--fleet] [--simulator] [--agents 10] [--rounds 60] [--seeds 3] [--grace 0 0.25]
 
 The fleet has one process per agent over mutual TLS on this machine; every learning step sleeps, so that agents do not
 compete for its cores, and the slow one's ten times as long. In the simulator a round of the slow agent takes ten units
@@ -98,8 +98,9 @@ def with_each(values: Sequence[float], places: int) -> str:
 def with_error(before: Sequence[float], after: Sequence[float]) -> str:
     """Mean difference of pairs in points, and its standard error."""
     differences = [100 * (one - other) for one, other in zip(before, after, strict=True)]
-    error = stdev(differences) / len(differences) ** 0.5 if len(differences) > 1 else float("nan")
-    return f"{mean(differences):.1f} ± {error:.1f} points"
+    if len(differences) == 1:
+        return f"{differences[0]:.1f} points"
+    return f"{mean(differences):.1f} ± {stdev(differences) / len(differences) ** 0.5:.1f} points"
 
 
 def figures(others: list[dict[str, Any]]) -> tuple[float, float, float]:

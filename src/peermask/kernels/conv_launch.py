@@ -110,20 +110,9 @@ def _product(
     apart = fills_tiles(batch, tile)
     tiles = pixels * -(-batch // tile) if apart else -(-batch * pixels // tile)
     forward_kernel[(tiles, out // across, agents)](
-        *operands,
-        batch,
-        *sizes,
-        *kernel,
-        padding,
-        growth,
-        *end,
-        apart,
-        tile,
-        across,
-        step,
-        num_warps=warps,
-        num_stages=stages,
-    )
+        *operands, batch, *sizes, *kernel, padding, growth, *end, apart, tile, across, step,
+        num_warps=warps, num_stages=stages,
+    )  # fmt: skip
 
 
 def weight_gradient(shape: BlockShape, x: Tensor, x_bound: Tensor, de: Tensor, bound: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 T = TypeVar("T")
-TRIES = 100
+TRIES = 100  # of 10 ms: how long connections may take to close
 
 
 @contextmanager
