@@ -10,7 +10,7 @@ import pytest
 
 from peermask.errors import RunError
 from peermask.experiment.folder import RunFolder
-from peermask.experiment.table import append_rows, forget_after, read_rows
+from peermask.experiment.table import append_rows, extents, forget_after, read_rows
 from peermask.files import read_json, write_atomically
 
 
@@ -126,6 +126,19 @@ def test_a_damaged_row_is_named(tmp_path: Path, row: str, what: str) -> None:
     path.write_text(f"round,agent,density,sent_bytes\n1,0,nan,9\n{row}\n")
     with pytest.raises(RunError, match=rf"metrics\.csv is damaged \(line 3: {what}\); restore the file"):
         read_rows(path)
+
+
+def test_rows_are_on_the_disk_before_a_digest_of_their_table_is_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tables = [tmp_path / "metrics.csv", tmp_path / "traffic.csv"]
+    synced = []
+    monkeypatch.setattr(os, "fsync", lambda file: synced.append(os.fstat(file).st_ino))
+    for path in tables:
+        append_rows(path, ("round", "agent"), [(1, 0)])
+    assert not synced
+    assert list(extents(tmp_path, 1)) == ["metrics.csv", "traffic.csv"]
+    assert synced == [path.stat().st_ino for path in tables]
 
 
 def test_a_column_that_is_not_there_is_one_line(tmp_path: Path) -> None:

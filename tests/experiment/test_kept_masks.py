@@ -24,6 +24,8 @@ def test_masks_are_kept_of_few_rounds_spread_over_the_run(tmp_path: Path) -> Non
     assert len(rounds) == KEPT
     assert (rounds[0], rounds[-1]) == (1, 3 * KEPT - 1)
     assert load_masks(list_masks(tmp_path)[1], 3).tolist() == mask.tolist()
+    with np.load(list_masks(tmp_path)[1]) as file:  # as numpy itself would have written it
+        assert file["masks"].tolist() == np.packbits(mask, axis=1).tolist()
     forget_masks_after(tmp_path, 1)
     assert list(list_masks(tmp_path)) == [1]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,11 +19,11 @@ import peermask
 from peermask.engine.simulator import Simulator
 from peermask.errors import DivergedError, RunError
 from peermask.experiment import loop
-from peermask.experiment.checkpoint import Checkpoint, list_checkpoints, save_checkpoint
+from peermask.experiment.checkpoint import Checkpoint, checkpoint_name, list_checkpoints, save_checkpoint
 from peermask.experiment.config import ExperimentConfig
 from peermask.experiment.execution import Execution
 from peermask.experiment.folder import RunFolder
-from peermask.experiment.kept_masks import list_masks
+from peermask.experiment.kept_masks import Masks, list_masks
 from peermask.experiment.result import RunResult
 from peermask.experiment.runner import resume_experiment, run_experiment
 from peermask.reports.tables import bytes_human, closing_lines
@@ -97,10 +98,10 @@ def test_a_run_cut_off_between_masks_and_checkpoint_ends_with_both(
     config = small(rounds=6, checkpoint={"every": 2, "masks": True})
     whole = run_experiment(config, tmp_path / "whole")
 
-    def full(folder: Path, checkpoint: Checkpoint) -> Path:
+    def full(folder: Path, checkpoint: Checkpoint, ready: Callable[[], object]) -> Path:
         if checkpoint.progress.round == 4:
             raise RunError("cannot write x: No space left on device")
-        return save_checkpoint(folder, checkpoint)
+        return save_checkpoint(folder, checkpoint, ready)
 
     with monkeypatch.context() as patch:
         patch.setattr(loop, "save_checkpoint", full)
@@ -189,6 +190,22 @@ def test_a_folder_that_is_no_run(tmp_path: Path) -> None:
         resume_experiment(tmp_path)
     with pytest.raises(RunError, match="is not a run folder"):
         RunResult.open(tmp_path / "nowhere")
+
+
+def test_masks_are_on_the_disk_before_a_checkpoint_of_the_same_round(
+    small: Small, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoints = tmp_path / "run" / "checkpoints"
+    slow_save = loop.save_masks
+
+    def slow(folder: Path, round: int, masks: Masks) -> Path:
+        time.sleep(0.3)
+        assert not (checkpoints / checkpoint_name(round)).exists()
+        return slow_save(folder, round, masks)
+
+    monkeypatch.setattr(loop, "save_masks", slow)
+    run_experiment(small(rounds=2, checkpoint={"every": 1, "masks": True}), tmp_path / "run")
+    assert len(list(checkpoints.iterdir())) == 2
 
 
 def test_one_agent_with_a_server_alone_sends_two_messages_a_round(small: Small, tmp_path: Path) -> None:

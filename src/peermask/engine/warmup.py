@@ -1,9 +1,11 @@
-"""Compiles the GPU kernels of a run side by side: one after another they take most of a short run's time."""
+"""Gets a GPU ready: its kernels are compiled side by side, since one after another they take most of a short run's
+time."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import partial
 
 import torch
@@ -25,6 +27,23 @@ from peermask.models.layout import Layout
 from peermask.models.network import Network
 
 
+@contextmanager
+def waking(device: torch.device) -> Iterator[None]:
+    """Start using a GPU while the caller reads data: PyTorch prepares it, and Triton reads and hashes its own files."""
+    if device.type != "cuda":
+        yield
+        return
+    with ThreadPoolExecutor(1) as beside:
+        awake = beside.submit(_on, device, partial(_first_launch, device))
+        yield
+        awake.result()
+
+
+def _first_launch(device: torch.device) -> object:
+    one = Links.of(torch.ones(1, 1, dtype=torch.bool, device=device))
+    return count_votes(one, torch.zeros(1, 1024, dtype=torch.bool, device=device), torch.uint8)
+
+
 def compile_kernels(network: Network, shape: tuple[int, ...], batch: int, device: torch.device) -> None:
     """Call every kernel once for a single agent, whose shapes per agent are those of all."""
     if device.type != "cuda" or not have_triton():
@@ -35,10 +54,9 @@ def compile_kernels(network: Network, shape: tuple[int, ...], batch: int, device
             work.append(lambda: _gather(shape, device))
         if network.stack is not None:
             work += network.stack.trials(network.layout, shape, batch, device)
-        first, *others = work
-        first()  # Triton reads and hashes all its own files once; threads that begin together would each do so
-    with ThreadPoolExecutor(len(others)) as pool:
-        for done in [pool.submit(_on, device, trial) for trial in others]:
+        _first_launch(device)  # threads that begin together would each hash Triton's files
+    with ThreadPoolExecutor(len(work)) as pool:
+        for done in [pool.submit(_on, device, trial) for trial in work]:
             done.result()
     torch.cuda.synchronize(device)
 

@@ -52,8 +52,11 @@ class Checkpoint:
         return {f"{group}/{name}": t.contiguous() for group, part in groups.items() for name, t in part.items()}
 
 
-def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> Path:
-    """Write a checkpoint into the folder `checkpoints` of a run, whose tables lie beside it."""
+def save_checkpoint(folder: Path, checkpoint: Checkpoint, ready: Callable[[], object] = lambda: None) -> Path:
+    """Write a checkpoint into the folder `checkpoints` of a run, whose tables lie beside it.
+
+    `ready` is called before the file has its name: it waits for what must be on the disk first.
+    """
     number, tensors = checkpoint.progress.round, checkpoint.tensors()
     path = folder / checkpoint_name(number)
     progress = json.dumps(asdict(replace(checkpoint.progress, tables=extents(folder.parent, number))))
@@ -67,6 +70,7 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> Path:
         except safetensors.SafetensorError as error:
             raise OSError(str(error)) from error
         temporary.chmod(mode)  # the library writes files that only their owner can read
+        ready()
     for old in list_checkpoints(folder)[:-KEPT]:
         old.unlink(missing_ok=True)
     return path

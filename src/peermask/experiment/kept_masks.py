@@ -29,7 +29,12 @@ def save_masks(folder: Path, round: int, masks: Masks) -> Path:  # [N, P_w]
     with writing(folder):
         folder.mkdir(exist_ok=True)
     packed = io.BytesIO()
-    np.savez_compressed(packed, masks=np.packbits(masks, axis=1))
+    # As `np.savez_compressed` writes it, but in half the time: more effort saves one percent of such bits.
+    with (
+        zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive,
+        archive.open("masks.npy", "w", force_zip64=True) as member,
+    ):
+        np.lib.format.write_array(member, np.packbits(masks, axis=1), allow_pickle=False)
     path = folder / f"round-{round:06d}.npz"
     write_atomically(path, packed.getvalue())
     thin_out(folder)

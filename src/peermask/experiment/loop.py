@@ -6,6 +6,7 @@ import hashlib
 import math
 import time
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 
@@ -51,14 +52,18 @@ class Loop:
         self.begun = time.perf_counter() - self.progress.seconds
         self.disk = Background()
         self.last: Evaluation | None = None
+        self.hash = ""  # of all agents' states at the end
 
     def run(self) -> Status:
         with self.disk:  # everything is written when this returns
             try:
-                return self._run()
+                status = self._run()
             except Abandoned:
                 self._save()
                 return "interrupted"
+            if status != "interrupted" and not self.hash:  # it had ended before
+                self.hash = final_hash(self.states())
+            return status
 
     def _run(self) -> Status:
         config, rounds = self.config, self.config.rounds
@@ -156,14 +161,17 @@ class Loop:
         self.sent_bytes = float(self.exchange.sent_bytes().sum())
         self.progress = replace(self.progress, seconds=self._seconds())
         checkpoint = masks = None
+        states = self.states()
         if self.execution.final_checkpoint or not ended:
-            checkpoint = Checkpoint(self.progress, self.states(), self.exchange.state(), self.losses.tensors())
+            checkpoint = Checkpoint(self.progress, states, self.exchange.state(), self.losses.tensors())
         if self.config.checkpoint.masks:
             masks = self.exchange.collect(self.simulator.masks()).numpy()
         if ended and self.last is not None and self.execution.writes != "never":
             write_confusion(self.folder, self.last, self.ids)
         if self.execution.writes != "never":
             self.disk.do(partial(write_state, self.folder, self.progress.round, checkpoint, masks))
+        if ended:
+            self.hash = final_hash(states)
         if self.execution.writes == "first":
             self.disk.wait()
 
@@ -179,12 +187,14 @@ class Loop:
 def write_state(folder: RunFolder, round: int, checkpoint: Checkpoint | None, masks: Masks | None) -> None:
     """What was copied from the simulator after a round.
 
-    Masks come first: a run that is cut off between the two resumes from the checkpoint before, and writes both again.
+    Masks are there first: a run that is cut off between the two resumes from the checkpoint before, and writes both
+    again.
     """
-    if masks is not None:
-        save_masks(folder.masks, round, masks)
-    if checkpoint is not None:
-        save_checkpoint(folder.checkpoints, checkpoint)
+    with ThreadPoolExecutor(1) as beside:  # masks are compressed while the checkpoint is hashed
+        saved = beside.submit(lambda: None if masks is None else save_masks(folder.masks, round, masks))
+        if checkpoint is not None:
+            save_checkpoint(folder.checkpoints, checkpoint, saved.result)
+        saved.result()
 
 
 def final_hash(states: Mapping[str, Tensor]) -> str:

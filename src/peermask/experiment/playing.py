@@ -19,6 +19,7 @@ from peermask.data.dataset import Dataset
 from peermask.engine.device import enough_memory, one_thread_each, pick_device
 from peermask.engine.exchange import Exchange
 from peermask.engine.link_traffic import LINKS, shards_of
+from peermask.engine.warmup import waking
 from peermask.errors import RunError
 from peermask.experiment.alike import check_config, check_experiment
 from peermask.experiment.assemble import agents_at_once, build_simulator
@@ -29,7 +30,7 @@ from peermask.experiment.config import ExperimentConfig
 from peermask.experiment.config_file import make_config
 from peermask.experiment.execution import Execution, Status
 from peermask.experiment.folder import RunFolder
-from peermask.experiment.loop import Loop, final_hash
+from peermask.experiment.loop import Loop
 from peermask.experiment.ranked import Ranked
 from peermask.experiment.trace_file import trace_for
 from peermask.experiment.unsynchronised import Unsynchronised
@@ -64,7 +65,8 @@ def build_arms(
     ranks = execution.ranks
     if ranks is not None:
         check_config(ranks, config)
-    with enough_memory(device_for(config, execution.device)):
+    device = device_for(config, execution.device)
+    with enough_memory(device), waking(device):
         built = {name: build(arm, dataset, module) for name, arm in config.arms().items()}
     experiments = {
         name: replace(experiment, network=replace(experiment.network, elsewhere=execution.gradient))
@@ -140,7 +142,7 @@ def _play(
         loop = Loop(experiment, folder, simulator, exchange, execution, start)
         status = loop.run()
         execution.observer.end(status)
-        return Played(status, loop.progress, "" if status == "interrupted" else final_hash(loop.states()))
+        return Played(status, loop.progress, loop.hash)
 
 
 def _share_out(ranks: Ranks, folder: RunFolder, start: Checkpoint, agents: int) -> Checkpoint:

@@ -24,10 +24,7 @@ WORDS = frozenset({"kind", "why", "used"})  # columns that may hold a word, or n
 
 
 def append_rows(path: Path, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Add rows to a table, with its header if it is new; on the disk before a checkpoint says that they are there.
-
-    A table of an earlier version keeps its columns.
-    """
+    """Add rows to a table, with its header if it is new; a table of an earlier version keeps its columns."""
     text = io.StringIO()
     table = csv.writer(text, lineterminator="\n")
     with writing(path), path.open("a+", encoding="utf-8") as file:
@@ -40,8 +37,6 @@ def append_rows(path: Path, columns: Sequence[str], rows: Iterable[Sequence[obje
         places = [columns.index(name) for name in held]
         table.writerows([row[place] for place in places] for row in rows)
         file.write(text.getvalue())
-        file.flush()
-        os.fsync(file.fileno())
 
 
 def forget_after(path: Path, round: int) -> None:
@@ -68,8 +63,17 @@ class Extent(NamedTuple):
 
 
 def extents(folder: Path, round: int) -> dict[str, Extent]:
-    """Of all tables of a run by file name, up to a round; rows of later rounds may be added meanwhile."""
-    return {name: _extent((folder / name).read_bytes(), round) for name in TABLES if (folder / name).exists()}
+    """Of all tables of a run by file name, up to a round; rows of later rounds may be added meanwhile.
+
+    They are on the disk when this returns, before a checkpoint says so: rows after it would be forgotten anyway.
+    """
+    return {name: _extent(_on_disk(folder / name), round) for name in TABLES if (folder / name).exists()}
+
+
+def _on_disk(path: Path) -> bytes:
+    with writing(path), path.open("rb+") as file:
+        os.fsync(file.fileno())
+        return file.read()
 
 
 def _extent(data: bytes, round: int) -> Extent:

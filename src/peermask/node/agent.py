@@ -30,7 +30,7 @@ from peermask.experiment.build import Experiment
 from peermask.experiment.checked import write_result
 from peermask.experiment.checkpoint import Checkpoint, Progress
 from peermask.experiment.execution import Execution, Silent, Status
-from peermask.experiment.loop import Loop, final_hash
+from peermask.experiment.loop import Loop
 from peermask.experiment.metrics import Evaluation
 from peermask.experiment.table import read_rows
 from peermask.node.admission import Admission
@@ -177,7 +177,7 @@ class NodeAgent:
                     f"the model in {self.journal.folder.path} was learned alone; check addresses, ports and "
                     "certificates (RUST_LOG=warn shows more), and start again in a new folder"
                 )
-            self._finish(loop.progress, float(exchange.sent_bytes()))
+            self._finish(loop.progress, loop.hash, float(exchange.sent_bytes()))
         return status
 
     def _gather(self, around: Neighbourhood) -> None:
@@ -234,14 +234,14 @@ class NodeAgent:
     def _admission(self) -> Admission:
         return Admission(self.simulator.algorithm, self.experiment.agents, self.experiment.network.layout.sizes)
 
-    def _finish(self, progress: Progress, sent_bytes: float) -> None:
+    def _finish(self, progress: Progress, hash: str, sent_bytes: float) -> None:
         evaluated = read_rows(self.journal.folder.metrics)[-1]
         main = FIGURES[self.experiment.dataset.task][0]
         result: dict[str, Any] = {
             "status": "finished",
             "agent": self.agent,
             "round": progress.round,
-            "hash": final_hash(self.simulator.tensors()),
+            "hash": hash,
             "seconds": round(progress.seconds, 3),
             f"test_{main}": float(evaluated[f"test_{main}"]),
             "sent_bytes": sent_bytes,
