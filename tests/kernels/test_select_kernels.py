@@ -45,6 +45,12 @@ def test_it_is_exact_where_a_sample_misleads() -> None:
     agrees(magnitude, torch.tensor([[500], [60_000]]), (81_920,))
 
 
+@pytest.mark.parametrize("size", [120_000, 300_000])  # what ties fits into the room for it, or does not
+def test_more_may_tie_than_a_program_holds(size: int) -> None:
+    magnitude = (torch.rand(2, size, generator=torch.Generator().manual_seed(4)) > 0.5).float()
+    agrees(magnitude, torch.tensor([[size // 3], [2 * size // 3]]), (size,))
+
+
 def test_rows_may_lie_apart() -> None:
     magnitude = torch.rand(3, 30_000, generator=torch.Generator().manual_seed(2))[:, :20_000]
     agrees(magnitude, torch.tensor([[7], [700], [19_000]]), (20_000,))

@@ -9,11 +9,13 @@ import shutil
 import tarfile
 import tempfile
 import zlib
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Annotated
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from pydantic import Field
 
 from peermask.data.dataset import Dataset, Split, datasets
@@ -107,8 +109,13 @@ def check_file(path: Path, name: str) -> None:
 
 
 def read_split(home: Path, names: list[str]) -> Split:
-    for name in names:
-        check_file(home / name, name)
-    records = np.concatenate([np.fromfile(home / name, dtype=np.uint8).reshape(SHAPE) for name in names])
-    images = torch.from_numpy(np.ascontiguousarray(records[:, 1:]).reshape(-1, 3, 32, 32))  # [n, 3, 32, 32]
-    return Split(images, torch.from_numpy(records[:, 0].astype(np.int64)))
+    with ThreadPoolExecutor() as pool:  # files are read and hashed side by side
+        files = list(pool.map(lambda name: read_records(home / name, name), names))
+    images = np.concatenate([records[:, 1:] for records in files]).reshape(-1, 3, 32, 32)  # [n, 3, 32, 32]
+    labels = np.concatenate([records[:, 0] for records in files])  # [n]
+    return Split(torch.from_numpy(images), torch.from_numpy(labels.astype(np.int64)))
+
+
+def read_records(path: Path, name: str) -> NDArray[np.uint8]:  # [10000, 3073]
+    check_file(path, name)
+    return np.fromfile(path, dtype=np.uint8).reshape(SHAPE)

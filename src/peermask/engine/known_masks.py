@@ -12,7 +12,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from peermask.kernels.blocks import BLOCK, block_table, spans_of
+from peermask.kernels.blocks import BLOCK, block_table, in_lines, spans_of
 from peermask.wire.contexts import CLASSES, FIRST, STATES
 
 _BLOCKS_AT_ONCE = 64  # whose classes are added up
@@ -95,11 +95,12 @@ def flips_size_triton(mask: Tensor, known: KnownMasks, block: int = BLOCK) -> Te
     flipped = torch.empty(agents, CLASSES, dtype=torch.int32, device=mask.device)
     found = torch.empty(agents, count, CLASSES, 3, dtype=torch.int32, device=mask.device)
     lengths = torch.empty(agents, CLASSES, 2, dtype=torch.int32, device=mask.device)
+    lines = in_lines(known.layers, row.stride(0))
     grid, sizes = (count, agents), (row.stride(0), weights, layers, count)
-    kernels.inside_kernel[grid](row, known.states, known.classes, blocks, inside, *sizes, block, num_warps=8)
+    kernels.inside_kernel[grid](row, known.states, known.classes, blocks, inside, *sizes, lines, block, num_warps=8)
     kernels.before_kernel[(agents,)](inside, flipped, count, _BLOCKS_AT_ONCE)
     kernels.class_gaps_kernel[grid](
-        row, known.states, known.classes, known.sizes, flipped, blocks, inside, found, *sizes, block, num_warps=8
+        row, known.states, known.classes, known.sizes, flipped, blocks, inside, found, *sizes, lines, block, num_warps=8
     )
     kernels.class_kernel[(CLASSES, agents)](known.sizes, flipped, found, lengths, count, _CLASS_BLOCKS)
     return lengths
@@ -114,8 +115,9 @@ def known_after_triton(mask: Tensor, known: KnownMasks, block: int = BLOCK) -> K
     states, sums, frames = (torch.empty_like(each) for each in (known.states, known.sums, known.frames))
     flips, weights = torch.zeros(2, agents, layers, STATES, dtype=torch.int32, device=mask.device)
     kernels.states_kernel[(len(blocks), agents)](
-        row, known.states, known.frames, states, blocks, flips, row.stride(0), row.shape[1], layers, block, num_warps=8
-    )
+        row, known.states, known.frames, states, blocks, flips, row.stride(0), row.shape[1], layers,
+        in_lines(known.layers, row.stride(0)), block, num_warps=8,
+    )  # fmt: skip
     kernels.sums_kernel[(agents * layers,)](
         known.weights, flips, known.sums, known.frames, weights, sums, frames, layers
     )

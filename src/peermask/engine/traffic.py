@@ -24,7 +24,7 @@ from peermask.engine.message_schema import row_of, schema_of
 from peermask.engine.round import Spread, in_turn
 from peermask.errors import DivergedError, WireError
 from peermask.kernels import by_kernels
-from peermask.kernels.blocks import BLOCK, leaf_tables
+from peermask.kernels.blocks import BLOCK, in_lines, leaf_tables
 from peermask.wire import History, Schema, bitmap_size, frame_size
 from peermask.wire.cost import FRAME_BYTES
 from peermask.wire.schema import MessageRow
@@ -221,19 +221,21 @@ def count_frames_triton(
     for leaf, (row, base, blocks) in enumerate(zip(members, held, tables.blocks, strict=True)):
         grid, first_layer = (len(blocks), agents), tables.first_layers[leaf]
         strides = (row.stride(0), base.stride(0))
+        lines = in_lines(layers[leaf], *strides)
         kernels.count_kernel[grid](
-            row, base, blocks, counts, *strides, first_layer, width, not is_mask[leaf], sets, block, num_warps=8
+            row, base, blocks, counts, *strides, first_layer, width, not is_mask[leaf], sets, lines, block, num_warps=8
         )
         kernels.gaps_kernel[grid](
             row, base, blocks, tables.layers, counts, found, *strides, first_layer, tables.first_blocks[leaf], width,
-            total_blocks, sets, block, num_warps=8,
+            total_blocks, sets, lines, block, num_warps=8,
         )  # fmt: skip
         for other, mask in enumerate(members):
             if is_mask[other] and not is_mask[leaf] and mask.shape == row.shape:
                 place = 3 * total_layers + leaf * leaves + other
                 kernels.outside_kernel[grid](
-                    row, mask, blocks, counts, row.stride(0), mask.stride(0), place, width, block, num_warps=8
-                )
+                    row, mask, blocks, counts, row.stride(0), mask.stride(0), place, width,
+                    lines and in_lines((), mask.stride(0)), block, num_warps=8,
+                )  # fmt: skip
     kernels.layer_kernel[(total_layers, agents)](
         tables.layers, counts, found, lengths, total_layers, width, total_blocks, sets, _BLOCKS_AT_ONCE
     )

@@ -3,16 +3,18 @@ time."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import suppress
 from functools import partial
+from threading import Thread
 
 import torch
 
 from peermask.algorithms.contract import Payload
 from peermask.data.dataset import gather_triton
 from peermask.engine.device import made_current
+from peermask.engine.evaluate import Tally
 from peermask.engine.traffic import message_cost
 from peermask.graph.links import Links
 from peermask.graph.sums import FEW, count_votes
@@ -24,19 +26,28 @@ from peermask.masks.masker import Masker
 from peermask.masks.scores import stepped
 from peermask.masks.select import top_fraction_by_layer
 from peermask.models.layout import Layout
+from peermask.models.losses import cross_entropy
 from peermask.models.network import Network
 
 
-@contextmanager
-def waking(device: torch.device) -> Iterator[None]:
-    """Start using a GPU while the caller reads data: PyTorch prepares it, and Triton reads and hashes its own files."""
-    if device.type != "cuda":
-        yield
-        return
-    with ThreadPoolExecutor(1) as beside:
-        awake = beside.submit(_on, device, partial(_first_launch, device))
-        yield
-        awake.result()
+def wake(device: torch.device) -> None:
+    """Start using a GPU beside the caller, who reads data meanwhile. What goes wrong is raised where it is used next.
+
+    PyTorch prepares it and loads its own kernels when they are first called; Triton hashes all its files.
+    """
+    if device.type == "cuda":
+        Thread(target=_wake, args=(device,)).start()
+
+
+def _wake(device: torch.device) -> None:
+    with suppress(Exception), made_current(device):
+        _first_launch(device)
+        labels = torch.zeros(1, 8, dtype=torch.int64, device=device)
+        outputs = torch.zeros(1, 8, 2, device=device, requires_grad=True)
+        cross_entropy(outputs.flatten(0, 1), labels.flatten()).sum().backward()
+        tally = Tally(torch.ones(1, 2, device=device), "all")
+        tally.add(outputs.detach() @ torch.eye(2, device=device), labels, labels == 0)
+        tally.figures()
 
 
 def _first_launch(device: torch.device) -> object:

@@ -19,7 +19,7 @@ from peermask.data.dataset import Dataset
 from peermask.engine.device import enough_memory, one_thread_each, pick_device
 from peermask.engine.exchange import Exchange
 from peermask.engine.link_traffic import LINKS, shards_of
-from peermask.engine.warmup import waking
+from peermask.engine.warmup import wake
 from peermask.errors import RunError
 from peermask.experiment.alike import check_config, check_experiment
 from peermask.experiment.assemble import agents_at_once, build_simulator
@@ -66,7 +66,8 @@ def build_arms(
     if ranks is not None:
         check_config(ranks, config)
     device = device_for(config, execution.device)
-    with enough_memory(device), waking(device):
+    wake(device)
+    with enough_memory(device):
         built = {name: build(arm, dataset, module) for name, arm in config.arms().items()}
     experiments = {
         name: replace(experiment, network=replace(experiment.network, elsewhere=execution.gradient))

@@ -11,10 +11,7 @@ from peermask.kernels.blocks_triton import own_block
 @triton.jit
 def entries_of_block(blocks_ptr, IN_LINES: tl.constexpr, BLOCK: tl.constexpr):
     """A block's layer, the places of its entries, and where they end."""
-    layer, start, end = own_block(blocks_ptr)
-    if IN_LINES:
-        start = tl.multiple_of(start, 16)
-        end = tl.multiple_of(end, 16)
+    layer, start, end = own_block(blocks_ptr, IN_LINES)
     return layer, start + tl.arange(0, BLOCK), end
 
 

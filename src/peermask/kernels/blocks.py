@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
@@ -10,12 +11,18 @@ import torch
 from torch import Tensor
 
 BLOCK = 4096
+LINE = 16  # entries
 
 
 def spans_of(sizes: tuple[int, ...]) -> list[tuple[int, int]]:
     """Start and end of each layer."""
     ends = list(accumulate(sizes))
     return [(end - size, end) for end, size in zip(ends, sizes, strict=True)]
+
+
+def in_lines(sizes: Sequence[int], *strides: int) -> bool:
+    """Whether every layer, and every row, begins with a line: see blocks_triton.py."""
+    return all(count % LINE == 0 for count in (*sizes, *strides))
 
 
 @lru_cache(maxsize=16)

@@ -18,7 +18,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from peermask.kernels.blocks_triton import own_block
+from peermask.kernels.blocks_triton import own_block, own_row
 from peermask.kernels.gaps_triton import NOWHERE, larger, rice_parameter
 
 STATES = tl.constexpr(256)
@@ -41,13 +41,14 @@ def state_and_flip(states_ptr, row_ptr, i, valid):
 
 @triton.jit(do_not_specialize=["stride", "P", "LAYERS", "BLOCKS"])
 def inside_kernel(
-    row_ptr, states_ptr, classes_ptr, blocks_ptr, inside_ptr, stride, P, LAYERS, BLOCKS, BLOCK: tl.constexpr
+    row_ptr, states_ptr, classes_ptr, blocks_ptr, inside_ptr, stride, P, LAYERS, BLOCKS,
+    IN_LINES: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    layer, start, end = own_block(blocks_ptr)
+    layer, start, end = own_block(blocks_ptr, IN_LINES)
     a = tl.program_id(1).to(tl.int64)
     i = start + tl.arange(0, BLOCK)
     here = i < end
-    state, flip = state_and_flip(states_ptr + a * P, row_ptr + a * stride, i, here)
+    state, flip = state_and_flip(states_ptr + own_row(P, IN_LINES), row_ptr + own_row(stride, IN_LINES), i, here)
     own = tl.load(classes_ptr + (a * LAYERS + layer) * STATES + state, mask=here, other=CLASSES).to(tl.int32)
     weights = tl.histogram(own, BINS)
     flips = tl.histogram(tl.where(flip, own, CLASSES), BINS)
@@ -77,18 +78,20 @@ def before_kernel(inside_ptr, flipped_ptr, BLOCKS, AT_ONCE: tl.constexpr):
 @triton.jit(do_not_specialize=["stride", "P", "LAYERS", "BLOCKS"])
 def class_gaps_kernel(
     row_ptr, states_ptr, classes_ptr, sizes_ptr, flipped_ptr, blocks_ptr, inside_ptr, found_ptr, stride, P, LAYERS,
-    BLOCKS, BLOCK: tl.constexpr,
+    BLOCKS, IN_LINES: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Gaps between the rarer symbols of each class in a block; a block without such of a class is passed over."""
-    layer, start, end = own_block(blocks_ptr)
+    layer, start, end = own_block(blocks_ptr, IN_LINES)
     a = tl.program_id(1).to(tl.int64)
     i = start + tl.arange(0, BLOCK)
     here = i < end
     after = here & (i > start)
     classes = classes_ptr + (a * LAYERS + layer) * STATES
-    state, flip = state_and_flip(states_ptr + a * P, row_ptr + a * stride, i, here)
+    states_ptr += own_row(P, IN_LINES)
+    row_ptr += own_row(stride, IN_LINES)
+    state, flip = state_and_flip(states_ptr, row_ptr, i, here)
     own = tl.load(classes + state, mask=here, other=CLASSES).to(tl.int32)
-    state_below, flip_below = state_and_flip(states_ptr + a * P, row_ptr + a * stride, i - 1, after)
+    state_below, flip_below = state_and_flip(states_ptr, row_ptr, i - 1, after)
     below = tl.load(classes + state_below, mask=after, other=CLASSES).to(tl.int32)
     inside = inside_ptr + (a * BLOCKS + tl.program_id(0)) * CLASSES * 2
     found = found_ptr + (a * BLOCKS + tl.program_id(0)) * CLASSES * 3
@@ -148,17 +151,19 @@ def class_kernel(sizes_ptr, flipped_ptr, found_ptr, lengths_ptr, BLOCKS, BLOCK: 
 
 @triton.jit(do_not_specialize=["P", "stride", "LAYERS"])
 def states_kernel(
-    row_ptr, states_ptr, frames_ptr, new_ptr, blocks_ptr, flips_ptr, stride, P, LAYERS, BLOCK: tl.constexpr
+    row_ptr, states_ptr, frames_ptr, new_ptr, blocks_ptr, flips_ptr, stride, P, LAYERS,
+    IN_LINES: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Every weight's state after a frame, and the flips of each layer and state."""
-    layer, start, end = own_block(blocks_ptr)
+    layer, start, end = own_block(blocks_ptr, IN_LINES)
     a = tl.program_id(1).to(tl.int64)
     frame = tl.load(frames_ptr + a) + 1
     i = start + tl.arange(0, BLOCK)
     here = i < end
-    state, flip = state_and_flip(states_ptr + a * P, row_ptr + a * stride, i, here)
+    states = own_row(P, IN_LINES)
+    state, flip = state_and_flip(states_ptr + states, row_ptr + own_row(stride, IN_LINES), i, here)
     new = tl.where(flip, flipped_state(state), unflipped_state(state, frame))
-    tl.store(new_ptr + a * P + i, new.to(tl.uint8), mask=here)
+    tl.store(new_ptr + states + i, new.to(tl.uint8), mask=here)
     tl.atomic_add(flips_ptr + (a * LAYERS + layer) * STATES + state, 1, mask=flip)
 
 

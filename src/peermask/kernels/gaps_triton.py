@@ -17,7 +17,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from peermask.kernels.blocks_triton import own_block
+from peermask.kernels.blocks_triton import own_block, own_row
 
 CLASSES = tl.constexpr(32)
 NOWHERE = tl.constexpr(2**31 - 1)  # the first member of a block without one; its last is -1
@@ -44,51 +44,57 @@ def larger(a, b):
 @triton.jit(do_not_specialize=["stride", "base_stride", "first_layer", "WIDTH"])
 def count_kernel(
     row_ptr, base_ptr, blocks_ptr, counts_ptr, stride, base_stride, first_layer, WIDTH,
-    VALUES: tl.constexpr, SETS: tl.constexpr, BLOCK: tl.constexpr,
+    VALUES: tl.constexpr, SETS: tl.constexpr, IN_LINES: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    layer, start, end = own_block(blocks_ptr)
+    layer, start, end = own_block(blocks_ptr, IN_LINES)
     layer += first_layer
     a = tl.program_id(1).to(tl.int64)
     i = start + tl.arange(0, BLOCK)
     counts = counts_ptr + a * WIDTH + 3 * layer
-    bits = tl.load(row_ptr + a * stride + i, mask=i < end, other=0)
+    bits = tl.load(row_ptr + own_row(stride, IN_LINES) + i, mask=i < end, other=0)
     tl.atomic_add(counts, tl.sum((bits != 0).to(tl.int32), 0))
     if SETS == 2:
-        flips = (bits != 0) != members_at(base_ptr + a * base_stride, i, i < end)
+        flips = (bits != 0) != members_at(base_ptr + own_row(base_stride, IN_LINES), i, i < end)
         tl.atomic_add(counts + 1, tl.sum(flips.to(tl.int32), 0))
     if VALUES:
         tl.atomic_add(counts + 2, tl.sum(((bits & 0x7FFFFFFF) != 0).to(tl.int32), 0))  # -0.0 is 0
 
 
 @triton.jit(do_not_specialize=["stride", "mask_stride", "place", "WIDTH"])
-def outside_kernel(row_ptr, mask_ptr, blocks_ptr, counts_ptr, stride, mask_stride, place, WIDTH, BLOCK: tl.constexpr):
-    _, start, end = own_block(blocks_ptr)
+def outside_kernel(
+    row_ptr, mask_ptr, blocks_ptr, counts_ptr, stride, mask_stride, place, WIDTH,
+    IN_LINES: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    _, start, end = own_block(blocks_ptr, IN_LINES)
     a = tl.program_id(1).to(tl.int64)
     i = start + tl.arange(0, BLOCK)
-    outside = members_at(row_ptr + a * stride, i, i < end) & ~members_at(mask_ptr + a * mask_stride, i, i < end)
+    outside = members_at(row_ptr + own_row(stride, IN_LINES), i, i < end)
+    outside &= ~members_at(mask_ptr + own_row(mask_stride, IN_LINES), i, i < end)
     tl.atomic_add(counts_ptr + a * WIDTH + place, tl.sum(outside.to(tl.int32), 0))
 
 
 @triton.jit(do_not_specialize=["stride", "base_stride", "first_layer", "first_block", "WIDTH", "BLOCKS"])
 def gaps_kernel(
     row_ptr, base_ptr, blocks_ptr, layers_ptr, counts_ptr, found_ptr, stride, base_stride, first_layer, first_block,
-    WIDTH, BLOCKS, SETS: tl.constexpr, BLOCK: tl.constexpr,
+    WIDTH, BLOCKS, SETS: tl.constexpr, IN_LINES: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Gaps between the rarer symbols of a block; the gap before its first reaches into blocks before."""
-    layer, start, end = own_block(blocks_ptr)
+    layer, start, end = own_block(blocks_ptr, IN_LINES)
     layer += first_layer
     a = tl.program_id(1).to(tl.int64)
     size = tl.load(layers_ptr + 4 * layer + 3)
     i = start + tl.arange(0, BLOCK)
     here = i < end
     after = here & (i > start)
-    members = members_at(row_ptr + a * stride, i, here)
-    below = members_at(row_ptr + a * stride, i - 1, after)
+    row_ptr += own_row(stride, IN_LINES)
+    base_ptr += own_row(base_stride, IN_LINES)
+    members = members_at(row_ptr, i, here)
+    below = members_at(row_ptr, i - 1, after)
     found = found_ptr + (a * BLOCKS + first_block + tl.program_id(0)) * (3 * SETS)
     for flips in tl.static_range(SETS):
         if flips == 1:
-            members = members != members_at(base_ptr + a * base_stride, i, here)
-            below = below != members_at(base_ptr + a * base_stride, i - 1, after)
+            members = members != members_at(base_ptr, i, here)
+            below = below != members_at(base_ptr, i - 1, after)
         ones = tl.load(counts_ptr + a * WIDTH + 3 * layer + flips)
         zeros_are_rarer = 2 * ones > size
         k = rice_parameter(tl.minimum(ones, size - ones), size)

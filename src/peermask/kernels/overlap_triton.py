@@ -10,12 +10,13 @@ from peermask.kernels.blocks_triton import own_block
 
 @triton.jit(do_not_specialize=["A", "K", "L"])
 def overlap_kernel(
-    mine_ptr, theirs_ptr, blocks_ptr, both_ptr, own_ptr, ones_ptr, A, K, P, L, TILE: tl.constexpr, STEP: tl.constexpr
-):
+    mine_ptr, theirs_ptr, blocks_ptr, both_ptr, own_ptr, ones_ptr, A, K, P, L,
+    IN_LINES: tl.constexpr, TILE: tl.constexpr, STEP: tl.constexpr,
+):  # fmt: skip
     """A tile of agents against a tile of messages over a block of columns: a product of zeros and ones, exact.
 
     Sums stay in registers over the whole block, a few columns at a time: one atomic addition each at its end."""
-    layer, start, end = own_block(blocks_ptr)
+    layer, start, end = own_block(blocks_ptr, IN_LINES)
     a = tl.program_id(1) * TILE + tl.arange(0, TILE)
     k = tl.program_id(2) * TILE + tl.arange(0, TILE)
     mine_row = mine_ptr + a[:, None].to(tl.int64) * P

@@ -43,7 +43,7 @@ def bracket_kernel(
         # How many reach either bound, in one sum: each count fits in 16 bits.
         reached = (bits >= high + step).to(tl.int32) * 65536 + (bits >= low + step).to(tl.int32)
         counts = tl.sum(reached, 0)
-        high += tl.where((counts >> 16) > first, step, 0)
+        high += tl.where(((counts >> 16) & 65535) > first, step, 0)
         low += tl.where((counts & 65535) > last, step, 0)
     whole = size <= SAMPLE
     tl.store(high_ptr + row, tl.where(whole | (first < 0), LAST, high + (1 << COARSE) - 1))
@@ -54,13 +54,13 @@ def bracket_kernel(
 @triton.jit
 def gather_kernel(
     x_ptr, blocks_ptr, low_ptr, high_ptr, counter_ptr, inside_ptr, place_ptr, rooms_ptr, stride, room, L,
-    BLOCK: tl.constexpr,
+    IN_LINES: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Count entries above the bracket; copy those inside to the layer's room as far as it goes, with their positions.
 
     A row's counter holds both counts, those above in the upper half: one trip to memory for a block.
     """
-    layer, start, end = own_block(blocks_ptr)
+    layer, start, end = own_block(blocks_ptr, IN_LINES)
     a = tl.program_id(1).to(tl.int64)
     row = a * L + layer
     i = start + tl.arange(0, BLOCK)
@@ -127,9 +127,23 @@ def nth_largest(
 
 
 @triton.jit
+def nth_largest_held(bits, rank, least, reach):
+    """The same among bits that are in registers, bit by bit."""
+    step = least * 0 + 1
+    while (reach >> 1) >= step:  # the highest bit in which they differ
+        step *= 2
+    answer = least
+    while step > 0:
+        bound = answer + tl.minimum(step, LAST - answer)
+        answer += tl.where(tl.sum((bits >= bound).to(tl.int32), 0) >= rank, step, 0)
+        step = step >> 1
+    return answer
+
+
+@triton.jit
 def threshold_kernel(
     x_ptr, inside_ptr, place_ptr, spans_ptr, rooms_ptr, keep_ptr, low_ptr, high_ptr, counter_ptr, threshold_ptr,
-    cut_ptr, stride, room, L, BLOCK: tl.constexpr,
+    cut_ptr, stride, room, L, BLOCK: tl.constexpr, HELD: tl.constexpr,
 ):  # fmt: skip
     """The bits of the keep-th largest, and the last position at which an entry equal to it stays."""
     layer = tl.program_id(0)
@@ -155,25 +169,36 @@ def threshold_kernel(
         reach = tl.load(high_ptr + row) - least
     place_ptr += first
     listed = tl.where(caught, found, 0)  # entries whose position is in a list; the others lie in their order
-    threshold = nth_largest(x_ptr, place_ptr, count, start, listed, rank, rank, least, reach, False, BLOCK)
-    more = tl.zeros([BLOCK], tl.int32)
-    same = tl.zeros([BLOCK], tl.int32)
-    for at in range(0, count, BLOCK):
-        bits = keys(x_ptr, place_ptr, at, count, start, listed, rank, False, BLOCK)
-        more += (bits > threshold).to(tl.int32)
-        same += (bits == threshold).to(tl.int32)
-    left = rank - tl.sum(more, 0)
+    lowest = LAST - (start + size - 1)  # of the positions as keys
     cut = start * 0 + LAST
-    if tl.sum(same, 0) > left:  # of those equal to the threshold the first stay; almost always all may
-        lowest = LAST - (start + size - 1)
-        cut = LAST - nth_largest(x_ptr, place_ptr, count, start, listed, threshold, left, lowest, size, True, BLOCK)
+    # Of those equal to the threshold the first stay; mostly all may.
+    if count <= HELD:
+        bits = keys(x_ptr, place_ptr, 0, count, start, listed, rank, False, HELD)
+        threshold = nth_largest_held(bits, rank, least, reach)
+        left = rank - tl.sum((bits > threshold).to(tl.int32), 0)
+        if tl.sum((bits == threshold).to(tl.int32), 0) > left:
+            tied = keys(x_ptr, place_ptr, 0, count, start, listed, threshold, True, HELD)
+            cut = LAST - nth_largest_held(tied, left, lowest, size)
+    else:
+        threshold = nth_largest(x_ptr, place_ptr, count, start, listed, rank, rank, least, reach, False, BLOCK)
+        more = tl.zeros([BLOCK], tl.int32)
+        same = tl.zeros([BLOCK], tl.int32)
+        for at in range(0, count, BLOCK):
+            bits = keys(x_ptr, place_ptr, at, count, start, listed, rank, False, BLOCK)
+            more += (bits > threshold).to(tl.int32)
+            same += (bits == threshold).to(tl.int32)
+        left = rank - tl.sum(more, 0)
+        if tl.sum(same, 0) > left:
+            cut = LAST - nth_largest(x_ptr, place_ptr, count, start, listed, threshold, left, lowest, size, True, BLOCK)
     tl.store(threshold_ptr + row, threshold)
     tl.store(cut_ptr + row, cut)
 
 
 @triton.jit
-def mask_kernel(x_ptr, blocks_ptr, threshold_ptr, cut_ptr, mask_ptr, stride, width, L, BLOCK: tl.constexpr):
-    layer, start, end = own_block(blocks_ptr)
+def mask_kernel(
+    x_ptr, blocks_ptr, threshold_ptr, cut_ptr, mask_ptr, stride, width, L, IN_LINES: tl.constexpr, BLOCK: tl.constexpr
+):
+    layer, start, end = own_block(blocks_ptr, IN_LINES)
     a = tl.program_id(1).to(tl.int64)
     row = a * L + layer
     i = start + tl.arange(0, BLOCK)

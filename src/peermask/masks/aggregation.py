@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from peermask.kernels import as_tensor, by_kernels
-from peermask.kernels.blocks import BLOCK, block_table, first_blocks
+from peermask.kernels.blocks import BLOCK, block_table, first_blocks, in_lines
 from peermask.models.layout import Layout
 
 
@@ -80,7 +80,6 @@ def aggregated_magnitude(scores: Tensor, votes: Tensor, voters: Tensor, gain: fl
 
 _PIECE = 2048  # entries of a step
 _SUMS = 256  # of a layer's blocks, added up at a time
-_LINE = 16  # entries; where layers begin at multiples of it, several are loaded at a time
 
 
 @dataclass(frozen=True)
@@ -151,5 +150,5 @@ def _tables(sizes: tuple[int, ...], device: torch.device) -> _Tables:
         block_table(sizes, device),
         first_blocks(sizes, device),
         torch.tensor(sizes, dtype=torch.float32, device=device),
-        all(size % _LINE == 0 for size in sizes),
+        in_lines(sizes),
     )

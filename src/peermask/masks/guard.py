@@ -24,7 +24,7 @@ from torch import Tensor
 
 from peermask.graph.links import Links
 from peermask.kernels import by_kernels
-from peermask.kernels.blocks import block_table
+from peermask.kernels.blocks import block_table, in_lines
 
 
 def _factor(value: float) -> float:
@@ -128,7 +128,7 @@ def overlaps_triton(masks: Tensor, received: Tensor, sizes: Sequence[int]) -> tu
     grid = (len(blocks), -(-agents // _TILE), -(-senders // _TILE))
     overlap_kernel[grid](
         masks.view(torch.int8), received.view(torch.int8), blocks, both, own, theirs, agents, senders, width, layers,
-        _TILE, _STEP, num_warps=4,
+        in_lines(sizes), _TILE, _STEP, num_warps=4,
     )  # fmt: skip
     return both.view(agents, senders), own.view(agents, layers), theirs.view(senders, layers)
 

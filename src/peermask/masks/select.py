@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from peermask.kernels import by_kernels
-from peermask.kernels.blocks import BLOCK, block_table, spans_of
+from peermask.kernels.blocks import BLOCK, block_table, in_lines, spans_of
 
 _SAMPLE = 8192  # entries of a layer that are ranked to bracket the threshold
 _SIGMAS = 5.0  # half the bracket's width, in standard deviations of the sample's rank
@@ -97,9 +97,10 @@ def top_fraction_by_sort(magnitude: Tensor, keep: Tensor) -> Tensor:
 
 # On a GPU, by kernels
 
-_PIECE = 1024  # entries that are gathered at once; measured best on an H200, as are the next and numbers of warps
-_SEARCH = 1024  # that are searched at once
-_WARPS = 32
+_SAMPLE_ON_GPU = 16384  # measured best on an H200, as are the next and numbers of warps
+_PIECE = 1024  # entries that are gathered at once
+_HELD = 32768  # that fit into the registers of a program, and are searched without reading them again
+_SEARCH = 1024  # that are read at once where there are more
 _COARSE = 11  # bits of a float that a bracket's ends leave open: 12 of the mantissa are kept
 
 
@@ -112,6 +113,7 @@ class _Tables:
     spans: Tensor  # [L, 2] start, end
     rooms: Tensor  # [L, 2] first place and size of the room for what lies in a layer's bracket
     room: int
+    in_lines: bool
 
 
 def top_fraction_by_layer_triton(magnitude: Tensor, keep: Tensor, sizes: Sequence[int]) -> Tensor:
@@ -135,26 +137,28 @@ def top_fraction_by_layer_triton(magnitude: Tensor, keep: Tensor, sizes: Sequenc
     stride, width = magnitude.stride(0), magnitude.shape[1]
     each_row = (layers, agents)
     kernels.bracket_kernel[each_row](
-        magnitude, tables.spans, keep, low, high, counter, stride, layers, _SIGMAS, _SAMPLE, _COARSE, num_warps=16
-    )
+        magnitude, tables.spans, keep, low, high, counter, stride, layers, _SIGMAS, _SAMPLE_ON_GPU, _COARSE,
+        num_warps=16,
+    )  # fmt: skip
     kernels.gather_kernel[(len(tables.pieces), agents)](
-        magnitude, tables.pieces, low, high, counter, inside, place, tables.rooms, stride, tables.room, layers, _PIECE,
-        num_warps=4,
+        magnitude, tables.pieces, low, high, counter, inside, place, tables.rooms, stride, tables.room, layers,
+        tables.in_lines, _PIECE, num_warps=4,
     )  # fmt: skip
     kernels.threshold_kernel[each_row](
         magnitude, inside, place, tables.spans, tables.rooms, keep, low, high, counter, threshold, cut,
-        stride, tables.room, layers, _SEARCH, num_warps=_WARPS,
+        stride, tables.room, layers, _SEARCH, _HELD, num_warps=16,
     )  # fmt: skip
     kernels.mask_kernel[(len(tables.blocks), agents)](
-        magnitude, tables.blocks, threshold, cut, mask.view(torch.uint8), stride, width, layers, BLOCK, num_warps=8
-    )
+        magnitude, tables.blocks, threshold, cut, mask.view(torch.uint8), stride, width, layers, tables.in_lines, BLOCK,
+        num_warps=8,
+    )  # fmt: skip
     return mask
 
 
 @lru_cache(maxsize=16)
 def _tables(sizes: tuple[int, ...], device: torch.device) -> _Tables:
     spans = spans_of(sizes)
-    room_sizes = [min(size, size // 12 + 4 * _SAMPLE) for size in sizes]
+    room_sizes = [min(size, size // 12 + 4 * _SAMPLE_ON_GPU) for size in sizes]
     firsts = [0, *accumulate(room_sizes)]
     return _Tables(
         block_table(sizes, device),
@@ -162,4 +166,5 @@ def _tables(sizes: tuple[int, ...], device: torch.device) -> _Tables:
         torch.tensor(spans, dtype=torch.int32, device=device),
         torch.tensor(list(zip(firsts[:-1], room_sizes, strict=True)), dtype=torch.int32, device=device),
         firsts[-1],
+        in_lines(sizes),
     )
