@@ -80,7 +80,7 @@ def timed(function: Callable[[], T]) -> tuple[T, float]:
 
 def memoryless(mask: Mask, base: Mask | None, schema: Schema) -> int:
     """Bytes if only the mask of the round before is known."""
-    keyframe = frame_size({"mask": mask}, schema).total
+    keyframe = frame_size({"mask": mask}, schema)[0]
     layers = schema.leaves[0].layers
     whole = plan_set(mask, layers).size
     return keyframe if base is None else keyframe - whole + min(whole, plan_set(mask ^ base, layers).size)

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from peermask.engine.known import first_message, restored
-from peermask.engine.message_schema import row_of, schema_of
 from peermask.engine.traffic import entropy_bits, message_cost
 from peermask.wire import FrameHeader, History, encode_frame
+from peermask.wire.schema import Schema, row_of
 
 SIZES = (4, 4)
 MASK = torch.tensor([[1, 0, 0, 0, 1, 1, 0, 0], [1, 1, 1, 1, 0, 0, 0, 0]], dtype=torch.bool)
@@ -51,7 +51,7 @@ def test_coded_bytes_are_the_bytes_of_the_frame() -> None:
     known = None
     histories: list[History | None] = [None] * 3
     for number, payload in enumerate(rounds(5)):
-        schema = schema_of(payload, sizes)
+        schema = Schema.of_rows(payload, sizes)
         cost, known = message_cost(payload, known, sizes)
         for agent in range(3):
             row, history = row_of(payload, agent), histories[agent]
@@ -68,7 +68,7 @@ def test_what_is_known_comes_back_from_a_checkpoint() -> None:
     for payload in messages[:4]:
         _, known = message_cost(payload, known, sizes)
     assert known is not None
-    again = restored(known.tensors(), schema_of(messages[0], sizes), torch.device("cpu"))
+    again = restored(known.tensors(), Schema.of_rows(messages[0], sizes), torch.device("cpu"))
     for payload in messages[4:]:
         (cost, known), (reference, again) = message_cost(payload, known, sizes), message_cost(payload, again, sizes)
         assert cost.coded_bytes.tolist() == reference.coded_bytes.tolist()
@@ -76,7 +76,7 @@ def test_what_is_known_comes_back_from_a_checkpoint() -> None:
 
 def test_an_opening_is_known_at_first() -> None:
     sizes, (opening, payload) = (300, 1000), [{"mask": message["mask"]} for message in rounds(2)]
-    known = first_message(opening, schema_of(opening, sizes))
+    known = first_message(opening, Schema.of_rows(opening, sizes))
     cost, _ = message_cost(payload, known, sizes)
     alone, _ = message_cost(payload, None, sizes)
     assert cost.kind.tolist() == [1, 1, 1]

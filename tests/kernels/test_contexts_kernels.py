@@ -18,7 +18,7 @@ from peermask.engine.known_masks import (
     stacked,
 )
 from peermask.streams import stream
-from peermask.wire.contexts import Contexts, plan_flips
+from peermask.wire.history import Contexts, plan_flips
 
 pytestmark = pytest.mark.usefixtures("interpreted")
 

@@ -11,10 +11,10 @@ from torch import Tensor
 
 from peermask.algorithms.contract import Payload
 from peermask.engine.known_masks import first_known, flips_size_triton
-from peermask.engine.message_schema import schema_of
 from peermask.engine.traffic import count_frames_triton, message_cost
 from peermask.streams import stream
 from peermask.wire import History, frame_size
+from peermask.wire.schema import Schema
 
 pytestmark = pytest.mark.usefixtures("interpreted")
 
@@ -37,12 +37,12 @@ def agrees(payload: Payload, base: Payload | None, sizes: tuple[int, ...], block
     }
     ones, entropy, coded, kind = count_frames_triton(rows, held, cuts, flips, block)
     cost, _ = message_cost(payload, None, sizes)  # on a CPU by the codec's own plan
-    schema = schema_of(payload, sizes)
+    schema = Schema.of_rows(payload, sizes)
     for agent in range(len(rows[0])):
         row = {name: leaf[agent].numpy() for name, leaf in payload.items()}
         older = None if base is None else {name: leaf[agent].numpy() for name, leaf in base.items()}
         planned = frame_size(row, schema, None if older is None else History.begin(older, schema))
-        assert (int(coded[agent]), bool(kind[agent])) == (planned.total, planned.is_delta)
+        assert (int(coded[agent]), bool(kind[agent])) == planned
     assert ones.tolist() == cost.ones_bits.tolist()
     assert entropy.tolist() == pytest.approx(cost.entropy_bytes.tolist(), rel=1e-12, abs=1e-9)
 

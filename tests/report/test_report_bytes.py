@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from peermask.reports.bytes_spent import bytes_spent, message_curve
 from peermask.reports.faults import faults_of
-from peermask.wire.cost import FRAME_BYTES
+from peermask.wire.frame import FRAME_BYTES
 
 
 def row(number: int, agent: int, coded: int, **more: str) -> dict[str, str]:

@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from wire_cases import random_bits
 
-from peermask.wire.contexts import (
+from peermask.wire.bits import Cursor
+from peermask.wire.history import (
     CLASSES,
     FLIPPED,
     STATES,
@@ -20,7 +21,6 @@ from peermask.wire.contexts import (
     plan_flips,
     unflipped,
 )
-from peermask.wire.cursor import Cursor
 from peermask.wire.sets import encode_set
 
 

@@ -39,7 +39,7 @@ def test_bytes_are_what_the_codec_counts_from_that_history():
     history = receiver.histories[7]
     sender.publish(4, ROUNDS[3])
     sender.publish(5, ROUNDS[4])
-    assert len(sender.answer(0, history.name)) == frame_size(ROUNDS[4], SCHEMA, history).total
+    assert len(sender.answer(0, history.name)) == frame_size(ROUNDS[4], SCHEMA, history)[0]
 
 
 def test_an_answer_that_got_lost_is_given_again():

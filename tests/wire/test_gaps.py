@@ -8,9 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from peermask.errors import WireError
-from peermask.wire.bits import pack
-from peermask.wire.cursor import Cursor
-from peermask.wire.gaps import decode_gaps, encode_gaps, gap_bits, rice_parameter
+from peermask.wire.bits import Cursor, pack
+from peermask.wire.sets import decode_gaps, encode_gaps, gap_bits, rice_parameter
 
 
 def test_three_flips_of_64_by_hand():

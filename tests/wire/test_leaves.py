@@ -10,7 +10,7 @@ from hypothesis.extra.numpy import arrays
 from wire_cases import random_bits
 
 from peermask.errors import WireError
-from peermask.wire.cursor import Cursor
+from peermask.wire.bits import Cursor
 from peermask.wire.history import History
 from peermask.wire.leaves import Kind, decode_leaf, plan_leaf
 from peermask.wire.schema import Leaf

@@ -8,7 +8,7 @@ from hypothesis import given
 from wire_cases import layered_masks, random_bits
 
 from peermask.errors import WireError
-from peermask.wire.cursor import Cursor
+from peermask.wire.bits import Cursor
 from peermask.wire.sets import Code, decode_set, encode_set, plan_layer, plan_set, plan_set_within
 
 

@@ -19,7 +19,6 @@ def test_masks_come_first_then_values_each_by_name():
 def test_a_leaf_of_another_size_is_one_layer():
     payload = {"mask": np.zeros(5, bool), "bias": np.zeros(2, np.float32)}
     assert [leaf.layers for leaf in Schema.of(payload, [3, 2]).leaves] == [(3, 2), (2,)]
-    assert Schema.of_sizes({"mask": 5}, {"bias": 2}, [3, 2]) == Schema.of(payload, [3, 2])
 
 
 def test_the_fingerprint_covers_names_kinds_and_layers():

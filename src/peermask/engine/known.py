@@ -15,10 +15,10 @@ from torch import Tensor
 
 from peermask.algorithms.contract import Payload
 from peermask.engine.known_masks import KnownMasks, first_known, known_after_triton, known_again, rows_apart, stacked
-from peermask.engine.message_schema import row_of
 from peermask.kernels import by_kernels
 from peermask.wire import History, Leaf, Schema
-from peermask.wire.contexts import STATES, Contexts
+from peermask.wire.history import STATES, Contexts
+from peermask.wire.schema import row_of
 
 _STATES, _SUMS, _FRAMES = ".states", ".sums", ".frames"  # of a mask leaf, after its name
 

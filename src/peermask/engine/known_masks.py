@@ -1,4 +1,4 @@
-"""What receivers know of all agents' masks, on a GPU: what `wire/contexts.py` computes for one agent, for all at once.
+"""What receivers know of all agents' masks, on a GPU: what `wire/history.py` computes for one agent, for all at once.
 
 Shapes: N agents, P weights, L layers, S = 256 states, C = 32 classes.
 """
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from peermask.kernels.blocks import BLOCK, block_table, in_lines, spans_of
-from peermask.wire.contexts import CLASSES, FIRST, STATES
+from peermask.wire.history import CLASSES, FIRST, STATES
 
 _BLOCKS_AT_ONCE = 64  # whose classes are added up
 _CLASS_BLOCKS = 256  # of a class

@@ -19,13 +19,12 @@ from torch import Tensor
 
 from peermask.algorithms.contract import Payload
 from peermask.engine.known import Known, KnownOnDevice, KnownRows, first_message, nothing_known, restored
-from peermask.engine.message_schema import row_of, schema_of
 from peermask.engine.round import Spread, in_turn
 from peermask.engine.traffic import Cost, coded_row, measured_by_kernels, message_measures
 from peermask.graph.links import Links
 from peermask.kernels import by_kernels
 from peermask.wire import History, Schema
-from peermask.wire.schema import MessageRow
+from peermask.wire.schema import MessageRow, row_of
 
 # Shapes: A agents here, E links of a round, B lines of a round, H histories, M remembered links
 
@@ -55,7 +54,7 @@ class LinkHistories:
     def cost(self, payload: Payload, links: Links, sizes: tuple[int, ...], spread: Spread = in_turn) -> Cost:
         """Of a round's messages [A, ...], with the links of all agents; `coded_bytes` is the mean over the receivers of
         each. They know more then. A GPU without Triton has its messages counted on the CPU."""
-        leaf, self.schema = next(iter(payload.values())), schema_of(payload, sizes)
+        leaf, self.schema = next(iter(payload.values())), Schema.of_rows(payload, sizes)
         if not by_kernels(leaf):
             payload = {name: rows.cpu() for name, rows in payload.items()}
         lines: dict[tuple[int, int], list[int]] = defaultdict(list)  # sender, history -> receivers
@@ -151,7 +150,7 @@ class LinkHistories:
 
     def restore(self, saved: Mapping[str, Tensor], payload: Payload, sizes: tuple[int, ...]) -> None:
         """From what `tensors` gave; `payload` is any message of the agents here, for its leaves."""
-        leaf, self.schema = next(iter(payload.values())), schema_of(payload, sizes)
+        leaf, self.schema = next(iter(payload.values())), Schema.of_rows(payload, sizes)
         device, links = leaf.device if by_kernels(leaf) else torch.device("cpu"), saved[LINKS]
         histories: list[Held] = [Elsewhere() for _ in range(int(links[:, 2].max()) + 1)]
         (own,) = shards_of(links, [slice(self.first, self.first + len(leaf))])

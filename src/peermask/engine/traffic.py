@@ -20,14 +20,13 @@ from torch import Tensor
 from peermask.algorithms.contract import Payload
 from peermask.engine.known import Known, KnownOnDevice, KnownRows, first_message
 from peermask.engine.known_masks import as_integers, flips_size_triton
-from peermask.engine.message_schema import row_of, schema_of
 from peermask.engine.round import Spread, in_turn
 from peermask.errors import DivergedError, WireError
 from peermask.kernels import by_kernels
 from peermask.kernels.blocks import BLOCK, in_lines, leaf_tables
 from peermask.wire import History, Schema, bitmap_size, frame_size
-from peermask.wire.cost import FRAME_BYTES
-from peermask.wire.schema import MessageRow
+from peermask.wire.frame import FRAME_BYTES
+from peermask.wire.schema import MessageRow, row_of
 from peermask.wire.sets import slices
 
 
@@ -59,7 +58,7 @@ def message_cost(
 
     A GPU without Triton has its messages counted on the CPU."""
     leaf = next(iter(payload.values()))
-    paper, bitmap = _always(schema_of(payload, sizes), len(leaf), leaf.device)
+    paper, bitmap = _always(Schema.of_rows(payload, sizes), len(leaf), leaf.device)
     if by_kernels(leaf):
         assert not isinstance(known, KnownRows)
         (ones, entropy, coded, kind), known = measured_by_kernels(payload, known, sizes)
@@ -84,7 +83,7 @@ def measured_by_kernels(
     GPU."""
     rows, cuts = _leaves_for_kernels(payload, sizes)
     if known is None:
-        first = first_message(payload, schema_of(payload, sizes))
+        first = first_message(payload, Schema.of_rows(payload, sizes))
         assert isinstance(first, KnownOnDevice)
         return count_frames_triton(list(rows.values()), None, cuts), first
     # Flips of masks are counted by class, so what is held of them is not used here.
@@ -104,7 +103,7 @@ def _measured_by_rows(
 ) -> tuple[tuple[Tensor, Tensor, Tensor, Tensor], Known]:
     """The same on the cores of a CPU, frames by the codec's own plan. An agent's row is counted and planned while it
     is in the cache."""
-    schema, layers = schema_of(payload, sizes), _cuts(payload, sizes)
+    schema, layers = Schema.of_rows(payload, sizes), _cuts(payload, sizes)
 
     def measured(agent: int) -> tuple[list[list[int]], int, bool, History]:
         row, history = row_of(payload, agent), None if known is None else known.histories[agent]
@@ -120,17 +119,17 @@ def _measured_by_rows(
 def coded_row(row: MessageRow, schema: Schema, history: History | None, agent: int) -> tuple[int, bool, History]:
     """Bytes of an agent's frame to receivers with this history, whether it is a delta, and what they know then."""
     try:
-        cost = frame_size(row, schema, history)
+        size, is_delta = frame_size(row, schema, history)
     except WireError as error:
         raise DivergedError(f"agent {agent} would send {error}; try a smaller algorithm.lr") from error
     after = History.begin(row, schema) if history is None else history.after(row)
-    return cost.total, cost.is_delta, after
+    return size, is_delta, after
 
 
 def message_measures(payload: Payload, sizes: Sequence[int], spread: Spread) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """What does not depend on what receivers know: paper_bits, ones_bits, bitmap_bytes and entropy_bytes, [N] each."""
     leaf, layers = next(iter(payload.values())), _cuts(payload, sizes)
-    paper, bitmap = _always(schema_of(payload, sizes), len(leaf), leaf.device)
+    paper, bitmap = _always(Schema.of_rows(payload, sizes), len(leaf), leaf.device)
     if by_kernels(leaf):
         rows, cuts = _leaves_for_kernels(payload, sizes)
         ones, entropy, _, _ = count_frames_triton(list(rows.values()), None, cuts)

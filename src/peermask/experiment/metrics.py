@@ -16,7 +16,6 @@ from peermask.engine.evaluate import Score
 from peermask.engine.known import Known, first_message, restored
 from peermask.engine.link_traffic import LinkHistories
 from peermask.engine.measures import FIGURES
-from peermask.engine.message_schema import schema_of
 from peermask.engine.round import Spread, in_turn
 from peermask.engine.traffic import COST_COLUMNS, KINDS, Cost, message_cost
 from peermask.errors import RunError
@@ -25,6 +24,7 @@ from peermask.experiment.build import Experiment
 from peermask.experiment.folder import RunFolder
 from peermask.experiment.table import append_rows, forget_after, read_rows
 from peermask.files import write_atomically
+from peermask.wire import Schema
 
 
 def figures_of(task: Task, further: Sequence[str] = ()) -> tuple[str, ...]:
@@ -187,7 +187,7 @@ class Ledger:
 
     def _at_first(self, shared: Payload) -> Known | None:
         """What receivers knew before this message: what a checkpoint holds, or the agents' openings."""
-        device, schema = next(iter(shared.values())).device, schema_of(shared, self.sizes)
+        device, schema = next(iter(shared.values())).device, Schema.of_rows(shared, self.sizes)
         if self._saved is not None:
             try:
                 return restored(self._saved, schema, device)

@@ -14,7 +14,6 @@ from peermask.algorithms.contract import Clock, Payload
 from peermask.engine.known import Known, KnownRows
 from peermask.engine.link_traffic import REMEMBERED
 from peermask.engine.memory import STATE_COPIES, activation_bytes
-from peermask.engine.message_schema import schema_of
 from peermask.engine.states import tensors_of
 from peermask.engine.traffic import message_cost
 from peermask.experiment.assemble import agents_at_once, build_simulator, is_fused
@@ -23,7 +22,7 @@ from peermask.graph.mixing import Mixing
 from peermask.kernels import have_triton
 from peermask.models.layout import UNMASKABLE
 from peermask.models.traced import TracedStack
-from peermask.wire import bitmap_size
+from peermask.wire import Schema, bitmap_size
 
 ENOUGH = 0.3  # seconds of trial rounds
 MOST_TRIALS = 20
@@ -151,7 +150,7 @@ def _try_few(experiment: Experiment) -> Tried:
             spent.append(time.perf_counter() - started)
         state, local = simulator.states[0], simulator.feeds[0]
         learned, _ = simulator.algorithm.learn(state, local, Clock(1, rounds))
-    schema = schema_of(shared, sizes) if shared else None
+    schema = Schema.of_rows(shared, sizes) if shared else None
     message = sum(leaf[0].numel() * leaf.element_size() for leaf in shared.values())
     history = known.histories[0].nbytes if isinstance(known, KnownRows) else 0
     return Tried(

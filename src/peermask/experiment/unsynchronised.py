@@ -17,7 +17,6 @@ from torch import Tensor
 from peermask.algorithms.contract import Clock, Payload
 from peermask.engine.ages import Ages
 from peermask.engine.link_traffic import LINKS, Held, LinkHistories
-from peermask.engine.message_schema import row_of, schema_of
 from peermask.engine.round import in_turn
 from peermask.engine.simulator import Simulator
 from peermask.engine.trace import FUSE, Event, Trace, waves
@@ -28,7 +27,8 @@ from peermask.experiment.counting import Counting
 from peermask.experiment.folder import RunFolder
 from peermask.experiment.metrics import Ledger
 from peermask.graph.mixing import Mixing
-from peermask.wire import History
+from peermask.wire import History, Schema
+from peermask.wire.schema import row_of
 
 # Shapes: N agents, K messages that one agent mixes, M messages that are still to be used
 
@@ -167,7 +167,7 @@ class Unsynchronised(Counting):
                     taken.append((agent, j, message))
                     if id(history) not in message.coded:
                         new[id(message), id(history)] = j, message, history
-        schema = schema_of(self.messages, self.sizes)
+        schema = Schema.of_rows(self.messages, self.sizes)
 
         def coded(sender: int, message: Message, history: Held | None) -> tuple[int, bool, History]:
             return self.histories.coded(row_of(message.payload, 0), schema, history, sender)

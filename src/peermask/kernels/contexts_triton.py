@@ -1,4 +1,4 @@
-"""Triton kernels for flips by class: how long they are on the wire, and what is known after them (wire/contexts.py).
+"""Triton kernels for flips by class: how long they are on the wire, and what is known after them (wire/history.py).
 
 A weight's class follows from its layer and state. Within a class weights are numbered in order, and flips are written
 as the gaps between their numbers, or between those of the others where flips are more.

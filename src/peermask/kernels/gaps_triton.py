@@ -30,7 +30,7 @@ def members_at(row_ptr, i, valid):
 
 @triton.jit
 def rice_parameter(count, size):
-    """As wire/gaps.py; floor(log2) as a count of the powers of two that fit."""
+    """As wire/sets.py; floor(log2) as a count of the powers of two that fit."""
     ratio = 77 * (2 * size.to(tl.int64) - count) // (160 * tl.maximum(count, 1).to(tl.int64))
     powers = tl.full([32], 2, tl.int64) << tl.arange(0, 32).to(tl.int64)
     return tl.sum((ratio >= powers).to(tl.int32), 0)

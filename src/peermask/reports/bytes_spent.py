@@ -6,7 +6,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 
 from peermask.reports.curves import POINTS, Row, even_choice
-from peermask.wire.cost import FRAME_BYTES
+from peermask.wire.frame import FRAME_BYTES
 
 
 @dataclass

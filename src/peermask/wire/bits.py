@@ -1,6 +1,7 @@
-"""Strings of bits, as uint8 arrays of 0 and 1: numbers written side by side without a loop over them.
+"""Bits and bytes, written and read: numbers side by side without a loop over them, and a place in bytes from outside.
 
-On the wire the first bit is the top bit of the first byte, and numbers put their top bit first.
+Strings of bits are uint8 arrays of 0 and 1. On the wire the first bit is the top bit of the first byte, and numbers put
+their top bit first.
 """
 
 from __future__ import annotations
@@ -11,8 +12,12 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from peermask.errors import WireError
+
 Bits: TypeAlias = NDArray[np.uint8]
 Integers: TypeAlias = NDArray[np.int64]
+
+MAX_VARINT_BYTES = 5
 
 
 def pack(parts: Iterable[Bits]) -> bytes:
@@ -46,3 +51,64 @@ def read_unary(bits: Bits, count: int) -> Integers | None:
     """The first `count` values, or nothing where there are fewer; they end at bit `sum(values) + count`."""
     ends = np.flatnonzero(bits)[:count]  # [count]
     return np.diff(ends, prepend=-1) - 1 if ends.size == count else None
+
+
+def varint(value: int) -> bytes:
+    """The bytes that `Cursor.varint` reads."""
+    out = bytearray()
+    while value >= 0x80:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+class Cursor:
+    """Reads bytes from outside, and single bits until `end_bits`, never past their end: too few is a WireError."""
+
+    def __init__(self, data: bytes) -> None:
+        self.data = np.frombuffer(data, np.uint8)
+        self.position = 0  # in bits
+
+    def byte(self) -> int:
+        return self.take_bytes(1)[0]
+
+    def take_bytes(self, count: int) -> bytes:
+        start = self.position // 8
+        if count > self.data.size - start:
+            raise WireError(f"frame ends early: {count} bytes wanted, {self.data.size - start} left")
+        self.position += 8 * count
+        return self.data[start : start + count].tobytes()
+
+    def varint(self) -> int:
+        """Seven bits per byte, lowest first; the top bit says that more follow."""
+        value = 0
+        for index in range(MAX_VARINT_BYTES):
+            byte = self.byte()
+            value |= (byte & 0x7F) << (7 * index)
+            if byte < 0x80:
+                return value
+        raise WireError(f"a number is longer than {MAX_VARINT_BYTES} bytes")
+
+    def peek_bits(self, count: int) -> Bits:
+        """Up to `count` bits, fewer at the end of the data."""
+        first, skip = divmod(self.position, 8)
+        chunk = np.unpackbits(self.data[first : (self.position + count + 7) // 8])
+        return chunk[skip : skip + count]
+
+    def take_bits(self, count: int) -> Bits:
+        left = 8 * self.data.size - self.position
+        if count > left:
+            raise WireError(f"frame ends early: {count} bits wanted, {left} left")
+        bits = self.peek_bits(count)
+        self.position += count
+        return bits
+
+    def end_bits(self) -> None:
+        """On to the next whole byte; what is skipped must be zero, so that no two frames mean the same."""
+        if self.take_bits(-self.position % 8).any():
+            raise WireError("bits after the last layer are not zero")
+
+    @property
+    def at_end(self) -> bool:
+        return self.position == 8 * self.data.size

@@ -1,4 +1,5 @@
-"""A frame: one payload of one agent and round as bytes, with a header before it and a checksum after it.
+"""A frame: one payload of one agent and round as bytes, with a header before it and a checksum after it; and what it
+costs, which is the encoder's own plan, added up.
 
 The checksum is CRC-32. It finds every burst of up to 32 bits and is there against accidents; against people
 there is the transport's authentication, and a longer digest without a key would add bytes and no protection.
@@ -12,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from peermask.errors import WireError
-from peermask.wire.cursor import Cursor
+from peermask.wire.bits import Cursor
 from peermask.wire.history import History
 from peermask.wire.leaves import NEEDS_HISTORY, LeafPlan, decode_leaf, plan_leaf
 from peermask.wire.schema import Array, MessageRow, Schema
@@ -24,6 +25,7 @@ RUN_ID_BYTES = 8
 # magic, version, leaves, run id, sender, round, history, schema fingerprint, bytes of the body
 HEADER = struct.Struct("<2sBB8sIIIII")
 CHECKSUM = struct.Struct("<I")
+FRAME_BYTES = HEADER.size + CHECKSUM.size
 MAX_FRAME_BYTES = 2**31
 
 
@@ -56,7 +58,7 @@ class Expected:
 
 
 def plan_frame(payload: MessageRow, schema: Schema, history: History | None) -> list[LeafPlan]:
-    """How each leaf will be written; shared by the encoder and its cost."""
+    """How each leaf will be written; shared by the encoder and `frame_size`."""
     schema.check(payload)
     if history is not None:
         schema.check(history.payload)
@@ -96,6 +98,20 @@ def encode_frame(header: FrameHeader, payload: MessageRow, schema: Schema, histo
     return head + body + CHECKSUM.pack(zlib.crc32(body, zlib.crc32(head)))
 
 
+def frame_size(payload: MessageRow, schema: Schema, history: History | None = None) -> tuple[int, bool]:
+    """Bytes of `encode_frame`, and whether the frame is a delta; a payload without leaves is not sent."""
+    if not schema.leaves:
+        return 0, False
+    plans = plan_frame(payload, schema, history)
+    return FRAME_BYTES + sum(plan.size for plan in plans), builds_on(history, plans, schema)
+
+
+def bitmap_size(schema: Schema) -> int:
+    """The plain alternative: the same header and checksum, one bit per mask weight, four bytes per value."""
+    body = sum((leaf.size + 7) // 8 if leaf.is_mask else 4 * leaf.size for leaf in schema.leaves)
+    return FRAME_BYTES + body if schema.leaves else 0
+
+
 def name_after(frame: bytes) -> int:
     """The name of the history that ends with `frame`: its checksum, or one less where that would mean none."""
     return min(int(CHECKSUM.unpack_from(frame, len(frame) - CHECKSUM.size)[0]), NO_HISTORY - 1)
@@ -111,7 +127,7 @@ def split_frames(data: bytes) -> list[bytes]:
     frames = []
     while data:
         announced = HEADER.unpack_from(data)[-1] if len(data) >= HEADER.size else 0
-        end = HEADER.size + announced + CHECKSUM.size
+        end = FRAME_BYTES + announced
         frames.append(data[:end])
         data = data[end:]
     return frames
@@ -119,15 +135,15 @@ def split_frames(data: bytes) -> list[bytes]:
 
 def read_header(data: bytes, expected: Expected) -> FrameHeader:
     """The header of a frame that is whole, undamaged and meant for this receiver."""
-    if not HEADER.size + CHECKSUM.size <= len(data) <= MAX_FRAME_BYTES:
-        raise WireError(f"frame has {len(data)} bytes, allowed: {HEADER.size + CHECKSUM.size} to {MAX_FRAME_BYTES}")
+    if not FRAME_BYTES <= len(data) <= MAX_FRAME_BYTES:
+        raise WireError(f"frame has {len(data)} bytes, allowed: {FRAME_BYTES} to {MAX_FRAME_BYTES}")
     magic, version, leaves, run_id, sender, round_, history, fingerprint, body = HEADER.unpack_from(data)
     if magic != MAGIC:
         raise WireError(f"frame starts with {magic.hex()}, expected {MAGIC.hex()}: not a peermask frame")
     if not expected.oldest <= version <= VERSION:
         raise WireError(f"frame has version {version}, this end has {VERSION}; update the older of the two")
-    if len(data) != HEADER.size + body + CHECKSUM.size:
-        raise WireError(f"frame has {len(data)} bytes, its header says {HEADER.size + body + CHECKSUM.size}")
+    if len(data) != FRAME_BYTES + body:
+        raise WireError(f"frame has {len(data)} bytes, its header says {FRAME_BYTES + body}")
     if CHECKSUM.unpack_from(data, HEADER.size + body)[0] != zlib.crc32(memoryview(data)[: HEADER.size + body]):
         raise WireError("frame is damaged: its checksum does not match")
     if run_id != expected.run_id:

@@ -20,9 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from peermask.errors import WireError
-from peermask.wire.contexts import Contexts, decode_flips, plan_flips
-from peermask.wire.cursor import Cursor
-from peermask.wire.history import History
+from peermask.wire.bits import Cursor
+from peermask.wire.history import Contexts, History, decode_flips, plan_flips
 from peermask.wire.schema import Array, Leaf
 from peermask.wire.sets import Mask, SetPlan, decode_set, encode_set, plan_set, plan_set_within
 
@@ -52,11 +51,6 @@ class LeafPlan:
     where: Mask | None = None  # [P] positions whose values are sent
     values: Floats | None = None  # [P]
     values_bytes: int = 0
-
-    @property
-    def table_bytes(self) -> int:
-        """Kind byte, layer table and mask index: what is neither flips nor values."""
-        return 1 + (self.members.table_bytes if self.members else 0) + (self.mask_index is not None)
 
     @property
     def size(self) -> int:

@@ -9,13 +9,16 @@ from __future__ import annotations
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any, TypeAlias
+from functools import cached_property, lru_cache
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from peermask.errors import WireError
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Array: TypeAlias = NDArray[Any]
 MessageRow: TypeAlias = Mapping[str, Array]
@@ -69,26 +72,14 @@ class Schema:
 
     @classmethod
     def of(cls, payload: MessageRow, layers: Sequence[int]) -> Schema:
-        """The schema of an agent's payload; see `of_sizes`."""
-        for name, array in payload.items():
-            if array.dtype not in (np.bool_, np.float32):
-                raise WireError(f"leaf {name!r} is {array.dtype}; allowed: bool, float32")
-        masks = {name: array.size for name, array in payload.items() if array.dtype == np.bool_}
-        values = {name: array.size for name, array in payload.items() if array.dtype == np.float32}
-        return cls.of_sizes(masks, values, layers)
+        """Of an agent's payload: leaves of sum(layers) entries are cut by `layers`; any other (a bias) is one layer."""
+        return _of_types(tuple((name, str(leaf.dtype), leaf.size) for name, leaf in payload.items()), tuple(layers))
 
     @classmethod
-    def of_sizes(cls, masks: Mapping[str, int], values: Mapping[str, int], layers: Sequence[int]) -> Schema:
-        """Leaves of sum(layers) entries are cut by `layers`; any other (a bias vector) is one layer."""
-        table = tuple(int(size) for size in layers)
-        cut = {size: table if size == sum(table) else (size,) for size in (*masks.values(), *values.values())}
-        return cls(
-            tuple(
-                Leaf(name, is_mask, cut[size])
-                for is_mask, sizes in ((True, masks), (False, values))
-                for name, size in sizes.items()
-            )
-        )
+    def of_rows(cls, payload: Mapping[str, Tensor], layers: Sequence[int]) -> Schema:
+        """The same from the messages of several agents [N, ...]."""
+        types = ((name, str(leaf.dtype), leaf.numel() // len(leaf)) for name, leaf in payload.items())
+        return _of_types(tuple(types), tuple(layers))
 
     @cached_property
     def fingerprint(self) -> int:
@@ -106,3 +97,22 @@ class Schema:
             raise WireError(f"payload has leaves {sorted(payload)}, expected {sorted(wanted)}")
         for leaf in self.leaves:
             leaf.check(payload[leaf.name])
+
+
+@lru_cache(maxsize=16)
+def _of_types(types: tuple[tuple[str, str, int], ...], layers: tuple[int, ...]) -> Schema:
+    """From the name, type in numpy or torch, and entries of each leaf."""
+    for name, dtype, _ in types:
+        if dtype.removeprefix("torch.") not in ("bool", "float32"):
+            raise WireError(f"leaf {name!r} is {dtype}; allowed: bool, float32")
+    return Schema(
+        tuple(
+            Leaf(name, dtype.endswith("bool"), layers if size == sum(layers) else (size,))
+            for name, dtype, size in types
+        )
+    )
+
+
+def row_of(payload: Mapping[str, Tensor], agent: int) -> MessageRow:
+    """One agent's message of [N, ...], as the codec takes it."""
+    return {name: leaf[agent].flatten().numpy() for name, leaf in payload.items()}
