@@ -9,7 +9,8 @@ import torch
 from torch import tensor
 
 from peermask.engine.measures import average_precision, confusion_of, f1, macro_f1, mae, r2
-from peermask.models.losses import binary_cross_entropy, huber, mean_loss, squared_error
+from peermask.models.losses import binary_cross_entropy, huber, squared_error
+from peermask.models.network import mean_loss
 
 
 def test_macro_f1_of_two_labels() -> None:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from peermask.algorithms.contract import Clock, Payload
-from peermask.data.augment import Augmentation
+from peermask.data.batches import Augmentation
 from peermask.data.dataset import Dataset, Split, gather_triton
 from peermask.data.normalisation import Range
 from peermask.engine.evaluate import evaluate

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from peermask.errors import ModelError
 from peermask.models.frozen import frozen_weights
 from peermask.models.layout import find_layout
-from peermask.models.losses import cross_entropy, mean_loss, squared_error
-from peermask.models.network import Batch, build_network
+from peermask.models.losses import cross_entropy, squared_error
+from peermask.models.network import Batch, build_network, mean_loss
 
 
 class Recurrent(nn.Module):

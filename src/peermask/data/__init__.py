@@ -2,7 +2,7 @@
 
 from peermask.data import cifar10, digits, fashion_mnist, folders, npz
 from peermask.data.arrays import from_arrays
-from peermask.data.augment import Augmentation
+from peermask.data.batches import Augmentation
 from peermask.data.dataset import Dataset, Split, datasets
 from peermask.data.local import LocalSamples, share_out
 from peermask.data.partition import partitions

@@ -1,15 +1,23 @@
-"""Batches: which of its samples an agent trains on in a step, in any order of computing agents."""
+"""Batches: which of its samples an agent trains on in a step, and how images among them are changed at random.
+
+Drawn on the CPU from keyed streams, in any order of computing agents; images are changed on their own device.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from math import sqrt
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn.functional import pad
 
 from peermask.data.partition import Indices
-from peermask.streams import raw_of_each
+from peermask.errors import DataError
+from peermask.streams import raw_of_each, stream
 
 
 def batch_rows(
@@ -38,3 +46,33 @@ def smallest(keys: NDArray[np.uint64], count: int) -> Indices:
         if len(near) >= count:  # they rise, so that a stable sort leaves equal keys in their order
             return near[keys[near].argsort(kind="stable")[:count]]  # [count]
     return keys.argsort(kind="stable")[:count]  # [min(count, n)]
+
+
+@dataclass(frozen=True)
+class Augmentation:
+    """Random horizontal flips and shifts of training images."""
+
+    flip: bool = False  # mirror half of the images
+    crop: int = 0  # pad by this many pixels on every side, then cut the old size out at a random place
+
+    def __post_init__(self) -> None:
+        if self.crop < 0:
+            raise DataError(f"augmentation crop is {self.crop}; it must be 0 pixels or more")
+
+    def draw(self, count: int, seed: int, agent: int, round: int, step: int = 0) -> tuple[Tensor, Tensor]:
+        """Which images to mirror, [B] bool, and where to cut each, [B, 2] int64 (down, right)."""
+        source = stream(seed, "augment", agent, round, step)
+        flips = torch.from_numpy(source.uniform(count) < 0.5) & self.flip  # [B]
+        places = torch.from_numpy(source.uniform(2 * count) * (2 * self.crop + 1))
+        return flips, places.long().view(count, 2)
+
+    def apply(self, images: Tensor, flips: Tensor, offsets: Tensor) -> Tensor:
+        """Cut, then mirror. Images are normalised already: the padding is 0 there, a middle grey."""
+        height, width = images.shape[2:]
+        padded = pad(images, [self.crop] * 4)  # [B, C, H + 2 crop, W + 2 crop]
+        rows = offsets[:, :1] + torch.arange(height, device=images.device)  # [B, H]
+        columns = offsets[:, 1:] + torch.arange(width, device=images.device)  # [B, W]
+        columns = torch.where(flips.unsqueeze(1), columns.flip(1), columns)
+        image = torch.arange(len(images), device=images.device).view(-1, 1, 1)
+        cut = padded[image, :, rows.unsqueeze(2), columns.unsqueeze(1)]  # [B, H, W, C]
+        return cut.permute(0, 3, 1, 2).contiguous()  # [B, C, H, W]

@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 
 from peermask.algorithms.contract import Clock
-from peermask.data.augment import Augmentation
-from peermask.data.batches import batch_rows
+from peermask.data.batches import Augmentation, batch_rows
 from peermask.data.dataset import Dataset, Split
 from peermask.data.local import LocalSamples
 from peermask.data.partition import Indices

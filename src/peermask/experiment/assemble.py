@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from peermask.algorithms.contract import Agents, Algorithm, Payload, Setting, make_algorithm
-from peermask.data.augment import Augmentation
+from peermask.data.batches import Augmentation
 from peermask.data.dataset import Split
 from peermask.engine.evaluate import AT_ONCE
 from peermask.engine.feed import Feed

@@ -47,12 +47,3 @@ def absolute_error(outputs: Tensor, targets: Tensor) -> Tensor:
 def huber(outputs: Tensor, targets: Tensor) -> Tensor:
     """Squared up to a difference of 1, absolute beyond: outliers count less."""
     return F.huber_loss(outputs, targets, reduction="none").mean(-1)
-
-
-def mean_loss(loss: Loss, outputs: Tensor, targets: Tensor, valid: Tensor | None) -> Tensor:
-    """Over the samples of one agent, [B, ...], that are real."""
-    if valid is None:
-        if loss is cross_entropy:
-            return F.cross_entropy(outputs, targets)  # which sums in another order
-        return loss(outputs, targets).mean()
-    return (loss(outputs, targets) * valid).sum() / valid.sum()

@@ -18,11 +18,12 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
+from torch.nn import functional as F
 
 from peermask.errors import ModelError
 from peermask.models.alone import channels_last, optimise_for_cpu, pool_first, use_products
 from peermask.models.layout import Layout, find_layout
-from peermask.models.losses import Loss, cross_entropy, mean_loss
+from peermask.models.losses import Loss, cross_entropy
 from peermask.models.stacked import StackedChain, plan_stack
 from peermask.models.traced import TracedStack, plan_traced
 
@@ -141,6 +142,15 @@ class Network:
         gradients, losses = each(self.layout.unflatten(params), batch.inputs, batch.targets, batch.valid)
         flat = torch.cat([gradients[layer.name].flatten(1) for layer in self.layout.layers], dim=1)
         return flat, losses  # [A, P], [A]
+
+
+def mean_loss(loss: Loss, outputs: Tensor, targets: Tensor, valid: Tensor | None) -> Tensor:
+    """Over the samples of one agent, [B, ...], that are real."""
+    if valid is None:
+        if loss is cross_entropy:
+            return F.cross_entropy(outputs, targets)  # which sums in another order
+        return loss(outputs, targets).mean()
+    return (loss(outputs, targets) * valid).sum() / valid.sum()
 
 
 def build_network(
