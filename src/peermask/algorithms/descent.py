@@ -9,7 +9,7 @@ from torch import Tensor
 
 from peermask import registry
 from peermask.algorithms.contract import Agents, Clock
-from peermask.algorithms.schedule import Schedule, scheduled
+from peermask.algorithms.optimiser import Schedule, scheduled
 from peermask.masks.masker import Masker
 
 

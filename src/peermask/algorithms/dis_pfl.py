@@ -22,7 +22,7 @@ from peermask.algorithms.contract import Agents, Algorithm, Clock, LocalData, Ma
 from peermask.algorithms.descent import MomentumOptions, common_start, descent
 from peermask.algorithms.erk import erk_counts
 from peermask.algorithms.message import as_message, as_params, holders_mean, with_rest
-from peermask.algorithms.momentum import accumulated, first_velocity
+from peermask.algorithms.optimiser import accumulated, first_velocity
 from peermask.graph.mixing import Mixing
 from peermask.masks.select import top_fraction_by_layer
 from peermask.models.layout import Layout

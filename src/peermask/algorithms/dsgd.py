@@ -20,7 +20,7 @@ from peermask.algorithms.clipping import clipped
 from peermask.algorithms.contract import Agents, Algorithm, Clock, LocalData, Payload, Setting, algorithms
 from peermask.algorithms.descent import MomentumOptions, common_start, descent
 from peermask.algorithms.message import Neighbours, as_message, as_params, mixed, neighbour_mean, neighbour_weights
-from peermask.algorithms.momentum import accumulated, first_velocity
+from peermask.algorithms.optimiser import accumulated, first_velocity
 from peermask.graph.mixing import Mixing
 from peermask.graph.sums import weighted_sum
 

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from peermask import registry
 from peermask.algorithms.contract import Agents, Algorithm, Clock, LocalData, MaskCounts, Payload, Setting, algorithms
-from peermask.algorithms.schedule import Schedule, scheduled
+from peermask.algorithms.optimiser import Schedule, scheduled
 from peermask.graph.mixing import Mixing
 from peermask.masks.scores import ScoreInit
 from peermask.models.layout import Layout

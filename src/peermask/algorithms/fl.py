@@ -15,7 +15,7 @@ from torch import Tensor
 from peermask.algorithms.contract import Agents, Algorithm, Clock, LocalData, Payload, Setting, algorithms
 from peermask.algorithms.descent import MomentumOptions, common_start, descent
 from peermask.algorithms.message import as_message, as_params, mixed
-from peermask.algorithms.momentum import accumulated, first_velocity
+from peermask.algorithms.optimiser import accumulated, first_velocity
 from peermask.graph.mixing import Mixing
 
 

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from peermask.algorithms.contract import Agents, Algorithm, Clock, LocalData, Payload, Setting, algorithms
 from peermask.algorithms.descent import MomentumOptions, common_start, descent
-from peermask.algorithms.momentum import accumulated, first_velocity
+from peermask.algorithms.optimiser import accumulated, first_velocity
 from peermask.graph.mixing import Mixing
 
 

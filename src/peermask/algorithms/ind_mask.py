@@ -8,7 +8,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from peermask.algorithms.contract import Agents, Algorithm, Clock, LocalData, Payload, Setting, algorithms
-from peermask.algorithms.momentum import first_velocity
+from peermask.algorithms.optimiser import first_velocity
 from peermask.algorithms.score_step import ScoreOptions, score_step
 from peermask.graph.mixing import Mixing
 

@@ -25,9 +25,8 @@ from pydantic import Field
 from torch import Tensor
 
 from peermask.algorithms.contract import Agents, Algorithm, Clock, LocalData, MaskCounts, Payload, Setting, algorithms
-from peermask.algorithms.momentum import first_velocity
 from peermask.algorithms.opening import opening_masks
-from peermask.algorithms.schedule import scheduled
+from peermask.algorithms.optimiser import first_velocity, scheduled
 from peermask.algorithms.score_step import ScoreOptions, score_step
 from peermask.graph.mixing import Mixing
 from peermask.graph.sums import count_votes

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from peermask import registry
 from peermask.algorithms.contract import Clock, Setting
-from peermask.algorithms.schedule import Schedule, scheduled
+from peermask.algorithms.optimiser import Schedule, scheduled
 from peermask.masks.scores import ScoreInit, keep_sign, stepped
 from peermask.models.network import Batch
 

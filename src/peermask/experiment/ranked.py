@@ -16,7 +16,7 @@ from peermask.engine.link_traffic import LINKS, shards_of
 from peermask.engine.round import concatenated
 from peermask.engine.simulator import Simulator
 from peermask.experiment.build import Experiment
-from peermask.experiment.counting import Counting, liars_of
+from peermask.experiment.concatenation import Counting, liars_of
 from peermask.experiment.folder import RunFolder
 from peermask.experiment.metrics import Ledger
 from peermask.graph.mixing import Mixing

@@ -23,7 +23,7 @@ from peermask.engine.trace import FUSE, Event, Trace, waves
 from peermask.engine.traffic import Cost, message_measures
 from peermask.experiment.assemble import openings
 from peermask.experiment.build import Experiment
-from peermask.experiment.counting import Counting
+from peermask.experiment.concatenation import Counting
 from peermask.experiment.folder import RunFolder
 from peermask.experiment.metrics import Ledger
 from peermask.graph.mixing import Mixing
