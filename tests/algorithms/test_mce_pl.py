@@ -10,7 +10,7 @@ from four_weights import FROZEN, KEEP, LAYOUT, SCORES, FixedGradient, NoData, cl
 
 from peermask.algorithms.contract import Agents, Clock, Setting
 from peermask.algorithms.mce_pl import McePl, State, first_votes
-from peermask.masks.aggregation import aggregation_tensor, agreement
+from peermask.masks.aggregation import aggregated_magnitude, agreement
 from peermask.masks.budget import MaskOptions
 from peermask.masks.masker import Masker
 from peermask.models.layout import Layer, Layout
@@ -28,8 +28,9 @@ def start() -> State:
 
 def test_aggregation_tensor_eq_11() -> None:
     """mean|z| is 0.25; it is added, with the sign of z, where the neighbours keep the weight."""
-    y = aggregation_tensor(SCORES, torch.tensor([[0.0, 1.0, 0.5, 0.0]]), LAYOUT)
-    assert close(y, [0.4, -0.55, 0.325, -0.1])
+    votes = torch.tensor([[0, 2, 1, 0]], dtype=torch.uint8)
+    y = aggregated_magnitude(SCORES, votes, torch.tensor([2]), 1.0, LAYOUT)
+    assert close(y, [0.4, 0.55, 0.325, 0.1])
 
 
 def test_agreement_is_the_open_mean_and_zero_where_nobody_is_heard() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from peermask.masks.aggregation import aggregated_magnitude, aggregation_tensor, agreement, fine_tuned
+from peermask.masks.aggregation import aggregated_magnitude, agreement, fine_tuned
 from peermask.masks.budget import MaskOptions
 from peermask.masks.masker import Masker
 from peermask.masks.scores import initial_scores, keep_sign, score_gradient
@@ -79,5 +79,8 @@ def test_the_magnitude_is_that_of_the_aggregation_tensor() -> None:
     votes = torch.randint(0, 5, (3, 7), dtype=torch.uint8, generator=generator)
     voters = torch.tensor([4, 0, 3])
     for gain in (1.0, 2.0):
-        y = aggregation_tensor(scores, gain * agreement(votes, voters), LAYOUT)
-        assert torch.allclose(aggregated_magnitude(scores, votes, voters, gain, LAYOUT), y.abs())
+        magnitude, heard = aggregated_magnitude(scores, votes, voters, gain, LAYOUT), gain * agreement(votes, voters)
+        for layer in LAYOUT.masked:
+            z, n = scores[:, layer.span], heard[:, layer.span]
+            y = z + z.abs().mean(dim=1, keepdim=True) * z.sign() * n
+            assert torch.allclose(magnitude[:, layer.span], y.abs())

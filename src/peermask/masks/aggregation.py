@@ -51,17 +51,9 @@ def joined(scores: Tensor, votes: Tensor, voters: Tensor, gain: float, layout: L
     return aggregated_magnitude(scores, votes, voters, gain, layout).mul_(scores.sign())  # [A, P_w]
 
 
-def aggregation_tensor(scores: Tensor, heard: Tensor, layout: Layout) -> Tensor:
-    """y_l = z_l + mean|z_l| · sign(z_l) ⊙ n_l, the mean over all entries of the layer.   Paper Eq. (11)"""
-    y = torch.empty_like(scores)  # [A, P_w]
-    for layer in layout.masked:
-        z = scores[:, layer.span]
-        y[:, layer.span] = z + z.abs().mean(dim=1, keepdim=True) * z.sign() * heard[:, layer.span]
-    return y
-
-
 def aggregated_magnitude(scores: Tensor, votes: Tensor, voters: Tensor, gain: float, layout: Layout) -> Tensor:
-    """|y| for n = gain · votes / voters: all that a threshold needs of y."""
+    """|y_l| for y_l = z_l + mean|z_l| · sign(z_l) ⊙ n_l, the mean over all entries of the layer, and n = gain · votes /
+    voters: all that a threshold needs of y.   Paper Eq. (11)"""
     if by_kernels(scores):
         return aggregated_magnitude_triton(scores, votes, voters, gain, layout.sizes)
     heard = agreement(votes, voters)

@@ -22,14 +22,11 @@ def filter_rule(mask: Tensor, layer: Layer, threshold: int | float) -> Tensor:
     return (by_filter & alive).flatten(-2)  # [A, n]
 
 
-def group_lasso(scores: Tensor, layout: Layout) -> Tensor:
-    """R(z) / λ = Σ_l Σ_o ||z_{l,o}||_2.   Paper Eq. (5)-(7)"""
-    norms = [scores[:, layer.span].unflatten(-1, (layer.filters, -1)).norm(dim=-1).sum(-1) for layer in layout.masked]
-    return torch.stack(norms).sum(0)  # [A]
-
-
 def group_lasso_gradient(scores: Tensor, layout: Layout) -> Tensor:
-    """∂R/∂z / λ = z_{l,o} / ||z_{l,o}||_2, and 0 for a filter that is all zero."""
+    """∂R/∂z / λ = z_{l,o} / ||z_{l,o}||_2 of R(z) = λ Σ_l Σ_o ||z_{l,o}||_2, and 0 for a filter that is all zero.
+
+    Paper Eq. (5)-(7)
+    """
     gradient = torch.empty_like(scores)  # [A, P_w]
     for layer in layout.masked:
         groups = scores[:, layer.span].unflatten(-1, (layer.filters, -1))  # [A, O, F]
