@@ -16,7 +16,8 @@ from peermask.experiment.config import ExperimentConfig
 from peermask.experiment.execution import Execution
 from peermask.experiment.result import RunResult
 from peermask.experiment.runner import run_experiment
-from peermask.experiment.sweep import Row, best, plan_sweep, split_values, spread
+from peermask.experiment.sweep import plan_sweep, split_values
+from peermask.experiment.sweep_table import Row, best, spread, write_table
 from peermask.files import claimed
 
 Small = Callable[..., ExperimentConfig]
@@ -79,7 +80,7 @@ def test_means_and_deviations_are_those_of_the_runs(small: Small, config: Path, 
     held_out = [fmean(row["validation_accuracy"] for row in result.metrics()) for result in alone]
     assert rows[0].validation == pytest.approx(held_out)
     assert spread(rows[0].validation) == pytest.approx((fmean(held_out), stdev(held_out)))
-    table = pd.read_csv(sweep.write_csv(rows))
+    table = pd.read_csv(write_table(sweep.root, rows))
     assert list(table["variation"]) == ["algorithm.lr=0.1", "algorithm.lr=1.0"]
     assert table["test_accuracy"][1] == pytest.approx(fmean(rows[1].test), rel=1e-5)
 

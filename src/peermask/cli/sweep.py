@@ -14,7 +14,7 @@ from rich.table import Table
 from peermask.cli.interrupt import Interrupt
 
 if TYPE_CHECKING:
-    from peermask.experiment.sweep import Row
+    from peermask.experiment.sweep_table import Row
 
 
 def sweep(
@@ -33,7 +33,8 @@ def sweep(
     from peermask.engine.device import pick_device
     from peermask.experiment.execution import Execution
     from peermask.experiment.shown import shown
-    from peermask.experiment.sweep import best, plan_sweep, spread
+    from peermask.experiment.sweep import plan_sweep
+    from peermask.experiment.sweep_table import best, spread, write_table
 
     console = Console(quiet=quiet, markup=False, highlight=False)
     pick_device(device)
@@ -48,7 +49,7 @@ def sweep(
     rows = plan.rows()
     if rows:
         console.print(_table(rows))
-        console.print(plan.write_csv(rows), soft_wrap=True)
+        console.print(write_table(plan.root, rows), soft_wrap=True)
     for line in plan.diverged:
         console.print(line, soft_wrap=True)
     chosen = best(rows)
@@ -66,7 +67,7 @@ def sweep(
 
 
 def _table(rows: Sequence[Row]) -> Table:
-    from peermask.experiment.sweep import spread
+    from peermask.experiment.sweep_table import spread
     from peermask.reports.tables import bytes_human
 
     table = Table(title="mean and standard deviation over seeds", title_justify="left")

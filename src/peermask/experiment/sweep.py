@@ -10,9 +10,7 @@ values or seeds may be added later.
 
 from __future__ import annotations
 
-import csv
 import hashlib
-import io
 import itertools
 import json
 import re
@@ -20,15 +18,12 @@ import tomllib
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from math import isnan, nan
 from pathlib import Path
-from statistics import fmean, stdev
 
 from peermask.data import datasets
 from peermask.data.dataset import Dataset
 from peermask.engine.device import pick_device
 from peermask.errors import ConfigError, DivergedError, RunError
-from peermask.experiment.agent_result import LAST_EVALUATIONS, mean_of
 from peermask.experiment.config import ExperimentConfig
 from peermask.experiment.config_file import load_config
 from peermask.experiment.execution import Execution
@@ -37,8 +32,9 @@ from peermask.experiment.going_on import is_over
 from peermask.experiment.result import RunResult
 from peermask.experiment.runner import run_experiment
 from peermask.experiment.side_by_side import play_side_by_side, runs_at_once
+from peermask.experiment.sweep_table import Row, row_of
 from peermask.experiment.toml_values import flatten
-from peermask.files import claimed, read_json, write_atomically, write_json
+from peermask.files import claimed, read_json, write_json
 from peermask.models.network import Gradient
 
 
@@ -49,22 +45,6 @@ class Cell:
     variation: str  # `algorithm.lr=0.3, graph.p=0.5`; empty if only seeds differ
     config: ExperimentConfig
     path: Path
-
-
-@dataclass(frozen=True)
-class Row:
-    """The results of a variation with one algorithm, over its seeds."""
-
-    variation: str
-    algorithm: str
-    validation: tuple[float, ...]  # a run's mean over agents and its last evaluations, on held-out data
-    test: tuple[float, ...]
-    sent_bytes: float
-    figure: str = "accuracy"  # the one that counts
-
-    @property
-    def seeds(self) -> int:
-        return len(self.test)
 
 
 @dataclass(frozen=True)
@@ -148,19 +128,7 @@ class Sweep:
                 found.setdefault((cell.variation, name), []).append(arm)
         order = list(dict.fromkeys(cell.variation for cell in self.cells))
         pairs = sorted(found, key=lambda pair: order.index(pair[0]))
-        return [_row(variation, algorithm, found[variation, algorithm]) for variation, algorithm in pairs]
-
-    def write_csv(self, rows: Sequence[Row]) -> Path:
-        text = io.StringIO()
-        table = csv.writer(text, lineterminator="\n")
-        main = rows[0].figure if rows else "accuracy"
-        measures = (f"validation_{main}", "validation_deviation", f"test_{main}", "test_deviation", "sent_bytes")
-        table.writerow(("variation", "algorithm", "seeds", *measures))
-        for row in rows:
-            figures = (*spread(row.validation), *spread(row.test), row.sent_bytes)
-            table.writerow((row.variation, row.algorithm, row.seeds, *(f"{figure:.6g}" for figure in figures)))
-        write_atomically(self.root / "sweep.csv", text.getvalue().encode())
-        return self.root / "sweep.csv"
+        return [row_of(variation, algorithm, found[variation, algorithm]) for variation, algorithm in pairs]
 
 
 def plan_sweep(
@@ -199,39 +167,6 @@ def split_values(vary: str) -> list[str]:
     except (ValueError, RecursionError):
         values = [word.strip() for word in text.split(",")]  # bare words are strings
     return [f"{key.strip()}={json.dumps(value)}" for value in values]
-
-
-def best(rows: Sequence[Row]) -> Row | None:
-    """By held-out data; None where nothing is held out."""
-    known = [row for row in rows if not isnan(spread(row.validation)[0])]
-    return max(known, key=lambda row: spread(row.validation)[0], default=None)
-
-
-def spread(values: Sequence[float]) -> tuple[float, float]:
-    """Mean, and standard deviation of a sample; the latter unknown of one."""
-    return fmean(values), stdev(values) if len(values) > 1 else nan
-
-
-def _row(variation: str, algorithm: str, results: Sequence[RunResult]) -> Row:
-    tails = [_tail(result) for result in results]
-    sent = fmean(result.sent_bytes for result in results)
-    return Row(
-        variation,
-        algorithm,
-        tuple(tail[0] for tail in tails),
-        tuple(tail[1] for tail in tails),
-        sent,
-        results[0].main_figure,
-    )
-
-
-def _tail(result: RunResult) -> tuple[float, float]:
-    """Held-out and test accuracy, or other main figure, over agents and the last evaluations: a single one varies."""
-    rows = result.metrics()
-    late = sorted({row["round"] for row in rows})[-LAST_EVALUATIONS:]
-    tail = [row for row in rows if row["round"] in late]
-    main = result.main_figure
-    return mean_of(row[f"validation_{main}"] for row in tail), mean_of(row[f"test_{main}"] for row in tail)
 
 
 def _is_finished(cell: Cell) -> bool:
