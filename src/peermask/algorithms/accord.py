@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import torch
 from pydantic import Field
@@ -128,14 +128,12 @@ class Accord(Algorithm[State]):
     def fuse(self, state: State, received: Payload, mixing: Mixing, clock: Clock) -> State:  # noqa: ARG002
         masks, heard = received["mask"], mixing.links
         if len(self.levels) > 1 and not self.nested:
-            heard = heard.where(self._same_level(state.keep, masks, heard))
+            heard = self._same_level(state.keep, masks, heard)
         fused = self._fuse(state, masks, heard, mixing.count_dtype)
         if state.above is None or _spared(state.above):
             return fused
         masks = received["above"]
-        # Agents that cannot carry the level send no ones.
-        sent = ones_heard(masks, heard, self.masker.layout.sizes).any(-1)
-        above = self._fuse(state.above, masks, heard.where(sent), mixing.count_dtype)
+        above = self._fuse(state.above, masks, self._of_the_able(masks, heard), mixing.count_dtype)
         return replace(fused, above=_for_the_able(above, state.above))
 
     def join(self, state: State, received: Payload, mixing: Mixing) -> State:
@@ -143,8 +141,7 @@ class Accord(Algorithm[State]):
         if state.above is None or _spared(state.above):
             return lower
         masks = received["above"]
-        sent = ones_heard(masks, mixing.links, self.masker.layout.sizes).any(-1)
-        above = self._join(state.above, masks, mixing.links.where(sent), mixing.count_dtype)
+        above = self._join(state.above, masks, self._of_the_able(masks, mixing.links), mixing.count_dtype)
         return replace(lower, above=_for_the_able(above, state.above))
 
     def local_model(self, state: State) -> Tensor:
@@ -192,11 +189,9 @@ class Accord(Algorithm[State]):
         return replace(state, scores=scores, mask=mask, votes=votes, voters=voters, proposal=None)
 
     def _opening(self, agents: Agents, keep: Tensor) -> Tensor:
-        layout = self.masker.layout
-        none = torch.zeros(1, layout.weights, dtype=torch.uint8)
-        begun = replace(agents, keep=keep)
-        init, seed = self.options.score_init, self.setting.seed
-        return opening_masks(begun, self.masker, init, seed, lambda _one: none, 0.0)
+        none = torch.zeros(1, self.masker.layout.weights, dtype=torch.uint8)
+        begun, init = replace(agents, keep=keep), self.options.score_init
+        return opening_masks(begun, self.masker, init, self.setting.seed, lambda _one: none, 0.0)
 
     @cached_property
     def levels(self) -> tuple[float, ...]:
@@ -225,12 +220,16 @@ class Accord(Algorithm[State]):
         """[A]: which agents can carry the higher level."""
         return torch.tensor([level == self.levels[-1] for level in self._own_levels(agents)])
 
-    def _same_level(self, keep: Tensor, masks: Tensor, heard: Links) -> Tensor:
-        """On every link: a mask's ones tell at which level it was cut; the nearest, since filters may be emptied."""
+    def _same_level(self, keep: Tensor, masks: Tensor, heard: Links) -> Links:
+        """A mask's ones tell at which level it was cut; the nearest, since filters may be emptied."""
         layout = self.masker.layout
         counts = kept_counts(layout, self.levels, self.masker.options).sum(1).to(keep.device)  # [levels]
         theirs = ones_heard(masks, heard, layout.sizes).sum(-1)
-        return heard.by_receiver(_nearest(keep.sum(1), counts)) == _nearest(theirs, counts)
+        return heard.where(heard.by_receiver(_nearest(keep.sum(1), counts)) == _nearest(theirs, counts))
+
+    def _of_the_able(self, masks: Tensor, heard: Links) -> Links:
+        """Agents that cannot carry the level send no ones."""
+        return heard.where(ones_heard(masks, heard, self.masker.layout.sizes).any(-1))
 
     def _mask(self, scores: Tensor, votes: Tensor, voters: Tensor, keep: Tensor) -> Tensor:
         gain = self.options.vote_gain
@@ -250,19 +249,12 @@ def _able(above: State) -> Tensor:
 def _for_the_able(after: State, before: State) -> State:
     """Agents that cannot carry the level stay unchanged: a stack computes all its rows."""
     able = _able(after)
-
-    def choose(new: Tensor, old: Tensor | None) -> Tensor:
-        assert old is not None
-        return torch.where(able if new.dim() == 1 else able[:, None], new, old)
-
-    return replace(
-        after,
-        scores=choose(after.scores, before.scores),
-        mask=choose(after.mask, before.mask),
-        votes=choose(after.votes, before.votes),
-        voters=choose(after.voters, before.voters),
-        velocity=None if after.velocity is None else choose(after.velocity, before.velocity),
-    )
+    chosen: dict[str, Any] = {}
+    for name in ("scores", "mask", "votes", "voters", "velocity"):
+        new, old = getattr(after, name), getattr(before, name)
+        if new is not None:
+            chosen[name] = torch.where(able if new.dim() == 1 else able[:, None], new, old)
+    return replace(after, **chosen)
 
 
 def _spared(above: State) -> bool:

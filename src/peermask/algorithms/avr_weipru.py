@@ -6,16 +6,16 @@ x½ = x − η (∇f(Prune(x)) + ω x);   share s = Prune(x½);   x ← mean of 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Annotated, Literal
+from typing import Literal
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
 from peermask.algorithms.contract import Agents, Algorithm, Clock, LocalData, Payload, Setting, algorithms
-from peermask.algorithms.descent import DescentOptions, common_start
+from peermask.algorithms.descent import common_start
 from peermask.algorithms.message import as_message, as_params, mixed
-from peermask.algorithms.pruning import prune, pruned_step
+from peermask.algorithms.pruning import PruningOptions, prune, pruned_step
 from peermask.graph.mixing import Mixing
 
 
@@ -29,8 +29,7 @@ class State:
 class AvrWeipru(Algorithm[State]):
     """Pruned real weights travel and are averaged, entries that were pruned away counting as zeros."""
 
-    class Options(DescentOptions):
-        lr: Annotated[float, Field(gt=0)] = Field(0.001, description="η, step size of the parameters")
+    class Options(PruningOptions):
         neighbours: Literal["closed", "open"] = Field(
             "closed", description="whether an agent's own weights are part of its average"
         )

@@ -7,14 +7,14 @@ soft   x ← x − η (∇f(Prune(x)) + ω x)          a latent dense x, pruned 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Annotated, Literal
+from typing import Literal
 
 from pydantic import Field
 from torch import Tensor
 
 from peermask.algorithms.contract import Agents, Algorithm, Clock, LocalData, Payload, Setting, algorithms
-from peermask.algorithms.descent import DescentOptions, common_start, descent
-from peermask.algorithms.pruning import prune, straight_through_step
+from peermask.algorithms.descent import common_start, descent
+from peermask.algorithms.pruning import PruningOptions, prune, straight_through_step
 from peermask.graph.mixing import Mixing
 
 
@@ -28,8 +28,7 @@ class State:
 class IndWeipru(Algorithm[State]):
     """Each agent trains and prunes real weights on its own; nothing is exchanged."""
 
-    class Options(DescentOptions):
-        lr: Annotated[float, Field(gt=0)] = Field(0.001, description="η, step size of the parameters")
+    class Options(PruningOptions):
         pruning: Literal["hard", "soft"] = Field(
             "hard", description="prune the weights themselves after each step, or a copy of them before each use"
         )

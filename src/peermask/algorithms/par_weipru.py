@@ -8,15 +8,15 @@ own (B)     x ← h_i ⊙ Σ_j s_j / Σ_j h_j
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Annotated, Literal
+from typing import Literal
 
 from pydantic import Field
 from torch import Tensor
 
 from peermask.algorithms.contract import Agents, Algorithm, Clock, LocalData, Payload, Setting, algorithms
-from peermask.algorithms.descent import DescentOptions, common_start
+from peermask.algorithms.descent import common_start
 from peermask.algorithms.message import as_message, as_params, holders_mean, with_rest
-from peermask.algorithms.pruning import prune, pruned_step
+from peermask.algorithms.pruning import PruningOptions, prune, pruned_step
 from peermask.graph.mixing import Mixing
 
 
@@ -30,8 +30,7 @@ class State:
 class ParWeipru(Algorithm[State]):
     """Pruned real weights travel, and every entry is averaged over the agents that kept it."""
 
-    class Options(DescentOptions):
-        lr: Annotated[float, Field(gt=0)] = Field(0.001, description="η, step size of the parameters")
+    class Options(PruningOptions):
         support: Literal["union", "own"] = Field(
             "union", description="continue from every entry that any agent kept (A), or only from the agent's own (B)"
         )

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
+from pydantic import Field
 from torch import Tensor
 
 from peermask.algorithms.contract import Clock, LocalData, Setting
 from peermask.algorithms.descent import DescentOptions, descent
 from peermask.masks.masker import Masker
+
+
+class PruningOptions(DescentOptions):
+    """What the methods that prune real values have in common."""
+
+    lr: Annotated[float, Field(gt=0)] = Field(0.001, description="η, step size of the parameters")
 
 
 def prune(masker: Masker, params: Tensor, keep: Tensor) -> Tensor:
