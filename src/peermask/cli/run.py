@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from rich.console import Console
@@ -14,6 +14,9 @@ from peermask.cli.ranks import ranks_of, told_place
 from peermask.cli.seeds import parse_seeds
 from peermask.cli.sweep import sweep
 from peermask.errors import ConfigError
+
+if TYPE_CHECKING:
+    from peermask.experiment.config import ExperimentConfig
 
 Config = Annotated[Path | None, typer.Argument(help="A TOML file; without one, the default experiment.")]
 Set = Annotated[
@@ -79,26 +82,13 @@ def run(
         raise ConfigError("torchrun --max-restarts: give --out, so that restarted ranks find the run")
     from peermask.cli.display import display
     from peermask.experiment.alike import check_ranks
-    from peermask.experiment.config_file import load_config
     from peermask.experiment.execution import Execution
-    from peermask.experiment.made_with import find_made_with
-    from peermask.experiment.manifest import is_of_fleet
     from peermask.experiment.playing import take_part
     from peermask.experiment.runner import config_in, resume_experiment, run_experiment
-    from peermask.experiment.trace_file import replayed
     from peermask.reports.observers import Together, loggers
     from peermask.reports.tables import agents_table, closing_lines
 
-    if resume is not None and is_of_fleet(resume):
-        raise ConfigError(f"{resume} was made by a fleet; resume it with `peermask swarm FLEET` or `peermask node`")
-    imports = import_ or []
-    if resume is not None:
-        bring(imports)
-        imports = [*imports, *find_made_with(resume, lambda _: None)]  # other ranks need them too
-    if replay is not None:
-        bring(imports)
-    loaded = None if resume is not None else load_config(config, set_ or (), imports)
-    loaded = loaded if replay is None else replayed(replay)
+    loaded, imports = _load(config, set_ or [], resume, replay, import_ or [])
     if processes is not None and processes > 1:
         check_ranks(processes, loaded or config_in(resume or Path(), set_ or ()))
     console = Console(quiet=quiet, markup=False)  # paths may hold brackets
@@ -131,6 +121,26 @@ def run(
         console.print(line, soft_wrap=True, highlight=False)
     print(result.root)
     return 0
+
+
+def _load(
+    config: Path | None, set_: list[str], resume: Path | None, replay: Path | None, imports: list[str]
+) -> tuple[ExperimentConfig | None, list[str]]:
+    """The config, None of a run that is resumed, and the plug-ins that it needs."""
+    from peermask.experiment.config_file import load_config
+    from peermask.experiment.made_with import find_made_with
+    from peermask.experiment.manifest import is_of_fleet
+    from peermask.experiment.trace_file import replayed
+
+    if resume is not None:
+        if is_of_fleet(resume):
+            raise ConfigError(f"{resume} was made by a fleet; resume it with `peermask swarm FLEET` or `peermask node`")
+        bring(imports)
+        return None, [*imports, *find_made_with(resume, lambda _: None)]  # other ranks need them too
+    if replay is not None:
+        bring(imports)
+        return replayed(replay), imports
+    return load_config(config, set_, imports), imports
 
 
 def _as_given(
