@@ -33,10 +33,11 @@ from peermask.experiment.build import build
 from peermask.experiment.config_file import load_config, make_config
 from peermask.experiment.table import read_rows
 from peermask.node import start
-from peermask.node.agent import NodeAgent, Report
+from peermask.node.agent import NodeAgent
 from peermask.node.certificates import make_certificates
 from peermask.node.fleet import Fleet
 from peermask.node.fleet_file import new_fleet, save_fleet
+from peermask.node.report import Report
 from peermask.node.start import certificates_of, run_node
 from peermask.node.transport import Transport
 

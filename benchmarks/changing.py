@@ -36,10 +36,10 @@ from peermask.experiment.config import ExperimentConfig
 from peermask.experiment.config_file import load_config, make_config
 from peermask.experiment.folder import RunFolder
 from peermask.experiment.table import read_rows
-from peermask.node.agent import Report
 from peermask.node.certificates import make_certificates
 from peermask.node.fleet import Fleet
 from peermask.node.fleet_file import load_fleet, new_fleet, save_fleet
+from peermask.node.report import Report
 from peermask.node.rosters import Rosters
 from peermask.wire import Inbox
 

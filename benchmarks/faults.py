@@ -47,11 +47,11 @@ from benchmarks.fleet import free_ports
 from peermask.cli.main import main as peermask_command
 from peermask.errors import PeermaskError
 from peermask.experiment.config_file import make_config
-from peermask.node.agent import Report
 from peermask.node.certificates import make_certificates
 from peermask.node.collect import collect_run
 from peermask.node.fleet import Fleet
 from peermask.node.fleet_file import new_fleet, save_fleet
+from peermask.node.report import Report
 from peermask.node.start import certificates_of
 
 CONTEXT = multiprocessing.get_context("forkserver")  # importing torch takes longer than a trial

@@ -26,11 +26,12 @@ from benchmarks.fleet import free_ports
 from peermask.experiment.build import build
 from peermask.experiment.config_file import make_config
 from peermask.node.address import split_address
-from peermask.node.agent import NodeAgent, Report
+from peermask.node.agent import NodeAgent
 from peermask.node.certificates import make_certificates
 from peermask.node.credentials import check_credentials
 from peermask.node.fleet import Fleet
 from peermask.node.fleet_file import new_fleet, save_fleet
+from peermask.node.report import Report
 from peermask.node.sessions import Sessions
 from peermask.node.start import certificates_of, serving
 from peermask.node.watched import Watched

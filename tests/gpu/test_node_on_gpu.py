@@ -14,8 +14,9 @@ from peermask.errors import NodeError
 from peermask.experiment.build import build
 from peermask.experiment.config_file import make_config
 from peermask.experiment.table import read_rows
-from peermask.node.agent import NodeAgent, Report
+from peermask.node.agent import NodeAgent
 from peermask.node.fleet_file import new_fleet
+from peermask.node.report import Report
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 

@@ -15,11 +15,11 @@ from prometheus_client.parser import text_string_to_metric_families
 from peermask.cli.node import JsonLines, Lines, metrics_address
 from peermask.errors import NodeError, NotYetError
 from peermask.node import endpoint, watched
-from peermask.node.agent import Report
 from peermask.node.endpoint import open_endpoint
 from peermask.node.lines import Line
 from peermask.node.metrics import Metrics
 from peermask.node.puller import Absence
+from peermask.node.report import Report
 from peermask.node.watched import Watched
 
 

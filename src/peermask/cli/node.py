@@ -22,7 +22,7 @@ from peermask.errors import NodeError, PeermaskError
 from peermask.node.lines import Line
 
 if TYPE_CHECKING:
-    from peermask.node.agent import Report
+    from peermask.node.report import Report
 
 Insecure = Annotated[
     bool, typer.Option("--insecure", help="No certificates: no encryption, and anybody can join. Only for trials.")

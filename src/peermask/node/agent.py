@@ -12,9 +12,8 @@ import hashlib
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -40,32 +39,12 @@ from peermask.node.journal import Journal
 from peermask.node.members import by_roster
 from peermask.node.messages import Card
 from peermask.node.neighbourhood import Neighbourhood, Patience
-from peermask.node.puller import Absence, Puller
+from peermask.node.puller import Puller
+from peermask.node.report import AgentObserver, Report
 from peermask.node.responder import Responder
 from peermask.node.transport import Transport
 
 FINISHED_LIMIT = 3.0  # seconds that an agent restarted after its last round waits for neighbours that need its message
-
-
-@dataclass(frozen=True)
-class Report:
-    """The status of an agent after a round."""
-
-    round: int
-    rounds: int
-    accuracy: float | None  # in the last evaluation
-    evaluated: int  # round of that evaluation; 0: none yet
-    sent_bytes: float
-    alive: int
-    neighbours: int
-    absent: tuple[Absence, ...]
-    figure: str = "accuracy"  # the figure that `accuracy` is, by the task
-    loss: float | None = None  # in the last round
-
-
-class AgentObserver(Protocol):
-    def say(self, line: str) -> None: ...
-    def round(self, report: Report) -> None: ...
 
 
 def card_of(fleet: Fleet, experiment: Experiment) -> Card:

@@ -15,15 +15,17 @@ from peermask.errors import NodeError
 from peermask.experiment.execution import Status
 from peermask.experiment.folder import RunFolder
 from peermask.files import held
-from peermask.node.agent import AgentObserver, NodeAgent
+from peermask.node.agent import NodeAgent
 from peermask.node.fleet import Fleet
 from peermask.node.fleet_file import load_fleet
 from peermask.node.lines import Line
 from peermask.node.members import build_member
+from peermask.node.report import AgentObserver
 
 if TYPE_CHECKING:
     from peermask.node.credentials import Credentials
     from peermask.node.responder import Responder
+    from peermask.node.roster import Verify
     from peermask.node.rosters import Rosters
     from peermask.node.watched import Watched
     from peermask.node.zenoh_transport import ZenohTransport
@@ -56,27 +58,16 @@ def run_node(
     `metrics`: where to serve metrics and health; the agent is unhealthy if no round ended for `stalled_after` seconds.
     """
     # zenoh and cryptography are optional dependencies; reading a fleet file does not need them
-    from peermask.node.credentials import Credentials, check_credentials, verifier
     from peermask.node.reopening import Reopening
-    from peermask.node.rosters import Rosters, latest
+    from peermask.node.rosters import Rosters
     from peermask.node.watch import Watch
     from peermask.node.watched import Watched
 
     fleet = load_fleet(path)
     out = out if out is not None else agent_out(default_out(fleet), agent)
     where = pick_device(device)
-    folder, kept = certificates_of(path, fleet), out / "roster"
-    credentials = verify = None
-    if insecure:
-        address = fleet.member(agent).address
-        text = f"INSECURE: anyone who can connect to {address} can read, forge and stop this run; use certificates"
-        observer.say(Line(text, "insecure", "warning"))
-    else:
-        fleet.member(agent)
-        verify = verifier(Credentials.of(folder, agent).ca, agent)
-        fleet = latest(fleet, verify, kept, observer.say)
-        credentials = check_credentials(fleet, folder, agent)
-
+    kept = out / "roster"
+    fleet, credentials, verify = identified(path, fleet, agent, kept, observer, insecure=insecure)
     watch: Watch | None = None
 
     def stopping() -> bool:
@@ -110,15 +101,30 @@ def run_node(
             with watch:
                 status = node.run(transport)
         if status == "interrupted" and watch.left:
-            raise NodeError(
-                f"agent {agent} has left this fleet permanently (roster {rosters.fleet.serial}); its files are in {out}"
-            )
+            serial = rosters.fleet.serial
+            raise NodeError(f"agent {agent} has left this fleet permanently (roster {serial}); its files are in {out}")
         if status == "interrupted" and watch.ended:
-            raise NodeError(
-                f"the certificate of agent {agent} has expired; its state is saved: "
-                f"run `peermask fleet renew FLEET {agent}`, and start it again"
-            )
+            renew = f"run `peermask fleet renew FLEET {agent}`, and start it again"
+            raise NodeError(f"the certificate of agent {agent} has expired; its state is saved: {renew}")
         return NodeResult(status, out, node.journal.absent_rounds())
+
+
+def identified(
+    path: Path, fleet: Fleet, agent: int, kept: Path, observer: AgentObserver, *, insecure: bool
+) -> tuple[Fleet, Credentials | None, Verify | None]:
+    """The fleet by the latest roster known here, the agent's certificates, and how rosters are verified."""
+    from peermask.node.credentials import Credentials, check_credentials, verifier
+    from peermask.node.rosters import latest
+
+    address = fleet.member(agent).address
+    if insecure:
+        text = f"INSECURE: anyone who can connect to {address} can read, forge and stop this run; use certificates"
+        observer.say(Line(text, "insecure", "warning"))
+        return fleet, None, None
+    folder = certificates_of(path, fleet)
+    verify = verifier(Credentials.of(folder, agent).ca, agent)
+    fleet = latest(fleet, verify, kept, observer.say)
+    return fleet, check_credentials(fleet, folder, agent), verify
 
 
 @contextmanager

@@ -18,8 +18,8 @@ from typing import Any
 
 from peermask.experiment.checkpoint import list_checkpoints
 from peermask.experiment.folder import RunFolder
-from peermask.node.agent import AgentObserver, Report
 from peermask.node.fleet import Fleet
+from peermask.node.report import AgentObserver, Report
 from peermask.node.responder import Responder
 
 BUCKETS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)  # seconds of a round, upper ends
