@@ -97,7 +97,7 @@ def revoke(
     if not chosen and not operator:
         raise NodeError("no agent and no operator is given; name agents by their numbers, operators by --operator NAME")
     folder = _publish(fleet, revoked(held, chosen, operator or ()), days, renew=chosen)
-    _say_hand_on(fleet)
+    print(_hand_on(fleet))
     for agent in chosen:
         print(f"agent {agent} continues once its device has its new {folder / f'agent-{agent}'}.pem and .key")
 
@@ -150,15 +150,11 @@ def _change(path: Path, before: Fleet, made: Fleet) -> None:
     _publish(path, made)
     for agent in sorted(set(alone(made)) - set(alone(before))):
         print(f"warning: agent {agent} has no neighbours left and learns alone; see `peermask fleet link`")
-    _say_hand_on(path)
+    print(_hand_on(path))
 
 
 def _hand_on(path: Path) -> str:
     return f"copy {path} to any one running agent's device: the others hear of it there"
-
-
-def _say_hand_on(path: Path) -> None:
-    print(_hand_on(path))
 
 
 COMMANDS = (add, remove, link, unlink, revoke, renew, sign)

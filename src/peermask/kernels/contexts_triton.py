@@ -19,7 +19,7 @@ import triton
 import triton.language as tl
 
 from peermask.kernels.blocks_triton import own_block, own_row
-from peermask.kernels.gaps_triton import NOWHERE, larger, rice_parameter
+from peermask.kernels.gaps_triton import NOWHERE, larger, rice_parameter, shorter_code
 
 STATES = tl.constexpr(256)
 CLASSES = tl.constexpr(32)
@@ -139,14 +139,10 @@ def class_kernel(sizes_ptr, flipped_ptr, found_ptr, lengths_ptr, BLOCKS, BLOCK: 
         between = tl.where(opening != NOWHERE, (opening - previous - 1) >> k, 0)
         high += tl.sum(between + tl.load(found, mask=b < BLOCKS, other=0), 0)
         before = tl.maximum(before, tl.max(last, 0))
-    gaps = high + count.to(tl.int64) * (1 + k)
-    entry = 2 + (count >= 1 << 7).to(tl.int32) + (count >= 1 << 14).to(tl.int32)
-    entry += (count >= 1 << 21).to(tl.int32) + (count >= 1 << 28).to(tl.int32)
-    shorter = (8 * entry + gaps < 8 + size) & (count > 0)
-    bits = tl.where(shorter, gaps, tl.where(count > 0, size, 0))
+    entry, bits = shorter_code(high, count, size, k)
     lengths = lengths_ptr + (a * CLASSES + c) * 2
-    tl.store(lengths, tl.where(size == 0, 0, tl.where(shorter, entry, 1)))
-    tl.store(lengths + 1, bits.to(tl.int32))
+    tl.store(lengths, tl.where(size == 0, 0, entry))
+    tl.store(lengths + 1, bits)
 
 
 @triton.jit(do_not_specialize=["P", "stride", "LAYERS"])

@@ -41,6 +41,16 @@ def larger(a, b):
     return tl.maximum(a, b)
 
 
+@triton.jit
+def shorter_code(high, count, size, k):
+    """The choice of `plan_layer`: bytes of the entry, and bits of gaps or one for each weight."""
+    gaps = high + count.to(tl.int64) * (1 + k)
+    entry = 2 + (count >= 1 << 7).to(tl.int32) + (count >= 1 << 14).to(tl.int32)
+    entry += (count >= 1 << 21).to(tl.int32) + (count >= 1 << 28).to(tl.int32)
+    shorter = (8 * entry + gaps < 8 + size) & (count > 0)
+    return tl.where(shorter, entry, 1), tl.where(shorter, gaps, tl.where(count > 0, size, 0)).to(tl.int32)
+
+
 @triton.jit(do_not_specialize=["stride", "base_stride", "first_layer", "WIDTH"])
 def count_kernel(
     row_ptr, base_ptr, blocks_ptr, counts_ptr, stride, base_stride, first_layer, WIDTH,
@@ -133,14 +143,10 @@ def layer_kernel(
             between = tl.where(opening != NOWHERE, (opening - previous - 1) >> k, 0)
             high += tl.sum(between + tl.load(found, mask=b < end, other=0), 0)
             before = tl.maximum(before, tl.max(last, 0))
-        gaps = high + count.to(tl.int64) * (1 + k)
-        entry = 2 + (count >= 1 << 7).to(tl.int32) + (count >= 1 << 14).to(tl.int32)
-        entry += (count >= 1 << 21).to(tl.int32) + (count >= 1 << 28).to(tl.int32)
-        shorter = (8 * entry + gaps < 8 + size) & (count > 0)
-        bits = tl.where(shorter, gaps, tl.where(count > 0, size, 0))
+        entry, bits = shorter_code(high, count, size, k)
         lengths = lengths_ptr + ((a * LAYERS + layer) * SETS + flips) * 2
-        tl.store(lengths, tl.where(shorter, entry, 1))
-        tl.store(lengths + 1, bits.to(tl.int32))
+        tl.store(lengths, entry)
+        tl.store(lengths + 1, bits)
 
 
 @triton.jit

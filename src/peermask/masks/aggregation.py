@@ -88,18 +88,14 @@ def aggregated_magnitude_triton(
     scores: Tensor, votes: Tensor, voters: Tensor, gain: float, sizes: Sequence[int]
 ) -> Tensor:
     """|z| + mean|z_l| · gain · votes / voters where z is not 0: [A, P]."""
-    from peermask.kernels.aggregate_triton import magnitude_kernel, sum_kernel
+    from peermask.kernels.aggregate_triton import magnitude_kernel
 
-    tables = _tables(tuple(sizes), scores.device)
-    (agents, width), count, lines = scores.shape, len(tables.blocks), tables.in_lines
-    scores, votes, voters = scores.contiguous(), votes.contiguous(), voters.contiguous()
-    sums = torch.empty(agents, count, device=scores.device)
-    out = torch.empty_like(scores)
-    grid = (count, agents)
-    sum_kernel[grid](scores, tables.blocks, sums, width, count, lines, BLOCK, num_warps=8)
-    magnitude_kernel[grid](
-        scores, votes, voters, sums, tables.blocks, tables.firsts, tables.sizes, out, gain, width, count, lines,
-        BLOCK, _SUMS, num_warps=8,
+    tables, scores = _tables(tuple(sizes), scores.device), scores.contiguous()
+    sums, out = _block_sums(scores, tables), torch.empty_like(scores)
+    (agents, count), width = sums.shape, scores.shape[1]
+    magnitude_kernel[(count, agents)](
+        scores, votes.contiguous(), voters.contiguous(), sums, tables.blocks, tables.firsts, tables.sizes, out, gain,
+        width, count, tables.in_lines, BLOCK, _SUMS, num_warps=8,
     )  # fmt: skip
     return out
 
@@ -120,20 +116,26 @@ def pulled_triton(
     scores: Tensor, votes: Tensor, voters: Tensor, mask: Tensor, gain: float, sizes: Sequence[int]
 ) -> Tensor:
     """z + gain · mean|z_l| · sign(z) · (votes / voters − mask), and z itself where there are no voters: [A, P]."""
-    from peermask.kernels.aggregate_triton import pull_kernel, sum_kernel
+    from peermask.kernels.aggregate_triton import pull_kernel
 
-    tables = _tables(tuple(sizes), scores.device)
-    (agents, width), count, lines = scores.shape, len(tables.blocks), tables.in_lines
-    scores, votes, voters, mask = scores.contiguous(), votes.contiguous(), voters.contiguous(), mask.contiguous()
-    sums = torch.empty(agents, count, device=scores.device)
-    out = torch.empty_like(scores)
-    grid = (count, agents)
-    sum_kernel[grid](scores, tables.blocks, sums, width, count, lines, BLOCK, num_warps=8)
-    pull_kernel[grid](
-        scores, votes, voters, mask, sums, tables.blocks, tables.firsts, tables.sizes, out, gain, width, count, lines,
-        BLOCK, _SUMS, num_warps=8,
+    tables, scores = _tables(tuple(sizes), scores.device), scores.contiguous()
+    sums, out = _block_sums(scores, tables), torch.empty_like(scores)
+    (agents, count), width = sums.shape, scores.shape[1]
+    pull_kernel[(count, agents)](
+        scores, votes.contiguous(), voters.contiguous(), mask.contiguous(), sums, tables.blocks, tables.firsts,
+        tables.sizes, out, gain, width, count, tables.in_lines, BLOCK, _SUMS, num_warps=8,
     )  # fmt: skip
     return out
+
+
+def _block_sums(scores: Tensor, tables: _Tables) -> Tensor:
+    """Of |z| over every block of a layer, from which the means of layers follow: [A, N]."""
+    from peermask.kernels.aggregate_triton import sum_kernel
+
+    (agents, width), count = scores.shape, len(tables.blocks)
+    sums = torch.empty(agents, count, device=scores.device)
+    sum_kernel[(count, agents)](scores, tables.blocks, sums, width, count, tables.in_lines, BLOCK, num_warps=8)
+    return sums
 
 
 @lru_cache(maxsize=16)
