@@ -65,7 +65,7 @@ class RunResult:
     hash: str | None
     seconds: float
     compared: tuple[RunResult, ...] = ()
-    waiting: tuple[str, ...] = ()  # algorithms of a comparison that have not begun
+    waiting: tuple[str, ...] = ()
     dataset: Dataset | None = field(default=None, repr=False)  # given in Python, in place of the config's
     module: nn.Module | None = field(default=None, repr=False)  # likewise
 
@@ -212,7 +212,9 @@ class RunResult:
             >>> models[0](torch.zeros(5, 1, 8, 8)).shape
             torch.Size([5, 10])
         """
-        experiment = self._built(dataset, module)
+        return self._models(self._built(dataset, module))
+
+    def _models(self, experiment: Experiment) -> list[nn.Module]:
         checkpoint = self.last_checkpoint(experiment.frozen.checksum)
         return personal_models(experiment, checkpoint.states, self.readout, [agent.labels for agent in self.agents])
 
@@ -241,7 +243,7 @@ class RunResult:
         experiment = self._built(dataset, module)
         test, classes = experiment.dataset.test, len(experiment.dataset.classes)
         counts = []
-        for model, own in zip(self.local_models(dataset, module), experiment.samples, strict=True):
+        for model, own in zip(self._models(experiment), experiment.samples, strict=True):
             with torch.no_grad():
                 counts.append(confusion_of(model(test.inputs[own.test]), test.targets[own.test], classes))
         return counts

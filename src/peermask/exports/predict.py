@@ -11,7 +11,7 @@ from torch import Tensor
 
 from peermask.data.normalisation import Range
 from peermask.errors import ExportError
-from peermask.exports.raw_files import read_rows
+from peermask.exports.input_files import read_image, read_rows
 from peermask.exports.reader import Model, open_model
 
 
@@ -54,8 +54,6 @@ def _inputs(path: Path, model: Model) -> Iterator[tuple[int | None, Tensor]]:
         return
     if len(shape) != 3:
         raise ExportError(f"{path} is not an .npy file; the model takes inputs of {shape}, in a .npy file of [n, ...]")
-    from peermask.exports.images import read_image  # Pillow is optional
-
     pixels = read_image(path, (shape[0], shape[1], shape[2]))  # [C, H, W] in [0, 1]
     if inputs is None:
         yield None, pixels.sub(0.5).div(0.5)

@@ -1,4 +1,4 @@
-"""Raw inputs from a .npy file, read without trust."""
+"""Inputs of an exported model from files, read without trust: rows of a .npy file, or an image."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import torch
 from numpy.lib import format as npy
 from torch import Tensor
 
-from peermask.errors import ExportError
+from peermask.data.image_files import read_pixels
+from peermask.errors import DataError, ExportError
 
 
 def read_rows(path: Path, shape: tuple[int, ...], dtype: str, vocabulary: int | None = None) -> Tensor:
@@ -45,3 +46,13 @@ def read_rows(path: Path, shape: tuple[int, ...], dtype: str, vocabulary: int | 
     if rows.is_floating_point() and not bool(torch.isfinite(rows).all()):
         raise ExportError(f"{path} has values that are NaN or infinite")
     return rows
+
+
+def read_image(path: Path, shape: tuple[int, int, int]) -> Tensor:
+    """[C, H, W] float32 in [0, 1]: grey or coloured as the model wants it, scaled to its size."""
+    channels, height, width = shape
+    try:
+        pixels = read_pixels(path, channels, (height, width))
+    except DataError as error:
+        raise ExportError(str(error)) from error
+    return torch.from_numpy(pixels.copy()).float() / 255
