@@ -41,10 +41,6 @@ class Cost:
     coded_bytes: Tensor  # [N]: what the codec sends
     kind: Tensor  # [N]: which of `KINDS` that is
 
-    def columns(self) -> list[list[float]]:
-        """On the CPU, in the order of the fields."""
-        return [getattr(self, name).tolist() for name in COST_COLUMNS]
-
 
 KINDS = ("keyframe", "delta", "both", "")  # receivers may get different ones, or there are none
 COST_COLUMNS = tuple(field.name for field in fields(Cost))
@@ -127,14 +123,17 @@ def coded_row(row: MessageRow, schema: Schema, history: History | None, agent: i
 
 
 def message_measures(payload: Payload, sizes: Sequence[int], spread: Spread) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """What does not depend on what receivers know: paper_bits, ones_bits, bitmap_bytes and entropy_bytes, [N] each."""
+    """What does not depend on what receivers know: paper_bits, ones_bits, bitmap_bytes and entropy_bytes, [N] each.
+
+    A GPU without Triton has its messages counted on the CPU."""
     leaf, layers = next(iter(payload.values())), _cuts(payload, sizes)
     paper, bitmap = _always(Schema.of_rows(payload, sizes), len(leaf), leaf.device)
     if by_kernels(leaf):
         rows, cuts = _leaves_for_kernels(payload, sizes)
         ones, entropy, _, _ = count_frames_triton(list(rows.values()), None, cuts)
         return paper, ones, bitmap, entropy
-    counts = spread(lambda agent: _counts(row_of(payload, agent), layers), range(len(leaf)))
+    here = {name: rows.cpu() for name, rows in payload.items()}
+    counts = spread(lambda agent: _counts(row_of(here, agent), layers), range(len(leaf)))
     ones, entropy = _by_counts(payload, [torch.tensor(each) for each in zip(*counts, strict=True)], sizes)
     return paper, ones, bitmap, entropy
 

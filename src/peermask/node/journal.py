@@ -13,7 +13,8 @@ from pathlib import Path
 import torch
 
 from peermask.algorithms.contract import Payload
-from peermask.engine.traffic import message_cost
+from peermask.engine.round import in_turn
+from peermask.engine.traffic import message_measures
 from peermask.errors import NodeError
 from peermask.experiment.build import Experiment
 from peermask.experiment.checkpoint import Checkpoint, checkpoint_name, forget_checkpoints_after, last_good
@@ -81,16 +82,16 @@ class Journal:
         return {"agent": self.agent, "fleet": self.run}
 
     def record(self, round: int, shared: Payload) -> None:
-        """Compute what a message costs by each way of counting; `write_traffic` adds what was actually sent."""
+        """Compute what a message costs by other ways of counting; `write_traffic` adds what was actually sent."""
         if shared:
-            cost, _ = message_cost(shared, None, self.experiment.network.layout.sizes)
-            self._costs[round] = [column[0] for column in cost.columns()]
+            measures = message_measures(shared, self.experiment.network.layout.sizes, in_turn)
+            self._costs[round] = [float(of_agents[0]) for of_agents in measures]
 
     def write_traffic(self, sent: Mapping[int, Sent], before: int) -> None:
         """Write the rows of rounds below `before`, which no neighbour needs any more: frames and mean size."""
         rows: list[list[object]] = []
         for number in sorted(number for number in self._costs if number < before):
-            paper, ones, bitmap, entropy, *_ = self._costs.pop(number)
+            paper, ones, bitmap, entropy = self._costs.pop(number)
             of_round = sent.get(number, Sent())
             coded = of_round.bytes / of_round.frames if of_round.frames else 0
             counted: list[object] = [int(paper), int(ones), int(bitmap), f"{entropy:.7g}", f"{coded:.10g}"]
