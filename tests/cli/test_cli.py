@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -64,6 +65,16 @@ def test_run_show_and_list(config: Path, tmp_path: Path, capsys: pytest.CaptureF
     assert code == 0
     assert "mce-pl" in out
     assert "aggregation_gain = 1.0" in out
+
+
+def test_a_terminal_is_shown_how_far_a_run_is(
+    config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")  # as to a terminal
+    code, out, err = call(capsys, "run", config, "--out", tmp_path / "run")
+    assert (code, err) == (0, "")
+    bar = next(line for line in out.splitlines() if "6/6" in line)
+    assert re.search(r"loss \d\.\d{3}  accuracy .* sent .*B", re.sub(r"\x1b\[[0-9;]*m", "", bar))
 
 
 def test_plan_shows_the_whole_config_and_writes_nothing(

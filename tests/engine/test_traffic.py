@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from peermask.engine.known import first_message, restored
+from peermask.engine.known import KnownOnDevice, first_message, restored
 from peermask.engine.traffic import entropy_bits, message_cost
 from peermask.wire import FrameHeader, History, encode_frame
 from peermask.wire.schema import Schema, row_of
@@ -72,6 +72,22 @@ def test_what_is_known_comes_back_from_a_checkpoint() -> None:
     for payload in messages[4:]:
         (cost, known), (reference, again) = message_cost(payload, known, sizes), message_cost(payload, again, sizes)
         assert cost.coded_bytes.tolist() == reference.coded_bytes.tolist()
+
+
+def test_a_gpu_saves_what_a_cpu_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that a checkpoint of the one can be continued on the other; also of agents taken apart and put together."""
+    payload, sizes = rounds(1)[0], (300, 1000)
+    schema = Schema.of_rows(payload, sizes)
+    wanted = first_message(payload, schema).tensors()
+    monkeypatch.setattr("peermask.engine.known.by_kernels", lambda _: True)
+    first, again = first_message(payload, schema), restored(wanted, schema, torch.device("cpu"))
+    assert isinstance(first, KnownOnDevice)
+    assert isinstance(again, KnownOnDevice)
+    assert torch.equal(again.masks["mask"].weights, first.masks["mask"].weights)
+    for each in (first, again, KnownOnDevice.stacked(first.apart())):
+        saved = each.tensors()
+        assert set(saved) == set(wanted)
+        assert all(torch.equal(tensor, wanted[name]) for name, tensor in saved.items())
 
 
 def test_an_opening_is_known_at_first() -> None:

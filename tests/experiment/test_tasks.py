@@ -19,7 +19,7 @@ from peermask.data.normalisation import Statistics
 from peermask.engine.measures import metrics
 from peermask.errors import ConfigError, DataError, ExportError, ModelError, RunError
 from peermask.experiment.build import build
-from peermask.experiment.plan import make_plan
+from peermask.experiment.plan import gradient_path, make_plan
 from peermask.experiment.result import RunResult
 from peermask.experiment.table import read_rows
 from peermask.models.losses import losses
@@ -223,6 +223,30 @@ def test_plan_accounts_for_every_parameter() -> None:
     }
     assert sum(count for _, count in plan.account.values()) == plan.parameters
     assert len(plan.notes) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "module", "path"),
+    [
+        ("table", None, "agents in fused kernels"),
+        ("images", None, "agents as groups (sizes that the kernels cannot do)"),
+        ("series", None, "agents in stacked operations"),
+        ("tokens", Lstm(), "agents one after another (torch cannot vectorise recurrent layers and attention)"),
+        (
+            "table",
+            nn.Sequential(nn.Linear(5, 2), nn.PReLU()),
+            "agents vectorised (the module has operations that cannot be stacked)",
+        ),
+    ],
+)
+def test_plan_says_how_a_gpu_computes_gradients(
+    name: str, module: nn.Module | None, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for asked in ("plan", "assemble"):
+        monkeypatch.setattr(f"peermask.experiment.{asked}.have_triton", lambda: True)
+    make, changes, _ = CASES[name]
+    experiment = build(peermask.make_config(config(**({} if module else changes))), make(), module)
+    assert gradient_path(experiment, torch.device("cuda")) == path
 
 
 BAD: list[tuple[dict[str, Any], dict[str, Any], str]] = [

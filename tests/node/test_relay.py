@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import shutil
+import signal
 import ssl
 import time
 from contextlib import contextmanager
@@ -46,6 +47,9 @@ def relay_process(made, namespace=None):
             assert time.monotonic() < end
             time.sleep(0.05)
         yield process
+        process.terminate()
+        process.join(PATIENCE)
+        assert process.exitcode == 128 + signal.SIGTERM
     finally:
         process.kill()
         process.join(10)

@@ -31,9 +31,10 @@ def two_agents(folder, rounds, **keys):
     return path, held
 
 
-def swarm(path, out):
+def swarm(path, out, **variables):
     command = [sys.executable, "-m", "peermask", "swarm", str(path), "--out", str(out)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    env = {**os.environ, **variables}
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env)
 
 
 def test_a_swarm_stops_goes_on_and_gives_an_ordinary_run_folder(tmp_path):
@@ -47,9 +48,10 @@ def test_a_swarm_stops_goes_on_and_gives_an_ordinary_run_folder(tmp_path):
         out, err = stopped.communicate(timeout=60)
     assert (stopped.returncode, err) == (128 + signal.SIGTERM, "")
     assert "rerun the same command to resume" in out
-    with swarm(path, tmp_path / "run") as again:
+    with swarm(path, tmp_path / "run", FORCE_COLOR="1") as again:  # as to a terminal
         out, err = again.communicate(timeout=60)
     assert (again.returncode, err) == (0, "")
+    assert "120/120" in out  # in the table that follows the agents
     assert out.splitlines()[-1] == str(tmp_path / "run")
     assert RunResult.open(tmp_path / "run").hash == simulated(held.experiment, tmp_path / "sim").hash
 

@@ -82,7 +82,7 @@ def make_plan(name: str, experiment: Experiment, device: torch.device, ranks: in
         kept=(float(kept.min()), float(kept.max())),
         samples=(int(sizes.min()), int(sizes.max())),
         chunk=chunk,
-        path=_path(experiment, device),
+        path=gradient_path(experiment, device),
         memory=here * (tried.in_a_round + histories)
         + LINK_BYTES * links // 2
         + side_by_side * (passes + STATE_COPIES * 4 * layout.total)
@@ -102,7 +102,7 @@ def _remembered(experiment: Experiment) -> int:
     return min(most, REMEMBERED) if experiment.schedule.changes else most
 
 
-def _path(experiment: Experiment, device: torch.device) -> str:
+def gradient_path(experiment: Experiment, device: torch.device) -> str:
     """Which way gradients will be computed."""
     if device.type == "cpu":
         return "one agent at a time, on each core"
