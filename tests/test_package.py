@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import ast
+import importlib
+import sys
 from pathlib import Path
 
+import pytest
+
 import peermask
+from peermask.errors import PeermaskError
 
 ROOT = Path(peermask.__file__).parent
 ORDER = [
@@ -81,3 +86,24 @@ def test_nothing_reads_pickles_or_evaluates_text() -> None:
                 assert not {"pickle", "shelve", "marshal", "dill"} & set(names), path
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
                 assert node.func.id not in ("eval", "exec"), path
+
+
+@pytest.mark.parametrize(
+    ("package", "module", "extra"),
+    [
+        ("zenoh", "node.zenoh_transport", "node"),
+        ("cryptography", "node.certificates", "node"),
+        ("cryptography", "node.credentials", "node"),
+        ("cryptography", "node.key_files", "node"),
+        ("prometheus_client", "node.metrics", "node"),
+        ("onnxscript", "exports.onnx", "export"),
+        ("torch.utils.tensorboard", "reports.tensorboard", "tensorboard"),
+    ],
+)
+def test_without_an_extra_the_error_names_it(
+    package: str, module: str, extra: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)  # type: ignore[arg-type]
+    monkeypatch.delitem(sys.modules, f"peermask.{module}", raising=False)
+    with pytest.raises(PeermaskError, match=rf"pip install 'peermask\[{extra}\]'"):
+        importlib.import_module(f"peermask.{module}")

@@ -96,6 +96,14 @@ def test_a_separate_fine_tuning_rate() -> None:
     assert close(state.scores, [0.3, -0.5, 0.4, -0.2])
 
 
+def test_fine_tuning_stops_a_score_at_zero_that_keeps_its_sign() -> None:
+    """z½ − 5 G n = (−0.2, −1, 0.9, −0.2), of which the first was 0.3."""
+    method = algorithm(lr_fine_tune=5.0, keep_sign=True)
+    state, _ = method.learn(start(), NoData(), Clock(1, 10))
+    state = method.fuse(state, *hear([1, 0, 1, 0], [1, 1, 0, 0]), Clock(1, 10))
+    assert close(state.scores, [0.0, -1.0, 0.9, -0.2])
+
+
 def test_weight_decay_and_group_lasso_act_in_learn_alone() -> None:
     """ω z adds 0.04 z-tenths; λ z/||z|| adds per filter of two: ||(0.4, −0.3)|| = 0.5."""
     method = algorithm(weight_decay=0.1, group_lasso=0.5)

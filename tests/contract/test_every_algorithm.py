@@ -63,6 +63,20 @@ def test_messages_are_masks_or_float32_rows(experiment: Experiment) -> None:
         assert leaf.dtype in (torch.bool, torch.float32), name
 
 
+def test_models_in_messages_are_those_of_their_senders(experiment: Experiment) -> None:
+    """So that they can be tested before they are mixed; masks alone are no models."""
+    algorithm, feed = assemble(experiment, CPU)
+    state, _ = algorithm.learn(algorithm.init(experiment.agents), feed, Clock(1, 3))
+    message = algorithm.share(state)
+    models = algorithm.unmixed_model(message)
+    if all(leaf.dtype == torch.bool for leaf in message.values()):
+        assert models is None
+    else:
+        assert models is not None
+        trained = getattr(state, "ticket", algorithm.local_model(state))  # a lottery's is its model after the round
+        assert torch.equal(models, trained)
+
+
 def test_a_local_model_is_a_whole_parameter_vector(experiment: Experiment) -> None:
     models = played(experiment).local_models()
     assert models.shape == (4, experiment.network.layout.total)

@@ -9,7 +9,7 @@ import torch
 from torch import tensor
 
 from peermask.engine.measures import average_precision, confusion_of, f1, macro_f1, mae, r2
-from peermask.models.losses import binary_cross_entropy, huber, squared_error
+from peermask.models.losses import absolute_error, binary_cross_entropy, huber, squared_error
 from peermask.models.network import mean_loss
 
 
@@ -51,6 +51,7 @@ def test_losses() -> None:
     expected = (math.log(2) + math.log(1 + math.exp(2))) / 2
     assert float(binary_cross_entropy(outputs, targets)) == pytest.approx(expected)
     assert float(squared_error(outputs, targets)) == pytest.approx((1 + 4) / 2)
+    assert float(absolute_error(outputs, targets)) == pytest.approx((1 + 2) / 2)
     assert float(huber(outputs, targets)) == pytest.approx((0.5 + 1.5) / 2)
     valid = tensor([1.0, 0.0])
     assert float(mean_loss(squared_error, tensor([[1.0], [9.0]]), torch.zeros(2, 1), valid)) == 1.0

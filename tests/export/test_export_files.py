@@ -75,11 +75,15 @@ def test_predict_and_evaluate_read_a_ticket(
     logits = result.local_models()[1](digits.test.inputs[:1])[0]
     first = int(logits.argmax())
     assert capsys.readouterr().out.startswith(f"{tmp_path / 'digit.png'}: {first} ")
-    command(["evaluate", str(tmp_path / "a.ticket"), "--dataset", "digits"])
-    right = result.local_models()[1](digits.test.inputs).argmax(1) == digits.test.targets
-    assert (
-        f"all labels: {100 * float(right.float().mean()):.2f} % ({int(right.sum())} of 360)" in capsys.readouterr().out
-    )
+    other = str(export(result, 0, tmp_path / "b.ticket").path)
+    command(["evaluate", other, str(tmp_path / "a.ticket"), "--dataset", "digits", "--confusion"])
+    answers = result.local_models()[1](digits.test.inputs).argmax(1)
+    right = answers == digits.test.targets
+    _, said = capsys.readouterr().out.split(f"{tmp_path / 'a.ticket'}\n")
+    assert f"all labels: {100 * float(right.float().mean()):.2f} % ({int(right.sum())} of 360)" in said
+    table = [list(map(int, line.split())) for line in said.splitlines()[-10:]]
+    assert np.sum(table) == 360
+    assert table[3][7] == int(((digits.test.targets == 3) & (answers == 7)).sum())
 
 
 def command(arguments: list[str]) -> None:

@@ -15,6 +15,7 @@ from peermask.data import datasets
 from peermask.errors import ExportError
 from peermask.experiment.result import RunResult
 from peermask.exports.measure import evaluate
+from peermask.exports.raw_files import read_rows
 from peermask.exports.reader import open_model
 from peermask.exports.write import export, export_all
 
@@ -133,3 +134,44 @@ def test_files_that_are_no_models_are_one_line(files: Path, tmp_path: Path) -> N
     onnx.save(plain, tmp_path / "plain.onnx")
     with pytest.raises(ExportError, match="only files that `peermask export` wrote can be read"):
         open_model(tmp_path / "plain.onnx")
+
+
+def test_onnx_models_of_another_form_are_one_line(files: Path, tmp_path: Path) -> None:
+    """A second input, images of another size than its layers take, and classes that it has no outputs for."""
+    two, large, few = (onnx.load(files / "a.onnx") for _ in range(3))
+    two.graph.input.append(onnx.helper.make_tensor_value_info("more", onnx.TensorProto.FLOAT, [1]))
+    large.graph.input[0].type.tensor_type.shape.dim[2].dim_value = 12
+    next(one for one in few.metadata_props if one.key == "peermask.classes").value = '["a", "b", "c"]'
+    next(one for one in few.metadata_props if one.key == "peermask.labels").value = "[0]"
+    for model, words in (
+        (two, r"not one batch of inputs"),
+        (large, "does not run"),
+        (few, "does not give one output for each of its 3 classes"),
+    ):
+        onnx.save(model, tmp_path / "changed.onnx")
+        with pytest.raises(ExportError, match=words):
+            open_model(tmp_path / "changed.onnx")
+
+
+@pytest.mark.parametrize(
+    ("array", "words"),
+    [
+        (np.array([["a", "b"]]), "inputs are numbers"),
+        (np.zeros((1, 3), np.uint8), r"has shape \(1, 3\); the model takes \[n, 2\]"),
+        (np.zeros((1, 2), np.float32), r"holds float32; the model takes whole numbers \(uint8\)"),
+        (np.array([[0, 256]]), "has values from 0 to 256; the model takes 0 to 255"),
+    ],
+)
+def test_raw_inputs_that_do_not_fit_are_one_line(array: np.ndarray, words: str, tmp_path: Path) -> None:
+    np.save(tmp_path / "a.npy", array)
+    with pytest.raises(ExportError, match=words):
+        read_rows(tmp_path / "a.npy", (2,), "uint8")
+
+
+def test_one_raw_input_is_a_batch_and_half_a_file_is_none(tmp_path: Path) -> None:
+    path = tmp_path / "a.npy"
+    np.save(path, np.array([3, 255]))
+    assert read_rows(path, (2,), "uint8").tolist() == [[3, 255]]
+    path.write_bytes(path.read_bytes()[:-8])
+    with pytest.raises(ExportError, match="claims 16 bytes and has 8: it is damaged"):
+        read_rows(path, (2,), "uint8")

@@ -84,6 +84,24 @@ def test_a_module_that_is_no_chain_is_traced() -> None:
         assert isinstance(build_network(module, (1, 8, 8), 10).stack, TracedStack)
 
 
+@pytest.mark.parametrize(
+    "block",
+    [
+        [nn.Conv2d(1, 4, 3), nn.ReLU()],
+        [nn.Conv2d(1, 4, 3, padding="same"), nn.MaxPool2d(2)],
+        [nn.Conv2d(1, 4, 3), nn.ReLU(), nn.MaxPool2d((2, 3))],
+        [nn.Conv2d(1, 4, 3), nn.ReLU(), LocalResponseNorm(2, 1.0), nn.MaxPool2d(2)],
+    ],
+)
+def test_a_block_of_another_form_is_computed_as_it_is(block: list[nn.Module]) -> None:
+    torch.manual_seed(0)
+    size = nn.Sequential(*block, nn.Flatten())(torch.zeros(1, 1, 8, 8)).shape[1]
+    module = nn.Sequential(*block, nn.Flatten(), nn.Linear(size, 10))
+    assert not isinstance(build_network(module, (1, 8, 8), 10).stack, StackedChain)
+    stacked, general = both_paths(module)
+    assert torch.allclose(stacked, general, atol=1e-5)
+
+
 def both_paths(module: nn.Module) -> list[torch.Tensor]:
     """Logits of two agents by the stack, if there is one, and by the general path."""
     network = build_network(module, (1, 8, 8), 10)

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
-import sys
-
 import pytest
 from fleet_cases import tiny_fleet, written
 
 from peermask.cli.main import main
-from peermask.errors import NodeError
 from peermask.experiment.build import build
 from peermask.experiment.config_file import load_config
 from peermask.node.certificates import make_certificates
@@ -156,14 +152,3 @@ def test_collecting_overwrites_no_file_and_no_run(peermask, fleet, tmp_path):
     assert f"{run} exists" in refused(peermask("fleet", "collect", fleet, *four, "--out", run))
     assert (run / "metrics.csv").read_text() == "kept"
     assert "fleet.toml exists" in refused(peermask("fleet", "collect", fleet, *four, "--out", fleet))
-
-
-@pytest.mark.parametrize(
-    ("package", "module"),
-    [("zenoh", "peermask.node.zenoh_transport"), ("cryptography", "peermask.node.certificates")],
-)
-def test_without_the_extra_the_error_names_it(monkeypatch, package, module):
-    monkeypatch.setitem(sys.modules, package, None)
-    monkeypatch.delitem(sys.modules, module, raising=False)
-    with pytest.raises(NodeError, match=r"pip install 'peermask\[node\]'"):
-        importlib.import_module(module)

@@ -5,7 +5,11 @@ from __future__ import annotations
 import http.client
 import json
 import shutil
+import socket
+import ssl
 import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 
 import pytest
 import zenoh
@@ -16,8 +20,10 @@ from test_node_cli import peermask, refused  # noqa: F401
 from test_watched import samples
 
 from peermask.errors import NodeError
+from peermask.node.address import split_address
 from peermask.node.certificates import make_certificates, make_operator
 from peermask.node.credentials import Credentials, find_operator
+from peermask.node.desk import LENGTH, tls_context
 from peermask.node.fleet_file import load_fleet
 from peermask.node.operator import Refused, ask, ask_status
 from peermask.node.roster import signed
@@ -113,6 +119,50 @@ def test_who_is_no_operator_gets_one_line(running, peermask, tmp_path):  # noqa:
         ask_status(fleet, eve)
     with pytest.raises(Refused, match=r"agent-1 is not an operator"):
         ask(fleet, Credentials.of(certs, 1), 0, "status")
+
+
+@contextmanager
+def device(address, files, answer):
+    """Something at an agent's address that gives one answer to whoever comes; by TLS if it has certificates."""
+
+    def serve():
+        link, _ = listening.accept()
+        with link if files is None else tls_context(ssl.PROTOCOL_TLS_SERVER, files).wrap_socket(link, True) as opened:
+            opened.recv(2**16)
+            opened.sendall(answer)
+
+    with socket.create_server(split_address(address)) as listening, ThreadPoolExecutor(1) as pool:
+        served = pool.submit(serve)
+        yield
+        served.result(PATIENCE)
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (b"HTTP/1.1 400 Bad Request", "it does not answer with an agent's TLS"),
+        (LENGTH.pack(2**20 + 1), "its answer has 1048577 bytes, allowed: 1048576"),
+        (LENGTH.pack(3) + b"+{", "its answer was cut off"),
+        (LENGTH.pack(3) + b"+{}", "its answer is not a status"),
+        (LENGTH.pack(3) + b"+{a", "its answer is not a status"),
+    ],
+)
+def test_a_device_that_is_no_agent_is_said_to_be_none(answer, words, tmp_path):
+    held = tiny_fleet(tiny(agents=1, graph={"name": "complete"}))
+    make_certificates(held, tmp_path)
+    files = None if answer.startswith(b"HTTP") else Credentials.of(tmp_path, 0)
+    with device(held.member(0).address, files, answer):
+        (told,) = ask_status(held, make_operator(tmp_path, "ann", 30))
+    assert told.standing is None
+    assert told.trouble.startswith(words)
+
+
+def test_a_device_that_says_nothing_is_not_waited_for(tmp_path):
+    held = tiny_fleet(tiny(agents=1, graph={"name": "complete"}))
+    make_certificates(held, tmp_path)
+    with socket.create_server(split_address(held.member(0).address)):
+        (told,) = ask_status(held, make_operator(tmp_path, "ann", 30), 0.2)
+    assert told.trouble == "no answer within 0.2 s"
 
 
 def test_an_operator_may_ask_for_status_and_nothing_else(running):

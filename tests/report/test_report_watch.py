@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.client import HTTPConnection, HTTPResponse
 from pathlib import Path
+from urllib.request import urlopen
 
 import numpy as np
 import pytest
@@ -51,6 +55,19 @@ def test_the_page_and_its_data_are_served_on_loopback(tmp_path: Path) -> None:
         assert b'"live":true' in page
         answer, data = ask(server, "/data.json")
         assert json.loads(data)["runs"][0]["round"] == 20
+
+
+def test_the_command_serves_until_it_is_interrupted(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "a", finished=False)
+    command = [sys.executable, "-m", "peermask", "watch", str(run), "--port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        url = process.stdout.readline().split()[0]
+        with urlopen(f"{url}data.json", timeout=30) as answer:
+            assert json.load(answer)["runs"][0]["round"] == 20
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=30)
+    assert (process.returncode, said) == (130, "")
 
 
 def test_data_that_has_not_changed_is_not_sent_again(tmp_path: Path) -> None:
