@@ -92,8 +92,7 @@ def to_onnx(module: nn.Module, examples: Tensor, metadata: dict[str, Any]) -> by
         except torch.onnx.errors.OnnxExporterError as error:
             reason = str(error.__cause__ or error).strip().splitlines()[0]
             raise ExportError(f"PyTorch cannot write this network as ONNX: {reason}; export to .ticket") from error
-    if program is None:
-        raise ExportError("PyTorch's ONNX exporter returned no program")
+    assert program is not None  # as it is by the exporter before dynamo's
     proto: onnx.ModelProto = program.model_proto
     for key, value in metadata.items():
         proto.metadata_props.add(key=f"peermask.{key}", value=json.dumps(value))

@@ -17,11 +17,11 @@ UNEVEN = ("dirichlet", "shards", "quantity", "everything")  # partitions whose l
 
 def bytes_human(count: float) -> str:
     """`12.3 MB`: powers of 1000, as networks count."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if abs(count) < 999.5 or unit == "GB":
+    for unit in ("B", "kB", "MB"):
+        if abs(count) < 999.5:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.3g} {unit}"
         count /= 1000
-    raise AssertionError
+    return f"{count:.3g} GB"
 
 
 def percent(share: float) -> str:
