@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -68,7 +70,8 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint, ready: Callable[[], ob
             # Not `save`, which makes one long string of it first, while no other thread can run.
             safetensors.torch.save_file(tensors, temporary, metadata=meta)
         except safetensors.SafetensorError as error:
-            raise OSError(str(error)) from error
+            code = re.search(r"os error (\d+)", str(error))  # such as that of a full disk
+            raise (OSError(int(code[1]), os.strerror(int(code[1]))) if code else OSError(str(error))) from error
         temporary.chmod(mode)  # the library writes files that only their owner can read
         ready()
     for old in list_checkpoints(folder)[:-KEPT]:
