@@ -9,7 +9,7 @@ import safetensors
 import safetensors.torch
 import torch
 
-from peermask.errors import RunError
+from peermask.errors import FullDiskError, RunError
 from peermask.experiment.checkpoint import Checkpoint, Progress, load_checkpoint, save_checkpoint
 
 
@@ -37,6 +37,8 @@ def test_a_full_disk_is_one_line_and_leaves_the_one_before(tmp_path: Path, monke
         raise safetensors.SafetensorError("No space left on device (os error 28)")
 
     monkeypatch.setattr(safetensors.torch, "save_file", full)
-    with pytest.raises(RunError, match=r"cannot write .*round-000002\.safetensors: .*No space left.*nothing.*is lost"):
+    with pytest.raises(
+        FullDiskError, match=r"cannot write .*round-000002\.safetensors: .*No space left.*nothing.*is lost"
+    ):
         save_checkpoint(tmp_path, made(2))
     assert [path.name for path in tmp_path.iterdir()] == ["round-000001.safetensors"]

@@ -14,8 +14,8 @@ from peermask.cli.main import main
 from peermask.data import datasets
 from peermask.errors import ExportError
 from peermask.experiment.result import RunResult
+from peermask.exports.input_files import read_rows
 from peermask.exports.measure import evaluate
-from peermask.exports.raw_files import read_rows
 from peermask.exports.reader import open_model
 from peermask.exports.write import export, export_all
 

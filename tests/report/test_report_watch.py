@@ -59,14 +59,20 @@ def test_the_page_and_its_data_are_served_on_loopback(tmp_path: Path) -> None:
 
 def test_the_command_serves_until_it_is_interrupted(tmp_path: Path) -> None:
     run = write_run(tmp_path / "a", finished=False)
-    command = [sys.executable, "-m", "peermask", "watch", str(run), "--port", "0"]
+    # Tests that a shell runs in the background ignore Ctrl-C, and so would what they start.
+    as_from_a_terminal = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
+    code = f"{as_from_a_terminal}; from peermask.cli.entry import main; main()"
+    command = [sys.executable, "-c", code, "watch", str(run), "--port", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
-        url = process.stdout.readline().split()[0]
-        with urlopen(f"{url}data.json", timeout=30) as answer:
-            assert json.load(answer)["runs"][0]["round"] == 20
-        process.send_signal(signal.SIGINT)
-        _, said = process.communicate(timeout=30)
+        try:
+            url = process.stdout.readline().split()[0]
+            with urlopen(f"{url}data.json", timeout=30) as answer:
+                assert json.load(answer)["runs"][0]["round"] == 20
+            process.send_signal(signal.SIGINT)
+            _, said = process.communicate(timeout=30)
+        finally:
+            process.kill()
     assert (process.returncode, said) == (130, "")
 
 
