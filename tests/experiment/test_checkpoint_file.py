@@ -9,7 +9,7 @@ import safetensors
 import safetensors.torch
 import torch
 
-from peermask.errors import FullDiskError, RunError
+from peermask.errors import FullDiskError
 from peermask.experiment.checkpoint import Checkpoint, Progress, load_checkpoint, save_checkpoint
 
 

@@ -51,6 +51,21 @@ def test_more_may_tie_than_a_program_holds(size: int) -> None:
     agrees(magnitude, torch.tensor([[size // 3], [2 * size // 3]]), (size,))
 
 
+def test_a_bracket_holds_the_threshold_of_filters_with_one_large_tap() -> None:
+    from peermask.kernels.select_triton import bracket_kernel
+
+    size = 409_600  # of which 16,384 at even distances would all be the same tap
+    magnitude = torch.rand(1, size, generator=torch.Generator().manual_seed(5))
+    magnitude[:, ::25] += 1
+    for keep in (5_000, 122_880, 400_000):
+        low, high = torch.zeros(2, 1, dtype=torch.int32)
+        spans, counter = torch.tensor([[0, size]], dtype=torch.int32), torch.ones(1, dtype=torch.int64)
+        bracket_kernel[(1, 1)](magnitude, spans, torch.tensor([[keep]]), low, high, counter, size, 1, 5.0, 16_384, 11)
+        bits = magnitude.view(torch.int32)
+        assert int(low) <= int(bits.sort(descending=True).values[0, keep - 1]) <= int(high)
+        assert int(((bits >= low) & (bits <= high)).sum()) < 0.1 * size
+
+
 def test_rows_may_lie_apart() -> None:
     magnitude = torch.rand(3, 30_000, generator=torch.Generator().manual_seed(2))[:, :20_000]
     agrees(magnitude, torch.tensor([[7], [700], [19_000]]), (20_000,))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from peermask.masks.select import top_fraction, top_fraction_by_sort
+from peermask.masks.select import _bracket, top_fraction, top_fraction_by_sort
 
 # Few distinct values, so that ties are the rule.
 magnitudes = st.lists(
@@ -55,3 +56,15 @@ def test_equals_a_stable_sort_on_rows_long_enough_to_be_sampled(keep: int) -> No
     magnitude = torch.stack([spread, spread.mul(50).round(), spread.sort().values, torch.ones(40_000)])
     counts = torch.full((4,), keep)
     assert torch.equal(top_fraction(magnitude, counts), top_fraction_by_sort(magnitude, counts))
+
+
+def test_a_sample_meets_every_place_of_a_filter() -> None:
+    """Filters of 25 taps, of which one is larger: a sample of every hundredth entry would see only that one."""
+    rng = np.random.default_rng(0)
+    values = rng.random(819_200, np.float32)
+    values[::25] += 1
+    for keep in (10_000, 245_760, 800_000):
+        low, high = _bracket(values, keep)
+        threshold = np.sort(values)[-keep]
+        assert low <= threshold <= high
+        assert np.count_nonzero((values >= low) & (values <= high)) < 0.1 * values.size

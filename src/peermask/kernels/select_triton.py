@@ -13,6 +13,7 @@ import triton.language as tl
 
 from peermask.kernels.blocks_triton import own_block
 
+STRIDE = tl.constexpr(40503)  # 2**16 over the golden ratio: multiples of it spread evenly, without a period
 LAST = tl.constexpr(0x7FFFFFFF)  # no position lies behind it, and no float's bits above it
 
 
@@ -21,7 +22,9 @@ def bracket_kernel(
     x_ptr, spans_ptr, keep_ptr, low_ptr, high_ptr, counter_ptr, stride, L,
     SIGMAS: tl.constexpr, SAMPLE: tl.constexpr, COARSE: tl.constexpr,
 ):  # fmt: skip
-    """Two bounds between which the threshold lies, by ranks in an even sample; small layers are taken whole.
+    """Two bounds between which the threshold lies, by ranks in a sample; small layers are taken whole.
+
+    One entry is drawn from each of SAMPLE stretches, not at even distances: those meet the same place of every filter.
 
     Bounds are searched for down to bit COARSE and rounded outwards: the bracket grows by nothing that counts.
     """
@@ -30,7 +33,8 @@ def bracket_kernel(
     row = a * L + layer
     start = tl.load(spans_ptr + 2 * layer)
     size = tl.load(spans_ptr + 2 * layer + 1) - start
-    at = start + tl.arange(0, SAMPLE).to(tl.int64) * size // SAMPLE
+    n = tl.arange(0, SAMPLE).to(tl.int64)
+    at = start + n * size // SAMPLE + ((n * STRIDE & 0xFFFF) * (size // SAMPLE) >> 16)
     bits = tl.load(x_ptr + a * stride + at).to(tl.int32, bitcast=True)
     share = tl.load(keep_ptr + row).to(tl.float32) / size.to(tl.float32)
     spread = SIGMAS * tl.sqrt(SAMPLE * share * (1.0 - share)) + 2.0
