@@ -52,7 +52,7 @@ def called_in_rounds(model: str, device: str) -> set[str]:
 
     play: Callable[[Loop], int] = Loop._play
     Loop._play = played  # type: ignore[method-assign]
-    note_launches(called)
+    note_launches(called, inside)
     threading.setprofile(noted)
     sys.setprofile(noted)
     config = {"algorithm": "mce-pl", "model": model, "agents": 4, "rounds": ROUNDS, "batch_size": 16}
@@ -66,7 +66,7 @@ def called_in_rounds(model: str, device: str) -> set[str]:
     return called
 
 
-def note_launches(called: set[str]) -> None:
+def note_launches(called: set[str], inside: threading.Event) -> None:
     """A kernel is not called but launched: by `run` of what `triton.jit` made of it."""
     try:
         from triton.runtime import JITFunction
@@ -75,7 +75,8 @@ def note_launches(called: set[str]) -> None:
     launch = JITFunction.run
 
     def run(kernel: Any, *arguments: Any, **options: Any) -> Any:
-        called.add(kernel.fn.__code__.co_filename)
+        if inside.is_set():
+            called.add(kernel.fn.__code__.co_filename)
         return launch(kernel, *arguments, **options)
 
     JITFunction.run = run
