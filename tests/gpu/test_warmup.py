@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from importlib import import_module
 from pkgutil import iter_modules
 
@@ -68,3 +69,13 @@ def test_kernels_are_compiled_beforehand(
             _, known = message_cost(shared, known, experiment.network.layout.sizes)
         simulator.test()
     assert {name: count for name, count in compiled().items() if count > counts[name]} == {}
+
+
+def test_a_gpu_is_woken_beside_the_caller() -> None:
+    device = torch.device("cuda")
+    warmup.rehearse(device)  # which a thread of its own does without a word about errors
+    before = threading.active_count()
+    warmup.wake(device)
+    for thread in threading.enumerate()[before:]:
+        thread.join()
+    assert threading.active_count() == before

@@ -41,13 +41,18 @@ def wake(device: torch.device) -> None:
 
 def _wake(device: torch.device) -> None:
     with suppress(Exception), made_current(device):
-        _first_launch(device)
-        labels = torch.zeros(1, 8, dtype=torch.int64, device=device)
-        outputs = torch.zeros(1, 8, 2, device=device, requires_grad=True)
-        cross_entropy(outputs.flatten(0, 1), labels.flatten()).sum().backward()
-        tally = Tally(torch.ones(1, 2, device=device), "all")
-        tally.add(outputs.detach() @ torch.eye(2, device=device), labels, labels == 0)
-        tally.figures()
+        rehearse(device)
+
+
+def rehearse(device: torch.device) -> None:
+    """A loss, its gradient and an evaluation of two outputs, and a kernel of Triton's."""
+    _first_launch(device)
+    labels = torch.zeros(1, 8, dtype=torch.int64, device=device)
+    outputs = torch.zeros(1, 8, 2, device=device, requires_grad=True)
+    cross_entropy(outputs.flatten(0, 1), labels.flatten()).sum().backward()
+    tally = Tally(torch.ones(1, 2, device=device), "all")
+    tally.add(outputs.detach() @ torch.eye(2, device=device), labels, labels == 0)
+    tally.figures()
 
 
 def _first_launch(device: torch.device) -> object:
