@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import threading
+import subprocess
+import sys
 from importlib import import_module
 from pkgutil import iter_modules
 
@@ -72,10 +73,16 @@ def test_kernels_are_compiled_beforehand(
 
 
 def test_a_gpu_is_woken_beside_the_caller() -> None:
-    device = torch.device("cuda")
-    warmup.rehearse(device)  # which a thread of its own does without a word about errors
-    before = threading.active_count()
-    warmup.wake(device)
-    for thread in threading.enumerate()[before:]:
-        thread.join()
-    assert threading.active_count() == before
+    warmup.rehearse(torch.device("cuda"))  # which a thread of its own does without a word about errors
+    woken = """
+import threading, torch
+from peermask.engine.warmup import wake
+wake(torch.device("cuda"))
+(thread,) = set(threading.enumerate()) - {threading.main_thread()}
+thread.join()
+assert torch.cuda.is_initialized()
+before = threading.active_count()
+wake(torch.device("cuda"))
+assert threading.active_count() == before
+"""
+    subprocess.run([sys.executable, "-c", woken], check=True)

@@ -35,7 +35,7 @@ def wake(device: torch.device) -> None:
 
     PyTorch prepares it and loads its own kernels when they are first called; Triton hashes all its files.
     """
-    if device.type == "cuda":
+    if device.type == "cuda" and not torch.cuda.is_initialized():  # a sweep runs many experiments
         Thread(target=_wake, args=(device,)).start()
 
 
