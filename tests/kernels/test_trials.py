@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import nn
 
+from peermask.algorithms.message import as_message
 from peermask.data.dataset import gather_triton
 from peermask.engine.traffic import message_cost
 from peermask.engine.warmup import _gather, _of_masks
@@ -80,9 +81,10 @@ def test_networks_launch_what_was_compiled(
     assert launched == before
 
 
-def test_masks_and_messages_launch_what_was_compiled(launched: set[tuple[str, ...]]) -> None:
+@pytest.mark.parametrize("classes", [10, 16])  # layers that begin with a line of memory, or not
+def test_masks_and_messages_launch_what_was_compiled(launched: set[tuple[str, ...]], classes: int) -> None:
     """All but what is computed of links, which are no matrix on a CPU."""
-    agents, layout = 3, build_network(cnn((1, 28, 28), 10), (1, 28, 28), 10).layout
+    agents, layout = 3, build_network(cnn((1, 28, 28), classes), (1, 28, 28), classes).layout
     for trial in _of_masks(layout, CPU):
         trial()
     _gather((1, 28, 28), CPU)
@@ -98,7 +100,7 @@ def test_masks_and_messages_launch_what_was_compiled(launched: set[tuple[str, ..
     fine_tuned(scores, scores, votes, voters, 0.1)
     pulled(scores, votes, voters, mask, 0.5, layout)
     gather_triton(torch.zeros(50, 1, 28, 28, dtype=torch.uint8), torch.zeros(50, dtype=torch.int64), index, 255.0)
-    for payload in ({"mask": mask}, {"weights": scores}):
+    for payload in ({"mask": mask}, as_message(torch.rand(agents, layout.total), layout.weights)):
         known = None
         for _ in range(3):
             _, known = message_cost(payload, known, layout.sizes)

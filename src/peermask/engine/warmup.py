@@ -12,6 +12,7 @@ from threading import Thread
 import torch
 
 from peermask.algorithms.contract import Payload
+from peermask.algorithms.message import as_message
 from peermask.data.dataset import gather_triton
 from peermask.engine.device import made_current
 from peermask.engine.evaluate import Tally
@@ -104,7 +105,8 @@ def _of_masks(layout: Layout, device: torch.device) -> list[Callable[[], object]
     gradient = torch.rand(1, layout.total, device=device)[:, : layout.weights]
     links = Links.of(torch.ones(FEW + 1, 1, dtype=torch.bool, device=device))
     one = Links.of(torch.ones(1, 1, dtype=torch.bool, device=device))
-    messages: tuple[Payload, ...] = ({"mask": mask}, {"weights": scores})
+    # Of two agents: leaves of several lie apart in memory.
+    messages = ({"mask": mask}, as_message(torch.rand(2, layout.total, device=device), layout.weights))
     return [
         lambda: masker.model(mask, keep),
         lambda: stepped(scores, gradient, masker.weights(keep), None, 1.0, 0.0, 0.0, 0.0, layout),
