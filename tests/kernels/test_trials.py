@@ -14,6 +14,7 @@ from torch import nn
 
 from peermask.algorithms.message import as_message
 from peermask.data.dataset import gather_triton
+from peermask.engine.round import concatenated
 from peermask.engine.traffic import message_cost
 from peermask.engine.warmup import _gather, _of_masks
 from peermask.kernels import by_kernels
@@ -100,7 +101,8 @@ def test_masks_and_messages_launch_what_was_compiled(launched: set[tuple[str, ..
     fine_tuned(scores, scores, votes, voters, 0.1)
     pulled(scores, votes, voters, mask, 0.5, layout)
     gather_triton(torch.zeros(50, 1, 28, 28, dtype=torch.uint8), torch.zeros(50, dtype=torch.int64), index, 255.0)
-    for payload in ({"mask": mask}, as_message(torch.rand(agents, layout.total), layout.weights)):
+    values = as_message(torch.rand(agents, layout.total), layout.weights)
+    for payload in ({"mask": mask}, concatenated([values])):
         known = None
         for _ in range(3):
             _, known = message_cost(payload, known, layout.sizes)

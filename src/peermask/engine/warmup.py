@@ -16,6 +16,7 @@ from peermask.algorithms.message import as_message
 from peermask.data.dataset import gather_triton
 from peermask.engine.device import made_current
 from peermask.engine.evaluate import Tally
+from peermask.engine.round import concatenated
 from peermask.engine.traffic import message_cost
 from peermask.graph.links import Links
 from peermask.graph.sums import FEW, count_votes
@@ -105,8 +106,8 @@ def _of_masks(layout: Layout, device: torch.device) -> list[Callable[[], object]
     gradient = torch.rand(1, layout.total, device=device)[:, : layout.weights]
     links = Links.of(torch.ones(FEW + 1, 1, dtype=torch.bool, device=device))
     one = Links.of(torch.ones(1, 1, dtype=torch.bool, device=device))
-    # Of two agents: leaves of several lie apart in memory.
-    messages = ({"mask": mask}, as_message(torch.rand(2, layout.total, device=device), layout.weights))
+    values = as_message(torch.rand(1, layout.total, device=device), layout.weights)
+    messages = ({"mask": mask}, concatenated([values]))  # which puts each leaf into memory of its own, as in a round
     return [
         lambda: masker.model(mask, keep),
         lambda: stepped(scores, gradient, masker.weights(keep), None, 1.0, 0.0, 0.0, 0.0, layout),
