@@ -19,6 +19,7 @@ test-long: .venv/.installed-dev
 # The GPU's kernels, interpreted on a CPU; Triton is a gigabyte, so `make test` skips them where it is not there.
 test-kernels: .venv/.installed-kernels
 	@TRITON_INTERPRET=1 $(BIN)/python -m pytest -n auto --dist worksteal tests/kernels
+	@$(BIN)/python -m pytest tests/kernels/test_trials.py
 
 check: .venv/.installed-dev
 	@$(BIN)/ruff format --check .
