@@ -151,6 +151,7 @@ class Gate:
             one.close()
         while self._here or self._tasks:
             await asyncio.sleep(0.01)
+        await asyncio.sleep(0.01)  # until the other sides are closed, too
 
     def arrived(self, one: _Outside) -> None:
         self._here.add(one)

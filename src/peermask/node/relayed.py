@@ -66,6 +66,7 @@ class Relayed:
         for server in self._servers:
             server.close()
         await cancel_others()
+        await asyncio.sleep(0.01)  # connections are closed after the tasks that had them
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
