@@ -33,15 +33,21 @@ def run_in(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T]) -> T:
 
 
 async def _abort_connections(loop: asyncio.AbstractEventLoop) -> None:
-    """Of closed servers: those that were just being accepted, and those with data that nobody reads."""
+    """Of closed servers: those that were just being accepted, which are tasks at first, and those with data that nobody
+    reads."""
+    idle = 0
     for _ in range(TRIES):
         await asyncio.sleep(0.01)
         # No public name lists the connections of a loop; a loop that has no such list leaves this to the system.
-        remaining = list(getattr(loop, "_transports", {}).values())
-        if not remaining:
-            return
+        known = list(getattr(loop, "_transports", {}).values())
+        remaining = [
+            transport for transport in known if getattr(transport, "_sock", None) is not None
+        ]  # not closed yet
         for transport in remaining:
             transport.abort()
+        idle = 0 if remaining or len(asyncio.all_tasks()) > 1 else idle + 1
+        if idle == 3:
+            return
 
 
 async def cancel_others() -> None:
