@@ -17,6 +17,7 @@ test-long: .venv/.installed-dev
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m long
 
 # The GPU's kernels, interpreted on a CPU; Triton is a gigabyte, so `make test` skips them where it is not there.
+# The second run has no interpreter: it checks that the warm-up compiles every variant of a kernel that a round launches.
 test-kernels: .venv/.installed-kernels
 	@TRITON_INTERPRET=1 $(BIN)/python -m pytest -n auto --dist worksteal tests/kernels
 	@$(BIN)/python -m pytest tests/kernels/test_trials.py

@@ -33,9 +33,9 @@ from peermask.models.network import Network
 
 
 def wake(device: torch.device) -> None:
-    """Start using a GPU beside the caller, who reads data meanwhile. What goes wrong is raised where it is used next.
+    """Initialise a GPU in its own thread while the caller reads data. Errors are ignored: its first use raises them.
 
-    PyTorch prepares it and loads its own kernels when they are first called; Triton hashes all its files.
+    PyTorch creates a context and loads its own kernels when they are first called; Triton hashes all its files.
     """
     if device.type == "cuda" and not torch.cuda.is_initialized():  # a sweep runs many experiments
         Thread(target=_wake, args=(device,)).start()
@@ -47,7 +47,7 @@ def _wake(device: torch.device) -> None:
 
 
 def rehearse(device: torch.device) -> None:
-    """A loss, its gradient and an evaluation of two outputs, and a kernel of Triton's."""
+    """Compute a loss, its gradient and an evaluation of two outputs, and launch a Triton kernel, to load their code."""
     _first_launch(device)
     labels = torch.zeros(1, 8, dtype=torch.int64, device=device)
     outputs = torch.zeros(1, 8, 2, device=device, requires_grad=True)

@@ -90,8 +90,8 @@ def _bracket(values: NDArray[np.float32], keep: int) -> tuple[float, float]:
 @lru_cache(maxsize=64)
 def _places(size: int) -> NDArray[np.int64]:  # [_SAMPLE]
     """One of each of _SAMPLE stretches, not at even distances: those meet the same place of every filter."""
-    n = np.arange(_SAMPLE)
-    return n * size // _SAMPLE + ((n * 40503 & 0xFFFF) * (size // _SAMPLE) >> 16)
+    n, stride = np.arange(_SAMPLE), 40503  # as in kernels/select_triton.py
+    return n * size // _SAMPLE + ((n * stride & 0xFFFF) * (size // _SAMPLE) >> 16)
 
 
 def top_fraction_by_sort(magnitude: Tensor, keep: Tensor) -> Tensor:

@@ -40,9 +40,7 @@ async def _abort_connections(loop: asyncio.AbstractEventLoop) -> None:
         await asyncio.sleep(0.01)
         # No public name lists the connections of a loop; a loop that has no such list leaves this to the system.
         known = list(getattr(loop, "_transports", {}).values())
-        remaining = [
-            transport for transport in known if getattr(transport, "_sock", None) is not None
-        ]  # not closed yet
+        remaining = [one for one in known if getattr(one, "_sock", None) is not None]  # the others are closed
         for transport in remaining:
             transport.abort()
         idle = 0 if remaining or len(asyncio.all_tasks()) > 1 else idle + 1
