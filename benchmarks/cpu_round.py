@@ -24,7 +24,7 @@ import torch
 from peermask.models import alone
 
 PLAIN = "plain-loop"
-REPLACEMENTS = ("use_winograd", "use_blocked_norms")
+REPLACEMENTS = ("use_pooled_relu", "use_winograd", "use_blocked_norms")
 
 
 class Contender(Protocol):

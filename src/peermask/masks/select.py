@@ -15,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from peermask.compiled import by_loops
 from peermask.kernels import by_kernels
 from peermask.kernels.blocks import BLOCK, block_table, in_lines, spans_of
 
@@ -45,6 +46,12 @@ def top_fraction(magnitude: Tensor, keep: Tensor, out: Tensor | None = None) -> 
 
 def _top_of_row(values: NDArray[np.float32], keep: int, mask: NDArray[np.bool_]) -> None:
     """All that reach the keep-th largest value; of those equal to it, the last ones go if they are too many."""
+    if by_loops(len(values)):
+        from peermask.kernels.select_numba import top_of_row
+
+        low, high = np.array(_bracket(values, keep), np.float32).view(np.int32)
+        if top_of_row(values.view(np.int32), keep, low, high, mask):
+            return
     threshold = _kth_largest(values, keep)
     np.greater_equal(values, threshold, out=mask)
     surplus = np.count_nonzero(mask) - keep

@@ -21,9 +21,10 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from peermask.compiled import by_loops
 from peermask.wire.bits import Cursor, Integers
 from peermask.wire.schema import MessageRow, Schema
-from peermask.wire.sets import LayerPlan, Mask, SetPlan, decode_layer, plan_positions, read_entry, slices
+from peermask.wire.sets import Mask, SetPlan, decode_layer, plan_positions, read_entry, slices
 
 Bytes: TypeAlias = NDArray[np.uint8]
 
@@ -165,19 +166,28 @@ class Contexts:
 
 def plan_flips(contexts: Contexts, flipped: Integers) -> SetPlan:
     """The flips of each class as a layer: where they are among the weights of their class."""
-    rows = np.searchsorted(np.cumsum(contexts.layers), flipped, side="right")
-    owner = contexts.classes[rows, contexts.states[flipped]]  # class of each flip
+    owner, rank = ranks_in_class(contexts, flipped)
+    each = ((rank[owner == c], int(contexts.sizes[c])) for c in contexts.used)
+    return SetPlan(tuple(plan_positions(places, size) for places, size in each))
+
+
+def ranks_in_class(contexts: Contexts, flipped: Integers) -> tuple[Bytes, Integers]:
+    """The class of each flip and how many weights of that class are before it; [F] positions -> twice [F]."""
+    ends = np.cumsum(contexts.layers)
+    if by_loops(len(contexts.states)):
+        from peermask.wire import ranks_numba
+
+        return ranks_numba.ranks_in_class(contexts.states, ends, contexts.classes, flipped)
+    owner = contexts.classes[np.searchsorted(ends, flipped, side="right"), contexts.states[flipped]]
     found, own = contexts.others()
-    ends = np.searchsorted(found, flipped)
-    return SetPlan(tuple(_plan_class(contexts, c, own, flipped[owner == c], ends[owner == c]) for c in contexts.used))
-
-
-def _plan_class(contexts: Contexts, c: int, own: Bytes, flipped: Integers, ends: Integers) -> LayerPlan:
-    """The flips of one class, before which there are as many of `own` as `ends` say."""
-    places = np.searchsorted(np.flatnonzero(own == c), ends) if flipped.size else flipped
-    if c == contexts.largest:
-        places += flipped - ends  # what is not among `own`
-    return plan_positions(places, int(contexts.sizes[c]))
+    places = np.searchsorted(found, flipped)  # among all that are found
+    rank = np.empty(len(flipped), np.int64)
+    for c in set(owner.tolist()):
+        of_class = owner == c
+        rank[of_class] = np.searchsorted(np.flatnonzero(own == c), places[of_class])
+        if c == contexts.largest:
+            rank[of_class] += flipped[of_class] - places[of_class]  # what is not among those found
+    return owner, rank
 
 
 def decode_flips(cursor: Cursor, contexts: Contexts) -> Integers:

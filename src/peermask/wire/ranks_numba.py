@@ -1,0 +1,46 @@
+"""Where flips are among the weights of their class, in one pass over the states of a mask."""
+
+import numpy as np
+
+from peermask.compiled import compiled
+from peermask.wire.history import CLASSES, FIRST
+
+EACH = np.uint64(0x0101010101010101)  # 1 in each of eight bytes
+NEVER = np.uint64(FIRST + 1) * EACH  # eight weights that are on and have never flipped
+
+
+@compiled
+def ranks_in_class(states, ends, classes, flipped):
+    """The class of each flip and how many weights of that class are before it: uint8 [P], the layers' ends [L], uint8
+    [L, S], rising [F] -> uint8 [F], [F]."""
+    owner, rank = np.empty(len(flipped), np.uint8), np.empty(len(flipped), np.int64)
+    counts = np.zeros(CLASSES, np.int64)
+    n = f = 0
+    for layer in range(len(ends)):
+        table = classes[layer]
+        while f < len(flipped) and flipped[f] < ends[layer]:
+            _count(states, n, flipped[f], table, counts)
+            n = flipped[f]
+            owner[f] = table[states[n]]
+            rank[f] = counts[owner[f]]
+            f += 1
+        _count(states, n, ends[layer], table, counts)
+        n = ends[layer]
+    return owner, rank
+
+
+@compiled
+def _count(states, start, end, table, counts):
+    """Add the weights from `start` to `end` to the counts of their classes. Most have never flipped, so that eight at
+    a time are looked at."""
+    even = start + (end - start) // 8 * 8
+    for eight in states[start:even].view(np.uint64):
+        if eight | EACH == NEVER:
+            ones = np.int64((eight & EACH) * EACH >> np.uint64(56))  # the sum of its bytes
+            counts[table[FIRST + 1]] += ones
+            counts[table[FIRST]] += 8 - ones
+        else:
+            for byte in range(8):
+                counts[table[eight >> np.uint64(8 * byte) & np.uint64(255)]] += 1
+    for state in states[even:end]:
+        counts[table[state]] += 1
