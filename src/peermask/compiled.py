@@ -32,7 +32,7 @@ def compiled(function: Callable[P, T]) -> Callable[P, T]:
     from numba import njit
 
     try:
-        kept: Callable[P, T] = njit(cache=True, nogil=True)(function)
+        kept: Callable[P, T] = njit(cache=True, nogil=True, error_model="numpy")(function)
     except RuntimeError:  # there is no folder that this user may write to
-        kept = njit(nogil=True)(function)
+        kept = njit(nogil=True, error_model="numpy")(function)
     return kept

@@ -185,7 +185,9 @@ def rice_parameter(count: int, size: int) -> int:
 
 
 def gaps_of(positions: Integers) -> Integers:
-    return np.diff(positions, prepend=-1) - 1  # [count]
+    gaps = positions.copy()  # [count]
+    gaps[1:] -= positions[:-1] + 1  # several times faster than np.diff on the few of a class
+    return gaps
 
 
 def gap_bits(positions: Integers, size: int) -> int:
