@@ -23,6 +23,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from peermask.compiled import by_loops
+
 # Shapes: N images, C channels in, O out, H x W pixels in, OH x OW out, T tiles an image
 TAPS, OUTPUTS, TILE = 5, 4, 8
 POINTS = (0.0, 1.0, -1.0, 2.0, -2.0, 0.5, -0.5)  # and infinity: where polynomials are multiplied; small powers of two
@@ -118,19 +120,18 @@ class _Convolution(torch.autograd.Function):
             # Written over for every tile: memory that was just used is still in the cache.
             into = x.new_empty(TILE, height, images * channels)
             m = x.new_empty(TILE * TILE, images, outputs)
-            out = x.new_empty(TILE, y.shape[1], images * outputs)
-            square = m.view(TILE, TILE, -1)
+            transformed = _Pixels(m, y) if not by_loops(y.numel()) else _PixelsByLoops(m, y)
             # Views are made once: Python, which all workers share, is a part of the cost.
-            steps = [(row.each[0], into[:, row.into], row.each[2], out[:, row.out]) for row in down]
+            steps = [(row, row.each[0], into[:, row.into]) for row in down]
             for column in across:
                 torch.mm(column.b_t, rows[column.into].flatten(1), out=into.flatten(1))
-                for b_t, before, a_t, after in steps:
+                for row, b_t, before in steps:
                     v = torch.bmm(b_t, before).view(TILE * TILE, images, channels)  # Bᵀ d B
                     torch.bmm(v, u, out=m)
-                    torch.bmm(a_t, square, out=after)
+                    transformed.tile(column, row)
                     if keeps:
                         kept.append(v)
-                torch.mm(column.a_t, out.flatten(1), out=y[column.out].flatten(1))
+                transformed.end(column)
             torch.add(y, 0 if bias is None else bias, out=result[part].permute(3, 2, 0, 1))
         ctx.tiles = down, across
         ctx.save_for_backward(x, u, *kept)
@@ -147,17 +148,17 @@ class _Convolution(torch.autograd.Function):
         for part in _parts(len(x)):
             dy, drows = _turned(gradient[part]), _empty_turned(x[part]).zero_()
             images = dy.shape[2]
-            dout = x.new_empty(TILE, dy.shape[1], images * outputs)
             dm = x.new_empty(TILE * TILE, images, outputs)
             dv = x.new_empty(TILE * TILE, images, channels)
             dinto = x.new_empty(TILE, drows.shape[1], images * channels)
-            dm_square, dv_square = dm.view(TILE, TILE, -1), dv.view(TILE, TILE, -1)
-            steps = [(row.each[3], dout[:, row.out], row.each[1], dinto[:, row.into]) for row in down]
+            transformed = _Points(dy, dm) if not by_loops(dy.numel()) else _PointsByLoops(dy, dm)
+            dv_square = dv.view(TILE, TILE, -1)
+            steps = [(row, row.each[1], dinto[:, row.into]) for row in down]
             for column in across:
-                torch.mm(column.a_t.T, dy[column.out].flatten(1), out=dout.flatten(1))
+                transformed.begin(column)
                 dinto.zero_()
-                for a, after, b, before in steps:
-                    torch.bmm(a, after, out=dm_square)
+                for row, b, before in steps:
+                    transformed.tile(column, row)
                     du.baddbmm_(next(tiles).transpose(1, 2), dm)
                     torch.bmm(dm, u_t, out=dv)
                     before.baddbmm_(b, dv_square)
@@ -166,6 +167,60 @@ class _Convolution(torch.autograd.Function):
         taps = (GG.T @ du.flatten(1).double()).float()
         dw = taps.view(TAPS, TAPS, channels, outputs).permute(3, 2, 1, 0)
         return dx, dw, gradient.sum((0, 2, 3)) if ctx.needs_input_grad[2] else None, None
+
+
+class _Pixels:
+    """y = Aᵀ m A of one tile after another: m [64, n, O], written over for each -> [W, H, n, O]."""
+
+    def __init__(self, m: Tensor, y: Tensor) -> None:
+        self.m, self.y = m.view(TILE, TILE, -1), y.flatten(2)
+        self.between = y.new_empty(TILE, *self.y.shape[1:])
+
+    def tile(self, column: _Tile, row: _Tile) -> None:
+        torch.bmm(row.each[2], self.m, out=self.between[:, row.out])
+
+    def end(self, column: _Tile) -> None:
+        """After the last tile of a column."""
+        torch.mm(column.a_t, self.between.flatten(1), out=self.y[column.out].flatten(1))
+
+
+class _PixelsByLoops:
+    def __init__(self, m: Tensor, y: Tensor) -> None:
+        self.m, self.y = m.flatten(1).numpy(), y.flatten(2).numpy()
+
+    def tile(self, column: _Tile, row: _Tile) -> None:
+        from peermask.kernels.winograd_numba import from_points
+
+        from_points(self.m, self.y, column.out.start, row.out.start)
+
+    def end(self, column: _Tile) -> None: ...
+
+
+class _Points:
+    """dm = A dy Aᵀ of one tile after another: [W, H, n, O] -> dm [64, n, O], written over for each."""
+
+    def __init__(self, dy: Tensor, dm: Tensor) -> None:
+        self.dy, self.dm = dy.flatten(2), dm.view(TILE, TILE, -1)
+        self.between = dy.new_empty(TILE, *self.dy.shape[1:])
+
+    def begin(self, column: _Tile) -> None:
+        """Before the first tile of a column."""
+        torch.mm(column.a_t.T, self.dy[column.out].flatten(1), out=self.between.flatten(1))
+
+    def tile(self, column: _Tile, row: _Tile) -> None:
+        torch.bmm(row.each[3], self.between[:, row.out], out=self.dm)
+
+
+class _PointsByLoops:
+    def __init__(self, dy: Tensor, dm: Tensor) -> None:
+        self.dy, self.dm = dy.flatten(2).numpy(), dm.flatten(1).numpy()
+
+    def begin(self, column: _Tile) -> None: ...
+
+    def tile(self, column: _Tile, row: _Tile) -> None:
+        from peermask.kernels.winograd_numba import to_points
+
+        to_points(self.dy, self.dm, column.out.start, row.out.start)
 
 
 def _parts(images: int) -> Iterator[slice]:
