@@ -176,7 +176,7 @@ class _Pixels:
         self.m, self.y = m.view(TILE, TILE, -1), y.flatten(2)
         self.between = y.new_empty(TILE, *self.y.shape[1:])
 
-    def tile(self, column: _Tile, row: _Tile) -> None:
+    def tile(self, _: _Tile, row: _Tile) -> None:
         torch.bmm(row.each[2], self.m, out=self.between[:, row.out])
 
     def end(self, column: _Tile) -> None:
@@ -207,7 +207,7 @@ class _Points:
         """Before the first tile of a column."""
         torch.mm(column.a_t.T, self.dy[column.out].flatten(1), out=self.between.flatten(1))
 
-    def tile(self, column: _Tile, row: _Tile) -> None:
+    def tile(self, _: _Tile, row: _Tile) -> None:
         torch.bmm(row.each[3], self.between[:, row.out], out=self.dm)
 
 

@@ -15,7 +15,7 @@ HALF, QUARTER, EIGHTH = np.float32(1 / 2), np.float32(1 / 4), np.float32(1 / 8)
 
 @compiled
 def from_points(m, y, left, top):
-    """Aᵀ m A into the 4x4 pixels of y from `left` and `top` on, but for those beyond its edges: [64, L] -> [W, H, L]."""
+    """Aᵀ m A as the 4x4 pixels of y from `left` and `top` on, without those beyond its edges: [64, L] -> [W, H, L]."""
     width, height, length = y.shape
     between, beyond = np.empty((4, 8, LANES), np.float32), np.empty(LANES, np.float32)
     for start in range(0, length, LANES):
