@@ -17,7 +17,7 @@ from peermask.wire.history import (
     Contexts,
     classes_of,
     decode_flips,
-    grows_older,
+    grown,
     plan_flips,
     unflipped,
 )
@@ -154,4 +154,4 @@ def test_contexts_come_back_from_what_is_saved():
 def test_ages_without_a_table_are_those_of_the_table():
     states = np.arange(STATES, dtype=np.uint8)
     for frame in range(1, 130):
-        assert (states + 2 * grows_older(states, frame) == unflipped(frame)).all()
+        assert (grown(states, frame) == unflipped(frame)).all()

@@ -52,11 +52,26 @@ def unflipped(frame: int) -> Bytes:
     return states
 
 
-def grows_older(states: Bytes, frame: int) -> Bytes:
-    """Which of these do so in frame number `frame`, 0 or 1: ages up to 2 + the power of two in it, below the oldest."""
+def grown(states: Bytes, frame: int) -> Bytes:
+    """The same of many weights [P]; a look-up would be slower. Ages up to 2 + the power of two in the frame's number
+    end, below the oldest."""
     power = (frame & -frame).bit_length() - 1
-    older: Bytes = ((states & np.uint8(OLDEST << 1)) <= np.uint8(min(2 + power, OLDEST - 1) << 1)).view(np.uint8)
-    return older
+    age = np.uint8(min(2 + power, OLDEST - 1) << 1)
+    if by_loops(len(states)):
+        from peermask.wire import flips_numba
+
+        return flips_numba.grown(states, age)
+    older: Bytes = ((states & np.uint8(OLDEST << 1)) <= age).view(np.uint8)
+    return states + 2 * older
+
+
+def flips_between(before: Mask, after: Mask) -> Integers:
+    """The positions where two masks differ, which rise."""
+    if by_loops(len(before)):
+        from peermask.wire import flips_numba
+
+        return flips_numba.differences(before.view(np.uint8), after.view(np.uint8))
+    return np.flatnonzero(before ^ after)
 
 
 def classes_of(seen: Integers, flips: Integers) -> Bytes:
@@ -102,7 +117,7 @@ class Contexts:
         bounds = np.searchsorted(flipped, np.cumsum(self.layers)[:-1])
         new = np.stack([np.bincount(part, minlength=STATES) for part in np.split(was, bounds)])  # [L, S]
         stays = unflipped(frame)
-        states = self.states + 2 * grows_older(self.states, frame)  # in place of a look-up, which is slower
+        states = grown(self.states, frame)
         states[flipped] = FLIPPED.take(was)
         rows = STATES * np.arange(len(self.layers))[:, None]
         targets = np.concatenate([rows + stays, rows + FLIPPED])  # [2 L, S]
@@ -175,9 +190,9 @@ def ranks_in_class(contexts: Contexts, flipped: Integers) -> tuple[Bytes, Intege
     """The class of each flip and how many weights of that class are before it; [F] positions -> twice [F]."""
     ends = np.cumsum(contexts.layers)
     if by_loops(len(contexts.states)):
-        from peermask.wire import ranks_numba
+        from peermask.wire import flips_numba
 
-        return ranks_numba.ranks_in_class(contexts.states, ends, contexts.classes, flipped)
+        return flips_numba.ranks_in_class(contexts.states, ends, contexts.classes, flipped)
     owner = contexts.classes[np.searchsorted(ends, flipped, side="right"), contexts.states[flipped]]
     found, own = contexts.others()
     places = np.searchsorted(found, flipped)  # among all that are found
@@ -221,8 +236,7 @@ class History:
     def after(self, payload: MessageRow, round: int = 0, name: int = 0) -> History:
         """After a frame that builds on this history."""
         contexts = {
-            leaf: known.after(np.flatnonzero(payload[leaf] ^ self.payload[leaf]))
-            for leaf, known in self.contexts.items()
+            leaf: known.after(flips_between(self.payload[leaf], payload[leaf])) for leaf, known in self.contexts.items()
         }
         return History(payload, contexts, round, name)
 

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from peermask.errors import WireError
 from peermask.wire.bits import Cursor
-from peermask.wire.history import Contexts, History, decode_flips, plan_flips
+from peermask.wire.history import Contexts, History, decode_flips, flips_between, plan_flips
 from peermask.wire.schema import Array, Leaf
 from peermask.wire.sets import Mask, SetPlan, decode_set, encode_set, plan_set, plan_set_within
 
@@ -83,7 +83,7 @@ def plan_mask(mask: Mask, layers: Sequence[int], base: Mask | None, contexts: Co
     if base is None or contexts is None:
         return MaskPlan(False, plan_set(mask, layers), tuple(layers))
     sizes = tuple(int(contexts.sizes[c]) for c in contexts.used)
-    return _smaller(mask, layers, plan_flips(contexts, np.flatnonzero(mask ^ base)), sizes)
+    return _smaller(mask, layers, plan_flips(contexts, flips_between(base, mask)), sizes)
 
 
 def plan_support(where: Mask, layers: Sequence[int], base: Mask | None) -> MaskPlan:

@@ -1,12 +1,38 @@
-"""Where flips are among the weights of their class, in one pass over the states of a mask."""
+"""Flips of a mask in one pass each: where they are, where among the weights of their class, and what they leave."""
 
 import numpy as np
 
 from peermask.compiled import compiled
-from peermask.wire.history import CLASSES, FIRST
+from peermask.wire.history import CLASSES, FIRST, OLDEST
 
 EACH = np.uint64(0x0101010101010101)  # 1 in each of eight bytes
 NEVER = np.uint64(FIRST + 1) * EACH  # eight weights that are on and have never flipped
+
+
+@compiled
+def differences(old, new):
+    """Where two masks differ, uint8 [P] each; most are alike, so that eight are compared at a time."""
+    found, count = np.empty(len(old), np.int64), 0
+    even = len(old) // 8 * 8
+    before, after = old[:even].view(np.uint64), new[:even].view(np.uint64)
+    for k in range(len(before)):
+        if before[k] != after[k]:
+            for n in range(8 * k, 8 * k + 8):
+                found[count] = n  # written over by the next if it is none
+                count += old[n] != new[n]
+    for n in range(even, len(old)):
+        found[count] = n
+        count += old[n] != new[n]
+    return found[:count].copy()
+
+
+@compiled
+def grown(states, age):
+    """The states of weights that do not flip: those of at most this age grow older; uint8 [P] -> [P]."""
+    after = np.empty_like(states)
+    for n in range(len(states)):
+        after[n] = states[n] + np.uint8(2) * np.uint8((states[n] & np.uint8(OLDEST << 1)) <= age)
+    return after
 
 
 @compiled
