@@ -14,7 +14,7 @@ from typing import ParamSpec, TypeVar
 P = ParamSpec("P")
 T = TypeVar("T")
 
-LEAST = 32_768  # entries from which a compiled loop is worth its import
+LEAST = 2**18  # entries from which a compiled loop is worth its import
 
 
 @cache

@@ -17,11 +17,14 @@ from peermask.wire.history import (
     Contexts,
     classes_of,
     decode_flips,
+    flips_between,
     grown,
     plan_flips,
+    ranks_in_class,
     unflipped,
 )
 from peermask.wire.sets import encode_set
+from twins import by_both
 
 
 def test_a_weights_ages_by_hand():
@@ -155,3 +158,23 @@ def test_ages_without_a_table_are_those_of_the_table():
     states = np.arange(STATES, dtype=np.uint8)
     for frame in range(1, 130):
         assert (grown(states, frame) == unflipped(frame)).all()
+
+
+@given(st.lists(st.integers(1, 60), min_size=1, max_size=4), st.integers(0, 2**32), st.integers(0, 40))
+@settings(max_examples=50)
+def test_compiled_loops_find_the_same_flips(layers: list[int], seed: int, frames: int) -> None:
+    rng, size = np.random.default_rng(seed), sum(layers)
+    mask, rate = rng.random(size) < 0.3, rng.random(size) ** 4
+
+    def continued() -> list[object]:
+        draw, now, contexts, seen = np.random.default_rng(seed), mask, Contexts.begin(mask, layers), []
+        for _ in range(frames):
+            after = now ^ (draw.random(size) < rate)
+            flipped = flips_between(now, after)
+            owner, rank = ranks_in_class(contexts, flipped)
+            contexts, now = contexts.after(flipped), after
+            seen += [flipped.tolist(), owner.tolist(), rank.tolist(), contexts.states.tolist()]
+        return seen
+
+    fast, slow = by_both(continued)
+    assert fast == slow

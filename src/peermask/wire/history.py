@@ -60,7 +60,8 @@ def grown(states: Bytes, frame: int) -> Bytes:
     if by_loops(len(states)):
         from peermask.wire import flips_numba
 
-        return flips_numba.grown(states, age)
+        grown_by_loop: Bytes = flips_numba.grown(states, age)
+        return grown_by_loop
     older: Bytes = ((states & np.uint8(OLDEST << 1)) <= age).view(np.uint8)
     return states + 2 * older
 
@@ -70,7 +71,8 @@ def flips_between(before: Mask, after: Mask) -> Integers:
     if by_loops(len(before)):
         from peermask.wire import flips_numba
 
-        return flips_numba.differences(before.view(np.uint8), after.view(np.uint8))
+        found: Integers = flips_numba.differences(before.view(np.uint8), after.view(np.uint8))
+        return found
     return np.flatnonzero(before ^ after)
 
 
@@ -192,7 +194,8 @@ def ranks_in_class(contexts: Contexts, flipped: Integers) -> tuple[Bytes, Intege
     if by_loops(len(contexts.states)):
         from peermask.wire import flips_numba
 
-        return flips_numba.ranks_in_class(contexts.states, ends, contexts.classes, flipped)
+        owner, rank = flips_numba.ranks_in_class(contexts.states, ends, contexts.classes, flipped)
+        return owner, rank
     owner = contexts.classes[np.searchsorted(ends, flipped, side="right"), contexts.states[flipped]]
     found, own = contexts.others()
     places = np.searchsorted(found, flipped)  # among all that are found

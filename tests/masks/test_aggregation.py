@@ -1,0 +1,34 @@
+"""The aggregation tensor on a CPU: by hand, and by compiled loops as by torch."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from peermask.masks.aggregation import aggregated_magnitude
+from peermask.models.layout import Layer, Layout
+from twins import by_both
+
+
+def layout_of(*sizes: int) -> Layout:
+    starts = [sum(sizes[:at]) for at in range(len(sizes))]
+    layers = zip(sizes, starts, strict=True)
+    return Layout(tuple(Layer(f"{start}", "conv", (size, 1), start, 1) for size, start in layers), ())
+
+
+def test_by_hand() -> None:
+    """Two layers whose means are 2 and 1; two of four neighbours keep the first weight. A score of 0 has no sign."""
+    scores, votes = torch.tensor([[1.0, -3.0, 0.0, 2.0]]), torch.tensor([[2, 4, 4, 0]])
+    for magnitude in by_both(lambda: aggregated_magnitude(scores, votes, torch.tensor([4]), 1.0, layout_of(2, 2))):
+        assert magnitude.tolist() == [[2.0, 5.0, 0.0, 2.0]]
+
+
+@pytest.mark.parametrize("gain", [1.0, 0.3])
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int16, torch.int32])
+def test_compiled_loops_give_the_same(gain: float, dtype: torch.dtype) -> None:
+    generator, layout = torch.Generator().manual_seed(0), layout_of(800, 5_003, 17)
+    scores = torch.randn(3, 5_820, generator=generator)
+    scores[1, ::7] = 0.0
+    votes, voters = torch.randint(0, 5, scores.shape, generator=generator).to(dtype), torch.tensor([4, 0, 3])
+    fast, slow = by_both(lambda: aggregated_magnitude(scores, votes, voters, gain, layout))
+    assert torch.equal(fast, slow)
