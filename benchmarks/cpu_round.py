@@ -5,7 +5,8 @@ linear layers, one batch of 64 per agent and round, then one exchange over a ran
 evaluated. `--paper`: the paper's network, 4 agents, batch 128, random images; its plain loop exchanges nothing.
 
 Every contender has a process of its own, and they take turns, so that a busy machine slows all of them alike.
-`--without use_winograd`, say, adds MCE-PL without that function of `models/alone.py`: what it is worth.
+`--without use_winograd`, say, adds MCE-PL without that function of `models/alone.py`, and `--without loops` without
+those that Numba compiles: what it is worth.
 Prints and asserts nothing.
 """
 
@@ -21,10 +22,12 @@ from typing import Protocol
 
 import torch
 
+from peermask import compiled
 from peermask.models import alone
 
 PLAIN = "plain-loop"
-REPLACEMENTS = ("use_pooled_relu", "use_winograd", "use_blocked_norms")
+LOOPS = "loops"
+REPLACEMENTS = (LOOPS, "use_winograd", "use_blocked_norms")
 
 
 class Contender(Protocol):
@@ -54,7 +57,9 @@ def main() -> None:
 def make(name: str, paper: bool) -> Contender:
     """Imports only what that one needs, so that its memory is its own."""
     algorithm, _, without = name.partition(" without ")
-    if without:
+    if without == LOOPS:
+        compiled.have_numba = lambda: False  # type: ignore[assignment]
+    elif without:
         setattr(alone, without, lambda module: module)
     if name == PLAIN:
         from benchmarks.plain_loop import PaperLoop, PlainLoop

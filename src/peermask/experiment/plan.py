@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import torch
 
 from peermask.algorithms.contract import Clock, Payload
+from peermask.compiled import have_numba
 from peermask.engine.known import Known, KnownRows
 from peermask.engine.link_traffic import REMEMBERED
 from peermask.engine.memory import STATE_COPIES, activation_bytes
@@ -105,7 +106,7 @@ def _remembered(experiment: Experiment) -> int:
 def gradient_path(experiment: Experiment, device: torch.device) -> str:
     """Which way gradients will be computed."""
     if device.type == "cpu":
-        return "one agent at a time, on each core"
+        return f"one agent at a time, on each core{', with compiled loops' if have_numba() else ''}"
     if experiment.network.in_turn:
         return "agents one after another (torch cannot vectorise recurrent layers and attention)"
     stack = experiment.network.stack
