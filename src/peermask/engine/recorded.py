@@ -11,15 +11,15 @@ One that looks at the clock in any other way, or wants more of its data than bat
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
 from peermask.algorithms.contract import Algorithm, Clock, LocalData, Payload
+from peermask.engine.drawn_ahead import DrawnAhead
 from peermask.engine.feed import Draw, Feed, fill
 from peermask.engine.states import tensors_of, with_tensors
 from peermask.engine.watching import Function, Named, watch
@@ -83,7 +83,7 @@ class Recorded:
         self.algorithm, self.recordings, self.say = algorithm, recordings, say
         self.steps: dict[tuple[str | int, ...], _Step] = {}
         self.mixing: Mixing | None = None
-        self.drawing = _Drawing()
+        self.drawing = DrawnAhead()
         self.failed = False
         self.told: set[str] = set()  # steps of which it was said why they are not recorded
         self.results: set[int] = set()  # where recordings leave theirs
@@ -99,6 +99,11 @@ class Recorded:
         return self.algorithm.share(state)
 
     def fuse(self, state: Any, received: Payload, mixing: Mixing, clock: Clock) -> Any:
+        fused = self._fused(state, received, mixing, clock)
+        self.drawing.start()  # only now that all of a round has been issued
+        return fused
+
+    def _fused(self, state: Any, received: Payload, mixing: Mixing, clock: Clock) -> Any:
         self.mixing = self.mixing or mixing
         if mixing is not self.mixing:  # links that change
             return self.algorithm.fuse(state, received, mixing, clock)
@@ -165,7 +170,7 @@ class _Step:
         inputs: Named,
         data: LocalData | None,
         clock: Clock,
-        drawing: _Drawing,
+        drawing: DrawnAhead,
         made: Recording,
         owned: set[int],
     ) -> Any:
@@ -181,7 +186,7 @@ class _Step:
         owned.update(tensor.data_ptr() for tensor in _tensors_in(self.result))
         return self.replayed(inputs, data, clock, drawing)
 
-    def replayed(self, inputs: Named, data: LocalData | None, clock: Clock, drawing: _Drawing) -> Any:
+    def replayed(self, inputs: Named, data: LocalData | None, clock: Clock, drawing: DrawnAhead) -> Any:
         for name, tensor in inputs.items():
             if tensor.data_ptr() != self.inputs[name].data_ptr():
                 self.inputs[name].copy_(tensor)
@@ -194,23 +199,6 @@ class _Step:
             fill(self.numbers[:, 0], torch.tensor([rate(clock.progress) for rate in self.rates]))
         self.made.replay()
         return self.result
-
-
-class _Drawing:
-    """Batches of the next round are drawn while the device is at work on this one."""
-
-    def __init__(self) -> None:
-        self.thread = ThreadPoolExecutor(1)
-        self.ahead: dict[Clock, Future[list[Draw]]] = {}
-
-    def draws(self, feed: Feed, clock: Clock, steps: Iterable[int]) -> list[Draw]:
-        def drawn(clock: Clock) -> list[Draw]:
-            return [feed.draw(clock, step) for step in steps]
-
-        following, ahead = replace(clock, round=clock.round + 1), self.ahead.pop(clock, None)
-        own = drawn(clock) if ahead is None else ahead.result()
-        self.ahead[following] = self.thread.submit(drawn, following)
-        return own
 
 
 def _tensors_in(result: Any) -> Iterator[Tensor]:
