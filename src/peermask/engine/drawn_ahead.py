@@ -27,8 +27,7 @@ class DrawnAhead:
         return drawn(clock) if ahead is None else ahead.result()
 
     def start(self) -> None:
-        """Begin to draw what follows. It takes Python's lock in turns with the thread that issues a round, so that it is
-        called after that."""
+        """Begin to draw what follows; called after a round was issued, since drawing takes Python's lock from that."""
         for clock, drawn in self.following.items():
             self.ahead[clock] = self.thread.submit(drawn, clock)
         self.following.clear()
