@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
-from importlib.util import find_spec
 from typing import ParamSpec, TypeVar
 
 P = ParamSpec("P")
@@ -19,7 +18,11 @@ LEAST = 2**18  # entries from which a compiled loop is worth its import
 
 @cache
 def have_numba() -> bool:
-    return find_spec("numba") is not None
+    try:
+        import numba  # noqa: F401
+    except ImportError:  # or one that cannot work with this NumPy
+        return False
+    return True
 
 
 def by_loops(entries: int) -> bool:
