@@ -28,9 +28,10 @@ def test_a_loop_that_cannot_be_kept_is_compiled_all_the_same(monkeypatch: pytest
         made: Callable[..., Any] = compile_(**options)
         return made
 
-    monkeypatch.setattr(numba, "njit", njit)
-
     def doubled(x: int) -> int:
         return 2 * x
 
-    assert compiled.compiled(doubled)(21) == 42
+    with monkeypatch.context() as patch:
+        patch.setattr(numba, "njit", njit)
+        made_without = compiled.compiled(doubled)
+    assert made_without(21) == 42
