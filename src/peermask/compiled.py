@@ -1,7 +1,7 @@
 """Loops over arrays, compiled for this CPU by Numba: `pip install 'peermask[cpu]'`.
 
 Where Numba is missing, torch's or NumPy's operations compute the same, bit for bit. A file of such loops ends in
-`_numba` and is imported only once there is work for it: importing Numba takes half a second and 60 MB.
+`_numba` and is imported only once there is work for it: Numba takes half a second and 120 MB.
 """
 
 from __future__ import annotations

@@ -120,7 +120,7 @@ class _Convolution(torch.autograd.Function):
             # Written over for every tile: memory that was just used is still in the cache.
             into = x.new_empty(TILE, height, images * channels)
             m = x.new_empty(TILE * TILE, images, outputs)
-            transformed = _Pixels(m, y) if not by_loops(y.numel()) else _PixelsByLoops(m, y)
+            transformed = _PixelsByLoops(m, y) if by_loops(y.numel()) else _Pixels(m, y)
             # Views are made once: Python, which all workers share, is a part of the cost.
             steps = [(row, row.each[0], into[:, row.into]) for row in down]
             for column in across:
@@ -151,7 +151,7 @@ class _Convolution(torch.autograd.Function):
             dm = x.new_empty(TILE * TILE, images, outputs)
             dv = x.new_empty(TILE * TILE, images, channels)
             dinto = x.new_empty(TILE, drows.shape[1], images * channels)
-            transformed = _Points(dy, dm) if not by_loops(dy.numel()) else _PointsByLoops(dy, dm)
+            transformed = _PointsByLoops(dy, dm) if by_loops(dy.numel()) else _Points(dy, dm)
             dv_square = dv.view(TILE, TILE, -1)
             steps = [(row, row.each[1], dinto[:, row.into]) for row in down]
             for column in across:
@@ -186,12 +186,12 @@ class _Pixels:
 
 class _PixelsByLoops:
     def __init__(self, m: Tensor, y: Tensor) -> None:
-        self.m, self.y = m.flatten(1).numpy(), y.flatten(2).numpy()
-
-    def tile(self, column: _Tile, row: _Tile) -> None:
         from peermask.kernels.winograd_numba import from_points
 
-        from_points(self.m, self.y, column.out.start, row.out.start)
+        self.m, self.y, self.transform = m.flatten(1).numpy(), y.flatten(2).numpy(), from_points
+
+    def tile(self, column: _Tile, row: _Tile) -> None:
+        self.transform(self.m, self.y, column.out.start, row.out.start)
 
     def end(self, column: _Tile) -> None: ...
 
@@ -213,14 +213,14 @@ class _Points:
 
 class _PointsByLoops:
     def __init__(self, dy: Tensor, dm: Tensor) -> None:
-        self.dy, self.dm = dy.flatten(2).numpy(), dm.flatten(1).numpy()
+        from peermask.kernels.winograd_numba import to_points
+
+        self.dy, self.dm, self.transform = dy.flatten(2).numpy(), dm.flatten(1).numpy(), to_points
 
     def begin(self, column: _Tile) -> None: ...
 
     def tile(self, column: _Tile, row: _Tile) -> None:
-        from peermask.kernels.winograd_numba import to_points
-
-        to_points(self.dy, self.dm, column.out.start, row.out.start)
+        self.transform(self.dy, self.dm, column.out.start, row.out.start)
 
 
 def _parts(images: int) -> Iterator[slice]:
