@@ -16,7 +16,8 @@ T = TypeVar("T")
 def by_both(function: Callable[[], T]) -> tuple[T, T]:
     """What a function gives with compiled loops, of any size, and without them."""
     pytest.importorskip("numba")
-    with patch.object(compiled, "LEAST", 1):
+    with patch.object(compiled, "LEAST", 1), patch.object(compiled, "have_numba", return_value=True) as asked:
         fast = function()
-    with patch.object(compiled, "have_numba", lambda: False):
+    assert asked.called  # or it would be compared with itself
+    with patch.object(compiled, "have_numba", return_value=False):
         return fast, function()

@@ -1,7 +1,10 @@
 """Loops over arrays, compiled for this CPU by Numba: `pip install 'peermask[cpu]'`.
 
 Where Numba is missing, torch's or NumPy's operations compute the same, bit for bit. A file of such loops ends in
-`_numba` and is imported only once there is work for it: Numba takes half a second and 120 MB.
+`_numba` and is imported only once there is work for it: with its loops, Numba takes half a second and 120 MB.
+
+A loop checks no bounds: what calls it has checked that shapes fit, and otherwise leaves the work, and the error, to the
+library. One on disk is compiled again only if its own file changes, so that constants of other files are arguments.
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ LEAST = 2**18  # entries from which a compiled loop is worth its import
 def have_numba() -> bool:
     try:
         import numba  # noqa: F401
-    except ImportError:  # or one that cannot work with this NumPy
+    except (ImportError, OSError):  # or one that cannot work with this NumPy, or without its library
         return False
     return True
 
@@ -31,7 +34,7 @@ def by_loops(entries: int) -> bool:
 
 
 def compiled(function: Callable[P, T]) -> Callable[P, T]:
-    """The function, compiled when first called and kept on disk; other threads run while it does."""
+    """The function, compiled when first called and kept on disk; it runs without Python's lock."""
     from numba import njit
 
     try:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from unittest.mock import patch
+
 import networkx as nx
 import pytest
 import torch
@@ -9,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, tensor
 
+from peermask import compiled
 from peermask.errors import GraphError
 from peermask.graph import Graph, Mixing, build_graph, build_mixing, topologies
 from peermask.graph.sums import matmul_in_blocks
@@ -138,6 +141,12 @@ def test_compiled_loops_count_the_same(seed: int, agents: int) -> None:
     mixing, votes = random_mixing(seed, agents), random_votes(seed, agents)
     fast, slow = by_both(lambda: mixing.count_closed(votes))
     assert torch.equal(fast, slow)
+
+
+def test_too_few_messages_are_an_error_with_compiled_loops_too() -> None:
+    mixing = build_mixing(nx.path_graph(4), [1] * 4)
+    with patch.object(compiled, "LEAST", 1), pytest.raises(IndexError):
+        mixing.count_closed(torch.ones(3, 8, dtype=torch.bool))
 
 
 def test_counts_do_not_wrap_around_at_256() -> None:

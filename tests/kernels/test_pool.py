@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from peermask import compiled
 from peermask.kernels.pool import pool_and_relu
 from twins import by_both
 
@@ -19,25 +21,27 @@ entries = st.sampled_from([-1.0, -0.0, 0.0, 0.5, 1.0, float("nan"), float("inf")
 
 
 def pooled(x: Tensor) -> tuple[Tensor, Tensor]:
-    """The result, and the gradient of its entries weighted 1, 2, ..."""
+    """The result, and the gradient of its entries weighted 1, 2, ..., and the last -0.0."""
     leaf = x.clone().requires_grad_()
     y = pool_and_relu(leaf)
-    weights = torch.arange(1.0, y.numel() + 1).view(y.shape)
+    weights = torch.tensor([*range(1, y.numel()), -0.0]).view(y.shape)
     (gradient,) = torch.autograd.grad(y, leaf, weights)
     return y.detach(), gradient
 
 
 def assert_same(one: Tensor, other: Tensor) -> None:
-    assert one.shape == other.shape
+    """To the last bit, but for which NaN it is."""
+    assert (one.shape, one.dtype) == (other.shape, other.dtype)
     assert np.array_equal(one.numpy(), other.numpy(), equal_nan=True)
+    assert torch.equal(one.nan_to_num().signbit(), other.nan_to_num().signbit())
 
 
 def test_by_hand() -> None:
     """The first of two equal entries has the gradient; none where the largest is not positive; an odd row is left."""
-    x = torch.tensor([[1.0, 3.0, -1.0, -2.0], [3.0, 2.0, -1.0, 0.0], [9.0, 9.0, 9.0, 9.0]]).view(1, 1, 3, 4)
-    for y, gradient in by_both(partial(pooled, x)):
+    rows = [[1.0, 3.0, -1.0, -2.0, 5.0], [3.0, 2.0, -1.0, 0.0, 5.0], [9.0] * 5]
+    for y, gradient in by_both(partial(pooled, torch.tensor(rows).view(1, 1, 3, 5))):
         assert y.tolist() == [[[[3.0, 0.0]]]]
-        assert gradient.tolist() == [[[[0.0, 1.0, 0.0, 0.0], [0.0, 0.0, 0.0, 0.0], [0.0, 0.0, 0.0, 0.0]]]]
+        assert gradient.tolist() == [[[[0.0, 1.0, 0.0, 0.0, 0.0], [0.0] * 5, [0.0] * 5]]]
 
 
 @given(st.integers(1, 2), st.integers(1, 3), st.integers(2, 5), st.integers(2, 5), st.data())
@@ -54,6 +58,11 @@ def test_many_channels_in_both_layouts(layout: torch.memory_format) -> None:
     x = torch.randn(3, 33, 9, 14, generator=torch.Generator().manual_seed(0)).contiguous(memory_format=layout)
     for fast, slow in zip(*by_both(partial(pooled, x)), strict=True):
         assert_same(fast, slow)
+
+
+def test_a_side_too_short_is_torchs_error() -> None:
+    with patch.object(compiled, "LEAST", 1), pytest.raises(RuntimeError, match="too small"):
+        pool_and_relu(torch.randn(2, 3, 1, 8))
 
 
 def test_other_tensors_are_torchs() -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from unittest.mock import patch
+
 import pytest
 import torch
 
+from peermask import compiled
 from peermask.masks.aggregation import aggregated_magnitude
 from peermask.models.layout import Layer, Layout
 from twins import by_both
@@ -32,3 +35,17 @@ def test_compiled_loops_give_the_same(gain: float, dtype: torch.dtype) -> None:
     votes, voters = torch.randint(0, 5, scores.shape, generator=generator).to(dtype), torch.tensor([4, 0, 3])
     fast, slow = by_both(lambda: aggregated_magnitude(scores, votes, voters, gain, layout))
     assert torch.equal(fast, slow)
+
+
+def test_scores_that_are_not_numbers_change_no_others() -> None:
+    scores = torch.tensor([[1.0, float("nan"), 0.0, -2.0]])
+    fast, slow = by_both(
+        lambda: aggregated_magnitude(scores, torch.ones(1, 4).int(), torch.tensor([1]), 1.0, layout_of(2, 2))
+    )
+    assert fast.isnan().tolist() == slow.isnan().tolist() == [[True, True, False, False]]
+    assert fast[0, 2:].tolist() == slow[0, 2:].tolist() == [0.0, 3.0]
+
+
+def test_votes_of_another_width_are_an_error_with_compiled_loops_too() -> None:
+    with patch.object(compiled, "LEAST", 1), pytest.raises(RuntimeError):
+        aggregated_magnitude(torch.ones(1, 4), torch.ones(1, 3).int(), torch.tensor([1]), 1.0, layout_of(4))

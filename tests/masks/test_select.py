@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from unittest.mock import patch
+
 import numpy as np
 import pytest
 import torch
@@ -9,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from peermask import compiled
 from peermask.masks.select import _bracket, top_fraction, top_fraction_by_sort
 from twins import by_both
 
@@ -101,3 +104,15 @@ def test_a_bracket_without_the_threshold_is_no_answer() -> None:
     assert not top_of_row(bits, 17, low, high, mask)  # 3
     assert top_of_row(bits, 11, low, high, mask)
     assert mask.tolist() == [False] * 9 + [True] * 11
+
+
+@pytest.mark.parametrize("entries", [[-0.0, 0.0, 1.0, -0.0], [float("nan"), 1.0, 2.0, 3.0]])
+def test_entries_whose_bits_have_another_order(entries: list[float]) -> None:
+    fast, slow = by_both(lambda: top_fraction(torch.tensor([entries]), torch.tensor([2])))
+    assert torch.equal(fast, slow)
+
+
+def test_other_floats_than_those_of_32_bits() -> None:
+    with patch.object(compiled, "LEAST", 1):
+        mask = top_fraction(torch.tensor([[0.1, 0.3, 0.2]]).double(), torch.tensor([2]))
+    assert mask.tolist() == [[False, True, True]]

@@ -11,6 +11,8 @@ from peermask.engine.feed import Draw, Feed
 
 
 class DrawnAhead:
+    """`draws` in each step of a round, and `start` at its end."""
+
     def __init__(self) -> None:
         self.thread = ThreadPoolExecutor(1)
         self.ahead: dict[Clock, Future[list[Draw]]] = {}

@@ -100,7 +100,7 @@ class Recorded:
 
     def fuse(self, state: Any, received: Payload, mixing: Mixing, clock: Clock) -> Any:
         fused = self._fused(state, received, mixing, clock)
-        self.drawing.start()  # only now that all of a round has been issued
+        self.drawing.start()
         return fused
 
     def _fused(self, state: Any, received: Payload, mixing: Mixing, clock: Clock) -> Any:

@@ -41,7 +41,8 @@ def count_by_rows(links: Links, votes: Tensor, dtype: torch.dtype) -> Tensor:
     """Adds only the rows that are listened to, a byte per vote: on a CPU several times faster than a gather
     and a sum, and far faster than a matmul."""
     bytes_ = votes.view(torch.uint8)  # [K, P]
-    if links.weights is None and by_loops(votes.shape[1]):
+    plain = links.weights is None and len(votes) == links.messages and votes.is_contiguous()
+    if plain and by_loops(votes.shape[1]):
         from peermask.kernels.votes_numba import count_rows
 
         out = torch.empty(len(links), votes.shape[1], dtype=dtype)  # [A, P]

@@ -20,7 +20,8 @@ from peermask.compiled import by_loops
 
 def pool_and_relu(x: Tensor) -> Tensor:
     """`F.relu(F.max_pool2d(x, 2))`, the same to the last bit; fastest in channels-last layout."""
-    if x.device.type != "cpu" or x.dtype != torch.float32 or x.dim() != 4 or not by_loops(x.numel()):
+    images = x.device.type == "cpu" and x.dtype == torch.float32 and x.dim() == 4 and min(x.shape[2:]) > 1
+    if not images or not by_loops(x.numel()):
         return F.relu(F.max_pool2d(x, 2))
     result: Tensor = _PoolAndReLU.apply(x)  # type: ignore[no-untyped-call]
     return result
@@ -32,8 +33,8 @@ class _PoolAndReLU(torch.autograd.Function):
         from peermask.kernels.pool_numba import pool
 
         images, channels, height, width = x.shape
-        y = torch.empty(images, height // 2, width // 2, channels)
-        place = torch.empty(y.shape, dtype=torch.uint8)
+        y = x.new_empty(images, height // 2, width // 2, channels)
+        place = y.new_empty(y.shape, dtype=torch.uint8)
         pool(_pixels(x), y.numpy(), place.numpy())
         ctx.size = height, width
         ctx.save_for_backward(place)
@@ -46,7 +47,7 @@ class _PoolAndReLU(torch.autograd.Function):
 
         (place,) = ctx.saved_tensors
         images, channels, *_ = gradient.shape
-        dx = torch.empty(images, *ctx.size, channels)
+        dx = gradient.new_empty(images, *ctx.size, channels)
         unpool(_pixels(gradient), place.numpy(), dx.numpy())
         return dx.permute(0, 3, 1, 2)
 

@@ -4,7 +4,7 @@ import numpy as np
 
 from peermask.compiled import compiled
 
-NONE = np.uint8(4)  # no entry of the window is positive, and ReLU's gradient is zero
+NOWHERE = np.uint8(4)  # the largest entry of a window is not positive, so that ReLU's gradient is zero
 
 
 @compiled
@@ -29,8 +29,8 @@ def pool(x, y, place):
                     if fourth[c] > value or fourth[c] != fourth[c]:
                         value, own = fourth[c], np.uint8(3)
                     if value <= 0:
-                        value, own = np.float32(0), NONE
-                    largest[c], at[c] = value, own
+                        own = NOWHERE
+                    largest[c], at[c] = np.float32(0) if value < 0 else value, own
 
 
 @compiled
@@ -46,4 +46,4 @@ def unpool(dy, place, dx):
                 for k in range(4):
                     out = dx[n, 2 * h + k // 2, 2 * w + k % 2]
                     for c in range(channels):
-                        out[c] = gradient[c] if at[c] == k else np.float32(0)
+                        out[c] = gradient[c] + np.float32(0) if at[c] == k else np.float32(0)  # -0.0 becomes 0.0

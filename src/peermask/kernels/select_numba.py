@@ -1,6 +1,6 @@
 """The largest entries of a row in a few passes, most of them vectorised.
 
-Floats that are not negative are in the order of their bits as integers.
+Floats that are not negative are in the order of their bits as integers; NaN and -0.0 are not.
 """
 
 import numpy as np
@@ -8,16 +8,20 @@ import numpy as np
 from peermask.compiled import compiled
 
 BINS = 1024
+INFINITY = np.float32(np.inf).view(np.int32)
 
 
 @compiled
 def top_of_row(bits, keep, low, high, mask):
-    """Mark the `keep` largest, or return False if the smallest of these does not lie from `low` to `high`."""
-    above = np.int32(0)
+    """Mark the `keep` largest, or return False if the smallest of these does not lie from `low` to `high`, or if an
+    entry is negative or NaN."""
+    above, odd = np.int32(0), np.int32(0)
     for n in range(len(bits)):
         above += bits[n] > high
+    for n in range(len(bits)):
+        odd += (bits[n] < 0) | (bits[n] > INFINITY)
     inside = _between(bits, low, high)
-    if not above < keep <= above + len(inside):
+    if odd or not above < keep <= above + len(inside):
         return False
     threshold = _largest(inside, keep - above)
     reached = np.int32(0)

@@ -21,7 +21,8 @@ def count_rows(votes, senders, out):
 
 @compiled
 def add_heard(magnitude, scores, votes, voters, gain, means, ends):
-    """|z| + mean|z| · gain · votes / voters, and 0 where z is 0: [P] each, the layers' means and ends [L]; in place."""
+    """|z| + mean|z| · gain · votes / voters, and 0 where z is 0, in place of |z|: [P] each, means and ends of
+    layers [L]; voters and gain are numbers."""
     start = 0
     for layer, end in enumerate(ends):
         out, own, heard, mean = magnitude[start:end], scores[start:end], votes[start:end], means[layer]

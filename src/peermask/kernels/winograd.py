@@ -185,6 +185,8 @@ class _Pixels:
 
 
 class _PixelsByLoops:
+    """As `_Pixels`, both axes at once."""
+
     def __init__(self, m: Tensor, y: Tensor) -> None:
         from peermask.kernels.winograd_numba import from_points
 
@@ -212,6 +214,8 @@ class _Points:
 
 
 class _PointsByLoops:
+    """As `_Points`, both axes at once."""
+
     def __init__(self, dy: Tensor, dm: Tensor) -> None:
         from peermask.kernels.winograd_numba import to_points
 

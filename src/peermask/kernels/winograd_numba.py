@@ -1,7 +1,8 @@
 """Winograd's transforms of outputs by compiled loops, both axes of a tile at once, so that what lies between them stays
 in the cache.
 
-All factors of Aᵀ are powers of two. So only additions round, and in the order of a matrix product they round as there.
+All factors of Aᵀ are powers of two. So only additions round, and in the order of MKL's matrix product they round as
+there.
 """
 
 import numpy as np

@@ -58,13 +58,13 @@ def aggregated_magnitude(scores: Tensor, votes: Tensor, voters: Tensor, gain: fl
     voters: all that a threshold needs of y.   Paper Eq. (11)"""
     if by_kernels(scores):
         return aggregated_magnitude_triton(scores, votes, voters, gain, layout.sizes)
-    if scores.device.type == "cpu" and by_loops(scores.shape[1]):
+    if scores.device.type == "cpu" and scores.shape == votes.shape and by_loops(scores.shape[1]):
         return aggregated_magnitude_numba(scores, votes, voters, gain, layout.sizes)
     heard = agreement(votes, voters)
     if gain != 1.0:
         heard *= gain
     magnitude = scores.abs()  # [A, P_w]
-    without_sign = bool(magnitude.min() == 0)
+    without_sign = not bool(magnitude.min() > 0)  # or it is NaN
     for layer in layout.masked:
         # |z + mean · sign(z) · n| = |z| + mean · n, but for z = 0, which has no sign
         heard[:, layer.span] *= magnitude[:, layer.span].mean(dim=1, keepdim=True)

@@ -46,7 +46,7 @@ def top_fraction(magnitude: Tensor, keep: Tensor, out: Tensor | None = None) -> 
 
 def _top_of_row(values: NDArray[np.float32], keep: int, mask: NDArray[np.bool_]) -> None:
     """All that reach the keep-th largest value; of those equal to it, the last ones go if they are too many."""
-    if by_loops(len(values)):
+    if values.dtype == np.float32 and by_loops(len(values)):
         from peermask.kernels.select_numba import top_of_row
 
         low, high = np.array(_bracket(values, keep), np.float32).view(np.int32)

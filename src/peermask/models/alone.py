@@ -44,8 +44,10 @@ def use_pooled_relu(module: nn.Module) -> nn.Module:
             for place in range(len(child) - 1):
                 pool = child[place]
                 if type(pool) is nn.MaxPool2d and _is_halving(pool) and type(child[place + 1]) is nn.ReLU:
-                    pool.__class__ = PooledReLU
-                    child[place + 1] = nn.Identity()
+                    child[place], child[place + 1] = (
+                        PooledReLU(2),
+                        nn.Identity(),
+                    )  # new: the module may use it elsewhere
     return module
 
 

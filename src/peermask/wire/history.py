@@ -53,14 +53,14 @@ def unflipped(frame: int) -> Bytes:
 
 
 def grown(states: Bytes, frame: int) -> Bytes:
-    """The same of many weights [P]; a look-up would be slower. Ages up to 2 + the power of two in the frame's number
-    end, below the oldest."""
+    """`unflipped(frame)[states]` of many weights [P]; a look-up would be slower. Ages up to 2 + the power of two in the
+    frame's number end, below the oldest."""
     power = (frame & -frame).bit_length() - 1
     age = np.uint8(min(2 + power, OLDEST - 1) << 1)
     if by_loops(len(states)):
         from peermask.wire import flips_numba
 
-        grown_by_loop: Bytes = flips_numba.grown(states, age)
+        grown_by_loop: Bytes = flips_numba.grown(states, age, np.uint8(OLDEST << 1))
         return grown_by_loop
     older: Bytes = ((states & np.uint8(OLDEST << 1)) <= age).view(np.uint8)
     return states + 2 * older
@@ -68,10 +68,10 @@ def grown(states: Bytes, frame: int) -> Bytes:
 
 def flips_between(before: Mask, after: Mask) -> Integers:
     """The positions where two masks differ, which rise."""
-    if by_loops(len(before)):
+    if before.shape == after.shape and by_loops(len(before)):
         from peermask.wire import flips_numba
 
-        found: Integers = flips_numba.differences(before.view(np.uint8), after.view(np.uint8))
+        found: Integers = flips_numba.differences(*(np.ascontiguousarray(m).view(np.uint8) for m in (before, after)))
         return found
     return np.flatnonzero(before ^ after)
 
@@ -191,10 +191,11 @@ def plan_flips(contexts: Contexts, flipped: Integers) -> SetPlan:
 def ranks_in_class(contexts: Contexts, flipped: Integers) -> tuple[Bytes, Integers]:
     """The class of each flip and how many weights of that class are before it; [F] positions -> twice [F]."""
     ends = np.cumsum(contexts.layers)
-    if by_loops(len(contexts.states)):
+    if len(contexts.states) == ends[-1] and by_loops(len(contexts.states)):
         from peermask.wire import flips_numba
 
-        owner, rank = flips_numba.ranks_in_class(contexts.states, ends, contexts.classes, flipped)
+        states = np.ascontiguousarray(contexts.states)
+        owner, rank = flips_numba.ranks_in_class(states, ends, contexts.classes, flipped, CLASSES, FIRST)
         return owner, rank
     owner = contexts.classes[np.searchsorted(ends, flipped, side="right"), contexts.states[flipped]]
     found, own = contexts.others()
