@@ -13,9 +13,12 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+
+from peermask.compiled import by_loops
 
 BETA = 0.75  # the power that two square roots make
 ENTRIES = 65_536  # of a block: a few such arrays fit into a core's cache
@@ -34,9 +37,14 @@ class _ResponseNorm(torch.autograd.Function):
         e = _pixels(x)  # [N H W, C]
         y = torch.empty_like(e)
         roots = torch.empty_like(e) if ctx.needs_input_grad[0] else None  # u^-0.5
+        ctx.by_loops = _by_loops(e, size)
         for rows, window in _blocks(e, size, alpha / size, size // 2):
-            torch.mul(e[rows], e[rows], out=window.entries)
-            root = torch.add(window.sums(), 1, out=None if roots is None else roots[rows]).rsqrt_()
+            root = torch.empty_like(y[rows]) if roots is None else roots[rows]
+            if ctx.by_loops:
+                _inverse_roots_by_loop(e[rows], alpha / size, root)
+            else:
+                torch.mul(e[rows], e[rows], out=window.entries)
+                torch.add(window.sums(), 1, out=root).rsqrt_()
             torch.mul(e[rows], torch.sqrt(root).mul_(root), out=y[rows])
         ctx.window = size, alpha / size, size - 1 - size // 2
         ctx.save_for_backward(e, roots)
@@ -51,9 +59,31 @@ class _ResponseNorm(torch.autograd.Function):
         for rows, window in _blocks(e, *ctx.window):
             root = roots[rows]
             direct = torch.sqrt(root).mul_(root).mul_(dy[rows])  # dy u^-0.75
+            if ctx.by_loops:
+                _gradient_by_loop(e[rows], ctx.window[1], root, direct, de[rows])
+                continue
             torch.mul(root.square().mul_(direct), e[rows], out=window.entries)  # dy e u^-1.75
             torch.sub(direct, window.sums().mul_(e[rows]), alpha=2 * BETA, out=de[rows])
         return _as_images(de, gradient), None, None
+
+
+def _by_loops(e: Tensor, size: int) -> bool:
+    """Whether compiled loops add up the windows; they round as torch does with vectors of 256 bits or more."""
+    fits = size == 4 <= e.shape[1] <= MOST_ADDED and e.dtype == torch.float32 and e.is_contiguous()
+    return fits and torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512") and by_loops(e.numel())
+
+
+def _inverse_roots_by_loop(e: Tensor, scale: float, out: Tensor) -> None:
+    from peermask.kernels.norm_numba import inverse_roots
+
+    inverse_roots(e.view(-1).numpy(), e.shape[1], np.float32(scale), out.view(-1).numpy())
+
+
+def _gradient_by_loop(e: Tensor, scale: float, roots: Tensor, direct: Tensor, out: Tensor) -> None:
+    from peermask.kernels.norm_numba import gradient
+
+    flat = (tensor.view(-1).numpy() for tensor in (roots, direct, out))
+    gradient(e.view(-1).numpy(), e.shape[1], np.float32(scale), *flat)
 
 
 class _Window:
