@@ -7,9 +7,11 @@ import copy
 import pytest
 import torch
 from torch import nn
+from torch.func import functional_call
 
 from peermask.kernels.winograd import winograd_pays
 from peermask.models.alone import (
+    Alone,
     BlockedResponseNorm,
     PooledReLU,
     SlicedPointwiseConv2d,
@@ -40,6 +42,35 @@ def test_a_network_with_fewer_products_has_the_same_gradients() -> None:
         assert one.grad is not None
         assert other.grad is not None
         assert (one.grad - other.grad).norm() < 1e-5 * other.grad.norm()
+
+
+def test_a_copy_is_called_with_the_parameters_it_is_given() -> None:
+    torch.manual_seed(0)
+    plain = nn.Sequential(nn.Flatten(), nn.Sequential(nn.Linear(6, 4), nn.ReLU()), nn.Linear(4, 2))
+    before = copy.deepcopy(plain.state_dict())
+    alone, images = Alone(plain), torch.randn(5, 2, 3)
+    for _ in range(2):
+        given = {name: torch.randn_like(tensor) for name, tensor in plain.named_parameters()}
+        assert torch.equal(alone(given, images), functional_call(plain, given, (images,)))
+    assert all(torch.equal(tensor, before[name]) for name, tensor in plain.state_dict().items())
+
+
+def test_a_copys_gradients_are_those_of_the_given_parameters() -> None:
+    module = nn.GRU(3, 2, batch_first=True)  # which keeps a list of its parameters
+    alone = Alone(_Last(module))
+    leaves = {name: torch.randn_like(tensor).requires_grad_() for name, tensor in alone.module.named_parameters()}
+    gradients = torch.autograd.grad(alone(leaves, torch.randn(4, 5, 3)).sum(), list(leaves.values()))
+    assert all(gradient.any() for gradient in gradients)
+
+
+class _Last(nn.Module):
+    def __init__(self, recurrent: nn.GRU) -> None:
+        super().__init__()
+        self.recurrent = recurrent
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        states: torch.Tensor = self.recurrent(x)[0]
+        return states[:, -1]
 
 
 @pytest.mark.parametrize("inputs", [3, 4, 8])

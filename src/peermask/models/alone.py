@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import torch
 from torch import Tensor, nn
 
@@ -9,6 +11,27 @@ from peermask.kernels.pool import pool_and_relu
 from peermask.kernels.response_norm import BETA, response_norm
 from peermask.kernels.winograd import winograd, winograd_pays
 from peermask.models.architectures import LocalResponseNorm
+
+
+class Alone:
+    """A thread's own copy of a module, optimised, that is called with given parameters: all that it has.
+
+    `torch.func.functional_call` looks the module's tensors up in every call, and meanwhile holds Python's lock.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module = optimise_for_cpu(copy.deepcopy(module))
+        names = [name.rpartition(".") for name, _ in self.module.named_parameters()]
+        self._places = {
+            f"{owner}{dot}{name}": (self.module.get_submodule(owner)._parameters, name) for owner, dot, name in names
+        }
+
+    def __call__(self, params: dict[str, Tensor], inputs: Tensor) -> Tensor:
+        for name, tensor in params.items():
+            owner, own = self._places[name]
+            owner[own] = tensor  # type: ignore[assignment]
+        result: Tensor = self.module(inputs)
+        return result
 
 
 def optimise_for_cpu(module: nn.Module) -> nn.Module:

@@ -21,7 +21,7 @@ from torch.func import functional_call, grad_and_value, vmap
 from torch.nn import functional as F
 
 from peermask.errors import ModelError
-from peermask.models.alone import channels_last, optimise_for_cpu, pool_first, use_products
+from peermask.models.alone import Alone, channels_last, pool_first, use_products
 from peermask.models.layout import Layout, find_layout
 from peermask.models.losses import Loss, cross_entropy
 from peermask.models.stacked import StackedChain, plan_stack
@@ -51,7 +51,7 @@ class _OwnCopies(threading.local):
     """A copy of the module for each thread: calling one replaces its parameters during the call."""
 
     general: nn.Module | None = None
-    alone: nn.Module | None = None
+    alone: Alone | None = None
 
 
 @dataclass(frozen=True)
@@ -100,9 +100,8 @@ class Network:
         if inputs.device.type != "cpu":
             return self._call(params, inputs)
         if self._copies.alone is None:
-            self._copies.alone = optimise_for_cpu(copy.deepcopy(self.module))
-        result: Tensor = functional_call(self._copies.alone, params, (inputs,))
-        return result
+            self._copies.alone = Alone(self.module)
+        return self._copies.alone(params, inputs)
 
     def _gradient_alone(self, params: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
         # One leaf per layer: a single flat leaf would make autograd fill and add a whole vector for each.
