@@ -40,8 +40,8 @@ class Contender(Protocol):
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--turns", type=int, default=5)
-    parser.add_argument("--rounds", type=int, default=3, help="rounds in a turn")
+    parser.add_argument("--turns", type=at_least_one, default=5)
+    parser.add_argument("--rounds", type=at_least_one, default=3, help="rounds in a turn")
     parser.add_argument("--paper", action="store_true", help="the paper's network")
     parser.add_argument("--without", nargs="*", default=[], choices=REPLACEMENTS)
     parser.add_argument("--play", help="one contender, as many rounds as each line of the input says; for the others")
@@ -49,9 +49,17 @@ def main() -> None:
     if options.play:
         play(options.play, options.paper)
         return
-    print(f"torch {torch.__version__}, {torch.get_num_threads()} threads, {torch.backends.cpu.get_cpu_capability()}")
+    vectors, loops = torch.backends.cpu.get_cpu_capability(), "" if compiled.have_numba() else "out"
+    print(f"torch {torch.__version__}, {torch.get_num_threads()} threads, {vectors}, with{loops} Numba")
     names = [PLAIN, "mce-pl", "dsgd", *(f"mce-pl without {name}" for name in options.without)]
     compare([Playing(name, options.paper) for name in names], options.turns, options.rounds)
+
+
+def at_least_one(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{number} is less than 1")
+    return number
 
 
 def make(name: str, paper: bool) -> Contender:

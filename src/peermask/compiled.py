@@ -1,7 +1,7 @@
 """Loops over arrays, compiled for this CPU by Numba: `pip install 'peermask[cpu]'`.
 
 Where Numba is missing, torch's or NumPy's operations compute the same, bit for bit. A file of such loops ends in
-`_numba` and is imported only once there is work for it: with its loops, Numba takes half a second and 120 MB.
+`_numba` and is imported only once there is work for it: Numba takes time to load, and memory.
 
 A loop checks no bounds: what calls it has checked that shapes fit, and otherwise leaves the work, and the error, to the
 library. One on disk is compiled again only if its own file changes, so that constants of other files are arguments.
@@ -10,7 +10,7 @@ library. One on disk is compiled again only if its own file changes, so that con
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from typing import ParamSpec, TypeVar
 
 P = ParamSpec("P")
@@ -37,8 +37,10 @@ def compiled(function: Callable[P, T]) -> Callable[P, T]:
     """The function, compiled when first called and kept on disk; it runs without Python's lock."""
     from numba import njit
 
+    # A division by zero gives infinity, as in NumPy: a loop that could raise an error is not vectorised.
+    compiler = partial(njit, nogil=True, error_model="numpy")
     try:
-        kept: Callable[P, T] = njit(cache=True, nogil=True, error_model="numpy")(function)
+        made: Callable[P, T] = compiler(cache=True)(function)
     except RuntimeError:  # there is no folder that this user may write to
-        kept = njit(nogil=True, error_model="numpy")(function)
-    return kept
+        made = compiler()(function)
+    return made

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
@@ -37,14 +38,9 @@ class _ResponseNorm(torch.autograd.Function):
         e = _pixels(x)  # [N H W, C]
         y = torch.empty_like(e)
         roots = torch.empty_like(e) if ctx.needs_input_grad[0] else None  # u^-0.5
-        ctx.by_loops = _by_loops(e, size)
         for rows, window in _blocks(e, size, alpha / size, size // 2):
             root = torch.empty_like(y[rows]) if roots is None else roots[rows]
-            if ctx.by_loops:
-                _inverse_roots_by_loop(e[rows], alpha / size, root)
-            else:
-                torch.mul(e[rows], e[rows], out=window.entries)
-                torch.add(window.sums(), 1, out=root).rsqrt_()
+            window.inverse_roots(e[rows], root)
             torch.mul(e[rows], torch.sqrt(root).mul_(root), out=y[rows])
         ctx.window = size, alpha / size, size - 1 - size // 2
         ctx.save_for_backward(e, roots)
@@ -59,31 +55,8 @@ class _ResponseNorm(torch.autograd.Function):
         for rows, window in _blocks(e, *ctx.window):
             root = roots[rows]
             direct = torch.sqrt(root).mul_(root).mul_(dy[rows])  # dy u^-0.75
-            if ctx.by_loops:
-                _gradient_by_loop(e[rows], ctx.window[1], root, direct, de[rows])
-                continue
-            torch.mul(root.square().mul_(direct), e[rows], out=window.entries)  # dy e u^-1.75
-            torch.sub(direct, window.sums().mul_(e[rows]), alpha=2 * BETA, out=de[rows])
+            window.gradient(e[rows], root, direct, de[rows])
         return _as_images(de, gradient), None, None
-
-
-def _by_loops(e: Tensor, size: int) -> bool:
-    """Whether compiled loops add up the windows; they round as torch does with vectors of 256 bits or more."""
-    fits = size == 4 <= e.shape[1] <= MOST_ADDED and e.dtype == torch.float32 and e.is_contiguous()
-    return fits and torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512") and by_loops(e.numel())
-
-
-def _inverse_roots_by_loop(e: Tensor, scale: float, out: Tensor) -> None:
-    from peermask.kernels.norm_numba import inverse_roots
-
-    inverse_roots(e.view(-1).numpy(), e.shape[1], np.float32(scale), out.view(-1).numpy())
-
-
-def _gradient_by_loop(e: Tensor, scale: float, roots: Tensor, direct: Tensor, out: Tensor) -> None:
-    from peermask.kernels.norm_numba import gradient
-
-    flat = (tensor.view(-1).numpy() for tensor in (roots, direct, out))
-    gradient(e.view(-1).numpy(), e.shape[1], np.float32(scale), *flat)
 
 
 class _Window:
@@ -103,6 +76,16 @@ class _Window:
         self._total, flat = totals.view(-1)[:count], padded.view(-1)  # a row's zeros keep its neighbours out
         self._shifted = [flat[apart : apart + count] for apart in range(size)]
 
+    def inverse_roots(self, e: Tensor, out: Tensor) -> None:
+        """u^-0.5"""
+        torch.mul(e, e, out=self.entries)
+        torch.add(self.sums(), 1, out=out).rsqrt_()
+
+    def gradient(self, e: Tensor, root: Tensor, direct: Tensor, out: Tensor) -> None:
+        """de, where `direct` is dy u^-0.75."""
+        torch.mul(root.square().mul_(direct), e, out=self.entries)  # dy e u^-1.75
+        torch.sub(direct, self.sums().mul_(e), alpha=2 * BETA, out=out)
+
     def sums(self) -> Tensor:
         """[rows, C] of the entries, in memory that is used again."""
         if self.band is not None:
@@ -112,6 +95,34 @@ class _Window:
         for other in others:
             self._total.add_(other, alpha=self.scale)
         return self._sums
+
+
+class _WindowByLoops:
+    """As `_Window`, of four channels."""
+
+    def __init__(self, pixels: Tensor, scale: float) -> None:
+        self.channels, self.scale = pixels.shape[1], np.float32(scale)
+
+    def inverse_roots(self, e: Tensor, out: Tensor) -> None:
+        from peermask.kernels.norm_numba import inverse_roots
+
+        inverse_roots(_flat(e), self.channels, self.scale, _flat(out))
+
+    def gradient(self, e: Tensor, root: Tensor, direct: Tensor, out: Tensor) -> None:
+        from peermask.kernels.norm_numba import gradient
+
+        gradient(_flat(e), self.channels, self.scale, _flat(root), _flat(direct), _flat(out))
+
+
+def _flat(pixels: Tensor) -> NDArray[np.float32]:
+    entries: NDArray[np.float32] = pixels.view(-1).numpy()
+    return entries
+
+
+def _by_loops(pixels: Tensor, size: int) -> bool:
+    """Whether compiled loops add up the windows; they round as torch does with vectors of 256 bits or more."""
+    fits = size == 4 <= pixels.shape[1] <= MOST_ADDED and pixels.dtype == torch.float32 and pixels.is_contiguous()
+    return fits and torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512") and by_loops(pixels.numel())
 
 
 def _pixels(x: Tensor) -> Tensor:
@@ -124,13 +135,13 @@ def _as_images(pixels: Tensor, like: Tensor) -> Tensor:
     return pixels.view(images, height, width, channels).permute(0, 3, 1, 2)
 
 
-def _blocks(pixels: Tensor, size: int, scale: float, below: int) -> Iterator[tuple[slice, _Window]]:
+def _blocks(pixels: Tensor, size: int, scale: float, below: int) -> Iterator[tuple[slice, _Window | _WindowByLoops]]:
     """Some rows at a time, and a window that fits them."""
     step = min(len(pixels), max(1, ENTRIES // pixels.shape[1]))
-    window = _Window(pixels[:step], size, scale, below)
+    window: _Window | _WindowByLoops | None = _WindowByLoops(pixels, scale) if _by_loops(pixels, size) else None
     for start in range(0, len(pixels), step):
         rows = slice(start, start + step)
-        if rows.stop > len(pixels):
+        if window is None or (isinstance(window, _Window) and rows.stop > len(pixels)):
             window = _Window(pixels[rows], size, scale, below)
         yield rows, window
 
