@@ -69,6 +69,10 @@ class Clock:
         """Whether the exchange follows."""
         return self.batch == self.batches - 1
 
+    def is_after(self, share: float) -> bool:
+        """Whether a share of all rounds is over before this one. What a round computes may depend on it."""
+        return self.round > share * self.rounds
+
     def at(self, batch: int) -> Clock:
         """The same round at another of its batches."""
         return replace(self, batch=batch)
@@ -131,7 +135,14 @@ class LocalData(Protocol):
         >>> batch = data.batch(peermask.Clock(round=1, rounds=10))
         >>> batch.inputs.shape, batch.targets.shape
         (torch.Size([4, 8, 1, 8, 8]), torch.Size([4, 8]))
+        >>> data.sizes.shape
+        torch.Size([4])
     """
+
+    @property
+    def sizes(self) -> Tensor:
+        """[A] float32: how many training samples each agent has."""
+        ...
 
     def batch(self, clock: Clock, step: int = 0) -> Batch:
         """A batch of every agent's training samples.
@@ -205,6 +216,9 @@ class Algorithm(Protocol[State]):
 
     over_frozen_weights: ClassVar[bool] = False
     """Whether a personal model is the frozen weights under a mask, so that seed and mask are all of it."""
+
+    common_retention: ClassVar[bool] = False
+    """Whether every agent keeps only as many weights as the agent with the smallest retention can."""
 
     readout: ClassVar[Readout] = "all"
     """Which labels an agent's answer is chosen among unless a config says otherwise."""

@@ -198,8 +198,6 @@ def _retention(fleet: Fleet, number: int, given: float | None) -> float:
     if given is None:
         return retentions(config.retention, number + 1, config.seed)[number]
     least = min(fleet.retentions())
-    if hasattr(config.algorithm.options, "levels") and given < least:
-        raise NodeError(
-            f"--retention {given:g} is below {least:g}, the level at which all agents learn; give at least that"
-        )
+    if algorithms[config.algorithm.name].make.common_retention and given < least:
+        raise NodeError(f"--retention {given:g} is below {least:g}, at which all agents learn; give at least that")
     return given
