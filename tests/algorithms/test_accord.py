@@ -109,6 +109,49 @@ def test_own_votes_count_as_new_messages_where_messages_count_by_age() -> None:
     assert state.voters.tolist() == [3 + 4]
 
 
+def changing(**options: Any) -> Accord:
+    masker = Masker(LAYOUT, FROZEN, MaskOptions())
+    setting = Setting(FixedGradient(), masker, 0, (0.5,), links_change=True)  # type: ignore[arg-type]
+    return Accord(Accord.Options(**{**HAND, **options}), setting)
+
+
+def test_where_links_change_earlier_votes_count_by_their_age() -> None:
+    """A vote counts 16, in the next round 8, then 4: two rounds with one neighbour each, and one with none."""
+    method = changing(memory=0.5)
+    begun = method.init(Agents((0,), KEEP, torch.tensor([0.5])))
+    assert begun.heard is not None
+    assert begun.heard.votes.dtype == begun.votes.dtype == torch.int16
+    state = replace(learned(method), heard=begun.heard, votes=begun.votes, voters=begun.voters)
+    state = method.fuse(state, *hear([1, 0, 1, 0]), Clock(1, 10))
+    assert state.heard is not None
+    assert state.heard.votes.tolist() == [[16, 0, 16, 0]]
+    assert state.votes.tolist() == [[16, 32, 16 + 32, 0]]  # with two own votes for (0, 1, 1, 0)
+    assert state.voters.tolist() == [48]
+    proposal = torch.tensor([[True, True, False, False]])
+    state = method.fuse(replace(state, proposal=proposal), *hear([1, 1, 0, 0]), Clock(2, 10))
+    assert state.heard is not None
+    assert state.heard.votes.tolist() == [[24, 16, 8, 0]]
+    assert state.heard.voters.tolist() == [24]
+    assert state.voters.tolist() == [56]
+    nobody, silence = build_mixing(nx.empty_graph(1), [1]), {"mask": torch.ones(1, 4, dtype=torch.bool)}
+    state = method.fuse(replace(state, proposal=proposal), silence, nobody, Clock(3, 10))
+    assert state.votes.tolist() == [[12 + 32, 8 + 32, 4, 0]]
+    assert state.voters.tolist() == [12 + 32]
+
+
+@pytest.mark.parametrize(("agents", "dtype"), [(63, torch.int16), (64, torch.int32)])
+def test_votes_by_age_have_room(agents: int, dtype: torch.dtype) -> None:
+    """16 · 16 · N / (1 − ρ), before it is divided, and the own votes."""
+    masker = Masker(LAYOUT, FROZEN, MaskOptions())
+    setting = Setting(FixedGradient(), masker, 0, (0.5,) * agents, links_change=True)  # type: ignore[arg-type]
+    state = Accord(Accord.Options(), setting).init(Agents((0,), KEEP, torch.tensor([0.5])))
+    assert state.votes.dtype == dtype
+
+
+def test_without_memory_only_this_round_counts() -> None:
+    assert changing(memory=0.0).init(Agents((0,), KEEP, torch.tensor([0.5]))).heard is None
+
+
 def test_many_votes_have_room() -> None:
     """255 fit a byte, 256 do not."""
     two_heard = hear([1, 0, 1, 0], [1, 1, 0, 0])[1]
@@ -250,6 +293,7 @@ def test_a_far_mask_is_not_believed() -> None:
         ("guard", 0.5, "at least 1"),
         ("own_votes", -1, "greater than or equal to 0"),
         ("own_votes", 2.5, "valid integer"),
+        ("memory", 1, "less than 1"),
         ("personal_from", 0, "greater than 0"),
         ("personal_from", 1, "less than 1"),
         ("personal_from", "later", "'never'"),

@@ -20,6 +20,9 @@ agent also learns a mask of its own, which starts as the agreed one, is pulled g
             z'  ← z' + γ' s sign(z') ⊙ (n − m');   γ' = 0.15 / sqrt(own training samples)
             m'  = Thres(|z'| + κ s n)                       the deployed model is w ⊙ m'; before those rounds, w ⊙ m
 
+Where links change from round to round, what was heard before still counts, less by its age: a mask of a rounds ago
+counts ρ^a times among Σ_j and k. These are whole sixteenths, so that votes stay counts.
+
 An agent without messages is not pulled, and does ind-mask's round with the same step. All keep as many weights as the
 agent with the smallest retention can: masks of different densities pull each other apart, and a common core that all
 can carry is better than any of them. docs/collaboration.md has what each part is worth.
@@ -45,6 +48,8 @@ from peermask.masks.budget import kept_counts
 from peermask.masks.guard import Guard, believed
 from peermask.models.network import Batch
 
+UNIT = 16  # of votes that count by age
+
 
 @dataclass(frozen=True)
 class Personal:
@@ -56,6 +61,14 @@ class Personal:
 
 
 @dataclass(frozen=True)
+class Heard:
+    """Votes of others by their age, in sixteenths: those of this round count 16, of the one before 16 ρ, and so on."""
+
+    votes: Tensor  # [A, P_w]
+    voters: Tensor  # [A]
+
+
+@dataclass(frozen=True)
 class State:
     scores: Tensor  # [A, P_w] z
     mask: Tensor  # [A, P_w] m, the agreed mask
@@ -64,6 +77,7 @@ class State:
     keep: Tensor  # [A, L] K_l
     velocity: Tensor | None = None  # [A, P_w] u, where momentum is on
     proposal: Tensor | None = None  # [A, P_w] m½, from learn to fuse
+    heard: Heard | None = None  # where links change
     personal: Personal | None = None  # where there is one
 
 
@@ -93,6 +107,9 @@ class Accord(Algorithm[State]):
         vote_gain: Annotated[float, Field(ge=0)] = Field(
             0.8, description="κ, factor on the votes when a mask is selected"
         )
+        memory: Annotated[float, Field(ge=0, lt=1)] = Field(
+            0.5, description="ρ, where links change: how much votes of the round before still count"
+        )
         guard: Guard = Field(
             1.5, description="believe neighbours up to this many times the median distance of masks; 0: believe all"
         )
@@ -113,7 +130,13 @@ class Accord(Algorithm[State]):
         nobody = torch.zeros(len(scores), dtype=torch.int64, device=device)
         votes = torch.zeros_like(scores, dtype=torch.uint8)
         velocity = first_velocity(scores, self.options.momentum)
-        return self._with_personal(State(scores, self.masker.mask(scores, keep), votes, nobody, keep, velocity))
+        heard, memory = None, self.options.memory
+        if self.setting.links_change and memory:
+            most = UNIT * (UNIT * len(self.setting.retentions) / (1.0 - memory) + self.options.own_votes)
+            votes = votes.to(torch.int16 if most < 2**15 else torch.int32)
+            heard = Heard(votes, nobody)
+        state = State(scores, self.masker.mask(scores, keep), votes, nobody, keep, velocity, heard=heard)
+        return self._with_personal(state)
 
     def learn(self, state: State, data: LocalData, clock: Clock) -> tuple[State, Tensor]:
         batch, mask = data.batch(clock), state.mask if state.proposal is None else state.proposal  # of the batch before
@@ -130,18 +153,32 @@ class Accord(Algorithm[State]):
         return {"mask": state.proposal}
 
     def fuse(self, state: State, received: Payload, mixing: Mixing, clock: Clock) -> State:
-        assert state.proposal is not None
-        masks, heard, layout, own_votes = received["mask"], mixing.links, self.masker.layout, self.options.own_votes
-        if self.options.guard:
-            heard = believed(state.proposal, masks, heard, layout.sizes, self.options.guard)
-        votes, voters = count_votes(heard, masks, mixing.count_dtype_with(own_votes)), heard.voters
-        if own_votes:
-            own = own_votes * mixing.own_weight * (voters > 0)  # [A]; who hears nobody has no votes at all
-            votes += own[:, None].to(votes.dtype) * state.proposal.view(torch.uint8)
-            voters = voters + own
-        scores = pulled(state.scores, votes, voters, state.proposal, self.options.pull, layout)
-        fused = self._voted(replace(state, scores=scores, proposal=None), votes, voters)
+        proposal, layout = state.proposal, self.masker.layout
+        assert proposal is not None
+        votes, voters, heard = self._votes(proposal, state.heard, received["mask"], mixing)
+        scores = pulled(state.scores, votes, voters, proposal, self.options.pull, layout)
+        fused = self._voted(replace(state, scores=scores, heard=heard, proposal=None), votes, voters)
         return fused if self._is_personal(clock) else self._with_personal(fused)
+
+    def _votes(
+        self, proposal: Tensor, before: Heard | None, masks: Tensor, mixing: Mixing
+    ) -> tuple[Tensor, Tensor, Heard | None]:
+        """Votes [A, P_w] and voters [A] of others and the agent itself, and what is remembered of the others'."""
+        heard, own_votes = mixing.links, self.options.own_votes
+        if self.options.guard:
+            heard = believed(proposal, masks, heard, self.masker.layout.sizes, self.options.guard)
+        votes, voters = count_votes(heard, masks, mixing.count_dtype_with(own_votes)), heard.voters
+        once, after = mixing.own_weight, None
+        if before is not None:
+            once, part = UNIT, round(UNIT * self.options.memory)
+            votes = UNIT * votes.to(before.votes.dtype) + before.votes * part // UNIT
+            voters = UNIT * voters + before.voters * part // UNIT
+            after = Heard(votes, voters)
+        if own_votes:
+            own = own_votes * once * (voters > 0)  # [A]; who hears nobody has no votes at all
+            votes = votes + own[:, None].to(votes.dtype) * proposal.view(torch.uint8)
+            voters = voters + own
+        return votes, voters, after
 
     def join(self, state: State, received: Payload, mixing: Mixing) -> State:
         # All are believed: an agent that has not learned yet cannot detect lies.

@@ -177,6 +177,7 @@ class Setting:
         masker: The frozen weights, and how scores become masks and models.
         seed: Of the experiment, for `peermask.streams`.
         retentions: r_i of every agent.
+        links_change: Whether agents hear others in each round.
 
     Examples:
         >>> import peermask, torch
@@ -192,6 +193,7 @@ class Setting:
     masker: Masker
     seed: int
     retentions: tuple[float, ...]
+    links_change: bool = False
 
 
 State = TypeVar("State")
@@ -213,6 +215,9 @@ class Algorithm(Protocol[State]):
 
     hears_all: ClassVar[bool] = False
     """Whether agents use a server, one message there and one back, instead of their neighbours."""
+
+    needs_every_message: ClassVar[bool] = False
+    """Whether a message that is lost, or comes late, would spoil all later rounds."""
 
     over_frozen_weights: ClassVar[bool] = False
     """Whether a personal model is the frozen weights under a mask, so that seed and mask are all of it."""

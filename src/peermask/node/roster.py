@@ -186,6 +186,8 @@ def _check_links_are_chosen(fleet: Fleet, done: str) -> None:
         raise NodeError(
             f"in {name} every agent receives from every other: none can be {done} while it runs; write a new fleet"
         )
+    if algorithms[name].make.needs_every_message:
+        raise NodeError(f"{name} needs every message since the first: no agent can be {done}; write a new fleet")
     if fleet.experiment.schedule is not None:
         raise NodeError(f"experiment.schedule sets the links: no agent can be {done} while it runs; write a new fleet")
 
