@@ -10,14 +10,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-import torch
 
-from peermask.algorithms.contract import Agents
-from peermask.experiment.build import Experiment, build
+from peermask.experiment.build import Experiment, agents_with, build
 from peermask.experiment.config_file import make_config
 from peermask.graph.links import Links
 from peermask.graph.mixing import build_mixing
-from peermask.masks.budget import kept_counts
 from peermask.node.fleet import Fleet
 
 
@@ -45,10 +42,6 @@ def by_roster(experiment: Experiment, fleet: Fleet) -> Experiment:
     shares = np.concatenate([held, np.full(max(0, count - len(held)), held.mean())])[:count]
     return replace(
         experiment,
-        agents=Agents(
-            tuple(range(count)),
-            kept_counts(experiment.network.layout, kept, experiment.config.mask),
-            torch.tensor(kept),
-        ),
+        agents=agents_with(kept, experiment.network, experiment.config),
         mixing=build_mixing(Links.between(both[:, 0], both[:, 1], count), shares),
     )
