@@ -5,8 +5,7 @@ linear layers, one batch of 64 per agent and round, then one exchange over a ran
 evaluated. `--paper`: the paper's network, 4 agents, batch 128, random images; its plain loop exchanges nothing.
 
 Every contender has a process of its own, and they take turns, so that a busy machine slows all of them alike.
-`--without use_winograd`, say, adds MCE-PL without that function of `models/alone.py`, and `--without loops` without
-those that Numba compiles: what it is worth.
+`--without use_winograd`, say, adds MCE-PL without that function of `models/alone.py`: what it is worth.
 Prints and asserts nothing.
 """
 
@@ -22,12 +21,10 @@ from typing import Protocol
 
 import torch
 
-from peermask import compiled
 from peermask.models import alone
 
 PLAIN = "plain-loop"
-LOOPS = "loops"
-REPLACEMENTS = (LOOPS, "use_winograd", "use_blocked_norms")
+REPLACEMENTS = ("use_winograd", "use_blocked_norms")
 
 
 class Contender(Protocol):
@@ -49,8 +46,8 @@ def main() -> None:
     if options.play:
         play(options.play, options.paper)
         return
-    vectors, loops = torch.backends.cpu.get_cpu_capability(), "" if compiled.have_numba() else "out"
-    print(f"torch {torch.__version__}, {torch.get_num_threads()} threads, {vectors}, with{loops} Numba")
+    vectors = torch.backends.cpu.get_cpu_capability()
+    print(f"torch {torch.__version__}, {torch.get_num_threads()} threads, {vectors}")
     names = [PLAIN, "mce-pl", "dsgd", *(f"mce-pl without {name}" for name in options.without)]
     compare([Playing(name, options.paper) for name in names], options.turns, options.rounds)
 
@@ -65,9 +62,7 @@ def at_least_one(text: str) -> int:
 def make(name: str, paper: bool) -> Contender:
     """Imports only what that one needs, so that its memory is its own."""
     algorithm, _, without = name.partition(" without ")
-    if without == LOOPS:
-        compiled.have_numba = lambda: False  # type: ignore[assignment]
-    elif without:
+    if without:
         setattr(alone, without, lambda module: module)
     if name == PLAIN:
         from benchmarks.plain_loop import PaperLoop, PlainLoop

@@ -15,7 +15,7 @@ from peermask.errors import PeermaskError
 ROOT = Path(peermask.__file__).parent
 ORDER = [
     {"errors"},
-    {"compiled", "files", "streams", "registry"},
+    {"files", "streams", "registry"},
     {"plugins"},
     {"kernels"},
     {"graph", "data", "models", "wire"},

@@ -27,7 +27,6 @@ from peermask.experiment.kept_masks import Masks, list_masks
 from peermask.experiment.result import RunResult
 from peermask.experiment.runner import resume_experiment, run_experiment
 from peermask.reports.tables import bytes_human, closing_lines
-from twins import by_both
 
 Small = Callable[..., ExperimentConfig]
 
@@ -67,16 +66,6 @@ def test_the_same_config_gives_the_same_hash_and_another_seed_another(small: Sma
     again = run_experiment(small(), tmp_path / "b", execution=Execution(workers=3))
     other = run_experiment(small(seed=1), tmp_path / "c")
     assert first.hash == again.hash != other.hash
-
-
-@pytest.mark.parametrize("algorithm", ["accord", "mce-pl"])
-def test_compiled_loops_end_in_the_same_hash(small: Small, tmp_path: Path, algorithm: str) -> None:
-    config = small(algorithm=algorithm, model={"name": "cnn", "channels": [16, 16], "hidden": 12})
-    folders = iter((tmp_path / "fast", tmp_path / "slow"))
-    fast, slow = by_both(lambda: run_experiment(config, next(folders)))
-    assert fast.hash == slow.hash
-    sent = [pd.read_csv(RunFolder(tmp_path / name).traffic)["coded_bytes"] for name in ("fast", "slow")]
-    assert sent[0].equals(sent[1])
 
 
 @pytest.mark.parametrize("rounds", [1, 2, 3])

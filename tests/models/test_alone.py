@@ -13,7 +13,6 @@ from peermask.kernels.winograd import winograd_pays
 from peermask.models.alone import (
     Alone,
     BlockedResponseNorm,
-    PooledReLU,
     SlicedPointwiseConv2d,
     WinogradConv2d,
     channels_last,
@@ -81,33 +80,6 @@ def test_a_strided_pointwise_convolution_is_torchs(inputs: int) -> None:
     assert type(ready) is SlicedPointwiseConv2d
     images = torch.randn(5, inputs, 9, 9)
     assert torch.allclose(ready(channels_last(images)), plain(images), atol=1e-6)
-
-
-def test_a_pool_that_is_used_again_elsewhere_stays_what_it_is_there() -> None:
-    pool, images = nn.MaxPool2d(2), torch.randn(2, 1, 8, 8)
-    plain = nn.Sequential(nn.ReLU(), pool, nn.Conv2d(1, 2, 1), pool, nn.Tanh())
-    ready = optimise_for_cpu(copy.deepcopy(plain))
-    assert isinstance(ready[0], PooledReLU)  # type: ignore[index]
-    assert torch.equal(ready(images), plain(images))
-    assert plain(images).min() < 0
-
-
-def test_only_plain_pools_before_a_relu_are_replaced() -> None:
-    class Own(nn.MaxPool2d):
-        pass
-
-    others = [
-        nn.MaxPool2d(3),
-        nn.MaxPool2d(2, stride=1),
-        nn.MaxPool2d(2, padding=1),
-        nn.MaxPool2d(2, dilation=2),
-        nn.MaxPool2d(2, ceil_mode=True),
-        Own(2),
-    ]
-    for pool in others:
-        assert optimise_for_cpu(nn.Sequential(pool, nn.ReLU()))[0] is pool  # type: ignore[index]
-    kept = optimise_for_cpu(nn.Sequential(nn.MaxPool2d(2), nn.ELU()))
-    assert type(kept[0]) is nn.MaxPool2d  # type: ignore[index]
 
 
 def test_only_plain_convolutions_are_replaced() -> None:

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 import torch
 
 from peermask.algorithms.contract import Clock, Payload
-from peermask.compiled import by_loops
 from peermask.engine.known import Known, KnownRows
 from peermask.engine.link_traffic import REMEMBERED
 from peermask.engine.memory import STATE_COPIES, activation_bytes
@@ -105,9 +104,8 @@ def _remembered(experiment: Experiment) -> int:
 
 def gradient_path(experiment: Experiment, device: torch.device) -> str:
     """Which way gradients will be computed."""
-    weights = experiment.network.layout.weights
     if device.type == "cpu":
-        return f"one agent at a time, on each core{', with compiled loops' if by_loops(weights) else ''}"
+        return "one agent at a time, on each core"
     if experiment.network.in_turn:
         return "agents one after another (torch cannot vectorise recurrent layers and attention)"
     stack = experiment.network.stack

@@ -13,13 +13,9 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.autograd.function import once_differentiable
-
-from peermask.compiled import by_loops
 
 BETA = 0.75  # the power that two square roots make
 ENTRIES = 65_536  # of a block: a few such arrays fit into a core's cache
@@ -97,34 +93,6 @@ class _Window:
         return self._sums
 
 
-class _WindowByLoops:
-    """As `_Window`, of four channels."""
-
-    def __init__(self, pixels: Tensor, scale: float) -> None:
-        self.channels, self.scale = pixels.shape[1], np.float32(scale)
-
-    def inverse_roots(self, e: Tensor, out: Tensor) -> None:
-        from peermask.kernels.norm_numba import inverse_roots
-
-        inverse_roots(_flat(e), self.channels, self.scale, _flat(out))
-
-    def gradient(self, e: Tensor, root: Tensor, direct: Tensor, out: Tensor) -> None:
-        from peermask.kernels.norm_numba import gradient
-
-        gradient(_flat(e), self.channels, self.scale, _flat(root), _flat(direct), _flat(out))
-
-
-def _flat(pixels: Tensor) -> NDArray[np.float32]:
-    entries: NDArray[np.float32] = pixels.view(-1).numpy()
-    return entries
-
-
-def _by_loops(pixels: Tensor, size: int) -> bool:
-    """Whether compiled loops add up the windows; they round as torch does with vectors of 256 bits or more."""
-    fits = size == 4 <= pixels.shape[1] <= MOST_ADDED and pixels.dtype == torch.float32 and pixels.is_contiguous()
-    return fits and torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512") and by_loops(pixels.numel())
-
-
 def _pixels(x: Tensor) -> Tensor:
     """[N, C, H, W] -> [N H W, C]: a view where channels lie last."""
     return x.permute(0, 2, 3, 1).reshape(-1, x.shape[1])
@@ -135,13 +103,13 @@ def _as_images(pixels: Tensor, like: Tensor) -> Tensor:
     return pixels.view(images, height, width, channels).permute(0, 3, 1, 2)
 
 
-def _blocks(pixels: Tensor, size: int, scale: float, below: int) -> Iterator[tuple[slice, _Window | _WindowByLoops]]:
+def _blocks(pixels: Tensor, size: int, scale: float, below: int) -> Iterator[tuple[slice, _Window]]:
     """Some rows at a time, and a window that fits them."""
     step = min(len(pixels), max(1, ENTRIES // pixels.shape[1]))
-    window: _Window | _WindowByLoops | None = _WindowByLoops(pixels, scale) if _by_loops(pixels, size) else None
+    window: _Window | None = None
     for start in range(0, len(pixels), step):
         rows = slice(start, start + step)
-        if window is None or (isinstance(window, _Window) and rows.stop > len(pixels)):
+        if window is None or rows.stop > len(pixels):
             window = _Window(pixels[rows], size, scale, below)
         yield rows, window
 

@@ -23,8 +23,6 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from peermask.compiled import by_loops
-
 # Shapes: N images, C channels in, O out, H x W pixels in, OH x OW out, T tiles an image
 TAPS, OUTPUTS, TILE = 5, 4, 8
 POINTS = (0.0, 1.0, -1.0, 2.0, -2.0, 0.5, -0.5)  # and infinity: where polynomials are multiplied; small powers of two
@@ -120,7 +118,7 @@ class _Convolution(torch.autograd.Function):
             # Written over for every tile: memory that was just used is still in the cache.
             into = x.new_empty(TILE, height, images * channels)
             m = x.new_empty(TILE * TILE, images, outputs)
-            transformed = _PixelsByLoops(m, y) if by_loops(y.numel()) else _Pixels(m, y)
+            transformed = _Pixels(m, y)
             # Views are made once: Python, which all workers share, is a part of the cost.
             steps = [(row, row.each[0], into[:, row.into]) for row in down]
             for column in across:
@@ -151,7 +149,7 @@ class _Convolution(torch.autograd.Function):
             dm = x.new_empty(TILE * TILE, images, outputs)
             dv = x.new_empty(TILE * TILE, images, channels)
             dinto = x.new_empty(TILE, drows.shape[1], images * channels)
-            transformed = _PointsByLoops(dy, dm) if by_loops(dy.numel()) else _Points(dy, dm)
+            transformed = _Points(dy, dm)
             dv_square = dv.view(TILE, TILE, -1)
             steps = [(row, row.each[1], dinto[:, row.into]) for row in down]
             for column in across:
@@ -184,20 +182,6 @@ class _Pixels:
         torch.mm(column.a_t, self.between.flatten(1), out=self.y[column.out].flatten(1))
 
 
-class _PixelsByLoops:
-    """As `_Pixels`, both axes at once."""
-
-    def __init__(self, m: Tensor, y: Tensor) -> None:
-        from peermask.kernels.winograd_numba import from_points
-
-        self.m, self.y, self.transform = m.flatten(1).numpy(), y.flatten(2).numpy(), from_points
-
-    def tile(self, column: _Tile, row: _Tile) -> None:
-        self.transform(self.m, self.y, column.out.start, row.out.start)
-
-    def end(self, column: _Tile) -> None: ...
-
-
 class _Points:
     """dm = A dy Aᵀ of one tile after another: [W, H, n, O] -> dm [64, n, O], written over for each."""
 
@@ -211,20 +195,6 @@ class _Points:
 
     def tile(self, _: _Tile, row: _Tile) -> None:
         torch.bmm(row.each[3], self.between[:, row.out], out=self.dm)
-
-
-class _PointsByLoops:
-    """As `_Points`, both axes at once."""
-
-    def __init__(self, dy: Tensor, dm: Tensor) -> None:
-        from peermask.kernels.winograd_numba import to_points
-
-        self.dy, self.dm, self.transform = dy.flatten(2).numpy(), dm.flatten(1).numpy(), to_points
-
-    def begin(self, column: _Tile) -> None: ...
-
-    def tile(self, column: _Tile, row: _Tile) -> None:
-        self.transform(self.dy, self.dm, column.out.start, row.out.start)
 
 
 def _parts(images: int) -> Iterator[slice]:

@@ -7,7 +7,6 @@ import copy
 import torch
 from torch import Tensor, nn
 
-from peermask.kernels.pool import pool_and_relu
 from peermask.kernels.response_norm import BETA, response_norm
 from peermask.kernels.winograd import winograd, winograd_pays
 from peermask.models.architectures import LocalResponseNorm
@@ -36,7 +35,7 @@ class Alone:
 
 def optimise_for_cpu(module: nn.Module) -> nn.Module:
     """The module, changed in place, for inputs and parameters in `channels_last` layout."""
-    return use_blocked_norms(use_sliced_pointwise(use_winograd(use_pooled_relu(pool_first(module)))))
+    return use_blocked_norms(use_sliced_pointwise(use_winograd(pool_first(module))))
 
 
 def pool_first(module: nn.Module) -> nn.Module:
@@ -50,27 +49,6 @@ def pool_first(module: nn.Module) -> nn.Module:
             for place in range(len(child) - 1):
                 if isinstance(child[place], nn.ReLU | nn.ELU) and isinstance(child[place + 1], nn.MaxPool2d):
                     child[place], child[place + 1] = child[place + 1], child[place]
-    return module
-
-
-class PooledReLU(nn.MaxPool2d):
-    """2x2 max-pooling and ReLU at once."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return pool_and_relu(x)
-
-
-def use_pooled_relu(module: nn.Module) -> nn.Module:
-    """Replace 2x2 max-pooling and the ReLU after it by `PooledReLU`: the same result."""
-    for child in module.modules():
-        if type(child) is nn.Sequential:
-            for place in range(len(child) - 1):
-                pool = child[place]
-                if type(pool) is nn.MaxPool2d and _is_halving(pool) and type(child[place + 1]) is nn.ReLU:
-                    child[place], child[place + 1] = (
-                        PooledReLU(2),
-                        nn.Identity(),
-                    )  # new: the module may use it elsewhere
     return module
 
 
@@ -145,11 +123,6 @@ def use_blocked_norms(module: nn.Module) -> nn.Module:
         if type(child) is LocalResponseNorm and child.beta == BETA:
             child.__class__ = BlockedResponseNorm
     return module
-
-
-def _is_halving(pool: nn.MaxPool2d) -> bool:
-    windows = pool.kernel_size in (2, (2, 2)) and pool.stride in (2, (2, 2)) and pool.padding in (0, (0, 0))
-    return windows and pool.dilation in (1, (1, 1)) and not pool.ceil_mode and not pool.return_indices
 
 
 def _is_strided_pointwise(conv: nn.Conv2d) -> bool:
