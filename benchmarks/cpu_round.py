@@ -21,6 +21,8 @@ from typing import Protocol
 
 import torch
 
+from peermask.data.fashion_mnist import find_folder
+from peermask.errors import DataError
 from peermask.models import alone
 
 PLAIN = "plain-loop"
@@ -46,6 +48,11 @@ def main() -> None:
     if options.play:
         play(options.play, options.paper)
         return
+    if not options.paper:
+        try:
+            find_folder()  # here: an error in a contender's process would be a traceback, and another of this one
+        except DataError as error:
+            sys.exit(f"cpu_round: {error}, or measure with --paper, which needs no dataset")
     vectors = torch.backends.cpu.get_cpu_capability()
     print(f"torch {torch.__version__}, {torch.get_num_threads()} threads, {vectors}")
     names = [PLAIN, "mce-pl", "dsgd", *(f"mce-pl without {name}" for name in options.without)]

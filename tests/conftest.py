@@ -37,6 +37,12 @@ def one_thread() -> None:
     torch.set_num_threads(1)
 
 
+@pytest.fixture(autouse=True)
+def one_seed() -> None:
+    """A test draws the same numbers alone, after others, and in any order."""
+    torch.manual_seed(0)
+
+
 @pytest.fixture(scope="session")
 def small() -> Callable[..., ExperimentConfig]:
     """`small(rounds=3)`: four agents on a ring with a few digits each."""

@@ -15,7 +15,7 @@ from peermask.errors import PeermaskError
 ROOT = Path(peermask.__file__).parent
 ORDER = [
     {"errors"},
-    {"files", "streams", "registry"},
+    {"files", "positions", "streams", "registry"},
     {"plugins"},
     {"kernels"},
     {"graph", "data", "models", "wire"},

@@ -33,20 +33,32 @@ def played(experiment: Experiment, chunk: int, rounds: int = 3) -> Simulator:
     return simulator
 
 
-@pytest.mark.parametrize("chunk", [2, 3])
-def test_chunked_equals_unchunked(small: Small, chunk: int) -> None:
-    experiment = build(small())
-    whole, parts = played(experiment, 4).tensors(), played(experiment, chunk).tensors()
-    for name in whole:
-        assert torch.allclose(whole[name].float(), parts[name].float(), atol=1e-5), name
+def steps(experiment: Experiment, chunk: int) -> torch.Tensor:
+    """η G, [N, P_w]: what the first learning step takes from the scores. Later rounds would compare masks, too, in which
+    a last bit of a score can flip an entry."""
+    with build_simulator(experiment, CPU, chunk) as simulator:
+        before, places = simulator.tensors()["scores"], range(len(simulator.states))
+        learned = simulator.learn_some(places, [Clock(1, 3)] * len(places))
+    return before - torch.cat([state.scores for state, _ in learned])
 
 
-def test_stacked_agents_follow_agents_alone(small: Small) -> None:
-    """Grouped and single kernels round differently; over a few rounds no more than that."""
+def assert_rounded_alike(ones: torch.Tensor, others: torch.Tensor) -> None:
+    """A gradient adds up some hundred products, in any order, and the score it is taken from has one rounding more:
+    64 units in the last place of the largest entry."""
+    assert float((ones - others).abs().max()) <= 64 * 2.0**-24 * max(1.0, float(others.abs().max()))
+
+
+@pytest.mark.parametrize("chunk", [1, 2, 3])
+def test_agents_in_chunks_learn_as_all_at_once(small: Small, chunk: int) -> None:
     experiment = build(small())
-    stacked, alone = played(experiment, 4).tensors(), played(experiment, 1).tensors()
-    assert torch.allclose(stacked["scores"], alone["scores"], atol=1e-4)
-    assert float((stacked["mask"] != alone["mask"]).float().mean()) < 0.002
+    assert_rounded_alike(steps(experiment, chunk), steps(experiment, 4))
+
+
+def test_rounds_in_chunks_are_those_of_all_at_once(small: Small) -> None:
+    """With real values, which no threshold cuts, roundings stay roundings: three steps of at most 64 units each."""
+    experiment = build(small(algorithm="dsgd"))
+    whole, parts = (played(experiment, chunk).tensors()["params"] for chunk in (4, 3))
+    assert float((whole - parts).abs().max()) <= 3 * 64 * 2.0**-24 * max(1.0, float(whole.abs().max()))
 
 
 def test_renaming_agents_renames_results(small: Small) -> None:
@@ -74,8 +86,8 @@ def test_threads_are_given_back(small: Small) -> None:
 
 def test_agents_with_fewer_samples_than_a_batch_take_part(small: Small) -> None:
     experiment = build(small(data={"fraction": 0.05}, batch_size=64))
-    alone, stacked = played(experiment, 1).tensors(), played(experiment, 4).tensors()
-    assert torch.allclose(alone["scores"], stacked["scores"], atol=1e-4)
+    assert min(len(own.train) for own in experiment.samples) < 64
+    assert_rounded_alike(steps(experiment, 1), steps(experiment, 4))
 
 
 def test_chunks_are_even_and_fit(small: Small) -> None:

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from peermask.kernels import by_kernels
 from peermask.kernels.blocks import BLOCK, block_table, in_lines, spans_of
+from peermask.positions import positions
 
 _SAMPLE = 8192  # entries of a layer that are ranked to bracket the threshold
 _SIGMAS = 5.0  # half the bracket's width, in standard deviations of the sample's rank
@@ -62,7 +63,7 @@ def _kth_largest(values: NDArray[np.float32], keep: int) -> np.float32:
     reached: NDArray[np.bool_] = values >= low  # [n]
     above = int(np.count_nonzero(reached))
     reached &= values <= high
-    inside = values[np.flatnonzero(reached)]  # few of many: faster than by the mask itself
+    inside = values[positions(reached)]  # few of many: faster than by the mask itself
     above -= len(inside)
     if not above < keep <= above + len(inside):
         above, inside = 0, values

@@ -21,6 +21,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from peermask.positions import positions
 from peermask.wire.bits import Cursor, Integers
 from peermask.wire.schema import MessageRow, Schema
 from peermask.wire.sets import Mask, SetPlan, decode_layer, plan_positions, read_entry, slices
@@ -62,7 +63,7 @@ def grown(states: Bytes, frame: int) -> Bytes:
 
 def flips_between(before: Mask, after: Mask) -> Integers:
     """The positions where two masks differ, which rise."""
-    return np.flatnonzero(before ^ after)
+    return positions(before ^ after)
 
 
 def classes_of(seen: Integers, flips: Integers) -> Bytes:
@@ -155,7 +156,7 @@ class Contexts:
             for state in (FIRST, FIRST + 1):
                 if row[state] != self.largest:
                     apart[part] |= self.states[part] == state
-        found = np.flatnonzero(apart)
+        found = positions(apart)
         bounds = np.searchsorted(found, np.cumsum(self.layers)[:-1])
         each = zip(self.classes, np.split(self.states[found], bounds), strict=True)
         return found, np.concatenate([row.take(states) for row, states in each])
