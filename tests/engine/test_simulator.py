@@ -34,8 +34,9 @@ def played(experiment: Experiment, chunk: int, rounds: int = 3) -> Simulator:
 
 
 def steps(experiment: Experiment, chunk: int) -> torch.Tensor:
-    """η G, [N, P_w]: what the first learning step takes from the scores. Later rounds would compare masks, too, in which
-    a last bit of a score can flip an entry."""
+    """η G, [N, P_w]: what the first learning step takes from the scores.
+
+    After it a last bit of a score can flip an entry of a mask."""
     with build_simulator(experiment, CPU, chunk) as simulator:
         before, places = simulator.tensors()["scores"], range(len(simulator.states))
         learned = simulator.learn_some(places, [Clock(1, 3)] * len(places))
