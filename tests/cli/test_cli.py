@@ -10,9 +10,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from command_process import process
 
 import peermask
+from command_process import process
 from peermask.cli import entry
 from peermask.cli.main import main
 from peermask.experiment.checkpoint import list_checkpoints

@@ -10,9 +10,9 @@ import networkx as nx
 import numpy as np
 import pytest
 import torch
-from command_process import Done, process
 
 import peermask
+from command_process import Done, process
 from peermask.data.partition import partitions
 from peermask.errors import PeermaskError
 from peermask.experiment.config import ExperimentConfig

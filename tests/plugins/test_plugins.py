@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command_process import process
 
+from command_process import process
 from peermask import plugins
 from peermask.algorithms import algorithms
 from peermask.cli.main import main

@@ -53,7 +53,12 @@ def test_tables_say_where_the_printed_bound_stops(study: Study) -> None:
 
 def test_the_command_chooses_a_scale(study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[Path, Scale]] = []
-    monkeypatch.setattr(report, "theory_report", lambda out, scale, *_: asked.append((out, scale)) or study)
+
+    def made(out: Path, scale: Scale, *_: object) -> Study:
+        asked.append((out, scale))
+        return study
+
+    monkeypatch.setattr(report, "theory_report", made)
     app = typer.Typer()
     app.command()(theory)
     for options in ([], ["--quick"]):
