@@ -14,7 +14,7 @@ run: .venv/.installed
 test: .venv/.installed-dev
 	@$(PYTEST) $(WORKERS)
 
-# Tests that take five seconds and more each.
+# Tests that take seconds each on any machine: real training, and processes with all their imports.
 test-long: .venv/.installed-dev
 	@$(PYTEST) $(WORKERS) -m long
 
