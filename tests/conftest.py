@@ -10,6 +10,7 @@ import pytest
 import torch
 from hypothesis import settings
 
+from not_tried import pytest_terminal_summary as pytest_terminal_summary
 from peermask.experiment.config import ExperimentConfig
 from peermask.experiment.config_file import make_config
 

@@ -9,25 +9,27 @@ from pathlib import Path
 
 import pytest
 
+from command_process import process
+from peermask.experiment.result import RunResult
+
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 PAGES = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md"), *(ROOT / "results").rglob("*.md")])
 
 
-def test_the_algorithm_of_the_guide_runs(tmp_path: Path) -> None:
+def test_the_algorithm_of_the_guide_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In a process of its own: registering is for good."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     first_block = re.search(r"```python\n(.*?)```", (DOCS / "adding.md").read_text(), re.DOTALL)
     assert first_block
     (tmp_path / "gossip_median.py").write_text(first_block[1])
-    script = (
-        "import gossip_median, peermask\n"
-        "config = peermask.make_config({'agents': 4, 'retention': 0.3, 'rounds': 3, 'model': 'mlp',"
-        " 'algorithm': 'gossip-median'})\n"
-        "result = peermask.run_experiment(config, 'run')\n"
-        "print(result.status, result.sent_bytes > 0)\n"
-    )
-    done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, timeout=120)
-    assert done.stdout.split() == ["finished", "True"], done.stderr
+    keys = ("agents=4", "retention=0.3", "rounds=3", "model.name=mlp", "algorithm.name=gossip-median")
+    done = process("run", "--import", "gossip_median.py", *(f"--set={key}" for key in keys), "--out", "run")
+    assert (done.returncode, done.stderr) == (0, "")
+    result = RunResult.open(tmp_path / "run")
+    assert result.status == "finished"
+    assert result.sent_bytes > 0
 
 
 def anchors(page: Path) -> set[str]:
@@ -53,6 +55,7 @@ def test_every_document_is_in_the_sites_navigation() -> None:
         assert f"docs/{page.name}\n" in navigation, f"add docs/{page.name} to nav in mkdocs.yml"
 
 
+@pytest.mark.long
 def test_the_site_builds_and_loads_nothing_from_elsewhere(tmp_path: Path) -> None:
     pytest.importorskip("mkdocs")
     command = [sys.executable, "-m", "mkdocs", "build", "-q", "--strict", "-d", str(tmp_path)]

@@ -7,8 +7,7 @@ import pytest
 import torch
 
 from peermask.data.arrays import from_arrays
-from peermask.engine import evaluate as module
-from peermask.engine.evaluate import evaluate, weighted
+from peermask.engine.evaluate import AT_ONCE_ON_CPU, evaluate, weighted
 from peermask.experiment.assemble import assemble
 from peermask.experiment.build import build
 from peermask.experiment.config_file import make_config
@@ -20,15 +19,15 @@ COUNTS = torch.tensor([[4.0, 0.0, 1.0], [0.0, 2.0, 0.0], [1.0, 1.0, 1.0]])  # tr
 
 
 @pytest.mark.parametrize("readout", ["all", "own"])
-def test_each_agent_is_scored_on_its_own_samples(monkeypatch: pytest.MonkeyPatch, readout: Readout) -> None:
+def test_each_agent_is_scored_on_its_own_samples(readout: Readout) -> None:
     """Against each sample by itself: its largest logit, and its largest among the labels that have a count."""
-    monkeypatch.setattr(module, "AT_ONCE_ON_CPU", 3)
     rng = np.random.default_rng(0)
-    images, labels = rng.random((12, 1, 4, 4), dtype=np.float32), rng.integers(0, 3, 12)
+    count = AT_ONCE_ON_CPU + 5  # two passes, the second of which is not full
+    images, labels = rng.random((count, 1, 4, 4), dtype=np.float32), rng.integers(0, 3, count)
     dataset = from_arrays(images, labels, images, labels, classes=("a", "b", "c"))
     network = build_network(mlp(dataset.shape, 3, hidden=(5,)), dataset.shape, 3)
     params = torch.randn(3, network.layout.total, generator=torch.Generator().manual_seed(0))
-    indices = [np.arange(7), np.array([3, 1]), np.array([], dtype=np.int64)]
+    indices = [np.arange(count), np.array([3, 1]), np.array([], dtype=np.int64)]
     score = evaluate(network, params, dataset, dataset.test, indices, COUNTS, readout)
     for agent, own in enumerate(indices[:2]):
         logits = network.outputs(params[agent : agent + 1], dataset.normalise(dataset.test.inputs[own])[None])[0]

@@ -5,10 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from statistics import fmean
 
+import pytest
+
 from peermask.experiment.config_file import load_config
 from peermask.experiment.runner import run_experiment
 
 
+@pytest.mark.long
 def test_accord_beats_chance_and_learning_alone_by_five_points_over_three_seeds(tmp_path: Path) -> None:
     together, alone = [], []
     for seed in range(3):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,7 +22,7 @@ from peermask.experiment.checkpoint import Checkpoint, checkpoint_name, list_che
 from peermask.experiment.config import ExperimentConfig
 from peermask.experiment.execution import Execution
 from peermask.experiment.folder import RunFolder
-from peermask.experiment.kept_masks import Masks, list_masks
+from peermask.experiment.kept_masks import list_masks
 from peermask.experiment.result import RunResult
 from peermask.experiment.runner import resume_experiment, run_experiment
 from peermask.reports.tables import bytes_human, closing_lines
@@ -195,17 +194,22 @@ def test_a_folder_that_is_no_run(tmp_path: Path) -> None:
 def test_masks_are_on_the_disk_before_a_checkpoint_of_the_same_round(
     small: Small, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    checkpoints = tmp_path / "run" / "checkpoints"
-    slow_save = loop.save_masks
+    save, seen = loop.save_checkpoint, []
 
-    def slow(folder: Path, round: int, masks: Masks) -> Path:
-        time.sleep(0.3)
-        assert not (checkpoints / checkpoint_name(round)).exists()
-        return slow_save(folder, round, masks)
+    def watched(folder: Path, checkpoint: Checkpoint, ready: Callable[[], object]) -> Path:
+        number = checkpoint.progress.round
 
-    monkeypatch.setattr(loop, "save_masks", slow)
+        def waited() -> None:
+            ready()
+            assert number in list_masks(tmp_path / "run" / "masks")
+            assert not (folder / checkpoint_name(number)).exists()
+            seen.append(number)
+
+        return save(folder, checkpoint, waited)
+
+    monkeypatch.setattr(loop, "save_checkpoint", watched)
     run_experiment(small(rounds=2, checkpoint={"every": 1, "masks": True}), tmp_path / "run")
-    assert len(list(checkpoints.iterdir())) == 2
+    assert seen == [1, 2]
 
 
 def test_one_agent_with_a_server_alone_sends_two_messages_a_round(small: Small, tmp_path: Path) -> None:

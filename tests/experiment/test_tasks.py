@@ -54,21 +54,6 @@ def test_from_run_to_export(name: str, tmp_path: Path) -> None:
     assert f'"figure":"{figures[0]}"' in page.replace(" ", "")
 
 
-@pytest.mark.parametrize("name", list(CASES))
-def test_the_onnx_graph_takes_raw_inputs(name: str, tmp_path: Path) -> None:
-    pytest.importorskip("onnx")
-    runtime = pytest.importorskip("onnxruntime")
-    make, changes, _ = CASES[name]
-    data = make()
-    result = peermask.run_experiment(config(**changes, rounds=2), tmp_path / "run", dataset=data)
-    peermask.export(result, 0, tmp_path / "a.onnx")
-    session = runtime.InferenceSession(tmp_path / "a.onnx", providers=["CPUExecutionProvider"])
-    (given,) = session.run(None, {"inputs": data.test.inputs.numpy()})
-    wanted = result.local_models()[0](data.test.inputs).detach().numpy()
-    own = wanted > np.finfo(np.float32).min
-    np.testing.assert_allclose(given[own], wanted[own], rtol=1e-4, atol=1e-4)
-
-
 def test_a_recurrent_network_of_ones_own(tmp_path: Path) -> None:
     make, _, _ = CASES["tokens"]
     module, data = Lstm(), make()

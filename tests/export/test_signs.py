@@ -27,26 +27,31 @@ def test_signs_are_packed_lowest_bits_first() -> None:
     assert packed(signs, 2) == bytes([0b01_00_11_01, 0b11])
 
 
+@pytest.fixture(scope="module")
+def floats(result: RunResult, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Agent 2's model with weights in 32 bits."""
+    return export(result, 2, tmp_path_factory.mktemp("floats") / "model.onnx").path
+
+
 @pytest.mark.parametrize(("precision", "bits"), [("int8", 8), ("int4", 4), ("int2", 2)])
 def test_a_model_of_signs_computes_what_the_float_one_does(
-    result: RunResult, tmp_path: Path, precision: str, bits: int
+    result: RunResult, floats: Path, tmp_path: Path, precision: str, bits: int
 ) -> None:
     if not hasattr(onnx.TensorProto, precision.upper()):
         pytest.skip(f"this onnx does not know {precision}")
-    export(result, 2, tmp_path / "float.onnx")
     exported = export(result, 2, tmp_path / "signs.onnx", precision=precision)
     raw = torch.randint(17, (20, 1, 8, 8), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
-    whole, small = open_model(tmp_path / "float.onnx"), open_model(tmp_path / "signs.onnx")
+    whole, small = open_model(floats), open_model(tmp_path / "signs.onnx")
     assert torch.allclose(small.outputs(raw), whole.outputs(raw), atol=1e-5)
     from onnx import numpy_helper
 
-    floats = {held.name: held for held in onnx.load(tmp_path / "float.onnx").graph.initializer}
+    whole_weights = {held.name: held for held in onnx.load(floats).graph.initializer}
     model = onnx.load(tmp_path / "signs.onnx")
     stored = {held.name: held for held in model.graph.initializer}
-    turned = [name for name in floats if f"{name}/signs" in stored]
+    turned = [name for name in whole_weights if f"{name}/signs" in stored]
     assert len(turned) == 4  # two convolutions and two linear layers
     for name in turned:
-        wanted = numpy_helper.to_array(floats[name])
+        wanted = numpy_helper.to_array(whole_weights[name])
         assert len(stored[f"{name}/signs"].raw_data) == -(-wanted.size * bits // 8)
         signs = numpy_helper.to_array(stored[f"{name}/signs"]).astype(np.float32)
         assert np.array_equal(signs * numpy_helper.to_array(stored[f"{name}/magnitude"]), wanted)  # to the bit

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command_process import process
 
+from command_process import process
 from peermask import plugins
 from peermask.algorithms import algorithms
 from peermask.cli.main import main
@@ -165,6 +165,7 @@ def test_a_run_records_its_plug_in_and_other_processes_find_it(method, tmp_path)
     assert times_imported(method) == 3
 
 
+@pytest.mark.long
 def test_other_ranks_import_it_too(method):
     ranked = ("--processes", "2", "-q")
     began = process("run", "tiny.toml", "--import", "my_method.py", "--out", "run", "--set", "rounds=2", *ranked)
@@ -258,23 +259,18 @@ def test_a_fleet_needs_the_very_same_plug_in(method, tmp_path, peermask, monkeyp
     assert line.endswith("all agents must have the same: restore it, or write a new fleet file")
 
 
+@pytest.mark.long
 def test_a_swarm_plays_with_a_plug_in(method, tmp_path):
+    from fleet_cases import free_ports
+
     from peermask.experiment.result import RunResult
 
-    port = str(free_port())
+    port = free_ports(2)
     assert process("fleet", "new", "fleet.toml", "tiny.toml", "--import", method, "--port", port).returncode == 0
     played = process("swarm", "fleet.toml", "--insecure", "--out", "run")
     assert played.returncode == 0, played.stderr
     assert RunResult.open(tmp_path / "run").manifest["imports"][0]["file"] == str(method)
     assert times_imported(method) == 4  # by `fleet new`, the swarm, and two nodes
-
-
-def free_port():
-    import socket
-
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return min(probe.getsockname()[1], 64_000)
 
 
 def test_an_installed_package_needs_no_naming(tmp_path, monkeypatch):

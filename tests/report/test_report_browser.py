@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -217,13 +216,13 @@ def test_the_keyboard_alone_is_enough_and_the_focus_stays(page: Any) -> None:
 
 
 def test_a_plot_is_saved_as_png_and_as_svg(page: Any, tmp_path: Path) -> None:
+    from selenium.webdriver.support.wait import WebDriverWait
+
     page.execute_cdp_cmd("Browser.setDownloadBehavior", {"behavior": "allow", "downloadPath": str(tmp_path)})
     name = "test accuracy (%)"
     for kind in ("PNG", "SVG"):
         find(page, f"[data-save=chart-accuracy-{kind}]").click()
-    deadline = time.monotonic() + 20
-    while len(list(tmp_path.glob("test accuracy*.[ps][nv]g"))) < 2 and time.monotonic() < deadline:
-        time.sleep(0.1)
+    WebDriverWait(page, 20).until(lambda _: len(list(tmp_path.glob("test accuracy*.[ps][nv]g"))) == 2)
     saved = {path.suffix: path.read_bytes() for path in tmp_path.glob("test accuracy*.[ps][nv]g")}
     assert saved[".png"].startswith(b"\x89PNG")
     drawn = ElementTree.fromstring(saved[".svg"])

@@ -218,14 +218,14 @@ def test_what_another_process_is_at_is_left_to_it(tmp_path: Path, choose: Callab
 
 
 CLAIM = """
-import sys, time
+import sys
 from pathlib import Path
 from peermask.experiment.config_file import make_config
 from peermask.reproduce.cells import Job
 from peermask.reproduce.home import Home
 with Home(Path(sys.argv[1])).claim(Job("some-run", make_config({}))) as ours:
     print(ours, flush=True)
-    time.sleep(600)
+    sys.stdin.read()
 """
 
 
@@ -233,7 +233,7 @@ def test_a_claim_dies_with_its_process(tmp_path: Path) -> None:
     home, job = Home(tmp_path / "out"), Job("some-run", make_config({}))
     home.open("quick", DIGITS)
     command = [sys.executable, "-c", CLAIM, str(home.path)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as other:
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
         assert other.stdout is not None
         assert other.stdout.readline() == "True\n"
         with home.claim(job) as ours:

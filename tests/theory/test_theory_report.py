@@ -15,7 +15,7 @@ from peermask.cli.theory import theory
 from peermask.errors import ConfigError, RunError
 from peermask.theory import report
 from peermask.theory.report import markdown, print_tables, theory_report
-from peermask.theory.study import Scale, Study, run_study
+from peermask.theory.study import FULL, QUICK, Scale, Study, run_study
 
 TINY = Scale((1, 2, 6), 3, steps=5, width=16, widths=(4, 8, 16), draws=3, pairs=1, random_inputs=20)
 
@@ -51,12 +51,25 @@ def test_tables_say_where_the_printed_bound_stops(study: Study) -> None:
     assert "follows from the triangle inequality only where ε1 + ε2 ≤ α_l" in markdown(study)
 
 
-def test_the_command_writes_a_report_with_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(report, "QUICK", TINY)
+def test_the_command_chooses_a_scale(study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[Path, Scale]] = []
+
+    def made(out: Path, scale: Scale, *_: object) -> Study:
+        asked.append((out, scale))
+        return study
+
+    monkeypatch.setattr(report, "theory_report", made)
     app = typer.Typer()
     app.command()(theory)
-    result = CliRunner().invoke(app, ["--quick", "--out", str(tmp_path / "made")])
-    assert result.exit_code == 0, result.output
+    for options in ([], ["--quick"]):
+        result = CliRunner().invoke(app, [*options, "--out", str(tmp_path)])
+        assert result.exit_code == 0, result.output
+        assert result.output.endswith(f"report and figures in {tmp_path}\n")
+    assert asked == [(tmp_path, FULL), (tmp_path, QUICK)]
+
+
+def test_a_report_has_figures(tmp_path: Path) -> None:
+    theory_report(tmp_path / "made", TINY, seed=0, said=lambda _: None)
     names = {path.name for path in (tmp_path / "made").iterdir()}
     kinds = {f"{name}.{kind}" for name in ("width", "success", "theorem", "overlap") for kind in ("png", "svg")}
     assert names == kinds | {"theory.md"}
@@ -68,10 +81,10 @@ def test_the_command_writes_a_report_with_figures(tmp_path: Path, monkeypatch: p
 def test_a_folder_that_cannot_be_made_is_found_before_the_work(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(RunError, match=r"cannot make the folder .*; give another --out"):
-        theory_report(tmp_path / "file" / "below", quick=True, seed=0, said=lambda _: None)
+        theory_report(tmp_path / "file" / "below", QUICK, seed=0, said=lambda _: None)
 
 
 def test_missing_matplotlib_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(ConfigError, match=r"pip install 'peermask\[report\]'"):
-        theory_report(tmp_path, quick=True, seed=0, said=lambda _: None)
+        theory_report(tmp_path, QUICK, seed=0, said=lambda _: None)

@@ -18,10 +18,11 @@ def theory(
 ) -> None:
     """Build the masks of the paper's theorem and measure its bounds."""
     from peermask.theory.report import print_tables, theory_report
+    from peermask.theory.study import FULL, QUICK
 
     console, errors = Console(markup=False), Console(stderr=True)
     folder = out or Path("theory")
     with errors.status("starting") as status:
-        study = theory_report(folder, quick, seed, lambda step: status.update(step))
+        study = theory_report(folder, QUICK if quick else FULL, seed, lambda step: status.update(step))
     print_tables(study, console)
     console.print(f"report and figures in {folder}", soft_wrap=True, highlight=False)

@@ -50,18 +50,18 @@ def fashion_mnist(
     return Dataset("fashion-mnist", train, test, CLASSES, Range(high=255.0))
 
 
-def find_folder() -> Path:
+def find_folder(debian: Path = DEBIAN, home: str = HOME) -> Path:
     """Debian's folder, else the cache, filled from the home page where files are missing."""
-    if all(locate(DEBIAN, name) for name in SHA256):
-        return DEBIAN
+    if all(locate(debian, name) for name in SHA256):
+        return debian
     cache = cache_folder() / "fashion-mnist"
     for name in SHA256:
         if not locate(cache, name):
             try:
-                download(f"{HOME}/{name}.gz", cache / f"{name}.gz", LIMIT, partial(check, name=name))
+                download(f"{home}/{name}.gz", cache / f"{name}.gz", LIMIT, partial(check, name=name))
             except DataError as error:
                 raise DataError(
-                    f"fashion-mnist file {name}.gz is neither in {DEBIAN} nor in {cache}, and {error}; "
+                    f"fashion-mnist file {name}.gz is neither in {debian} nor in {cache}, and {error}; "
                     f"install Debian's dataset-fashion-mnist or set dataset.folder to a folder that has it"
                 ) from error
     return cache

@@ -68,9 +68,9 @@ def make_onnx(
     except NotSlimmable as error:
         made = with_signs(full_data, precision)
         small = None if precision == "float32" else figures(made.data, module, examples)
-        return OnnxModel(made.data, full, small, {}, str(error), _verified(made.data, module, examples), made.left)
+        return OnnxModel(made.data, full, small, {}, str(error), verified(made.data, module, examples), made.left)
     made = with_signs(to_onnx(cut.module, examples, metadata), precision)
-    small, difference = figures(made.data, cut.module, examples), _verified(made.data, module, examples)
+    small, difference = figures(made.data, cut.module, examples), verified(made.data, module, examples)
     return OnnxModel(made.data, full, small, cut.removed, None, difference, made.left)
 
 
@@ -125,7 +125,7 @@ def latency(data: bytes, examples: Tensor) -> float:
     return median(times)
 
 
-def _verified(data: bytes, module: nn.Module, examples: Tensor) -> float:
+def verified(data: bytes, module: nn.Module, examples: Tensor) -> float:
     """The largest difference of an output, in units of the largest where that is above 1; too much is an error."""
     with torch.no_grad():
         wanted: Tensor = module.eval()(examples)

@@ -12,13 +12,13 @@ from rich.text import Text
 from peermask.errors import RunError
 from peermask.files import write_atomically
 from peermask.theory.figures import CAPTIONS, blank, figures
-from peermask.theory.study import FULL, QUICK, Study, run_study
+from peermask.theory.study import Scale, Study, run_study
 from peermask.theory.tables import Table, tables
 
 REPORT = "theory.md"
 
 
-def theory_report(out: Path | None, quick: bool, seed: int, said: Callable[[str], None]) -> Study:
+def theory_report(out: Path | None, scale: Scale, seed: int, said: Callable[[str], None]) -> Study:
     """Run the study and, where `out` is given, write its report there; what would prevent that is found first."""
     if out is not None:
         blank()
@@ -26,7 +26,7 @@ def theory_report(out: Path | None, quick: bool, seed: int, said: Callable[[str]
             out.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise RunError(f"cannot make the folder {out}: {error.strerror}; give another --out") from error
-    study = run_study(QUICK if quick else FULL, seed, said)
+    study = run_study(scale, seed, said)
     if out is not None:
         for name, content in figures(study).items():
             write_atomically(out / name, content)
