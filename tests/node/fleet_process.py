@@ -120,13 +120,11 @@ class CommandProcess:
         with suppress(OSError):  # it has ended
             self._turns.send(limit)
 
+    def until(self, condition, what):
+        until(condition, self.changed, lambda: len(self.lines), lambda: f"{what} never came: {self.lines[-5:]}")
+
     def until_said(self, words):
-        until(
-            lambda: any(words in line for line in self.lines),
-            self.changed,
-            lambda: len(self.lines),
-            lambda: f"{words!r} was never said: {self.lines[-5:]}",
-        )
+        self.until(lambda: any(words in line for line in self.lines), repr(words))
 
     def kill(self):
         self.process.kill()

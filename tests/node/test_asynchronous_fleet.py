@@ -9,7 +9,7 @@ import time
 from contextlib import suppress
 
 import pytest
-from fleet_cases import MemoryFleet, simulated, tiny, tiny_fleet, written
+from fleet_cases import PATIENT, MemoryFleet, simulated, tiny, tiny_fleet, written
 from fleet_process import ProcessFleet
 from memory_network import MemoryNetwork
 from pulling_peers import CARD, SCHEMA, message, same
@@ -42,57 +42,76 @@ def replay(run, out):
     return RunResult.open(out)
 
 
+@pytest.fixture
+def processes(tmp_path):
+    made = []
+
+    def make(config, **keys):
+        held = tiny_fleet(config, **{**PATIENT, **keys})
+        made.append(ProcessFleet(written(tmp_path, held), held))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.__exit__()
+
+
 @on_linux
-def test_a_slow_agent_holds_up_nobody_and_its_fleet_can_be_played_again(tmp_path):
+def test_a_slow_agent_holds_up_nobody_and_its_fleet_can_be_played_again(processes, tmp_path):
     """With mutual TLS. The others end while the slow one is still at work, which with `wait` they could not."""
     config = tiny(rounds=30, asynchronous={"grace": 0})  # or an answer may come too late: sent, and not used
-    held = tiny_fleet(config, round_deadline=2.0)
-    with ProcessFleet(written(tmp_path, held), held, pace={0: 0.3}) as made:
-        made.start()
-        assert made.join(1, 2, 3) == [0] * 3
-        assert made.processes[0].exitcode is None
-        assert made.reports(0)[-1]["round"] < 30
-        assert made.join(0) == [0]
-        run = made.collect()
-        assert all(made.result(agent)["absent"] == {} for agent in range(4))
+    made = processes(config)
+    made.hold(3, 0)
+    made.start()
+    for agent in (1, 2, 3):
+        made.until_round(agent, 30)
+    made.hold(6, 0)  # those who ended stay until it has their last messages
+    assert made.join(1, 2, 3) == [0] * 3
+    assert made.processes[0].exitcode is None
+    assert made.reports(0)[-1]["round"] <= 6
+    made.release()
+    assert made.join(0) == [0]
+    run = made.collect()
+    assert all(made.result(agent)["absent"] == {} for agent in range(4))
     assert run.status == "finished"
     again = replay(tmp_path / "run", tmp_path / "again")
     assert again.hash == run.hash
     assert sent(tmp_path / "again") == sent(tmp_path / "run")
     last = {(row["agent"], row["neighbour"]): int(row["heard"]) for row in read_rows(tmp_path / "run" / "trace.csv")}
-    assert last["0", "1"] == last["0", "3"] == 30  # those who ended stayed until it had their last messages
-    assert last["1", "0"] < 30
+    assert last["0", "1"] == last["0", "3"] == 30
+    assert last["1", "0"] == last["3", "0"] == 3
 
 
 @on_linux
-def test_with_wait_they_end_together(tmp_path):
-    held = tiny_fleet(tiny(rounds=10), missing="wait")
-    with ProcessFleet(written(tmp_path, held), held, pace={0: 0.2}) as made:
-        made.start()
-        made.until_round(0, 5)
-        assert all(made.processes[agent].exitcode is None for agent in (1, 2, 3))
-        assert all(made.reports(agent)[-1]["round"] <= 8 for agent in (1, 3))
-        assert made.join() == [0] * 4
+def test_with_wait_they_end_together(processes):
+    made = processes(tiny(rounds=8), missing="wait")
+    made.hold(4, 0)
+    made.start()
+    made.until_round(2, 5)  # the neighbours of 0 have published their messages of round 5, and wait for its own
+    assert all(process.exitcode is None for process in made.processes.values())
+    assert [made.reports(agent)[-1]["round"] for agent in (1, 3)] == [4, 4]
+    made.release()
+    assert made.join() == [0] * 4
 
 
 @pytest.mark.long
 @on_linux
-def test_frozen_killed_and_started_again_everybody_plays_all_rounds(tmp_path):
-    held = tiny_fleet(tiny(rounds=120, asynchronous={}), round_deadline=2.0)
-    with ProcessFleet(written(tmp_path, held), held, pace=0.02) as made:
-        made.start()
-        made.until_round(2, 5)
-        made.send(2, signal.SIGSTOP)
-        made.until(1, lambda report: 2 in [a["neighbour"] for a in report["absent"]], "the silence of 2")
-        made.kill(0)
-        made.until_round(1, 100)
-        made.send(2, signal.SIGCONT)
-        made.start(0)
-        assert made.join() == [0] * 4
-        assert [made.reports(agent)[-1]["round"] for agent in range(4)] == [120] * 4
-        assert [report["round"] for report in made.reports(1)] == [*range(1, 121), 120]  # nobody jumps
-        assert any("agent 0 is gone; its message of round" in line for line in made.said(1))
-        assert made.collect().status == "finished"
+def test_frozen_killed_and_started_again_everybody_plays_all_rounds(processes):
+    made = processes(tiny(rounds=60, asynchronous={}), round_deadline=2.0)
+    made.hold(5)
+    made.start()
+    made.until_round(2, 5)
+    made.send(2, signal.SIGSTOP)
+    made.until(1, lambda report: 2 in [a["neighbour"] for a in report["absent"]], "the silence of 2")
+    made.kill(0)
+    made.until(1, lambda report: 0 in [a["neighbour"] for a in report["absent"]], "the absence of 0")
+    made.send(2, signal.SIGCONT)
+    made.start(0)
+    made.release()
+    assert made.join() == [0] * 4
+    assert [made.reports(agent)[-1]["round"] for agent in range(4)] == [60] * 4
+    assert [report["round"] for report in made.reports(1)] == [*range(1, 61), 60]  # nobody jumps
+    assert made.collect().status == "finished"
 
 
 @pytest.mark.parametrize("name", ["mce-pl", "accord", "dsgd", "fedmask"])
