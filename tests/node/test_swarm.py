@@ -38,7 +38,7 @@ def swarm(path, *arguments, **variables):
 
 
 def test_a_swarm_stops_goes_on_and_gives_an_ordinary_run_folder(tmp_path, monkeypatch):
-    path, held = two_agents(tmp_path, 200, missing="wait")
+    path, held = two_agents(tmp_path, 100, missing="wait")
     run = tmp_path / default_out(held)
     stopped = CommandProcess(["swarm", path], folder=tmp_path)
     try:
@@ -54,7 +54,7 @@ def test_a_swarm_stops_goes_on_and_gives_an_ordinary_run_folder(tmp_path, monkey
     with swarm(path, FORCE_COLOR="1") as again:  # as to a terminal
         out, err = again.communicate()
     assert (again.returncode, err) == (0, "")
-    assert "200/200" in out  # in the table that follows the agents
+    assert "100/100" in out  # in the table that follows the agents
     assert out.splitlines()[-1] == str(default_out(held))
     assert RunResult.open(run).hash == simulated(held.experiment, tmp_path / "sim").hash
     # An agent by hand has the folder that the swarm gave it.
