@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, nullcontext, suppress
 from functools import cache
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from peermask.experiment.config_file import make_config
 from peermask.experiment.runner import Execution, run_experiment
 from peermask.node.agent import NodeAgent
 from peermask.node.fleet_file import new_fleet, save_fleet
+from peermask.node.time_source import SYSTEM_TIME
 
 TINY = {
     "agents": 4,
@@ -106,10 +107,12 @@ class Notes:
 class MemoryFleet:
     """Agents of a fleet as threads of this process on a network in memory."""
 
-    def __init__(self, fleet, folder: Path):
-        self.fleet, self.folder = fleet, folder
+    def __init__(self, fleet, folder: Path, time=None, **keys):
+        """`time`: a `MovedTime`; `keys`: more for every agent."""
+        self.fleet, self.folder, self.time = fleet, folder, time
+        self.keys = {"time": time or SYSTEM_TIME, **keys}
         self.experiment = build(fleet.experiment)
-        self.network = MemoryNetwork(fleet.links)
+        self.network = MemoryNetwork(fleet.links, self.keys["time"])
         self.notes, self.nodes, self.threads, self.results = {}, {}, {}, {}
 
     def out(self, agent):
@@ -117,9 +120,12 @@ class MemoryFleet:
 
     def start(self, agent, on_round=lambda _: None, should_stop=lambda: False):
         notes = self.notes[agent] = Notes(on_round)
-        node = NodeAgent(self.fleet, self.experiment, agent, self.out(agent), notes, should_stop)
+        node = NodeAgent(self.fleet, self.experiment, agent, self.out(agent), notes, should_stop, **self.keys)
         node.restore()
         self.nodes[agent] = node
+        if self.time is not None:
+            self.threads[agent] = self.time.start(self._run, agent, node)
+            return
         self.threads[agent] = threading.Thread(target=self._run, args=(agent, node))
         self.threads[agent].start()
 
@@ -134,8 +140,10 @@ class MemoryFleet:
             self.network.leave(agent)
 
     def join(self, *agents):
+        with nullcontext() if self.time is None else self.time.away():
+            for agent in agents or tuple(self.threads):
+                self.threads[agent].join(300)
         for agent in agents or tuple(self.threads):
-            self.threads[agent].join(60)
             assert not self.threads[agent].is_alive(), f"agent {agent} does not end"
 
     def run(self):

@@ -11,7 +11,6 @@ import secrets
 import socket
 import sys
 import threading
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
@@ -40,11 +39,11 @@ class ZenohTransport:
     """Use `open_zenoh`: a process with an open session does not end."""
 
     def __init__(self, session: zenoh.Session, agent: int, sessions: Sessions) -> None:
-        self.session, self.agent, self.sessions = session, agent, sessions
+        self.session, self.agent, self.sessions, self.time = session, agent, sessions, sessions.time
         self._alive: set[int] = set()
         self._known: set[int] = set()  # neighbours that have been alive
         self._silent: dict[int, float] = {}  # known neighbours that are linked without a token, and since when
-        self._changed = threading.Condition()
+        self._changed = self.time.condition()
 
     def alive(self) -> frozenset[int]:
         with self._changed:
@@ -59,7 +58,7 @@ class ZenohTransport:
         repeat its declarations, and drops what it receives as duplicates: its sequence numbers continue, while those
         of this end have restarted. Only a new session, with a new id, helps.
         """
-        now = time.monotonic()
+        now = self.time.monotonic()
         with self._changed:
             silent = (self.sessions.linked() & self._known) - self._alive
             self._silent = {j: self._silent.get(j, now) for j in silent}
