@@ -183,6 +183,7 @@ class ProcessFleet:
             arguments += self.flags.get(agent, [])
             if agent in self.processes:
                 self.before.setdefault(agent, []).append(self.processes[agent])
+                self._allow_one_more(self.limits.get(agent, math.inf))  # it goes on with the round after its last
             self.processes[agent] = CommandProcess(
                 arguments,
                 self.changed,
@@ -242,8 +243,11 @@ class ProcessFleet:
         process, limit = self.processes[agent], self.limits.get(agent, math.inf)
         assert process.exitcode is None, f"agent {agent} ended before {what}: {self.lines(agent)[-5:]}"
         if process.reports and process.reports[-1]["round"] >= limit:
-            for one, held in tuple(self.limits.items()):
-                self.hold(max(held, limit + 1), one)
+            self._allow_one_more(limit)
+
+    def _allow_one_more(self, limit):
+        for agent, held in tuple(self.limits.items()):
+            self.hold(max(held, limit + 1), agent)
 
     def until(self, agent, wanted, what="what was waited for", since=0):
         """Play on until a report of the agent fits, not counting the first `since`."""
