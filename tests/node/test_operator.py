@@ -14,10 +14,11 @@ from contextlib import contextmanager
 import pytest
 import zenoh
 from fleet_cases import free_ports, tiny, tiny_fleet, written
-from fleet_process import PATIENCE, ProcessFleet
+from fleet_process import ProcessFleet
 from test_intruders import answers, session
 from test_node_cli import peermask, refused  # noqa: F401
 from test_watched import samples
+from waiting import PATIENCE, until
 
 from peermask.errors import NodeError
 from peermask.node.address import split_address
@@ -51,13 +52,6 @@ def get(port, path):
     link.request("GET", path)
     answer = link.getresponse()
     return answer.status, answer.read().decode()
-
-
-def until(wanted):
-    end = time.monotonic() + PATIENCE
-    while not wanted():
-        assert time.monotonic() < end
-        time.sleep(0.1)
 
 
 def test_metrics_of_a_real_agent(running):

@@ -8,13 +8,13 @@ import json
 import shutil
 import signal
 import ssl
-import time
 from contextlib import contextmanager
 
 import pytest
 from fleet_cases import free_ports, simulated, tiny, tiny_fleet, written
-from fleet_process import CONTEXT, PATIENCE, ProcessFleet, agent_process
+from fleet_process import CONTEXT, ProcessFleet, agent_process
 from test_node_cli import peermask, refused  # noqa: F401
+from waiting import PATIENCE, until
 
 from peermask.errors import NodeError
 from peermask.node import relay
@@ -25,7 +25,7 @@ from peermask.node.desk import name_of, tls_context
 from peermask.node.fleet_checks import check
 from peermask.node.fleet_file import load_fleet
 from peermask.node.operator import ask
-from peermask.node.relay import AGENT, DIAL, GO, NOBODY, READY, WAIT, open_relay
+from peermask.node.relay import AGENT, DIAL, GO, NOBODY, READY, WAIT, RelayLimits, open_relay
 
 
 def relayed_fleet(config, relayed, **keys):
@@ -42,10 +42,7 @@ def relay_process(made, namespace=None):
     process = CONTEXT.Process(target=agent_process, args=(["relay", str(made.path)], str(log), 0.0, namespace, None))
     process.start()
     try:
-        end = time.monotonic() + PATIENCE
-        while "relay at" not in (log.read_text() if log.exists() else ""):
-            assert time.monotonic() < end
-            time.sleep(0.05)
+        until(lambda: log.exists() and "relay at" in log.read_text(), "the relay's start")
         yield process
         process.terminate()
         process.join(PATIENCE)
@@ -78,10 +75,7 @@ def test_a_relay_that_is_gone_is_said_and_found_again(tmp_path):
         with relay_process(made):
             made.start()
             made.until_round(0, 5)
-        end = time.monotonic() + PATIENCE
-        while not any("cannot be reached" in line for line in made.said(0)):
-            assert time.monotonic() < end
-            time.sleep(0.05)
+        until(lambda: any("cannot be reached" in line for line in made.said(0)), "the relay's end")
         with relay_process(made):
             assert made.join() == [0, 0]
     assert any("can be reached again" in line for line in made.said(0))
@@ -94,8 +88,12 @@ def served(tmp_path_factory):
     held = relayed_fleet(tiny(), {0, 1, 2, 3})
     make_certificates(held, folder)
     make_operator(folder, "ann", 30)
-    with open_relay(held, find_relay(folder), *split_address(held.relay)):
-        yield held, folder
+    with open_relay(held, find_relay(folder), "127.0.0.1", 0) as opened:
+        yield at(held, opened), folder
+
+
+def at(held, opened):
+    return held.model_copy(update={"relay": f"127.0.0.1:{opened.address[1]}"})
 
 
 async def come(held, files, wish):
@@ -115,7 +113,8 @@ async def come(held, files, wish):
 async def leave(*writers):
     for writer in writers:
         writer.transport.abort()
-    await asyncio.sleep(0.05)
+        with contextlib.suppress(OSError):
+            await writer.wait_closed()
 
 
 def dial(agent):
@@ -159,7 +158,7 @@ def test_without_a_certificate_of_the_fleet_there_is_no_way_in(served, tmp_path)
     eve = Credentials(folder / "ca.pem", foreign.certificate, foreign.key)
 
     async def play(files):
-        await asyncio.wait_for(come(held, files, WAIT), 30)
+        await asyncio.wait_for(come(held, files, WAIT), PATIENCE)
 
     with pytest.raises((OSError, asyncio.IncompleteReadError)):
         asyncio.run(play(eve))
@@ -167,22 +166,25 @@ def test_without_a_certificate_of_the_fleet_there_is_no_way_in(served, tmp_path)
         asyncio.run(play(find_relay(folder)))  # the relay itself is no agent, and its certificate no client's
 
 
-def test_one_agent_holds_a_bounded_number_of_connections(served, monkeypatch):
-    held, folder = served
-    monkeypatch.setattr(relay, "EACH", 3)
-    monkeypatch.setattr(relay, "WAITERS", 2)
+def test_one_agent_holds_a_bounded_number_of_connections(served):
+    _, folder = served
+    fleet = relayed_fleet(tiny(), {0, 1, 2, 3})
 
-    async def play():
+    async def replaced(held):
         oldest, *others = [await come(held, Credentials.of(folder, 2), WAIT) for _ in range(3)]
         assert await oldest[0].read() == b""  # what the newest replaces
         await leave(*(writer for _, writer in (oldest, *others)))
-        monkeypatch.setattr(relay, "WAITERS", 10)
+
+    async def refused(held):
         waiting = [await come(held, Credentials.of(folder, 3), WAIT) for _ in range(3)]
         with pytest.raises((OSError, asyncio.IncompleteReadError)):
             await come(held, Credentials.of(folder, 3), WAIT)
         await leave(*(writer for _, writer in waiting))
 
-    asyncio.run(play())
+    for waiting, play in ((2, replaced), (10, refused)):
+        limits = RelayLimits(connections=3, waiting=waiting)
+        with open_relay(fleet, find_relay(folder), "127.0.0.1", 0, limits) as opened:
+            asyncio.run(play(at(fleet, opened)))
 
 
 def test_it_goes_by_later_rosters_that_are_signed_and_lets_out_who_is_revoked(peermask, tmp_path):  # noqa: F811
@@ -193,10 +195,7 @@ def test_it_goes_by_later_rosters_that_are_signed_and_lets_out_who_is_revoked(pe
         log = tmp_path / "relay.log"
 
         def until_said(words):
-            end = time.monotonic() + PATIENCE
-            while words not in log.read_text():
-                assert time.monotonic() < end, log.read_text()
-                time.sleep(0.05)
+            until(lambda: words in log.read_text(), log.read_text)
 
         async def out_at_once():
             reader, writer = await come(held, old, WAIT)
@@ -207,7 +206,7 @@ def test_it_goes_by_later_rosters_that_are_signed_and_lets_out_who_is_revoked(pe
 
         async def is_let_in(files):
             try:
-                _, writer = await asyncio.wait_for(come(held, files, WAIT), 30)
+                _, writer = await asyncio.wait_for(come(held, files, WAIT), PATIENCE)
             except (OSError, asyncio.IncompleteReadError):
                 return False
             await leave(writer)
