@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import socket
 import threading
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack, nullcontext, suppress
+from functools import cache
 from pathlib import Path
 
 from memory_network import MemoryNetwork
@@ -29,6 +30,10 @@ TINY = {
 }
 
 
+# Limits that only bound a test that fails, in seconds; for fleets of processes, on any machine.
+PATIENT = {"round_deadline": 60.0, "wait_limit": 300.0, "start_limit": 120.0}
+
+
 def tiny(**changes):
     return make_config({**TINY, **changes})
 
@@ -39,19 +44,44 @@ def tiny_fleet(config=None, host="127.0.0.1", **keys):
     return fleet.model_copy(update={"round_deadline": 5.0, "wait_limit": 30.0, "start_limit": 30.0, **keys})
 
 
-def free_ports(count):
-    """The first of `count` ports in a row that nobody uses, chosen by the system."""
-    while True:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            first = probe.getsockname()[1]
-        try:
-            with ExitStack() as held:
-                for port in range(first, first + count):
+class Ports:
+    """A block of ports for this process alone, below those that the system gives to connections.
+
+    The block belongs to whoever has bound its first port, so that tests that run side by side share no port.
+    """
+
+    def __init__(self, size=1000, blocks=range(10_000, 32_000, 1000)):
+        self.lock = socket.socket()
+        for first in blocks:
+            with suppress(OSError):
+                self.lock.bind(("127.0.0.1", first))
+                break
+        else:
+            raise OSError(f"all {len(blocks)} blocks of ports are in use")
+        self.block = range(first + 1, first + size)
+        self.following = self.block.start
+
+    def take(self, count):
+        """The first of `count` ports in a row; a port comes again only after all others of the block."""
+        for _ in self.block:
+            if self.following + count > self.block.stop:
+                self.following = self.block.start
+            taken = range(self.following, self.following + count)
+            self.following = taken.stop
+            with suppress(OSError), ExitStack() as held:
+                for port in taken:
                     held.enter_context(socket.socket()).bind(("127.0.0.1", port))
-            return first
-        except (OSError, OverflowError):
-            continue
+                return taken.start
+        raise OSError(f"no {count} ports in a row are free among {self.block.start} to {self.block.stop - 1}")
+
+
+@cache
+def ports_of_this_process():
+    return Ports()
+
+
+def free_ports(count):
+    return ports_of_this_process().take(count)
 
 
 def written(folder: Path, fleet):
