@@ -6,18 +6,15 @@ import asyncio
 import contextlib
 import json
 import shutil
-import signal
 import ssl
-from contextlib import contextmanager
 
 import pytest
 from fleet_cases import free_ports, simulated, tiny, tiny_fleet, written
-from fleet_process import CONTEXT, ProcessFleet, agent_process
+from fleet_process import ProcessFleet, relay_process
 from test_node_cli import peermask, refused  # noqa: F401
-from waiting import PATIENCE, until
+from waiting import PATIENCE
 
 from peermask.errors import NodeError
-from peermask.node import relay
 from peermask.node.address import split_address
 from peermask.node.certificates import make_certificates, make_operator
 from peermask.node.credentials import Credentials, find_operator, find_relay
@@ -25,7 +22,7 @@ from peermask.node.desk import name_of, tls_context
 from peermask.node.fleet_checks import check
 from peermask.node.fleet_file import load_fleet
 from peermask.node.operator import ask
-from peermask.node.relay import AGENT, DIAL, GO, NOBODY, READY, WAIT, RelayLimits, open_relay
+from peermask.node.relay import AGENT, DIAL, GO, NOBODY, PROTOCOL, READY, WAIT, RelayLimits, open_relay
 
 
 def relayed_fleet(config, relayed, **keys):
@@ -35,35 +32,20 @@ def relayed_fleet(config, relayed, **keys):
     return held.model_copy(update={"agents": tuple(members)})
 
 
-@contextmanager
-def relay_process(made, namespace=None):
-    """`peermask relay`, as a process of its own."""
-    log = made.path.parent / "relay.log"
-    process = CONTEXT.Process(target=agent_process, args=(["relay", str(made.path)], str(log), 0.0, namespace, None))
-    process.start()
-    try:
-        until(lambda: log.exists() and "relay at" in log.read_text(), "the relay's start")
-        yield process
-        process.terminate()
-        process.join(PATIENCE)
-        assert process.exitcode == 128 + signal.SIGTERM
-    finally:
-        process.kill()
-        process.join(10)
-
-
 def test_agents_behind_routers_learn_as_if_they_had_none(tmp_path):
     """0 and 1 both cannot be dialled, nor 2 and 3 of which only 3 cannot: the ring has links of every kind."""
     config = tiny(rounds=15)
     held = relayed_fleet(config, {0, 1, 3}, missing="wait")
     path = written(tmp_path, held)
     assert load_fleet(path) == held
-    with ProcessFleet(path, held, pace=0.05) as made, relay_process(made):
+    with ProcessFleet(path, held) as made, relay_process(made):
         make_operator(tmp_path / "certs", "ann", 30)
+        made.hold(2)
         made.start()
         made.until_round(0, 2)
         told = json.loads(ask(held, find_operator(tmp_path / "certs"), 0, "status"))  # through the relay
         assert (told["agent"], told["neighbours"]) == (0, 2)
+        made.release()
         assert made.join() == [0] * 4
         assert made.collect().hash == simulated(config, tmp_path / "sim").hash
 
@@ -71,12 +53,14 @@ def test_agents_behind_routers_learn_as_if_they_had_none(tmp_path):
 @pytest.mark.long
 def test_a_relay_that_is_gone_is_said_and_found_again(tmp_path):
     held = relayed_fleet(tiny(agents=2, rounds=60, graph={"name": "path"}), {0, 1}, missing="wait")
-    with ProcessFleet(written(tmp_path, held), held, pace=0.05) as made:
+    with ProcessFleet(written(tmp_path, held), held) as made:
+        made.hold(5)
         with relay_process(made):
             made.start()
             made.until_round(0, 5)
-        until(lambda: any("cannot be reached" in line for line in made.said(0)), "the relay's end")
+        made.until_said(0, "cannot be reached", playing=False)
         with relay_process(made):
+            made.release()
             assert made.join() == [0, 0]
     assert any("can be reached again" in line for line in made.said(0))
 
@@ -97,7 +81,7 @@ def at(held, opened):
 
 
 async def come(held, files, wish):
-    context = tls_context(ssl.PROTOCOL_TLS_CLIENT, files, relay.PROTOCOL)
+    context = tls_context(ssl.PROTOCOL_TLS_CLIENT, files, PROTOCOL)
     host, port = split_address(held.relay)
     reader, writer = await asyncio.open_connection(host, port, ssl=context, server_hostname=host)
     assert name_of(writer.get_extra_info("peercert")) == "relay"
@@ -191,11 +175,7 @@ def test_it_goes_by_later_rosters_that_are_signed_and_lets_out_who_is_revoked(pe
     """As a process, which looks at its fleet file: what is not signed or older changes nothing."""
     held = relayed_fleet(tiny(), {0, 1, 2, 3})
     path, certs = written(tmp_path, held), tmp_path / "certs"
-    with ProcessFleet(path, held) as made, relay_process(made):
-        log = tmp_path / "relay.log"
-
-        def until_said(words):
-            until(lambda: words in log.read_text(), log.read_text)
+    with ProcessFleet(path, held) as made, relay_process(made) as relay:
 
         async def out_at_once():
             reader, writer = await come(held, old, WAIT)
@@ -218,18 +198,18 @@ def test_it_goes_by_later_rosters_that_are_signed_and_lets_out_who_is_revoked(pe
         old = Credentials.of(tmp_path / "old", 2)
         before = path.read_bytes()
         asyncio.run(out_at_once())
-        until_said("roster 1: 4 agents")
+        relay.until_said("roster 1: 4 agents")
         assert not asyncio.run(is_let_in(old))
         assert not asyncio.run(is_let_in(ann))
         assert asyncio.run(is_let_in(Credentials.of(certs, 2)))  # with its new one
         first = path.read_bytes()
         path.write_bytes(first.replace(b"serial = 1", b"serial = 2"))
-        until_said("its roster is not signed by this fleet's authority")
+        relay.until_said("its roster is not signed by this fleet's authority")
         path.write_bytes(first)
         assert peermask("fleet", "unlink", path, "0", "1")[0] == 0
-        until_said("roster 2: 4 agents")
+        relay.until_said("roster 2: 4 agents")
         path.write_bytes(first)
-        until_said("roster 1 is refused: it is older than 2, which is known here")
+        relay.until_said("roster 1 is refused: it is older than 2, which is known here")
         assert before != first
 
 
