@@ -34,6 +34,7 @@ class Caller(End):
     def connection_made(self, transport):
         super().connection_made(transport)
         if not self.cable.whole:
+            self.cable.refused += 1
             transport.abort()
             return
         transport.pause_reading()
@@ -58,6 +59,7 @@ class Cable:
 
     def __init__(self, port: int, to: int) -> None:
         self.port, self.to, self.whole = port, to, True
+        self.refused = 0  # how often somebody dialled in vain
         self.ends: list[tuple[Caller, End]] = []
         self.open: set[End] = set()
         self.loop = asyncio.new_event_loop()

@@ -143,7 +143,7 @@ def relay_process(made, namespace=None):
         yield relay
         relay.process.terminate()
         relay.process.join(PATIENCE)
-        assert relay.exitcode == 128 + signal.SIGTERM
+        assert relay.process.exitcode == 128 + signal.SIGTERM
     finally:
         relay.kill()
 

@@ -6,6 +6,7 @@ clock takes part, and so does every thread from its first wait on.
 
 from __future__ import annotations
 
+import asyncio
 import heapq
 import itertools
 import math
@@ -135,8 +136,8 @@ class MovedTime:
         while True:
             with self._mutex:
                 self._running = {one for one in self._running if not _has_ended(one)}
-                following = min([waiter.deadline for waiter in self._waiters] + [when for when, *_ in self._actions[:1]],
-                                default=math.inf)  # fmt: skip
+                planned = [when for when, *_ in self._actions[:1]]
+                following = min([*planned, *(waiter.deadline for waiter in self._waiters)], default=math.inf)
                 if self._running or following == math.inf:
                     return
                 self._elapsed = max(self._elapsed, following)
@@ -200,3 +201,20 @@ class MovedEvent(threading.Event):
     def wait(self, timeout=None):
         with self.changed:
             return self.changed.wait_for(self.is_set, timeout)
+
+
+class MovedLoop(asyncio.SelectorEventLoop):
+    """An event loop whose clock can be put forward."""
+
+    ahead = 0.0
+
+    def time(self):
+        return super().time() + self.ahead
+
+    def move(self, seconds):
+        """From any thread: timers that are due by then run at once."""
+
+        def put_forward():
+            self.ahead += seconds
+
+        self.call_soon_threadsafe(put_forward)
