@@ -119,9 +119,7 @@ def test_agents_that_cannot_reach_each_other_meet_at_a_relay(cabled, tmp_path):
     config = tiny(rounds=15)
     held = new_fleet(config, [f"10.77.0.{i + 1}" for i in range(4)])
     members = tuple(member.model_copy(update={"relayed": True}) for member in held.agents)
-    held = held.model_copy(
-        update={"agents": members, "relay": "10.77.0.100:7440", "missing": "wait", **PATIENT}
-    )
+    held = held.model_copy(update={"agents": members, "relay": "10.77.0.100:7440", "missing": "wait", **PATIENT})
     path = written(tmp_path, held)
     with ProcessFleet(path, held, namespaces=cabled) as made, relay_process(made, hub):
         made.start()
