@@ -92,9 +92,9 @@ def test_with_last_the_others_go_on_and_the_lost_come_back(fleet):
     before = len(made.reports(2))
     made.until(2, absent(3), "the silence of 3", since=before)
     made.send(3, signal.SIGCONT)
-    before = {agent: len(made.reports(agent)) for agent in (2, 3)}
-    for agent in (3, 2):
-        made.until(agent, lambda report: not report["absent"], "everybody again", since=before[agent])
+    woken = {agent: len(made.reports(agent)) for agent in (3, 2)}
+    for agent, before in woken.items():
+        made.until(agent, lambda report: not report["absent"], "everybody again", since=before)
     for agent in range(4):
         made.send(agent, signal.SIGTERM)
     made.release()
