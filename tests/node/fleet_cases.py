@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import socket
 import threading
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext, suppress
+from functools import cache
 from pathlib import Path
 
 from memory_network import MemoryNetwork
@@ -14,6 +15,7 @@ from peermask.experiment.config_file import make_config
 from peermask.experiment.runner import Execution, run_experiment
 from peermask.node.agent import NodeAgent
 from peermask.node.fleet_file import new_fleet, save_fleet
+from peermask.node.time_source import SYSTEM_TIME
 
 TINY = {
     "agents": 4,
@@ -28,6 +30,10 @@ TINY = {
 }
 
 
+# Limits that only bound a test that fails, in seconds; for fleets of processes, on any machine.
+PATIENT = {"round_deadline": 60.0, "wait_limit": 300.0, "start_limit": 120.0}
+
+
 def tiny(**changes):
     return make_config({**TINY, **changes})
 
@@ -38,19 +44,44 @@ def tiny_fleet(config=None, host="127.0.0.1", **keys):
     return fleet.model_copy(update={"round_deadline": 5.0, "wait_limit": 30.0, "start_limit": 30.0, **keys})
 
 
-def free_ports(count):
-    """The first of `count` ports in a row that nobody uses, chosen by the system."""
-    while True:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            first = probe.getsockname()[1]
-        try:
-            with ExitStack() as held:
-                for port in range(first, first + count):
+class Ports:
+    """A block of ports for this process alone, below those that the system gives to connections.
+
+    The block belongs to whoever has bound its first port, so that tests that run side by side share no port.
+    """
+
+    def __init__(self, size=1000, blocks=range(10_000, 32_000, 1000)):
+        self.lock = socket.socket()
+        for first in blocks:
+            with suppress(OSError):
+                self.lock.bind(("127.0.0.1", first))
+                break
+        else:
+            raise OSError(f"all {len(blocks)} blocks of ports are in use")
+        self.block = range(first + 1, first + size)
+        self.following = self.block.start
+
+    def take(self, count):
+        """The first of `count` ports in a row; a port comes again only after all others of the block."""
+        for _ in self.block:
+            if self.following + count > self.block.stop:
+                self.following = self.block.start
+            taken = range(self.following, self.following + count)
+            self.following = taken.stop
+            with suppress(OSError), ExitStack() as held:
+                for port in taken:
                     held.enter_context(socket.socket()).bind(("127.0.0.1", port))
-            return first
-        except (OSError, OverflowError):
-            continue
+                return taken.start
+        raise OSError(f"no {count} ports in a row are free among {self.block.start} to {self.block.stop - 1}")
+
+
+@cache
+def ports_of_this_process():
+    return Ports()
+
+
+def free_ports(count):
+    return ports_of_this_process().take(count)
 
 
 def written(folder: Path, fleet):
@@ -76,10 +107,12 @@ class Notes:
 class MemoryFleet:
     """Agents of a fleet as threads of this process on a network in memory."""
 
-    def __init__(self, fleet, folder: Path):
-        self.fleet, self.folder = fleet, folder
+    def __init__(self, fleet, folder: Path, time=None, **keys):
+        """`time`: a `MovedTime`; `keys`: more for every agent."""
+        self.fleet, self.folder, self.time = fleet, folder, time
+        self.keys = {"time": time or SYSTEM_TIME, **keys}
         self.experiment = build(fleet.experiment)
-        self.network = MemoryNetwork(fleet.links)
+        self.network = MemoryNetwork(fleet.links, self.keys["time"])
         self.notes, self.nodes, self.threads, self.results = {}, {}, {}, {}
 
     def out(self, agent):
@@ -87,9 +120,12 @@ class MemoryFleet:
 
     def start(self, agent, on_round=lambda _: None, should_stop=lambda: False):
         notes = self.notes[agent] = Notes(on_round)
-        node = NodeAgent(self.fleet, self.experiment, agent, self.out(agent), notes, should_stop)
+        node = NodeAgent(self.fleet, self.experiment, agent, self.out(agent), notes, should_stop, **self.keys)
         node.restore()
         self.nodes[agent] = node
+        if self.time is not None:
+            self.threads[agent] = self.time.start(self._run, agent, node)
+            return
         self.threads[agent] = threading.Thread(target=self._run, args=(agent, node))
         self.threads[agent].start()
 
@@ -104,8 +140,10 @@ class MemoryFleet:
             self.network.leave(agent)
 
     def join(self, *agents):
+        with nullcontext() if self.time is None else self.time.away():
+            for agent in agents or tuple(self.threads):
+                self.threads[agent].join(300)
         for agent in agents or tuple(self.threads):
-            self.threads[agent].join(60)
             assert not self.threads[agent].is_alive(), f"agent {agent} does not end"
 
     def run(self):

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import ctypes
 import json
+import math
 import multiprocessing
 import os
 import signal
 import socket
 import sys
+import threading
 import time
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import peermask.cli.node
@@ -27,15 +30,18 @@ from peermask.node.start import certificates_of
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(["fleet_process", "peermask.node.zenoh_transport"])
 CLONE_NEWNET = 0x40000000
-PATIENCE = 120.0  # seconds in which no agent of the fleet ends a round: a test that needs them fails
+PATIENCE = 120.0  # seconds in which no process of the fleet prints a line: what a test waits for never comes
+LOOK_SECONDS = 0.05  # between two looks at what no line announces: a file, a port
 
 
-def agent_process(arguments, log, pace, namespace, folder):
-    """`peermask node ...`, at most one round every `pace` seconds, inside a network namespace or folder if one is
-    named."""
-    descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    os.dup2(descriptor, 1)
-    os.dup2(descriptor, 2)
+def command_process(arguments, outputs, turns, limit=math.inf, pace=0.0, namespace=None, folder=None):
+    """`peermask ...`, inside a network namespace or folder if one is named.
+
+    `outputs`: for stdout and stderr. After round `limit` an agent waits for a higher limit from `turns`. It
+    plays at most one round every `pace` seconds.
+    """
+    for number, output in zip((1, 2), outputs, strict=True):
+        os.dup2(output.fileno(), number)
     sys.stdout, sys.stderr = os.fdopen(1, "w"), os.fdopen(2, "w")
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)
@@ -47,39 +53,115 @@ def agent_process(arguments, log, pace, namespace, folder):
                 raise OSError(ctypes.get_errno(), "setns")
     at_once = peermask.cli.node.Events.round
 
-    def paced(self, report):
+    def in_turn(self, report):
+        nonlocal limit
         at_once(self, report)
         time.sleep(pace)
+        while report.round >= limit:
+            try:
+                limit = turns.recv()
+            except EOFError:  # the test is over
+                limit = math.inf
 
-    peermask.cli.node.Events.round = paced  # type: ignore[method-assign]
+    peermask.cli.node.Events.round = in_turn  # type: ignore[method-assign]
     main(arguments)
 
 
-class Progress:
-    """Of a fleet: a busy machine is slow, and nothing hangs as long as anybody gets on."""
+def until(condition, changed, printed, what):
+    """Wait for a condition, as long as `printed` grows: a busy machine is slow, and nothing hangs that gets on."""
+    lines, since = -1, 0.0
+    while not condition():
+        if printed() != lines:
+            lines, since = printed(), time.monotonic()
+        assert time.monotonic() < since + PATIENCE, what()
+        with changed:
+            changed.wait(LOOK_SECONDS)
 
-    def __init__(self, fleet):
-        self.fleet, self.rounds, self.since, self.looked = fleet, -1, time.monotonic(), 0.0
 
-    def check(self, what):
-        if time.monotonic() < self.looked + 1:
-            return
-        self.looked = time.monotonic()
-        rounds = sum(len(self.fleet.reports(agent)) for agent in self.fleet.everyone)
-        if rounds != self.rounds:
-            self.rounds, self.since = rounds, self.looked
-        assert self.looked < self.since + PATIENCE, what()
+class CommandProcess:
+    """A command of peermask as a process; `changed` is notified of every line it prints, and of its end."""
+
+    def __init__(self, arguments, changed=None, **options):
+        self.lines, self.reports, self.changed = [], [], changed or threading.Condition()
+        self._output, output = CONTEXT.Pipe(duplex=False)
+        turns, self._turns = CONTEXT.Pipe(duplex=False)
+        whole = [str(argument) for argument in arguments], (output, output), turns
+        self.process = CONTEXT.Process(target=command_process, args=whole, kwargs=options)
+        self.process.start()
+        output.close()
+        turns.close()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self):
+        with os.fdopen(os.dup(self._output.fileno()), errors="replace") as lines:
+            for line in lines:
+                with self.changed:
+                    self._take(line.rstrip("\n"))
+                    self.changed.notify_all()
+        with self.changed:
+            self.changed.notify_all()
+
+    def _take(self, line):
+        self.lines.append(line)
+        if line.startswith("{"):
+            with suppress(ValueError):  # incomplete if it was killed
+                self.reports.append(json.loads(line))
+
+    @property
+    def exitcode(self):
+        """None while it runs; otherwise all its lines are there."""
+        if self._reader.is_alive():
+            return None
+        self.process.join()
+        return self.process.exitcode
+
+    def allow(self, limit):
+        with suppress(OSError):  # it has ended
+            self._turns.send(limit)
+
+    def until(self, condition, what):
+        until(condition, self.changed, lambda: len(self.lines), lambda: f"{what} never came: {self.lines[-5:]}")
+
+    def until_said(self, words):
+        self.until(lambda: any(words in line for line in self.lines), repr(words))
+
+    def kill(self):
+        self.process.kill()
+        self._reader.join()
+        self.process.join()
+        for one in (self._turns, self._output):
+            one.close()
+
+
+@contextmanager
+def relay_process(made, namespace=None):
+    """`peermask relay`, as a process of its own."""
+    relay = CommandProcess(["relay", made.path], namespace=namespace)
+    try:
+        relay.until_said("relay at")
+        yield relay
+        relay.process.terminate()
+        relay.process.join(PATIENCE)
+        assert relay.process.exitcode == 128 + signal.SIGTERM
+    finally:
+        relay.kill()
 
 
 class ProcessFleet:
-    """The agents of a fleet as processes. Use as a context manager: none outlives it. `pace` is that of all, or of some
-    by number."""
+    """The agents of a fleet as processes. Use as a context manager: none outlives it.
+
+    An agent plays on until the round that `hold` names, and waits there for the test; without one it never waits.
+    """
 
     def __init__(self, path: Path, fleet, *, pace=0.0, insecure=False, namespaces=(), folders=(), flags=None):
         self.path, self.fleet, self.pace, self.insecure = path, fleet, pace, insecure
         self.namespaces, self.folders = namespaces, folders
         self.flags = flags or {}  # agent -> more of its command line
         self.processes = {}
+        self.before = {}  # agent -> its processes that were replaced
+        self.limits = {}  # agent -> the round after which it waits
+        self.changed = threading.Condition()
         self.everyone = range(len(fleet.agents))
         if not insecure:
             make_certificates(fleet, certificates_of(path, fleet))
@@ -90,83 +172,113 @@ class ProcessFleet:
     def __exit__(self, *_):
         for process in self.processes.values():
             process.kill()
-            process.join(10)
 
     def out(self, agent):
         return self.path.parent / f"agent-{agent}"
 
-    def log(self, agent):
-        return self.path.parent / f"agent-{agent}.log"
-
     def start(self, *agents, path=None):
         for agent in agents or self.everyone:
-            arguments = [
-                "node",
-                str(path or self.path),
-                "--agent",
-                str(agent),
-                "--out",
-                str(self.out(agent)),
-                "--events",
-            ]
-            namespace = self.namespaces[agent] if self.namespaces else None
-            folder = self.folders[agent] if self.folders else None
+            arguments = ["node", path or self.path, "--agent", agent, "--out", self.out(agent), "--events"]
             arguments += ["--insecure"] * self.insecure
             arguments += self.flags.get(agent, [])
-            pace = self.pace.get(agent, 0.0) if isinstance(self.pace, dict) else self.pace
-            process = CONTEXT.Process(
-                target=agent_process, args=(arguments, str(self.log(agent)), pace, namespace, folder)
+            if agent in self.processes:
+                self.before.setdefault(agent, []).append(self.processes[agent])
+                self._allow_one_more(self.limits.get(agent, math.inf))  # it goes on with the round after its last
+            self.processes[agent] = CommandProcess(
+                arguments,
+                self.changed,
+                limit=self.limits.get(agent, math.inf),
+                pace=self.pace,
+                namespace=self.namespaces[agent] if self.namespaces else None,
+                folder=self.folders[agent] if self.folders else None,
             )
-            process.start()
-            self.processes[agent] = process
+
+    def hold(self, round, *agents):
+        """Let these agents, or all, play until a round, and wait there."""
+        for agent in agents or {*self.everyone, *self.processes}:
+            self.limits[agent] = round
+            if agent in self.processes:
+                self.processes[agent].allow(round)
+
+    def release(self, *agents):
+        self.hold(math.inf, *agents)
 
     def send(self, agent, number):
-        os.kill(self.processes[agent].pid, number)
+        os.kill(self.processes[agent].process.pid, number)
 
     def kill(self, agent):
-        self.send(agent, signal.SIGKILL)
-        self.processes[agent].join(10)
+        self.processes[agent].kill()
+
+    def _lives(self, agent):
+        return [*self.before.get(agent, ()), *([self.processes[agent]] if agent in self.processes else ())]
 
     def lines(self, agent):
-        return self.log(agent).read_text().splitlines() if self.log(agent).exists() else []
+        return [line for life in self._lives(agent) for line in life.lines]
 
     def reports(self, agent):
         """What the agent reported after each round, over all its lives."""
-        return [json.loads(line) for line in self.lines(agent) if line.startswith("{") and line.endswith("}")]
+        return [report for life in self._lives(agent) for report in life.reports]
 
     def said(self, agent):
         return [line for line in self.lines(agent) if not line.startswith("{")]
 
-    def until(self, agent, wanted, what="what was waited for"):
-        """Wait until a report of the agent fits."""
-        progress = Progress(self)
-        while not any(map(wanted, self.reports(agent))):
-            progress.check(lambda: f"agent {agent}: {what} never came: {self.lines(agent)[-5:]}")
-            time.sleep(0.02)
+    def until_true(self, condition, what, playing=None):
+        """Wait for a condition; when agent `playing` waits for the test, all that do may play one more round."""
 
-    def until_listening(self, agent):
-        end = time.monotonic() + PATIENCE
-        while True:
-            with socket.socket() as probe:
-                if probe.connect_ex(split_address(self.fleet.member(agent).address)) == 0:
-                    return
-            assert time.monotonic() < end, f"agent {agent} does not listen: {self.lines(agent)[-5:]}"
-            time.sleep(0.02)
+        def holds():
+            if condition():
+                return True
+            if playing is not None:
+                self._play_on(playing, what)
+            return False
+
+        until(
+            holds,
+            self.changed,
+            lambda: sum(len(self.lines(agent)) for agent in self.processes),
+            lambda: f"{what} never came: {[self.lines(agent)[-5:] for agent in self.processes]}",
+        )
+
+    def _play_on(self, agent, what):
+        process, limit = self.processes[agent], self.limits.get(agent, math.inf)
+        assert process.exitcode is None, f"agent {agent} ended before {what}: {self.lines(agent)[-5:]}"
+        if process.reports and process.reports[-1]["round"] >= limit:
+            self._allow_one_more(limit)
+
+    def _allow_one_more(self, limit):
+        for agent, held in tuple(self.limits.items()):
+            self.hold(max(held, limit + 1), agent)
+
+    def until(self, agent, wanted, what="what was waited for", since=0):
+        """Play on until a report of the agent fits, not counting the first `since`."""
+        self.until_true(lambda: any(map(wanted, self.reports(agent)[since:])), f"agent {agent}: {what}", agent)
 
     def until_round(self, agent, number):
+        if self.limits.get(agent, number) < number:
+            self.hold(number)
         self.until(agent, lambda report: report["round"] >= number, f"round {number}")
+
+    def until_said(self, agent, words, *, playing=True):
+        """Play on until the agent has said these words."""
+        said = f"agent {agent}: {words!r}"
+        self.until_true(lambda: any(words in line for line in self.said(agent)), said, agent if playing else None)
+
+    def until_listening(self, agent):
+        def listens():
+            with socket.socket() as probe:
+                return probe.connect_ex(split_address(self.fleet.member(agent).address)) == 0
+
+        self.until_true(listens, f"the port of agent {agent}")
 
     def join(self, *agents):
         """Exit codes, once all have ended."""
-        progress = Progress(self)
-        for agent in agents or tuple(self.processes):
-            while self.processes[agent].exitcode is None:
-                self.processes[agent].join(0.5)
-                progress.check(lambda agent=agent: f"agent {agent} does not end: {self.lines(agent)[-5:]}")
-        return [self.processes[agent].exitcode for agent in agents or tuple(self.processes)]
+        awaited = [self.processes[agent] for agent in agents or self.processes]
+        self.until_true(lambda: all(process.exitcode is not None for process in awaited), "the end")
+        return [process.exitcode for process in awaited]
 
     def result(self, agent):
         return json.loads(RunFolder(self.out(agent)).result.read_text())
 
-    def collect(self):
-        return collect_run(self.fleet, [self.out(agent) for agent in self.everyone], self.path.parent / "run")
+    def collect(self, **options):
+        folders = [self.out(agent) for agent in self.everyone]
+        return collect_run(self.fleet, folders, self.path.parent / "run", **options)

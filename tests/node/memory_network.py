@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import threading
-import time
 from collections.abc import Iterable, Mapping
 from functools import partial
 
+from peermask.node.time_source import SYSTEM_TIME
 from peermask.node.transport import Handler
 
 
 class MemoryNetwork:
     """Joins agents of one process; `cut` and `mend` take links away and give them back."""
 
-    def __init__(self, links: Iterable[tuple[int, int]]) -> None:
+    def __init__(self, links: Iterable[tuple[int, int]], time=SYSTEM_TIME) -> None:
+        self.time = time
         self.links = {frozenset(link) for link in links}
         self.handlers: dict[int, Handler] = {}
         self.silent: set[int] = set()  # agents that are there and never answer
-        self.changed = threading.Condition()
+        self.changed = time.condition()
 
     def join(self, agent: int, handler: Handler) -> MemoryTransport:
         with self.changed:
@@ -56,10 +56,10 @@ class MemoryTransport:
         for j, handler in reached.items():
             if handler is not None and j not in net.silent:
                 handler(self.agent, requests[j], partial(self._answered, answers, j))
-        end = time.monotonic() + patience
+        end = net.time.monotonic() + patience
         with net.changed:
             while any(j not in answers and j in net.handlers for j in reached):
-                left = end - time.monotonic()
+                left = end - net.time.monotonic()
                 if left <= 0:
                     break
                 net.changed.wait(left)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 from memory_network import MemoryNetwork
+from moved_time import MovedTime
 
 from peermask.node.messages import Card
 from peermask.node.neighbourhood import Neighbourhood, Patience
@@ -29,10 +30,10 @@ class Peer:
     def __init__(self, network, agent, neighbours, missing="last", card=CARD, deadline=0.3):
         self.lines = []
         self.agent, self.network = agent, network
-        self.responder = Responder(agent, neighbours, card, self.lines.append)
+        self.responder = Responder(agent, neighbours, card, self.lines.append, time=network.time)
         self.transport = network.join(agent, self.responder)
         patience = Patience(missing, deadline, wait_limit=deadline, start_limit=deadline)
-        self.around = Neighbourhood(self.transport, self.responder, neighbours, patience)
+        self.around = Neighbourhood(self.transport, self.responder, neighbours, patience, time=network.time)
         self.puller = Puller(self.around)
 
     def publish(self, *rounds):
@@ -43,8 +44,13 @@ class Peer:
         return self.puller.pull(number, SCHEMA)
 
 
+def moved_network(*links):
+    """A network whose clock moves when all wait."""
+    return MemoryNetwork(links, MovedTime())
+
+
 def pair(**keys):
-    network = MemoryNetwork([(0, 1)])
+    network = moved_network((0, 1))
     return Peer(network, 0, (1,), **keys), Peer(network, 1, (0,), **keys)
 
 

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import signal
 import sys
-import threading
-import time
 from contextlib import suppress
 
 import pytest
-from fleet_cases import MemoryFleet, simulated, tiny, tiny_fleet, written
+from fleet_cases import PATIENT, MemoryFleet, simulated, tiny, tiny_fleet, written
 from fleet_process import ProcessFleet
-from memory_network import MemoryNetwork
-from pulling_peers import CARD, SCHEMA, message, same
+from moved_time import MovedTime
+from pulling_peers import CARD, SCHEMA, message, moved_network, same
 
 from peermask.cli.main import main
 from peermask.errors import NodeError
@@ -42,66 +40,85 @@ def replay(run, out):
     return RunResult.open(out)
 
 
+@pytest.fixture
+def processes(tmp_path):
+    made = []
+
+    def make(config, **keys):
+        held = tiny_fleet(config, **{**PATIENT, **keys})
+        made.append(ProcessFleet(written(tmp_path, held), held))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.__exit__()
+
+
 @on_linux
-def test_a_slow_agent_holds_up_nobody_and_its_fleet_can_be_played_again(tmp_path):
+def test_a_slow_agent_holds_up_nobody_and_its_fleet_can_be_played_again(processes, tmp_path):
     """With mutual TLS. The others end while the slow one is still at work, which with `wait` they could not."""
     config = tiny(rounds=30, asynchronous={"grace": 0})  # or an answer may come too late: sent, and not used
-    held = tiny_fleet(config, round_deadline=2.0)
-    with ProcessFleet(written(tmp_path, held), held, pace={0: 0.3}) as made:
-        made.start()
-        assert made.join(1, 2, 3) == [0] * 3
-        assert made.processes[0].exitcode is None
-        assert made.reports(0)[-1]["round"] < 30
-        assert made.join(0) == [0]
-        run = made.collect()
-        assert all(made.result(agent)["absent"] == {} for agent in range(4))
+    made = processes(config)
+    made.hold(3, 0)
+    made.start()
+    for agent in (1, 2, 3):
+        made.until_round(agent, 30)
+    made.hold(6, 0)  # those who ended stay until it has their last messages
+    assert made.join(1, 2, 3) == [0] * 3
+    assert made.processes[0].exitcode is None
+    assert made.reports(0)[-1]["round"] <= 6
+    made.release()
+    assert made.join(0) == [0]
+    run = made.collect()
+    assert all(made.result(agent)["absent"] == {} for agent in range(4))
     assert run.status == "finished"
     again = replay(tmp_path / "run", tmp_path / "again")
     assert again.hash == run.hash
     assert sent(tmp_path / "again") == sent(tmp_path / "run")
     last = {(row["agent"], row["neighbour"]): int(row["heard"]) for row in read_rows(tmp_path / "run" / "trace.csv")}
-    assert last["0", "1"] == last["0", "3"] == 30  # those who ended stayed until it had their last messages
-    assert last["1", "0"] < 30
+    assert last["0", "1"] == last["0", "3"] == 30
+    assert last["1", "0"] == last["3", "0"] == 3
 
 
 @on_linux
-def test_with_wait_they_end_together(tmp_path):
-    held = tiny_fleet(tiny(rounds=10), missing="wait")
-    with ProcessFleet(written(tmp_path, held), held, pace={0: 0.2}) as made:
-        made.start()
-        made.until_round(0, 5)
-        assert all(made.processes[agent].exitcode is None for agent in (1, 2, 3))
-        assert all(made.reports(agent)[-1]["round"] <= 8 for agent in (1, 3))
-        assert made.join() == [0] * 4
+def test_with_wait_they_end_together(processes):
+    made = processes(tiny(rounds=8), missing="wait")
+    made.hold(4, 0)
+    made.start()
+    made.until_round(2, 5)  # the neighbours of 0 have published their messages of round 5, and wait for its own
+    assert all(process.exitcode is None for process in made.processes.values())
+    assert [made.reports(agent)[-1]["round"] for agent in (1, 3)] == [4, 4]
+    made.release()
+    assert made.join() == [0] * 4
 
 
 @pytest.mark.long
 @on_linux
-def test_frozen_killed_and_started_again_everybody_plays_all_rounds(tmp_path):
-    held = tiny_fleet(tiny(rounds=120, asynchronous={}), round_deadline=2.0)
-    with ProcessFleet(written(tmp_path, held), held, pace=0.02) as made:
-        made.start()
-        made.until_round(2, 5)
-        made.send(2, signal.SIGSTOP)
-        made.until(1, lambda report: 2 in [a["neighbour"] for a in report["absent"]], "the silence of 2")
-        made.kill(0)
-        made.until_round(1, 100)
-        made.send(2, signal.SIGCONT)
-        made.start(0)
-        assert made.join() == [0] * 4
-        assert [made.reports(agent)[-1]["round"] for agent in range(4)] == [120] * 4
-        assert [report["round"] for report in made.reports(1)] == [*range(1, 121), 120]  # nobody jumps
-        assert any("agent 0 is gone; its message of round" in line for line in made.said(1))
-        assert made.collect().status == "finished"
+def test_frozen_killed_and_started_again_everybody_plays_all_rounds(processes):
+    made = processes(tiny(rounds=60, asynchronous={}), round_deadline=2.0)
+    made.hold(5)
+    made.start()
+    made.until_round(2, 5)
+    made.send(2, signal.SIGSTOP)
+    made.until(1, lambda report: 2 in [a["neighbour"] for a in report["absent"]], "the silence of 2")
+    made.kill(0)
+    made.until(1, lambda report: 0 in [a["neighbour"] for a in report["absent"]], "the absence of 0")
+    made.send(2, signal.SIGCONT)
+    made.start(0)
+    made.release()
+    assert made.join() == [0] * 4
+    assert [made.reports(agent)[-1]["round"] for agent in range(4)] == [60] * 4
+    assert [report["round"] for report in made.reports(1)] == [*range(1, 61), 60]  # nobody jumps
+    assert made.collect().status == "finished"
 
 
 @pytest.mark.parametrize("name", ["mce-pl", "accord", "dsgd", "fedmask"])
 def test_in_memory_every_method_is_played_again_to_the_same_hash_and_bytes(tmp_path, name):
     # Counts of more than a byte; and nobody waits, as an answer that comes too late is sent and not used.
     config = tiny(rounds=12, asynchronous={"weights": [100, 30, 1], "grace": 0}, algorithm=name)
-    made = MemoryFleet(tiny_fleet(config), tmp_path)
+    made = MemoryFleet(tiny_fleet(config), tmp_path, MovedTime())
     for agent in range(4):
-        made.start(agent, on_round=lambda _, agent=agent: time.sleep(0.03 if agent == 2 else 0.001))
+        made.start(agent, on_round=lambda _, agent=agent: made.time.sleep(0.03 if agent == 2 else 0.001))
     made.join()
     assert made.results == dict.fromkeys(range(4), "finished")
     run = collect_run(made.fleet, [made.out(agent) for agent in range(4)], tmp_path / "run")
@@ -112,15 +129,15 @@ def test_in_memory_every_method_is_played_again_to_the_same_hash_and_bytes(tmp_p
 def test_stopped_and_started_again_it_is_played_again_to_the_same_hash(tmp_path):
     """Whoever is told to stop saves the round it has played, so that none is played twice."""
     config = tiny(rounds=30, asynchronous={})
-    made = MemoryFleet(tiny_fleet(config), tmp_path)
+    made = MemoryFleet(tiny_fleet(config), tmp_path, MovedTime())
     stop = []
     made.start(
         0,
-        on_round=lambda report: stop.append(report) if report.round == 7 else time.sleep(0.005),
+        on_round=lambda report: stop.append(report) if report.round == 7 else made.time.sleep(0.005),
         should_stop=lambda: bool(stop),
     )
     for agent in (1, 2, 3):
-        made.start(agent, on_round=lambda _: time.sleep(0.01))
+        made.start(agent, on_round=lambda _: made.time.sleep(0.01))
     made.join(0)
     assert made.results[0] == "interrupted"
     made.start(0)
@@ -135,10 +152,10 @@ class Peer:
 
     def __init__(self, network, agent, neighbours):
         self.agent, self.lines = agent, []
-        self.responder = Responder(agent, neighbours, CARD, self.lines.append, newest_only=True)
+        self.responder = Responder(agent, neighbours, CARD, self.lines.append, newest_only=True, time=network.time)
         self.transport = network.join(agent, self.responder)
         patience = Patience("last", 0.3, 0.3, 0.3)
-        self.around = Neighbourhood(self.transport, self.responder, neighbours, patience)
+        self.around = Neighbourhood(self.transport, self.responder, neighbours, patience, time=network.time)
         self.puller = Puller(self.around, rounds=9)
 
     def publish(self, number):
@@ -148,7 +165,7 @@ class Peer:
         return self.puller.take(number, SCHEMA, grace=grace)
 
 
-class Untimed:
+class Counted:
     """A transport that counts who is asked."""
 
     def __init__(self, transport):
@@ -156,7 +173,7 @@ class Untimed:
 
     def ask(self, requests, patience):
         self.asked.append(sorted(requests))
-        return self.transport.ask(requests, min(patience, 0.05))
+        return self.transport.ask(requests, patience)
 
     def __getattr__(self, name):
         return getattr(self.transport, name)
@@ -164,7 +181,7 @@ class Untimed:
 
 class TestTaking:
     def peers(self):
-        network = MemoryNetwork([(0, 1), (0, 2)])
+        network = moved_network((0, 1), (0, 2))
         return network, Peer(network, 0, (1, 2)), Peer(network, 1, (0,)), Peer(network, 2, (0,))
 
     def test_the_newest_whatever_its_round_and_again_if_there_is_none_newer(self):
@@ -199,7 +216,7 @@ class TestTaking:
 
     def test_who_does_not_answer_is_left_alone_for_a_while(self):
         network, one, other, _ = self.peers()
-        one.around.transport = transport = Untimed(one.transport)
+        one.around.transport = transport = Counted(one.transport)
         other.publish(1)
         one.take(1)
         network.silent.add(1)
@@ -211,19 +228,18 @@ class TestTaking:
         assert transport.asked == [[2]] * 3
         network.silent.clear()
         other.publish(2)
-        one.around.silent = {j: until - REST for j, until in one.around.silent.items()}
+        network.time.sleep(REST)
         assert one.take(6).rounds == {1: 2}
 
     def test_who_is_about_to_come_is_waited_for_a_moment_and_who_is_slow_is_not(self):
-        _, one, near, slow = self.peers()
+        network, one, near, slow = self.peers()
         one.publish(1)
-        publish = threading.Timer(0.2, near.publish, [1])
-        publish.start()
-        begun = time.monotonic()
+        network.time.later(0.2, near.publish, 1)
+        begun = network.time.monotonic()
         assert one.take(1, grace=1.0).rounds == {1: 1}  # both may come; one does
-        assert time.monotonic() - begun >= 1.0  # and the other is waited for as long
+        assert network.time.monotonic() == begun + 1.0  # and the other is waited for as long
         assert one.take(2, grace=0.05).rounds == {1: 1}
-        one.around.transport = transport = Untimed(one.transport)
+        one.around.transport = transport = Counted(one.transport)
         one.take(3, grace=30.0)  # 1 was one behind, 2 two
         assert transport.asked == [[1], [1, 2]]
         slow.publish(2)  # it has caught up
@@ -235,25 +251,21 @@ class TestTaking:
 
     def test_they_begin_when_all_have_found_their_neighbours(self):
         """On a path of four, of which the last comes late: nobody begins before it is there."""
-        network = MemoryNetwork([(0, 1), (1, 2), (2, 3)])
+        network = moved_network((0, 1), (1, 2), (2, 3))
         ends = {agent: tuple(j for j in (agent - 1, agent + 1) if 0 <= j < 4) for agent in range(4)}
-        begun, here = [], threading.Event()
+        begun, here = [], []
 
         def come(agent, farthest):
             peer = Peer(network, agent, ends[agent])
             peer.around.gather(60.0)
             peer.around.begin_together(farthest, 60.0)
-            begun.append((agent, here.is_set()))
+            begun.append((agent, bool(here)))
 
-        threads = [threading.Thread(target=come, args=(agent, max(agent, 3 - agent))) for agent in range(4)]
-        for thread in threads[:3]:
-            thread.start()
-        time.sleep(0.3)
+        early = [network.time.start(come, agent, max(agent, 3 - agent)) for agent in range(3)]
+        network.time.sleep(30.0)
         assert begun == []
-        here.set()
-        threads[3].start()
-        for thread in threads:
-            thread.join(60)
+        here.append(3)
+        network.time.join(*early, network.time.start(come, 3, 3))
         assert sorted(begun) == [(agent, True) for agent in range(4)]
 
     def test_who_finds_a_fleet_that_has_begun_does_not_wait(self):
@@ -263,17 +275,17 @@ class TestTaking:
         assert one.take(1).rounds == {1: 3}
 
     def test_one_that_ended_stays_until_those_who_are_there_have_its_last_message(self):
-        _, one, other, third = self.peers()
+        network, one, other, third = self.peers()
         for number in (8, 9):
             one.publish(number)
         other.take(1)
         assert one.responder.was_given(1, 9)
         assert not one.responder.was_given(2, 9)
         third.take(1)
-        begun = time.monotonic()
+        begun = network.time.monotonic()
         one.puller.stay_until_sent(9)
         assert one.responder.was_given(2, 9)
-        assert time.monotonic() - begun < 60  # a bound, not a measure
+        assert network.time.monotonic() == begun
 
 
 @pytest.mark.parametrize(

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from contextlib import ExitStack
 
 import pytest
 from cable import Cable
 from fleet_cases import free_ports, tiny, written
 from fleet_process import ProcessFleet
+from waiting import until
 
 from peermask.node.certificates import make_certificates
 from peermask.node.credentials import check_credentials
@@ -33,17 +33,10 @@ def two(tmp_path):
         yield fleet, written(tmp_path, fleet), to_zero, to_one
 
 
-def until(happened, what):
-    end = time.monotonic() + 60
-    while not happened():
-        assert time.monotonic() < end, what
-        time.sleep(0.02)
-
-
 def lose(to_zero, to_one, noticed):
     """Both links, the one to agent 0 at its own end alone: agent 1 believes in that until its lease is over."""
     to_one.cut()
-    time.sleep(0.5)
+    until(lambda: to_one.refused, "agent 0 dials again")
     to_zero.cut(caller=False)
     noticed()
     to_one.mend()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from cryptography.hazmat.primitives import serialization
@@ -101,30 +101,18 @@ def test_an_expired_certificate(certs):
 
 
 @pytest.mark.parametrize("behind", [timedelta(minutes=90), timedelta(days=3 * 365)])
-def test_a_clock_that_is_behind_is_no_reason_to_make_certificates_again(certs, monkeypatch, behind):
-    class Late(datetime):
-        @classmethod
-        def now(cls, tz=None):
-            return datetime.now(tz) - behind
-
-    monkeypatch.setattr("peermask.node.credentials.datetime", Late)
+def test_a_clock_that_is_behind_is_no_reason_to_make_certificates_again(certs, behind):
     with pytest.raises(NodeError, match=r"the clock is behind; set it, or wait") as refused:
-        check_credentials(FLEET, certs, 0)
+        check_credentials(FLEET, certs, 0, datetime.now(UTC) - behind)
     assert "fleet renew" not in str(refused.value)
     assert refused.value.exit_code == 75
 
 
-def test_a_clock_that_is_years_ahead_is_named_beside_the_end(certs, monkeypatch):
-    class Early(datetime):
-        @classmethod
-        def now(cls, tz=None):
-            return datetime.now(tz) + timedelta(days=3 * 365)
-
-    monkeypatch.setattr("peermask.node.credentials.datetime", Early)
+def test_a_clock_that_is_years_ahead_is_named_beside_the_end(certs):
     with pytest.raises(
         NodeError, match=r"expired .*this device's clock says .* set the clock if it is ahead, otherwise"
     ):
-        check_credentials(FLEET, certs, 0)
+        check_credentials(FLEET, certs, 0, datetime.now(UTC) + timedelta(days=3 * 365))
 
 
 def test_a_certificate_for_another_host(certs):

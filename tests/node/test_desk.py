@@ -29,8 +29,19 @@ def opened(tmp_path_factory):
     ann, bob = (make_operator(certs, name, 30) for name in ("ann", "bob"))
     answers = {"echo": lambda operator, body: f"{operator}: ".encode() + body, "broken": broken}
     desk = Desk(Credentials.of(certs, 0), answers, lambda: ("bob",))
-    with open_gate(fleet.member(0).host, int(fleet.member(0).address.rpartition(":")[2]), desk):
-        yield fleet, certs, ann, bob
+    with open_gate("127.0.0.1", 0, desk) as gate, socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))  # and does not listen
+        yield at(fleet, gate.address, nobody.getsockname()), certs, ann, bob
+
+
+def at(fleet, first, other):
+    """The fleet with agent 0 at one address, and all others at another."""
+    ports = [first[1], *[other[1]] * (len(fleet.agents) - 1)]
+    members = (
+        member.model_copy(update={"address": f"127.0.0.1:{port}"})
+        for member, port in zip(fleet.agents, ports, strict=True)
+    )
+    return fleet.model_copy(update={"agents": tuple(members)})
 
 
 def test_an_operator_gets_an_answer_to_what_there_is(opened):
@@ -68,7 +79,7 @@ def test_another_agents_port_and_a_port_without_agent_are_named(opened):
 
 def connect(fleet, files):
     host, _, port = fleet.member(0).address.rpartition(":")
-    plain = socket.create_connection((host, int(port)), 5)
+    plain = socket.create_connection((host, int(port)), 60)
     return tls_context(ssl.PROTOCOL_TLS_CLIENT, files).wrap_socket(plain, server_hostname=host)
 
 
@@ -84,7 +95,7 @@ def test_operators_that_say_nothing_make_room_for_the_next(opened):
     fleet, _, ann, _ = opened
     idle = [connect(fleet, ann) for _ in range(3)]
     try:
-        assert ask(fleet, ann, 0, "echo", b"x", seconds=20) == b"operator-ann: x"
+        assert ask(fleet, ann, 0, "echo", b"x", seconds=60) == b"operator-ann: x"
     finally:
         for link in idle:
             link.close()

@@ -7,12 +7,13 @@ import os
 import select
 import socket
 import ssl
-import threading
-import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 
 import pytest
 from fleet_cases import tiny
+from moved_time import MovedLoop
+from waiting import PATIENCE, until
 
 from peermask.errors import NodeError
 from peermask.node import gate
@@ -21,17 +22,12 @@ from peermask.node.client_hello import hello_length, protocols
 from peermask.node.credentials import Credentials, check_credentials
 from peermask.node.event_loop import cancel_others, loop_in_thread, run_in
 from peermask.node.fleet_file import new_fleet
-from peermask.node.gate import open_gate
+from peermask.node.gate import GateLimits, open_gate
 from peermask.node.zenoh_settings import session_settings
 from peermask.node.zenoh_transport import open_zenoh
 
 LOOPBACK = "127.0.0.1"
-
-
-def free_port():
-    with socket.socket() as one:
-        one.bind((LOOPBACK, 0))
-        return one.getsockname()[1]
+LIMITS = GateLimits()
 
 
 def client_hello(*protocols):
@@ -59,20 +55,29 @@ def test_who_asks_for_another_protocol_is_found_in_any_hello():
 
 
 @contextmanager
-def leading(port, inside):
-    with open_gate(LOOPBACK, port) as made:
+def leading(inside, limits=LIMITS, loop=None):
+    with open_gate(LOOPBACK, 0, limits=limits, loop=loop) as made:
         made.lead_to(inside)
-        yield
+        yield made
 
 
-def closed_within(one, seconds):
-    one.settimeout(seconds)
+def is_closed(one):
+    one.settimeout(PATIENCE)
     try:
         return one.recv(1) == b""
     except TimeoutError:
         return False
     except OSError:
         return True
+
+
+def in_loop(made, look):
+    """What a function says when no connection changes meanwhile."""
+
+    async def looked():
+        return look()
+
+    return run_in(made.loop, looked())
 
 
 def test_the_length_of_a_hello_is_read_off_its_first_six_bytes():
@@ -99,7 +104,7 @@ def test_what_is_no_hello_is_known_by_its_first_bytes(data):
 
 @pytest.fixture
 def certified(tmp_path):
-    fleet = new_fleet(tiny(agents=2, graph={"name": "path"}), port=free_port())
+    fleet = new_fleet(tiny(agents=2, graph={"name": "path"}), port=7450)
     make_certificates(fleet, tmp_path)
     return fleet, tmp_path
 
@@ -125,7 +130,6 @@ def echo(folder):
 
         async def end():
             server.close()
-            await asyncio.sleep(0.05)
             await cancel_others()
 
         try:
@@ -134,21 +138,25 @@ def echo(folder):
             run_in(loop, end())
 
 
-def client(port, folder):
+def client(made, folder):
+    return tls(socket.create_connection(made.address, PATIENCE), folder)
+
+
+def tls(plain, folder):
     files = Credentials.of(folder, 1)
     context = ssl.create_default_context(cafile=str(files.ca))
     context.load_cert_chain(files.certificate, files.key)
-    return context.wrap_socket(socket.create_connection((LOOPBACK, port), 10), server_hostname=LOOPBACK)
+    return context.wrap_socket(plain, server_hostname=LOOPBACK)
 
 
 def test_a_link_carries_more_than_fits_any_buffer_both_ways(certified):
     _, folder = certified
-    data, port = os.urandom(5_000_000), free_port()
-    with echo(folder) as (inside, _), leading(port, [(LOOPBACK, inside)] * 2), client(port, folder) as one:
+    data = os.urandom(5_000_000)
+    with echo(folder) as (inside, _), leading([(LOOPBACK, inside)] * 2) as made, client(made, folder) as one:
         one.settimeout(0)  # one thread reads and writes: OpenSSL crashes where two use the same connection
         left, back = memoryview(data), bytearray()
         while len(back) < len(data):
-            select.select([one], [one] if left else [], [], 30)
+            select.select([one], [one] if left else [], [], PATIENCE)
             with suppress(ssl.SSLWantReadError, ssl.SSLWantWriteError):
                 left = left[one.send(left[: 2**16]) :] if left else left
             with suppress(ssl.SSLWantReadError, ssl.SSLWantWriteError):
@@ -158,83 +166,96 @@ def test_a_link_carries_more_than_fits_any_buffer_both_ways(certified):
         assert back == data
 
 
-def test_garbage_and_silence_never_reach_what_is_inside(monkeypatch):
-    monkeypatch.setattr(gate, "HELLO", 0.3)
-    port, reached = free_port(), []
+def test_garbage_and_silence_never_reach_what_is_inside():
+    reached, loop = [], MovedLoop()
     with socket.create_server((LOOPBACK, 0)) as inside, ExitStack() as held:
         inside.setblocking(False)
-        held.enter_context(leading(port, [inside.getsockname()]))
+        made = held.enter_context(leading([inside.getsockname()], loop=loop))
         for words in (b"GET / HTTP/1.1\r\n\r\n", os.urandom(1) + b"x" * 300, b"", HELLO[:100]):
-            one = held.enter_context(socket.create_connection((LOOPBACK, port), 10))
+            one = held.enter_context(socket.create_connection(made.address, PATIENCE))
+            until(lambda: made.connections)
             one.sendall(words)
-            assert closed_within(one, 10), words
+            loop.move(LIMITS.hello)
+            assert is_closed(one), words
+            until(lambda: not made.connections)
         with suppress(BlockingIOError):
             reached.append(inside.accept())
         assert reached == []
 
 
-def test_a_hello_followed_by_nothing_is_let_go(monkeypatch):
-    monkeypatch.setattr(gate, "HANDSHAKE", 0.3)
-    port = free_port()
+def test_a_hello_followed_by_nothing_is_let_go():
+    loop = MovedLoop()
     with (
         socket.create_server((LOOPBACK, 0)) as inside,
-        leading(port, [inside.getsockname()]),
-        socket.create_connection((LOOPBACK, port), 10) as one,
+        leading([inside.getsockname()], loop=loop) as made,
+        socket.create_connection(made.address, PATIENCE) as one,
     ):
         one.sendall(HELLO)
         joined, _ = inside.accept()
         with joined:
             assert joined.recv(2**16) == HELLO
-            assert closed_within(one, 10)
-            assert closed_within(joined, 10)
+            loop.move(LIMITS.handshake)
+            assert is_closed(one)
+            assert is_closed(joined)
 
 
-def test_a_link_that_has_shaken_hands_is_left_alone(certified, monkeypatch):
-    monkeypatch.setattr(gate, "HANDSHAKE", 1.0)
+def test_a_link_that_has_shaken_hands_is_left_alone(certified):
     _, folder = certified
-    port = free_port()
-    with echo(folder) as (inside, _), leading(port, [(LOOPBACK, inside)] * 2), client(port, folder) as one:
+    ports, loop = echo(folder), MovedLoop()
+    with ports as (inside, _), leading([(LOOPBACK, inside)] * 2, loop=loop) as made, client(made, folder) as one:
         for words in (b"one", b"two"):  # the second comes after an answer
             one.sendall(words)
             assert one.recv(10) == words
-        time.sleep(1.5)
+        loop.move(3600)
         one.sendall(b"three")
         assert one.recv(10) == b"three"
 
 
 @pytest.mark.parametrize("words", [b"", HELLO, HELLO + b"garbage" * 30])
-def test_a_client_comes_through_however_many_strangers_there_are(certified, monkeypatch, words):
-    monkeypatch.setattr(gate, "HELD", 40)
-    monkeypatch.setattr(gate, "CONTESTED", 0.2)
+def test_a_client_comes_through_however_many_strangers_there_are(certified, words):
+    """Those that are tried are closed once others wait, and the newest comes next."""
     _, folder = certified
-    port = free_port()
-    with echo(folder) as (inside, _), leading(port, [(LOOPBACK, inside)] * 2), ExitStack() as held:
+    limits, loop = GateLimits(hello=3600, handshake=3600, contested=1800, held=40), MovedLoop()
+    with echo(folder) as (inside, _), leading([(LOOPBACK, inside)] * 2, limits, loop) as made, ExitStack() as held:
         for _ in range(100):
-            one = held.enter_context(socket.create_connection((LOOPBACK, port), 10))
+            one = held.enter_context(socket.create_connection(made.address, PATIENCE))
             with suppress(OSError):  # it may be closed already
                 one.sendall(words)
-        neighbour = held.enter_context(client(port, folder))
-        neighbour.sendall(b"here")
-        assert neighbour.recv(10) == b"here"
+        until(lambda: in_loop(made, lambda: len(made.links.tried) == 2) if words == HELLO else True)
+        plain = held.enter_context(socket.create_connection(made.address, PATIENCE))
+        name = plain.getsockname()
+
+        def come():
+            with tls(plain, folder) as neighbour:
+                neighbour.sendall(b"here")
+                return neighbour.recv(10)
+
+        def make_room():
+            if any(one.transport.get_extra_info("peername") == name for one in made.links.ready):
+                loop.ahead += limits.contested
+                return True
+            return answer.done()
+
+        with ThreadPoolExecutor(1) as pool:
+            answer = pool.submit(come)
+            until(lambda: in_loop(made, make_room))
+            assert answer.result(PATIENCE) == b"here"
 
 
 def test_who_comes_before_there_is_anything_inside_waits(certified):
     _, folder = certified
-    port, answered = free_port(), []
 
     def come():
-        with client(port, folder) as one:
+        with client(made, folder) as one:
             one.sendall(b"early")
-            answered.append(one.recv(10))
+            return one.recv(10)
 
-    with echo(folder) as (inside, _), open_gate(LOOPBACK, port) as made:
-        early = threading.Thread(target=come)
-        early.start()
-        time.sleep(0.2)
-        assert answered == []
+    with echo(folder) as (inside, _), open_gate(LOOPBACK, 0) as made, ThreadPoolExecutor(1) as pool:
+        early = pool.submit(come)
+        until(lambda: in_loop(made, lambda: len(made.links.ready) == 1))
+        assert not early.done()
         made.lead_to([(LOOPBACK, inside)])
-        early.join(10)
-        assert answered == [b"early"]
+        assert early.result(PATIENCE) == b"early"
 
 
 class Waiting(gate._Outside):
@@ -252,10 +273,9 @@ class Waiting(gate._Outside):
 
 
 def test_a_lonely_address_comes_first_and_then_the_newest(monkeypatch):
-    monkeypatch.setattr(gate, "HELD", 6)
     loop = asyncio.new_event_loop()
     monkeypatch.setattr(loop, "create_task", lambda joining: joining.close() or asyncio.Future(loop=loop))
-    held = gate.Gate(loop)
+    held = gate.Gate(loop, GateLimits(held=6))
     held.links.free.append((LOOPBACK, 1))
     crowd = [Waiting(held, "10.0.0.1") for _ in range(5)]
     lonely = Waiting(held, "10.0.0.2")
@@ -267,7 +287,7 @@ def test_a_lonely_address_comes_first_and_then_the_newest(monkeypatch):
         (tried,) = held.links.tried
         order.append(tried)
         assert isinstance(tried, Waiting)
-        assert tried.seconds <= (gate.CONTESTED if held.links.ready else gate.HANDSHAKE)
+        assert tried.seconds <= (LIMITS.contested if held.links.ready else LIMITS.handshake)
         held.left(tried)
     assert order == [crowd[0], lonely, crowd[4], crowd[3], crowd[2], crowd[1]]
     for one in (crowd[0], lonely, *crowd[1:], Waiting(held, "10.0.0.3")):  # one too many
@@ -278,12 +298,15 @@ def test_a_lonely_address_comes_first_and_then_the_newest(monkeypatch):
 
 def test_two_agents_link_through_their_gates_and_a_taken_port_is_said(certified):
     fleet, folder = certified
-    settings = [session_settings(fleet, agent, check_credentials(fleet, folder, agent), 2**20) for agent in (0, 1)]
-    with open_zenoh(settings[0], 0, lambda *_: None) as first, open_zenoh(settings[1], 1, lambda *_: None):
-        end = time.monotonic() + 30
-        while 1 not in first.alive() and time.monotonic() < end:
-            first.await_change(0.1)
-        assert 1 in first.alive()
+
+    def opened(agent, listens, *dials):
+        settings = session_settings(fleet, agent, check_credentials(fleet, folder, agent), 2**20)
+        settings["listen/endpoints"] = [f"tls/{LOOPBACK}:{listens}"]
+        settings["connect/endpoints"] = [f"tls/{LOOPBACK}:{port}" for port in dials]
+        return open_zenoh(settings, agent, lambda *_: None)
+
+    with opened(0, 0) as first, opened(1, 0, first.address[1]) as second:
+        until(lambda: 1 in first.alive() and 0 in second.alive())
         taken = pytest.raises(NodeError, match=r"cannot listen on 127\.0\.0\.1:\d+; is another agent running there")
-        with taken, open_zenoh(settings[1], 1, lambda *_: None):
+        with taken, opened(1, second.address[1]):
             pass

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from fleet_cases import Killed, MemoryFleet, simulated, tiny, tiny_fleet
+from moved_time import MovedTime
 
 from peermask.algorithms import algorithms
 from peermask.errors import DivergedError, NodeError, NotYetError, RunError
@@ -32,7 +33,7 @@ ROUNDS = 6
 @pytest.fixture
 def fleet(tmp_path):
     def make(config=None, **keys):
-        return MemoryFleet(tiny_fleet(config, **keys), tmp_path)
+        return MemoryFleet(tiny_fleet(config, **keys), tmp_path, MovedTime())
 
     return make
 
@@ -154,7 +155,7 @@ def test_losses_are_kept_as_floats_until_they_are_evaluated(fleet, monkeypatch):
 def test_a_message_of_a_fleet_is_the_mean_of_those_it_sent(tmp_path):
     """A simulated `fl` has a server, a fleet of it sends along its links: another number of messages."""
     config = tiny(algorithm={"name": "fl"}, graph={"name": "complete"})
-    made = MemoryFleet(tiny_fleet(config, missing="wait"), tmp_path / "fleet")
+    made = MemoryFleet(tiny_fleet(config, missing="wait"), tmp_path / "fleet", MovedTime())
     made.run()
     run = collected(made, tmp_path)
     assert f"a message: {bytes_human(run.sent_bytes / (4 * 3 * ROUNDS))}, " in closing_lines(run)[-1]
@@ -165,7 +166,7 @@ def test_a_message_of_a_fleet_is_the_mean_of_those_it_sent(tmp_path):
 def test_with_wait_a_killed_agent_leaves_no_trace_in_the_result(fleet, tmp_path, agent, number):
     made = fleet(missing="wait")
     start_all(made, **{f"agent_{agent}": {"on_round": killed_in(number)}})
-    made.threads[agent].join(30)
+    made.join(agent)
     made.start(agent)
     made.join()
     assert set(made.results.values()) == {"finished"}
@@ -213,7 +214,7 @@ def test_a_killed_agent_rejoins_in_the_round_the_fleet_has_reached(fleet, tmp_pa
     def restart(report):
         if report.round == 15 and not again["done"]:
             again["done"] = True
-            made.threads[2].join(30)
+            made.threads[2].join(300)
             made.start(2)
 
     start_all(made, agent_2={"on_round": killed_in(5)}, agent_1={"on_round": restart})
@@ -318,7 +319,7 @@ def test_a_stop_finishes_the_round_saves_and_goes_on_later(fleet, tmp_path):
         stopping["now"] = report.round == 3
 
     start_all(made, agent_1={"on_round": stop, "should_stop": lambda: stopping["now"]})
-    made.threads[1].join(30)
+    made.join(1)
     assert made.results[1] == "interrupted"
     assert made.notes[1].reports[-1].round == 3
     stopping["now"] = False
@@ -330,7 +331,7 @@ def test_a_stop_finishes_the_round_saves_and_goes_on_later(fleet, tmp_path):
 def test_a_damaged_checkpoint_is_said_and_the_one_before_is_used(fleet, tmp_path):
     made = fleet(missing="wait")
     start_all(made, agent_0={"on_round": killed_in(4)})
-    made.threads[0].join(30)
+    made.join(0)
     saved = list_checkpoints(made.out(0) / "checkpoints")
     saved[-1].write_bytes(saved[-1].read_bytes()[:100])
     made.start(0)

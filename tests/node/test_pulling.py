@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
-import threading
-import time
-
 import pytest
-from memory_network import MemoryNetwork
-from pulling_peers import CARD, SCHEMA, Peer, message, pair, same
+from pulling_peers import CARD, SCHEMA, Peer, message, moved_network, pair, same
 
 from peermask.errors import NodeError
 from peermask.node.messages import Card
-from peermask.node.puller import Abandoned
+from peermask.node.puller import LEAVE_WITHIN, Abandoned
 from peermask.wire.mailbox import KEPT_ROUNDS
 
 
@@ -27,7 +22,7 @@ def test_a_round_is_pulled_exactly_although_the_neighbour_is_ahead():
 
 def test_a_question_waits_for_the_round_to_be_published():
     asker, other = pair(deadline=30)
-    threading.Timer(0.1, other.publish, [1]).start()
+    asker.network.time.later(0.1, other.publish, 1)
     assert same(asker.pull(1).payloads[1], 1, 1)
 
 
@@ -49,7 +44,9 @@ def test_a_silent_neighbour_costs_its_deadline_and_no_more(missing):
     asker, other = pair(missing=missing)
     other.publish(1)
     asker.pull(1)
+    before = asker.network.time.monotonic()
     heard = asker.pull(2)
+    assert asker.network.time.monotonic() == before + 0.3
     (absence,) = heard.absent
     assert (absence.round, absence.neighbour, absence.why) == (2, 1, "silent")
     if missing == "skip":
@@ -69,7 +66,7 @@ def test_a_neighbour_behind_gives_what_it_has_when_the_time_is_over():
 
 @pytest.mark.parametrize("missing", ["last", "wait"])
 def test_who_does_not_say_a_word_uses_up_one_limit_and_not_one_a_round(missing):
-    network = MemoryNetwork([(0, 1)])
+    network = moved_network((0, 1))
     asker = Peer(network, 0, (1,), missing=missing)
     questions = []
     network.join(1, lambda *question: questions.append(question))
@@ -93,14 +90,14 @@ def test_two_who_take_each_other_for_mute_meet_again():
         peer.publish(1)
         assert peer.pull(1).absent[0].why == "silent"
     network.silent.clear()
-    numbers = iter(range(2, 10_000))
+    numbers = iter(range(2, 1000))
     while any(peer.around.silent for peer in peers):
         number = next(numbers)
         for peer in peers:
             peer.publish(number)
         for peer in peers:
             heard = peer.pull(number)
-        time.sleep(0.001)
+        network.time.sleep(0.1)  # a round
     assert heard.absent == []
 
 
@@ -114,6 +111,7 @@ def test_who_is_gone_is_not_waited_for(missing):
     asker, _ = pair(missing=missing, deadline=3600)
     asker.network.leave(1)
     assert asker.pull(1).absent[0].why == "gone"
+    assert asker.network.time.monotonic() == 1000
 
 
 def test_with_wait_a_neighbour_may_come_back_within_the_limit():
@@ -123,7 +121,7 @@ def test_with_wait_a_neighbour_may_come_back_within_the_limit():
     def come_back():
         Peer(asker.network, 1, (0,)).publish(1)
 
-    threading.Timer(0.1, come_back).start()
+    asker.network.time.later(0.1, come_back)
     assert same(asker.pull(1).payloads[1], 1, 1)
 
 
@@ -138,7 +136,7 @@ def test_a_round_no_longer_kept_is_answered_with_the_newest():
 
 
 def trio(**keys):
-    network = MemoryNetwork([(0, 1), (0, 2)])
+    network = moved_network((0, 1), (0, 2))
     return Peer(network, 0, (1, 2), **keys), Peer(network, 1, (0,), **keys), Peer(network, 2, (0,), **keys)
 
 
@@ -165,7 +163,7 @@ def test_one_neighbour_that_ran_ahead_moves_nobody():
 def test_before_the_first_round_no_single_peer_moves_the_clock(others):
     """Neighbours that have published nothing count as well as one that claims to be at the end."""
     neighbours = tuple(range(1, others + 2))
-    network = MemoryNetwork([(0, j) for j in neighbours])
+    network = moved_network(*((0, j) for j in neighbours))
     asker, liar = Peer(network, 0, neighbours), Peer(network, 1, (0,))
     for j in neighbours[1:]:
         Peer(network, j, (0,))
@@ -196,7 +194,7 @@ def test_a_neighbour_that_restarted_is_not_believed_to_remember():
 
 
 def test_a_late_joiner_hears_and_is_heard():
-    network = MemoryNetwork([(0, 1)])
+    network = moved_network((0, 1))
     early = Peer(network, 0, (1,))
     early.publish(1)
     assert early.pull(1).absent[0].why == "gone"
@@ -210,7 +208,7 @@ def test_a_late_joiner_hears_and_is_heard():
 
 @pytest.mark.parametrize("field", ["run", "config_hash", "frozen_checksum", "data", "rules"])
 def test_another_experiment_is_refused_on_both_sides(field):
-    network = MemoryNetwork([(0, 1)])
+    network = moved_network((0, 1))
     odd = Card(**{**CARD.__dict__, field: "odd"})
     ours, theirs = Peer(network, 0, (1,)), Peer(network, 1, (0,), card=odd)
     theirs.publish(1)
@@ -230,13 +228,14 @@ def test_neighbours_say_goodbye_and_nobody_stays_for_nobody():
     for peer in (a, b):
         peer.publish(1)
     a.pull(1)
-    leaving = threading.Thread(target=a.puller.farewell, args=(1,))
-    leaving.start()
+    time = a.network.time
+    leaving = time.start(a.puller.farewell, 1)
     b.pull(1)
+    time.sleep(20)
     assert leaving.is_alive()  # b may still need something
     b.puller.farewell(1)
-    leaving.join(10)
-    assert not leaving.is_alive()
+    time.join(leaving)
+    assert time.monotonic() < 1030  # before the limit
 
 
 def test_who_lingers_leaves_once_the_neighbour_is_gone():
@@ -244,18 +243,17 @@ def test_who_lingers_leaves_once_the_neighbour_is_gone():
     for peer in (a, b):
         peer.publish(1)
     a.pull(1)
-    leaving = threading.Thread(target=a.puller.farewell, args=(1,))
-    leaving.start()
-    time.sleep(0.1)
+    time = a.network.time
+    leaving = time.start(a.puller.farewell, 1)
+    time.sleep(20)
     assert leaving.is_alive()  # b has not got its message yet
     a.network.leave(1)
-    leaving.join(10)
-    assert not leaving.is_alive()
+    time.join(leaving)
+    assert time.monotonic() < 1030
 
 
 @pytest.mark.parametrize("missing", ["last", "wait"])
-def test_a_stop_cuts_the_wait_short(monkeypatch, missing):
-    monkeypatch.setattr("peermask.node.puller.LEAVE_WITHIN", 0.1)
+def test_a_stop_cuts_the_wait_short(missing):
     asker, _ = pair(missing=missing, deadline=3600)
     asker.around.should_stop = lambda: True
     if missing == "wait":  # no round is played without everybody
@@ -263,6 +261,7 @@ def test_a_stop_cuts_the_wait_short(monkeypatch, missing):
             asker.pull(1)
     else:
         assert asker.pull(1).absent[0].why == "silent"
+    assert asker.network.time.monotonic() == 1000 + LEAVE_WITHIN
 
 
 @pytest.mark.parametrize(
@@ -270,22 +269,20 @@ def test_a_stop_cuts_the_wait_short(monkeypatch, missing):
     [(3, 9, "last", True), (3, 4, "last", False), (0, 9, "last", False), (3, 9, "wait", False)],
 )
 def test_an_agent_that_was_away_does_not_wait_for_the_dead_while_the_fleet_goes_on(played, ahead, missing, left):
-    network = MemoryNetwork([(0, 1), (0, 2)])
+    network = moved_network((0, 1), (0, 2))
     back, alive = Peer(network, 0, (1, 2), missing=missing, deadline=0.05), Peer(network, 1, (0,))
     if played:
         back.publish(played)
     alive.publish(ahead)
-    asked = itertools.count()
-    back.around.should_stop = lambda: next(asked) > 50  # looks, of 0.1 s at most
-    assert back.around.gather(3600) == {2}
-    assert (next(asked) < 10) == left
+    assert back.around.gather(60) == {2}
+    assert network.time.monotonic() == pytest.approx(1000.05 if left else 1060)
 
 
 def test_who_appeared_once_is_not_waited_for_again():
-    network = MemoryNetwork([(0, 1), (0, 2)])
+    network = moved_network((0, 1), (0, 2))
     waiting, quick = Peer(network, 0, (1, 2)), Peer(network, 1, (0,))
     assert quick.around.gather(5) == set()
     network.leave(1)
-    threading.Timer(0.1, Peer, [network, 2, (0,)]).start()
+    network.time.later(0.1, Peer, network, 2, (0,))
     assert waiting.around.gather(3600) == set()
     assert waiting.around.gather(0.01) == set()

@@ -6,18 +6,15 @@ import asyncio
 import contextlib
 import json
 import shutil
-import signal
 import ssl
-import time
-from contextlib import contextmanager
 
 import pytest
 from fleet_cases import free_ports, simulated, tiny, tiny_fleet, written
-from fleet_process import CONTEXT, PATIENCE, ProcessFleet, agent_process
+from fleet_process import ProcessFleet, relay_process
 from test_node_cli import peermask, refused  # noqa: F401
+from waiting import PATIENCE
 
 from peermask.errors import NodeError
-from peermask.node import relay
 from peermask.node.address import split_address
 from peermask.node.certificates import make_certificates, make_operator
 from peermask.node.credentials import Credentials, find_operator, find_relay
@@ -25,7 +22,7 @@ from peermask.node.desk import name_of, tls_context
 from peermask.node.fleet_checks import check
 from peermask.node.fleet_file import load_fleet
 from peermask.node.operator import ask
-from peermask.node.relay import AGENT, DIAL, GO, NOBODY, READY, WAIT, open_relay
+from peermask.node.relay import AGENT, DIAL, GO, NOBODY, PROTOCOL, READY, WAIT, RelayLimits, open_relay
 
 
 def relayed_fleet(config, relayed, **keys):
@@ -35,38 +32,20 @@ def relayed_fleet(config, relayed, **keys):
     return held.model_copy(update={"agents": tuple(members)})
 
 
-@contextmanager
-def relay_process(made, namespace=None):
-    """`peermask relay`, as a process of its own."""
-    log = made.path.parent / "relay.log"
-    process = CONTEXT.Process(target=agent_process, args=(["relay", str(made.path)], str(log), 0.0, namespace, None))
-    process.start()
-    try:
-        end = time.monotonic() + PATIENCE
-        while "relay at" not in (log.read_text() if log.exists() else ""):
-            assert time.monotonic() < end
-            time.sleep(0.05)
-        yield process
-        process.terminate()
-        process.join(PATIENCE)
-        assert process.exitcode == 128 + signal.SIGTERM
-    finally:
-        process.kill()
-        process.join(10)
-
-
 def test_agents_behind_routers_learn_as_if_they_had_none(tmp_path):
     """0 and 1 both cannot be dialled, nor 2 and 3 of which only 3 cannot: the ring has links of every kind."""
     config = tiny(rounds=15)
     held = relayed_fleet(config, {0, 1, 3}, missing="wait")
     path = written(tmp_path, held)
     assert load_fleet(path) == held
-    with ProcessFleet(path, held, pace=0.05) as made, relay_process(made):
+    with ProcessFleet(path, held) as made, relay_process(made):
         make_operator(tmp_path / "certs", "ann", 30)
+        made.hold(2)
         made.start()
         made.until_round(0, 2)
         told = json.loads(ask(held, find_operator(tmp_path / "certs"), 0, "status"))  # through the relay
         assert (told["agent"], told["neighbours"]) == (0, 2)
+        made.release()
         assert made.join() == [0] * 4
         assert made.collect().hash == simulated(config, tmp_path / "sim").hash
 
@@ -74,15 +53,14 @@ def test_agents_behind_routers_learn_as_if_they_had_none(tmp_path):
 @pytest.mark.long
 def test_a_relay_that_is_gone_is_said_and_found_again(tmp_path):
     held = relayed_fleet(tiny(agents=2, rounds=60, graph={"name": "path"}), {0, 1}, missing="wait")
-    with ProcessFleet(written(tmp_path, held), held, pace=0.05) as made:
+    with ProcessFleet(written(tmp_path, held), held) as made:
+        made.hold(5)
         with relay_process(made):
             made.start()
             made.until_round(0, 5)
-        end = time.monotonic() + PATIENCE
-        while not any("cannot be reached" in line for line in made.said(0)):
-            assert time.monotonic() < end
-            time.sleep(0.05)
+        made.until_said(0, "cannot be reached", playing=False)
         with relay_process(made):
+            made.release()
             assert made.join() == [0, 0]
     assert any("can be reached again" in line for line in made.said(0))
 
@@ -94,12 +72,16 @@ def served(tmp_path_factory):
     held = relayed_fleet(tiny(), {0, 1, 2, 3})
     make_certificates(held, folder)
     make_operator(folder, "ann", 30)
-    with open_relay(held, find_relay(folder), *split_address(held.relay)):
-        yield held, folder
+    with open_relay(held, find_relay(folder), "127.0.0.1", 0) as opened:
+        yield at(held, opened), folder
+
+
+def at(held, opened):
+    return held.model_copy(update={"relay": f"127.0.0.1:{opened.address[1]}"})
 
 
 async def come(held, files, wish):
-    context = tls_context(ssl.PROTOCOL_TLS_CLIENT, files, relay.PROTOCOL)
+    context = tls_context(ssl.PROTOCOL_TLS_CLIENT, files, PROTOCOL)
     host, port = split_address(held.relay)
     reader, writer = await asyncio.open_connection(host, port, ssl=context, server_hostname=host)
     assert name_of(writer.get_extra_info("peercert")) == "relay"
@@ -115,7 +97,8 @@ async def come(held, files, wish):
 async def leave(*writers):
     for writer in writers:
         writer.transport.abort()
-    await asyncio.sleep(0.05)
+        with contextlib.suppress(OSError):
+            await writer.wait_closed()
 
 
 def dial(agent):
@@ -159,7 +142,7 @@ def test_without_a_certificate_of_the_fleet_there_is_no_way_in(served, tmp_path)
     eve = Credentials(folder / "ca.pem", foreign.certificate, foreign.key)
 
     async def play(files):
-        await asyncio.wait_for(come(held, files, WAIT), 30)
+        await asyncio.wait_for(come(held, files, WAIT), PATIENCE)
 
     with pytest.raises((OSError, asyncio.IncompleteReadError)):
         asyncio.run(play(eve))
@@ -167,36 +150,32 @@ def test_without_a_certificate_of_the_fleet_there_is_no_way_in(served, tmp_path)
         asyncio.run(play(find_relay(folder)))  # the relay itself is no agent, and its certificate no client's
 
 
-def test_one_agent_holds_a_bounded_number_of_connections(served, monkeypatch):
-    held, folder = served
-    monkeypatch.setattr(relay, "EACH", 3)
-    monkeypatch.setattr(relay, "WAITERS", 2)
+def test_one_agent_holds_a_bounded_number_of_connections(served):
+    _, folder = served
+    fleet = relayed_fleet(tiny(), {0, 1, 2, 3})
 
-    async def play():
+    async def replaced(held):
         oldest, *others = [await come(held, Credentials.of(folder, 2), WAIT) for _ in range(3)]
         assert await oldest[0].read() == b""  # what the newest replaces
         await leave(*(writer for _, writer in (oldest, *others)))
-        monkeypatch.setattr(relay, "WAITERS", 10)
+
+    async def refused(held):
         waiting = [await come(held, Credentials.of(folder, 3), WAIT) for _ in range(3)]
         with pytest.raises((OSError, asyncio.IncompleteReadError)):
             await come(held, Credentials.of(folder, 3), WAIT)
         await leave(*(writer for _, writer in waiting))
 
-    asyncio.run(play())
+    for waiting, play in ((2, replaced), (10, refused)):
+        limits = RelayLimits(connections=3, waiting=waiting)
+        with open_relay(fleet, find_relay(folder), "127.0.0.1", 0, limits) as opened:
+            asyncio.run(play(at(fleet, opened)))
 
 
 def test_it_goes_by_later_rosters_that_are_signed_and_lets_out_who_is_revoked(peermask, tmp_path):  # noqa: F811
     """As a process, which looks at its fleet file: what is not signed or older changes nothing."""
     held = relayed_fleet(tiny(), {0, 1, 2, 3})
     path, certs = written(tmp_path, held), tmp_path / "certs"
-    with ProcessFleet(path, held) as made, relay_process(made):
-        log = tmp_path / "relay.log"
-
-        def until_said(words):
-            end = time.monotonic() + PATIENCE
-            while words not in log.read_text():
-                assert time.monotonic() < end, log.read_text()
-                time.sleep(0.05)
+    with ProcessFleet(path, held) as made, relay_process(made) as relay:
 
         async def out_at_once():
             reader, writer = await come(held, old, WAIT)
@@ -207,7 +186,7 @@ def test_it_goes_by_later_rosters_that_are_signed_and_lets_out_who_is_revoked(pe
 
         async def is_let_in(files):
             try:
-                _, writer = await asyncio.wait_for(come(held, files, WAIT), 30)
+                _, writer = await asyncio.wait_for(come(held, files, WAIT), PATIENCE)
             except (OSError, asyncio.IncompleteReadError):
                 return False
             await leave(writer)
@@ -219,18 +198,18 @@ def test_it_goes_by_later_rosters_that_are_signed_and_lets_out_who_is_revoked(pe
         old = Credentials.of(tmp_path / "old", 2)
         before = path.read_bytes()
         asyncio.run(out_at_once())
-        until_said("roster 1: 4 agents")
+        relay.until_said("roster 1: 4 agents")
         assert not asyncio.run(is_let_in(old))
         assert not asyncio.run(is_let_in(ann))
         assert asyncio.run(is_let_in(Credentials.of(certs, 2)))  # with its new one
         first = path.read_bytes()
         path.write_bytes(first.replace(b"serial = 1", b"serial = 2"))
-        until_said("its roster is not signed by this fleet's authority")
+        relay.until_said("its roster is not signed by this fleet's authority")
         path.write_bytes(first)
         assert peermask("fleet", "unlink", path, "0", "1")[0] == 0
-        until_said("roster 2: 4 agents")
+        relay.until_said("roster 2: 4 agents")
         path.write_bytes(first)
-        until_said("roster 1 is refused: it is older than 2, which is known here")
+        relay.until_said("roster 1 is refused: it is older than 2, which is known here")
         assert before != first
 
 

@@ -11,7 +11,7 @@ from fleet_cases import tiny
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from memory_network import MemoryNetwork
-from pulling_peers import CARD, Peer
+from pulling_peers import CARD, Peer, moved_network
 
 from peermask.errors import DataError, NodeError
 from peermask.experiment.build import build
@@ -327,7 +327,7 @@ def test_a_fleet_that_never_changed_is_written_as_before(tmp_path):
 
 
 def test_who_has_left_is_not_waited_for_nor_answered_and_its_mask_is_forgotten():
-    network = MemoryNetwork([(0, 1), (0, 2)])
+    network = moved_network((0, 1), (0, 2))
     asker, gone, stays = (
         Peer(network, 0, (1, 2), missing="wait", deadline=20),
         Peer(network, 1, (0,)),
@@ -346,7 +346,7 @@ def test_who_has_left_is_not_waited_for_nor_answered_and_its_mask_is_forgotten()
 
 
 def test_one_who_was_added_is_waited_for_from_when_it_first_appears():
-    network = MemoryNetwork([(0, 1), (0, 2)])
+    network = moved_network((0, 1), (0, 2))
     asker, other = Peer(network, 0, (1,), missing="wait", deadline=20), Peer(network, 1, (0,))
     asker.around.founders = 2
     other.publish(1, 2, 3)
@@ -362,7 +362,7 @@ def test_one_who_was_added_is_waited_for_from_when_it_first_appears():
 
 
 def test_one_that_joins_takes_the_lower_median_of_its_neighbours_rounds():
-    network = MemoryNetwork([(0, 3), (1, 3), (2, 3)])
+    network = moved_network((0, 3), (1, 3), (2, 3))
     peers = [Peer(network, agent, (3,)) for agent in range(3)]
     new = Peer(network, 3, (0, 1, 2))
     for peer, number in zip(peers, (7, 9, 4_000_000), strict=True):

@@ -3,46 +3,45 @@
 from __future__ import annotations
 
 import shutil
-import time
 
 import pytest
 from fleet_cases import free_ports, simulated, tiny, tiny_fleet, written
 from fleet_process import ProcessFleet
+from moved_time import MovedTime
 from test_intruders import answers, session
 
 from peermask.errors import WireError
-from peermask.node import sessions
 from peermask.node.certificates import make_certificates, sign
 from peermask.node.credentials import Credentials
 from peermask.node.fleet_file import save_fleet
 from peermask.node.messages import DOUBLED, decode_answer
 from peermask.node.roster import encoded, revoked
-from peermask.node.sessions import Sessions
+from peermask.node.sessions import GRACE, Sessions
 
 
 @pytest.fixture
 def held():
     said: list[str] = []
-    return Sessions("agent-0", {1: "agent-1", 3: "agent-3-2"}, said.append), said
+    return Sessions("agent-0", {1: "agent-1", 3: "agent-3-2"}, said.append, MovedTime()), said
 
 
-def test_a_session_may_have_several_links_and_come_back(held, monkeypatch):
-    monkeypatch.setattr(sessions, "GRACE", 0.0)
+def test_a_session_may_have_several_links_and_come_back(held):
     made, said = held
     for made_ in (True, True, False, True, False, False, True):
         made.changed("agent-1", "a", made=made_)
-        time.sleep(0.001)
+        made.time.sleep(2 * GRACE)
         assert made.doubled() == frozenset()
     assert said == []
 
 
-def test_two_sessions_with_one_name_are_two_devices_until_one_is_gone(held, monkeypatch):
-    monkeypatch.setattr(sessions, "GRACE", 0.05)
+def test_two_sessions_with_one_name_are_two_devices_until_one_is_gone(held):
     made, said = held
     made.changed("agent-3-2", "a", made=True)
     made.changed("agent-3-2", "b", made=True)
     assert made.doubled() == frozenset()  # it may be a restart whose old link is still there
-    time.sleep(0.06)
+    made.time.sleep(GRACE)
+    assert made.doubled() == frozenset()
+    made.time.sleep(0.1)
     assert made.doubled() == made.doubled() == {3}
     assert said == ["two devices run as agent 3, with the same key; neither is served until one stops"]
     made.changed("agent-3-2", "a", made=False)

@@ -100,16 +100,15 @@ def test_a_summary_with_other_numbers_is_one_line(change, line, tmp_path):
     assert "\n" not in str(raised.value)
 
 
-def test_a_summary_that_cannot_be_read_is_one_line(tmp_path, monkeypatch):
+def test_a_summary_that_cannot_be_read_is_one_line(tmp_path):
     path = tmp_path / "summary.json"
     with pytest.raises(NodeError, match=r"cannot be read: No such file .*; make it with `peermask fleet summary`"):
         read_summary(path)
     path.write_text("{")
     with pytest.raises(NodeError, match=r"summary .*summary.json is not JSON"):
         read_summary(path)
-    monkeypatch.setattr("peermask.node.statistics.LARGEST", 0)
     with pytest.raises(NodeError, match=r"has 1 bytes, allowed: 0"):
-        read_summary(path)
+        read_summary(path, largest=0)
 
 
 def test_targets_of_some_agents_only_are_refused():

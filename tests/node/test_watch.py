@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import time
 from contextlib import contextmanager
 from datetime import timedelta
 
 import pytest
 from fleet_cases import tiny_fleet, written
 from memory_network import MemoryNetwork, MemoryTransport
+from moved_time import MovedTime
 from pulling_peers import CARD
 
-from peermask.node import watch as module
 from peermask.node.certificates import make_certificates, sign
 from peermask.node.credentials import Credentials, verifier
 from peermask.node.fleet_file import write_fleet
@@ -21,13 +20,6 @@ from peermask.node.responder import Responder
 from peermask.node.roster import encoded, linked, read_signed, removed, revoked
 from peermask.node.rosters import Rosters
 from peermask.node.watch import Watch
-
-
-def until(holds):
-    end = time.monotonic() + 20
-    while not holds():
-        assert time.monotonic() < end
-        time.sleep(0.01)
 
 
 class StaleAtTimes(MemoryTransport):
@@ -50,13 +42,14 @@ class Device:
         make_certificates(self.fleet, self.certs)
         self.verify, self.kept = verifier(self.certs / "ca.pem"), folder / "roster"
         self.lines, self.opened, self.adopted, self.stale = [], [], [], set()
-        self.network = MemoryNetwork(self.fleet.links)
-        self.responder = Responder(1, self.fleet.neighbours(1), CARD, self.lines.append)
-        self.rosters = Rosters(self.fleet, self.verify, Refusals(self.lines.append))
-        self.transport = Reopening()
+        self.time = time = MovedTime()
+        self.network = MemoryNetwork(self.fleet.links, time)
+        self.responder = Responder(1, self.fleet.neighbours(1), CARD, self.lines.append, time=time)
+        self.rosters = Rosters(self.fleet, self.verify, Refusals(self.lines.append), time)
+        self.transport = Reopening(time)
         self.watch = Watch(
             self.path, 1, Credentials.of(self.certs, 1), self.rosters, self.responder, self.transport, self.session,
-            lambda fleet, others: self.adopted.append((fleet.serial, others)), self.kept,
+            lambda fleet, others: self.adopted.append((fleet.serial, others)), self.kept, time,
         )  # fmt: skip
 
     @contextmanager
@@ -68,69 +61,57 @@ class Device:
         return fleet.model_copy(update={"signature": sign(self.certs, encoded(fleet))})
 
     def neighbour(self, agent):
-        rosters = Rosters(self.fleet, self.verify, Refusals(self.lines.append))
-        responder = Responder(agent, self.fleet.neighbours(agent), CARD, self.lines.append)
+        rosters = Rosters(self.fleet, self.verify, Refusals(self.lines.append), self.time)
+        responder = Responder(agent, self.fleet.neighbours(agent), CARD, self.lines.append, time=self.time)
         responder.rosters = rosters
         self.network.join(agent, responder)
         return rosters
 
 
-@pytest.fixture
-def quick(monkeypatch):
-    monkeypatch.setattr(module, "LOOK", 0.02)
-    monkeypatch.setattr(module, "PAUSE", 0.0)
-    monkeypatch.setattr(module, "REOPEN", 0.05)
-    monkeypatch.setattr("peermask.node.reopening.REGROUP", 0.05)
-
-
-@pytest.mark.usefixtures("quick")
 def test_a_changed_fleet_file_is_followed_kept_and_handed_on(tmp_path):
     device = Device(tmp_path)
     zero = device.neighbour(0)
     later = device.signed(linked(device.fleet, 1, 3))
     with device.watch:
         write_fleet(device.path, later)
-        until(lambda: device.adopted and zero.fleet.serial == 1)
+        device.time.until(lambda: device.adopted and zero.fleet.serial == 1)
         assert device.responder.neighbours == {0, 2, 3}
         assert device.adopted == [(1, frozenset())]
-        until(lambda: device.opened == [0, 1])
+        device.time.until(lambda: device.opened == [0, 1])
         assert not device.watch.is_over
     assert read_signed(device.kept.read_bytes(), device.fleet, device.verify) == later
     assert device.lines == []
 
 
-@pytest.mark.usefixtures("quick")
 def test_a_roster_of_a_neighbour_drops_what_a_revoked_agent_sent(tmp_path):
     device = Device(tmp_path)
     zero = device.neighbour(0)
     with device.watch:
         zero.take(device.signed(revoked(device.fleet, [2])))
-        until(lambda: device.adopted)
+        device.time.until(lambda: device.adopted)
         assert device.adopted == [(1, {2})]
-        until(lambda: device.opened == [0, 1])  # a session that admits only its new certificate
+        device.time.until(lambda: device.opened == [0, 1])  # a session that admits only its new certificate
         assert device.responder.neighbours == {0, 2}
 
 
-@pytest.mark.usefixtures("quick")
 def test_an_agent_that_was_removed_stops_and_answers_nobody(tmp_path):
     device = Device(tmp_path)
     zero = device.neighbour(0)
     with device.watch:
         write_fleet(device.path, device.signed(removed(device.fleet, [1])))
-        until(lambda: device.watch.is_over)
-        until(lambda: zero.fleet.serial == 1)
+        device.time.until(lambda: device.watch.is_over)
+        device.time.until(lambda: zero.fleet.serial == 1)
         assert (device.watch.left, device.responder.neighbours, device.adopted) == (True, frozenset(), [])
 
 
-@pytest.mark.usefixtures("quick")
 def test_a_file_that_is_not_signed_or_not_whole_is_named_once_and_not_used(tmp_path):
     device = Device(tmp_path)
     with device.watch:
         write_fleet(device.path, linked(device.fleet, 1, 3))
-        until(lambda: device.lines)
+        device.time.until(lambda: device.lines)
         device.path.write_text("links = [[0,")
-        until(lambda: len(device.lines) > 1)
-        time.sleep(0.1)
+        device.time.until(lambda: len(device.lines) > 1)
+        device.time.sleep(10)
     assert [line.partition(" has changed and is not used: ")[2][:20] for line in device.lines] == [
         "its roster is not si",
         "Invalid value (at en",
@@ -138,30 +119,28 @@ def test_a_file_that_is_not_signed_or_not_whole_is_named_once_and_not_used(tmp_p
     assert (device.adopted, device.opened) == ([], [0])
 
 
-@pytest.mark.usefixtures("quick")
 def test_a_new_certificate_is_used_and_another_agents_is_not(tmp_path):
     device = Device(tmp_path)
     files = Credentials.of(device.certs, 1)
     with device.watch:
         make_certificates(device.fleet, device.certs, 30, renew=(1,))
-        until(lambda: device.opened == [0, 0])
+        device.time.until(lambda: device.opened == [0, 0])
         assert device.lines[-1].startswith("has a new certificate, which expires ")
         files.certificate.write_bytes(Credentials.of(device.certs, 2).certificate.read_bytes())
-        until(lambda: len(device.lines) > 1)
+        device.time.until(lambda: len(device.lines) > 1)
         assert "is of agent-2, not of agent 1" in device.lines[-1]
         assert device.opened == [0, 0]
 
 
-@pytest.mark.usefixtures("quick")
 def test_the_end_of_a_certificate_is_announced_once_a_day_and_ends_the_agent(tmp_path):
     device = Device(tmp_path)
     with device.watch:
         begin, end = device.watch.valid
-        time.sleep(0.1)
+        device.time.sleep(10)
         assert device.lines == []
         device.watch.valid = begin - timedelta(days=60), end - timedelta(days=360)  # in five days
-        until(lambda: device.lines)
-        time.sleep(0.1)
+        device.time.until(lambda: device.lines)
+        device.time.sleep(10)
         (line,) = device.lines
         assert line.startswith("its certificate expires ")
         assert "run `peermask fleet renew FLEET 1` before" in line
@@ -170,24 +149,22 @@ def test_the_end_of_a_certificate_is_announced_once_a_day_and_ends_the_agent(tmp
         assert device.watch.is_over
 
 
-@pytest.mark.usefixtures("quick")
 def test_a_session_with_a_stale_link_is_replaced_now_and_then(tmp_path):
     device = Device(tmp_path)
     with device.watch:
         device.stale = {2}
-        until(lambda: len(device.opened) >= 3)
+        device.time.until(lambda: len(device.opened) >= 3)
         device.stale = set()
     assert device.lines[0] == "reopened its session: the link to agent 2 was stale"
 
 
-@pytest.mark.usefixtures("quick")
 def test_an_error_of_the_thread_stops_the_agent_and_is_raised(tmp_path):
     device = Device(tmp_path)
     device.stale = None  # which no transport gives
 
     def entered():
         with device.watch:
-            until(lambda: device.watch.is_over)
+            device.time.until(lambda: device.watch.is_over)
 
     with pytest.raises(TypeError):
         entered()

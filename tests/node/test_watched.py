@@ -10,34 +10,19 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from fleet_cases import Notes, tiny_fleet
+from moved_time import MovedLoop, MovedTime
 from prometheus_client.parser import text_string_to_metric_families
+from waiting import until
 
 from peermask.cli.node import JsonLines, Lines, metrics_address
 from peermask.errors import NodeError, NotYetError
-from peermask.node import endpoint, watched
+from peermask.node import endpoint
 from peermask.node.endpoint import open_endpoint
 from peermask.node.lines import Line
 from peermask.node.metrics import Metrics
 from peermask.node.puller import Absence
 from peermask.node.report import Report
 from peermask.node.watched import Watched
-
-
-class Clock:
-    now = 1000.0
-
-    def monotonic(self):
-        return self.now
-
-    def time(self):
-        return self.now
-
-
-@pytest.fixture
-def clock(monkeypatch):
-    made = Clock()
-    monkeypatch.setattr(watched, "time", made)
-    return made
 
 
 def report(round, *absent, rounds=6, loss=0.5):
@@ -54,16 +39,16 @@ def samples(text):
     return found
 
 
-def test_rounds_absences_and_seconds_are_counted(clock):
-    notes = Notes()
-    kept = Watched(notes, tiny_fleet(), 1)
+def test_rounds_absences_and_seconds_are_counted():
+    notes, time = Notes(), MovedTime()
+    kept = Watched(notes, tiny_fleet(), 1, time=time)
     for seconds, said in (
         (60.0, report(1)),  # waiting for the others, which is no round
         (0.2, report(2, (0, "silent"))),
         (0.2, report(2, (0, "silent"))),  # told twice, counted once
         (7.0, report(3, (0, "gone"), (2, "refused (damaged)"))),
     ):
-        clock.now += seconds
+        time.sleep(seconds)
         kept.round(said)
     now = kept.standing()
     assert (now.round, now.rounds, now.loss, now.accuracy, now.sent_bytes) == (3, 6, 0.5, 0.75, 3000)
@@ -80,17 +65,18 @@ def test_rounds_absences_and_seconds_are_counted(clock):
     assert len(notes.reports) == 4
 
 
-def test_no_round_for_long_is_trouble_until_one_ends_or_all_are_over(clock):
-    kept = Watched(Notes(), tiny_fleet(), 1, stalled_after=30.0)
-    clock.now += 31
+def test_no_round_for_long_is_trouble_until_one_ends_or_all_are_over():
+    time = MovedTime()
+    kept = Watched(Notes(), tiny_fleet(), 1, stalled_after=30.0, time=time)
+    time.sleep(31)
     assert kept.trouble() == "no round has ended for 31 s, since its start; neighbours connected: 0 of 2"
     kept.round(report(2))
     assert kept.trouble() is None
-    clock.now += 31
+    time.sleep(31)
     assert kept.trouble() == "no round has ended for 31 s, after round 2 of 6; neighbours connected: 2 of 2"
     assert samples(Metrics(kept).text().decode())["peermask_healthy"] == 0
     kept.round(report(6))
-    clock.now += 1000
+    time.sleep(1000)
     assert kept.trouble() is None
 
 
@@ -108,7 +94,7 @@ PAGES = {"/metrics": lambda: (200, "text/plain", b"m\n"), "/healthz": lambda: (5
 
 
 def fetch(port, path="/metrics", method="GET", **headers):
-    link = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    link = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     link.request(method, path, headers=headers)
     answer = link.getresponse()
     return answer.status, answer.read()
@@ -126,15 +112,17 @@ def test_the_endpoint_is_read_only_and_answers_to_local_names():
             assert rude.recv(100).startswith(b"HTTP/1.1 40")
 
 
-def test_slow_clients_neither_stay_nor_keep_others_out(monkeypatch):
-    monkeypatch.setattr(endpoint, "SECONDS", 0.5)
-    with open_endpoint("127.0.0.1", 0, PAGES) as opened:
+def test_slow_clients_neither_stay_nor_keep_others_out():
+    loop = MovedLoop()
+    with open_endpoint("127.0.0.1", 0, PAGES, seconds=600, loop=loop) as opened:
         slow = [socket.create_connection(("127.0.0.1", opened.port)) for _ in range(3 * endpoint.CONNECTIONS)]
         for one in slow:
             one.sendall(b"GET /metrics HT")
         assert fetch(opened.port)[0] == 200
+        until(lambda: len(opened._open) == endpoint.CONNECTIONS - 1)  # without the one that was answered
+        loop.move(600)
         for one in slow:
-            one.settimeout(10)
+            one.settimeout(60)
             with contextlib.suppress(ConnectionResetError):
                 assert one.recv(1) == b""
             one.close()

@@ -44,7 +44,7 @@ def relay(
     where = listen or held.relay
     with Interrupt() as interrupt:
         try:
-            with open_relay(held, credentials, *split_address(where)) as follow:
+            with open_relay(held, credentials, *split_address(where)) as opened:
                 print(f"relay at {where} (Ctrl-C ends it)", flush=True)
                 file = FleetFileWatch(fleet, held, verify)
                 while not interrupt.requested():
@@ -55,7 +55,7 @@ def relay(
                         print(f"peermask: {error}", file=sys.stderr, flush=True)
                         continue
                     if later is not None:
-                        follow(later)
+                        opened.follow(later)
                         print(f"roster {later.serial}: {len(later.agents)} agents", flush=True)
         except OSError as error:
             raise NotYetError(f"cannot listen on {where}: {error.strerror or error}") from None

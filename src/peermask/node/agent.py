@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -41,7 +40,8 @@ from peermask.node.messages import Card
 from peermask.node.neighbourhood import Neighbourhood, Patience
 from peermask.node.puller import Puller
 from peermask.node.report import AgentObserver, Report
-from peermask.node.responder import Responder
+from peermask.node.responder import AnswerLimits, Responder
+from peermask.node.time_source import SYSTEM_TIME, TimeSource
 from peermask.node.transport import Transport
 
 FINISHED_LIMIT = 3.0  # seconds that an agent restarted after its last round waits for neighbours that need its message
@@ -90,15 +90,20 @@ class NodeAgent:
         observer: AgentObserver,
         should_stop: Callable[[], bool] = lambda: False,
         device: torch.device | str = "cpu",
+        time: TimeSource = SYSTEM_TIME,
+        limits: AnswerLimits | None = None,
     ) -> None:
+        """`limits`: what neighbours may ask for; by default that of the kind of run."""
         self.fleet, self.experiment, self.rounds, self.agent = fleet, experiment, experiment.config.rounds, agent
-        self.observer, self.should_stop = observer, should_stop
+        self.observer, self.should_stop, self.time = observer, should_stop, time
         self.journal = Journal(experiment, out, agent, fleet.run)
         waits = experiment.config.asynchronous is None
         if not waits and torch.device(device).type != "cpu":
             raise NodeError(f"asynchronous: agents of such runs compute on a CPU; use --device cpu, not {device}")
         card = card_of(fleet, experiment)
-        self.responder = Responder(agent, fleet.neighbours(agent), card, observer.say, newest_only=not waits)
+        self.responder = Responder(
+            agent, fleet.neighbours(agent), card, observer.say, newest_only=not waits, limits=limits, time=time
+        )
         self._later: tuple[Fleet, frozenset[int]] | None = None  # a later roster, for the next round
         self._lock = threading.Lock()
         self.simulator = build_simulator(experiment, torch.device(device), rows=slice(agent, agent + 1))
@@ -122,7 +127,7 @@ class NodeAgent:
         fleet, start, last = self.fleet, self.start, LastEvaluation()
         patience = Patience(fleet.missing, fleet.round_deadline, fleet.wait_limit, fleet.start_limit)
         neighbours, founders = fleet.neighbours(self.agent), self.experiment.config.agents
-        around = Neighbourhood(transport, self.responder, neighbours, patience, self.should_stop, founders)
+        around = Neighbourhood(transport, self.responder, neighbours, patience, self.should_stop, founders, self.time)
         puller = Puller(around, self._admission(), self.rounds)
 
         def report() -> None:
@@ -161,13 +166,13 @@ class NodeAgent:
 
     def _gather(self, around: Neighbourhood) -> None:
         over = self.start.progress.round >= self.rounds  # only neighbours that still need the last message matter
-        end = time.monotonic() + self.fleet.start_limit
+        end = self.time.monotonic() + self.fleet.start_limit
         lacking = around.gather(FINISHED_LIMIT if over else self.fleet.start_limit)
         for j in sorted(lacking if not over and not self.should_stop() else ()):
             self.observer.say(f"agent {j} has not appeared; starting without it")
         around.check_not_alone()
         if self.experiment.config.asynchronous is not None and not self.start.progress.round:
-            around.begin_together(self.experiment.mixing.links.distance_from(self.agent), end - time.monotonic())
+            around.begin_together(self.experiment.mixing.links.distance_from(self.agent), end - self.time.monotonic())
 
     def _first_round(self, around: Neighbourhood, exchange: NodeExchange) -> int:
         following = self.start.progress.round + 1

@@ -56,7 +56,7 @@ def relay_files(folder: Path) -> Credentials:
     return Credentials(folder / "ca.pem", folder / "relay.pem", folder / "relay.key")
 
 
-def check_credentials(fleet: Fleet, folder: Path, agent: int) -> Credentials:
+def check_credentials(fleet: Fleet, folder: Path, agent: int, now: datetime | None = None) -> Credentials:
     """The files of an agent, checked: its own, intact, in date and private. Otherwise one line with what to do."""
     files = Credentials.of(folder, agent)
     authority = load_certificate(files.ca, agent)
@@ -73,7 +73,7 @@ def check_credentials(fleet: Fleet, folder: Path, agent: int) -> Credentials:
         raise NodeError(f"certificate {files.certificate} is of {name}, not of agent {agent}; copy the right one")
     if not _is_issued_by(certificate, authority):
         raise NodeError(f"certificate {files.certificate} was not issued by {files.ca}; {again}")
-    now, start, end = datetime.now(UTC), certificate.not_valid_before_utc, certificate.not_valid_after_utc
+    now, start, end = now or datetime.now(UTC), certificate.not_valid_before_utc, certificate.not_valid_after_utc
     if now < start:
         raise NotYetError(
             f"this device's clock says {now:{MINUTES}}, before {start:{MINUTES}}, when certificate {files.certificate} "

@@ -1,7 +1,7 @@
 """The HTTP server for `GET /metrics` and `GET /healthz`, on loopback unless configured otherwise.
 
-One thread with its own event loop. A connection has SECONDS for everything. There are at most CONNECTIONS; if there are
-more, the oldest is closed, so slow clients cannot block the agent or other clients.
+One thread with its own event loop. A connection has `seconds` for everything. There are at most CONNECTIONS; if there
+are more, the oldest is closed, so slow clients cannot block the agent or other clients.
 """
 
 from __future__ import annotations
@@ -27,19 +27,21 @@ Page = Callable[[], Answer]
 
 
 class Endpoint:
-    def __init__(self, pages: dict[str, Page], local: bool) -> None:
+    def __init__(self, pages: dict[str, Page], local: bool, seconds: float = SECONDS) -> None:
         """`local`: only requests that name this machine by a local name are answered."""
-        self.pages, self.local = pages, local
+        self.pages, self.local, self.seconds = pages, local, seconds
         self.port = 0
         self._open: dict[asyncio.StreamWriter, None] = {}  # the oldest first
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._open[writer] = None
         if len(self._open) > CONNECTIONS:
-            next(iter(self._open)).transport.abort()
+            oldest = next(iter(self._open))
+            del self._open[oldest]
+            oldest.transport.abort()
         writer.transport.set_write_buffer_limits(0)  # so that drain waits until all is sent
         try:
-            async with asyncio.timeout(SECONDS):
+            async with asyncio.timeout(self.seconds):
                 status, kind, body = self._answer(await reader.readuntil(b"\r\n\r\n"))
                 head = f"HTTP/1.1 {status} {REASONS[status]}\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n"
                 quiet = "Cache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\nConnection: close\r\n\r\n"
@@ -67,10 +69,16 @@ class Endpoint:
 
 
 @contextmanager
-def open_endpoint(host: str, port: int, pages: dict[str, Page]) -> Iterator[Endpoint]:
+def open_endpoint(
+    host: str,
+    port: int,
+    pages: dict[str, Page],
+    seconds: float = SECONDS,
+    loop: asyncio.AbstractEventLoop | None = None,
+) -> Iterator[Endpoint]:
     """Serve until the block ends; port 0 means any free port."""
-    endpoint = Endpoint(pages, is_loopback(host))
-    with loop_in_thread("metrics") as loop:
+    endpoint = Endpoint(pages, is_loopback(host), seconds)
+    with loop_in_thread("metrics", loop) as loop:
         try:
             server = run_in(loop, asyncio.start_server(endpoint.serve, host, port, limit=LARGEST_HEAD))
         except (OSError, OverflowError) as error:

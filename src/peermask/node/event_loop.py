@@ -13,9 +13,12 @@ TRIES = 100  # of 10 ms: how long connections may take to close
 
 
 @contextmanager
-def loop_in_thread(name: str) -> Iterator[asyncio.AbstractEventLoop]:
-    """A loop that runs until the block ends. Its servers must be closed by then; remaining connections are aborted."""
-    loop = asyncio.new_event_loop()
+def loop_in_thread(name: str, loop: asyncio.AbstractEventLoop | None = None) -> Iterator[asyncio.AbstractEventLoop]:
+    """A loop, by default a new one, that runs until the block ends.
+
+    Its servers must be closed by then; remaining connections are aborted.
+    """
+    loop = loop or asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, name=name, daemon=True)
     thread.start()
     try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -68,7 +67,7 @@ class NodeExchange:
         if self.around.should_stop():
             raise Abandoned
         self.before_round()
-        self.began = time.monotonic()
+        self.began = self.around.time.monotonic()
         return max(round + 1, min(self.reached or 0, self.rounds))
 
     def play(self, simulator: Simulator, clock: Clock) -> Tensor:
@@ -96,7 +95,7 @@ class NodeExchange:
         self.round, own = clock.round, shared[0]
         if not own:
             return own, [self.mixing]
-        grace = self.grace * (time.monotonic() - self.began)
+        grace = self.grace * (self.around.time.monotonic() - self.began)
         received = self.puller.take(clock.round, self._publish(clock.round, own), self._opening, grace)
         if clock.round == 1:
             self.around.check_somebody_came()

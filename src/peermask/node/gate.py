@@ -3,9 +3,9 @@
 zenoh sleeps 0.1 s after every failed handshake and accepts no connection meanwhile. So the gate listens at the
 agent's address, and zenoh only on loopback, at a few ports that each take one handshake at a time. A connection
 
-    arrives       and has HELLO seconds to send a complete ClientHello; anything else closes it
+    arrives       and has `hello` seconds to send a complete ClientHello; anything else closes it
     is ready      and waits for its turn
-    is tried      connected to one of zenoh's ports, for HANDSHAKE seconds, or CONTESTED if others wait
+    is tried      connected to one of zenoh's ports, for `handshake` seconds, or `contested` if others wait
     is linked     once it has answered what zenoh sends after a successful handshake; then there are no limits
 
 If more are ready than can be tried, addresses with the fewest connections come first, and of one address the newest
@@ -22,20 +22,31 @@ import socket
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import cast
 
 from peermask.node.client_hello import hello_length, protocols
-from peermask.node.desk import PROTOCOL, Desk
+from peermask.node.desk import PROTOCOL, Desk, address_of
 from peermask.node.event_loop import loop_in_thread, run_in
 from peermask.node.forwarding import Side, keep_alive
 
-HELLO = 5.0
-HANDSHAKE = 10.0
-CONTESTED = 1.0  # seconds a handshake may take while others wait
-HELD = 256  # connections that are not linked yet
+BACKLOG = 256  # connections that the system accepts before the gate does
 STUCK_MS = 10_000  # a peer that has acknowledged nothing for this long is closed
 Address = tuple[str, int]
 VISITORS = 4  # operators at the desk at the same time
+
+
+@dataclass(frozen=True)
+class GateLimits:
+    """What connections that are not linked may take: seconds, and how many there are."""
+
+    hello: float = 5.0
+    handshake: float = 10.0
+    contested: float = 1.0  # of a handshake while others wait
+    held: int = 256
+
+
+GATE_LIMITS = GateLimits()
 
 
 class _Lane:
@@ -77,7 +88,7 @@ class _Outside(Side):
         if hasattr(socket, "TCP_USER_TIMEOUT"):
             opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, STUCK_MS)
         keep_alive(opened)
-        self.limit(HELLO)
+        self.limit(self.gate.limits.hello)
         self.gate.arrived(self)
 
     def limit(self, seconds: float) -> None:
@@ -122,13 +133,19 @@ class _Outside(Side):
 class Gate:
     """The gate of one agent; everything but `lead_to` runs in the thread of its event loop."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.loop = loop
+    def __init__(self, loop: asyncio.AbstractEventLoop, limits: GateLimits = GATE_LIMITS) -> None:
+        self.loop, self.limits = loop, limits
+        self.address: Address = ("", 0)  # once it is open
         self.links, self.visits = _Lane(), _Lane()  # to zenoh's ports, and to the desk
         self._held: dict[_Outside, None] = {}  # not linked yet, the oldest first
         self._here: set[_Outside] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
+
+    @property
+    def connections(self) -> int:
+        """How many are open, linked or not. May be read from any thread."""
+        return len(self._here)
 
     def lead_to(self, inside: Sequence[Address]) -> None:
         """Forward to these ports from now on. May be called from any thread."""
@@ -140,7 +157,8 @@ class Gate:
         self.loop.call_soon_threadsafe(begin)
 
     async def open(self, host: str, port: int, desk: Desk | None = None) -> None:
-        self._server = await self.loop.create_server(lambda: _Outside(self), host, port, backlog=HELD)
+        self._server = await self.loop.create_server(lambda: _Outside(self), host, port, backlog=BACKLOG)
+        self.address = address_of(self._server)
         if desk is not None:
             self.visits.free.extend([await desk.open()] * VISITORS)
 
@@ -156,13 +174,13 @@ class Gate:
     def arrived(self, one: _Outside) -> None:
         self._here.add(one)
         self._held[one] = None
-        if len(self._held) > HELD:
+        if len(self._held) > self.limits.held:
             crowd = self._crowd()
             max(self._held, key=lambda held: crowd[held.address]).close()  # the oldest of them
 
     def ready(self, one: _Outside) -> None:
         one.lane.ready[one] = None
-        one.limit(HANDSHAKE)
+        one.limit(self.limits.handshake)
         self._next(one.lane)
 
     def left(self, one: _Outside) -> None:
@@ -190,13 +208,13 @@ class Gate:
             del lane.ready[one]
             lane.tried[one] = inside = lane.free.pop(0)  # the one that has been free longest
             one.begun = self.loop.time()
-            one.limit(HANDSHAKE)
+            one.limit(self.limits.handshake)
             task = self.loop.create_task(self._join(one, inside))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
         if lane.ready:
             for one in lane.tried:
-                one.limit(max(0.0, one.begun + CONTESTED - self.loop.time()))
+                one.limit(max(0.0, one.begun + self.limits.contested - self.loop.time()))
 
     async def _join(self, one: _Outside, address: Address) -> None:
         inside = _Inside()
@@ -218,10 +236,19 @@ class Gate:
 
 
 @contextmanager
-def open_gate(host: str, port: int, desk: Desk | None = None) -> Iterator[Gate]:
-    """Listen at an address; an OSError if that fails. `desk`: where operators are forwarded to."""
-    with loop_in_thread("gate") as loop:
-        gate = Gate(loop)
+def open_gate(
+    host: str,
+    port: int,
+    desk: Desk | None = None,
+    limits: GateLimits = GATE_LIMITS,
+    loop: asyncio.AbstractEventLoop | None = None,
+) -> Iterator[Gate]:
+    """Listen at an address, or any free port if that is 0; an OSError if it fails.
+
+    `desk`: where operators are forwarded to; `loop`: what it runs in, and takes the time from.
+    """
+    with loop_in_thread("gate", loop) as loop:
+        gate = Gate(loop, limits)
         try:
             run_in(loop, gate.open(host, port, desk))
             yield gate

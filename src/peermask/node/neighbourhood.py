@@ -5,7 +5,6 @@ Nothing here waits longer than its limit.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
@@ -13,6 +12,7 @@ from peermask.errors import NodeError, NotYetError, WireError
 from peermask.node.fleet import Missing
 from peermask.node.messages import NOTHING, Answer, Greeting, Ready, decode_answer
 from peermask.node.responder import Responder
+from peermask.node.time_source import SYSTEM_TIME, TimeSource
 from peermask.node.transport import Transport
 
 SLICE = 1.0  # seconds a request may take; it is repeated until the deadline, so that a stop is noticed
@@ -42,10 +42,12 @@ class Neighbourhood:
         patience: Patience,
         should_stop: Callable[[], bool] = lambda: False,
         founders: int = NOTHING,
+        time: TimeSource = SYSTEM_TIME,
     ) -> None:
         """Agents from number `founders` on were added later: nobody waits for one that has not appeared yet."""
         self.transport, self.responder, self.neighbours = transport, responder, neighbours
         self.patience, self.should_stop, self.founders = patience, should_stop, founders
+        self.time = time
         self.present: frozenset[int] = frozenset()  # connected at the last check
         self.refused: set[int] = set()
         self.newest: dict[int, int] = {}  # the last round that each neighbour has published, as it said; of those met
@@ -88,14 +90,14 @@ class Neighbourhood:
         A restarted agent whose neighbour is rounds ahead waits for the others no longer than a round does: the fleet
         continues without them.
         """
-        end = time.monotonic() + limit
+        end = self.time.monotonic() + limit
         while True:
             self.meet()
             if self._is_behind():
-                end = min(end, time.monotonic() + self.patience.round_limit)
+                end = min(end, self.time.monotonic() + self.patience.round_limit)
             lacking = set(self.neighbours) & self.responder.neighbours
             lacking -= self.responder.met | self.responder.turned_away
-            left = end - time.monotonic()
+            left = end - self.time.monotonic()
             if not lacking or left <= 0 or self.should_stop():
                 return lacking
             self.transport.await_change(min(left, 0.1))
@@ -132,22 +134,22 @@ class Neighbourhood:
 
         Each agent tells its neighbours that it is ready, then that all of its neighbours are, and so on: after every
         step, this holds for agents one link further away. A fleet that has begun already is not waited for."""
-        end = time.monotonic() + limit
+        end = self.time.monotonic() + limit
         for step in range(1, steps + 2):
             others = self.meet()
             if any(self.newest.values()):
                 return
             self.ask(dict.fromkeys(others, Ready(self.responder.card.identity, step).encode()), SLICE)
             while step <= steps and any(not self.responder.is_ready(j, step) for j in others & self.meet()):
-                if time.monotonic() > end or self.should_stop():
+                if self.time.monotonic() > end or self.should_stop():
                     return
                 self.transport.await_change(0.01)
 
     def stay_while(self, needed: Callable[[int], bool], limit: float) -> None:
         """Wait while any connected neighbour needs this agent, at most `limit` seconds."""
-        end = time.monotonic() + limit
+        end = self.time.monotonic() + limit
         while any(needed(j) for j in self.meet()):
-            if time.monotonic() > end or self.should_stop():
+            if self.time.monotonic() > end or self.should_stop():
                 break
             self.transport.await_change(0.02)
 
@@ -177,9 +179,9 @@ class Neighbourhood:
 
     def ignore(self, silent: Collection[int], seconds: float) -> None:
         """Do not ask these neighbours for some time, unless they connect again or send a request."""
-        self.silent = dict.fromkeys(silent, time.monotonic() + seconds) | self.silent
+        self.silent = dict.fromkeys(silent, self.time.monotonic() + seconds) | self.silent
 
     def ask_again(self, active: frozenset[int]) -> None:
         """Ask neighbours again that have connected or sent a request, and those that were ignored long enough."""
-        now = time.monotonic()
+        now = self.time.monotonic()
         self.silent = {j: until for j, until in self.silent.items() if j not in active and now < until}

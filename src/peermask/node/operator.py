@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import socket
 import ssl
-import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from peermask.node.desk import LARGEST, LENGTH, name_of, tls_context
 from peermask.node.fleet import Fleet
 from peermask.node.relayed import open_relayed
 from peermask.node.roster import signed
+from peermask.node.time_source import SYSTEM_TIME, TimeSource
 
 SECONDS = 5.0  # to connect, and again for an answer
 AT_ONCE = 16  # agents
@@ -35,7 +35,13 @@ class Refused(Unreachable):
 
 
 def ask(
-    fleet: Fleet, credentials: Credentials, agent: int, what: str, body: bytes = b"", seconds: float = SECONDS
+    fleet: Fleet,
+    credentials: Credentials,
+    agent: int,
+    what: str,
+    body: bytes = b"",
+    seconds: float = SECONDS,
+    time: TimeSource = SYSTEM_TIME,
 ) -> bytes:
     """An agent's answer to one request; raises `Unreachable` if there is none."""
     member = fleet.member(agent)
@@ -52,7 +58,7 @@ def ask(
             found = name_of(link.getpeercert())
             if found != member.name:
                 raise Refused(f"the device at this address has the certificate of {found}, not of {member.name}")
-            answer = _answer(link, question, time.monotonic() + seconds)
+            answer = _answer(link, question, time.monotonic() + seconds, time)
     except ssl.SSLCertVerificationError as error:
         raise Refused(f"its certificate is not of this fleet, or not valid now ({error.verify_message})") from None
     except ssl.SSLError as error:
@@ -66,11 +72,11 @@ def ask(
     return answer[1:]
 
 
-def _answer(link: ssl.SSLSocket, question: bytes, until: float) -> bytes:
+def _answer(link: ssl.SSLSocket, question: bytes, until: float, time: TimeSource) -> bytes:
     """With TLS 1.3 the client's handshake ends before the server has checked its certificate and disconnects."""
     try:
         link.sendall(LENGTH.pack(len(question)) + question)
-        (length,) = LENGTH.unpack(_exactly(link, LENGTH.size, until))
+        (length,) = LENGTH.unpack(_exactly(link, LENGTH.size, until, time))
     except (EOFError, ConnectionError, ssl.SSLError):
         raise Refused(
             "it closed the connection: it does not accept this operator's certificate, or is an older version"
@@ -78,12 +84,12 @@ def _answer(link: ssl.SSLSocket, question: bytes, until: float) -> bytes:
     if length > LARGEST:
         raise Unreachable(f"its answer has {length} bytes, allowed: {LARGEST}")
     try:
-        return _exactly(link, length, until)
+        return _exactly(link, length, until, time)
     except EOFError:
         raise Unreachable("its answer was cut off") from None
 
 
-def _exactly(link: ssl.SSLSocket, length: int, until: float) -> bytes:
+def _exactly(link: ssl.SSLSocket, length: int, until: float, time: TimeSource) -> bytes:
     data = bytearray()
     while len(data) < length:
         if time.monotonic() > until:

@@ -5,7 +5,6 @@ Neighbours that are not connected are not waited for, unless the policy is to wa
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Set
 from dataclasses import dataclass
 
@@ -88,12 +87,12 @@ class Puller:
         around.bad = {}
         expected = around.expected()
         wanted, behind = self._lacking(expected if senders is None else expected & set(senders), round), None
-        end = time.monotonic() + limit
+        end = around.time.monotonic() + limit
         stopping, pause = False, PAUSES[0]
         while wanted:
             if around.should_stop() and not stopping:
-                stopping, end = True, min(end, time.monotonic() + LEAVE_WITHIN)
-            left = end - time.monotonic()
+                stopping, end = True, min(end, around.time.monotonic() + LEAVE_WITHIN)
+            left = end - around.time.monotonic()
             wanted &= around.responder.neighbours  # without those that have left meanwhile
             there = (around.meet() & wanted) - around.silent.keys() - around.hopeless()
             if left <= 0:
@@ -106,7 +105,7 @@ class Puller:
                     behind = max(round, around.common_round())  # a neighbour no longer keeps this round
                 lacking = self._lacking(wanted, round)
                 if lacking == wanted and there - around.hopeless():  # a neighbour that answers quickly sets no pace
-                    time.sleep(min(pause, left))
+                    around.time.sleep(max(0.0, min(pause, end - around.time.monotonic())))
                     pause = min(2 * pause, PAUSES[1])
                 wanted = lacking
             elif around.may_come(wanted):

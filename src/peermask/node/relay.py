@@ -35,13 +35,20 @@ READY, WAIT, DIAL, GO, NOBODY = b"R", b"W", b"D", b"G", b"N"
 AGENT = struct.Struct(">I")
 SECONDS = 10.0  # for a client to send its request
 IDLE = 60.0  # seconds without a byte in either direction; agents send something every second
-EACH = 64  # connections of one name
-WAITERS = 32  # of them that wait; older ones are left over from before a network failure
 DOORS = 16  # handshakes at the same time
 PART = 2**16
 
 Reader: TypeAlias = asyncio.StreamReader
 Writer: TypeAlias = asyncio.StreamWriter
+
+
+@dataclass(frozen=True)
+class RelayLimits:
+    connections: int = 64  # of one name
+    waiting: int = 32  # of them; older ones are left over from before a network failure
+
+
+RELAY_LIMITS = RelayLimits()
 
 
 @dataclass
@@ -56,8 +63,8 @@ class _Waiting:
 class Relay:
     """Everything runs in one event loop."""
 
-    def __init__(self, fleet: Fleet, credentials: Credentials) -> None:
-        self.fleet, self.credentials = fleet, credentials
+    def __init__(self, fleet: Fleet, credentials: Credentials, limits: RelayLimits = RELAY_LIMITS) -> None:
+        self.fleet, self.credentials, self.limits = fleet, credentials, limits
         self._waiting: dict[int, list[_Waiting]] = defaultdict(list)
         self._here: Counter[str] = Counter()
         self._writers: dict[Writer, str] = {}  # and whose they are
@@ -99,7 +106,7 @@ class Relay:
         self._here[name] += 1
         self._writers[writer] = name
         try:
-            if self._admits(name) and self._here[name] <= EACH:
+            if self._admits(name) and self._here[name] <= self.limits.connections:
                 await self._handle(name, reader, writer)
         except (TimeoutError, asyncio.IncompleteReadError, OSError):
             pass
@@ -123,7 +130,7 @@ class Relay:
         """Wait until the agent is dialled and that connection ends, or until it disconnects."""
         held = self._waiting[agent]
         held.append(one)
-        if len(held) > WAITERS:
+        if len(held) > self.limits.waiting:
             held[0].writer.transport.abort()
         leaving, dialled = asyncio.create_task(one.reader.read(1)), asyncio.create_task(one.dialled.wait())
         try:
@@ -185,10 +192,18 @@ async def pump(one: tuple[Reader, Writer], other: tuple[Reader, Writer]) -> None
             writer.close()
 
 
+@dataclass(frozen=True)
+class OpenRelay:
+    address: tuple[str, int]
+    follow: Callable[[Fleet], None]  # makes it use a later roster
+
+
 @contextmanager
-def open_relay(fleet: Fleet, credentials: Credentials, host: str, port: int) -> Iterator[Callable[[Fleet], None]]:
-    """Serve until the block ends; an OSError if it cannot listen. Gives a function that makes it use a later roster."""
-    relay = Relay(fleet, credentials)
+def open_relay(
+    fleet: Fleet, credentials: Credentials, host: str, port: int, limits: RelayLimits = RELAY_LIMITS
+) -> Iterator[OpenRelay]:
+    """Serve until the block ends; an OSError if it cannot listen. Port 0 means any free port."""
+    relay = Relay(fleet, credentials, limits)
     with open_gate(host, port) as gate:
         inside = run_in(gate.loop, relay.open())
         gate.lead_to([inside] * DOORS)
@@ -197,6 +212,6 @@ def open_relay(fleet: Fleet, credentials: Credentials, host: str, port: int) -> 
             run_in(gate.loop, relay.follow(later))
 
         try:
-            yield follow
+            yield OpenRelay(gate.address, follow)
         finally:
             run_in(gate.loop, relay.close())

@@ -6,11 +6,10 @@ another one opened; requests wait until that is connected to the same neighbours
 
 from __future__ import annotations
 
-import threading
-import time
 from collections.abc import Collection, Mapping
 from contextlib import AbstractContextManager, ExitStack
 
+from peermask.node.time_source import SYSTEM_TIME, TimeSource
 from peermask.node.transport import Transport
 
 REGROUP = 3.0
@@ -19,12 +18,13 @@ REGROUP = 3.0
 class Reopening:
     """Implements `Transport`. Thread-safe; use as a context manager, and `open` it inside."""
 
-    def __init__(self) -> None:
+    def __init__(self, time: TimeSource = SYSTEM_TIME) -> None:
+        self.time = time
         self._current: Transport | None = None
         self._opening = False
         self._asking = 0
         self._exit = ExitStack()
-        self._changed = threading.Condition()
+        self._changed = time.condition()
 
     def __enter__(self) -> Reopening:
         return self
@@ -48,8 +48,8 @@ class Reopening:
         try:
             awaited = self.close() & frozenset(expected)
             opened = self._exit.enter_context(session)
-            end = time.monotonic() + REGROUP
-            while not opened.alive() >= awaited and time.monotonic() < end:
+            end = self.time.monotonic() + REGROUP
+            while not opened.alive() >= awaited and self.time.monotonic() < end:
                 opened.await_change(0.05)
             with self._changed:
                 self._current = opened

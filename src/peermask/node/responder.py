@@ -7,7 +7,6 @@ request of each neighbour waits, and requests and bytes of each neighbour are li
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
@@ -16,17 +15,26 @@ from peermask.node.allowance import Allowance
 from peermask.node.messages import Answer, Card, Greeting, Pull, Ready, decode_request, is_standing
 from peermask.node.refusals import Refusals
 from peermask.node.tally import Sent, Tally
+from peermask.node.time_source import SYSTEM_TIME, TimeSource
 from peermask.node.transport import Handler, Reply
 from peermask.wire import Outbox, Schema, bitmap_size
 from peermask.wire.direct import DirectOutbox
 from peermask.wire.frame import is_keyframe
 from peermask.wire.schema import MessageRow
 
-# Limits for a neighbour: in any minute, and in addition for every published round. An honest neighbour sends one or two
-# requests a round, and one every second while it waits.
-QUESTIONS = (1200, 16)
-QUESTIONS_ANY_TIME = (12_000, 16)  # of asynchronous runs, in which fast agents ask a slow one in each of their rounds
-MESSAGES = (64, 4)  # limit of bytes, in messages with one bit per mask weight and four bytes per value
+
+@dataclass(frozen=True)
+class AnswerLimits:
+    """What is answered to one neighbour: in any minute, and in addition for every published round.
+
+    An honest neighbour sends one or two requests a round, and one every second while it waits.
+    """
+
+    requests: tuple[float, float] = (1200, 16)
+    messages: tuple[float, float] = (64, 4)  # of one bit per mask weight and four bytes per value: a limit of bytes
+
+
+ANY_TIME = AnswerLimits(requests=(12_000, 16))  # of asynchronous runs: fast agents ask a slow one in all their rounds
 
 
 @dataclass(frozen=True)
@@ -50,10 +58,14 @@ class Responder:
         say: Callable[[str], None],
         *,
         newest_only: bool = False,
+        limits: AnswerLimits | None = None,
+        time: TimeSource = SYSTEM_TIME,
     ) -> None:
         """With `newest_only`, for asynchronous runs, the answer is always the newest round."""
         self.agent, self.card = agent, card
         self.say, self.refusals, self.newest_only = say, Refusals(say), newest_only
+        self.limits = limits or (ANY_TIME if newest_only else AnswerLimits())
+        self.time = time
         self.sent, self.received = Tally(), Tally()  # by neighbour
         self._outbox: Outbox | DirectOutbox | None = None
         self._handed: dict[int, int] = {}  # the newest round that each neighbour was sent, or has
@@ -82,12 +94,13 @@ class Responder:
             self._met &= self.neighbours
             self._turned_away &= self.neighbours
             for j in self.neighbours - self._questions.keys():
-                self._questions[j] = Allowance(*(QUESTIONS_ANY_TIME if self.newest_only else QUESTIONS))
+                self._questions[j] = Allowance(*self.limits.requests, self.time)
             self._allow_bytes()
 
     def _allow_bytes(self) -> None:
         for j in self.neighbours - self._bytes.keys() if self._whole else ():
-            self._bytes[j] = Allowance(*(self._whole * many for many in MESSAGES))
+            a_minute, a_round = self.limits.messages
+            self._bytes[j] = Allowance(self._whole * a_minute, self._whole * a_round, self.time)
 
     @property
     def newest(self) -> int:
@@ -145,7 +158,7 @@ class Responder:
             for allowance in (*self._questions.values(), *self._bytes.values()):
                 allowance.new_round()
             ready = [asker for asker, waiting in self._waiting.items() if waiting.question.round <= round]
-            now, answers = time.monotonic(), []
+            now, answers = self.time.monotonic(), []
             for asker in ready:
                 waiting = self._waiting.pop(asker)
                 if now < waiting.until:
@@ -216,7 +229,7 @@ class Responder:
                 return
             self._asked[asker] = max(question.round, self._asked.get(asker, 0))
             if question.round > self.newest and question.patience:
-                self._waiting[asker] = Waiting(question, time.monotonic() + question.patience, reply)
+                self._waiting[asker] = Waiting(question, self.time.monotonic() + question.patience, reply)
                 return
             answer = self._answer(asker, question)
         if answer is not None:

@@ -16,6 +16,7 @@ from peermask.node.fleet import Fleet
 from peermask.node.messages import Standing, decode_standing
 from peermask.node.refusals import Refusals
 from peermask.node.roster import Verify, encoded, read_file, read_signed, signed
+from peermask.node.time_source import SYSTEM_TIME, TimeSource
 from peermask.node.transport import Reply, Transport
 
 PATIENCE = 1.0  # seconds a neighbour has to answer
@@ -58,12 +59,12 @@ class FleetFileWatch:
 class Rosters:
     """Thread-safe: the transport's thread receives rosters, the watch's thread asks for them."""
 
-    def __init__(self, fleet: Fleet, verify: Verify | None, refusals: Refusals) -> None:
+    def __init__(self, fleet: Fleet, verify: Verify | None, refusals: Refusals, time: TimeSource = SYSTEM_TIME) -> None:
         """Without `verify`, which needs certificates, rosters of neighbours are ignored."""
         self.verify, self.refusals = verify, refusals
         self._fleet = fleet
         self._lock = threading.Lock()
-        self.news = threading.Event()  # set if there is a later one, here or at a neighbour
+        self.news = time.event()  # set if there is a later one, here or at a neighbour
 
     @property
     def fleet(self) -> Fleet:

@@ -8,12 +8,12 @@ ignored while both are connected, since it is unknown which one is genuine.
 from __future__ import annotations
 
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 
 from peermask.node.credentials import common_name
 from peermask.node.lines import Line
+from peermask.node.time_source import SYSTEM_TIME, TimeSource
 
 GRACE = 5.0  # seconds two sessions of one name may overlap: a lost link takes a few leases to end
 
@@ -21,9 +21,15 @@ GRACE = 5.0  # seconds two sessions of one name may overlap: a lost link takes a
 class Sessions:
     """Thread-safe: zenoh's threads report links, the agent's and the answering thread read them."""
 
-    def __init__(self, own: str, neighbours: Mapping[int, str], say: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        own: str,
+        neighbours: Mapping[int, str],
+        say: Callable[[str], None],
+        time: TimeSource = SYSTEM_TIME,
+    ) -> None:
         """`own`: the name in this agent's certificate; `neighbours`: those in theirs, by number."""
-        self.own, self.neighbours, self.say = own, neighbours, say
+        self.own, self.neighbours, self.say, self.time = own, neighbours, say, time
         self._links: Counter[tuple[str, str]] = Counter()  # by name and session: a session may have several
         self._doubled: dict[str, float] = {}  # name -> since when it has had two sessions
         self._said: set[str] = set()
@@ -37,7 +43,7 @@ class Sessions:
                 self._doubled.pop(name, None)
                 self._said.discard(name)
             else:
-                self._doubled.setdefault(name, time.monotonic())
+                self._doubled.setdefault(name, self.time.monotonic())
         if made and name not in self.neighbours.values():
             text = f"a device with the certificate of {name} is ignored: {self._why(name)}"
             self._say_once(f"{name} stranger", Line(text, "stranger", "warning", name=name))
@@ -51,7 +57,7 @@ class Sessions:
     def doubled(self) -> frozenset[int]:
         """Neighbours whose key is used by two devices."""
         with self._lock:
-            ripe = {name for name, since in self._doubled.items() if time.monotonic() - since > GRACE}
+            ripe = {name for name, since in self._doubled.items() if self.time.monotonic() - since > GRACE}
         found = {agent: name for agent, name in self.neighbours.items() if name in ripe}
         for agent, name in found.items():
             text = f"two devices run as agent {agent}, with the same key; neither is served until one stops"

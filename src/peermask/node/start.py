@@ -21,6 +21,7 @@ from peermask.node.fleet_file import load_fleet
 from peermask.node.lines import Line
 from peermask.node.members import build_member
 from peermask.node.report import AgentObserver
+from peermask.node.time_source import SYSTEM_TIME, TimeSource
 
 if TYPE_CHECKING:
     from peermask.node.credentials import Credentials
@@ -52,6 +53,7 @@ def run_node(
     should_stop: Callable[[], bool] = lambda: False,
     metrics: Address | None = None,
     stalled_after: float | None = None,
+    time: TimeSource = SYSTEM_TIME,
 ) -> NodeResult:
     """Run agent `agent` of the fleet in file `path`; restarted, it resumes from its folder.
 
@@ -76,14 +78,14 @@ def run_node(
     def ends() -> datetime | None:
         return None if watch is None or watch.valid is None else watch.valid[1]
 
-    watched = Watched(observer, fleet, agent, ends, stalled_after)
+    watched = Watched(observer, fleet, agent, ends, stalled_after, time)
     busy = f"agent {agent} is being run in {out} by another process; stop that one first, or wait for its end"
     # The lock is next to the folder, which does not exist at first.
     with ExitStack() as leaving:
         leaving.enter_context(serving(metrics, watched))
         experiment = build_member(fleet, agent)
         leaving.enter_context(held(out.parent / f".{out.name}.lock", NodeError(busy)))
-        node = NodeAgent(fleet, experiment, agent, out, watched, stopping, where)
+        node = NodeAgent(fleet, experiment, agent, out, watched, stopping, where, time)
         node.restore()
         watched.follow(node.responder, out)
         if RunFolder(out).result.is_file():
@@ -95,9 +97,9 @@ def run_node(
             largest = 16 * experiment.network.layout.total + SLACK
             return open_session(fleet, agent, credentials, largest, node.responder, watched, rosters)
 
-        rosters = Rosters(fleet, verify, node.responder.refusals)
-        with Reopening() as transport:
-            watch = Watch(path, agent, credentials, rosters, node.responder, transport, session, node.adopt, kept)
+        rosters = Rosters(fleet, verify, node.responder.refusals, time)
+        with Reopening(time) as transport:
+            watch = Watch(path, agent, credentials, rosters, node.responder, transport, session, node.adopt, kept, time)
             with watch:
                 status = node.run(transport)
         if status == "interrupted" and watch.left:
@@ -147,7 +149,7 @@ def open_session(
     me, neighbours = fleet.member(agent), fleet.neighbours(agent)
     wanted = neighbours if me.relayed else ()  # a relayed agent dials one that is not directly
     inside = (me.listen or me.address) if me.relayed else None
-    sessions = Sessions(me.name, {j: fleet.member(j).name for j in neighbours}, watched.say)
+    sessions = Sessions(me.name, {j: fleet.member(j).name for j in neighbours}, watched.say, watched.time)
     answers = {
         "status": lambda *_: json.dumps(watched.standing().table()).encode(),
         "roster": lambda _, body: b"taken" if rosters.hand_in(body) else b"known already",

@@ -80,11 +80,11 @@ def write_summary(path: Path, summary: Summary) -> None:
     write_atomically(path, (summary.model_dump_json(indent=1, exclude_none=True) + "\n").encode())
 
 
-def read_summary(path: Path) -> Summary:
+def read_summary(path: Path, largest: int = LARGEST) -> Summary:
     """A summary from another device: its size and every number are limited."""
     try:
-        if path.stat().st_size > LARGEST:
-            raise NodeError(f"summary {path} has {path.stat().st_size} bytes, allowed: {LARGEST}")
+        if path.stat().st_size > largest:
+            raise NodeError(f"summary {path} has {path.stat().st_size} bytes, allowed: {largest}")
         return Summary.model_validate(json.loads(path.read_text(encoding="utf-8")))
     except OSError as error:
         raise NodeError(

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -23,6 +22,7 @@ from peermask.node.collect import collect_run, finished
 from peermask.node.fleet import Fleet
 from peermask.node.fleet_file import load_fleet
 from peermask.node.start import agent_out, certificates_of, default_out
+from peermask.node.time_source import SYSTEM_TIME, TimeSource
 
 POLL = 0.2  # seconds between checks of the processes
 LEAVE_WITHIN = 60.0  # seconds an agent has to finish its round and save once it was asked to stop
@@ -72,6 +72,7 @@ def run_swarm(
     show: Callable[[Sequence[SwarmProcess]], None] = lambda _: None,
     should_stop: Callable[[], bool] = lambda: False,
     metrics: int | None = None,
+    time: TimeSource = SYSTEM_TIME,
 ) -> SwarmResult:
     """Run all agents of a fleet until they end, then merge their folders to one run in `out`.
 
@@ -88,7 +89,7 @@ def run_swarm(
     busy = f"{out} is being run by another swarm; wait for its end, or stop it with Ctrl-C and start this one again"
     with held(out / "agents" / ".swarm.lock", NodeError(busy)):
         with _processes(path, fleet, out, insecure, metrics) as members:
-            told = _watch(members, show, should_stop)
+            told = _watch(members, show, should_stop, time)
         failed = {member.agent: member.failure() for member in members if member.state == "failed"}
         folders = [member.folder for member in members]
         run = collect_run(fleet, folders, out) if all(RunFolder(folder).is_run for folder in folders) else None
@@ -160,7 +161,10 @@ def _listen(member: SwarmProcess) -> None:
 
 
 def _watch(
-    members: Sequence[SwarmProcess], show: Callable[[Sequence[SwarmProcess]], None], should_stop: Callable[[], bool]
+    members: Sequence[SwarmProcess],
+    show: Callable[[Sequence[SwarmProcess]], None],
+    should_stop: Callable[[], bool],
+    time: TimeSource,
 ) -> bool:
     """Wait for all; returns whether they were asked to stop."""
     until: float | None = None

@@ -8,10 +8,9 @@ its links are closed with the session. The agent exchanges messages with new nei
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ from peermask.node.reopening import Reopening
 from peermask.node.responder import Responder
 from peermask.node.roster import read_file
 from peermask.node.rosters import Rosters, keep, stamp
+from peermask.node.time_source import SYSTEM_TIME, TimeSource
 from peermask.node.transport import Transport
 
 LOOK = 1.0  # seconds between checks of files
@@ -49,28 +49,29 @@ class Watch:
         open_: Open,
         adopt: Adopt,
         kept: Path,
+        time: TimeSource = SYSTEM_TIME,
     ) -> None:
         """Without `credentials` the fleet has no certificates. `kept`: the file for the latest roster."""
         self.path, self.agent, self.credentials, self.kept = path, agent, credentials, kept
         self.rosters, self.responder, self.transport = rosters, responder, transport
-        self.open, self.adopt, self.say = open_, adopt, responder.say
+        self.open, self.adopt, self.say, self.time = open_, adopt, responder.say, time
         self.fleet = rosters.fleet  # the one in use
         self.valid: tuple[datetime, datetime] | None = None  # of the certificate in use
         self.left = False  # whether the agent was removed from the fleet
         self._files = self._seen = self._stamps()  # in use, and at the last check
         self._due = False  # a session has to be opened, since the roster has changed or there is none
         self._renewed = False  # there may be a new certificate
-        self._compared = 0.0  # when rosters were last compared
+        self._compared = -PAUSE  # when rosters were last compared
         self._reopened = -REOPEN  # when a session was last opened because of a stale link
         self._said: set[str] = set()
         self._crash: BaseException | None = None
-        self._stop = threading.Event()
+        self._stop = time.event()
         self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
 
     @property
     def ended(self) -> bool:
         """Whether the certificate in use has expired."""
-        return self.valid is not None and datetime.now(UTC) > self.valid[1]
+        return self.valid is not None and self.time.now() > self.valid[1]
 
     def __enter__(self) -> Watch:
         self._reopen()
@@ -133,8 +134,8 @@ class Watch:
 
     def _compare(self, neighbours: frozenset[int]) -> None:
         """Compare rosters with neighbours; limited, since a neighbour may announce a roster that it does not have."""
-        self._stop.wait(max(0.0, self._compared + PAUSE - time.monotonic()))
-        self._compared = time.monotonic()
+        self._stop.wait(max(0.0, self._compared + PAUSE - self.time.monotonic()))
+        self._compared = self.time.monotonic()
         self.rosters.compare(self.transport, self.transport.alive() & neighbours)
 
     def _apply(self, fleet: Fleet) -> None:
@@ -166,7 +167,7 @@ class Watch:
         if self.credentials is not None:
             self._renewed = False
             try:
-                check_credentials(self.fleet, self.credentials.ca.parent, self.agent)
+                check_credentials(self.fleet, self.credentials.ca.parent, self.agent, self.time.now())
             except PeermaskError:
                 if self._due:
                     self.transport.close()
@@ -184,8 +185,8 @@ class Watch:
     def _replace_stale_session(self) -> None:
         """Reopen the session if a link is stale; limited, since other neighbours wait meanwhile."""
         stale = self.transport.stale_links()
-        if stale and time.monotonic() > self._reopened + REOPEN:
-            self._reopened = time.monotonic()
+        if stale and self.time.monotonic() > self._reopened + REOPEN:
+            self._reopened = self.time.monotonic()
             self._reopen()
             self.say(f"reopened its session: the link to agent {', '.join(map(str, sorted(stale)))} was stale")
 
@@ -193,7 +194,7 @@ class Watch:
         if self.valid is None:
             return
         begin, end = self.valid
-        left = end - datetime.now(UTC)
+        left = end - self.time.now()
         if left < min(SOON, (end - begin) / 3):
             renew = f"run `peermask fleet renew FLEET {self.agent}` before"
             text = f"its certificate expires {end:{MINUTES}}; {renew}"

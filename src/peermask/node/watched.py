@@ -6,7 +6,6 @@ An observer that forwards everything. A report costs a few additions; everything
 from __future__ import annotations
 
 import threading
-import time
 from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Callable
@@ -21,6 +20,7 @@ from peermask.experiment.folder import RunFolder
 from peermask.node.fleet import Fleet
 from peermask.node.report import AgentObserver, Report
 from peermask.node.responder import Responder
+from peermask.node.time_source import SYSTEM_TIME, TimeSource
 
 BUCKETS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)  # seconds of a round, upper ends
 
@@ -72,17 +72,19 @@ class Watched:
         agent: int,
         ends: Callable[[], datetime | None] = lambda: None,
         stalled_after: float | None = None,
+        time: TimeSource = SYSTEM_TIME,
     ) -> None:
         """`ends`: when the agent's certificate expires."""
         self.observer, self.fleet, self.agent, self.ends = observer, fleet, agent, ends
         self.stalled_after = patience_of(fleet) if stalled_after is None else stalled_after
+        self.time = time
         self.version = version("peermask")
         self.responder: Responder | None = None
         self.folder: RunFolder | None = None
         links = len(fleet.neighbours(agent))
         self._report = Report(0, fleet.experiment.rounds, None, 0, 0.0, 0, links, ())
         self._ended: float | None = None  # when the last round ended
-        self._quiet_since = time.monotonic()  # when a round last ended, or the start
+        self._quiet_since = self.time.monotonic()  # when a round last ended, or the start
         self._over = False
         self._seconds = 0.0
         self._buckets = [0] * (len(BUCKETS) + 1)
@@ -105,7 +107,7 @@ class Watched:
         self.observer.round(report)
 
     def _count(self, report: Report) -> None:
-        now = time.monotonic()
+        now = self.time.monotonic()
         if self._ended is not None:  # the first round after a start includes waiting for the others
             self._seconds += now - self._ended
             self._buckets[bisect_left(BUCKETS, now - self._ended)] += 1
@@ -117,7 +119,7 @@ class Watched:
     def trouble(self) -> str | None:
         """Why it is not healthy; None while rounds end in time, or after the last."""
         with self._lock:
-            idle, report, over = time.monotonic() - self._quiet_since, self._report, self._over
+            idle, report, over = self.time.monotonic() - self._quiet_since, self._report, self._over
         if over or idle <= self.stalled_after:
             return None
         since = f"after round {report.round} of {report.rounds}" if self._ended is not None else "since its start"
@@ -163,6 +165,6 @@ class Watched:
     def _checkpoint_age(self) -> float | None:
         try:
             saved = list_checkpoints(self.folder.checkpoints) if self.folder is not None else []
-            return max(0.0, time.time() - saved[-1].stat().st_mtime) if saved else None
+            return max(0.0, self.time.now().timestamp() - saved[-1].stat().st_mtime) if saved else None
         except OSError:  # the next checkpoint has just replaced it
             return 0.0

@@ -11,7 +11,6 @@ import secrets
 import socket
 import sys
 import threading
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
@@ -40,11 +39,12 @@ class ZenohTransport:
     """Use `open_zenoh`: a process with an open session does not end."""
 
     def __init__(self, session: zenoh.Session, agent: int, sessions: Sessions) -> None:
-        self.session, self.agent, self.sessions = session, agent, sessions
+        self.session, self.agent, self.sessions, self.time = session, agent, sessions, sessions.time
+        self.address: tuple[str, int] | None = None  # where it listens, behind a gate
         self._alive: set[int] = set()
         self._known: set[int] = set()  # neighbours that have been alive
         self._silent: dict[int, float] = {}  # known neighbours that are linked without a token, and since when
-        self._changed = threading.Condition()
+        self._changed = self.time.condition()
 
     def alive(self) -> frozenset[int]:
         with self._changed:
@@ -59,7 +59,7 @@ class ZenohTransport:
         repeat its declarations, and drops what it receives as duplicates: its sequence numbers continue, while those
         of this end have restarted. Only a new session, with a new id, helps.
         """
-        now = time.monotonic()
+        now = self.time.monotonic()
         with self._changed:
             silent = (self.sessions.linked() & self._known) - self._alive
             self._silent = {j: self._silent.get(j, now) for j in silent}
@@ -118,8 +118,9 @@ def open_zenoh(
     """A session that answers requests with `handler`, and declares itself alive once it can. `desk`: for operators."""
     sessions = sessions or Sessions("", {}, lambda _line: None)
     zenoh.init_log_from_env_or("error,zenoh::api::handlers=off")  # an answer after the timeout is no error
-    with _open(settings, desk) as session, ExitStack() as leaving:
+    with _open(settings, desk) as (session, address), ExitStack() as leaving:
         transport = ZenohTransport(session, agent, sessions)
+        transport.address = address
         session.info.declare_link_events_listener(
             zenoh.handlers.Callback(transport.linked, indirect=False), history=True
         )
@@ -137,21 +138,21 @@ def open_zenoh(
 
 
 @contextmanager
-def _open(settings: Mapping[str, Any], desk: Desk | None) -> Iterator[zenoh.Session]:
-    """A session; with TLS it is behind a gate, and closed before it, so that its last messages are forwarded."""
+def _open(settings: Mapping[str, Any], desk: Desk | None) -> Iterator[tuple[zenoh.Session, tuple[str, int] | None]]:
+    """A session; with TLS it is behind a gate at an address, and closed before it: its last messages are forwarded."""
     scheme, _, address = settings["listen/endpoints"][0].partition("/")
     if scheme != "tls":
         with _closed_after(_session(settings)) as session:
-            yield session
+            yield session, None
         return
     with ExitStack() as leaving:
         try:
-            gate = leaving.enter_context(open_gate(*split_address(address), desk))
+            gate = leaving.enter_context(open_gate(*split_address(address, lowest=0), desk))
         except OSError as error:
             raise _cannot_listen(address, str(error), taken=error.errno == errno.EADDRINUSE) from error
         session, inside = _session_inside(settings)
         gate.lead_to(inside)
-        yield leaving.enter_context(_closed_after(session))
+        yield leaving.enter_context(_closed_after(session)), gate.address
 
 
 @contextmanager
