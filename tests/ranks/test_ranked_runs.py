@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from rank_process import RankRun
 
 from peermask.algorithms import algorithms
@@ -133,12 +132,10 @@ def run_all(configs: dict[str, str]) -> None:
 
     from peermask.experiment.config_file import make_config
     from peermask.experiment.playing import take_part
-    from peermask.ranks.group import joined
-    from peermask.ranks.place import Place
+    from peermask.ranks.group import join_ranks
 
-    place = Place.told()
-    assert place is not None
-    with joined(place, torch.device("cpu")) as ranks:
+    with join_ranks(device="cpu") as ranks:
+        assert ranks is not None
         for name, text in configs.items():
             config = make_config(tomllib.loads(text))
             execution = Execution(device="cpu", workers=1, ranks=ranks)
@@ -186,8 +183,6 @@ def test_torchrun_starts_again_what_was_killed(long: RunResult, tmp_path: Path) 
         "    os.kill(os.getpid(), signal.SIGKILL)\n"
         "if os.environ['RANK'] == '1' and os.environ['TORCHELASTIC_RESTART_COUNT'] == '0':\n"
         "    threading.Thread(target=once, daemon=True).start()\n"
-        "import peermask.ranks.watch as watch\n"
-        "watch.BEAT, watch.SILENT = 0.1, 1.0\n"
         "from peermask.cli.main import main\n"
         "main(['run', 'config.toml', '--device', 'cpu', '--out', 'run'])\n"
     )
