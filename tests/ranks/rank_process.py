@@ -11,8 +11,8 @@ import os
 import signal
 import socket
 import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
+from multiprocessing.connection import wait
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
@@ -103,6 +103,9 @@ class RankRun:
     def log(self, rank: int) -> Path:
         return self.folder / f"rank-{rank}-{self.port}.log"
 
+    def last_line(self, rank: int) -> str:
+        return self.log(rank).read_text().splitlines()[-1]
+
     def lines(self) -> list[str]:
         """What all ranks printed that is an error."""
         texts = [self.log(rank).read_text() for rank in range(self.size) if self.log(rank).exists()]
@@ -115,10 +118,10 @@ class RankRun:
         os.kill(pid, number)
 
     def until(self, met: Callable[[], bool]) -> None:
-        limit = time.monotonic() + PATIENCE
+        """Wait for a condition, while all ranks live."""
+        sentinels = [process.sentinel for process in self.processes.values()]
         while not met():
-            assert time.monotonic() < limit, "it did not happen"
-            time.sleep(0.02)
+            assert not wait(sentinels, 0.02), f"a rank has ended: {self.lines()}"
 
     def join(self) -> list[int | None]:
         for process in self.processes.values():

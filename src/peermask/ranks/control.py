@@ -73,6 +73,11 @@ class Control:
             keep_alive(peer)
             threading.Thread(target=self._read, args=(other, peer), daemon=True).start()
 
+    def check(self) -> None:
+        """Wait a little, and raise the cause if there is one."""
+        if self._settled.wait(0.02) and self.cause is not None:
+            raise self.error(self.cause)
+
     def lost(self, error: RuntimeError) -> LostRankError:
         """The cause of a broken connection."""
         self._settled.wait(CAUSE_LIMIT_S)

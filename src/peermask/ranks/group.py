@@ -36,7 +36,7 @@ class Ranks:
 
     def __init__(self, place: Place, device: torch.device, meeting: Meeting) -> None:
         self.place, self.rank, self.size, self.device = place, place.rank, place.size, device
-        self.nccl = False
+        self.nccl, self.address = False, ""
         self._meeting, self.control, self.members = meeting, meeting.control, meeting.control.members
         devices = [(member.host, member.device) for member in self.members]
         self.sharing = devices.count(devices[place.rank])  # ranks that have this device, itself included
@@ -46,7 +46,11 @@ class Ranks:
         if self.nccl:
             torch.cuda.set_device(self.device)
         with self._connected():
-            gloo = _register_gloo(choose_address(self.members[self.rank], self.members))
+            self.address = choose_address(self.members[self.rank], self.members)
+            self._meeting.store.set(f"ready/{self.rank}", "")
+            while not self._meeting.store.check([f"ready/{rank}" for rank in range(self.size)]):
+                self.control.check()  # gloo would wait for a rank that has left
+            gloo = _register_gloo(self.address)
             dist.init_process_group(
                 f"cpu:{gloo},cuda:nccl" if self.nccl else gloo,
                 store=self._meeting.store,

@@ -84,7 +84,8 @@ def listen(address: str = "", port: int = 0, backlog: int | None = None) -> sock
 
 def _listen_for(place: Place) -> socket.socket:
     """Listen for all ranks, on this host only if all are here."""
-    return listen("127.0.0.1" if place.address == "127.0.0.1" else "", backlog=2 * place.size)
+    here = place.local_size == place.size and place.address == "127.0.0.1"
+    return listen("127.0.0.1" if here else "", backlog=2 * place.size)
 
 
 def choose_address(own: Member, members: Sequence[Member]) -> str:
