@@ -216,20 +216,37 @@ def test_processes_of_this_machine(
     assert RunResult.open(tmp_path / "run").hash == whole.hash
 
 
-def test_no_rank_outlives_its_parent(small: Small, tmp_path: Path) -> None:
-    """The first process is killed as soon as it has started another, which has not met it yet."""
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "-m", "peermask", "run"]
+PROCESSES = [sys.executable, "-m", "peermask", "run", "--processes", "2"]
+
+
+@pytest.mark.parametrize(
+    ("command", "file"),
+    [
+        pytest.param(PROCESSES, "config.toml", id="before the ranks have met"),
+        pytest.param(PROCESSES, "run/metrics.csv", id="in a round", marks=pytest.mark.long),
+        pytest.param(TORCHRUN, "run/metrics.csv", id="torchrun", marks=pytest.mark.long),
+    ],
+)
+def test_no_rank_outlives_its_parent(small: Small, tmp_path: Path, command: list[str], file: str) -> None:
+    """The first process is killed once it has started another and a file exists."""
     path = written(five(small, rounds=10**5), tmp_path)
-    command = [sys.executable, "-m", "peermask", "run", path, "--device", "cpu", "--processes", "2", "--out", "run"]
-    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL) as first:
-        children = Path(f"/proc/{first.pid}/task/{first.pid}/children")
-        while not (started := [int(pid) for pid in children.read_text().split() if is_rank(int(pid))]):
+    with subprocess.Popen([*command, path, "--device", "cpu", "--out", "run"], cwd=tmp_path, **QUIET) as first:
+        while not (ranks := ranks_of(first.pid)) or not (tmp_path / file).exists():
             with suppress(subprocess.TimeoutExpired):
                 assert first.wait(0.02) is None, "it has ended"
-        descriptor = os.pidfd_open(started[0])
+        descriptors = [os.pidfd_open(rank) for rank in ranks]
         first.kill()
-    assert select.select([descriptor], [], [], PATIENCE)[0], "a rank is left"
-    os.close(descriptor)
+    for descriptor in descriptors:
+        assert select.select([descriptor], [], [], PATIENCE)[0], "a rank is left"
+        os.close(descriptor)
 
 
-def is_rank(process: int) -> bool:
-    return b"spawn_main" in Path(f"/proc/{process}/cmdline").read_bytes()
+QUIET: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+
+
+def ranks_of(process: int) -> list[int]:
+    """The processes that it started as ranks."""
+    started = Path(f"/proc/{process}/task/{process}/children").read_text().split()
+    lines = {int(pid): Path(f"/proc/{pid}/cmdline").read_bytes() for pid in started}
+    return [pid for pid, line in lines.items() if b"spawn_main" in line or b"peermask" in line]

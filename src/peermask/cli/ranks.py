@@ -58,3 +58,11 @@ def rank_of_command(processes: int | None) -> Place | None:
             "leave --processes out"
         )
     return place
+
+
+def stop_with_torchrun(place: Place | None, requested: Callable[[], bool]) -> Callable[[], bool]:
+    """Stop on request, or because the torchrun that started this rank has died."""
+    parent = os.getppid()
+    if place is None or place.store_owner != "torchrun":
+        return requested
+    return lambda: requested() or os.getppid() != parent

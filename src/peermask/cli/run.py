@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -10,7 +11,7 @@ from rich.console import Console
 
 from peermask.cli.imports import Import, bring
 from peermask.cli.interrupt import Interrupt
-from peermask.cli.ranks import open_ranks, rank_of_command
+from peermask.cli.ranks import open_ranks, rank_of_command, stop_with_torchrun
 from peermask.cli.seeds import parse_seeds
 from peermask.cli.sweep import sweep
 from peermask.errors import ConfigError
@@ -94,17 +95,16 @@ def run(
     console = Console(quiet=quiet, markup=False)  # paths may hold brackets
     beside = (resume or out or Path("runs", "it")).parent
     arguments = ["run", *_as_given(config, [*(set_ or ())], imports, device, resume, chunk, workers, backend, wait)]
-    with (
-        Interrupt() as interrupt,
-        open_ranks(place, processes or 1, arguments, device, backend, wait, interrupt.requested) as ranks,
-    ):
+    with ExitStack() as stack:
+        interrupt = stack.enter_context(Interrupt())
+        should_stop = stop_with_torchrun(place, interrupt.requested)
+        ranks = stack.enter_context(open_ranks(place, processes or 1, arguments, device, backend, wait, should_stop))
         if ranks is not None and not ranks.first:
-            execution = Execution(device, chunk, workers, should_stop=interrupt.requested, ranks=ranks)
-            status = take_part(loaded, execution)
+            status = take_part(loaded, Execution(device, chunk, workers, should_stop=should_stop, ranks=ranks))
             return interrupt.exit_code if status == "interrupted" else 0
         with display(console) as shown:
             observer = Together([shown, *loggers(beside / "tensorboard" if tensorboard else None)])
-            execution = Execution(device, chunk, workers, observer, interrupt.requested, ranks=ranks)
+            execution = Execution(device, chunk, workers, observer, should_stop, ranks=ranks)
             if loaded is None:
                 assert resume is not None
                 result = resume_experiment(resume, execution, set_ or ())
