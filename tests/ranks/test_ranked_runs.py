@@ -250,3 +250,19 @@ def ranks_of(process: int) -> list[int]:
     started = Path(f"/proc/{process}/task/{process}/children").read_text().split()
     lines = {int(pid): Path(f"/proc/{pid}/cmdline").read_bytes() for pid in started}
     return [pid for pid, line in lines.items() if b"spawn_main" in line or b"peermask" in line]
+
+
+@pytest.mark.long
+def test_ctrl_c_reaches_all_processes_and_saves(small: Small, tmp_path: Path) -> None:
+    """A terminal sends it to every process of the group."""
+    path = written(five(small, rounds=10**5, checkpoint={"every": 10**5}), tmp_path)
+    arguments: dict[str, Any] = {"cwd": tmp_path, "stderr": subprocess.PIPE, "stdout": subprocess.DEVNULL}
+    command = [*PROCESSES, path, "--device", "cpu", "--out", "run"]
+    with subprocess.Popen(command, start_new_session=True, **arguments) as first:
+        while not (tmp_path / "run" / "metrics.csv").exists():
+            with suppress(subprocess.TimeoutExpired):
+                assert first.wait(0.02) is None, "it has ended"
+        os.killpg(first.pid, signal.SIGINT)
+        assert first.communicate()[1] == b""
+    assert first.returncode == 128 + signal.SIGINT
+    assert len(list_checkpoints(tmp_path / "run" / "checkpoints")) == 1

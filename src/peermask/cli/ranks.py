@@ -43,9 +43,15 @@ def open_ranks(
             listener = stack.enter_context(listen("127.0.0.1"))
             place = Place(0, processes, 0, processes, "127.0.0.1", listener.getsockname()[1])
             own_device(device, place)  # a wrong one is said once
-            fate = stack.enter_context(launch(place, arguments))
+            fate = stack.enter_context(launch(place, _run_command, arguments))
         waiting = Waiting(limit_s, should_stop, fate)
         yield stack.enter_context(join_ranks(place, device, backend=backend, waiting=waiting, listener=listener))
+
+
+def _run_command(arguments: Sequence[str]) -> None:
+    from peermask.cli.main import main
+
+    main(list(arguments))
 
 
 def rank_of_command(processes: int | None) -> Place | None:

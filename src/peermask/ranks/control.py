@@ -106,7 +106,7 @@ class Control:
         """Whether this rank prints the line: the lowest of its host that is left."""
         own = self.members[self.rank]
         here = [other.rank for other in self.members if (other.host, other.address) == (own.host, own.address)]
-        return self.rank == min(rank for rank in here if rank not in cause.dead)
+        return self.rank == min((rank for rank in here if rank not in cause.dead), default=self.rank)
 
     def error(self, cause: Cause) -> LostRankError:
         who = "" if cause.dead or cause.rank in (0, self.rank) else f"{self.members[cause.rank]}: "
@@ -121,7 +121,7 @@ class Control:
                 self._settle(Cause(**json.loads(line)))
         except TimeoutError:
             how = "is cut off"
-        except (OSError, ValueError):
+        except (OSError, ValueError, TypeError):
             pass
         text = f"{self.members[other]} {self.fate(other) or how}; what was saved is whole: {self.remedy}"
         self._settle(Cause(self.rank, LostRankError.exit_code, text, [other]))

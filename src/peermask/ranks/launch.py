@@ -23,15 +23,17 @@ EXIT_LIMIT_S = 10.0  # for the other ranks, once rank 0 has ended
 
 
 @contextmanager
-def launch(place: Place, arguments: Sequence[str]) -> Iterator[Callable[[int], str | None]]:
-    """Start ranks 1 and up with `peermask ARGUMENTS`, and end them with this block.
+def launch(
+    place: Place, work: Callable[[Sequence[str]], None], arguments: Sequence[str]
+) -> Iterator[Callable[[int], str | None]]:
+    """Start ranks 1 and up with `work(arguments)`, and end them with this block.
 
     Yields a function that says how a rank ended, as the rest of a sentence, and None while it is alive.
     """
     resource_tracker.ensure_running()  # it unblocks signals
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # ranks inherit it: Ctrl-C is for rank 0
     try:
-        started = start_processes(_run_rank, (place, arguments), place.size - 1, join=False)
+        started = start_processes(_run_rank, (place, work, arguments), place.size - 1, join=False)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
     processes, limit_s = started.processes, EXIT_LIMIT_S
@@ -55,11 +57,9 @@ def launch(place: Place, arguments: Sequence[str]) -> Iterator[Callable[[int], s
             process.join()
 
 
-def _run_rank(index: int, place: Place, arguments: Sequence[str]) -> None:
-    from peermask.cli.main import main
-
+def _run_rank(index: int, place: Place, work: Callable[[Sequence[str]], None], arguments: Sequence[str]) -> None:
     os.environ.update(replace(place, rank=index + 1, local_rank=index + 1).environment())
-    main(list(arguments))
+    work(arguments)
 
 
 def parent_fate(rank: int) -> str | None:

@@ -20,6 +20,8 @@ from peermask.ranks.place import Place
 
 POLL_S = 0.1
 CONNECT_S = 5.0  # to reach an address in the same network
+ANSWER_S = 60.0  # for a rank that is connected
+LINE_BYTES = 1 << 20  # more than the longest message
 INTERFACE = "GLOO_SOCKET_IFNAME"  # gloo's own variable
 
 
@@ -44,7 +46,8 @@ class Waiting:
                     raise SystemExit(LostRankError.exit_code)  # the shell says how its parent ended
                 raise RunError(f"rank {rank} {how} before the start")
         if time.monotonic() > self.until:
-            raise RunError(f"{problem.format(limit=f'within {self.limit_s:g} s')} or wait longer with --wait")
+            limit = f"within {self.limit_s:g} s"
+            raise RunError(f"{problem.replace('LIMIT', limit)} or wait longer with --wait")
         time.sleep(POLL_S)
 
 
@@ -138,7 +141,7 @@ def _connect_store(place: Place, waiting: Waiting, *, ours: bool) -> tuple[TCPSt
                 f"rank 0 does not reach itself at MASTER_ADDR = {place.address}, port {place.port} ({reason}); "
                 "set MASTER_ADDR on all hosts to an address of the host of rank 0"
             )
-        problem = f"rank {place.rank} did not reach rank 0 at {_shown(place)} {{limit}} ({reason}); start rank 0 there,"
+        problem = f"rank {place.rank} did not reach rank 0 at {_shown(place)} LIMIT ({reason}); start rank 0 there,"
         waiting.check(place, [0], problem + " check MASTER_ADDR and MASTER_PORT,")
 
 
@@ -149,15 +152,15 @@ def _gather_members(store: Store, place: Place, own: Member, waiting: Waiting, s
         control.settimeout(POLL_S)
         store.set("control", str(control.getsockname()[1]))
         while len(members) < place.size:
-            with suppress(TimeoutError):
+            with suppress(TimeoutError, ValueError, TypeError):  # nobody yet, or a stranger
                 peer = stack.enter_context(control.accept()[0])
-                peer.settimeout(CONNECT_S)
-                member = Member(**json.loads(peer.makefile("rb", buffering=0).readline()))
+                peer.settimeout(ANSWER_S)
+                member = Member(**_read_line(peer))
                 members[member.rank], peers[member.rank] = member, peer
                 continue
             missing = [rank for rank in range(place.size) if rank not in members]
             absent = ", ".join(map(str, missing[:8])) + (" and more" if len(missing) > 8 else "")
-            problem = f"{len(missing)} of {place.size} ranks did not connect to {_shown(place)} {{limit}}: {absent};"
+            problem = f"{len(missing)} of {place.size} ranks did not connect to {_shown(place)} LIMIT: {absent};"
             waiting.check(place, missing, problem + " start them,")
     ordered = [members[rank] for rank in range(place.size)]
     for peer in peers.values():
@@ -167,7 +170,7 @@ def _gather_members(store: Store, place: Place, own: Member, waiting: Waiting, s
 
 def _ask_rank_0(store: Store, place: Place, own: Member, waiting: Waiting, stack: ExitStack) -> Control:
     """Other ranks: introduce themselves to rank 0, which says who the others are."""
-    problem = f"the ranks did not meet at {_shown(place)} {{limit}}; start all of them,"
+    problem = f"the ranks did not meet at {_shown(place)} LIMIT; start all of them,"
     while not store.check(["control"]):
         waiting.check(place, [0], problem)
     where = place.address, int(store.get("control"))
@@ -180,9 +183,14 @@ def _ask_rank_0(store: Store, place: Place, own: Member, waiting: Waiting, stack
                 break
             raise RunError(f"rank 0 left the rendezvous {_shown(place)} before all ranks had come")
         waiting.check(place, [0], problem)
-    peer.settimeout(CONNECT_S)
-    members = [Member(**member) for member in json.loads(peer.makefile("rb", buffering=0).readline())]
+    peer.settimeout(ANSWER_S)
+    members = [Member(**member) for member in _read_line(peer)]
     return Control(place.rank, members, {0: peer}, waiting.fate)
+
+
+def _read_line(peer: socket.socket) -> Any:
+    """Read one message, and nothing of the next."""
+    return json.loads(peer.makefile("rb", buffering=0).readline(LINE_BYTES))
 
 
 def _shown(place: Place) -> str:
