@@ -38,10 +38,10 @@ from peermask.experiment.concatenation import Concatenation
 from peermask.experiment.config_file import make_config
 from peermask.experiment.folder import RunFolder
 from peermask.experiment.ranked import Ranked
-from peermask.ranks.group import Ranks, joined, own_device
+from peermask.ranks.group import Ranks, join_ranks, own_device
 from peermask.ranks.packed import payload_width
 from peermask.ranks.place import Place
-from peermask.ranks.rendezvous import listen_here
+from peermask.ranks.rendezvous import listen
 
 CONTENDERS = {"one process": 1, "two ranks": 2}
 
@@ -107,8 +107,8 @@ class Contender:
     """Its processes, which wait for turns."""
 
     def __init__(self, settings: dict[str, Any], size: int, device: str) -> None:
-        listener, port = listen_here()
-        listener.close()
+        with listen("127.0.0.1") as free:
+            port = free.getsockname()[1]
         self.processes = []
         for rank in range(size):
             given = {"settings": settings, "rank": rank, "size": size, "port": port, "device": device}
@@ -150,14 +150,14 @@ def play(given: dict[str, Any]) -> None:
     place = Place(rank, size, rank, size, "127.0.0.1", given["port"])
     device = own_device(given["device"], place)
     with ExitStack() as stack:
-        ranks = None if size == 1 else stack.enter_context(joined(place, device))
+        ranks = stack.enter_context(join_ranks(place, given["device"]))
         experiment = build(make_config(given["settings"]))
         before = _resident()
         exchange, step = stack.enter_context(ready(experiment, ranks, device))
         spent = [0.0]
         if isinstance(exchange, Ranked):
             exchange._fill = timed(exchange._fill, spent)  # type: ignore[method-assign]
-            for one in ("everyone", "any"):
+            for one in ("all_gather", "any"):
                 setattr(ranks, one, timed(getattr(ranks, one), spent))
         number = 0
         for line in sys.stdin:
@@ -202,7 +202,7 @@ def ready(
 
         def step(number: int) -> None:
             outcome = simulator.play(Clock(number, 10_000), exchange.move)
-            exchange.everyone(outcome.losses)
+            exchange.all_gather(outcome.losses)
             exchange.count(number)
             if ranks is not None:
                 ranks.any(False)

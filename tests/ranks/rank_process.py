@@ -11,8 +11,8 @@ import os
 import signal
 import socket
 import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
+from multiprocessing.connection import wait
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
@@ -55,20 +55,15 @@ def peermask(*arguments: str) -> None:
     main(list(arguments))
 
 
-def impatient() -> None:
-    """Who is gone is found out sooner than usual."""
-    import peermask.ranks.watch as watch
-
-    watch.BEAT, watch.SILENT = 0.1, 1.0
-
-
 class RankRun:
     """All ranks of one run. Use as a context manager: none outlives it."""
 
     def __init__(self, folder: Path, size: int, *, address: str = "127.0.0.1") -> None:
         self.folder, self.size, self.address = folder, size, address
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self.port = free.getsockname()[1]
+        self.port_holder = socket.socket()  # bound and not listening: the port is nobody else's, and rank 0 can take it
+        self.port_holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self.port_holder.bind(("127.0.0.1", 0))
+        self.port = self.port_holder.getsockname()[1]
         self.processes: dict[int, ForkServerProcess] = {}
 
     def __enter__(self) -> RankRun:
@@ -77,14 +72,15 @@ class RankRun:
     def __exit__(self, *_: object) -> None:
         for process in self.processes.values():
             process.kill()
-            process.join(10)
+            process.join()
+        self.port_holder.close()
 
     def start(
         self,
         *arguments: Any,
         ranks: Sequence[int] | None = None,
         work: Callable[..., None] = peermask,
-        begin: Callable[[], None] | None = impatient,
+        begin: Callable[[], None] | None = None,
         folder: Path | None = None,
         namespace: str | None = None,
         environment: Mapping[str, str] | None = None,
@@ -107,6 +103,9 @@ class RankRun:
     def log(self, rank: int) -> Path:
         return self.folder / f"rank-{rank}-{self.port}.log"
 
+    def last_line(self, rank: int) -> str:
+        return self.log(rank).read_text().splitlines()[-1]
+
     def lines(self) -> list[str]:
         """What all ranks printed that is an error."""
         texts = [self.log(rank).read_text() for rank in range(self.size) if self.log(rank).exists()]
@@ -119,10 +118,10 @@ class RankRun:
         os.kill(pid, number)
 
     def until(self, met: Callable[[], bool]) -> None:
-        limit = time.monotonic() + PATIENCE
+        """Wait for a condition, while all ranks live."""
+        sentinels = [process.sentinel for process in self.processes.values()]
         while not met():
-            assert time.monotonic() < limit, "it did not happen"
-            time.sleep(0.02)
+            assert not wait(sentinels, 0.02), f"a rank has ended: {self.lines()}"
 
     def join(self) -> list[int | None]:
         for process in self.processes.values():

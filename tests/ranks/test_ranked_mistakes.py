@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from rank_process import RankRun, impatient
+from rank_process import RankRun
 
 from peermask.cli.main import main
 from peermask.experiment.config import ExperimentConfig
@@ -29,10 +29,9 @@ def one_line(ranks: RankRun, codes: list[int]) -> str:
 
 
 def of_another_version() -> None:
-    import peermask.experiment.alike as alike
+    import peermask.experiment.same_inputs as same_inputs
 
-    impatient()
-    alike.version = lambda _: "0.0.1"  # type: ignore[assignment]
+    same_inputs.version = lambda _: "0.0.1"  # type: ignore[assignment]
 
 
 def test_more_ranks_than_agents(small: Small, tmp_path: Path) -> None:
@@ -57,7 +56,7 @@ def test_ranks_that_differ(small: Small, tmp_path: Path, case: str) -> None:
         np.savez(folder / "data.npz", x_train=images, y_train=labels, x_test=images, y_test=labels)
     with RankRun(tmp_path, 2) as ranks:
         for rank, folder in enumerate(folders):
-            begin = of_another_version if case == "version" and rank else impatient
+            begin = of_another_version if case == "version" and rank else None
             ranks.start("run", "config.toml", "--device", "cpu", ranks=[rank], folder=folder, begin=begin)
         line = one_line(ranks, [2, 2])
     assert "rank 0 (process" in line

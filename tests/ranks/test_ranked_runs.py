@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import os
-import random
-import shutil
+import select
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from rank_process import RankRun
+from rank_process import PATIENCE, RankRun
 
 from peermask.algorithms import algorithms
 from peermask.cli.main import main
@@ -91,10 +90,9 @@ def long(small: Small, tmp_path_factory: pytest.TempPathFactory) -> RunResult:
 @pytest.mark.parametrize("victim", [0, 2])
 def test_a_killed_rank_is_named_and_nothing_is_lost(long: RunResult, tmp_path: Path, victim: int) -> None:
     path = written(long.config, tmp_path)
-    moment = random.Random(os.urandom(4)).randrange(1, 4)
     with RankRun(tmp_path, 3) as ranks:
         ranks.start("run", path, "--device", "cpu", "--out", "run")
-        ranks.until(lambda: any(int(p.stem[-6:]) >= 10 * moment for p in (tmp_path / "run").glob("checkpoints/round*")))
+        ranks.until(lambda: any((tmp_path / "run").glob("checkpoints/round*")))
         ranks.signal(victim, signal.SIGKILL)
         codes = ranks.join()
         assert codes[victim] == -signal.SIGKILL
@@ -133,12 +131,10 @@ def run_all(configs: dict[str, str]) -> None:
 
     from peermask.experiment.config_file import make_config
     from peermask.experiment.playing import take_part
-    from peermask.ranks.group import joined
-    from peermask.ranks.place import Place
+    from peermask.ranks.group import join_ranks
 
-    place = Place.told()
-    assert place is not None
-    with joined(place, torch.device("cpu")) as ranks:
+    with join_ranks(device="cpu") as ranks:
+        assert ranks is not None
         for name, text in configs.items():
             config = make_config(tomllib.loads(text))
             execution = Execution(device="cpu", workers=1, ranks=ranks)
@@ -177,18 +173,18 @@ def test_every_algorithm_ends_in_two_ranks_as_in_one_process(all_ran: Path, case
 @pytest.mark.long
 def test_torchrun_starts_again_what_was_killed(long: RunResult, tmp_path: Path) -> None:
     run, script = tmp_path / "run", tmp_path / "once.py"
-    # Rank 1 kills itself once, after the first checkpoint.
+    # Rank 1 kills itself once, in round 15; the first checkpoint is that of round 10.
     script.write_text(
-        "import os, pathlib, signal, threading, time\n"
-        "def once():\n"
-        "    while not list(pathlib.Path('run/checkpoints').glob('round*')):\n"
-        "        time.sleep(0.02)\n"
-        "    os.kill(os.getpid(), signal.SIGKILL)\n"
-        "if os.environ['RANK'] == '1' and os.environ['TORCHELASTIC_RESTART_COUNT'] == '0':\n"
-        "    threading.Thread(target=once, daemon=True).start()\n"
-        "import peermask.ranks.watch as watch\n"
-        "watch.BEAT, watch.SILENT = 0.1, 1.0\n"
+        "import itertools, os, signal\n"
         "from peermask.cli.main import main\n"
+        "from peermask.ranks.group import Ranks\n"
+        "rounds, usual = itertools.count(1), Ranks.any\n"
+        "def kill_in_round_15(ranks, wanted):\n"
+        "    if next(rounds) == 15:\n"
+        "        os.kill(os.getpid(), signal.SIGKILL)\n"
+        "    return usual(ranks, wanted)\n"
+        "if os.environ['RANK'] == '1' and os.environ['TORCHELASTIC_RESTART_COUNT'] == '0':\n"
+        "    Ranks.any = kill_in_round_15\n"
         "main(['run', 'config.toml', '--device', 'cpu', '--out', 'run'])\n"
     )
     written(long.config, tmp_path)
@@ -220,49 +216,53 @@ def test_processes_of_this_machine(
     assert RunResult.open(tmp_path / "run").hash == whole.hash
 
 
-def ip(*arguments: object) -> None:
-    subprocess.run(["ip", *map(str, arguments)], check=True, capture_output=True, timeout=30)
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "-m", "peermask", "run"]
+PROCESSES = [sys.executable, "-m", "peermask", "run", "--processes", "2"]
 
 
-def usable() -> bool:
-    if os.geteuid() or not shutil.which("ip"):
-        return False
-    probe = f"pmrank{os.getpid()}"
-    made = subprocess.run(["ip", "netns", "add", probe], capture_output=True, check=False).returncode == 0
-    subprocess.run(["ip", "netns", "del", probe], capture_output=True, check=False)
-    return made
+@pytest.mark.parametrize(
+    ("command", "file"),
+    [
+        pytest.param(PROCESSES, "config.toml", id="before the ranks have met"),
+        pytest.param(PROCESSES, "run/metrics.csv", id="in a round", marks=pytest.mark.long),
+        pytest.param(TORCHRUN, "run/metrics.csv", id="torchrun", marks=pytest.mark.long),
+    ],
+)
+def test_no_rank_outlives_its_parent(small: Small, tmp_path: Path, command: list[str], file: str) -> None:
+    """The first process is killed once it has started another and a file exists."""
+    path = written(five(small, rounds=10**5), tmp_path)
+    with subprocess.Popen([*command, path, "--device", "cpu", "--out", "run"], cwd=tmp_path, **QUIET) as first:
+        while not (ranks := ranks_of(first.pid)) or not (tmp_path / file).exists():
+            with suppress(subprocess.TimeoutExpired):
+                assert first.wait(0.02) is None, "it has ended"
+        descriptors = [os.pidfd_open(rank) for rank in ranks]
+        first.kill()
+    for descriptor in descriptors:
+        assert select.select([descriptor], [], [], PATIENCE)[0], "a rank is left"
+        os.close(descriptor)
 
 
-@pytest.fixture
-def hosts() -> Iterator[list[str]]:
-    """Two network namespaces and a cable between them, at 10.78.0.1 and .2; all names are this process's own."""
-    names = [f"pmhost{os.getpid()}n{i}" for i in range(2)]
-    try:
-        for name in names:
-            ip("netns", "add", name)
-        ip("link", "add", "eth0", "netns", names[0], "type", "veth", "peer", "name", "eth0", "netns", names[1])
-        for i, name in enumerate(names):
-            ip("-n", name, "addr", "add", f"10.78.0.{i + 1}/24", "dev", "eth0")
-            for device in ("lo", "eth0"):
-                ip("-n", name, "link", "set", device, "up")
-        yield names
-    finally:
-        for name in names:
-            subprocess.run(["ip", "netns", "del", name], capture_output=True, check=False, timeout=30)
+QUIET: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
 
 
-@pytest.mark.skipif(not usable(), reason="needs root and network namespaces")
-def test_two_hosts_with_folders_of_their_own(small: Small, tmp_path: Path, hosts: list[str]) -> None:
-    """Only the first needs the run folder, at the start and when it goes on."""
-    whole = run_experiment(five(small), tmp_path / "whole", execution=ON_CPU)
-    folders = [tmp_path / name for name in ("here", "there")]
-    for folder in folders:
-        folder.mkdir()
-        written(five(small, rounds=4), folder)
-    for arguments in (["config.toml", "--out", "run"], ["--resume", "run", "--set", "rounds=7"]):
-        with RankRun(tmp_path, 2, address="10.78.0.1") as ranks:
-            for rank, (folder, host) in enumerate(zip(folders, hosts, strict=True)):
-                ranks.start("run", "--device", "cpu", *arguments, ranks=[rank], folder=folder, namespace=host)
-            assert ranks.join() == [0, 0], ranks.lines()
-    assert RunResult.open(folders[0] / "run").hash == whole.hash
-    assert not (folders[1] / "run").exists()
+def ranks_of(process: int) -> list[int]:
+    """The processes that it started as ranks."""
+    started = Path(f"/proc/{process}/task/{process}/children").read_text().split()
+    lines = {int(pid): Path(f"/proc/{pid}/cmdline").read_bytes() for pid in started}
+    return [pid for pid, line in lines.items() if b"spawn_main" in line or b"peermask" in line]
+
+
+@pytest.mark.long
+def test_ctrl_c_reaches_all_processes_and_saves(small: Small, tmp_path: Path) -> None:
+    """A terminal sends it to every process of the group."""
+    path = written(five(small, rounds=10**5, checkpoint={"every": 10**5}), tmp_path)
+    arguments: dict[str, Any] = {"cwd": tmp_path, "stderr": subprocess.PIPE, "stdout": subprocess.DEVNULL}
+    command = [*PROCESSES, path, "--device", "cpu", "--out", "run"]
+    with subprocess.Popen(command, start_new_session=True, **arguments) as first:
+        while not (tmp_path / "run" / "metrics.csv").exists():
+            with suppress(subprocess.TimeoutExpired):
+                assert first.wait(0.02) is None, "it has ended"
+        os.killpg(first.pid, signal.SIGINT)
+        assert first.communicate()[1] == b""
+    assert first.returncode == 128 + signal.SIGINT
+    assert len(list_checkpoints(tmp_path / "run" / "checkpoints")) == 1

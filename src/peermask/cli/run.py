@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -10,7 +11,7 @@ from rich.console import Console
 
 from peermask.cli.imports import Import, bring
 from peermask.cli.interrupt import Interrupt
-from peermask.cli.ranks import ranks_of, told_place
+from peermask.cli.ranks import open_ranks, rank_of_command, stop_with_torchrun
 from peermask.cli.seeds import parse_seeds
 from peermask.cli.sweep import sweep
 from peermask.errors import ConfigError
@@ -68,7 +69,7 @@ def run(
         raise ConfigError("--resume uses the config in the run folder; it takes no CONFIG and no --out")
     if replay is not None and (config is not None or resume is not None or set_ or vary or seeds is not None):
         raise ConfigError("--replay repeats a run unchanged; it takes no CONFIG, --resume, --set, --vary or --seeds")
-    place = told_place(processes)
+    place = rank_of_command(processes)
     if vary or seeds is not None:
         if resume is not None or tensorboard:
             raise ConfigError("a sweep takes no --resume (rerun the same command to resume) and no --tensorboard")
@@ -78,13 +79,13 @@ def run(
             )
         chosen = None if seeds is None else parse_seeds(seeds)
         return sweep(config, set_ or (), vary or (), chosen, out, device, chunk, workers, import_ or (), quiet=quiet)
-    if place is not None and place.most_restarts and out is None and resume is None:
+    if place is not None and place.max_restarts and out is None and resume is None:
         raise ConfigError("torchrun --max-restarts: give --out, so that restarted ranks find the run")
     from peermask.cli.display import display
-    from peermask.experiment.alike import check_ranks
     from peermask.experiment.execution import Execution
     from peermask.experiment.playing import take_part
     from peermask.experiment.runner import config_in, resume_experiment, run_experiment
+    from peermask.experiment.same_inputs import check_ranks
     from peermask.reports.observers import Together, loggers
     from peermask.reports.tables import agents_table, closing_lines
 
@@ -94,19 +95,16 @@ def run(
     console = Console(quiet=quiet, markup=False)  # paths may hold brackets
     beside = (resume or out or Path("runs", "it")).parent
     arguments = ["run", *_as_given(config, [*(set_ or ())], imports, device, resume, chunk, workers, backend, wait)]
-    with (
-        Interrupt() as interrupt,
-        ranks_of(place, processes or 1, arguments, device, backend, wait, interrupt.requested) as ranks,
-    ):
-        if ranks is not None:
-            device = str(ranks.device)
+    with ExitStack() as stack:
+        interrupt = stack.enter_context(Interrupt())
+        should_stop = stop_with_torchrun(place, interrupt.requested)
+        ranks = stack.enter_context(open_ranks(place, processes or 1, arguments, device, backend, wait, should_stop))
         if ranks is not None and not ranks.first:
-            execution = Execution(device, chunk, workers, should_stop=interrupt.requested, ranks=ranks)
-            status = take_part(loaded, execution)
+            status = take_part(loaded, Execution(device, chunk, workers, should_stop=should_stop, ranks=ranks))
             return interrupt.exit_code if status == "interrupted" else 0
         with display(console) as shown:
             observer = Together([shown, *loggers(beside / "tensorboard" if tensorboard else None)])
-            execution = Execution(device, chunk, workers, observer, interrupt.requested, ranks=ranks)
+            execution = Execution(device, chunk, workers, observer, should_stop, ranks=ranks)
             if loaded is None:
                 assert resume is not None
                 result = resume_experiment(resume, execution, set_ or ())

@@ -55,11 +55,11 @@ class Exchange(Protocol):
         """What a resumed run must know of messages, on the CPU; it is part of a checkpoint."""
         ...
 
-    def everyone(self, rows: Tensor) -> Tensor:
+    def all_gather(self, rows: Tensor) -> Tensor:
         """[A, ...] of the agents here -> [N, ...] of all whose rows are written together; for a few numbers each."""
         ...
 
-    def collect(self, rows: Tensor) -> Tensor:
+    def gather(self, rows: Tensor) -> Tensor:
         """[A, ...] on the CPU -> [N, ...] in the process that writes the run; elsewhere it is not used."""
         ...
 

@@ -20,7 +20,7 @@ from peermask.graph.mixing import Mixing
 class Counting:
     """What the exchanges of all simulations have in common: they count what the messages of the agents here cost.
 
-    Agents elsewhere, if there are any, are `everyone`'s and `collect`'s."""
+    Agents elsewhere, if there are any, are `all_gather`'s and `gather`'s."""
 
     def __init__(self, simulator: Simulator, ledger: Ledger) -> None:
         self.simulator, self.ledger = simulator, ledger
@@ -40,12 +40,12 @@ class Counting:
         self.ledger.flush()
 
     def state(self) -> Payload:
-        return {name: self.collect(rows_on_cpu([leaf])) for name, leaf in (self.ledger.before or {}).items()}
+        return {name: self.gather(rows_on_cpu([leaf])) for name, leaf in (self.ledger.before or {}).items()}
 
-    def everyone(self, rows: Tensor) -> Tensor:
+    def all_gather(self, rows: Tensor) -> Tensor:
         return rows
 
-    def collect(self, rows: Tensor) -> Tensor:
+    def gather(self, rows: Tensor) -> Tensor:
         return rows
 
     def conclude(self, save: Callable[[], None]) -> None:

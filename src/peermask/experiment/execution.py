@@ -55,7 +55,8 @@ class Execution:
         final_checkpoint: Whether to save the agents' states at the end. `local_models` and exports need them.
         writes: Write checkpoints while the next rounds are computed ("beside"), before them ("first"), or "never".
         gradient: Computes the gradients instead of the network itself: see `peermask.engine.together`.
-        ranks: The other processes that agents are divided between, where there are any; see docs/scale.md.
+        ranks: The other processes that agents are divided between, where there are any; see docs/scale.md. Their
+            device takes the place of `device`.
         warn: Is given a line of text for each problem that the run continues after.
 
     Examples:
@@ -77,3 +78,7 @@ class Execution:
     gradient: Gradient | None = None  # where gradients are computed, if beside those of other runs
     ranks: Ranks | None = None
     warn: Callable[[str], None] = to_stderr  # called for problems that do not stop the run
+
+    def __post_init__(self) -> None:
+        if self.ranks is not None:
+            object.__setattr__(self, "device", str(self.ranks.device))

@@ -46,7 +46,7 @@ class Loop:
         self.folder, self.simulator, self.exchange = folder, simulator, exchange
         self.execution, self.progress = execution, start.progress
         self.config = experiment.config
-        self.ids: list[int] = exchange.everyone(torch.tensor(simulator.ids)).tolist()  # N of them
+        self.ids: list[int] = exchange.all_gather(torch.tensor(simulator.ids)).tolist()  # N of them
         self.losses = RecentLosses(start.losses)
         self.sent_bytes = float(exchange.sent_bytes().sum())  # when it was last looked at
         self.begun = time.perf_counter() - self.progress.seconds
@@ -90,7 +90,7 @@ class Loop:
         clock = Clock(number, self.config.rounds, batches=self.config.local_batches or 1)
         played = self.exchange.play(self.simulator, clock)
         self.progress = replace(self.progress, round=clock.round)
-        losses = self.exchange.everyone(played)
+        losses = self.exchange.all_gather(played)
         self.losses.add(losses)
         if losses.device.type == "cpu":  # on a GPU evaluations and checkpoints look
             self._check_losses(self.losses.latest(1))
@@ -110,12 +110,12 @@ class Loop:
         evaluation = Evaluation(
             round=self.progress.round,
             train_loss=train_loss,
-            validation=self._of_everyone(simulator.validate()),
-            test=self._of_everyone(simulator.test()),
-            density=exchange.everyone(simulator.densities()),
+            validation=self._of_all(simulator.validate()),
+            test=self._of_all(simulator.test()),
+            density=exchange.all_gather(simulator.densities()),
             sent_bytes=exchange.sent_bytes(),
             seconds=self._seconds(),
-            unmixed_accuracy=None if unmixed is None else exchange.everyone(unmixed),
+            unmixed_accuracy=None if unmixed is None else exchange.all_gather(unmixed),
         )
         self.sent_bytes = float(evaluation.sent_bytes.sum())
         if self.execution.writes != "never":
@@ -124,8 +124,8 @@ class Loop:
         self.execution.observer.evaluation(evaluation)
         self._wait_for_rise(evaluation.plateau_signal)
 
-    def _of_everyone(self, score: Score) -> Score:
-        return score.like(self.exchange.everyone(score.rows()))  # one exchange for all
+    def _of_all(self, score: Score) -> Score:
+        return score.like(self.exchange.all_gather(score.rows()))  # one exchange for all
 
     def _check_losses(self, recent: Tensor) -> None:
         """Of the latest rounds, [R, N]: the first that is NaN or infinite ends the run, before it is saved."""
@@ -165,7 +165,7 @@ class Loop:
         if self.execution.final_checkpoint or not ended:
             checkpoint = Checkpoint(self.progress, states, self.exchange.state(), self.losses.tensors())
         if self.config.checkpoint.masks:
-            masks = self.exchange.collect(self.simulator.masks()).numpy()
+            masks = self.exchange.gather(self.simulator.masks()).numpy()
         if ended and self.last is not None and self.execution.writes != "never":
             write_confusion(self.folder, self.last, self.ids)
         if self.execution.writes != "never":
@@ -177,7 +177,7 @@ class Loop:
 
     def states(self) -> dict[str, Tensor]:
         """Of all N agents, in the process that writes the run."""
-        return {name: self.exchange.collect(rows) for name, rows in self.simulator.tensors().items()}
+        return {name: self.exchange.gather(rows) for name, rows in self.simulator.tensors().items()}
 
     def _seconds(self) -> float:
         """Since the start, with the time before every resumption."""

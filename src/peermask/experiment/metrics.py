@@ -131,7 +131,7 @@ def read_traffic(folder: RunFolder) -> list[dict[str, str]]:
 class Ledger:
     """Counts what is sent. Costs stay on the device until the table is written, so no round waits for one.
 
-    Where agents are divided between processes, each counts for its own A; `everyone` brings their figures together,
+    Where agents are divided between processes, each counts for its own A; `all_gather` brings their figures together,
     and one of them has the folder.
     """
 
@@ -141,10 +141,10 @@ class Ledger:
         folder: RunFolder | None,
         before: Payload | None = None,
         rows: slice = slice(None),
-        everyone: Callable[[Tensor], Tensor] = lambda rows: rows,
+        all_gather: Callable[[Tensor], Tensor] = lambda rows: rows,
     ) -> None:
         self.experiment, self.folder = experiment, folder
-        self.agents, self.everyone = experiment.agents.rows(rows), everyone
+        self.agents, self.all_gather = experiment.agents.rows(rows), all_gather
         self.sizes = experiment.network.layout.sizes
         self._saved = before  # of a checkpoint, until the next message says where to
         self._known: Known | None = None
@@ -203,7 +203,7 @@ class Ledger:
         costs = [
             torch.stack([getattr(cost, name).double() for name in COST_COLUMNS], 1) for _, cost, _ in self._pending
         ]
-        told = self.everyone(torch.stack(costs, 1).cpu())  # [N, rounds, columns]
+        told = self.all_gather(torch.stack(costs, 1).cpu())  # [N, rounds, columns]
         links = torch.stack([counts for _, _, counts in self._pending], 1)  # [N, rounds]
         self.sent += (links * told[:, :, COST_COLUMNS.index("coded_bytes")]).round().sum(1)
         rows = [

@@ -21,7 +21,6 @@ from peermask.engine.exchange import Exchange
 from peermask.engine.link_traffic import LINKS, shards_of
 from peermask.engine.warmup import wake
 from peermask.errors import RunError
-from peermask.experiment.alike import check_config, check_experiment
 from peermask.experiment.assemble import agents_at_once, build_simulator
 from peermask.experiment.build import Experiment, build
 from peermask.experiment.checkpoint import Checkpoint, Progress
@@ -32,6 +31,7 @@ from peermask.experiment.execution import Execution, Status
 from peermask.experiment.folder import RunFolder
 from peermask.experiment.loop import Loop
 from peermask.experiment.ranked import Ranked
+from peermask.experiment.same_inputs import check_config, check_experiment
 from peermask.experiment.trace_file import trace_for
 from peermask.experiment.unsynchronised import Unsynchronised
 from peermask.ranks.packed import DTYPES
@@ -152,7 +152,7 @@ def _share_out(ranks: Ranks, folder: RunFolder, start: Checkpoint, agents: int) 
         json.dumps(
             {
                 "folder": str(folder.path),
-                "remedy": ranks.watch.remedy,
+                "remedy": ranks.control.remedy,
                 "progress": asdict(start.progress),
                 "states": _shapes(start.states),
                 "sent": _shapes(start.sent),
@@ -174,7 +174,7 @@ def _get_share(ranks: Ranks, agents: int) -> tuple[RunFolder, Checkpoint] | None
     if text == OVER:
         return None
     told: dict[str, Any] = json.loads(text)
-    ranks.watch.remedy = told["remedy"]
+    ranks.control.remedy = told["remedy"]
     shards = ranks.shards(agents)
     states = {name: ranks.distribute(_rows(0, *like), shards) for name, like in told["states"].items()}
     sent = {name: _rows(like[1][0] if name == LINKS else 0, *like) for name, like in told["sent"].items()}

@@ -39,7 +39,7 @@ class Ranked(Counting):
         self.ranks, self.experiment, self.agents = ranks, experiment, experiment.config.agents
         self.shards = ranks.shards(self.agents)
         own, writes = self.shards[ranks.rank], folder if ranks.first else None
-        super().__init__(simulator, Ledger(experiment, writes, sent or None, own, self.everyone))
+        super().__init__(simulator, Ledger(experiment, writes, sent or None, own, self.all_gather))
         self.ledger.sent = ranks.from_first(self.ledger.sent)
         self.liars = liars_of(experiment, simulator.device)
         self._since = 1  # the round in which the links of now began
@@ -85,11 +85,11 @@ class Ranked(Counting):
         for rank, packed in self.ranks.swap(outgoing, incoming).items():
             unpack_payload(packed, received, self.routes.incoming[rank])
 
-    def everyone(self, rows: Tensor) -> Tensor:
-        return self.ranks.everyone(rows, self.agents)
+    def all_gather(self, rows: Tensor) -> Tensor:
+        return self.ranks.all_gather(rows, self.agents)
 
-    def collect(self, rows: Tensor) -> Tensor:
-        return self.ranks.collect(rows, self.shards)
+    def gather(self, rows: Tensor) -> Tensor:
+        return self.ranks.gather(rows, self.shards)
 
     def state(self) -> Payload:
         """With changing links all ranks know which receivers remember which senders; each has the histories of its own
@@ -99,5 +99,5 @@ class Ranked(Counting):
             return super().state()
         shards = shards_of(before[LINKS], self.shards)
         histories = {name: rows_on_cpu([leaf]) for name, leaf in before.items() if name != LINKS}
-        collected = {name: self.ranks.collect(rows, shards) for name, rows in histories.items()}
+        collected = {name: self.ranks.gather(rows, shards) for name, rows in histories.items()}
         return {**collected, LINKS: before[LINKS]}

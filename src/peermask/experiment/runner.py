@@ -81,7 +81,7 @@ def run_experiment(
         execution.warn(note)
     root = Path(out) if out is not None else _new_path(config.name)
     if execution.ranks is not None:
-        execution.ranks.watch.remedy = f"go on with `peermask run --resume {root}`"
+        execution.ranks.control.remedy = f"go on with `peermask run --resume {root}`"
     if len(arms) == 1:
         ((name, experiment),) = experiments.items()
         only = _run(experiment, name, RunFolder(root), device, execution, resume=resume)

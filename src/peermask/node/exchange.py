@@ -142,10 +142,10 @@ class NodeExchange:
     def state(self) -> Payload:
         return {name: leaf.cpu() for name, leaf in self.messages.items()}
 
-    def everyone(self, rows: Tensor) -> Tensor:
+    def all_gather(self, rows: Tensor) -> Tensor:
         return rows
 
-    def collect(self, rows: Tensor) -> Tensor:
+    def gather(self, rows: Tensor) -> Tensor:
         return rows
 
     def conclude(self, save: Callable[[], None]) -> None:

@@ -6,25 +6,26 @@ same functions in the same order. If one of them is gone, each call raises `Lost
 
 from __future__ import annotations
 
+import re
 import socket
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from functools import reduce
 from traceback import clear_frames
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from peermask.engine.device import pick_device
-from peermask.errors import LostRankError, PeermaskError, RunError
+from peermask.errors import PeermaskError, RunError
+from peermask.ranks.control import Member
 from peermask.ranks.packed import DTYPES, pack, packed_width, unpack
-from peermask.ranks.place import Place
-from peermask.ranks.rendezvous import Meeting, meet
+from peermask.ranks.place import Place, rank_from_env
+from peermask.ranks.rendezvous import Meeting, Waiting, choose_address, meet
 from peermask.ranks.shards import shard
-from peermask.ranks.watch import Watch
 
 Backend = Literal["auto", "gloo", "nccl"]
 PATIENCE = timedelta(minutes=30)  # for a rank that is alive and busy, as with a slow disk
@@ -33,20 +34,25 @@ PATIENCE = timedelta(minutes=30)  # for a rank that is alive and busy, as with a
 class Ranks:
     """Shapes: N agents, of which A are here."""
 
-    def __init__(self, place: Place, device: torch.device, meeting: Meeting, watch: Watch) -> None:
+    def __init__(self, place: Place, device: torch.device, meeting: Meeting) -> None:
         self.place, self.rank, self.size, self.device = place, place.rank, place.size, device
-        self.nccl = False
-        self.members, self.watch, self._meeting = meeting.members, watch, meeting
-        alike = [(m.host, told["device"]) for m, told in zip(meeting.members, meeting.told, strict=True)]
-        self.sharing = alike.count(alike[place.rank])  # ranks that have this device, itself included
+        self.nccl, self.address = False, ""
+        self._meeting, self.control, self.members = meeting, meeting.control, meeting.control.members
+        devices = [(member.host, member.device) for member in self.members]
+        self.sharing = devices.count(devices[place.rank])  # ranks that have this device, itself included
 
     def connect(self, backend: Backend) -> None:
-        self.nccl = _by_nccl(backend, self._meeting)
+        self.nccl = _use_nccl(backend, self.members)
         if self.nccl:
             torch.cuda.set_device(self.device)
         with self._connected():
+            self.address = choose_address(self.members[self.rank], self.members)
+            self._meeting.store.set(f"ready/{self.rank}", "")
+            while not self._meeting.store.check([f"ready/{rank}" for rank in range(self.size)]):
+                self.control.check()  # gloo would wait for a rank that has left
+            gloo = _register_gloo(self.address)
             dist.init_process_group(
-                "cpu:gloo,cuda:nccl" if self.nccl else "gloo",
+                f"cpu:{gloo},cuda:nccl" if self.nccl else gloo,
                 store=self._meeting.store,
                 rank=self.rank,
                 world_size=self.size,
@@ -75,7 +81,7 @@ class Ranks:
             dist.all_reduce(flag, dist.ReduceOp.MAX)
         return bool(flag.item())
 
-    def everyone(self, rows: Tensor, agents: int) -> Tensor:
+    def all_gather(self, rows: Tensor, agents: int) -> Tensor:
         """[A, ...] of each rank -> [N, ...] in every rank."""
         most = -(-agents // self.size)
         own = rows.new_zeros(most, *rows.shape[1:])
@@ -91,10 +97,10 @@ class Ranks:
     def texts(self, own: str) -> list[str]:
         """What every rank says."""
         data = torch.frombuffer(bytearray(own.encode()), dtype=torch.uint8)
-        sizes = self.everyone(torch.tensor([len(data)]), self.size).tolist()
+        sizes = self.all_gather(torch.tensor([len(data)]), self.size).tolist()
         row = torch.zeros(1, max(sizes), dtype=torch.uint8)
         row[0, : len(data)] = data
-        rows = self.everyone(row, self.size)
+        rows = self.all_gather(row, self.size)
         return [bytes(each[:size].tolist()).decode() for each, size in zip(rows, sizes, strict=True)]
 
     def tell(self, text: str = "") -> str:
@@ -107,10 +113,10 @@ class Ranks:
             dist.broadcast(values, 0)
         return values
 
-    def collect(self, rows: Tensor, shards: Sequence[slice]) -> Tensor:
+    def gather(self, rows: Tensor, shards: Sequence[slice]) -> Tensor:
         """[A, ...] on the CPU of each rank -> [N, ...] in the first; the others have what they gave. `shards` are the
         rows of each rank among all."""
-        codes = self.everyone(torch.tensor([DTYPES.index(rows.dtype)]), self.size).tolist()
+        codes = self.all_gather(torch.tensor([DTYPES.index(rows.dtype)]), self.size).tolist()
         dtype = reduce(torch.promote_types, (DTYPES[code] for code in codes))  # votes: ranks count as far as they must
         rows = rows.to(dtype)
         with self._connected():
@@ -161,7 +167,7 @@ class Ranks:
             yield
         except RuntimeError as error:
             self.disconnect(error)
-            raise self.watch.lost(error) from None
+            raise self.control.lost(error) from None
 
     def disconnect(self, error: BaseException) -> None:
         """Close all connections, so that ranks do not wait for this one any longer. NCCL has to be killed."""
@@ -171,42 +177,44 @@ class Ranks:
 
 
 @contextmanager
-def joined(
-    place: Place,
-    device: torch.device,
+def join_ranks(
+    place: Place | None = None,
+    device: str = "auto",
     *,
     backend: Backend = "auto",
-    limit: float = 300.0,
-    should_stop: Callable[[], bool] = lambda: False,
-    fate: Callable[[int], str | None] = lambda _: None,
+    waiting: Waiting | None = None,
     listener: socket.socket | None = None,
-) -> Iterator[Ranks]:
-    """This process as one of several ranks, until the block is left; then nothing of it is left.
+) -> Iterator[Ranks | None]:
+    """Make this process one of several ranks until the block is left.
 
-    A rank that leaves by an exception tells the others why, so that they leave, too.
+    `place` is by default what torchrun says. Yields None where this process is the only one. A rank that leaves by an
+    exception tells the others why, so that they leave, too.
     """
-    about = {"device": str(device), "nccl": device.type == "cuda" and dist.is_nccl_available()}
-    meeting = meet(place, about, limit, should_stop, fate, listener)
-    watch = Watch(meeting.spare, place.rank, meeting.members, place.keeper, fate)
-    watch.start()
-    ranks = Ranks(place, device, meeting, watch)
+    place, waiting = place or rank_from_env(), waiting or Waiting()
+    if place is None or place.size == 1:
+        yield None
+        return
+    own = own_device(device, place)
+    meeting = meet(place, str(own), own.type == "cuda" and dist.is_nccl_available(), waiting, listener)
+    ranks, control = Ranks(place, own, meeting), meeting.control
     try:
         ranks.connect(backend)
         yield ranks
         with suppress(RuntimeError):  # the group is no longer needed
             dist.all_reduce(torch.zeros(1))
     except BaseException as error:
+        cause = control.tell(error)
         ranks.disconnect(error)
-        farewell = watch.leave(error)
         if not isinstance(error, PeermaskError):
             raise
-        if not watch.speaks(farewell):
-            raise SystemExit(farewell.code) from error  # another rank of this host says it
-        if farewell.text == str(error):
+        if not control.speaks(cause):
+            raise SystemExit(cause.code) from error  # another rank of this host says it
+        if cause.text in str(error):
             raise
-        raise LostRankError(farewell.text, farewell.code, farewell.lost) from error
+        raise control.error(cause) from error
     finally:
-        watch.stop()
+        control.close()
+        meeting.listener.close()
         if dist.is_initialized():
             dist.destroy_process_group()
 
@@ -219,11 +227,25 @@ def own_device(name: str, place: Place) -> torch.device:
     return device
 
 
-def _by_nccl(backend: Backend, meeting: Meeting) -> bool:
+def _register_gloo(address: str) -> str:
+    """Make gloo at an address a backend; torch's own "gloo" listens where the host's name leads. Returns its name."""
+    name = f"gloo_at_{re.sub('[^0-9a-f]', '_', address)}" if address else "gloo"
+
+    def create(group: Any, _options: object) -> Any:
+        options = dist.ProcessGroupGloo._Options()  # type: ignore[attr-defined]
+        options._devices = [dist.ProcessGroupGloo.create_device(hostname=address)]
+        options._timeout = group.timeout
+        return dist.ProcessGroupGloo(group.store, group.group_rank, group.group_size, options)
+
+    if name not in dist.Backend.backend_list:
+        dist.Backend.register_backend(name, create, extended_api=True, devices=["cpu"])
+    return name
+
+
+def _use_nccl(backend: Backend, members: Sequence[Member]) -> bool:
     """Whether all ranks have their own GPU, which NCCL needs."""
-    gpus = [(m.host, told["device"]) for m, told in zip(meeting.members, meeting.told, strict=True)]
-    without = [m for m, told in zip(meeting.members, meeting.told, strict=True) if not told["nccl"]]
-    possible = not without and len(set(gpus)) == len(gpus)
+    without = [member for member in members if not member.nccl]
+    possible = not without and len({(member.host, member.device) for member in members}) == len(members)
     if backend == "nccl" and not possible:
         why = f"{without[0]} has no GPU that NCCL can use" if without else "some ranks share a GPU"
         raise RunError(f"--backend nccl: {why}; use --backend gloo, or leave it out")

@@ -1,4 +1,4 @@
-"""Which of how many ranks this process is, as given by torchrun, a batch system or `--processes`."""
+"""Rank of this process among several, as torchrun, a batch system or `--processes` set it in the environment."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ from dataclasses import dataclass
 
 from peermask.errors import RunError
 
-AGENTS_STORE = "TORCHELASTIC_USE_AGENT_STORE"  # "True": torchrun itself keeps the store where ranks meet
-
 
 @dataclass(frozen=True)
 class Place:
@@ -17,52 +15,41 @@ class Place:
     size: int
     local_rank: int  # among the ranks of this host
     local_size: int
-    address: str  # where the ranks meet
+    address: str  # of the rendezvous
     port: int
-    keeper: str = "rank 0"  # the process that has the rendezvous store
-    restarts: int = 0  # how often torchrun has started the ranks again
-    most_restarts: int = 0  # how often it would
+    store_owner: str = "rank 0"  # the process that serves the rendezvous store
+    restarts: int = 0  # how often torchrun has restarted the ranks
+    max_restarts: int = 0
 
-    @property
-    def keeps_store(self) -> bool:
-        return self.rank == 0 and self.keeper == "rank 0"
+    def environment(self) -> dict[str, str]:
+        """The variables that `rank_from_env` reads."""
+        numbers = {"RANK": self.rank, "WORLD_SIZE": self.size, "LOCAL_RANK": self.local_rank}
+        numbers |= {"LOCAL_WORLD_SIZE": self.local_size, "MASTER_PORT": self.port}
+        return {"MASTER_ADDR": self.address, **{name: str(value) for name, value in numbers.items()}}
 
-    @classmethod
-    def told(cls, environment: Mapping[str, str] = os.environ) -> Place | None:
-        """None for a process that is not a rank."""
-        if not {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"} <= set(environment):
-            return None
 
-        def number(name: str, otherwise: int | None = None) -> int:
-            text = environment.get(name, str(otherwise))
-            if not text.isdecimal():
-                raise RunError(f"the environment has {name} = {text!r}; it must be a whole number, as torchrun sets it")
-            return int(text)
+def rank_from_env(environment: Mapping[str, str] = os.environ) -> Place | None:
+    """Read the variables that torchrun sets; None for a process that is not a rank."""
+    if not {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"} <= set(environment):
+        return None
 
-        rank, size, local_rank = number("RANK"), number("WORLD_SIZE"), number("LOCAL_RANK", 0)
-        if rank >= size:
-            raise RunError(
-                f"the environment has RANK = {rank} and WORLD_SIZE = {size}; ranks count from 0 to {size - 1}"
-            )
-        return cls(
-            rank,
-            size,
-            local_rank,
-            number("LOCAL_WORLD_SIZE", 1),
-            environment["MASTER_ADDR"],
-            number("MASTER_PORT"),
-            "torchrun" if environment.get(AGENTS_STORE) == "True" else "rank 0",
-            number("TORCHELASTIC_RESTART_COUNT", 0),
-            number("TORCHELASTIC_MAX_RESTARTS", 0),
-        )
+    def number(name: str, default: int = 0) -> int:
+        text = environment.get(name, str(default))
+        if not text.isdecimal():
+            raise RunError(f"the environment has {name} = {text!r}; it must be a whole number, as torchrun sets it")
+        return int(text)
 
-    def environment(self, rank: int) -> dict[str, str]:
-        """The environment of another rank, if all are on this host."""
-        return {
-            "RANK": str(rank),
-            "WORLD_SIZE": str(self.size),
-            "LOCAL_RANK": str(rank),
-            "LOCAL_WORLD_SIZE": str(self.size),
-            "MASTER_ADDR": self.address,
-            "MASTER_PORT": str(self.port),
-        }
+    rank, size = number("RANK"), number("WORLD_SIZE")
+    if rank >= size:
+        raise RunError(f"the environment has RANK = {rank} and WORLD_SIZE = {size}; ranks count from 0 to {size - 1}")
+    return Place(
+        rank,
+        size,
+        number("LOCAL_RANK"),
+        number("LOCAL_WORLD_SIZE", 1),
+        environment["MASTER_ADDR"].strip("[]"),  # an IPv6 address may be in brackets
+        number("MASTER_PORT"),
+        "torchrun" if environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True" else "rank 0",
+        number("TORCHELASTIC_RESTART_COUNT"),
+        number("TORCHELASTIC_MAX_RESTARTS"),
+    )

@@ -1,4 +1,4 @@
-"""Whether all ranks are about to compute the same: config, versions, data, network and graph, compared by hash."""
+"""Check that all ranks have the same inputs: config, versions, data, network and graph, compared by hash."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from peermask.plugins import imported_hash
 if TYPE_CHECKING:
     from peermask.ranks.group import Ranks
 
-SHOWN = 12  # characters of a hash
+HASH_CHARACTERS = 12  # in a message
 
 
 def check_ranks(size: int, config: ExperimentConfig) -> None:
-    """Before any process is started."""
+    """Check a number of ranks before any process is started."""
     if size > config.agents:
         raise RunError(
             f"{size} ranks and agents = {config.agents}: a rank has at least one agent; "
@@ -33,27 +33,28 @@ def check_ranks(size: int, config: ExperimentConfig) -> None:
 
 
 def check_config(ranks: Ranks, config: ExperimentConfig) -> None:
-    """Before anything is built."""
+    """Compare what is known before anything is built."""
     check_ranks(ranks.size, config)
-    about = {"peermask": version("peermask"), "PyTorch": torch.__version__.partition("+")[0], "config": config.hash}
-    _check(ranks, {**about, "plug-ins": imported_hash()})
+    inputs = {"peermask": version("peermask"), "PyTorch": torch.__version__.partition("+")[0], "config": config.hash}
+    _check(ranks, {**inputs, "plug-ins": imported_hash()})
 
 
 def check_experiment(ranks: Ranks, experiment: Experiment) -> None:
-    about = {
+    inputs = {
         f"{experiment.dataset.name} data": experiment.dataset.fingerprint,
         "frozen weights": experiment.frozen.checksum,
         "graph": edges_hash(experiment.config.agents, experiment.mixing.links.edges()),
     }
-    _check(ranks, about)
+    _check(ranks, inputs)
 
 
-def _check(ranks: Ranks, about: dict[str, str]) -> None:
-    told: list[dict[str, str]] = [json.loads(text) for text in ranks.texts(json.dumps(about))]
-    for member, theirs in zip(ranks.members, told, strict=True):
-        for what, value in told[0].items():
-            if theirs.get(what) != value:
+def _check(ranks: Ranks, inputs: dict[str, str]) -> None:
+    first, *others = (json.loads(text) for text in ranks.texts(json.dumps(inputs)))
+    for member, theirs in zip(ranks.members[1:], others, strict=True):
+        for name, value in first.items():
+            if theirs.get(name) != value:
+                other = theirs.get(name) or "of another name"
                 raise RunError(
-                    f"{member} has {what} {(theirs.get(what) or 'of another name')[:SHOWN]}, {ranks.members[0]} has "
-                    f"{value[:SHOWN]}; give all ranks the same config, data and versions"
+                    f"{member} has {name} {other[:HASH_CHARACTERS]}, {ranks.members[0]} has {value[:HASH_CHARACTERS]}; "
+                    "give all ranks the same config, data and versions"
                 )
