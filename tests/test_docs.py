@@ -80,3 +80,9 @@ def test_hooks_before_a_commit_run_what_make_check_runs() -> None:
     checked = [line.strip().removeprefix("@$(BIN)/") for line in recipe[1].splitlines()]
     hooks = re.findall(r"entry: \.venv/bin/(.*)", (ROOT / ".pre-commit-config.yaml").read_text())
     assert hooks == checked
+
+
+def test_every_benchmark_is_in_the_index() -> None:
+    index = (DOCS / "benchmarks.md").read_text().partition("## Scripts\n")[2].partition("\n## ")[0]
+    scripts = {path.stem for path in (ROOT / "benchmarks").glob("*.py")} - {"__init__"}
+    assert scripts <= set(re.findall(r"`(\w+)`", index)) | {"compare"}
