@@ -15,6 +15,7 @@ import pytest
 
 import peermask
 from peermask import plugin, registry
+from peermask.cli.main import main
 
 DOCS = Path(__file__).parents[1] / "docs"
 PAGES = ("adding.md", "data.md")  # pages whose snippets may import public names only
@@ -33,6 +34,13 @@ def run(folder: Path, *command: str) -> str:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
+
+
+def call(words: list[str]) -> None:
+    """Run the command here: a process of its own takes seconds to import torch."""
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+    assert ended.value.code == 0
 
 
 def commands(block: str) -> list[list[str]]:
@@ -140,8 +148,9 @@ def test_snippets_about_data(tmp_path: Path) -> None:
     assert peermask.make_config(tomllib.loads(photographs)).model.name == "efficientnet-lite0"
 
 
-def test_snippets_about_data_of_a_fleet(tmp_path: Path) -> None:
+def test_snippets_about_data_of_a_fleet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("zenoh")
+    monkeypatch.chdir(tmp_path)
     (shell,) = snippets("data.md", "sh")
     inputs = np.random.default_rng(0).normal(size=(60, 5)).astype(np.float32)
     np.savez(tmp_path / "d.npz", x_train=inputs, y_train=np.arange(60) % 3, x_test=inputs, y_test=np.arange(60) % 3)
@@ -149,10 +158,10 @@ def test_snippets_about_data_of_a_fleet(tmp_path: Path) -> None:
         'agents = 4\nretention = 0.5\nmodel = "mlp"\npartition = "everything"\n'
         'dataset = { name = "npz", path = "d.npz", kind = "features" }\n'
     )
-    run(tmp_path, "-m", "peermask", "fleet", "new", "fleet.toml", "config.toml")
+    call(["fleet", "new", "fleet.toml", "config.toml"])
     summary, statistics = commands(shell)
     for agent in range(4):
         own = [str(agent) if word == "3" else word.replace("3.json", f"{agent}.json") for word in summary]
-        run(tmp_path, "-m", "peermask", *own)
-    run(tmp_path, "-m", "peermask", *statistics)
+        call(own)
+    call(statistics)
     assert "normalise" in (tmp_path / "fleet.toml").read_text()
