@@ -21,6 +21,7 @@ from typing import Protocol
 
 import torch
 
+from benchmarks.figures import Figures, add_option
 from peermask.data.fashion_mnist import find_folder
 from peermask.errors import DataError
 from peermask.models import alone
@@ -44,6 +45,7 @@ def main() -> None:
     parser.add_argument("--paper", action="store_true", help="the paper's network")
     parser.add_argument("--without", nargs="*", default=[], choices=REPLACEMENTS)
     parser.add_argument("--play", help="one contender, as many rounds as each line of the input says; for the others")
+    add_option(parser)
     options = parser.parse_args()
     if options.play:
         play(options.play, options.paper)
@@ -56,7 +58,9 @@ def main() -> None:
     vectors = torch.backends.cpu.get_cpu_capability()
     print(f"torch {torch.__version__}, {torch.get_num_threads()} threads, {vectors}")
     names = [PLAIN, "mce-pl", "dsgd", *(f"mce-pl without {name}" for name in options.without)]
-    compare([Playing(name, options.paper) for name in names], options.turns, options.rounds)
+    figures = Figures.begin()
+    compare([Playing(name, options.paper) for name in names], options.turns, options.rounds, figures)
+    figures.write(options.json)
 
 
 def at_least_one(text: str) -> int:
@@ -115,7 +119,7 @@ class Playing:
         return int(told) / 1e3
 
 
-def compare(contenders: list[Playing], turns: int, rounds: int) -> None:
+def compare(contenders: list[Playing], turns: int, rounds: int, figures: Figures) -> None:
     for turn in range(turns + 1):
         for contender in contenders:
             taken = contender.rounds(rounds)
@@ -131,6 +135,10 @@ def compare(contenders: list[Playing], turns: int, rounds: int) -> None:
             f"({min(ratios):.2f} to {max(ratios):.2f} by turn); first round after {contender.first_round:.1f} s; "
             f"{memory:.0f} MB at most, {memory / most[0]:.2f} x"
         )
+        figures.add(f"{contender.name}: a round", median, "s")
+        figures.add(f"{contender.name}: against the plain loop", median / statistics.median(plain), "x")
+        figures.add(f"{contender.name}: start to first round's end", contender.first_round, "s")
+        figures.add(f"{contender.name}: memory at most", memory, "MB")
 
 
 def since(begun: float) -> float:

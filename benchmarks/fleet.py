@@ -22,6 +22,7 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks.figures import Figures, add_option
 from peermask.experiment.config_file import make_config
 from peermask.node.certificates import make_certificates
 from peermask.node.credentials import check_credentials
@@ -47,17 +48,23 @@ def main() -> None:
     parser.add_argument("--agent", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--fleet", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--bytes", type=int, help=argparse.SUPPRESS)
+    add_option(parser)
     options = parser.parse_args()
     if options.agent is not None:
         print(json.dumps(exchange_times(options)))
         return
     print(f"{options.agents} agents on a ring, {options.rounds} rounds; {platform.machine()}, {os.cpu_count()} cores")
     print("message  rounds/s  p50 ms  p99 ms")
+    figures = Figures.begin()
     for size in (4096, 65536):
         times = measure(options, size)
         p50, p99 = np.percentile(times[:, WARM_UP:], [50, 99]) * 1000
         per_second = options.rounds / times.sum(1).max()
         print(f"{size // 1024:4d} KB  {per_second:8.0f}  {p50:6.1f}  {p99:6.1f}")
+        figures.add(f"{size // 1024} KB: rounds", per_second, "a second", better="more")
+        figures.add(f"{size // 1024} KB: exchange, p50", p50, "ms")
+        figures.add(f"{size // 1024} KB: exchange, p99", p99, "ms")
+    figures.write(options.json)
 
 
 def measure(options: argparse.Namespace, size: int) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
