@@ -77,15 +77,15 @@ class Cable:
         self.loop.close()
 
     async def _close(self) -> None:
-        """Connections that are just being accepted are tasks, and open only after them."""
+        """Connections that are just being accepted or dialled are tasks, and open only after them."""
         self.whole = False
         self.server.close()
-        idle = 0
-        while idle < 5:
-            idle = 0 if self.open or len(asyncio.all_tasks()) > 1 else idle + 1
+        while others := asyncio.all_tasks() - {asyncio.current_task()}:
+            await asyncio.wait(others)
+        while self.open:
             for end in list(self.open):
                 end.transport.abort()
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(0)  # until the loop has told all ends
 
     def cut(self, *, caller: bool = True, called: bool = True) -> None:
         """Nobody comes through any more; who is through is cut off at these ends, and the other ends hear nothing."""
@@ -104,4 +104,4 @@ class Cable:
         self.whole = True
 
     def _call(self, doing):
-        return asyncio.run_coroutine_threadsafe(doing, self.loop).result(10)
+        return asyncio.run_coroutine_threadsafe(doing, self.loop).result(120)

@@ -279,5 +279,6 @@ class ProcessFleet:
     def result(self, agent):
         return json.loads(RunFolder(self.out(agent)).result.read_text())
 
-    def collect(self):
-        return collect_run(self.fleet, [self.out(agent) for agent in self.everyone], self.path.parent / "run")
+    def collect(self, **options):
+        folders = [self.out(agent) for agent in self.everyone]
+        return collect_run(self.fleet, folders, self.path.parent / "run", **options)

@@ -91,7 +91,7 @@ def devices(tmp_path, capsys):
 
 @pytest.mark.parametrize("missing", ["last", pytest.param("wait", marks=pytest.mark.long)])
 def test_an_agent_joins_a_running_fleet_and_another_leaves_it(devices, missing):
-    made = devices(tiny(rounds=40), missing=missing)
+    made = devices(tiny(rounds=80), missing=missing)
     fleet = made.fleet
     fleet.hold(5)
     made.start(0, 1, 2, 3)
@@ -121,7 +121,7 @@ def test_an_agent_joins_a_running_fleet_and_another_leaves_it(devices, missing):
     run = collect_run(held, [fleet.out(agent) for agent in (1, 2, 3, 4)], made.home / "run")
     assert run.manifest["roster"]["serial"] == 2
     assert (run.manifest["missing_agents"], len(run.agents)) == ([0], 5)
-    assert (run.status, run.round, run.hash) == ("unfinished", 40, None)
+    assert (run.status, run.round, run.hash) == ("unfinished", 80, None)
 
 
 @pytest.mark.long

@@ -6,7 +6,7 @@ import sys
 
 import numpy as np
 import pytest
-from fleet_cases import tiny, tiny_fleet, written
+from fleet_cases import PATIENT, tiny, tiny_fleet, written
 from fleet_process import ProcessFleet
 
 from peermask.data import from_arrays
@@ -40,7 +40,7 @@ def save_own(folder, labels, **changes):
 
 def test_every_device_learns_from_its_own_file(tmp_path, monkeypatch):
     devices = [save_own(tmp_path / f"device-{agent}", labels) for agent, labels in enumerate(HELD)]
-    held = tiny_fleet(tiny(**CONFIG, rounds=60, batch_size=32, model={"name": "mlp", "hidden": [32]}))
+    held = tiny_fleet(tiny(**CONFIG, rounds=60, batch_size=32, model={"name": "mlp", "hidden": [32]}), **PATIENT)
     with ProcessFleet(written(tmp_path, held), held, folders=devices) as made:
         made.start()
         assert made.join() == [0] * 3
@@ -56,7 +56,7 @@ def test_every_device_learns_from_its_own_file(tmp_path, monkeypatch):
 
 def test_devices_answer_among_the_labels_of_their_own_files(tmp_path, monkeypatch):
     devices = [save_own(tmp_path / f"device-{agent}", labels) for agent, labels in enumerate(HELD)]
-    held = tiny_fleet(tiny(**CONFIG, algorithm={"name": "dsgd"}, readout="own"))
+    held = tiny_fleet(tiny(**CONFIG, algorithm={"name": "dsgd"}, readout="own"), **PATIENT)
     with ProcessFleet(written(tmp_path, held), held, folders=devices) as made:
         made.start()
         assert made.join() == [0] * 3
@@ -79,7 +79,7 @@ def test_a_file_of_another_shape_is_refused_by_the_others(tmp_path):
         *(save_own(tmp_path / f"device-{agent}", HELD[agent]) for agent in (0, 1)),
         save_own(tmp_path / "device-2", HELD[2], x_train=odd, y_train=labels, x_test=odd, y_test=labels),
     ]
-    held = tiny_fleet(tiny(**CONFIG))
+    held = tiny_fleet(tiny(**CONFIG), **PATIENT)
     with ProcessFleet(written(tmp_path, held), held, folders=devices) as made:
         made.start()
         assert made.join() == [0, 0, 2]
