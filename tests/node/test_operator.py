@@ -67,6 +67,7 @@ def test_metrics_of_a_real_agent(running):
     assert found["peermask_checkpoint_age_seconds"] >= 0
     assert found["peermask_certificate_expiry_timestamp_seconds"] > time.time() + 300 * 86_400
     assert found["peermask_loss"] > 0
+    assert found["peermask_roster"] == 0
     assert any(name.startswith("peermask_build_info{agent=1,") for name in found)
     until(lambda: get(running, 1, "/healthz") == (200, "ok\n"))
 
