@@ -13,6 +13,7 @@ import math
 import threading
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 LOOK = 0.1  # real seconds between looks for threads that have ended
 STUCK = 300.0  # real seconds after which a wait that nobody ends fails its test
@@ -31,7 +32,7 @@ class MovedTime:
         self._elapsed, self._begun = 1000.0, datetime.now(UTC)
         self._running: set[object] = {threading.current_thread()}
         self._waiters: set[Waiter] = set()
-        self._actions: list[tuple] = []  # a heap of when, number, what
+        self._actions: list[tuple[Any, ...]] = []  # a heap of when, number, what
         self._numbers = itertools.count()
         self._mutex = threading.RLock()
 

@@ -12,7 +12,7 @@ from fleet_cases import tiny
 
 from peermask.errors import NodeError
 from peermask.node.certificates import make_authority, make_certificates, sign_agent
-from peermask.node.credentials import check_credentials
+from peermask.node.credentials import check_credentials, verifier
 from peermask.node.fleet_file import new_fleet
 
 FLEET = new_fleet(tiny(), ["127.0.0.1", "127.0.0.2", "pi.local", "10.0.0.9"])
@@ -140,6 +140,24 @@ def test_a_key_that_cannot_be_read(certs):
     (certs / "agent-0.key").mkdir(0o700)
     with pytest.raises(NodeError, match=r"agent-0.key cannot be read: Is a directory"):
         check_credentials(FLEET, certs, 0)
+
+
+@pytest.mark.parametrize("name", ["agent-0.pem", "agent-0.key", "ca.pem"])
+def test_a_flipped_bit_is_one_line_that_no_unit_restarts_for(certs, name):
+    whole = (certs / name).read_bytes()
+    refused = []
+    for place in range(len(whole)):
+        damaged = bytearray(whole)
+        damaged[place] ^= 1 << place % 7  # of the text, so that it stays text
+        (certs / name).write_bytes(damaged)
+        try:
+            check_credentials(FLEET, certs, 0)
+            verifier(certs / "ca.pem")
+        except NodeError as error:
+            refused.append(error)
+    assert len(refused) > len(whole) / 2
+    assert not [error for error in refused if "\n" in str(error)]
+    assert {error.exit_code for error in refused if "the clock is behind" not in str(error)} == {2}
 
 
 @pytest.mark.parametrize("name", ["agent-0.pem", "agent-0.key", "ca.pem"])

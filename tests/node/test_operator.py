@@ -13,7 +13,7 @@ from contextlib import contextmanager
 
 import pytest
 import zenoh
-from fleet_cases import free_ports, tiny, tiny_fleet, written
+from fleet_cases import tiny, tiny_fleet, written
 from fleet_process import ProcessFleet
 from test_intruders import answers, session
 from test_node_cli import peermask, refused  # noqa: F401
@@ -21,7 +21,6 @@ from test_watched import samples
 from waiting import PATIENCE, until
 
 from peermask.errors import NodeError
-from peermask.node.address import split_address
 from peermask.node.certificates import make_certificates, make_operator
 from peermask.node.credentials import Credentials, find_operator
 from peermask.node.desk import LENGTH, tls_context
@@ -36,26 +35,26 @@ def running(tmp_path_factory):
     """Three agents on a path that wait for each other; agents 0 and 1 serve metrics."""
     folder = tmp_path_factory.mktemp("watched")
     held = tiny_fleet(tiny(agents=3, rounds=100_000, graph={"name": "path"}), missing="wait", wait_limit=600.0)
-    first = free_ports(2)
-    flags = {agent: ["--metrics", str(first + agent), "--stalled-after", "2"] for agent in (0, 1)}
+    flags = {agent: ["--metrics", "0", "--stalled-after", "2"] for agent in (0, 1)}
     with ProcessFleet(written(folder, held), held, pace=0.05, flags=flags) as made:
         make_operator(folder / "certs", "ann", 30)
         made.start()
         for agent in (0, 1, 2):
             made.until_round(agent, 5)
-        made.metrics = first
         yield made
 
 
-def get(port, path):
-    link = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+def get(running, agent, path):
+    (line,) = (line for line in running.said(agent) if "metrics: http://" in line)
+    port = int(line.rpartition(":")[2].removesuffix("/metrics"))
+    link = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     link.request("GET", path)
     answer = link.getresponse()
     return answer.status, answer.read().decode()
 
 
 def test_metrics_of_a_real_agent(running):
-    _, text = get(running.metrics + 1, "/metrics")
+    _, text = get(running, 1, "/metrics")
     found = samples(text)
     assert found["peermask_round"] >= 5
     assert found["peermask_rounds"] == 100_000
@@ -68,8 +67,9 @@ def test_metrics_of_a_real_agent(running):
     assert found["peermask_checkpoint_age_seconds"] >= 0
     assert found["peermask_certificate_expiry_timestamp_seconds"] > time.time() + 300 * 86_400
     assert found["peermask_loss"] > 0
+    assert found["peermask_roster"] == 0
     assert any(name.startswith("peermask_build_info{agent=1,") for name in found)
-    until(lambda: get(running.metrics + 1, "/healthz") == (200, "ok\n"))
+    until(lambda: get(running, 1, "/healthz") == (200, "ok\n"))
 
 
 def all_well(told):
@@ -119,8 +119,15 @@ def test_who_is_no_operator_gets_one_line(running, peermask, tmp_path):  # noqa:
         ask(fleet, Credentials.of(certs, 1), 0, "status")
 
 
+def alone(listening):
+    """A fleet of one agent, at the address of a socket."""
+    held = tiny_fleet(tiny(agents=1, graph={"name": "complete"}))
+    there = held.agents[0].model_copy(update={"address": "{}:{}".format(*listening.getsockname())})
+    return held.model_copy(update={"agents": (there,)})
+
+
 @contextmanager
-def device(address, files, answer):
+def device(listening, files, answer):
     """Something at an agent's address that gives one answer to whoever comes; by TLS if it has certificates."""
 
     def serve():
@@ -129,7 +136,7 @@ def device(address, files, answer):
             opened.recv(2**16)
             opened.sendall(answer)
 
-    with socket.create_server(split_address(address)) as listening, ThreadPoolExecutor(1) as pool:
+    with ThreadPoolExecutor(1) as pool:
         served = pool.submit(serve)
         yield
         served.result(PATIENCE)
@@ -146,19 +153,20 @@ def device(address, files, answer):
     ],
 )
 def test_a_device_that_is_no_agent_is_said_to_be_none(answer, words, tmp_path):
-    held = tiny_fleet(tiny(agents=1, graph={"name": "complete"}))
-    make_certificates(held, tmp_path)
-    files = None if answer.startswith(b"HTTP") else Credentials.of(tmp_path, 0)
-    with device(held.member(0).address, files, answer):
-        (told,) = ask_status(held, make_operator(tmp_path, "ann", 30))
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        held = alone(listening)
+        make_certificates(held, tmp_path)
+        files = None if answer.startswith(b"HTTP") else Credentials.of(tmp_path, 0)
+        with device(listening, files, answer):
+            (told,) = ask_status(held, make_operator(tmp_path, "ann", 30), PATIENCE)
     assert told.standing is None
     assert told.trouble.startswith(words)
 
 
 def test_a_device_that_says_nothing_is_not_waited_for(tmp_path):
-    held = tiny_fleet(tiny(agents=1, graph={"name": "complete"}))
-    make_certificates(held, tmp_path)
-    with socket.create_server(split_address(held.member(0).address)):
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        held = alone(listening)
+        make_certificates(held, tmp_path)
         (told,) = ask_status(held, make_operator(tmp_path, "ann", 30), 0.2)
     assert told.trouble == "no answer within 0.2 s"
 
@@ -192,8 +200,8 @@ def test_a_dead_agent_is_seen_by_status_and_by_its_neighbours_health(running, pe
     assert code == 1
     assert (told[2]["standing"], told[2]["trouble"]) == (None, "Connection refused")
     assert told[0]["standing"]["round"] >= 5
-    until(lambda: get(running.metrics + 1, "/healthz")[0] == 503)
-    status, why = get(running.metrics + 1, "/healthz")
+    until(lambda: get(running, 1, "/healthz")[0] == 503)
+    status, why = get(running, 1, "/healthz")
     assert (status, "no round has ended for" in why) == (503, True)
     code, out, _ = peermask("fleet", "status", running.path)
     assert code == 1

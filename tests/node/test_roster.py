@@ -28,6 +28,7 @@ from peermask.node.roster import (
     added,
     alone,
     changed,
+    digest_of,
     encoded,
     linked,
     read_signed,
@@ -265,11 +266,14 @@ def test_neighbours_that_lie_about_rosters_change_nothing(certs, tmp_path):
     assert [line.partition(": ")[2] for line in one.lines] == [
         "a roster is refused: it is not signed by this fleet's authority",
         "roster 1 is refused: it is older than 2, which is known here",
-        "another roster 2 than the one known is refused; sign the newest file again",
+        (
+            f"there are two rosters 2: {digest_of(later).hex()}, which is used here, and {digest_of(same).hex()}, "
+            "which is refused; `peermask fleet sign` the right file, which makes a later one, and push it"
+        ),
         "message of 4 bytes has no roster number",
     ]
     assert one.rosters.refusals.counts() == {0: {"damaged": 1, "roster": 3}}
-    assert [decode_standing(answer) for answer in answers] == [Standing(2)] * 3
+    assert [decode_standing(answer) for answer in answers] == [Standing(2, digest_of(later))] * 3
 
     liar = Peer(network, 0, (1,))
     liar.responder.rosters = lambda _asker, _request, reply: reply(ROSTER + b"00\n{}")
@@ -280,6 +284,27 @@ def test_neighbours_that_lie_about_rosters_change_nothing(certs, tmp_path):
     assert (insecure.serial, "only taken from the fleet file" in insecure.lines[0]) == (0, True)
 
 
+def test_two_rosters_of_one_number_are_named_on_both_sides_and_a_later_one_ends_it(certs):
+    network, verify = MemoryNetwork(FLEET.links), verifier(certs / "ca.pem")
+    one, two = (Holder(network, FLEET, agent, verify) for agent in (1, 2))
+    first, other = (with_signature(fleet, certs) for fleet in (revoked(FLEET, [3]), revoked(FLEET, [0])))
+    one.rosters.take(first)
+    two.rosters.take(other)
+    for _ in range(3):
+        one.compare()
+        two.compare()
+    digests = {holder: digest_of(holder.rosters.fleet).hex() for holder in (one, two)}
+    for holder, neighbour, agent in ((one, two, 2), (two, one, 1)):
+        (line,) = holder.lines
+        here, there = digests[holder], digests[neighbour]
+        assert line.startswith(
+            f"agent {agent}: there are two rosters 1: {here}, which is used here, and {there}, which"
+        )
+    one.rosters.take(with_signature(revoked(first, [0]), certs))
+    one.compare()
+    assert (two.serial, len(two.lines)) == (2, 1)
+
+
 def test_an_agent_started_again_goes_by_the_later_of_two_rosters(certs, tmp_path):
     verify, lines, kept = verifier(certs / "ca.pem"), [], tmp_path / "roster"
     first, second = (with_signature(one, certs) for one in (revoked(FLEET, [3]), revoked(revoked(FLEET, [3]), [2])))
@@ -287,6 +312,9 @@ def test_an_agent_started_again_goes_by_the_later_of_two_rosters(certs, tmp_path
     assert latest(first, verify, kept, lines.append).serial == 2
     keep(first, kept)
     assert latest(second, verify, kept, lines.append).serial == 2
+    keep(with_signature(revoked(FLEET, [0]), certs), kept)
+    assert latest(first, verify, kept, lines.append) == first
+    assert lines.pop().startswith("there are two rosters 1: ")
     kept.write_bytes(b"garbage")
     assert latest(first, verify, kept, lines.append).serial == 1
     assert len(lines) == 2
@@ -310,6 +338,10 @@ def test_a_relay_takes_a_later_roster_from_its_file_and_no_earlier_one(certs, tm
     write_fleet(path, first)
     file.look()
     with pytest.raises(NodeError, match="roster 1 is refused: it is older than 2"):
+        file.look()
+    write_fleet(path, with_signature(revoked(first, [1]), certs))
+    file.look()
+    with pytest.raises(NodeError, match="there are two rosters 2: "):
         file.look()
     path.unlink()
     file.look()

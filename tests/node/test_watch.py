@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from contextlib import contextmanager
 from datetime import timedelta
 
@@ -129,7 +130,31 @@ def test_a_new_certificate_is_used_and_another_agents_is_not(tmp_path):
         files.certificate.write_bytes(Credentials.of(device.certs, 2).certificate.read_bytes())
         device.time.until(lambda: len(device.lines) > 1)
         assert "is of agent-2, not of agent 1" in device.lines[-1]
+        assert device.lines[-1].endswith("; until then the certificate in use stays")
         assert device.opened == [0, 0]
+
+
+def test_a_damaged_key_is_named_and_the_certificate_in_use_stays(tmp_path):
+    device = Device(tmp_path)
+    key = Credentials.of(device.certs, 1).key
+    whole = key.read_bytes()
+    with device.watch:
+        key.write_bytes(flipped_oid(whole))
+        device.time.until(lambda: device.lines)
+        (line,) = device.lines
+        assert line.endswith("or is damaged; copy it again; until then the certificate in use stays")
+        key.write_bytes(whole)
+        device.time.until(lambda: device.opened == [0, 0])
+        assert not device.watch.is_over
+    assert device.lines == [line]
+
+
+def flipped_oid(pem):
+    """A key of an algorithm that does not exist: one bit of its object identifier is flipped."""
+    first, *lines, last = pem.decode().strip().splitlines()
+    content = bytearray(base64.b64decode("".join(lines)))
+    content[content.index(bytes.fromhex("2a8648ce3d0201")) + 6] ^= 2
+    return f"{first}\n{base64.b64encode(content).decode()}\n{last}\n".encode()
 
 
 def test_the_end_of_a_certificate_is_announced_once_a_day_and_ends_the_agent(tmp_path):

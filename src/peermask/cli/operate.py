@@ -30,7 +30,7 @@ Wait = Annotated[float, typer.Option(min=0.1, max=300, help="Seconds to wait for
 
 ROSTER_ANSWERS = ("taken", "known already")
 HEADINGS = ("agent", "address", "round", "accuracy", "heard", "sent", "received", "last absence", "refusals",
-            "cert days", "version", "state")  # fmt: skip
+            "cert days", "roster", "version", "state")  # fmt: skip
 
 
 def operator(
@@ -128,6 +128,7 @@ def _row(standing: dict[str, Any]) -> list[str]:
         "-" if absence is None else f"{absence['neighbour']} in {absence['round']}: {absence['why']}",
         str(sum(sum(counts.values()) for counts in standing["refusals"].values())),
         "-" if ends is None else f"{(ends - time.time()) / 86_400:.0f}",
+        f"{standing['roster']} {standing['roster_digest'][:6]}" if "roster" in standing else "-",
         standing["version"],
     ]
 

@@ -8,14 +8,14 @@ agent-3.key   its key; on that device only
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
 from peermask.errors import NodeError, NotYetError
 from peermask.node.fleet import Fleet
-from peermask.node.key_files import load_certificate, load_key
+from peermask.node.key_files import DAMAGES, load_certificate, load_key
 
 try:
     from cryptography import x509
@@ -84,13 +84,17 @@ def check_credentials(fleet: Fleet, folder: Path, agent: int, now: datetime | No
             f"certificate {files.certificate} expired {end:{MINUTES}}, and this device's clock says {now:{MINUTES}}; "
             f"set the clock if it is ahead, otherwise {again}"
         )
-    if (
-        host_name(fleet.member(agent).host)
-        not in certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    ):
+    if host_name(fleet.member(agent).host) not in _names_of(certificate):
         raise NodeError(f"certificate {files.certificate} is not for {fleet.member(agent).host}; {again}")
     _check_key(files, certificate, again)
     return files
+
+
+def _names_of(certificate: x509.Certificate) -> Collection[x509.GeneralName]:
+    try:
+        return tuple(certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value)
+    except x509.ExtensionNotFound:
+        return ()
 
 
 def validity(files: Credentials) -> tuple[datetime, datetime]:
@@ -127,7 +131,7 @@ def _checked(files: Credentials, again: str) -> Credentials:
 def _is_issued_by(certificate: x509.Certificate, authority: x509.Certificate) -> bool:
     try:
         certificate.verify_directly_issued_by(authority)
-    except (InvalidSignature, ValueError, TypeError):
+    except (InvalidSignature, *DAMAGES):
         return False
     return True
 
@@ -146,7 +150,7 @@ def verifier(ca: Path, agent: int | None = None) -> Callable[[bytes, str], bool]
             if not isinstance(key, ec.EllipticCurvePublicKey):
                 return False
             key.verify(bytes.fromhex(signature), ROSTER + content, ec.ECDSA(hashes.SHA256()))
-        except (InvalidSignature, ValueError):
+        except (InvalidSignature, *DAMAGES):
             return False
         return True
 

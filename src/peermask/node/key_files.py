@@ -10,15 +10,30 @@ from peermask.files import writing
 
 try:
     from cryptography import x509
+    from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric import ec
 except ImportError as error:
     raise NodeError("certificates need another package: pip install 'peermask[node]'") from error
 
+# What cryptography raises for files that are damaged, or were never what they should be.
+DAMAGES = (
+    ValueError,
+    TypeError,
+    UnsupportedAlgorithm,
+    x509.InvalidVersion,
+    x509.ExtensionNotFound,
+    x509.DuplicateExtension,
+    x509.UnsupportedGeneralNameType,
+)
+
 
 def load_certificate(path: Path, agent: int | None) -> x509.Certificate:
+    """A certificate of which every field can be read: one flipped bit may leave a PEM file that still opens."""
     try:
-        return x509.load_pem_x509_certificate(path.read_bytes())
+        certificate = x509.load_pem_x509_certificate(path.read_bytes())
+        _read_all_fields(certificate)
+        return certificate
     except FileNotFoundError:
         whose = f"agent {agent} has no certificate: " if agent is not None else ""
         raise NodeError(
@@ -26,8 +41,14 @@ def load_certificate(path: Path, agent: int | None) -> x509.Certificate:
         ) from None
     except OSError as error:
         raise NodeError(f"certificate {path} cannot be read: {error.strerror}") from None
-    except ValueError:
-        raise NodeError(f"certificate {path} is not a PEM certificate") from None
+    except DAMAGES:
+        raise NodeError(f"certificate {path} is not a PEM certificate, or is damaged; copy it again") from None
+
+
+def _read_all_fields(certificate: x509.Certificate) -> None:
+    certificate.public_key()
+    _ = certificate.subject, certificate.not_valid_before_utc, certificate.not_valid_after_utc
+    _ = certificate.signature_hash_algorithm, certificate.extensions
 
 
 def load_key(path: Path) -> ec.EllipticCurvePrivateKey:
@@ -37,8 +58,8 @@ def load_key(path: Path) -> ec.EllipticCurvePrivateKey:
         key = serialization.load_pem_private_key(path.read_bytes(), password=None)
     except OSError as error:
         raise NodeError(f"key {path} cannot be read: {error.strerror}") from None
-    except (ValueError, TypeError):
-        raise NodeError(f"key {path} is not an unencrypted PEM key") from None
+    except DAMAGES:
+        raise NodeError(f"key {path} is not an unencrypted PEM key, or is damaged; copy it again") from None
     if not isinstance(key, ec.EllipticCurvePrivateKey):
         raise NodeError(f"key {path} is not an elliptic-curve key; make it again with `peermask fleet certs`")
     return key

@@ -22,13 +22,13 @@ READY = b"B"  # to begin
 FRAME = b"F"  # the requested round, or the newest if that is no longer kept or not published yet
 NO_NEWS = b"N"  # nothing newer than what the asker holds
 DOUBLED = b"D"  # two devices use the same key
-SERIAL = b"S"  # serial number of the sender's roster
+SERIAL = b"S"  # serial number and digest of the sender's roster
 ROSTER = b"R"  # a whole roster, signed
 
 _PULL = struct.Struct("<B8sIII")  # version, identity, round, history, patience in ms
 _READY = struct.Struct("<B8sI")  # version, identity, step
 _ANSWER = struct.Struct("<I")  # newest
-_SERIAL = struct.Struct("<I")
+_SERIAL = struct.Struct("<I8s")
 
 
 @dataclass(frozen=True)
@@ -120,13 +120,14 @@ class Answer:
 
 @dataclass(frozen=True)
 class Standing:
-    """The serial number of the sender's roster, or a later roster than the receiver's; both a request and an answer."""
+    """Which roster the sender has, or a later one than the receiver's; both a request and an answer."""
 
     serial: int = 0
-    roster: bytes = b""  # signed; if there is one, `serial` is not used
+    digest: bytes = bytes(8)  # two rosters with the same number are a mistake, which only this shows
+    roster: bytes = b""  # signed; if there is one, `serial` and `digest` are not used
 
     def encode(self) -> bytes:
-        return ROSTER + self.roster if self.roster else SERIAL + _SERIAL.pack(self.serial)
+        return ROSTER + self.roster if self.roster else SERIAL + _SERIAL.pack(self.serial, self.digest)
 
 
 def is_standing(data: bytes) -> bool:

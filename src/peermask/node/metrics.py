@@ -50,7 +50,13 @@ class Metrics(Collector):
 
 
 def _about(now: Standing) -> dict[str, str]:
-    return {"version": now.version, "python": python_version(), "agent": str(now.agent), "run": now.run}
+    return {
+        "version": now.version,
+        "python": python_version(),
+        "agent": str(now.agent),
+        "run": now.run,
+        "roster_digest": now.roster_digest,
+    }
 
 
 def _gauges(now: Standing) -> Iterator[Metric]:
@@ -63,6 +69,7 @@ def _gauges(now: Standing) -> Iterator[Metric]:
         ),
         "loss": ("Training loss of the last round.", now.loss),
         "accuracy": (f"Test {now.figure} of the last evaluation.", now.accuracy),
+        "roster": ("Number of the roster in use.", now.roster),
         "neighbours": ("Neighbours in the graph.", now.neighbours),
         "neighbours_alive": ("Neighbours that are connected.", now.alive),
         "neighbours_heard": ("Neighbours whose message arrived in the last round.", now.heard),

@@ -13,9 +13,10 @@ from pathlib import Path
 from peermask.errors import NodeError, WireError
 from peermask.files import write_atomically
 from peermask.node.fleet import Fleet
+from peermask.node.lines import Line
 from peermask.node.messages import Standing, decode_standing
 from peermask.node.refusals import Refusals
-from peermask.node.roster import Verify, encoded, read_file, read_signed, signed
+from peermask.node.roster import Verify, digest_of, encoded, read_file, read_signed, signed
 from peermask.node.time_source import SYSTEM_TIME, TimeSource
 from peermask.node.transport import Reply, Transport
 
@@ -51,6 +52,7 @@ class FleetFileWatch:
                 f"roster {later.serial} is refused: it is older than {self.fleet.serial}, which is known here"
             )
         if later.serial == self.fleet.serial:
+            check_same(later, self.fleet)
             return None
         self.fleet = later
         return later
@@ -63,6 +65,7 @@ class Rosters:
         """Without `verify`, which needs certificates, rosters of neighbours are ignored."""
         self.verify, self.refusals = verify, refusals
         self._fleet = fleet
+        self._splits: set[tuple[int, bytes]] = set()  # neighbours and their rosters that were logged
         self._lock = threading.Lock()
         self.news = time.event()  # set if there is a later one, here or at a neighbour
 
@@ -82,8 +85,7 @@ class Rosters:
                 return True
         if later.serial < known.serial:
             raise NodeError(f"roster {later.serial} is refused: it is older than {known.serial}, which is known here")
-        if encoded(later) != encoded(known):
-            raise NodeError(f"another roster {later.serial} than the one known is refused; sign the newest file again")
+        check_same(later, known)
         return False
 
     def hand_in(self, data: bytes) -> bool:
@@ -99,6 +101,16 @@ class Rosters:
         except NodeError as error:
             self.refusals.note(giver, "roster", f"agent {giver}: {error}")
 
+    def _compare_digests(self, neighbour: int, theirs: Standing, own: Fleet) -> None:
+        """Log once that a neighbour has another roster with the same number. Number 0 is not signed nor shared."""
+        differs = theirs.serial == own.serial > 0 and not theirs.roster and theirs.digest != digest_of(own)
+        with self._lock:
+            known = (neighbour, theirs.digest) in self._splits
+            if differs:
+                self._splits.add((neighbour, theirs.digest))
+        if differs and not known:
+            self.refusals.note(neighbour, "roster", f"agent {neighbour}: {_split(own, theirs.digest)}")
+
     def __call__(self, asker: int, request: bytes, reply: Reply) -> None:
         """Answer a neighbour."""
         try:
@@ -112,14 +124,16 @@ class Rosters:
         if not theirs.roster and theirs.serial > own.serial:
             self.news.set()
         later = own.serial > theirs.serial and not theirs.roster
-        reply(Standing(own.serial, signed(own) if later else b"").encode())
+        self._compare_digests(asker, theirs, own)
+        reply(Standing(own.serial, digest_of(own), signed(own) if later else b"").encode())
 
     def compare(self, transport: Transport, neighbours: frozenset[int]) -> None:
         """Ask neighbours for their number, take a newer roster, and send this one if theirs is older."""
         if self.verify is None:
             return
         earlier = []
-        question = Standing(self.fleet.serial).encode()
+        own = self.fleet
+        question = Standing(own.serial, digest_of(own)).encode()
         for j, data in transport.ask(dict.fromkeys(neighbours, question), PATIENCE).items():
             try:
                 theirs = decode_standing(data)
@@ -128,11 +142,26 @@ class Rosters:
                 continue
             if theirs.roster:
                 self.offered(theirs.roster, j)
-            elif theirs.serial < self.fleet.serial:
+            self._compare_digests(j, theirs, own)
+            if not theirs.roster and theirs.serial < self.fleet.serial:
                 earlier.append(j)
         roster = signed(self.fleet)
         if earlier and roster:
             transport.ask(dict.fromkeys(earlier, Standing(roster=roster).encode()), PATIENCE)
+
+
+def check_same(other: Fleet, known: Fleet) -> None:
+    """Two signed rosters with the same number, of which each agent may have heard of either, split a fleet."""
+    if encoded(other) != encoded(known):
+        raise NodeError(_split(known, digest_of(other)))
+
+
+def _split(known: Fleet, other: bytes) -> str:
+    number, here = known.serial, digest_of(known).hex()
+    return (
+        f"there are two rosters {number}: {here}, which is used here, and {other.hex()}, which is refused; "
+        "`peermask fleet sign` the right file, which makes a later one, and push it"
+    )
 
 
 def check_signed(fleet: Fleet, verify: Verify) -> None:
@@ -157,6 +186,8 @@ def latest(fleet: Fleet, verify: Verify, kept: Path, say: Callable[[str], None])
     if known.serial > fleet.serial:
         say(f"using roster {known.serial}, received from neighbours; the fleet file has {fleet.serial}")
         return known
+    if known.serial == fleet.serial and encoded(known) != encoded(fleet):
+        say(Line(_split(fleet, digest_of(known)), "roster", "warning"))
     return fleet
 
 

@@ -98,6 +98,7 @@ def run_node(
             return open_session(fleet, agent, credentials, largest, node.responder, watched, rosters)
 
         rosters = Rosters(fleet, verify, node.responder.refusals, time)
+        watched.latest = lambda: rosters.fleet
         with Reopening(time) as transport:
             watch = Watch(path, agent, credentials, rosters, node.responder, transport, session, node.adopt, kept, time)
             with watch:

@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from peermask.errors import PeermaskError
+from peermask.errors import NodeError, PeermaskError
 from peermask.node.credentials import MINUTES, Credentials, check_credentials, validity
 from peermask.node.fleet import Fleet, FleetMember
 from peermask.node.lines import Line
@@ -168,10 +168,11 @@ class Watch:
             self._renewed = False
             try:
                 check_credentials(self.fleet, self.credentials.ca.parent, self.agent, self.time.now())
-            except PeermaskError:
+            except PeermaskError as error:
                 if self._due:
                     self.transport.close()
-                raise
+                    raise
+                raise NodeError(f"{error}; until then the certificate in use stays") from None
         self._reopen()
 
     def _reopen(self) -> None:

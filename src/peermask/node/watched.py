@@ -20,6 +20,7 @@ from peermask.experiment.folder import RunFolder
 from peermask.node.fleet import Fleet
 from peermask.node.report import AgentObserver, Report
 from peermask.node.responder import Responder
+from peermask.node.roster import digest_of
 from peermask.node.time_source import SYSTEM_TIME, TimeSource
 
 BUCKETS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)  # seconds of a round, upper ends
@@ -52,6 +53,8 @@ class Standing:
     buckets: tuple[int, ...]  # rounds by BUCKETS; the last counts longer ones
     checkpoint_age: float | None  # seconds
     certificate_ends: float | None  # seconds since 1970
+    roster: int  # its number
+    roster_digest: str  # the same on all agents with this number
 
     def table(self) -> dict[str, Any]:
         return asdict(self)
@@ -81,6 +84,7 @@ class Watched:
         self.version = version("peermask")
         self.responder: Responder | None = None
         self.folder: RunFolder | None = None
+        self.latest: Callable[[], Fleet] = lambda: fleet  # by the roster in use
         links = len(fleet.neighbours(agent))
         self._report = Report(0, fleet.experiment.rounds, None, 0, 0.0, 0, links, ())
         self._ended: float | None = None  # when the last round ended
@@ -160,6 +164,8 @@ class Watched:
             buckets=buckets,
             checkpoint_age=self._checkpoint_age(),
             certificate_ends=None if end is None else end.timestamp(),
+            roster=self.latest().serial,
+            roster_digest=digest_of(self.latest()).hex(),
         )
 
     def _checkpoint_age(self) -> float | None:
