@@ -47,11 +47,11 @@ ARMS: tuple[tuple[str, str, Table, tuple[Table, ...]], ...] = (
         "accord",
         "given",
         {"name": "accord"},
-        ({"lr": 0.3}, {"lr": 0.1, **FIRM}, {"lr": 0.3, **FIRM}, {"lr": 0.3, **SOFT}),
+        ({"lr": "auto"}, {"lr": 0.02}, {"lr": "auto", **FIRM}, {"lr": "auto", **SOFT}),
     ),
     ("ind-mask", "random", {"name": "ind-mask", **LEARNED}, ({"lr": 0.1}, {"lr": 1.0})),
     ("MCE-PL", "random", {"name": "mce-pl", **LEARNED}, ({"lr": 0.1}, {"lr": 1.0})),
-    ("accord", "random", {"name": "accord"}, ({"lr": 0.1}, {"lr": 0.5})),
+    ("accord", "random", {"name": "accord"}, ({"lr": "auto"}, {"lr": 0.02})),
 )
 
 

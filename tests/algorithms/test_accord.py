@@ -1,7 +1,8 @@
-"""One round of accord on a layer of four weights, every number worked by hand; whom it listens to; what it equals."""
+"""Rounds of accord on a layer of four weights, every number worked by hand; whom it listens to; what it equals."""
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import replace
 from typing import Any
 
@@ -9,63 +10,183 @@ import networkx as nx
 import pytest
 import torch
 from four_weights import FROZEN, KEEP, LAYOUT, SCORES, FixedGradient, NoData, close, hear
+from torch import Tensor
 
-from peermask.algorithms.accord import Accord, State
+from peermask.algorithms.accord import Accord, Personal, State
 from peermask.algorithms.contract import Agents, Clock, Setting
 from peermask.data.digits import digits
 from peermask.errors import ConfigError
 from peermask.experiment.assemble import build_simulator
 from peermask.experiment.build import build
 from peermask.experiment.config_file import make_config
-from peermask.graph import Mixing, build_mixing
+from peermask.graph import build_mixing
 from peermask.masks.budget import MaskOptions
 from peermask.masks.masker import Masker
+from peermask.models.network import Batch
 
 HAND = {
-    "lr": 0.5,
+    "lr": 0.4,
     "schedule": "constant",
     "momentum": 0.5,
+    "own_votes": 2,
     "pull": 0.4,
     "vote_gain": 0.6,
     "guard": 0.0,
     "weight_decay": 0.0,
+    "personal_lr": 0.25,
+    "personal_pull": 0.6,
 }
 DIGITS = digits()
 
 
-def algorithm(retentions: tuple[float, ...] = (0.5,), **options: Any) -> Accord:
+def algorithm(retentions: tuple[float, ...] = (0.5,), network: Any = None, **options: Any) -> Accord:
     masker = Masker(LAYOUT, FROZEN, MaskOptions())
-    setting = Setting(FixedGradient(), masker, 0, retentions)  # type: ignore[arg-type]
+    setting = Setting(network or FixedGradient(), masker, 0, retentions)  # type: ignore[arg-type]
     return Accord(Accord.Options(**{**HAND, **options}), setting)
 
 
 def start() -> State:
     votes = torch.tensor([[0, 1, 1, 0]], dtype=torch.uint8)
-    velocity = torch.tensor([[0.2, 0.0, 0.0, 0.0]])
+    velocity = torch.tensor([[0.2, 0.0, 0.0, 0.2]])
     return State(SCORES, torch.tensor([[False, True, True, False]]), votes, torch.tensor([1]), KEEP, velocity)
 
 
+def learned(method: Accord) -> State:
+    return method.learn(start(), NoData(), Clock(1, 10))[0]
+
+
 def test_learn() -> None:
-    """G = (.1, .2, -.2, .1); u = ½ u + G; z½ = z − ½ u; mean|z½| = .2875; votes add .6 · .2875 to two entries."""
+    """G = (.1, .2, -.2, .1); u = ½ u + G; rms(u) = .2 and mean|z| = .25, so û = 1.25 u; z½ = z − .4 û.
+
+    mean|z½| = .3; votes add .6 · .3 to two entries."""
     method = algorithm()
     state, loss = method.learn(start(), NoData(), Clock(1, 10))
-    assert close(state.velocity, [0.2, 0.2, -0.2, 0.1])
-    assert close(state.scores, [0.3, -0.4, 0.3, -0.15])
+    assert close(state.velocity, [0.2, 0.2, -0.2, 0.2])
+    assert close(state.scores, [0.3, -0.4, 0.3, -0.2])
     assert method.share(state)["mask"].int().tolist() == [[0, 1, 1, 0]]
     assert loss.tolist() == [1.0]
 
 
+def test_absolute_steps_follow_the_gradient_itself() -> None:
+    """z½ = z − .4 u."""
+    assert close(learned(algorithm(step="absolute")).scores, [0.32, -0.38, 0.28, -0.18])
+
+
+@pytest.mark.parametrize(("rounds", "lr"), [(20, 0.1), (80, 0.1), (400, 0.02)])
+def test_the_step_size_follows_from_the_number_of_rounds(rounds: int, lr: float) -> None:
+    """min(.1, 8 / rounds), and z½ = z − lr û."""
+    state, _ = algorithm(lr="auto").learn(start(), NoData(), Clock(1, rounds))
+    assert close(state.scores, [0.4 - 0.25 * lr, -0.3 - 0.25 * lr, 0.2 + 0.25 * lr, -0.1 - 0.25 * lr])
+
+
 def test_fuse() -> None:
-    """n = (1, ½, ½, 0), n − m½ = (1, −½, −½, 0); each moves by .4 · .2875 of that; the first weight enters the mask."""
+    """Two own votes and two heard: n = (½, ¾, ¾, 0), n − m½ = (½, −¼, −¼, 0); each moves by .4 · .3 of that."""
     method = algorithm()
-    state, _ = method.learn(start(), NoData(), Clock(1, 10))
-    state = method.fuse(state, *hear([1, 0, 1, 0], [1, 1, 0, 0]), Clock(1, 10))
-    assert close(state.scores, [0.415, -0.3425, 0.2425, -0.15])
-    assert state.mask.int().tolist() == [[1, 1, 0, 0]]  # |z| + .1725 n = (.5875, .42875, .32875, .15)
+    state = method.fuse(learned(method), *hear([1, 0, 1, 0], [1, 1, 0, 0]), Clock(1, 10))
+    assert close(state.scores, [0.36, -0.37, 0.27, -0.2])
+    assert state.mask.int().tolist() == [[1, 1, 0, 0]]  # |z| + .18 n = (.45, .505, .405, .2)
+    assert state.votes.tolist() == [[2, 3, 3, 0]]
+    assert state.voters.tolist() == [4]
+    assert state.proposal is None
+    assert method.local_model(state).tolist() == [[1.0, -1.0, 0.0, 0.0]]  # the personal mask has not started
+
+
+def test_fuse_without_own_votes() -> None:
+    """n = (1, ½, ½, 0), n − m½ = (1, −½, −½, 0)."""
+    method = algorithm(own_votes=0)
+    state = method.fuse(learned(method), *hear([1, 0, 1, 0], [1, 1, 0, 0]), Clock(1, 10))
+    assert close(state.scores, [0.42, -0.34, 0.24, -0.2])
     assert state.votes.tolist() == [[2, 1, 1, 0]]
     assert state.voters.tolist() == [2]
-    assert state.proposal is None
-    assert method.local_model(state).tolist() == [[1.0, -1.0, 0.0, 0.0]]
+
+
+def test_own_votes_count_as_new_messages_where_messages_count_by_age() -> None:
+    """The older of two masks counts once, the newer and each own vote twice."""
+    method = algorithm()
+    received, mixing = hear([1, 0, 1, 0], [1, 1, 0, 0])
+    state = method.fuse(learned(method), received, mixing.aged([2, 1], 2, 100), Clock(1, 10))
+    assert state.votes.tolist() == [[3, 1 + 4, 2 + 4, 0]]
+    assert state.voters.tolist() == [3 + 4]
+
+
+def changing(**options: Any) -> Accord:
+    masker = Masker(LAYOUT, FROZEN, MaskOptions())
+    setting = Setting(FixedGradient(), masker, 0, (0.5,), links_change=True)  # type: ignore[arg-type]
+    return Accord(Accord.Options(**{**HAND, **options}), setting)
+
+
+def test_where_links_change_earlier_votes_count_by_their_age() -> None:
+    """A vote counts 16, in the next round 8, then 4: two rounds with one neighbour each, and one with none."""
+    method = changing(memory=0.5)
+    begun = method.init(Agents((0,), KEEP, torch.tensor([0.5])))
+    assert begun.heard is not None
+    assert begun.heard.votes.dtype == begun.votes.dtype == torch.int16
+    state = replace(learned(method), heard=begun.heard, votes=begun.votes, voters=begun.voters)
+    state = method.fuse(state, *hear([1, 0, 1, 0]), Clock(1, 10))
+    assert state.heard is not None
+    assert state.heard.votes.tolist() == [[16, 0, 16, 0]]
+    assert state.votes.tolist() == [[16, 32, 16 + 32, 0]]  # with two own votes for (0, 1, 1, 0)
+    assert state.voters.tolist() == [48]
+    proposal = torch.tensor([[True, True, False, False]])
+    state = method.fuse(replace(state, proposal=proposal), *hear([1, 1, 0, 0]), Clock(2, 10))
+    assert state.heard is not None
+    assert state.heard.votes.tolist() == [[24, 16, 8, 0]]
+    assert state.heard.voters.tolist() == [24]
+    assert state.voters.tolist() == [56]
+    nobody, silence = build_mixing(nx.empty_graph(1), [1]), {"mask": torch.ones(1, 4, dtype=torch.bool)}
+    state = method.fuse(replace(state, proposal=proposal), silence, nobody, Clock(3, 10))
+    assert state.votes.tolist() == [[12 + 32, 8 + 32, 4, 0]]
+    assert state.voters.tolist() == [12 + 32]
+
+
+@pytest.mark.parametrize(("agents", "dtype"), [(63, torch.int16), (64, torch.int32)])
+def test_votes_by_age_have_room(agents: int, dtype: torch.dtype) -> None:
+    """16 · 16 · N / (1 − ρ), before it is divided, and the own votes."""
+    masker = Masker(LAYOUT, FROZEN, MaskOptions())
+    setting = Setting(FixedGradient(), masker, 0, (0.5,) * agents, links_change=True)  # type: ignore[arg-type]
+    state = Accord(Accord.Options(), setting).init(Agents((0,), KEEP, torch.tensor([0.5])))
+    assert state.votes.dtype == dtype
+
+
+def test_without_memory_only_this_round_counts() -> None:
+    assert changing(memory=0.0).init(Agents((0,), KEEP, torch.tensor([0.5]))).heard is None
+
+
+def test_many_votes_have_room() -> None:
+    """255 fit a byte, 256 do not."""
+    two_heard = hear([1, 0, 1, 0], [1, 1, 0, 0])[1]
+    assert two_heard.count_dtype_with(252) == torch.uint8
+    assert two_heard.count_dtype_with(253) == torch.int16
+    assert two_heard.aged([2, 1], 2, 100).count_dtype_with(78) == torch.int16
+
+
+def test_the_personal_mask() -> None:
+    """Its step is a quarter, .1: z' − .1 û = (.375, −.325, .225, −.125), whose mean is .2625.
+
+    Nine samples: γ' = .6 / 3; n − m' = (−1, 1, 0, 0) times .2 · .2625. Votes add .6 · .2625 to two entries."""
+    method = algorithm()
+    personal = Personal(SCORES, torch.tensor([[True, False, True, False]]), start().velocity)
+    state, _ = method.learn(replace(start(), personal=personal), NoData(), Clock(6, 10))
+    assert state.personal is not None
+    assert close(state.personal.velocity, [0.2, 0.2, -0.2, 0.2])
+    assert close(state.personal.scores, [0.3225, -0.3775, 0.225, -0.125])
+    assert state.personal.mask.int().tolist() == [[0, 1, 1, 0]]  # (.3225, .535, .3825, .125)
+    fused = method.fuse(state, *hear([1, 0, 1, 0], [1, 1, 0, 0]), Clock(6, 10))
+    assert fused.personal is state.personal
+    assert method.local_model(fused).tolist() == [[0.0, -1.0, 2.0, 0.0]]
+    assert fused.mask.int().tolist() == [[1, 1, 0, 0]]  # the agreed one is as without it
+
+
+def test_the_personal_mask_starts_as_the_agreed_one() -> None:
+    method = algorithm()
+    fused = method.fuse(learned(method), *hear([1, 0, 1, 0], [1, 1, 0, 0]), Clock(5, 10))
+    assert fused.personal == Personal(fused.scores, fused.mask, fused.velocity)  # the very same tensors
+
+
+def test_a_personal_mask_changes_nothing_that_is_sent() -> None:
+    with_it, without = states("accord", 8), states("accord", 8, personal_from="never")
+    assert all(torch.equal(with_it[name], tensor) for name, tensor in without.items())
+    assert not torch.equal(with_it["personal.mask"], with_it["mask"])
 
 
 def test_who_joins_starts_from_what_neighbours_keep() -> None:
@@ -76,18 +197,21 @@ def test_who_joins_starts_from_what_neighbours_keep() -> None:
     assert state.mask.int().tolist() == [[1, 0, 1, 0]]
     assert state.votes.tolist() == [[0, 0, 2, 1]]
     assert state.voters.tolist() == [2]
+    assert state.personal == Personal(state.scores, state.mask, state.velocity)
 
 
 def test_who_hears_nobody_is_not_pulled() -> None:
     method = algorithm()
-    state, _ = method.learn(start(), NoData(), Clock(1, 10))
+    state = learned(method)
     nobody = build_mixing(nx.empty_graph(1), [1])
     fused = method.fuse(state, {"mask": torch.ones(1, 4, dtype=torch.bool)}, nobody, Clock(1, 10))
     assert torch.equal(fused.scores, state.scores)
     assert fused.voters.tolist() == [0]
+    assert not fused.votes.any()
 
 
-def states(name: str, rounds: int = 4, **changes: Any) -> dict[str, torch.Tensor]:
+def states(name: str, rounds: int = 4, changes: dict[str, Any] | None = None, **options: Any) -> dict[str, Tensor]:
+    common = {"lr": 0.05, "step": "relative", "schedule": "cosine", "momentum": 0.9, "weight_decay": 0.001}
     config = make_config(
         {
             "agents": 4,
@@ -95,8 +219,8 @@ def states(name: str, rounds: int = 4, **changes: Any) -> dict[str, torch.Tensor
             "retention": 0.4,
             "graph": {"name": "ring"},
             "model": {"name": "mlp", "hidden": [8]},
-            "algorithm": {"name": name, "lr": 0.2, "schedule": "cosine", "momentum": 0.9, "weight_decay": 0.001},
-            **changes,
+            "algorithm": {"name": name, **common, **options},
+            **(changes or {}),
         }
     )
     with build_simulator(build(config, DIGITS), torch.device("cpu"), workers=1) as playing:
@@ -105,9 +229,10 @@ def states(name: str, rounds: int = 4, **changes: Any) -> dict[str, torch.Tensor
         return playing.tensors()
 
 
-def test_a_single_agent_learns_as_ind_mask_does_bit_for_bit() -> None:
+@pytest.mark.parametrize("step", ["absolute", "relative"])
+def test_a_single_agent_learns_as_ind_mask_does_bit_for_bit(step: str) -> None:
     alone: dict[str, Any] = {"agents": 1, "graph": {"name": "complete"}, "partition": {"name": "iid"}}
-    own, other = states("accord", **alone), states("ind-mask", **alone)
+    own, other = states("accord", 4, alone, step=step), states("ind-mask", 4, alone, step=step)
     assert all(torch.equal(own[name], other[name]) for name in ("scores", "mask", "velocity"))
 
 
@@ -115,87 +240,47 @@ def test_listening_makes_a_difference() -> None:
     assert not torch.equal(states("accord")["scores"], states("ind-mask")["scores"])
 
 
-FOUR = Agents((0, 1, 2, 3), torch.tensor([[1], [2], [3], [4]]), torch.tensor([0.25, 0.5, 0.75, 1.0]))
+def test_all_keep_what_the_smallest_retention_allows() -> None:
+    several = Agents((0, 1, 2), torch.tensor([[1], [2], [4]]), torch.tensor([0.25, 0.5, 1.0]))
+    method = algorithm((0.25, 0.5, 1.0))
+    assert method.init(several).keep.tolist() == [[1]] * 3
+    assert method.opening(several)["mask"].sum(1).tolist() == [1] * 3
+    least, most = method.mask_counts(several)["mask"]
+    assert least.tolist() == most.tolist() == [[1]] * 3
 
 
-def test_agents_take_the_highest_level_they_can_carry() -> None:
-    method = algorithm((0.25, 0.5, 0.75, 1.0), levels="two")  # two of the four can carry 0.75
-    assert method.levels == (0.25, 0.75)
-    assert method.init(FOUR).keep.tolist() == [[1], [1], [3], [3]]
+class Exact:
+    """A network whose gradients are multiples of small powers of two, so that no CPU rounds anything."""
+
+    layout = LAYOUT
+
+    def gradient(self, params: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:  # noqa: ARG002
+        pattern = torch.tensor([0.5, -0.25, 0.25, -0.5])
+        return 0.25 * params + pattern, torch.ones(len(params))
 
 
-def test_agents_listen_to_their_own_level_alone() -> None:
-    method = algorithm((0.25, 0.75, 0.75, 0.75), levels="two")
-    state, _ = method.learn(replace(start(), keep=torch.tensor([[3]])), NoData(), Clock(1, 10))
-    dense, sparse = [1, 1, 0, 1], [1, 0, 0, 0]
-    fused = method.fuse(state, *hear(dense, sparse), Clock(1, 10))
-    assert fused.voters.tolist() == [1]
-    assert fused.votes.tolist() == [dense]
-
-
-def test_nested_levels_all_learn_at_the_lower_and_those_who_can_at_the_higher_too() -> None:
-    method = algorithm((0.25, 0.25, 0.75, 1.0))
-    begun = method.init(FOUR)
-    assert begun.keep.tolist() == [[1]] * 4
-    assert begun.above is not None
-    assert begun.above.able is not None
-    assert begun.above.able.tolist() == [False, False, True, True]
-    assert method.local_model(begun).count_nonzero(1).tolist() == [1, 1, 3, 3]
-    opening = method.opening(FOUR)
-    assert opening["mask"].sum(1).tolist() == [1] * 4
-    assert opening["above"].sum(1).tolist() == [0, 0, 3, 3]
-    least, most = method.mask_counts(FOUR)["above"]
-    assert least.tolist() == most.tolist() == [[0], [0], [3], [3]]
-
-
-def one_of(retention: float) -> tuple[Accord, State]:
-    method = algorithm((0.25, 0.75, 0.75))
-    state = method.init(Agents((0,), torch.tensor([[1]]), torch.tensor([retention])))
-    return method, method.learn(state, NoData(), Clock(1, 10))[0]
-
-
-def received(lower: list[list[int]], above: list[list[int]]) -> tuple[dict[str, torch.Tensor], Mixing]:
-    messages, mixing = hear(*lower)
-    return {**messages, "above": hear(*above)[0]["mask"]}, mixing
-
-
-def test_nested_levels_hear_everybody_below_and_their_own_above() -> None:
-    method, state = one_of(0.75)
-    sent = method.share(state)
-    assert [sent[name].sum().item() for name in ("mask", "above")] == [1, 3]
-    fused = method.fuse(state, *received([[1, 0, 0, 0], [0, 1, 0, 0]], [[1, 1, 0, 1], [0, 0, 0, 0]]), Clock(1, 10))
-    assert fused.voters.tolist() == [2]
-    assert fused.above is not None
-    assert fused.above.voters.tolist() == [1]  # an empty mask is no vote
-    assert fused.above.votes.tolist() == [[1, 1, 0, 1]]
-    assert method.local_model(fused).count_nonzero().item() == 3
-
-
-def test_nested_levels_spare_who_cannot_carry_the_higher() -> None:
-    method, state = one_of(0.25)
-    sent = method.share(state)
-    assert [sent[name].sum().item() for name in ("mask", "above")] == [1, 0]
-    fused = method.fuse(state, *received([[1, 0, 0, 0]], [[1, 1, 0, 1]]), Clock(1, 10))
-    assert fused.voters.tolist() == [1]
-    assert fused.above is not None
-    assert state.above is not None
-    assert torch.equal(fused.above.scores, state.above.scores)
-    assert method.local_model(fused).count_nonzero().item() == 1
-
-
-def test_nested_levels_learn_at_the_lower_as_if_it_were_the_only_one() -> None:
-    several: dict[str, Any] = {"retention": [0.2, 0.5, 0.5, 0.3]}
-    nested = states("accord", algorithm={"name": "accord", "levels": "nested"}, **several)
-    lowest = states("accord", algorithm={"name": "accord", "levels": "smallest"}, **several)
-    assert all(torch.equal(nested[name], tensor) for name, tensor in lowest.items())
-    assert {name for name in nested if "." not in name} == set(lowest)
+def test_without_what_is_new_it_is_the_method_of_version_1() -> None:
+    """Three agents in a row, three rounds; the digest was recorded with version 1.0."""
+    version_1: dict[str, Any] = {"step": "absolute", "own_votes": 0, "personal_from": "never"}
+    method = algorithm(network=Exact(), lr=0.5, pull=0.5, vote_gain=0.5, **version_1)
+    scores = torch.tensor([[0.5, -0.375, 0.25, -0.125], [0.25, -0.5, 0.125, -0.375], [0.125, -0.25, 0.5, -0.375]])
+    votes, nobody = torch.zeros(3, 4, dtype=torch.uint8), torch.zeros(3, dtype=torch.int64)
+    keep = KEEP.repeat(3, 1)
+    state = State(scores, method.masker.mask(scores, keep), votes, nobody, keep, torch.zeros(3, 4))
+    mixing, digest = build_mixing(nx.path_graph(3), [1, 1, 1]), hashlib.sha256()
+    for number in range(1, 4):
+        state, _ = method.learn(state, NoData(), Clock(number, 3))
+        state = method.fuse(state, method.share(state), mixing, Clock(number, 3))
+        for tensor in (state.scores, state.mask, state.votes, state.velocity):
+            assert tensor is not None
+            digest.update(tensor.contiguous().numpy().tobytes())
+    assert digest.hexdigest() == "4cc9204fefb4c3d7517c96fd075b60096ddc566c8142fe8ba659e9b89c676a72"
 
 
 def test_a_far_mask_is_not_believed() -> None:
     """m½ = (0, 1, 1, 0): two equal masks are at distance 0 and the opposite one at 2."""
-    method = algorithm(guard=1.5)
-    state, _ = method.learn(start(), NoData(), Clock(1, 10))
-    fused = method.fuse(state, *hear([0, 1, 1, 0], [1, 0, 0, 1], [0, 1, 1, 0]), Clock(1, 10))
+    method = algorithm(guard=1.5, own_votes=0)
+    fused = method.fuse(learned(method), *hear([0, 1, 1, 0], [1, 0, 0, 1], [0, 1, 1, 0]), Clock(1, 10))
     assert fused.voters.tolist() == [2]
     assert fused.votes.tolist() == [[0, 2, 2, 0]]
 
@@ -206,8 +291,19 @@ def test_a_far_mask_is_not_believed() -> None:
         ("pull", -0.1, "greater than or equal to 0"),
         ("vote_gain", -1, "greater than or equal"),
         ("guard", 0.5, "at least 1"),
+        ("own_votes", -1, "greater than or equal to 0"),
+        ("own_votes", 2.5, "valid integer"),
+        ("memory", 1, "less than 1"),
+        ("personal_from", 0, "greater than 0"),
+        ("personal_from", 1, "less than 1"),
+        ("personal_from", "later", "'never'"),
+        ("personal_pull", -1, "greater than or equal"),
+        ("lr", 0, "greater than 0"),
+        ("lr", "fast", "'auto'"),
+        ("step", "absolute", "lr = 'auto' is for step = 'relative'; give a number"),
     ],
 )
-def test_options_out_of_range_are_one_line(option: str, value: float, says: str) -> None:
-    with pytest.raises(ConfigError, match=rf"algorithm\.{option} = .*{says}"):
+def test_options_out_of_range_are_one_line(option: str, value: object, says: str) -> None:
+    with pytest.raises(ConfigError, match=rf"algorithm\b.*{says}") as caught:
         make_config({"algorithm": {"name": "accord", option: value}})
+    assert "\n" not in str(caught.value)

@@ -104,6 +104,18 @@ def test_the_closing_table_shows_both_where_they_differ(small: Small, tmp_path: 
     assert [line.split(":")[0] for line in closing_lines(compared)[:2]] == ["mce-pl", "dsgd"]
 
 
+@pytest.mark.parametrize("first", ["dsgd", "ind-mask"])
+def test_a_comparison_says_where_collaboration_lost(small: Small, tmp_path: Path, first: str) -> None:
+    """DSGD with a step far too small against masks that learn: whichever comes first."""
+    arms = {"dsgd": {"name": "dsgd", "lr": 1e-9}, "ind-mask": {"name": "ind-mask", "lr": 0.3}}
+    chosen = arms.pop(first)
+    run = run_experiment(small(algorithm=chosen, compare=list(arms.values()), rounds=20), tmp_path / "run")
+    (told,) = (line for line in closing_lines(run) if line.startswith("collaboration lost here"))
+    assert told.startswith("collaboration lost here: dsgd is behind ind-mask, which sends nothing; try accord")
+    won = run_experiment(small(algorithm="dsgd", compare=["fl"], rounds=2), tmp_path / "won")
+    assert not any("lost" in line for line in closing_lines(won))
+
+
 def test_arms_with_different_readouts_are_compared_by_either(
     small: Small, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -80,6 +80,27 @@ def test_resumed_equals_left_alone(small: Small, tmp_path: Path, rounds: int) ->
         pd.testing.assert_frame_equal(whole_table[timeless], cut_table[timeless])
 
 
+@pytest.mark.parametrize("rounds", [2, 3])
+def test_a_resumed_run_goes_on_with_its_personal_masks(small: Small, tmp_path: Path, rounds: int) -> None:
+    """They start after two of four rounds: stopped before the first of those rounds, and in the middle of them."""
+    config = small(algorithm="accord")
+    whole = run_experiment(config, tmp_path / "whole")
+    run_experiment(config, tmp_path / "cut", execution=Execution(should_stop=StopAfter(rounds)))
+    resumed = resume_experiment(tmp_path / "cut")
+    assert resumed.hash == whole.hash
+    masks = [model.state_dict() for model in resumed.local_models()]
+    for one, model in zip(masks, whole.local_models(), strict=True):
+        assert all(torch.equal(tensor, one[name]) for name, tensor in model.state_dict().items())
+
+
+def test_a_run_of_more_rounds_starts_its_personal_masks_again(small: Small, tmp_path: Path) -> None:
+    """Half of twelve rounds are more than the four that were played: until then the personal mask is the agreed one."""
+    run_experiment(small(algorithm="accord"), tmp_path / "run")
+    resumed = resume_experiment(tmp_path / "run", Execution(should_stop=StopAfter(1)), ["rounds=12"])
+    states = resumed.last_checkpoint(resumed.manifest["frozen_checksum"]).states
+    assert torch.equal(states["personal.scores"], states["scores"])
+
+
 def test_a_run_of_an_older_version_is_refused(small: Small, tmp_path: Path) -> None:
     """Its messages were coded otherwise, so its table would be of two minds."""
     run_experiment(small(), tmp_path / "cut", execution=Execution(should_stop=StopAfter(2)))

@@ -12,6 +12,7 @@ import torch
 
 from peermask.algorithms.contract import Clock
 from peermask.engine.link_traffic import LINKS, LinkHistories, shards_of
+from peermask.engine.states import tensors_of
 from peermask.errors import PeermaskError
 from peermask.experiment.assemble import assemble, openings
 from peermask.experiment.build import Experiment, build
@@ -92,9 +93,9 @@ def test_a_run_equals_a_plain_one(small: Small, tmp_path: Path, schedule: dict[s
     }
     assert {key: size for key, size in counted.items() if size} == sent
     assert result.sent_bytes == sum(sent.values())
-    names = [name for name in vars(states[0]) if getattr(states[0], name) is not None]
     if algorithm in ("mce-pl", "accord"):
-        assert final_hash({n: torch.cat([getattr(s, n) for s in states]) for n in names}) == result.hash
+        each = [tensors_of(state) for state in states]
+        assert final_hash({name: torch.cat([one[name] for one in each]) for name in each[0]}) == result.hash
     else:
         models = torch.stack([torch.cat([p.flatten() for p in m.parameters()]) for m in result.local_models()])
         plain = torch.cat([state.params for state in states])

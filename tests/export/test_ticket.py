@@ -31,7 +31,19 @@ WIDE = {"name": "cnn", "options": {"channels": [65536, 1], "hidden": 1}, "shape"
 IMAGES = torch.linspace(-1, 1, 5 * 64).view(5, 1, 8, 8)
 
 
-@pytest.mark.parametrize("changes", [{}, {"mask": {"rescale": True}}, {"frozen": {"bias_init": "torch-default"}}])
+PERSONAL = {"algorithm": "accord", "rounds": 4}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"mask": {"rescale": True}},
+        {"frozen": {"bias_init": "torch-default"}},
+        PERSONAL,
+        {**PERSONAL, "mask": {"rescale": True}},
+    ],
+)
 def test_a_ticket_gives_the_agents_model_back_bit_for_bit(tmp_path: Path, changes: dict[str, Any]) -> None:
     result = run_small(tmp_path / "run", **changes)
     for agent, model in enumerate(result.local_models()):

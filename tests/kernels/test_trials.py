@@ -96,7 +96,10 @@ def test_masks_and_messages_launch_what_was_compiled(launched: set[tuple[str, ..
     keep, index = torch.tensor([layout.sizes] * agents), torch.zeros(agents, BATCH, dtype=torch.int64)
     masker.model(mask, keep)
     for velocity, momentum in ((None, 0.0), (scores, 0.9)):
-        stepped(scores, gradient, masker.weights(keep), velocity, 0.1, momentum, 0.0, 0.0, layout)
+        for relative in (False, True):
+            stepped(
+                scores, gradient, masker.weights(keep), velocity, 0.1, momentum, 0.0, 0.0, layout, relative=relative
+            )
     top_fraction_by_layer(aggregated_magnitude(scores, votes, voters, 0.5, layout), keep, layout.sizes)
     fine_tuned(scores, scores, votes, voters, 0.1)
     pulled(scores, votes, voters, mask, 0.5, layout)

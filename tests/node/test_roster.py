@@ -171,7 +171,7 @@ def make_authority_of(folder):
         (lambda: revoked(removed(FLEET, [3]), [7]), "agent 7 does not exist; this fleet has agents 0 to 3, without 3"),
         (lambda: added(new_fleet(tiny(algorithm={"name": "fl"})), "h"), "in fl every agent receives from every other"),
         (lambda: added(new_fleet(tiny(retention=[0.1, 0.2, 0.3, 0.4])), "h"), "give one for the new agent"),
-        (lambda: added(new_fleet(tiny(algorithm={"name": "accord"})), "h", retention=0.2), "is below 0.3, the level"),
+        (lambda: added(new_fleet(tiny(algorithm={"name": "accord"})), "h", retention=0.2), "is below 0.3, at which"),
     ],
 )  # fmt: skip
 def test_changes_that_cannot_be_are_one_line(make, line):

@@ -3,7 +3,9 @@
 from peermask.algorithms import (
     accord,
     avr_weipru,
+    choco,
     dis_pfl,
+    ditto,
     dsgd,
     dsgd_prox,
     fedmask,
@@ -18,6 +20,6 @@ from peermask.algorithms import (
 from peermask.algorithms.contract import algorithms
 
 __all__ = [
-    "accord", "algorithms", "avr_weipru", "dis_pfl", "dsgd", "dsgd_prox", "fedmask", "fl", "ind_dense", "ind_mask",
-    "ind_weipru", "lottery_dsgd", "mce_pl", "par_weipru",
+    "accord", "algorithms", "avr_weipru", "choco", "dis_pfl", "ditto", "dsgd", "dsgd_prox", "fedmask", "fl",
+    "ind_dense", "ind_mask", "ind_weipru", "lottery_dsgd", "mce_pl", "par_weipru",
 ]  # fmt: skip

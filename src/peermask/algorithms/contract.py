@@ -69,6 +69,10 @@ class Clock:
         """Whether the exchange follows."""
         return self.batch == self.batches - 1
 
+    def is_after(self, share: float) -> bool:
+        """Whether a share of all rounds is over before this one. What a round computes may depend on it."""
+        return self.round > share * self.rounds
+
     def at(self, batch: int) -> Clock:
         """The same round at another of its batches."""
         return replace(self, batch=batch)
@@ -131,7 +135,14 @@ class LocalData(Protocol):
         >>> batch = data.batch(peermask.Clock(round=1, rounds=10))
         >>> batch.inputs.shape, batch.targets.shape
         (torch.Size([4, 8, 1, 8, 8]), torch.Size([4, 8]))
+        >>> data.sizes.shape
+        torch.Size([4])
     """
+
+    @property
+    def sizes(self) -> Tensor:
+        """[A] float32: how many training samples each agent has."""
+        ...
 
     def batch(self, clock: Clock, step: int = 0) -> Batch:
         """A batch of every agent's training samples.
@@ -166,6 +177,7 @@ class Setting:
         masker: The frozen weights, and how scores become masks and models.
         seed: Of the experiment, for `peermask.streams`.
         retentions: r_i of every agent.
+        links_change: Whether agents hear others in each round.
 
     Examples:
         >>> import peermask, torch
@@ -181,6 +193,7 @@ class Setting:
     masker: Masker
     seed: int
     retentions: tuple[float, ...]
+    links_change: bool = False
 
 
 State = TypeVar("State")
@@ -203,8 +216,14 @@ class Algorithm(Protocol[State]):
     hears_all: ClassVar[bool] = False
     """Whether agents use a server, one message there and one back, instead of their neighbours."""
 
+    needs_every_message: ClassVar[bool] = False
+    """Whether a message that is lost, or comes late, would spoil all later rounds."""
+
     over_frozen_weights: ClassVar[bool] = False
     """Whether a personal model is the frozen weights under a mask, so that seed and mask are all of it."""
+
+    common_retention: ClassVar[bool] = False
+    """Whether every agent keeps only as many weights as the agent with the smallest retention can."""
 
     readout: ClassVar[Readout] = "all"
     """Which labels an agent's answer is chosen among unless a config says otherwise."""

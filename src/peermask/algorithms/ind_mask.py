@@ -40,11 +40,12 @@ class IndMask(Algorithm[State]):
 
     def learn(self, state: State, data: LocalData, clock: Clock) -> tuple[State, Tensor]:
         """z ← z − η (G(z) + ω z + λ ∂R/∂z).   Paper Eq. (4)"""
-        scores, summed, loss = score_step(
-            self.setting, self.options, state.scores, state.mask, state.keep, state.velocity, data.batch(clock), clock
+        lr = self.options.scheduled_lr(clock)
+        step = score_step(
+            self.setting, self.options, lr, state.scores, state.mask, state.keep, state.velocity, data.batch(clock)
         )
-        mask = self.masker.mask(scores, state.keep)
-        return replace(state, scores=scores, mask=mask, velocity=summed if self.options.momentum else None), loss
+        mask, velocity = self.masker.mask(step.scores, state.keep), step.summed if self.options.momentum else None
+        return replace(state, scores=step.scores, mask=mask, velocity=velocity), step.loss
 
     def share(self, state: State) -> Payload:  # noqa: ARG002
         return {}

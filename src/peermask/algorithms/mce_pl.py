@@ -48,7 +48,7 @@ class State:
     voters: Tensor  # [A] how many neighbours were counted; n = votes / voters
     keep: Tensor  # [A, L] K_l
     velocity: Tensor | None = None  # [A, P_w] G summed over rounds, where momentum is on
-    gradient: Tensor | None = None  # [A, P_w] G, from learn to fuse
+    gradient: Tensor | None = None  # [A, P_w] G, or û, from learn to fuse
     proposal: Tensor | None = None  # [A, P_w] m½, from learn to fuse
 
 
@@ -88,12 +88,14 @@ class McePl(Algorithm[State]):
 
     def learn(self, state: State, data: LocalData, clock: Clock) -> tuple[State, Tensor]:
         mask = state.mask if state.proposal is None else state.proposal  # of the batch before
-        scores, gradient, loss = score_step(
-            self.setting, self.options, state.scores, mask, state.keep, state.velocity, data.batch(clock), clock
+        lr = self.options.scheduled_lr(clock)
+        step = score_step(
+            self.setting, self.options, lr, state.scores, mask, state.keep, state.velocity, data.batch(clock)
         )
-        proposal = self._mask(scores, state.votes, state.voters, state.keep)
-        velocity = gradient if self.options.momentum else None
-        return replace(state, scores=scores, velocity=velocity, gradient=gradient, proposal=proposal), loss
+        proposal = self._mask(step.scores, state.votes, state.voters, state.keep)
+        velocity = step.summed if self.options.momentum else None
+        learned = replace(state, scores=step.scores, velocity=velocity, gradient=step.direction, proposal=proposal)
+        return learned, step.loss
 
     def share(self, state: State) -> Payload:
         assert state.proposal is not None
@@ -111,7 +113,8 @@ class McePl(Algorithm[State]):
     def fuse(self, state: State, received: Payload, mixing: Mixing, clock: Clock) -> State:
         assert state.gradient is not None
         votes, voters = self._heard(state, received["mask"], mixing)
-        lr = self.options.lr if self.options.lr_fine_tune is None else self.options.lr_fine_tune
+        given = self.options.lr_fine_tune
+        lr = self.options.first_lr(clock) if given is None else given
         step = scheduled(lr, self.options.schedule, clock)
         scores = fine_tuned(state.scores, state.gradient, votes, voters, step)
         if self.options.keep_sign:

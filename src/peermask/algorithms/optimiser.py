@@ -13,9 +13,11 @@ from peermask.algorithms.contract import Clock
 Schedule = Literal["constant", "cosine"]
 
 
-def scheduled(lr: float, schedule: Schedule, clock: Clock) -> float | Tensor:
-    """η, or η (1 + cos(π k / T)) / 2."""
-    return lr if schedule == "constant" else clock.varying(lambda progress: 0.5 * lr * (1.0 + cos(pi * progress)))
+def scheduled(lr: float, schedule: Schedule, clock: Clock, start: float = 0.0) -> float | Tensor:
+    """η, or η (1 + cos(π k / T)) / 2, where k and T are counted from `start`, a share of all rounds."""
+    if schedule == "constant":
+        return lr
+    return clock.varying(lambda progress: 0.5 * lr * (1.0 + cos(pi * max(0.0, progress - start) / (1.0 - start))))
 
 
 # Momentum: gradients summed over rounds, older ones ever less. The paper has none; it is off unless asked for.

@@ -2,14 +2,19 @@
 
 G  = ∂f/∂v ⊙ w ⊙ sign(z)            Paper Eq. (15)
 u  ← β u + G                        momentum; u = G where it is off
-z½ = z − η (u + ω z + λ ∂R/∂z)      Eq. (4), (14)
+z½ = z − η (û + ω z + λ ∂R/∂z)      Eq. (4), (14)
+
+û is u itself (`step = "absolute"`, as in the paper), or u in units of the scores (`step = "relative"`): of each layer
+û_l = u_l mean|z_l| / rms(u_l). Gradients differ by orders of magnitude between layers, networks and frozen weights; in
+units of the scores one step size fits all of them.
 """
 
 from __future__ import annotations
 
-from typing import Annotated
+from dataclasses import dataclass
+from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import Tensor
 
 from peermask import registry
@@ -18,11 +23,18 @@ from peermask.algorithms.optimiser import Schedule, scheduled
 from peermask.masks.scores import ScoreInit, keep_sign, stepped
 from peermask.models.network import Batch
 
+LARGEST, TRAVEL = 0.1, 8.0  # of `lr = "auto"`: the largest step, and the sum of all steps without a schedule
+
+Lr = Annotated[float, Field(gt=0)] | Literal["auto"]
+
 
 class ScoreOptions(registry.Options):
     """What every method that learns a mask has in common."""
 
-    lr: Annotated[float, Field(gt=0)] = Field(1.0, description="η, step size of the scores")
+    lr: Lr = Field(1.0, description="η, step size of the scores; auto, of relative steps: min(0.1, 8 / rounds)")
+    step: Literal["absolute", "relative"] = Field(
+        "absolute", description="follow the gradient itself, or in each layer its direction in units of the scores"
+    )
     schedule: Schedule = Field("constant", description="how η changes over the run")
     weight_decay: Annotated[float, Field(ge=0)] = Field(0.0, description="ω, on the scores, only in learn")
     momentum: Annotated[float, Field(ge=0, lt=1)] = Field(0.0, description="β, how much of the last round's G is kept")
@@ -32,22 +44,45 @@ class ScoreOptions(registry.Options):
     )
     keep_sign: bool = Field(False, description="stop a score at zero instead of letting a step carry it across")
 
+    @model_validator(mode="after")
+    def _auto_is_relative(self) -> ScoreOptions:
+        if self.lr == "auto" and self.step == "absolute":
+            raise ValueError("lr = 'auto' is for step = 'relative'; give a number")
+        return self
+
+    def first_lr(self, clock: Clock) -> float:
+        """η before the schedule."""
+        return min(LARGEST, TRAVEL / clock.rounds) if self.lr == "auto" else self.lr
+
+    def scheduled_lr(self, clock: Clock) -> float | Tensor:
+        """η of a round."""
+        return scheduled(self.first_lr(clock), self.schedule, clock)
+
+
+@dataclass(frozen=True)
+class Step:
+    """What a step leads to."""
+
+    scores: Tensor  # [A, P_w] z½
+    summed: Tensor  # [A, P_w] u
+    direction: Tensor  # [A, P_w] û
+    loss: Tensor  # [A]
+
 
 def score_step(
     setting: Setting,
     options: ScoreOptions,
+    lr: float | Tensor,
     scores: Tensor,
     mask: Tensor,
     keep: Tensor,
     velocity: Tensor | None,
     batch: Batch,
-    clock: Clock,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """z½ [A, P_w], u [A, P_w] and the loss [A] of the model w ⊙ m on one batch."""
+) -> Step:
+    """A step by the loss of the model w ⊙ m on one batch."""
     masker = setting.masker
     model_gradient, loss = setting.network.gradient(masker.model(mask, keep), batch)
-    lr = scheduled(options.lr, options.schedule, clock)
-    moved, summed = stepped(
+    moved, summed, direction = stepped(
         scores,
         model_gradient[:, : masker.layout.weights],
         masker.weights(keep),
@@ -57,5 +92,6 @@ def score_step(
         options.weight_decay,
         options.group_lasso,
         masker.layout,
+        relative=options.step == "relative",
     )
-    return (keep_sign(moved, scores) if options.keep_sign else moved), summed, loss
+    return Step(keep_sign(moved, scores) if options.keep_sign else moved, summed, direction, loss)

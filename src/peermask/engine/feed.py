@@ -78,6 +78,11 @@ class Feed:
         return evaluate(self.network, params, self.dataset, split, indices, self._counts, self.readout, self.metrics)
 
     @cached_property
+    def sizes(self) -> Tensor:
+        """[A] float32: training samples of each agent."""
+        return self._moved(torch.tensor([float(len(own.train)) for own in self.samples]))
+
+    @cached_property
     def _counts(self) -> Tensor:
         """[A, classes] training samples of each label."""
         counts = np.zeros((len(self.samples), len(self.dataset.classes)), np.float32)

@@ -87,6 +87,7 @@ class Recorded:
         self.failed = False
         self.told: set[str] = set()  # steps of which it was said why they are not recorded
         self.results: set[int] = set()  # where recordings leave theirs
+        self.shares: set[float] = set()  # of all rounds, after which steps may do something else
 
     def learn(self, state: Any, data: LocalData, clock: Clock) -> tuple[Any, Tensor]:
         def learn(inputs: Named, data: LocalData, clock: Clock) -> tuple[Any, Tensor]:
@@ -118,9 +119,11 @@ class Recorded:
         return self._play("fuse", fuse, inputs, None, clock)
 
     def _play(self, name: str, function: Function, inputs: Named, data: LocalData | None, clock: Clock) -> Any:
-        # One for each form of a state: later batches of a round find tensors that the first does not. And two in turn:
-        # every other round begins with what the one before left in its memory, and copies nothing.
-        step = self.steps.setdefault((name, clock.round % 2, *inputs), _Step())
+        # One for each form of a state: later batches of a round find tensors that the first does not. One for each part
+        # of the run. And two in turn: every other round begins with what the one before left in its memory, and copies
+        # nothing.
+        part = sum(clock.is_after(share) for share in self.shares)
+        step = self.steps.setdefault((name, part, clock.round % 2, *inputs), _Step())
         if self.failed:
             return function(inputs, data, clock)
         if step.stage == "replay":
@@ -135,6 +138,7 @@ class Recorded:
                 return function(inputs, data, clock)
         if step.stage == "watch":
             result, waits = step.watched(function, inputs, data, clock)
+            self.shares |= step.shares
             if waits and name not in self.told:
                 self.told.add(name)
                 self.say(f"{name} runs without CUDA graphs: it waits for the device ({waits})")
@@ -150,6 +154,7 @@ class _Step:
     stage: Literal["first", "watch", "record", "replay", "never"] = "first"
     draws: dict[int, Draw] = field(default_factory=dict)  # by step of `LocalData.batch`
     rates: list[Callable[[float], float]] = field(default_factory=list)  # by progress
+    shares: set[float] = field(default_factory=set)  # see `Clock.is_after`
 
     def watched(
         self, function: Function, inputs: Named, data: LocalData | None, clock: Clock
@@ -157,7 +162,7 @@ class _Step:
         """Played unchanged, and noted what it asks for. Also gives the operation that waits for the device, if nothing
         else prevents a recording."""
         seen = watch(function, inputs, data, clock)
-        self.draws, self.rates = seen.draws, seen.rates
+        self.draws, self.rates, self.shares = seen.draws, seen.rates, seen.shares
         given = {tensor.data_ptr() for tensor in inputs.values()}
         state_only = not isinstance(seen.result, tuple)
         idle = state_only and all(tensor.data_ptr() in given for tensor in _tensors_in(seen.result))
@@ -230,6 +235,10 @@ class _DrawnData:
 
     feed: Feed
     draws: dict[int, Draw]
+
+    @property
+    def sizes(self) -> Tensor:
+        return self.feed.sizes
 
     def batch(self, clock: Clock, step: int = 0) -> Batch:  # noqa: ARG002
         return self.feed.gathered(self.draws[step])

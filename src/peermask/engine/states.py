@@ -10,7 +10,7 @@ from torch import Tensor
 
 
 def tensors_of(state: Any) -> dict[str, Tensor]:
-    """By name; those of a state within the state have its name before theirs: `above.scores`."""
+    """By name; those of a state within the state have its name before theirs: `personal.scores`."""
     named: dict[str, Tensor] = {}
     for field in fields(state):
         value = getattr(state, field.name)

@@ -112,6 +112,7 @@ def _of_masks(layout: Layout, device: torch.device) -> list[Callable[[], object]
         lambda: masker.model(mask, keep),
         lambda: stepped(scores, gradient, masker.weights(keep), None, 1.0, 0.0, 0.0, 0.0, layout),
         lambda: stepped(scores, gradient, masker.weights(keep), scores, 1.0, 0.5, 0.0, 0.0, layout),
+        lambda: stepped(scores, gradient, masker.weights(keep), scores, 1.0, 0.5, 0.0, 0.0, layout, relative=True),
         lambda: top_fraction_by_layer(scores, keep, layout.sizes),
         lambda: aggregated_magnitude(scores, votes, voters, 1.0, layout),
         lambda: count_votes(one, mask, torch.uint8),

@@ -25,6 +25,7 @@ class Watched:
 
     draws: dict[int, Draw] = field(default_factory=dict)  # by step of `LocalData.batch`
     rates: list[Callable[[float], float]] = field(default_factory=list)  # numbers that vary, by progress
+    shares: set[float] = field(default_factory=set)  # of all rounds, after which it may do something else
     odd: list[str] = field(default_factory=list)  # what no recording can give
     waits: str | None = None  # the first operation that waits for the device
     result: Any = None
@@ -41,7 +42,7 @@ def watch(function: Function, inputs: Named, data: LocalData | None, clock: Cloc
 
 
 class _WatchedClock(Clock):
-    """Notes whether anything but the batch, or numbers that vary, is read."""
+    """Notes whether anything but the batch, numbers that vary, or the part of the run is read."""
 
     seen: Watched
 
@@ -52,13 +53,17 @@ class _WatchedClock(Clock):
         return watched
 
     def __getattribute__(self, name: str) -> Any:
-        if name in ("round", "rounds", "progress"):
+        if name in ("round", "progress"):
             object.__getattribute__(self, "seen").odd.append(name)
         return object.__getattribute__(self, name)
 
     def varying(self, of: Callable[[float], float]) -> float:
         self.seen.rates.append(of)
-        return of((object.__getattribute__(self, "round") - 1) / object.__getattribute__(self, "rounds"))
+        return of((object.__getattribute__(self, "round") - 1) / self.rounds)
+
+    def is_after(self, share: float) -> bool:
+        self.seen.shares.add(share)
+        return bool(object.__getattribute__(self, "round") > share * self.rounds)
 
 
 @dataclass(frozen=True)
@@ -68,6 +73,10 @@ class _WatchedData:
     feed: Feed
     clock: Clock
     seen: Watched
+
+    @property
+    def sizes(self) -> Tensor:
+        return self.feed.sizes
 
     def batch(self, clock: Clock, step: int = 0) -> Batch:  # noqa: ARG002
         self.seen.draws[step] = self.feed.draw(self.clock, step)

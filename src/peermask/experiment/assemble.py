@@ -55,7 +55,8 @@ def openings(experiment: Experiment, agents: Agents) -> Payload:
 def _algorithm(experiment: Experiment, network: Network, device: torch.device) -> Algorithm[Any]:
     config, frozen = experiment.config, experiment.frozen
     masker = Masker(network.layout, frozen.values.to(device), config.mask, frozen.given)
-    setting = Setting(network, masker, config.seed, experiment.retentions[: config.agents])  # of the first agents
+    first = experiment.retentions[: config.agents]  # of agents that were there from the beginning
+    setting = Setting(network, masker, config.seed, first, experiment.schedule.changes)
     return make_algorithm(config.algorithm.name, config.algorithm.options, setting)
 
 

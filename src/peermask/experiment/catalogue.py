@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from annotated_types import Ge, Gt, Le, Lt
 from pydantic.fields import FieldInfo
@@ -123,18 +125,25 @@ def _plain(default: object) -> str:
 
 def _values(field: FieldInfo) -> str:
     """Words that may be given where only some may, or the range of a number."""
-    forms = get_args(field.annotation) if type(None) in get_args(field.annotation) else (field.annotation,)
-    given = [form for form in forms if form is not type(None)]
-    if all(get_origin(form) is Literal for form in given):
-        return " | ".join(str(word) for form in given for word in get_args(form))
     if field.annotation is Choice:
         return "a name, or a table with one"
     if field.annotation is bool:
         return "true or false"
-    if field.annotation not in (int, float):
+    if field.annotation in (int, float):
+        return _range(field.annotation, field.metadata)
+    is_union = get_origin(field.annotation) in (Union, UnionType)
+    forms = [form for form in (get_args(field.annotation) if is_union else [field.annotation]) if form is not NoneType]
+    words = [str(word) for form in forms if get_origin(form) is Literal for word in get_args(form)]
+    numbers = [form for form in forms if get_origin(form) is Annotated and get_args(form)[0] in (int, float)]
+    if len(forms) > sum(get_origin(form) is Literal for form in forms) + len(numbers):
         return ""
+    ranges = [_range(get_args(form)[0], getattr(get_args(form)[1], "metadata", ())) for form in numbers]
+    return " | ".join([*ranges, *words])
+
+
+def _range(kind: Any, metadata: Sequence[object]) -> str:
     bounds = []
-    for bound in field.metadata:
+    for bound in metadata:
         match bound:
             case Gt():
                 bounds.append(f"above {bound.gt}")
@@ -144,7 +153,7 @@ def _values(field: FieldInfo) -> str:
                 bounds.append(f"below {'2^63' if bound.lt == 2**63 else bound.lt}")
             case Le():
                 bounds.append(f"at most {bound.le}")
-    return ", ".join(["whole number" if field.annotation is int else "number", *bounds])
+    return ", ".join(["whole number" if kind is int else "number", *bounds])
 
 
 def _first_line(doc: str | None) -> str:

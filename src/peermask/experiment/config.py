@@ -106,6 +106,18 @@ class ExperimentConfig(Options):
         return self
 
     @model_validator(mode="after")
+    def _every_message_comes(self) -> ExperimentConfig:
+        for choice in (self.algorithm, *self.compare):
+            if choice.name in algorithms and algorithms[choice.name].make.needs_every_message:
+                for key, value in (("schedule", self.schedule), ("asynchronous", self.asynchronous)):
+                    if value is not None:
+                        raise ConfigError(
+                            f"{key}: {choice.name} needs every message of every neighbour in each round; delete one of "
+                            "the two"
+                        )
+        return self
+
+    @model_validator(mode="after")
     def _can_be_asynchronous(self) -> ExperimentConfig:
         if self.asynchronous is None:
             return self

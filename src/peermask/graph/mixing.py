@@ -35,6 +35,7 @@ class Mixing:
         shares: [K] float32: p_j, the sender's share of all training samples; sums to 1.
         own_weight: Of the own message, if messages are weighted by age (engine/ages.py): links then have whole weights.
         most: The largest count that any receiver can have in any round; 0: by the links.
+        newest: How often a new message counts at most, if messages are weighted by age.
 
     Examples:
         >>> import networkx, torch
@@ -54,6 +55,7 @@ class Mixing:
     shares: Tensor
     own_weight: int = 1
     most: int = 0
+    newest: int = 1
 
     @cached_property
     def degree(self) -> Tensor:
@@ -88,7 +90,11 @@ class Mixing:
     @cached_property
     def count_dtype(self) -> torch.dtype:
         """The smallest integer type that holds the largest count."""
-        most = self.most or self.links.most + 1
+        return self.count_dtype_with(0)
+
+    def count_dtype_with(self, own_votes: int) -> torch.dtype:
+        """The same where an agent's own message counts as so many further ones."""
+        most = (self.most or self.links.most + 1) + own_votes * self.newest
         return torch.uint8 if most <= 255 else torch.int16 if most < 2**15 else torch.int32
 
     def count_open(self, votes: Tensor) -> Tensor:
@@ -164,7 +170,7 @@ class Mixing:
         metropolis[~is_own] *= np.array(weights, np.float64) / own
         metropolis[is_own] = 1.0 - metropolis[~is_own].sum()
         kept = self.metropolis if new else self.metropolis.weighted(metropolis)
-        return replace(self, links=links, metropolis=kept, own_weight=own // common, most=most)
+        return replace(self, links=links, metropolis=kept, own_weight=own // common, most=most, newest=own)
 
     def _same_for_all(self, row: Tensor) -> Tensor:
         return row.expand(len(self.links), -1)  # [1, P] -> [A, P]

@@ -30,17 +30,17 @@ def fine_tuned(scores: Tensor, gradient: Tensor, votes: Tensor, voters: Tensor, 
     return torch.sub(scores, agreement(votes, voters).mul_(gradient), alpha=float(lr))  # [A, P_w]
 
 
-def pulled(scores: Tensor, votes: Tensor, voters: Tensor, mask: Tensor, gain: float, layout: Layout) -> Tensor:
-    """z_l + γ mean|z_l| · sign(z_l) ⊙ (n_l − m_l): scores move towards what neighbours keep.
+def pulled(scores: Tensor, votes: Tensor, voters: Tensor, mask: Tensor, gain: float | Tensor, layout: Layout) -> Tensor:
+    """z_l + γ mean|z_l| · sign(z_l) ⊙ (n_l − m_l): scores move towards what neighbours keep; γ may be one each, [A].
 
     An entry that all neighbours keep and the agent does not grows by γ mean|z|, the opposite shrinks as much, and
     where all agree nothing moves. An agent without messages is not pulled.
     """
-    if by_kernels(scores):
+    if by_kernels(scores) and not isinstance(gain, Tensor):
         return pulled_triton(scores, votes, voters, mask, gain, layout.sizes)
     away = agreement(votes, voters).sub_(mask.view(torch.uint8))  # [A, P_w] n − m
     away *= scores.sign()
-    strength = gain * (voters > 0).to(scores.dtype)[:, None]  # [A, 1]
+    strength = (gain * (voters > 0).to(scores.dtype))[:, None]  # [A, 1]
     for layer in layout.masked:
         away[:, layer.span] *= scores[:, layer.span].abs().mean(dim=1, keepdim=True) * strength
     return away.add_(scores)

@@ -17,6 +17,8 @@ from peermask.streams import stream
 
 ScoreInit = Literal["shared", "independent"]
 
+SMALLEST = 1e-12  # root mean square of a gradient that is divided by
+
 
 def initial_scores(
     layout: Layout, init: ScoreInit, ids: Sequence[int], seed: int, given: Mapping[str, Tensor] | None = None
@@ -62,15 +64,34 @@ def stepped(
     decay: float,
     lasso: float,
     layout: Layout,
-) -> tuple[Tensor, Tensor]:
-    """z½ = z − η (u + ω z + λ ∂R/∂z) and u ← β u + G, where u is G itself without momentum: [A, P_w] both."""
-    if by_kernels(scores) and not lasso:
-        return stepped_triton(scores, model_gradient, weights, velocity, lr, momentum, decay)
+    *,
+    relative: bool = False,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """z½ = z − η (û + ω z + λ ∂R/∂z), u ← β u + G, and û: u itself, or in units of the scores. [A, P_w] each.
+
+    u is G itself without momentum.
+    """
+    if by_kernels(scores) and not lasso and not relative:
+        moved, summed = stepped_triton(scores, model_gradient, weights, velocity, lr, momentum, decay)
+        return moved, summed, summed
     summed = score_gradient(model_gradient, weights, scores)
     if velocity is not None:
         summed = momentum * velocity + summed
-    step = regularised(summed, scores, decay, lasso, layout)
-    return torch.sub(scores, step, alpha=float(lr)), summed
+    direction = in_units_of(scores, summed, layout) if relative else summed
+    step = regularised(direction, scores, decay, lasso, layout)
+    if scores.device.type != "cpu":  # where nothing waits for a number that varies
+        return scores - lr * step, summed, direction
+    return torch.sub(scores, step, alpha=float(lr)), summed, direction
+
+
+def in_units_of(scores: Tensor, summed: Tensor, layout: Layout) -> Tensor:
+    """û_l = u_l mean|z_l| / rms(u_l), the mean and the root mean square over all entries of an agent's layer."""
+    direction = torch.empty_like(summed)  # [A, P_w]
+    for layer in layout.masked:
+        u, z = summed[:, layer.span], scores[:, layer.span]
+        rms = torch.linalg.vector_norm(u, dim=1, keepdim=True) / sqrt(layer.size)  # [A, 1]
+        torch.mul(u, z.abs().mean(dim=1, keepdim=True) / rms.clamp(min=SMALLEST), out=direction[:, layer.span])
+    return direction
 
 
 def regularised(gradient: Tensor, scores: Tensor, decay: float, lasso: float, layout: Layout) -> Tensor:

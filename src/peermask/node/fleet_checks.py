@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+from peermask.algorithms import algorithms
 from peermask.errors import NodeError
 from peermask.masks.budget import retentions
 from peermask.node.address import split_address
@@ -36,6 +37,9 @@ def check(fleet: Fleet) -> None:
         raise NodeError("experiment.compare: a fleet runs one algorithm; delete it and write one fleet file for each")
     if config.stop.patience:
         raise NodeError("experiment.stop.patience: no agent knows the mean accuracy of all agents; set it to 0")
+    name = config.algorithm.name
+    if name in algorithms and algorithms[name].make.needs_every_message and fleet.missing != "wait":
+        raise NodeError(f"missing = {fleet.missing!r}: {name} needs every message; set it to 'wait'")
     if config.asynchronous is not None and fleet.missing == "wait":
         raise NodeError("missing = 'wait': agents of an asynchronous run do not wait; set it to 'last'")
     if config.asynchronous is not None and config.asynchronous.trace is not None:

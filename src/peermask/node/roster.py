@@ -192,6 +192,8 @@ def _check_links_are_chosen(fleet: Fleet, done: str) -> None:
         raise NodeError(
             f"in {name} every agent receives from every other: none can be {done} while it runs; write a new fleet"
         )
+    if algorithms[name].make.needs_every_message:
+        raise NodeError(f"{name} needs every message since the first: no agent can be {done}; write a new fleet")
     if fleet.experiment.schedule is not None:
         raise NodeError(f"experiment.schedule sets the links: no agent can be {done} while it runs; write a new fleet")
 
@@ -204,8 +206,6 @@ def _retention(fleet: Fleet, number: int, given: float | None) -> float:
     if given is None:
         return retentions(config.retention, number + 1, config.seed)[number]
     least = min(fleet.retentions())
-    if hasattr(config.algorithm.options, "levels") and given < least:
-        raise NodeError(
-            f"--retention {given:g} is below {least:g}, the level at which all agents learn; give at least that"
-        )
+    if algorithms[config.algorithm.name].make.common_retention and given < least:
+        raise NodeError(f"--retention {given:g} is below {least:g}, at which all agents learn; give at least that")
     return given

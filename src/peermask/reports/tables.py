@@ -124,6 +124,22 @@ def _readouts(name: str, result: RunResult) -> str:
     )
 
 
+def _lost(result: RunResult, other: RunResult, gain: float) -> list[str]:
+    """What to change where agents that exchanged messages did worse than agents that did not."""
+    if bool(result.sent_bytes) == bool(other.sent_bytes) or isnan(gain):
+        return []
+    together, alone = (result, other) if result.sent_bytes else (other, result)
+    if (gain if together is result else -gain) >= 0:
+        return []
+    remedy = {
+        "accord": "raise algorithm.personal_lr, lower algorithm.personal_pull",
+        "mce-pl": "lower algorithm.aggregation_gain, try accord",
+    }.get(together.config.algorithm.name, "try accord, whose agents deploy a personal mask")
+    name = label_of(together) if together is result else together.root.name
+    own = label_of(alone) if alone is result else alone.root.name
+    return [f"collaboration lost here: {name} is behind {own}, which sends nothing; {remedy}, or learn alone"]
+
+
 def closing_lines(result: RunResult) -> list[str]:
     """The result, in sentences."""
     arms = {label_of(result): result, **{other.root.name: other for other in result.compared}}
@@ -136,6 +152,7 @@ def closing_lines(result: RunResult) -> list[str]:
         used = [percent(mean_density(arm)) for arm in (result, other)]
         with_more = f", with {used[0]} of the weights against {used[1]}" if used[0] != used[1] else ""
         lines.append(f"{label_of(result)} against {other.root.name}: {points} mean {name_of(main)}{with_more}")
+        lines += _lost(result, other, gain)
         if result.readout != other.readout:
             gains = [
                 100 * (result.mean(each) - other.mean(each)) for each in ("test_accuracy_all", "test_accuracy_own")

@@ -36,6 +36,7 @@ NAMES = (
     "held-out",
     "accord",
     "accord-100",
+    "accord-easy",
     "accord-nodes",
     "accord-more",
     "exchanges",
