@@ -20,7 +20,7 @@ test-long: .venv/.installed-dev
 
 # Tests that compare bits, with the arithmetic of a CPU without AVX: one machine stands for two.
 test-bits: .venv/.installed-dev
-	@ATEN_CPU_CAPABILITY=default $(PYTEST) $(WORKERS) $(addprefix tests/,algorithms contract engine experiment kernels masks models wire)
+	@ATEN_CPU_CAPABILITY=default $(PYTEST) $(WORKERS) $(addprefix tests/,algorithms compute contract kernels masks models run wire)
 
 # The GPU's kernels, interpreted on a CPU; Triton is a gigabyte, so `make test` skips them where it is not there.
 # The second run has no interpreter: it checks that the warm-up compiles every variant of a kernel that a round launches.

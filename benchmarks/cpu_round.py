@@ -5,7 +5,7 @@ linear layers, one batch of 64 per agent and round, then one exchange over a ran
 evaluated. `--paper`: the paper's network, 4 agents, batch 128, random images; its plain loop exchanges nothing.
 
 Every contender has a process of its own, and they take turns, so that a busy machine slows all of them alike.
-`--without use_winograd`, say, adds MCE-PL without that function of `models/alone.py`: what it is worth.
+`--without use_winograd`, say, adds MCE-PL without that function of `compute/cpu_module.py`: what it is worth.
 Prints and asserts nothing.
 """
 
@@ -22,9 +22,9 @@ from typing import Protocol
 import torch
 
 from benchmarks.figures import Figures, add_option
+from peermask.compute import cpu_module
 from peermask.data.fashion_mnist import find_folder
 from peermask.errors import DataError
-from peermask.models import alone
 
 PLAIN = "plain-loop"
 REPLACEMENTS = ("use_winograd", "use_blocked_norms")
@@ -74,7 +74,7 @@ def make(name: str, paper: bool) -> Contender:
     """Imports only what that one needs, so that its memory is its own."""
     algorithm, _, without = name.partition(" without ")
     if without:
-        setattr(alone, without, lambda module: module)
+        setattr(cpu_module, without, lambda module: module)
     if name == PLAIN:
         from benchmarks.plain_loop import PaperLoop, PlainLoop
 

@@ -23,17 +23,17 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.figures import Figures, add_option
-from peermask.experiment.config_file import make_config
-from peermask.node.certificates import make_certificates
-from peermask.node.credentials import check_credentials
-from peermask.node.fleet_file import load_fleet, new_fleet, save_fleet
-from peermask.node.messages import Card
-from peermask.node.neighbourhood import Neighbourhood, Patience
-from peermask.node.puller import Puller
-from peermask.node.responder import Responder
-from peermask.node.start import certificates_of
-from peermask.node.zenoh_settings import session_settings
-from peermask.node.zenoh_transport import open_zenoh
+from peermask.config.file import make_config
+from peermask.fleet.certificates import make_certificates
+from peermask.fleet.credentials import check_credentials
+from peermask.fleet.fleet_file import load_fleet, new_fleet, save_fleet
+from peermask.fleet.messages import ExperimentId
+from peermask.fleet.neighbourhood import Neighbourhood, Patience
+from peermask.fleet.puller import Puller
+from peermask.fleet.responder import Responder
+from peermask.fleet.sessions import session_settings
+from peermask.fleet.start import certificates_of
+from peermask.fleet.zenoh_transport import open_zenoh
 from peermask.streams import stream
 from peermask.wire import Schema
 
@@ -91,7 +91,7 @@ def exchange_times(options: argparse.Namespace) -> list[float]:
     fleet, agent = load_fleet(options.fleet), options.agent
     folder = certificates_of(options.fleet, fleet)
     credentials = None if options.insecure else check_credentials(fleet, folder, agent)
-    responder = Responder(agent, fleet.neighbours(agent), Card(fleet.run, "benchmark", "benchmark"), print)
+    responder = Responder(agent, fleet.neighbours(agent), ExperimentId(fleet.run, "benchmark", "benchmark"), print)
     width = options.bytes // 4
     payload = {"values": stream(0, "benchmark", agent).normal(width).astype(np.float32)}
     schema = Schema.of(payload, [width])

@@ -24,18 +24,18 @@ from torch.profiler import ProfilerActivity, profile
 from benchmarks.figures import Figures, add_option
 from benchmarks.gradient_paths import time_others
 from peermask.algorithms.contract import Clock
+from peermask.compute.device import fast_float32, pick_device
+from peermask.config.experiment import ExperimentConfig
+from peermask.config.file import make_config
 from peermask.data.arrays import from_arrays
 from peermask.data.dataset import Dataset
-from peermask.engine.device import fast_float32, pick_device
-from peermask.engine.simulator import Simulator
-from peermask.engine.traffic import message_cost
 from peermask.errors import RunError
-from peermask.experiment.assemble import build_simulator
-from peermask.experiment.build import build
-from peermask.experiment.config import ExperimentConfig
-from peermask.experiment.config_file import make_config
 from peermask.masks.select import top_fraction_by_layer
 from peermask.models.architectures import models
+from peermask.run.assemble import build_simulator
+from peermask.run.build import build
+from peermask.run.simulator import Simulator
+from peermask.wire.cost import message_cost
 
 RECORDING = 8  # rounds after which all of a round is recorded
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(["command_process", "peermask.cli.main", "peermask.experiment.runner"])
+CONTEXT.set_forkserver_preload(["command_process", "peermask.cli.main", "peermask.run.runner"])
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ import torch
 from hypothesis import settings
 
 from not_tried import pytest_terminal_summary as pytest_terminal_summary
-from peermask.experiment.config import ExperimentConfig
-from peermask.experiment.config_file import make_config
+from peermask.config.experiment import ExperimentConfig
+from peermask.config.file import make_config
 
 # A test that asserts a time fails on a busy machine.
 # A change is judged by the same examples each time; elsewhere new ones are drawn.

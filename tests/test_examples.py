@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import peermask
-from peermask.experiment.config import ExperimentConfig
+from peermask.config.experiment import ExperimentConfig
 from peermask.models.efficientnet import efficientnet_lite0
 
 EXAMPLES = Path(__file__).parents[1] / "examples"

@@ -15,10 +15,10 @@ import peermask
 from command_process import process
 from peermask.cli import entry
 from peermask.cli.main import main
-from peermask.experiment.checkpoint import list_checkpoints
-from peermask.experiment.config_file import load_config
-from peermask.experiment.result import RunResult
-from peermask.experiment.runner import run_experiment
+from peermask.config.file import load_config
+from peermask.run.result import RunResult
+from peermask.run.runner import run_experiment
+from peermask.store.checkpoint import list_checkpoints
 
 TINY = """
 agents = 4
@@ -232,7 +232,7 @@ class tiny_disk:
 def test_brackets_in_a_path_are_no_markup(
     config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("peermask.cli.interrupt.Interrupt.requested", lambda _: True)
+    monkeypatch.setattr("peermask.cli.options.Interrupt.requested", lambda _: True)
     out = tmp_path / "b[red]c[/x] [lr=0.1]"
     _, said, _ = call(capsys, "run", config, "--out", out)
     assert f"resume with: peermask run --resume {out}" in said
@@ -242,7 +242,7 @@ def test_brackets_in_a_path_are_no_markup(
 def test_a_run_that_devices_made_is_not_gone_on_with_here(
     config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("peermask.cli.interrupt.Interrupt.requested", lambda _: True)
+    monkeypatch.setattr("peermask.cli.options.Interrupt.requested", lambda _: True)
     call(capsys, "run", config, "--out", tmp_path / "run")
     (tmp_path / "run" / "absences.csv").touch()
     assert "resume with: peermask swarm FLEET" in call(capsys, "show", tmp_path / "run")[1]

@@ -13,10 +13,10 @@ import torch
 
 import peermask
 from command_process import Done, process
+from peermask.config.experiment import ExperimentConfig
+from peermask.config.file import load_config
 from peermask.data.partition import partitions
 from peermask.errors import PeermaskError
-from peermask.experiment.config import ExperimentConfig
-from peermask.experiment.config_file import load_config
 from peermask.graph.topology import topologies
 from peermask.reports.tables import agents_table
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from peermask.data import datasets, fashion_mnist
-from peermask.data.idx import read_idx
+from peermask.data.fashion_mnist import read_idx
 from peermask.errors import DataError
 
 HEADER = bytes([0, 0, 8, 1, 0, 0, 0, 3])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from peermask.kernels.response_norm import ENTRIES, MOST_ADDED, response_norm
+from peermask.compute.response_norm import ENTRIES, MOST_ADDED, response_norm
 from peermask.models.architectures import LocalResponseNorm
 
 

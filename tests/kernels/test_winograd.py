@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from peermask.kernels.winograd import A_T, B_T, IMAGES, G, winograd, winograd_pays
+from peermask.compute.winograd import A_T, B_T, IMAGES, G, winograd, winograd_pays
 
 Case = tuple[int, int, int, tuple[int, int], tuple[int, int]]  # images, channels in and out, pixels, padding
 CASES: list[Case] = [

@@ -13,13 +13,13 @@ from command_process import process
 from peermask import plugins
 from peermask.algorithms import algorithms
 from peermask.cli.main import main
-from peermask.engine.measures import metrics
+from peermask.config.file import make_config
+from peermask.data.measures import metrics
 from peermask.errors import ConfigError
-from peermask.experiment.config_file import make_config
 from peermask.files import file_digest
 from peermask.graph import topologies
-from peermask.models.losses import losses
-from peermask.plugins.load import imported
+from peermask.models.outputs import losses
+from peermask.plugins import imported
 from peermask.registry import Registry
 
 PACKAGE = str(Path(plugins.__file__).parents[1])
@@ -204,7 +204,7 @@ def test_a_folder_from_somebody_else_runs_no_code(method, peermask, tmp_path, mo
 
 def test_a_run_by_a_loss_and_a_metric_of_a_plug_in_is_read_without_it(peermask, tmp_path, monkeypatch):
     (tmp_path / "mine.py").write_text(
-        "from peermask.engine.measures import metrics\nfrom peermask.models.losses import cross_entropy, losses\n\n"
+        "from peermask.data.measures import metrics\nfrom peermask.models.outputs import cross_entropy, losses\n\n"
         "@losses.register('halved')\ndef halved(outputs, targets):\n    return cross_entropy(outputs, targets) / 2\n\n"
         "@metrics.register('largest')\ndef largest(outputs, targets):\n    return outputs.max()\n"
     )
@@ -263,7 +263,7 @@ def test_a_fleet_needs_the_very_same_plug_in(method, tmp_path, peermask, monkeyp
 def test_a_swarm_plays_with_a_plug_in(method, tmp_path):
     from fleet_cases import free_ports
 
-    from peermask.experiment.result import RunResult
+    from peermask.run.result import RunResult
 
     port = free_ports(2)
     assert process("fleet", "new", "fleet.toml", "tiny.toml", "--import", method, "--port", port).returncode == 0

@@ -148,7 +148,7 @@ def test_contexts_come_back_from_what_is_saved():
     contexts = Contexts.begin(random_bits("saved", 300, 0.5), (100, 200))
     for k in range(3):
         contexts = contexts.after(np.flatnonzero(random_bits(f"saved {k}", 300, 0.1)))
-    again = Contexts.again(contexts.states, contexts.seen, contexts.flips, contexts.frames, contexts.layers)
+    again = Contexts.from_saved(contexts.states, contexts.seen, contexts.flips, contexts.frames, contexts.layers)
     assert (again.weights == contexts.weights).all()
     assert (again.classes == contexts.classes).all()
 

@@ -88,7 +88,7 @@ def aggregated_magnitude_triton(
     scores: Tensor, votes: Tensor, voters: Tensor, gain: float, sizes: Sequence[int]
 ) -> Tensor:
     """|z| + mean|z_l| · gain · votes / voters where z is not 0: [A, P]."""
-    from peermask.kernels.aggregate_triton import magnitude_kernel
+    from peermask.kernels.scores_triton import magnitude_kernel
 
     tables, scores = _tables(tuple(sizes), scores.device), scores.contiguous()
     sums, out = _block_sums(scores, tables), torch.empty_like(scores)
@@ -116,7 +116,7 @@ def pulled_triton(
     scores: Tensor, votes: Tensor, voters: Tensor, mask: Tensor, gain: float, sizes: Sequence[int]
 ) -> Tensor:
     """z + gain · mean|z_l| · sign(z) · (votes / voters − mask), and z itself where there are no voters: [A, P]."""
-    from peermask.kernels.aggregate_triton import pull_kernel
+    from peermask.kernels.scores_triton import pull_kernel
 
     tables, scores = _tables(tuple(sizes), scores.device), scores.contiguous()
     sums, out = _block_sums(scores, tables), torch.empty_like(scores)
@@ -130,7 +130,7 @@ def pulled_triton(
 
 def _block_sums(scores: Tensor, tables: _Tables) -> Tensor:
     """Of |z| over every block of a layer, from which the means of layers follow: [A, N]."""
-    from peermask.kernels.aggregate_triton import sum_kernel
+    from peermask.kernels.scores_triton import sum_kernel
 
     (agents, width), count = scores.shape, len(tables.blocks)
     sums = torch.empty(agents, count, device=scores.device)

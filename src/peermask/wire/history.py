@@ -98,7 +98,7 @@ class Contexts:
         return cls(tuple(layers), mask.view(np.uint8) + np.uint8(FIRST), weights, none, none, 0)
 
     @classmethod
-    def again(cls, states: Bytes, seen: Integers, flips: Integers, frames: int, layers: Sequence[int]) -> Contexts:
+    def from_saved(cls, states: Bytes, seen: Integers, flips: Integers, frames: int, layers: Sequence[int]) -> Contexts:
         """From what cannot be worked out."""
         weights = np.stack([np.bincount(states[part], minlength=STATES) for part in slices(layers)])
         return cls(tuple(layers), states, weights, seen, flips, frames)
