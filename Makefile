@@ -3,24 +3,35 @@ PYTHON ?= python3
 BIN := .venv/bin
 # Tests of fleets and ranks wait for each other much of the time.
 WORKERS ?= $(shell echo $$(( $$(getconf _NPROCESSORS_ONLN) * 3 / 2 )))
+# `make test MEASURED=1` notes which statements run; `make coverage` adds up what was noted.
+PYTEST = $(BIN)/python $(if $(MEASURED),-m coverage run) -m pytest --dist worksteal -n
 
-.PHONY: run test test-long test-kernels check format docs dist clean
+.PHONY: run test test-long test-bits test-kernels coverage check format docs dist clean
 
 run: .venv/.installed
 	@$(BIN)/peermask run
 
 test: .venv/.installed-dev
-	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
+	@$(PYTEST) $(WORKERS)
 
-# Fleets and ranks whose tests take ten seconds and more each.
+# Tests that take seconds each on any machine: real training, and processes with all their imports.
 test-long: .venv/.installed-dev
-	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m long
+	@$(PYTEST) $(WORKERS) -m long
+
+# Tests that compare bits, with the arithmetic of a CPU without AVX: one machine stands for two.
+test-bits: .venv/.installed-dev
+	@ATEN_CPU_CAPABILITY=default $(PYTEST) $(WORKERS) $(addprefix tests/,algorithms compute contract kernels masks models run wire)
 
 # The GPU's kernels, interpreted on a CPU; Triton is a gigabyte, so `make test` skips them where it is not there.
 # The second run has no interpreter: it checks that the warm-up compiles every variant of a kernel that a round launches.
 test-kernels: .venv/.installed-kernels
-	@TRITON_INTERPRET=1 $(BIN)/python -m pytest -n auto --dist worksteal tests/kernels
-	@$(BIN)/python -m pytest tests/kernels/test_trials.py
+	@TRITON_INTERPRET=1 $(PYTEST) auto tests/kernels
+	@$(PYTEST) 0 tests/kernels/test_trials.py
+
+# Fails below the share of statements that pyproject.toml asks for.
+coverage: .venv/.installed-dev
+	@$(BIN)/coverage combine -q
+	@$(BIN)/coverage report --skip-covered
 
 check: .venv/.installed-dev
 	@$(BIN)/ruff format --check .
@@ -41,7 +52,7 @@ dist: .venv/.installed-dev
 	@$(BIN)/python -m hatchling build
 
 clean:
-	rm -rf .venv dist site .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv dist site .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage*
 
 .venv/.installed: pyproject.toml constraints.txt
 	@echo "setting up .venv (once, a minute or two)"

@@ -28,18 +28,18 @@ from typing import Any
 
 import peermask
 from benchmarks.fleet import free_ports
-from peermask.engine.paces import paced, round_lengths
-from peermask.experiment.build import build
-from peermask.experiment.config_file import load_config, make_config
-from peermask.experiment.table import read_rows
-from peermask.node import start
-from peermask.node.agent import NodeAgent
-from peermask.node.certificates import make_certificates
-from peermask.node.fleet import Fleet
-from peermask.node.fleet_file import new_fleet, save_fleet
-from peermask.node.report import Report
-from peermask.node.start import certificates_of, run_node
-from peermask.node.transport import Transport
+from peermask.config.file import load_config, make_config
+from peermask.fleet import start
+from peermask.fleet.agent import NodeAgent
+from peermask.fleet.certificates import make_certificates
+from peermask.fleet.fleet import Fleet
+from peermask.fleet.fleet_file import new_fleet, save_fleet
+from peermask.fleet.start import certificates_of, run_node
+from peermask.fleet.status import Report
+from peermask.fleet.transport import Transport
+from peermask.run.build import build
+from peermask.run.trace import round_lengths, trace_of_speeds
+from peermask.store.table import read_rows
 
 SLOW = 10  # times
 STEP = 0.02  # seconds that a learning step of a fleet sleeps, times its agents: they share the cores for the rest
@@ -194,7 +194,9 @@ def measure_simulator(options: argparse.Namespace) -> None:
                 for seed in range(options.first_seed, options.first_seed + options.seeds)
             ]
             lengths = round_lengths(speeds, options.rounds, 0.2, 0)
-            ends = paced(build(make_config(table)).mixing.links, lengths, grace=1e9 if grace is None else grace)[1]
+            ends = trace_of_speeds(
+                build(make_config(table)).mixing.links, lengths, grace=1e9 if grace is None else grace
+            )[1]
             columns = [with_each(each, 3) for each in zip(*runs, strict=True)]
             shown = "together" if weights is None else json.dumps(weights, separators=(",", ":"))
             pace = options.rounds / ends[1:, -1].max()

@@ -32,15 +32,15 @@ from typing import Any
 import peermask.cli.node
 from benchmarks.fleet import free_ports
 from peermask.cli.main import main as peermask_command
-from peermask.experiment.config import ExperimentConfig
-from peermask.experiment.config_file import load_config, make_config
-from peermask.experiment.folder import RunFolder
-from peermask.experiment.table import read_rows
-from peermask.node.certificates import make_certificates
-from peermask.node.fleet import Fleet
-from peermask.node.fleet_file import load_fleet, new_fleet, save_fleet
-from peermask.node.report import Report
-from peermask.node.rosters import Rosters
+from peermask.config.experiment import ExperimentConfig
+from peermask.config.file import load_config, make_config
+from peermask.fleet.certificates import make_certificates
+from peermask.fleet.fleet import Fleet
+from peermask.fleet.fleet_file import load_fleet, new_fleet, save_fleet
+from peermask.fleet.rosters import Rosters
+from peermask.fleet.status import Report
+from peermask.store.folder import RunFolder
+from peermask.store.table import read_rows
 from peermask.wire import Inbox
 
 CONTEXT = multiprocessing.get_context("forkserver")
@@ -231,7 +231,7 @@ def main() -> None:
     parser.add_argument("kinds", nargs="*", default=("revoke", "join"), metavar="kind", help="revoke, join")
     parser.add_argument("--trials", type=int, default=3)
     options = parser.parse_args()
-    CONTEXT.set_forkserver_preload(["peermask.cli.main", "peermask.node.zenoh_transport"])
+    CONTEXT.set_forkserver_preload(["peermask.cli.main", "peermask.fleet.zenoh_transport"])
     print(f"{platform.machine()}, {os.cpu_count()} cores", flush=True)
     for kind in options.kinds:
         {"revoke": revoke, "join": join}[kind](options.trials)

@@ -22,12 +22,12 @@ import torch
 from numpy.typing import NDArray
 
 from peermask.algorithms.contract import Clock
-from peermask.experiment.assemble import build_simulator, openings
-from peermask.experiment.build import build
-from peermask.experiment.config_file import make_config
+from peermask.config.file import make_config
+from peermask.run.assemble import build_simulator, openings
+from peermask.run.build import build
 from peermask.wire import Expected, FrameHeader, History, Schema, bitmap_size, decode_frame, encode_frame, frame_size
 from peermask.wire.frame import history_after
-from peermask.wire.mailbox import opened
+from peermask.wire.mailbox import history_of_opening
 from peermask.wire.sets import plan_set
 
 RETENTIONS = (0.1, 0.2, 0.3, 0.4)
@@ -90,7 +90,7 @@ def code(masks: Sequence[Mask], opening: Mask | None, layers: list[int]) -> NDAr
     """Of every round [rounds, 4] bytes without memory and by contexts, and the ms to encode and to decode."""
     schema = Schema.of({"mask": masks[0]}, layers)
     expected = Expected(RUN_ID, schema)
-    held = None if opening is None else opened(RUN_ID, 0, schema, {"mask": opening})
+    held = None if opening is None else history_of_opening(RUN_ID, 0, schema, {"mask": opening})
     rows = []
     before: Mask | None = None
     for number, mask in enumerate(masks, 1):

@@ -5,8 +5,7 @@ linear layers, one batch of 64 per agent and round, then one exchange over a ran
 evaluated. `--paper`: the paper's network, 4 agents, batch 128, random images; its plain loop exchanges nothing.
 
 Every contender has a process of its own, and they take turns, so that a busy machine slows all of them alike.
-`--without use_winograd`, say, adds MCE-PL without that function of `models/alone.py`, and `--without loops` without
-those that Numba compiles: what it is worth.
+`--without use_winograd`, say, adds MCE-PL without that function of `compute/cpu_module.py`: what it is worth.
 Prints and asserts nothing.
 """
 
@@ -22,12 +21,13 @@ from typing import Protocol
 
 import torch
 
-from peermask import compiled
-from peermask.models import alone
+from benchmarks.figures import Figures, add_option
+from peermask.compute import cpu_module
+from peermask.data.fashion_mnist import find_folder
+from peermask.errors import DataError
 
 PLAIN = "plain-loop"
-LOOPS = "loops"
-REPLACEMENTS = (LOOPS, "use_winograd", "use_blocked_norms")
+REPLACEMENTS = ("use_winograd", "use_blocked_norms")
 
 
 class Contender(Protocol):
@@ -45,14 +45,22 @@ def main() -> None:
     parser.add_argument("--paper", action="store_true", help="the paper's network")
     parser.add_argument("--without", nargs="*", default=[], choices=REPLACEMENTS)
     parser.add_argument("--play", help="one contender, as many rounds as each line of the input says; for the others")
+    add_option(parser)
     options = parser.parse_args()
     if options.play:
         play(options.play, options.paper)
         return
-    vectors, loops = torch.backends.cpu.get_cpu_capability(), "" if compiled.have_numba() else "out"
-    print(f"torch {torch.__version__}, {torch.get_num_threads()} threads, {vectors}, with{loops} Numba")
+    if not options.paper:
+        try:
+            find_folder()  # here: an error in a contender's process would be a traceback, and another of this one
+        except DataError as error:
+            sys.exit(f"cpu_round: {error}, or measure with --paper, which needs no dataset")
+    vectors = torch.backends.cpu.get_cpu_capability()
+    print(f"torch {torch.__version__}, {torch.get_num_threads()} threads, {vectors}")
     names = [PLAIN, "mce-pl", "dsgd", *(f"mce-pl without {name}" for name in options.without)]
-    compare([Playing(name, options.paper) for name in names], options.turns, options.rounds)
+    figures = Figures.begin()
+    compare([Playing(name, options.paper) for name in names], options.turns, options.rounds, figures)
+    figures.write(options.json)
 
 
 def at_least_one(text: str) -> int:
@@ -65,10 +73,8 @@ def at_least_one(text: str) -> int:
 def make(name: str, paper: bool) -> Contender:
     """Imports only what that one needs, so that its memory is its own."""
     algorithm, _, without = name.partition(" without ")
-    if without == LOOPS:
-        compiled.have_numba = lambda: False  # type: ignore[assignment]
-    elif without:
-        setattr(alone, without, lambda module: module)
+    if without:
+        setattr(cpu_module, without, lambda module: module)
     if name == PLAIN:
         from benchmarks.plain_loop import PaperLoop, PlainLoop
 
@@ -113,7 +119,7 @@ class Playing:
         return int(told) / 1e3
 
 
-def compare(contenders: list[Playing], turns: int, rounds: int) -> None:
+def compare(contenders: list[Playing], turns: int, rounds: int, figures: Figures) -> None:
     for turn in range(turns + 1):
         for contender in contenders:
             taken = contender.rounds(rounds)
@@ -129,6 +135,10 @@ def compare(contenders: list[Playing], turns: int, rounds: int) -> None:
             f"({min(ratios):.2f} to {max(ratios):.2f} by turn); first round after {contender.first_round:.1f} s; "
             f"{memory:.0f} MB at most, {memory / most[0]:.2f} x"
         )
+        figures.add(f"{contender.name}: a round", median, "s")
+        figures.add(f"{contender.name}: against the plain loop", median / statistics.median(plain), "x")
+        figures.add(f"{contender.name}: start to first round's end", contender.first_round, "s")
+        figures.add(f"{contender.name}: memory at most", memory, "MB")
 
 
 def since(begun: float) -> float:

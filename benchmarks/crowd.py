@@ -18,12 +18,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.fleet import free_ports
-from peermask.experiment.config_file import make_config
-from peermask.experiment.runner import run_experiment
-from peermask.node.certificates import make_certificates
-from peermask.node.fleet_file import new_fleet, save_fleet
-from peermask.node.start import certificates_of
-from peermask.node.swarm import SwarmProcess, run_swarm
+from peermask.config.file import make_config
+from peermask.fleet.certificates import make_certificates
+from peermask.fleet.fleet_file import new_fleet, save_fleet
+from peermask.fleet.start import certificates_of
+from peermask.fleet.swarm import SwarmProcess, run_swarm
+from peermask.run.runner import run_experiment
 
 
 class Watch:

@@ -17,18 +17,16 @@ from typing import get_args
 
 from torch import nn
 
+from peermask.compute.network import blank
 from peermask.exports import Precision
-from peermask.exports.count import multiply_adds, parameters
-from peermask.exports.onnx import to_onnx
+from peermask.exports.onnx import to_onnx, with_signs
 from peermask.exports.personal import with_params
 from peermask.exports.profile import Kind, masked_params, trial
 from peermask.exports.rebuild import named_module
-from peermask.exports.signs import with_signs
-from peermask.exports.slim import slim
+from peermask.exports.slim import multiply_adds, parameters, slim
 from peermask.exports.ticket import Architecture
 from peermask.models.layout import find_layout
-from peermask.models.network import blank
-from peermask.reports.tables import bytes_human
+from peermask.run.format import format_bytes
 
 
 def masked(options: argparse.Namespace, kind: Kind) -> nn.Module:
@@ -60,7 +58,7 @@ def main() -> None:
             data = to_onnx(module, example, {})
             for precision in get_args(Precision):
                 path.write_bytes(with_signs(data, precision).data)
-                cells = [kind, precision, bytes_human(path.stat().st_size), f"{parameters(module):,}"]
+                cells = [kind, precision, format_bytes(path.stat().st_size), f"{parameters(module):,}"]
                 cells += [f"{multiply_adds(module, example):,}", *measured(path, options.repeats, fold=False)]
                 cells += ["", ""] if precision == "float32" else measured(path, options.repeats, fold=True)
                 print("| " + " | ".join(cells) + " |", flush=True)
@@ -68,7 +66,7 @@ def main() -> None:
 
 def measured(path: Path, repeats: int, *, fold: bool) -> list[str]:
     found = trial(path, repeats, fold=fold)
-    return [f"{1000 * found['least_latency']:.2f} ms", bytes_human(found["memory"])]
+    return [f"{1000 * found['least_latency']:.2f} ms", format_bytes(found["memory"])]
 
 
 if __name__ == "__main__":

@@ -45,14 +45,14 @@ import peermask.cli.node
 from benchmarks.cables import cabled, cut, enter, host, lose, mend
 from benchmarks.fleet import free_ports
 from peermask.cli.main import main as peermask_command
+from peermask.config.file import make_config
 from peermask.errors import PeermaskError
-from peermask.experiment.config_file import make_config
-from peermask.node.certificates import make_certificates
-from peermask.node.collect import collect_run
-from peermask.node.fleet import Fleet
-from peermask.node.fleet_file import new_fleet, save_fleet
-from peermask.node.report import Report
-from peermask.node.start import certificates_of
+from peermask.fleet.certificates import make_certificates
+from peermask.fleet.collect import collect_run
+from peermask.fleet.fleet import Fleet
+from peermask.fleet.fleet_file import new_fleet, save_fleet
+from peermask.fleet.start import certificates_of
+from peermask.fleet.status import Report
 
 CONTEXT = multiprocessing.get_context("forkserver")  # importing torch takes longer than a trial
 AGENTS, DEADLINE = 4, 1.0
@@ -268,7 +268,7 @@ def main() -> None:
     if unknown := set(options.kinds) - set(kinds):
         parser.error(f"unknown kind {min(unknown)!r}; known: {', '.join(kinds)}")
     CONTEXT.set_forkserver_preload(
-        ["benchmarks.fleet", "peermask.node.collect", "peermask.node.start", "peermask.cli.main"]
+        ["benchmarks.fleet", "peermask.fleet.collect", "peermask.fleet.start", "peermask.cli.main"]
     )
     print(f"{AGENTS} agents, {ROUNDS} rounds; {platform.machine()}, {os.cpu_count()} cores", flush=True)
     for kind in options.kinds:

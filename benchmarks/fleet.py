@@ -22,17 +22,18 @@ from pathlib import Path
 
 import numpy as np
 
-from peermask.experiment.config_file import make_config
-from peermask.node.certificates import make_certificates
-from peermask.node.credentials import check_credentials
-from peermask.node.fleet_file import load_fleet, new_fleet, save_fleet
-from peermask.node.messages import Card
-from peermask.node.neighbourhood import Neighbourhood, Patience
-from peermask.node.puller import Puller
-from peermask.node.responder import Responder
-from peermask.node.start import certificates_of
-from peermask.node.zenoh_settings import session_settings
-from peermask.node.zenoh_transport import open_zenoh
+from benchmarks.figures import Figures, add_option
+from peermask.config.file import make_config
+from peermask.fleet.certificates import make_certificates
+from peermask.fleet.credentials import check_credentials
+from peermask.fleet.fleet_file import load_fleet, new_fleet, save_fleet
+from peermask.fleet.messages import ExperimentId
+from peermask.fleet.neighbourhood import Neighbourhood, Patience
+from peermask.fleet.puller import Puller
+from peermask.fleet.responder import Responder
+from peermask.fleet.sessions import session_settings
+from peermask.fleet.start import certificates_of
+from peermask.fleet.zenoh_transport import open_zenoh
 from peermask.streams import stream
 from peermask.wire import Schema
 
@@ -47,17 +48,23 @@ def main() -> None:
     parser.add_argument("--agent", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--fleet", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--bytes", type=int, help=argparse.SUPPRESS)
+    add_option(parser)
     options = parser.parse_args()
     if options.agent is not None:
         print(json.dumps(exchange_times(options)))
         return
     print(f"{options.agents} agents on a ring, {options.rounds} rounds; {platform.machine()}, {os.cpu_count()} cores")
     print("message  rounds/s  p50 ms  p99 ms")
+    figures = Figures.begin()
     for size in (4096, 65536):
         times = measure(options, size)
         p50, p99 = np.percentile(times[:, WARM_UP:], [50, 99]) * 1000
         per_second = options.rounds / times.sum(1).max()
         print(f"{size // 1024:4d} KB  {per_second:8.0f}  {p50:6.1f}  {p99:6.1f}")
+        figures.add(f"{size // 1024} KB: rounds", per_second, "a second", better="more")
+        figures.add(f"{size // 1024} KB: exchange, p50", p50, "ms")
+        figures.add(f"{size // 1024} KB: exchange, p99", p99, "ms")
+    figures.write(options.json)
 
 
 def measure(options: argparse.Namespace, size: int) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
@@ -84,7 +91,7 @@ def exchange_times(options: argparse.Namespace) -> list[float]:
     fleet, agent = load_fleet(options.fleet), options.agent
     folder = certificates_of(options.fleet, fleet)
     credentials = None if options.insecure else check_credentials(fleet, folder, agent)
-    responder = Responder(agent, fleet.neighbours(agent), Card(fleet.run, "benchmark", "benchmark"), print)
+    responder = Responder(agent, fleet.neighbours(agent), ExperimentId(fleet.run, "benchmark", "benchmark"), print)
     width = options.bytes // 4
     payload = {"values": stream(0, "benchmark", agent).normal(width).astype(np.float32)}
     schema = Schema.of(payload, [width])

@@ -22,13 +22,13 @@ from pathlib import Path
 import zenoh
 
 from benchmarks import soak
-from peermask.experiment.build import build
-from peermask.node.agent import card_of
-from peermask.node.credentials import check_credentials
-from peermask.node.fleet_file import load_fleet
-from peermask.node.messages import Greeting, Pull
-from peermask.node.start import certificates_of
-from peermask.node.zenoh_settings import alive_key, ask_key, session_settings
+from peermask.fleet.agent import experiment_id_of
+from peermask.fleet.credentials import check_credentials
+from peermask.fleet.fleet_file import load_fleet
+from peermask.fleet.messages import Greeting, Pull
+from peermask.fleet.sessions import alive_key, ask_key, session_settings
+from peermask.fleet.start import certificates_of
+from peermask.run.build import build
 
 
 def main() -> None:
@@ -74,7 +74,7 @@ def flood(path: Path, victim: soak.Watched, options: argparse.Namespace) -> int:
     fleet = load_fleet(path)
     settings = session_settings(fleet, 3, check_credentials(fleet, certificates_of(path, fleet), 3), 2**24)
     settings.pop("access_control")  # it follows no rule of its own
-    card = card_of(fleet, build(fleet.experiment))
+    card = experiment_id_of(fleet, build(fleet.experiment))
     config = zenoh.Config()
     for key, value in settings.items():
         config.insert_json5(key, json.dumps(value))

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from peermask.models.network import Batch, Network
-from peermask.models.stacked import StackedChain
-from peermask.models.traced import plan_traced
+from peermask.compute.network import Batch, Network
+from peermask.compute.stacked import StackedChain
+from peermask.compute.traced import plan_traced
 
 Timer = Callable[[Callable[[], object]], float]
 

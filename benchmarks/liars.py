@@ -21,9 +21,9 @@ from typing import Any
 
 import numpy as np
 
-from peermask.experiment.config_file import load_config, make_config
-from peermask.experiment.runner import run_experiment
-from peermask.experiment.table import read_rows
+from peermask.config.file import load_config, make_config
+from peermask.run.runner import run_experiment
+from peermask.store.table import read_rows
 
 TRAINED = {"momentum": 0.9, "schedule": "cosine"}
 MASKS, REAL = {**TRAINED, "lr": 0.3}, {**TRAINED, "lr": 0.02}

@@ -19,8 +19,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from peermask.engine.link_traffic import LinkHistories
 from peermask.graph.links import Links
+from peermask.run.link_cost import LinkHistories
 
 ALEXNET = (4800, 204800, 819200, 196608, 1920)
 

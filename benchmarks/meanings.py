@@ -19,13 +19,13 @@ from typing import Any
 
 import numpy as np
 
+from peermask.config.file import make_config
 from peermask.data.arrays import from_arrays
 from peermask.data.dataset import Dataset
 from peermask.data.digits import digits
 from peermask.data.local import share_out
 from peermask.data.partition import partitions
-from peermask.experiment.config_file import make_config
-from peermask.experiment.runner import run_experiment
+from peermask.run.runner import run_experiment
 
 AGENTS, CLASSES = 10, 10
 TRAINED = {"momentum": 0.9, "schedule": "cosine"}

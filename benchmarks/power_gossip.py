@@ -24,10 +24,10 @@ import torch
 from torch import Tensor
 
 from peermask.algorithms.contract import Clock
+from peermask.config.file import make_config
 from peermask.data.digits import digits
-from peermask.experiment.assemble import assemble
-from peermask.experiment.build import build
-from peermask.experiment.config_file import make_config
+from peermask.run.assemble import assemble
+from peermask.run.build import build
 from peermask.streams import stream
 
 MOMENTUM = 0.9

@@ -21,10 +21,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from peermask.algorithms.contract import Clock
-from peermask.experiment.assemble import build_simulator
-from peermask.experiment.build import Experiment, build
-from peermask.experiment.config_file import make_config
+from peermask.config.file import make_config
 from peermask.masks.masker import Masker
+from peermask.run.assemble import build_simulator
+from peermask.run.build import Experiment, build
 from peermask.streams import stream
 
 AGENTS = 10

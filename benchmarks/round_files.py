@@ -16,7 +16,7 @@ from types import FrameType
 from typing import Any
 
 import peermask
-from peermask.experiment.loop import Loop
+from peermask.run.loop import Loop
 
 ROOT = Path(peermask.__file__).parent
 ROUNDS = 6  # on a GPU a step is played, watched and recorded, and then replayed

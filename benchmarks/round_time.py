@@ -21,20 +21,21 @@ from torch import nn
 from torch.nn import functional as F
 from torch.profiler import ProfilerActivity, profile
 
+from benchmarks.figures import Figures, add_option
 from benchmarks.gradient_paths import time_others
 from peermask.algorithms.contract import Clock
+from peermask.compute.device import fast_float32, pick_device
+from peermask.config.experiment import ExperimentConfig
+from peermask.config.file import make_config
 from peermask.data.arrays import from_arrays
 from peermask.data.dataset import Dataset
-from peermask.engine.device import fast_float32, pick_device
-from peermask.engine.simulator import Simulator
-from peermask.engine.traffic import message_cost
 from peermask.errors import RunError
-from peermask.experiment.assemble import build_simulator
-from peermask.experiment.build import build
-from peermask.experiment.config import ExperimentConfig
-from peermask.experiment.config_file import make_config
 from peermask.masks.select import top_fraction_by_layer
 from peermask.models.architectures import models
+from peermask.run.assemble import build_simulator
+from peermask.run.build import build
+from peermask.run.simulator import Simulator
+from peermask.wire.cost import message_cost
 
 RECORDING = 8  # rounds after which all of a round is recorded
 
@@ -52,6 +53,7 @@ def main() -> None:
     parser.add_argument("--issue", action="store_true", help="issue every launch of a round, without CUDA graphs")
     parser.add_argument("--general", action="store_true", help="also time the path for arbitrary modules")
     parser.add_argument("--others", action="store_true", help="also time gradients by other means (CUDA)")
+    add_option(parser)
     options = parser.parse_args()
     try:
         device = pick_device(options.device)
@@ -61,22 +63,28 @@ def main() -> None:
     print(
         f"{name}, torch {torch.__version__}, {options.agents} agents, {options.model}, batch 128, {options.algorithm}"
     )
-    dataset = random_images(options.agents)
+    dataset, figures = random_images(options.agents), Figures.begin(name)
     with fast_float32():
         base = time_rounds(dataset, options, device, options.agents)
+        figures.add("a round", base * 1e3, "ms")
         if options.against:
             ratio = in_turn(dataset, options, device)
             print(f"\na round of {options.algorithm} against {options.against}'s: {ratio:.2f} x")
+            figures.add(f"a round against {options.against}'s", ratio, "x")
         general = time_rounds(dataset, options, device, options.agents, general=True) if options.general else None
         if options.many:
             many = time_rounds(random_images(options.many), options, device, options.many)
             ratio = (many / options.many) / (base / options.agents)
             print(f"cost per agent and round, {options.many} agents against {options.agents}: {ratio:.2f} x")
+            figures.add(f"an agent of {options.many} against one of {options.agents}", ratio, "x")
         time_selection(device)
         plain = time_plain_loop(options.model, dataset, device, options.agents, max(1, options.rounds // 10))
     print(f"plain loop over modules with torch.optim: {plain * 1e3:.1f} ms a round, {plain / base:.1f} x")
+    figures.add("a round against the plain loop", base / plain, "x")
     if general is not None:
         print(f"general path (vmap): {general * 1e3:.1f} ms a round, {general / base:.1f} x")
+        figures.add("a round against the general path", base / general, "x")
+    figures.write(options.json)
 
 
 def random_images(agents: int) -> Dataset:

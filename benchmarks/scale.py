@@ -31,17 +31,15 @@ from typing import Any
 import torch
 
 from peermask.algorithms.contract import Clock
-from peermask.engine.exchange import Exchange
-from peermask.experiment.assemble import agents_at_once, build_simulator
-from peermask.experiment.build import Experiment, build
-from peermask.experiment.concatenation import Concatenation
-from peermask.experiment.config_file import make_config
-from peermask.experiment.folder import RunFolder
-from peermask.experiment.ranked import Ranked
-from peermask.ranks.group import Ranks, joined, own_device
-from peermask.ranks.packed import payload_width
-from peermask.ranks.place import Place
-from peermask.ranks.rendezvous import listen_here
+from peermask.config.file import make_config
+from peermask.run.assemble import agents_at_once, build_simulator
+from peermask.run.build import Experiment, build
+from peermask.run.exchange import Exchange, LocalExchange
+from peermask.run.rank_exchange import RankExchange, payload_width
+from peermask.run.rank_group import Ranks, join_ranks, own_device
+from peermask.run.rank_place import Place
+from peermask.run.rendezvous import listen
+from peermask.store.folder import RunFolder
 
 CONTENDERS = {"one process": 1, "two ranks": 2}
 
@@ -107,8 +105,8 @@ class Contender:
     """Its processes, which wait for turns."""
 
     def __init__(self, settings: dict[str, Any], size: int, device: str) -> None:
-        listener, port = listen_here()
-        listener.close()
+        with listen("127.0.0.1") as free:
+            port = free.getsockname()[1]
         self.processes = []
         for rank in range(size):
             given = {"settings": settings, "rank": rank, "size": size, "port": port, "device": device}
@@ -150,14 +148,14 @@ def play(given: dict[str, Any]) -> None:
     place = Place(rank, size, rank, size, "127.0.0.1", given["port"])
     device = own_device(given["device"], place)
     with ExitStack() as stack:
-        ranks = None if size == 1 else stack.enter_context(joined(place, device))
+        ranks = stack.enter_context(join_ranks(place, given["device"]))
         experiment = build(make_config(given["settings"]))
         before = _resident()
         exchange, step = stack.enter_context(ready(experiment, ranks, device))
         spent = [0.0]
-        if isinstance(exchange, Ranked):
+        if isinstance(exchange, RankExchange):
             exchange._fill = timed(exchange._fill, spent)  # type: ignore[method-assign]
-            for one in ("everyone", "any"):
+            for one in ("all_gather", "any"):
                 setattr(ranks, one, timed(getattr(ranks, one), spent))
         number = 0
         for line in sys.stdin:
@@ -196,13 +194,13 @@ def ready(
         run = RunFolder(Path(folder))
         exchange: Exchange
         if ranks is None:
-            exchange = Concatenation(experiment, run, simulator, {})
+            exchange = LocalExchange(experiment, run, simulator, {})
         else:
-            exchange = Ranked(ranks, experiment, run, simulator, {})
+            exchange = RankExchange(ranks, experiment, run, simulator, {})
 
         def step(number: int) -> None:
             outcome = simulator.play(Clock(number, 10_000), exchange.move)
-            exchange.everyone(outcome.losses)
+            exchange.all_gather(outcome.losses)
             exchange.count(number)
             if ranks is not None:
                 ranks.any(False)
@@ -212,7 +210,7 @@ def ready(
 
 def sent_in_a_round(exchange: Exchange) -> int:
     """Bytes from this rank to all others."""
-    if not isinstance(exchange, Ranked):
+    if not isinstance(exchange, RankExchange):
         return 0
     return payload_width(exchange.messages) * sum(len(rows) for rows in exchange.routes.outgoing.values())
 

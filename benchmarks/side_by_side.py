@@ -15,15 +15,15 @@ from pathlib import Path
 import torch
 
 from benchmarks.round_time import random_images, setting
+from peermask.compute.device import pick_device
+from peermask.compute.network import Gradient
+from peermask.config.experiment import ExperimentConfig
 from peermask.data.dataset import Dataset
-from peermask.engine.device import pick_device
 from peermask.errors import RunError
-from peermask.experiment.config import ExperimentConfig
-from peermask.experiment.execution import Execution
-from peermask.experiment.result import RunResult
-from peermask.experiment.runner import run_experiment
-from peermask.experiment.side_by_side import play_side_by_side
-from peermask.models.network import Gradient
+from peermask.run.execution import Execution
+from peermask.run.result import RunResult
+from peermask.run.runner import run_experiment
+from peermask.run.side_by_side import play_side_by_side
 
 
 def main() -> None:

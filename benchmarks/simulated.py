@@ -6,11 +6,11 @@ import torch
 
 from benchmarks.plain_loop import AGENTS, BATCH, CHANNELS, FRACTION, HIDDEN, LABELS, PAPER_AGENTS
 from peermask.algorithms.contract import Clock
-from peermask.engine.known import Known
-from peermask.engine.traffic import message_cost
-from peermask.experiment.assemble import build_simulator
-from peermask.experiment.build import build
-from peermask.experiment.config_file import make_config
+from peermask.config.file import make_config
+from peermask.run.assemble import build_simulator
+from peermask.run.build import build
+from peermask.wire.cost import message_cost
+from peermask.wire.receiver_state import ReceiverState
 
 
 def workload(algorithm: str) -> dict[str, object]:
@@ -39,7 +39,7 @@ class Simulated:
         self.simulator = build_simulator(experiment, torch.device("cpu"))
         self.sizes = experiment.network.layout.sizes
         self.number = 0
-        self.known: Known | None = None
+        self.known: ReceiverState | None = None
 
     def __enter__(self) -> Simulated:
         self.simulator.__enter__()

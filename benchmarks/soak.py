@@ -25,10 +25,10 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.fleet import free_ports
-from peermask.experiment.config_file import make_config
-from peermask.node.certificates import make_certificates
-from peermask.node.fleet_file import new_fleet, save_fleet
-from peermask.node.start import certificates_of
+from peermask.config.file import make_config
+from peermask.fleet.certificates import make_certificates
+from peermask.fleet.fleet_file import new_fleet, save_fleet
+from peermask.fleet.start import certificates_of
 
 EVERY = 1.0  # seconds between samples
 PAGE = os.sysconf("SC_PAGE_SIZE")

@@ -25,11 +25,11 @@ def main() -> None:
     say(f"torch imported, {'with' if kept else 'without'} bytecode")
     from benchmarks.round_time import random_images
     from peermask.algorithms.contract import Clock
-    from peermask.engine.device import pick_device
+    from peermask.compute.device import pick_device
+    from peermask.config.file import make_config
     from peermask.errors import RunError
-    from peermask.experiment.assemble import build_simulator
-    from peermask.experiment.build import build
-    from peermask.experiment.config_file import make_config
+    from peermask.run.assemble import build_simulator
+    from peermask.run.build import build
 
     say("peermask imported")
     try:

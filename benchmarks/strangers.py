@@ -5,7 +5,7 @@
 Two neighbours over mutual TLS on this machine. Strangers connect to the port of one of them, or of both, and connect
 again as soon as they are let go. They say nothing, garbage, or a TLS client's first message, followed by nothing or by
 garbage. After a while the second neighbour starts; printed is how long its link takes. `--no-gate`: as it would be
-if the network layer listened at the ports itself (node/gate.py).
+if the network layer listened at the ports itself (fleet/gate.py).
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from contextlib import suppress
 from pathlib import Path
 
 from benchmarks.fleet import free_ports
-from peermask.experiment.config_file import make_config
-from peermask.node import zenoh_transport
-from peermask.node.address import split_address
-from peermask.node.certificates import make_certificates
-from peermask.node.credentials import check_credentials
-from peermask.node.fleet_file import new_fleet
-from peermask.node.zenoh_settings import session_settings
-from peermask.node.zenoh_transport import open_zenoh
+from peermask.config.file import make_config
+from peermask.fleet import zenoh_transport
+from peermask.fleet.certificates import make_certificates
+from peermask.fleet.credentials import check_credentials
+from peermask.fleet.fleet import split_address
+from peermask.fleet.fleet_file import new_fleet
+from peermask.fleet.sessions import session_settings
+from peermask.fleet.zenoh_transport import open_zenoh
 
 LEAD = 13.0  # seconds that strangers have before the neighbour comes: longer than a handshake may take
 

@@ -23,20 +23,17 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.fleet import free_ports
-from peermask.experiment.build import build
-from peermask.experiment.config_file import make_config
-from peermask.node.address import split_address
-from peermask.node.agent import NodeAgent
-from peermask.node.certificates import make_certificates
-from peermask.node.credentials import check_credentials
-from peermask.node.fleet import Fleet
-from peermask.node.fleet_file import new_fleet, save_fleet
-from peermask.node.report import Report
-from peermask.node.sessions import Sessions
-from peermask.node.start import certificates_of, serving
-from peermask.node.watched import Watched
-from peermask.node.zenoh_settings import session_settings
-from peermask.node.zenoh_transport import open_zenoh
+from peermask.config.file import make_config
+from peermask.fleet.agent import NodeAgent
+from peermask.fleet.certificates import make_certificates
+from peermask.fleet.credentials import check_credentials
+from peermask.fleet.fleet import Fleet, split_address
+from peermask.fleet.fleet_file import new_fleet, save_fleet
+from peermask.fleet.sessions import Sessions, session_settings
+from peermask.fleet.start import certificates_of, serve_status
+from peermask.fleet.status import Report, StatusMonitor
+from peermask.fleet.zenoh_transport import open_zenoh
+from peermask.run.build import build
 
 WARM_UP = 40  # rounds
 
@@ -49,7 +46,7 @@ class Nobody:
 class Turns(Nobody):
     """Notes how long each round took, and passes reports on to `watched` in every second block."""
 
-    def __init__(self, rounds: int, watched: Watched) -> None:
+    def __init__(self, rounds: int, watched: StatusMonitor) -> None:
         self.rounds, self.watched = rounds, watched
         self.seconds: dict[bool, list[float]] = {True: [], False: []}
         self.spent: list[float] = []  # inside the watching itself
@@ -100,7 +97,7 @@ def main() -> None:
 
 def measured(path: Path, fleet: Fleet, options: argparse.Namespace) -> tuple[Turns, list[float], int]:
     """Agent 0 in this process; the times of its rounds, of the scrapes, and how large one is."""
-    watched = Watched(Nobody(), fleet, 0)
+    watched = StatusMonitor(Nobody(), fleet, 0)
     turns, port = Turns(options.rounds, watched), split_address(fleet.member(0).address)[1] + options.agents
     experiment = build(fleet.experiment)
     node = NodeAgent(fleet, experiment, 0, path.parent / "agent-0", turns)
@@ -120,7 +117,7 @@ def measured(path: Path, fleet: Fleet, options: argparse.Namespace) -> tuple[Tur
                 scrapes.append(time.perf_counter() - begun)
 
     reader = threading.Thread(target=scrape)
-    with serving(("127.0.0.1", port), watched), open_zenoh(settings, 0, node.responder, sessions) as transport:
+    with serve_status(("127.0.0.1", port), watched), open_zenoh(settings, 0, node.responder, sessions) as transport:
         reader.start()
         node.run(transport)
         over.set()

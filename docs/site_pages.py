@@ -15,12 +15,21 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).parent.parent
-SOURCES = ("*.md", "LICENSE", "docs/**/*.md", "docs/**/*.png", "results/**/*.md", "results/**/*.png", "src/**/*.md")
+SOURCES = (
+    "*.md",
+    "LICENSE",
+    "docs/**/*.md",
+    "docs/**/*.png",
+    "docs/**/*.svg",
+    "results/**/*.md",
+    "results/**/*.png",
+    "src/**/*.md",
+)
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """The theme's own files, and all documents by their path in the repository."""
-    theme = [file for file in files if not file.src_uri.endswith((".md", ".png", ".py"))]
+    theme = [file for file in files if not file.src_uri.endswith((".md", ".png", ".py", ".svg"))]
     found = sorted(path.relative_to(ROOT).as_posix() for pattern in SOURCES for path in ROOT.glob(pattern))
     return Files([*theme, *(File(uri, str(ROOT), config.site_dir, config.use_directory_urls) for uri in found)])
 

@@ -24,9 +24,9 @@ import torch
 import peermask
 from peermask.data import datasets
 from peermask.data.dataset import Dataset
-from peermask.experiment.table import read_rows
 from peermask.models.efficientnet import EfficientNetLite
 from peermask.models.pretrained import fold_batch_norms, put_weights, read_weights
+from peermask.store.table import read_rows
 
 Table = dict[str, Any]
 DENSE = ["*_expand_conv.weight", "*_project_conv.weight", "_conv_head.weight", "_fc.weight"]  # 99 % of the weights

@@ -10,8 +10,9 @@ import pytest
 import torch
 from hypothesis import settings
 
-from peermask.experiment.config import ExperimentConfig
-from peermask.experiment.config_file import make_config
+from not_tried import pytest_terminal_summary as pytest_terminal_summary
+from peermask.config.experiment import ExperimentConfig
+from peermask.config.file import make_config
 
 # A test that asserts a time fails on a busy machine.
 # A change is judged by the same examples each time; elsewhere new ones are drawn.
@@ -35,6 +36,12 @@ SMALL: dict[str, Any] = {
 def one_thread() -> None:
     """Tests run side by side already."""
     torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def one_seed() -> None:
+    """A test draws the same numbers alone, after others, and in any order."""
+    torch.manual_seed(0)
 
 
 @pytest.fixture(scope="session")

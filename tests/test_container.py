@@ -72,7 +72,7 @@ def test_the_agents_options_exist() -> None:
 
 @pytest.mark.parametrize(("status", "code"), [(200, 0), (503, 1)])
 def test_the_health_check_tells_healthy_from_stalled(status: int, code: int) -> None:
-    from peermask.node.endpoint import open_endpoint
+    from peermask.fleet.http_endpoint import open_endpoint
 
     check = json.loads(last("HEALTHCHECK").partition("CMD ")[2])
     port = json.loads(last("ENTRYPOINT"))[json.loads(last("ENTRYPOINT")).index("--metrics") + 1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -12,22 +13,6 @@ import pytest
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 PAGES = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md"), *(ROOT / "results").rglob("*.md")])
-
-
-def test_the_algorithm_of_the_guide_runs(tmp_path: Path) -> None:
-    """In a process of its own: registering is for good."""
-    first_block = re.search(r"```python\n(.*?)```", (DOCS / "adding.md").read_text(), re.DOTALL)
-    assert first_block
-    (tmp_path / "gossip_median.py").write_text(first_block[1])
-    script = (
-        "import gossip_median, peermask\n"
-        "config = peermask.make_config({'agents': 4, 'retention': 0.3, 'rounds': 3, 'model': 'mlp',"
-        " 'algorithm': 'gossip-median'})\n"
-        "result = peermask.run_experiment(config, 'run')\n"
-        "print(result.status, result.sent_bytes > 0)\n"
-    )
-    done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, timeout=120)
-    assert done.stdout.split() == ["finished", "True"], done.stderr
 
 
 def anchors(page: Path) -> set[str]:
@@ -53,6 +38,7 @@ def test_every_document_is_in_the_sites_navigation() -> None:
         assert f"docs/{page.name}\n" in navigation, f"add docs/{page.name} to nav in mkdocs.yml"
 
 
+@pytest.mark.long
 def test_the_site_builds_and_loads_nothing_from_elsewhere(tmp_path: Path) -> None:
     pytest.importorskip("mkdocs")
     command = [sys.executable, "-m", "mkdocs", "build", "-q", "--strict", "-d", str(tmp_path)]
@@ -63,3 +49,41 @@ def test_the_site_builds_and_loads_nothing_from_elsewhere(tmp_path: Path) -> Non
     for page in tmp_path.rglob("*.html"):
         loaded = re.findall(r"<(?:script|img|iframe|link)\b[^>]*?(?:src|href)=[\"']?([^\"' >]+)", page.read_text())
         assert not [address for address in loaded if "//" in address], page.name
+
+
+def test_every_decision_is_dated_and_in_the_index() -> None:
+    folder = DOCS / "decisions"
+    index = (folder / "README.md").read_text()
+    records = sorted(folder.glob("[0-9]*.md"))
+    assert [record.name[:4] for record in records] == [f"{number:04}" for number in range(1, len(records) + 1)]
+    for record in records:
+        title, dated, *_ = [line for line in record.read_text().splitlines() if line]
+        date = re.match(r"Date: (\d{4}-\d{2}-\d{2})\. Status: (?:accepted|replaced by \d{4})\. Code: ", dated)
+        assert date, record.name
+        assert f"| {record.name[:4]} | {date[1]} | [{title.removeprefix('# ')}]({record.name}) |\n" in index
+        assert "\n**Decision.** " in record.read_text()
+        assert "\n**Reason.** " in record.read_text()
+
+
+def test_pictures_are_as_their_source_draws_them() -> None:
+    source = runpy.run_path(str(DOCS / "pictures" / "design.py"))
+    for name, draw in source["PICTURES"].items():
+        assert (DOCS / "pictures" / f"{name}.svg").read_text(encoding="utf-8") == "\n".join(draw()) + "\n", (
+            "run docs/pictures/design.py"
+        )
+
+
+def test_hooks_before_a_commit_run_what_make_check_runs() -> None:
+    if not (ROOT / ".pre-commit-config.yaml").exists():
+        pytest.skip("the sdist has no hooks")
+    recipe = re.search(r"^check:.*\n((?:\t.*\n)+)", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert recipe
+    checked = [line.strip().removeprefix("@$(BIN)/") for line in recipe[1].splitlines()]
+    hooks = re.findall(r"entry: \.venv/bin/(.*)", (ROOT / ".pre-commit-config.yaml").read_text())
+    assert hooks == checked
+
+
+def test_every_benchmark_is_in_the_index() -> None:
+    index = (DOCS / "benchmarks.md").read_text().partition("## Scripts\n")[2].partition("\n## ")[0]
+    scripts = {path.stem for path in (ROOT / "benchmarks").glob("*.py")} - {"__init__"}
+    assert scripts <= set(re.findall(r"`(\w+)`", index)) | {"compare"}

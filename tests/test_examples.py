@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
+import runpy
 import sys
 from collections.abc import Callable
 from html.parser import HTMLParser
@@ -13,38 +13,48 @@ import pytest
 import torch
 
 import peermask
-from peermask.experiment.config import ExperimentConfig
+from peermask.config.experiment import ExperimentConfig
 from peermask.models.efficientnet import efficientnet_lite0
 
-EXAMPLE = Path(__file__).parents[1] / "examples" / "first_steps.py"
+EXAMPLES = Path(__file__).parents[1] / "examples"
 Small = Callable[..., ExperimentConfig]
 
 
-def test_the_example_runs_top_to_bottom_and_again(tmp_path: Path) -> None:
+@pytest.fixture
+def example(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """`example("tabular", folder)`: run a script as a user does; what it prints."""
+
+    def run(name: str, *arguments: object) -> str:
+        script = EXAMPLES / f"{name}.py"
+        monkeypatch.setattr(sys, "argv", [str(script), *map(str, arguments)])
+        runpy.run_path(str(script), run_name="__main__")
+        return capsys.readouterr().out
+
+    return run
+
+
+@pytest.mark.long
+def test_the_example_runs_top_to_bottom_and_again(example: Callable[..., str], tmp_path: Path) -> None:
     for _ in range(2):
-        done = subprocess.run(
-            [sys.executable, str(EXAMPLE), str(tmp_path)], capture_output=True, text=True, timeout=300, check=False
-        )
-        assert done.returncode == 0, done.stderr
-        assert "together " in done.stdout
-        assert "the ticket is right on" in done.stdout
+        said = example("first_steps", tmp_path)
+        assert "together " in said
+        assert "the ticket is right on" in said
     assert (tmp_path / "run" / "report.html").is_file()
 
 
 @pytest.mark.parametrize(("name", "needs"), [("tabular", "sklearn"), ("surnames", "faker")])
-def test_data_from_a_package_in_thirty_lines(name: str, needs: str, tmp_path: Path) -> None:
+def test_data_from_a_package_in_thirty_lines(
+    example: Callable[..., str], name: str, needs: str, tmp_path: Path
+) -> None:
     pytest.importorskip(needs)
-    script = EXAMPLE.with_name(f"{name}.py")
-    assert len(script.read_text().splitlines()) <= 30
-    done = subprocess.run(
-        [sys.executable, str(script), str(tmp_path), "3"], capture_output=True, text=True, timeout=300, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    assert "together " in done.stdout
-    assert "the ticket is right on" in done.stdout
+    assert len((EXAMPLES / f"{name}.py").read_text().splitlines()) <= 30
+    said = example(name, tmp_path, 3)
+    assert "together " in said
+    assert "the ticket is right on" in said
 
 
-def test_masks_over_a_pretrained_network(tmp_path: Path) -> None:
+@pytest.mark.long
+def test_masks_over_a_pretrained_network(example: Callable[..., str], tmp_path: Path) -> None:
     """With weights of the right names and images of noise; called again, nothing is left to do."""
     torch.manual_seed(0)
     torch.save(efficientnet_lite0((3, 32, 32), 1000).state_dict(), tmp_path / "weights.pth")
@@ -57,14 +67,7 @@ def test_masks_over_a_pretrained_network(tmp_path: Path) -> None:
     ]
     outcomes = []
     for _ in range(2):
-        done = subprocess.run(
-            [sys.executable, str(EXAMPLE.with_name("pretrained.py")), *options],
-            capture_output=True,
-            text=True,
-            timeout=300,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
+        example("pretrained", *options)
         outcomes.append((tmp_path / "out" / "outcomes.jsonl").read_text())
     assert outcomes[0] == outcomes[1]
     assert "failed" not in outcomes[0]

@@ -15,17 +15,18 @@ from peermask.errors import PeermaskError
 ROOT = Path(peermask.__file__).parent
 ORDER = [
     {"errors"},
-    {"compiled", "files", "streams", "registry"},
+    {"files", "streams", "registry", "positions"},
     {"plugins"},
     {"kernels"},
-    {"graph", "data", "models", "wire"},
+    {"data", "graph", "wire", "models"},
     {"masks"},
+    {"compute"},
     {"algorithms"},
-    {"engine"},
-    {"ranks"},
-    {"experiment"},
-    {"node", "reproduce", "reports", "theory"},
-    {"exports"},
+    {"config"},
+    {"store"},
+    {"run"},
+    {"exports", "reports", "fleet"},
+    {"paper"},
     {"cli"},
 ]
 
@@ -91,11 +92,10 @@ def test_nothing_reads_pickles_or_evaluates_text() -> None:
 @pytest.mark.parametrize(
     ("package", "module", "extra"),
     [
-        ("zenoh", "node.zenoh_transport", "node"),
-        ("cryptography", "node.certificates", "node"),
-        ("cryptography", "node.credentials", "node"),
-        ("cryptography", "node.key_files", "node"),
-        ("prometheus_client", "node.metrics", "node"),
+        ("zenoh", "fleet.zenoh_transport", "node"),
+        ("cryptography", "fleet.certificates", "node"),
+        ("cryptography", "fleet.credentials", "node"),
+        ("prometheus_client", "fleet.metrics", "node"),
         ("onnxscript", "exports.onnx", "export"),
         ("torch.utils.tensorboard", "reports.tensorboard", "tensorboard"),
     ],

@@ -53,6 +53,7 @@ def needed(requirements: list[str], known: set[str]) -> Iterator[str]:
         yield from needed(distribution(requirement.name).requires or [], known)
 
 
+@pytest.mark.long
 def test_the_wheel_runs_with_its_declared_dependencies_and_nothing_else(wheel: Path, tmp_path: Path) -> None:
     """The dependencies are linked from where they are: fetching torch anew would take minutes."""
     installed = tmp_path / "installed"

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from peermask.kernels.conv_block import ConvBlock, shapes_of, trunk_fits
-from peermask.kernels.conv_trunk import run_trunk
+from peermask.compute.conv_block import ConvBlock, shapes_of, trunk_fits
+from peermask.compute.conv_trunk import run_trunk
 
 
 def apart(a: Tensor, b: Tensor) -> float:

@@ -14,22 +14,22 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from peermask.algorithms.contract import Agents, Algorithm, Clock, LocalData, Payload, Setting
+    from peermask.algorithms.contract import Agents, Algorithm, Clock, LocalData, Setting
+    from peermask.config.experiment import ExperimentConfig
+    from peermask.config.file import load_config, make_config
     from peermask.data.arrays import from_arrays
     from peermask.data.torch_dataset import from_torch
     from peermask.errors import PeermaskError
-    from peermask.experiment.config import ExperimentConfig
-    from peermask.experiment.config_file import load_config, make_config
-    from peermask.experiment.execution import Execution
-    from peermask.experiment.notebook import ProgressLine
-    from peermask.experiment.result import RunResult
-    from peermask.experiment.runner import resume_experiment, run_experiment
     from peermask.exports.measure import evaluate
     from peermask.exports.rebuild import load_ticket
     from peermask.exports.write import export
     from peermask.graph.mixing import Mixing
     from peermask.registry import Options
     from peermask.reports.page import report
+    from peermask.run.execution import Execution, ProgressLine
+    from peermask.run.result import RunResult
+    from peermask.run.runner import resume_experiment, run_experiment
+    from peermask.wire.schema import Payload
 
 __all__ = [
     "Agents", "Algorithm", "Clock", "Execution", "ExperimentConfig", "LocalData", "Mixing", "Options", "Payload",
@@ -43,26 +43,26 @@ _HOMES = {
     "Agents": "peermask.algorithms.contract",
     "Algorithm": "peermask.algorithms.contract",
     "Clock": "peermask.algorithms.contract",
-    "Execution": "peermask.experiment.execution",
-    "ExperimentConfig": "peermask.experiment.config",
+    "Execution": "peermask.run.execution",
+    "ExperimentConfig": "peermask.config.experiment",
     "LocalData": "peermask.algorithms.contract",
     "Mixing": "peermask.graph.mixing",
     "Options": "peermask.registry",
     "Payload": "peermask.algorithms.contract",
     "PeermaskError": "peermask.errors",
-    "ProgressLine": "peermask.experiment.notebook",
-    "RunResult": "peermask.experiment.result",
+    "ProgressLine": "peermask.run.execution",
+    "RunResult": "peermask.run.result",
     "Setting": "peermask.algorithms.contract",
     "evaluate": "peermask.exports.measure",
     "export": "peermask.exports.write",
     "from_arrays": "peermask.data.arrays",
     "from_torch": "peermask.data.torch_dataset",
-    "load_config": "peermask.experiment.config_file",
+    "load_config": "peermask.config.file",
     "load_ticket": "peermask.exports.rebuild",
-    "make_config": "peermask.experiment.config_file",
+    "make_config": "peermask.config.file",
     "report": "peermask.reports.page",
-    "resume_experiment": "peermask.experiment.runner",
-    "run_experiment": "peermask.experiment.runner",
+    "resume_experiment": "peermask.run.runner",
+    "run_experiment": "peermask.run.runner",
 }
 
 

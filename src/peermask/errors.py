@@ -64,9 +64,9 @@ class FullDiskError(RunError):
 class LostRankError(RunError):
     exit_code = 75
 
-    def __init__(self, message: str, exit_code: int = 75, ranks: tuple[int, ...] = ()) -> None:
+    def __init__(self, message: str, exit_code: int = 75) -> None:
         super().__init__(message)
-        self.exit_code, self.ranks = exit_code, ranks  # that of the first rank to leave; the ranks that died
+        self.exit_code = exit_code  # that of the first rank to leave
 
 
 class WireError(PeermaskError):

@@ -84,7 +84,7 @@ def file_digest(path: Path, algorithm: str) -> str:
 
 
 @contextmanager
-def claimed(path: Path) -> Iterator[bool]:
+def try_lock(path: Path) -> Iterator[bool]:
     """Try to take a lock file, and yield whether it was free; it is released when the process ends."""
     lock = FileLock(path, blocking=False)
     with writing(path):
@@ -98,9 +98,9 @@ def claimed(path: Path) -> Iterator[bool]:
 
 
 @contextmanager
-def held(path: Path, busy: PeermaskError) -> Iterator[None]:
+def hold_lock(path: Path, busy: PeermaskError) -> Iterator[None]:
     """Hold a lock file, or raise `busy` if another process holds it."""
-    with claimed(path) as ours:
+    with try_lock(path) as ours:
         if not ours:
             raise busy
         yield

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from peermask.algorithms.contract import Clock
+from peermask.compute.network import Batch
 from peermask.graph.links import Links
 from peermask.graph.mixing import Mixing
 from peermask.models.layout import Layer, Layout
-from peermask.models.network import Batch
 
 LAYOUT = Layout((Layer("w", "conv", (2, 2), 0, 2),), ())
 FROZEN = torch.tensor([1.0, -1.0, 2.0, -2.0])

@@ -14,15 +14,15 @@ from torch import Tensor
 
 from peermask.algorithms.accord import Accord, Personal, State
 from peermask.algorithms.contract import Agents, Clock, Setting
+from peermask.compute.network import Batch
+from peermask.config.file import make_config
 from peermask.data.digits import digits
 from peermask.errors import ConfigError
-from peermask.experiment.assemble import build_simulator
-from peermask.experiment.build import build
-from peermask.experiment.config_file import make_config
 from peermask.graph import build_mixing
 from peermask.masks.budget import MaskOptions
 from peermask.masks.masker import Masker
-from peermask.models.network import Batch
+from peermask.run.assemble import build_simulator
+from peermask.run.build import build
 
 HAND = {
     "lr": 0.4,

@@ -9,10 +9,10 @@ import pytest
 import torch
 from worked_cases import Gradients, agents, close, make, mixing, play, rows
 
+from peermask.config.file import make_config
 from peermask.errors import ConfigError, NodeError
-from peermask.experiment.config_file import make_config
-from peermask.node.fleet_file import new_fleet
-from peermask.node.roster import added
+from peermask.fleet.fleet_file import new_fleet
+from peermask.fleet.roster import add_agent
 
 G = rows([1, 0, 0, 0, 0], [0, 1, 0, 0, 0], [0, 0, 1, 0, 1])
 PATH = nx.path_graph(3)  # agent 1 hears both others; W = [[2 1 0] [1 1 1] [0 1 2]] / 3
@@ -83,4 +83,4 @@ def test_a_fleet_must_wait_for_every_message() -> None:
     with pytest.raises(NodeError, match="missing = 'last': choco needs every message; set it to 'wait'"):
         new_fleet(config)
     with pytest.raises(NodeError, match="no agent can be added"):
-        added(new_fleet(config, missing="wait"), "host")
+        add_agent(new_fleet(config, missing="wait"), "host")

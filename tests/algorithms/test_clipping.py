@@ -8,20 +8,19 @@ import pytest
 import torch
 from worked_cases import Gradients, agents, close, make, mixing, play, rows
 
-from peermask.algorithms.clipping import clipped, lower_medians
-from peermask.algorithms.contract import Payload
-from peermask.algorithms.message import mixed, neighbour_weights
+from peermask.algorithms.message import clip_messages, lower_medians, mix, neighbour_weights
 from peermask.graph.links import Links
 from peermask.graph.mixing import Mixing
 from peermask.graph.sums import weighted_sum
+from peermask.wire.schema import Payload
 
 # From the first of them the others are at distances 5, 10 and 20 over both leaves.
 RECEIVED = {"weights": rows([0, 0], [3, 4], [6, 0], [0, 0]), "rest": rows([0], [0], [8], [20])}
 
 
 def mean(received: Payload, everyone: Mixing, factor: float) -> torch.Tensor:
-    weights = clipped(everyone.metropolis, received, everyone, factor)
-    return mixed(received, lambda leaf: weighted_sum(weights, leaf))
+    weights = clip_messages(everyone.metropolis, received, everyone, factor)
+    return mix(received, lambda leaf: weighted_sum(weights, leaf))
 
 
 def test_who_is_farther_than_the_median_counts_as_if_at_it() -> None:
@@ -35,7 +34,7 @@ def test_the_factor_moves_the_limit() -> None:
 
 
 def test_with_a_large_factor_it_is_the_mean() -> None:
-    close(mean(RECEIVED, mixing(4), 100.0), mixed(RECEIVED, mixing(4).metropolis_mean))
+    close(mean(RECEIVED, mixing(4), 100.0), mix(RECEIVED, mixing(4).metropolis_mean))
 
 
 def test_equal_models_stay_and_who_hears_nobody_keeps_its_own() -> None:

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from peermask.algorithms.erk import erk_counts, erk_densities
+from peermask.algorithms.dis_pfl import erk_counts, erk_densities
 from peermask.models.architectures import alexnet
 from peermask.models.layout import find_layout
 

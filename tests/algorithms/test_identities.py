@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from peermask.algorithms.contract import Clock
+from peermask.config.file import make_config
 from peermask.data.digits import digits
-from peermask.engine.simulator import Simulator
-from peermask.experiment.assemble import build_simulator
-from peermask.experiment.build import build
-from peermask.experiment.config_file import make_config
 from peermask.graph.links import Links
+from peermask.run.assemble import build_simulator
+from peermask.run.build import build
+from peermask.run.simulator import Simulator
 
 DIGITS = digits()
 SPARSE = [0.2, 0.4, 0.6, 0.3]

@@ -7,10 +7,10 @@ from collections.abc import Callable
 import torch
 
 from peermask.algorithms.contract import Clock
-from peermask.engine.simulator import Simulator
-from peermask.experiment.assemble import build_simulator
-from peermask.experiment.build import build
-from peermask.experiment.config import ExperimentConfig
+from peermask.config.experiment import ExperimentConfig
+from peermask.run.assemble import build_simulator
+from peermask.run.build import build
+from peermask.run.simulator import Simulator
 
 
 def played(config: ExperimentConfig) -> Simulator:

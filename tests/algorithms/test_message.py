@@ -4,7 +4,7 @@ import networkx as nx
 import torch
 from worked_cases import close, mixing, rows
 
-from peermask.algorithms.message import as_message, as_params, holders_mean, mixed, with_rest
+from peermask.algorithms.message import as_message, as_params, holders_mean, mix, mix_rest
 from peermask.graph.sums import product_in_full
 
 PARAMS = rows([1, 2, 3], [4, 5, 6])
@@ -19,8 +19,8 @@ def test_a_vector_travels_in_two_leaves_and_comes_back() -> None:
 def test_a_network_without_biases_sends_no_empty_leaf() -> None:
     message = as_message(PARAMS, weights=3)
     assert list(message) == ["weights"]
-    close(mixed(message, mixing(2).closed_mean), rows([2.5, 3.5, 4.5], [2.5, 3.5, 4.5]))
-    close(with_rest(PARAMS, message, mixing(2).closed_mean), PARAMS)
+    close(mix(message, mixing(2).closed_mean), rows([2.5, 3.5, 4.5], [2.5, 3.5, 4.5]))
+    close(mix_rest(PARAMS, message, mixing(2).closed_mean), PARAMS)
 
 
 def test_an_entry_is_averaged_over_its_holders_alone() -> None:

@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from peermask.algorithms.contract import Clock
-from peermask.algorithms.opening import opening_mask
-from peermask.experiment.assemble import build_simulator, openings
-from peermask.experiment.build import build
-from peermask.experiment.config_file import make_config
+from peermask.algorithms.score_step import opening_mask
+from peermask.config.file import make_config
+from peermask.run.assemble import build_simulator, openings
+from peermask.run.build import build
 
 
 def test_the_largest_of_each_layer_by_hand() -> None:

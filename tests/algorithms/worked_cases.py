@@ -14,12 +14,13 @@ import torch
 from torch import Tensor
 
 from peermask.algorithms import algorithms
-from peermask.algorithms.contract import Agents, Clock, Payload, Setting
+from peermask.algorithms.contract import Agents, Clock, Setting
 from peermask.graph.mixing import Mixing, build_mixing
 from peermask.graph.topology import Graph
 from peermask.masks.budget import MaskOptions
 from peermask.masks.masker import Masker
 from peermask.models.layout import Layer, Layout
+from peermask.wire.schema import Payload
 
 LAYOUT = Layout(masked=(Layer("conv", "conv", (2, 2), 0, 2),), kept=(Layer("bias", "bias", (1,), 4, 2),))
 

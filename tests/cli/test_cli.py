@@ -7,16 +7,18 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 import peermask
+from command_process import process
 from peermask.cli import entry
 from peermask.cli.main import main
-from peermask.experiment.checkpoint import list_checkpoints
-from peermask.experiment.result import RunResult
+from peermask.config.file import load_config
+from peermask.run.result import RunResult
+from peermask.run.runner import run_experiment
+from peermask.store.checkpoint import list_checkpoints
 
 TINY = """
 agents = 4
@@ -153,52 +155,39 @@ def test_resume_takes_no_other_config(config: Path, tmp_path: Path, capsys: pyte
     assert "--resume uses the config in the run folder" in err
 
 
-def start(*arguments: str | Path) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "peermask", *map(str, arguments)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The hash of a run that nothing interrupts."""
+    folder = tmp_path_factory.mktemp("whole")
+    (folder / "tiny.toml").write_text(TINY)
+    return run_experiment(load_config(folder / "tiny.toml"), folder / "run").hash
 
 
-def finish(process: subprocess.Popen[str]) -> int:
-    process.communicate(timeout=120)
-    return process.returncode
-
-
-def wait_for_round(run: Path, number: int) -> None:
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        if any(int(path.stem.split("-")[1]) >= number for path in list_checkpoints(run / "checkpoints")):
-            return
-        time.sleep(0.02)
-    raise AssertionError(f"no checkpoint of round {number} within a minute")
-
-
-@pytest.mark.parametrize("number", [10, 130])
-def test_killed_at_any_moment_it_ends_with_the_same_hash(config: Path, tmp_path: Path, number: int) -> None:
-    """SIGKILL: no handler, no farewell."""
-    settings = ("--set", "rounds=240", "--set", "checkpoint.every=10")
-    whole = start("run", config, *settings, "--out", tmp_path / "whole")
-    assert finish(whole) == 0
-    cut = start("run", config, *settings, "--out", tmp_path / "cut")
-    wait_for_round(tmp_path / "cut", number)
-    cut.kill()
-    assert finish(cut) == -signal.SIGKILL
+@pytest.mark.parametrize("write", [1, 3, 5, 8])
+def test_killed_at_any_moment_it_ends_with_the_same_hash(
+    config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole: str, write: int
+) -> None:
+    """SIGKILL while a file is being written: no handler, no farewell."""
+    monkeypatch.chdir(tmp_path)
+    cut = process("run", config, "--out", "cut", signal=(signal.SIGKILL, write))
+    assert cut.returncode == -signal.SIGKILL
     assert not (tmp_path / "cut" / "result.json").exists()
-    resumed = start("run", "--resume", tmp_path / "cut")
-    assert finish(resumed) == 0
-    assert RunResult.open(tmp_path / "cut").hash == RunResult.open(tmp_path / "whole").hash
+    again = ("--resume", "cut") if (tmp_path / "cut" / "config.toml").exists() else (config, "--out", "again")
+    resumed = process("run", *again)
+    assert (resumed.returncode, resumed.stderr) == (0, "")
+    assert RunResult.open(tmp_path / again[-1]).hash == whole
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_asked_to_stop_it_saves_and_says_how_to_go_on(config: Path, tmp_path: Path, number: int) -> None:
-    run = tmp_path / "run"
-    process = start("run", config, "--set", "rounds=100000", "--out", run)
-    wait_for_round(run, 2)
-    os.kill(process.pid, number)
-    out, err = process.communicate(timeout=60)
-    assert process.returncode == 128 + number
-    assert f"peermask run --resume {run}" in out
-    assert err == ""
-    assert list_checkpoints(run / "checkpoints")
+def test_asked_to_stop_it_saves_and_says_how_to_go_on(
+    config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    stopped = process("run", config, "--set", "rounds=100000", "--out", "run", signal=(number, 5))
+    assert stopped.returncode == 128 + number
+    assert "peermask run --resume run" in stopped.stdout
+    assert stopped.stderr == ""
+    assert list_checkpoints(tmp_path / "run" / "checkpoints")
 
 
 def test_ctrl_c_before_anything_is_imported_is_quiet(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -216,7 +205,7 @@ def test_a_full_disk_is_one_line(config: Path, capsys: pytest.CaptureFixture[str
     if os.geteuid() != 0:
         pytest.skip("needs root to mount a tiny disk")
     with tiny_disk() as disk:
-        code, _, err = call(capsys, "run", config, "--set", "model.hidden=[4000]", "--out", disk / "run")
+        code, _, err = call(capsys, "run", config, "--set", "model.hidden=[400]", "--out", disk / "run")
     assert code == 75
     assert "No space left on device" in err
     assert "nothing written before is lost" in err
@@ -243,7 +232,7 @@ class tiny_disk:
 def test_brackets_in_a_path_are_no_markup(
     config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("peermask.cli.interrupt.Interrupt.requested", lambda _: True)
+    monkeypatch.setattr("peermask.cli.options.Interrupt.requested", lambda _: True)
     out = tmp_path / "b[red]c[/x] [lr=0.1]"
     _, said, _ = call(capsys, "run", config, "--out", out)
     assert f"resume with: peermask run --resume {out}" in said
@@ -253,7 +242,7 @@ def test_brackets_in_a_path_are_no_markup(
 def test_a_run_that_devices_made_is_not_gone_on_with_here(
     config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("peermask.cli.interrupt.Interrupt.requested", lambda _: True)
+    monkeypatch.setattr("peermask.cli.options.Interrupt.requested", lambda _: True)
     call(capsys, "run", config, "--out", tmp_path / "run")
     (tmp_path / "run" / "absences.csv").touch()
     assert "resume with: peermask swarm FLEET" in call(capsys, "show", tmp_path / "run")[1]

@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from peermask.cli.listing import KINDS
 from peermask.cli.main import main
-from peermask.experiment.catalogue import KEPT, as_markdown, catalogue
-from peermask.experiment.config import ExperimentConfig
-from peermask.experiment.config_file import make_config
+from peermask.cli.show import KINDS
+from peermask.config.catalogue import KEPT, as_markdown, catalogue
+from peermask.config.experiment import ExperimentConfig
+from peermask.config.file import make_config
 
 DOCS = Path(__file__).parents[2] / "docs"
-AGAIN = "run: python -m peermask.experiment.catalogue docs/config.md"
+AGAIN = "run: python -m peermask.config.catalogue docs/config.md"
 
 
 def test_the_lists_and_the_reference_are_those_of_the_code() -> None:

@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import io
-import os
-import resource
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,65 +12,50 @@ import pytest
 import torch
 
 import peermask
+from command_process import Done, process
+from peermask.config.experiment import ExperimentConfig
+from peermask.config.file import load_config
 from peermask.data.partition import partitions
 from peermask.errors import PeermaskError
-from peermask.experiment.config import ExperimentConfig
-from peermask.experiment.config_file import load_config
 from peermask.graph.topology import topologies
 from peermask.reports.tables import agents_table
 
 Small = Callable[..., ExperimentConfig]
 
 
-def call(folder: Path, *arguments: str, limit: int | None = None, stdout: int | None = None) -> tuple[int, str]:
-    """The command as a process of its own: exit code and stderr. `limit`: bytes it may have."""
-
-    def bounded() -> None:
-        if limit is not None:
-            resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
-
-    done = subprocess.run(
-        [sys.executable, "-m", "peermask", *arguments],
-        cwd=folder,
-        stdout=subprocess.DEVNULL if stdout is None else stdout,
-        stderr=subprocess.PIPE,
-        text=True,
-        timeout=120,
-        preexec_fn=bounded,
-    )
-    return done.returncode, done.stderr
+def refused(done: Done) -> str:
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
+    assert not Path("runs").exists()
+    return done.stderr
 
 
-def refused(folder: Path, *arguments: str, limit: int | None = None, stdout: int | None = None) -> str:
-    code, err = call(folder, *arguments, limit=limit, stdout=stdout)
-    assert (code, err.count("\n")) == (2, 1), err
-    assert not (folder / "runs").exists()
-    return err
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
 
 
-def test_a_model_too_large_for_this_machine(tmp_path: Path) -> None:
+@pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize("command", ["plan", "run"])
+def test_a_model_too_large_for_this_machine(command: str) -> None:
     wide = 100 * [65536]
-    for command in ("plan", "run"):
-        err = refused(tmp_path, command, "--set", "model.name=mlp", "--set", f"model.hidden={wide}")
-        count = 64 * 65536 + 99 * 65536**2 + 10 * 65536 + 100 * 65536 + 10
-        assert f"{count:,} parameters, which take about {16 * count / 1e9:.1f} GB, and" in err
-        assert "are free; make it smaller" in err
+    err = refused(process(command, "--set", "model.name=mlp", "--set", f"model.hidden={wide}"))
+    count = 64 * 65536 + 99 * 65536**2 + 10 * 65536 + 100 * 65536 + 10
+    assert f"{count:,} parameters, which take about {16 * count / 1e9:.1f} GB, and" in err
+    assert "are free; make it smaller" in err
 
 
-def test_too_many_agents_for_the_memory_there_is(tmp_path: Path) -> None:
-    err = refused(tmp_path, "run", "--set", "agents=20000", limit=7 * 10**9)
+@pytest.mark.usefixtures("folder")
+def test_too_many_agents_for_the_memory_there_is() -> None:
+    err = refused(process("run", "--set", "agents=20000", memory=7 * 10**9))
     assert "agents = 20000: about 99,995,000 links take about 40.0 GB, and" in err
     assert "use fewer of either" in err
 
 
+@pytest.mark.usefixtures("folder")
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 @pytest.mark.parametrize("command", ["list", "plan"])
-def test_output_to_a_full_disk(tmp_path: Path, command: str) -> None:
-    full = os.open("/dev/full", os.O_WRONLY)
-    try:
-        assert "cannot write the output: No space left on device" in refused(tmp_path, command, stdout=full)
-    finally:
-        os.close(full)
+def test_output_to_a_full_disk(command: str) -> None:
+    assert "cannot write the output: No space left on device" in refused(process(command, stdout="/dev/full"))
 
 
 @pytest.mark.parametrize(

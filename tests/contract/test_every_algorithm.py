@@ -11,11 +11,11 @@ from torch import Tensor
 
 from peermask.algorithms import algorithms
 from peermask.algorithms.contract import Clock
-from peermask.engine.simulator import Simulator
-from peermask.engine.states import tensors_of
-from peermask.experiment.assemble import assemble, build_simulator
-from peermask.experiment.build import Experiment, build
-from peermask.experiment.config import ExperimentConfig
+from peermask.config.experiment import ExperimentConfig
+from peermask.run.assemble import assemble, build_simulator
+from peermask.run.build import Experiment, build
+from peermask.run.cuda_graphs import tensors_of
+from peermask.run.simulator import Simulator
 
 NAMES = [entry.name for entry in algorithms]
 CPU = torch.device("cpu")

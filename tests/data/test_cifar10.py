@@ -4,80 +4,80 @@ from __future__ import annotations
 
 import io
 import tarfile
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from peermask.data import cifar10, datasets
+from peermask.data import datasets
+from peermask.data.cifar10 import FOLDER, ORIGINAL, Release, read_release
 from peermask.data.download import cache_folder, download
 from peermask.errors import DataError
 from peermask.files import file_digest
 
 
 @pytest.fixture
-def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Release:
     """Six files of two records in the same layout, with their own checksums, in an archive at a file:// address."""
-    folder = tmp_path / cifar10.FOLDER
+    folder = tmp_path / FOLDER
     folder.mkdir()
-    for number, name in enumerate(cifar10.SHA1):
+    for number, name in enumerate(ORIGINAL.sha1):
         records = np.full((2, 3073), 10 * number, dtype=np.uint8)
         records[:, 0] = [number, 9]
         records.tofile(folder / name)
-    monkeypatch.setattr(cifar10, "SHAPE", (2, 3073))
-    monkeypatch.setattr(cifar10, "SHA1", {path.name: file_digest(path, "sha1") for path in sorted(folder.iterdir())})
     archive = tmp_path / "archive.tar.gz"
     with tarfile.open(archive, "w:gz") as tar:
-        tar.add(folder, cifar10.FOLDER)
+        tar.add(folder, FOLDER)
         evil = tarfile.TarInfo("../evil")
         evil.size = 4
         tar.addfile(evil, io.BytesIO(b"evil"))
-    monkeypatch.setattr(cifar10, "URL", archive.as_uri())
-    monkeypatch.setattr(cifar10, "ARCHIVE_MD5", file_digest(archive, "md5"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    return folder
+    sha1 = {path.name: file_digest(path, "sha1") for path in sorted(folder.iterdir())}
+    return Release(archive.as_uri(), file_digest(archive, "md5"), 2, sha1)
 
 
-def test_records_become_planes_and_labels(tiny: Path) -> None:
-    for folder in (tiny, tiny.parent):
-        photos = datasets["cifar10"].make(folder=str(folder))
+def test_records_become_planes_and_labels(tiny: Release, tmp_path: Path) -> None:
+    for folder in (tmp_path / FOLDER, tmp_path):
+        photos = read_release(tiny, folder)
         assert photos.shape == (3, 32, 32)
         assert photos.train.targets.tolist() == [0, 9, 1, 9, 2, 9, 3, 9, 4, 9]
         assert photos.test.inputs.unique().tolist() == [50]
 
 
-@pytest.mark.usefixtures("tiny")
-def test_a_download_takes_only_the_six_files_and_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    first = datasets["cifar10"].make()
-    cached = cache_folder() / cifar10.FOLDER
-    assert sorted(path.name for path in cached.iterdir()) == sorted(cifar10.SHA1)
-    assert [path.name for path in cache_folder().iterdir()] == [cifar10.FOLDER]
-    monkeypatch.setattr(cifar10, "URL", "file:///nowhere")
-    assert datasets["cifar10"].make().fingerprint == first.fingerprint
+def test_a_download_takes_only_the_six_files_and_is_kept(tiny: Release) -> None:
+    first = read_release(tiny, None)
+    cached = cache_folder() / FOLDER
+    assert sorted(path.name for path in cached.iterdir()) == sorted(tiny.sha1)
+    assert [path.name for path in cache_folder().iterdir()] == [FOLDER]
+    assert read_release(replace(tiny, url="file:///nowhere"), None).fingerprint == first.fingerprint
 
 
-def test_damaged_files_are_named(tiny: Path) -> None:
-    path = tiny / "data_batch_3.bin"
+def test_damaged_files_are_named(tiny: Release, tmp_path: Path) -> None:
+    path = tmp_path / FOLDER / "data_batch_3.bin"
     content = path.read_bytes()
     path.write_bytes(content[:-1])
     with pytest.raises(DataError, match=r"data_batch_3.bin has 6145 bytes instead of 6146"):
-        datasets["cifar10"].make(folder=str(tiny))
+        read_release(tiny, tmp_path)
     path.write_bytes(content[:-1] + b"\0")
     with pytest.raises(DataError, match=r"data_batch_3.bin has the wrong checksum"):
-        datasets["cifar10"].make(folder=str(tiny))
+        read_release(tiny, tmp_path)
     path.unlink()
     with pytest.raises(DataError, match=r"cannot read .*data_batch_3.bin: No such file.*its folder needs"):
-        datasets["cifar10"].make(folder=str(tiny))
+        read_release(tiny, tmp_path)
 
 
-@pytest.mark.usefixtures("tiny")
-def test_a_damaged_or_unreachable_archive_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cifar10, "ARCHIVE_MD5", "0" * 32)
+def test_the_data_set_is_the_original(tiny: Release, tmp_path: Path) -> None:
+    assert tiny.records != ORIGINAL.records
+    with pytest.raises(DataError, match=r"data_batch_1.bin has 6146 bytes instead of 30730000"):
+        datasets["cifar10"].make(folder=str(tmp_path))
+
+
+def test_a_damaged_or_unreachable_archive_leaves_nothing(tiny: Release) -> None:
     with pytest.raises(DataError, match=r"cifar10 is not in .* is damaged as downloaded; unpack .* name its folder"):
-        datasets["cifar10"].make()
-    monkeypatch.setattr(cifar10, "URL", "file:///nowhere/archive.tar.gz")
+        read_release(replace(tiny, archive_md5="0" * 32), None)
     with pytest.raises(DataError, match="cannot download file:///nowhere"):
-        datasets["cifar10"].make()
+        read_release(replace(tiny, url="file:///nowhere/archive.tar.gz"), None)
     assert not [path for path in cache_folder().rglob("*") if path.is_file()]
 
 

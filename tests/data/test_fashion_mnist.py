@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from peermask.data import datasets, fashion_mnist
-from peermask.data.idx import read_idx
+from peermask.data.fashion_mnist import read_idx
 from peermask.errors import DataError
 
 HEADER = bytes([0, 0, 8, 1, 0, 0, 0, 3])
@@ -55,14 +55,12 @@ def test_other_values_are_not_fashion_mnist(tmp_path: Path) -> None:
 def test_without_network_the_error_says_where_it_looked_and_how_to_get_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fashion_mnist, "DEBIAN", tmp_path / "debian")
-    monkeypatch.setattr(fashion_mnist, "HOME", (tmp_path / "nowhere").as_uri())
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     with pytest.raises(
         DataError,
         match=r"train-images-idx3-ubyte.gz is neither in .*debian nor in .*cache/peermask.*set dataset.folder",
     ):
-        datasets["fashion-mnist"].make()
+        fashion_mnist.find_folder(tmp_path / "debian", (tmp_path / "nowhere").as_uri())
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]  # nothing half-fetched is left
 
 

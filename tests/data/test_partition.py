@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from peermask.data import partitions
-from peermask.data.apportion import apportion
-from peermask.data.partition import Indices
+from peermask.data.partition import Indices, apportion
 from peermask.errors import DataError
 from peermask.streams import stream
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from peermask.graph.links import Links
 from peermask.kernels import have_triton
 from peermask.masks.aggregation import pulled
-from peermask.masks.guard import believed, distances
+from peermask.masks.guard import believed_links, distances
 from peermask.masks.scores import stepped
 from peermask.models.architectures import alexnet
 from peermask.models.layout import find_layout
@@ -62,8 +62,8 @@ def test_the_guard_believes_the_same_neighbours(rows: slice) -> None:
     near = distances(mine, received, here, LAYOUT.sizes)
     far = distances(mine.cuda(), received.cuda(), there, LAYOUT.sizes)
     torch.testing.assert_close(far.cpu()[heard], near, rtol=1e-12, atol=0.0)  # sums in another order
-    some = believed(mine.cuda(), received.cuda(), there, LAYOUT.sizes, 1.5)
-    assert torch.equal(some.pairs.cpu(), believed(mine, received, here, LAYOUT.sizes, 1.5).pairs)
+    some = believed_links(mine.cuda(), received.cuda(), there, LAYOUT.sizes, 1.5)
+    assert torch.equal(some.pairs.cpu(), believed_links(mine, received, here, LAYOUT.sizes, 1.5).pairs)
     there.is_paired = False  # as where agents are many
-    some = believed(mine.cuda(), received.cuda(), there, LAYOUT.sizes, 1.5)
-    assert torch.equal(some.pairs.cpu(), believed(mine, received, here, LAYOUT.sizes, 1.5).pairs)
+    some = believed_links(mine.cuda(), received.cuda(), there, LAYOUT.sizes, 1.5)
+    assert torch.equal(some.pairs.cpu(), believed_links(mine, received, here, LAYOUT.sizes, 1.5).pairs)

@@ -9,20 +9,20 @@ import pytest
 import torch
 from torch import Tensor
 
-from peermask.algorithms.contract import Clock, Payload
+from peermask.algorithms.contract import Clock
+from peermask.config.file import make_config
 from peermask.data.batches import Augmentation
 from peermask.data.dataset import Dataset, Split, gather_triton
 from peermask.data.normalisation import Range
-from peermask.engine.evaluate import evaluate
-from peermask.engine.known import restored
-from peermask.engine.link_traffic import LinkHistories
-from peermask.engine.traffic import Cost, message_cost
-from peermask.experiment.assemble import assemble
-from peermask.experiment.build import build
-from peermask.experiment.config_file import make_config
 from peermask.graph.links import Links
 from peermask.kernels import have_triton
-from peermask.wire.schema import Schema
+from peermask.run.assemble import assemble
+from peermask.run.build import build
+from peermask.run.evaluate import evaluate
+from peermask.run.link_cost import LinkHistories
+from peermask.wire.cost import Cost, message_cost
+from peermask.wire.receiver_state import restore_receiver_state
+from peermask.wire.schema import Payload, Schema
 
 pytestmark = pytest.mark.skipif(not have_triton(), reason="needs a CUDA device and Triton")
 
@@ -63,7 +63,7 @@ def test_a_whole_history_takes_the_codecs_bytes(sizes: tuple[int, ...]) -> None:
         if number == 7:
             saved = {name: tensor.cpu() for name, tensor in there_known.tensors().items()}
             assert all(torch.equal(saved[name], tensor) for name, tensor in here_known.tensors().items())
-            there_known = restored(saved, Schema.of_rows({"mask": mask}, sizes), torch.device("cuda"))
+            there_known = restore_receiver_state(saved, Schema.of_rows({"mask": mask}, sizes), torch.device("cuda"))
         rates = torch.where(hot, 0.4, 0.001 if number % 5 else 0.3)
         mask = mask ^ (torch.rand(mask.shape, generator=generator) < rates)
 

@@ -11,19 +11,19 @@ import torch
 
 from peermask.algorithms import algorithms
 from peermask.algorithms.contract import Clock
-from peermask.engine.device import rows_on_cpu
-from peermask.engine.traffic import COST_COLUMNS, message_cost
-from peermask.experiment.assemble import build_simulator
-from peermask.experiment.build import build
-from peermask.experiment.config_file import make_config
+from peermask.compute.conv_block import Activation, ConvBlock, shapes_of
+from peermask.compute.conv_trunk import run_trunk
+from peermask.compute.device import rows_on_cpu
+from peermask.compute.network import Batch, build_network
+from peermask.config.file import make_config
 from peermask.kernels import have_triton
-from peermask.kernels.conv_block import Activation, ConvBlock, shapes_of
-from peermask.kernels.conv_trunk import run_trunk
 from peermask.masks.aggregation import aggregated_magnitude
 from peermask.masks.select import top_fraction_by_layer, top_fraction_by_sort
 from peermask.models.architectures import alexnet, cnn
 from peermask.models.layout import find_layout
-from peermask.models.network import Batch, build_network
+from peermask.run.assemble import build_simulator
+from peermask.run.build import build
+from peermask.wire.cost import COST_COLUMNS, message_cost
 from trunk_reference import apart, from_reference
 
 pytestmark = pytest.mark.skipif(not have_triton(), reason="needs a CUDA device and Triton")
@@ -172,7 +172,7 @@ def test_every_algorithm_plays_on_a_gpu_as_on_a_cpu(
 ) -> None:
     """One round in full float32: rounding moves scores near a threshold across it, and what follows from that grows
     from round to round; in TF32 FedMask's first round, of five batches, is enough for that."""
-    monkeypatch.setattr("peermask.engine.simulator.fast_float32", nullcontext)
+    monkeypatch.setattr("peermask.run.simulator.fast_float32", nullcontext)
     settings = {"agents": 4, "rounds": 3, "retention": 0.3, "graph": "ring", "model": "mlp", "algorithm": name}
     config = make_config({**settings, "data": {"fraction": 0.3}})
     models, losses = [], []

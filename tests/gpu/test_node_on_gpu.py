@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 import torch
 
+from peermask.config.file import make_config
 from peermask.errors import NodeError
-from peermask.experiment.build import build
-from peermask.experiment.config_file import make_config
-from peermask.experiment.table import read_rows
-from peermask.node.agent import NodeAgent
-from peermask.node.fleet_file import new_fleet
-from peermask.node.report import Report
+from peermask.fleet.agent import NodeAgent
+from peermask.fleet.fleet_file import new_fleet
+from peermask.fleet.status import Report
+from peermask.run.build import build
+from peermask.store.table import read_rows
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from peermask.algorithms.contract import Clock
-from peermask.engine.recorded import Recorded
-from peermask.experiment.assemble import build_simulator
-from peermask.experiment.build import build
-from peermask.experiment.config_file import make_config
+from peermask.config.file import make_config
+from peermask.run.assemble import build_simulator
+from peermask.run.build import build
+from peermask.run.cuda_graphs import Recorded
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 

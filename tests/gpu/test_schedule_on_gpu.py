@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from peermask.experiment.config import ExperimentConfig
-from peermask.experiment.execution import Execution
-from peermask.experiment.runner import resume_experiment, run_experiment
-from peermask.experiment.table import read_rows
+from peermask.config.experiment import ExperimentConfig
+from peermask.run.execution import Execution
+from peermask.run.runner import resume_experiment, run_experiment
+from peermask.store.table import read_rows
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 

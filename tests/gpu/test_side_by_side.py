@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 import torch
 
+from peermask.compute.network import Gradient
+from peermask.config.experiment import ExperimentConfig
+from peermask.config.file import make_config
 from peermask.data.arrays import from_arrays
 from peermask.data.dataset import Dataset
-from peermask.experiment.config import ExperimentConfig
-from peermask.experiment.config_file import make_config
-from peermask.experiment.execution import Execution
-from peermask.experiment.result import RunResult
-from peermask.experiment.runner import run_experiment
-from peermask.experiment.side_by_side import play_side_by_side, runs_at_once
-from peermask.models.network import Gradient
+from peermask.run.execution import Execution
+from peermask.run.result import RunResult
+from peermask.run.runner import run_experiment
+from peermask.run.side_by_side import play_side_by_side, runs_at_once
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 

@@ -8,13 +8,12 @@ import pytest
 import torch
 from torch import nn
 
+from peermask.compute.network import Batch, Network, build_network
+from peermask.compute.scaled import scaled_norm, to_floats, to_scaled
+from peermask.compute.scaled_conv import Conv, have_descriptors, scaled_conv
+from peermask.compute.traced import TracedStack
 from peermask.kernels import have_triton
-from peermask.kernels.scaled import to_floats, to_scaled
-from peermask.kernels.scaled_conv import Conv, have_descriptors, scaled_conv
-from peermask.kernels.scaled_norm import scaled_norm
 from peermask.models.architectures import ResidualBlock, models
-from peermask.models.network import Batch, Network, build_network
-from peermask.models.traced import TracedStack
 from trunk_reference import apart
 
 pytestmark = pytest.mark.skipif(

@@ -13,13 +13,12 @@ import torch
 
 import peermask.kernels
 from peermask.algorithms.contract import Clock
+from peermask.config.file import make_config
 from peermask.data.arrays import from_arrays
-from peermask.engine import warmup
-from peermask.engine.traffic import message_cost
-from peermask.experiment import assemble
-from peermask.experiment.build import build
-from peermask.experiment.config_file import make_config
 from peermask.kernels import have_triton
+from peermask.run import assemble, warmup
+from peermask.run.build import build
+from peermask.wire.cost import message_cost
 
 pytestmark = pytest.mark.skipif(not have_triton(), reason="needs a CUDA device and Triton")
 
@@ -76,7 +75,7 @@ def test_a_gpu_is_woken_beside_the_caller() -> None:
     warmup.rehearse(torch.device("cuda"))  # which a thread of its own does without a word about errors
     woken = """
 import threading, torch
-from peermask.engine.warmup import wake
+from peermask.run.warmup import wake
 wake(torch.device("cuda"))
 (thread,) = set(threading.enumerate()) - {threading.main_thread()}
 thread.join()

@@ -8,17 +8,17 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from peermask.engine.known_masks import (
-    KnownMasks,
-    first_known,
-    flips_size_triton,
-    known_after_triton,
-    known_again,
-    rows_apart,
-    stacked,
-)
 from peermask.streams import stream
 from peermask.wire.history import Contexts, plan_flips
+from peermask.wire.receiver_masks import (
+    ReceiverMasks,
+    first_receiver_masks,
+    flips_size_triton,
+    receiver_masks_after_triton,
+    restore_receiver_masks,
+    split_rows,
+    stacked,
+)
 
 pytestmark = pytest.mark.usefixtures("interpreted")
 
@@ -35,12 +35,12 @@ def follows(
     """Lengths and all that is known, after every message; some of the weights flip far more often."""
     size = sum(layers)
     mask, hot = bits(f"mask {seed}", size, density), bits(f"hot {seed}", size, often)
-    known, contexts = first_known(mask, layers), [Contexts.begin(row.numpy(), layers) for row in mask]
+    known, contexts = first_receiver_masks(mask, layers), [Contexts.begin(row.numpy(), layers) for row in mask]
     for number, rate in enumerate(rates):
         flips = bits(f"{seed} {number}", size, rate) | (hot & bits(f"{seed} {number} hot", size, 0.5))
         mask = mask ^ flips
         lengths = flips_size_triton(mask, known, block)
-        known = known_after_triton(mask, known, block)
+        known = receiver_masks_after_triton(mask, known, block)
         for agent in range(AGENTS):
             flipped = np.flatnonzero(flips[agent].numpy())
             entries, after = lengths[agent].sum(0).tolist()
@@ -54,7 +54,7 @@ def follows(
                 (known.sizes, reference.sizes),
             ):
                 assert (ours[agent].numpy() == theirs).all()
-    again = known_again(known.states, known.sums, known.frames, layers)
+    again = restore_receiver_masks(known.states, known.sums, known.frames, layers)
     assert torch.equal(again.weights, known.weights)
     assert torch.equal(again.classes, known.classes)
     assert torch.equal(again.sizes, known.sizes)
@@ -65,23 +65,25 @@ def test_rows_at_different_frames_follow_as_they_would_alone() -> None:
     layers, size = (40, 23), 63
     alone = []
     for frames in (0, 1, 3):
-        known = first_known(bits(f"first {frames}", size, 0.4)[:1], layers)
+        known = first_receiver_masks(bits(f"first {frames}", size, 0.4)[:1], layers)
         for number in range(frames):
-            known = known_after_triton(known_mask(known) ^ bits(f"{frames} {number}", size, 0.2)[:1], known, 16)
+            known = receiver_masks_after_triton(
+                known_mask(known) ^ bits(f"{frames} {number}", size, 0.2)[:1], known, 16
+            )
         alone.append(known)
-    again = stacked(rows_apart(stacked(alone))[::-1])
+    again = stacked(split_rows(stacked(alone))[::-1])
     assert again.frames.tolist() == [3, 1, 0]
     mask = known_mask(again) ^ torch.cat([bits("next", size, 0.3), bits("one", size, 0.3)[:1]])
-    lengths, after = flips_size_triton(mask, again, 16), known_after_triton(mask, again, 16)
+    lengths, after = flips_size_triton(mask, again, 16), receiver_masks_after_triton(mask, again, 16)
     for row, known in enumerate(reversed(alone)):
         own = mask[row : row + 1]
         assert torch.equal(lengths[row : row + 1], flips_size_triton(own, known, 16))
-        wanted = known_after_triton(own, known, 16)
+        wanted = receiver_masks_after_triton(own, known, 16)
         for name in ("states", "weights", "sums", "frames", "classes", "sizes"):
             assert torch.equal(getattr(after, name)[row : row + 1], getattr(wanted, name)), name
 
 
-def known_mask(known: KnownMasks) -> torch.Tensor:
+def known_mask(known: ReceiverMasks) -> torch.Tensor:
     return (known.states & 1).bool()
 
 

@@ -9,12 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from peermask.algorithms.contract import Payload
-from peermask.engine.known_masks import first_known, flips_size_triton
-from peermask.engine.traffic import count_frames_triton, message_cost
 from peermask.streams import stream
 from peermask.wire import History, frame_size
-from peermask.wire.schema import Schema
+from peermask.wire.cost import count_frames_triton, message_cost
+from peermask.wire.receiver_masks import first_receiver_masks, flips_size_triton
+from peermask.wire.schema import Payload, Schema
 
 pytestmark = pytest.mark.usefixtures("interpreted")
 
@@ -31,7 +30,7 @@ def agrees(payload: Payload, base: Payload | None, sizes: tuple[int, ...], block
     cuts = [sizes if leaf.shape[1] == sum(sizes) else (leaf.shape[1],) for leaf in rows]
     held = None if base is None else [base[name] for name in payload]
     flips = {
-        i: flips_size_triton(rows[i], first_known(before, cuts[i]), block)
+        i: flips_size_triton(rows[i], first_receiver_masks(before, cuts[i]), block)
         for i, before in enumerate(held or ())
         if before.dtype == torch.bool
     }

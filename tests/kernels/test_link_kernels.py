@@ -9,12 +9,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from peermask.algorithms.contract import Payload
-from peermask.engine import known, link_traffic, traffic
-from peermask.engine.link_traffic import LinkHistories
-from peermask.engine.traffic import COST_COLUMNS, Cost
 from peermask.graph.links import Links
+from peermask.run import link_cost
+from peermask.run.link_cost import LinkHistories
 from peermask.streams import stream
+from peermask.wire import cost, receiver_state
+from peermask.wire.cost import COST_COLUMNS, Cost
+from peermask.wire.schema import Payload
 
 pytestmark = pytest.mark.usefixtures("interpreted")
 
@@ -52,17 +53,17 @@ def test_lines_take_the_codecs_bytes(monkeypatch: pytest.MonkeyPatch, opening: b
     plain = LinkHistories(first, remembered=1)
     wanted, middle = counted(plain, range(1, 3), values=values), plain.tensors()
     wanted += counted(plain, range(3, 4), values=values)
-    for module in (known, link_traffic, traffic):
+    for module in (receiver_state, link_cost, cost):
         monkeypatch.setattr(module, "by_kernels", lambda _: True)
     for module, kernel in (
-        (traffic, "flips_size_triton"),
-        (traffic, "count_frames_triton"),
-        (known, "known_after_triton"),
+        (cost, "flips_size_triton"),
+        (cost, "count_frames_triton"),
+        (receiver_state, "known_after_triton"),
     ):
         monkeypatch.setattr(
             module, kernel, partial(getattr(module, kernel), block=32)
         )  # interpreted one entry at a time
-    monkeypatch.setattr(link_traffic, "AT_ONCE", 3 * sum(SIZES))  # lines
+    monkeypatch.setattr(link_cost, "AT_ONCE", 3 * sum(SIZES))  # lines
     fast, resumed = LinkHistories(first, remembered=1), LinkHistories(first, remembered=1)
     equal(counted(fast, range(1, 4), values=values), wanted)
     resumed.restore(middle, messages(2, values=values), SIZES)  # of a CPU

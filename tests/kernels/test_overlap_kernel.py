@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from peermask.graph.links import Links
-from peermask.masks.guard import HALFWAY, believed, believed_triton, overlaps_triton
+from peermask.masks.guard import HALFWAY, believed_links, believed_triton, overlaps_triton
 
 pytestmark = pytest.mark.usefixtures("interpreted")
 
@@ -33,4 +33,4 @@ def test_the_same_neighbours_are_believed(agents: int, senders: int) -> None:
     mine = common ^ (torch.rand(agents, sum(sizes), generator=generator) < 0.05)
     heard = torch.rand(agents, senders, generator=generator) < 0.7
     fast = believed_triton(mine, received, heard, sizes, 1.5, HALFWAY)
-    assert torch.equal(fast, believed(mine, received, Links.of(heard), sizes, 1.5).pairs)
+    assert torch.equal(fast, believed_links(mine, received, Links.of(heard), sizes, 1.5).pairs)

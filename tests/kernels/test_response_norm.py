@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch import Tensor
 
-from peermask.kernels.response_norm import ENTRIES, MOST_ADDED, response_norm
+from peermask.compute.response_norm import ENTRIES, MOST_ADDED, response_norm
 from peermask.models.architectures import LocalResponseNorm
-from twins import by_both
 
 
 def test_it_is_the_equation_worked_by_hand() -> None:
@@ -61,20 +59,3 @@ def test_many_channels_go_through_a_product_of_matrices() -> None:
     assert torch.allclose(own, reference, atol=1e-6)
     found, wanted = (torch.autograd.grad(y, x, sent)[0] for y in (own, reference))
     assert torch.allclose(found, wanted, atol=1e-6)
-
-
-@pytest.mark.skipif(torch.backends.cpu.get_cpu_capability() == "DEFAULT", reason="torch rounds otherwise without AVX2")
-@pytest.mark.parametrize("channels", [4, 5, 64, MOST_ADDED])
-@pytest.mark.parametrize("layout", [torch.channels_last, torch.contiguous_format])
-def test_compiled_loops_give_the_same(channels: int, layout: torch.memory_format) -> None:
-    generator = torch.Generator().manual_seed(0)
-    x = (3 * torch.randn(3, channels, 7, 19, generator=generator)).contiguous(memory_format=layout)
-    sent = torch.randn(x.shape, generator=generator)
-
-    def computed() -> tuple[Tensor, Tensor]:
-        leaf = x.clone().requires_grad_()
-        y = response_norm(leaf, 4, 0.3)
-        return y.detach(), torch.autograd.grad(y, leaf, sent)[0]
-
-    for fast, slow in zip(*by_both(computed), strict=True):
-        assert torch.equal(fast, slow)

@@ -9,9 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from peermask.kernels.scaled import split, to_floats, to_scaled, total
-from peermask.kernels.scaled_conv import Conv, conv_of_patches, scaled_conv
-from peermask.kernels.scaled_norm import scaled_norm
+from peermask.compute.scaled import scaled_norm, split, to_floats, to_scaled, total
+from peermask.compute.scaled_conv import Conv, conv_of_patches, scaled_conv
 from trunk_reference import apart
 
 pytestmark = pytest.mark.usefixtures("interpreted")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from peermask.kernels.conv_block import ConvBlock, shapes_of, trunk_fits
+from peermask.compute.conv_block import ConvBlock, shapes_of, trunk_fits
+from peermask.compute.network import build_network
 from peermask.models.architectures import alexnet, cnn, mlp
-from peermask.models.network import build_network
 
 
 @pytest.mark.parametrize(

@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import nn
 
-from peermask.models import traced
+from peermask.compute import traced
+from peermask.compute.network import Batch, build_network
+from peermask.compute.traced import TracedStack
 from peermask.models.architectures import ResidualBlock
-from peermask.models.network import Batch, build_network
-from peermask.models.traced import TracedStack
 from trunk_reference import apart
 
 pytestmark = pytest.mark.usefixtures("interpreted")

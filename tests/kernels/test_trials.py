@@ -13,10 +13,8 @@ import torch
 from torch import nn
 
 from peermask.algorithms.message import as_message
+from peermask.compute.network import Batch, build_network
 from peermask.data.dataset import gather_triton
-from peermask.engine.round import concatenated
-from peermask.engine.traffic import message_cost
-from peermask.engine.warmup import _gather, _of_masks
 from peermask.kernels import by_kernels
 from peermask.masks.aggregation import aggregated_magnitude, fine_tuned, pulled
 from peermask.masks.budget import MaskOptions
@@ -24,7 +22,9 @@ from peermask.masks.masker import Masker
 from peermask.masks.scores import stepped
 from peermask.masks.select import top_fraction_by_layer
 from peermask.models.architectures import ResidualBlock, cnn, mlp
-from peermask.models.network import Batch, build_network
+from peermask.run.round import concatenated
+from peermask.run.warmup import _gather, _of_masks
+from peermask.wire.cost import message_cost
 
 BATCH, CPU = 20, torch.device("cpu")
 

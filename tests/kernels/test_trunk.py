@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from peermask.kernels.conv_block import Activation, ConvBlock, fills_tiles, shapes_of
-from peermask.kernels.conv_trunk import run_trunk
+from peermask.compute.conv_block import Activation, ConvBlock, fills_tiles, shapes_of
+from peermask.compute.conv_trunk import run_trunk
 from trunk_reference import apart, from_reference
 
 pytestmark = pytest.mark.usefixtures("interpreted")

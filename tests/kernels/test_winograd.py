@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from peermask.kernels.winograd import A_T, B_T, IMAGES, G, winograd, winograd_pays
-from twins import by_both
+from peermask.compute.winograd import A_T, B_T, IMAGES, G, winograd, winograd_pays
 
 Case = tuple[int, int, int, tuple[int, int], tuple[int, int]]  # images, channels in and out, pixels, padding
 CASES: list[Case] = [
@@ -88,29 +87,3 @@ def test_it_is_taken_for_large_convolutions_alone() -> None:
     assert not winograd_pays(x[..., :4, :4], weight, (0, 0))  # nothing comes out
     assert not winograd_pays(x, weight, (5, 5))
     assert not winograd_pays(x.double(), weight.double(), (2, 2))
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_compiled_loops_give_the_same(case: Case) -> None:
-    *inputs, back = drawn(case)
-
-    def computed() -> list[Tensor]:
-        leaves = [z.clone().requires_grad_() for z in inputs]
-        y = winograd(leaves[0], leaves[1], leaves[2], case[-1])
-        return [y.detach(), *torch.autograd.grad(y, leaves, back)]
-
-    for fast, slow in zip(*by_both(computed), strict=True):
-        assert torch.equal(fast, slow)
-
-
-def test_the_loops_transforms_are_those_of_the_matrices() -> None:
-    pytest.importorskip("numba")
-    from peermask.kernels.winograd_numba import from_points, to_points
-
-    generator = torch.Generator().manual_seed(0)
-    m, dy = torch.randn(8, 8, 5, generator=generator), torch.randn(4, 4, 5, generator=generator)  # columns, rows, L
-    y, dm = torch.empty(4, 4, 5), torch.empty(8, 8, 5)
-    from_points(m.view(64, 5).numpy(), y.numpy(), 0, 0)
-    to_points(dy.numpy(), dm.view(64, 5).numpy(), 0, 0)
-    assert torch.allclose(y, torch.einsum("wi,hj,ijl->whl", A_T, A_T, m), atol=1e-4)
-    assert torch.allclose(dm, torch.einsum("wi,hj,whl->ijl", A_T, A_T, dy), atol=1e-4)

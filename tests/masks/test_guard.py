@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from peermask.graph.links import Links
-from peermask.masks.guard import believed, distances
+from peermask.masks.guard import believed_links, distances
 
 
 def masks(*rows: list[int]) -> torch.Tensor:
@@ -47,7 +47,7 @@ def random_mask(generator: torch.Generator, size: int, keep: int) -> torch.Tenso
 def test_an_honest_fleet_with_equal_masks_drops_nobody(seed: int, neighbours: int, keep: int) -> None:
     mask = random_mask(torch.Generator().manual_seed(seed), 60, keep)[None]
     received = mask.repeat(neighbours, 1)
-    assert bool(believed(mask, received, all_heard(mask, received), (40, 20), 1.5).pairs.all())
+    assert bool(believed_links(mask, received, all_heard(mask, received), (40, 20), 1.5).pairs.all())
 
 
 @given(seed=st.integers(0, 999), liars=st.integers(1, 8), place=st.integers(0, 20), inverted=st.booleans())
@@ -61,14 +61,14 @@ def test_a_far_mask_is_dropped_wherever_it_stands(seed: int, liars: int, place: 
     for _ in range(liars):
         rows.insert(place % (len(rows) + 1), ~mine if inverted else random_mask(generator, 2000, 1000))
     received = torch.stack(rows)
-    kept = believed(mine[None], received, all_heard(mine[None], received), (1500, 500), 1.5).pairs[0]
+    kept = believed_links(mine[None], received, all_heard(mine[None], received), (1500, 500), 1.5).pairs[0]
     assert kept.tolist() == [bool(torch.equal(row, near)) for row in rows]
 
 
 def test_who_is_not_heard_is_not_believed() -> None:
     mine, received = masks([1, 1, 0, 0]), masks([1, 1, 0, 0], [1, 1, 0, 0])
-    assert believed(mine, received, Links.of(masks([0, 1])), (4,), 1.5).pairs.tolist() == [[False, True]]
-    assert believed(mine, received, Links.of(masks([0, 0])), (4,), 1.5).pairs.tolist() == [[False, False]]
+    assert believed_links(mine, received, Links.of(masks([0, 1])), (4,), 1.5).pairs.tolist() == [[False, True]]
+    assert believed_links(mine, received, Links.of(masks([0, 0])), (4,), 1.5).pairs.tolist() == [[False, False]]
 
 
 @given(seed=st.integers(0, 999), agents=st.integers(1, 6), senders=st.integers(1, 9))
@@ -82,5 +82,6 @@ def test_a_matrix_of_pairs_is_judged_as_a_list_of_links(seed: int, agents: int, 
     there = distances(mine, received, paired, (40, 20))
     torch.testing.assert_close(there[heard], distances(mine, received, listed, (40, 20)), rtol=1e-12, atol=0.0)
     assert torch.equal(
-        believed(mine, received, paired, (40, 20), 1.5).pairs, believed(mine, received, listed, (40, 20), 1.5).pairs
+        believed_links(mine, received, paired, (40, 20), 1.5).pairs,
+        believed_links(mine, received, listed, (40, 20), 1.5).pairs,
     )

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from peermask.masks.structure import filter_rule, group_lasso_gradient
+from peermask.masks.scores import filter_rule, group_lasso_gradient
 from peermask.models.layout import Layer, Layout
 
 LAYER = Layer("conv", "conv", (2, 3), 0, 3)

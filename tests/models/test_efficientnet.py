@@ -9,9 +9,9 @@ import torch
 from torch import nn
 
 import peermask
+from peermask.compute.network import Batch, build_network
 from peermask.errors import ModelError
 from peermask.models.efficientnet import STAGES, EfficientNetLite, efficientnet_lite0, padding
-from peermask.models.network import Batch, build_network
 from peermask.models.pretrained import fold_batch_norms
 
 SHAPE = (3, 32, 32)

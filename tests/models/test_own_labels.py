@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from peermask.models.readout import OwnLabels, among, with_readout
+from peermask.models.outputs import OwnLabels, among, with_readout
 
 LOGITS = torch.tensor([[9.0, 1.0, -3.0, 2.0], [-5.0, -7.0, -6.0, 40.0]])
 

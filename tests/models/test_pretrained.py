@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from peermask.errors import ModelError
-from peermask.models.affine import ChannelAffine
+from peermask.models.layout import ChannelAffine
 from peermask.models.pretrained import fold_batch_norms, put_weights, read_weights
 
 

@@ -12,10 +12,7 @@ import pytest
 from pydantic import ValidationError
 
 from peermask.errors import ConfigError
-from peermask.plugins import Plugin, find_plugins
-from peermask.plugins.load import imported
-from peermask.plugins.memory import remember
-from peermask.plugins.record import place_of, version_of
+from peermask.plugins import Plugin, find_plugins, imported, place_of, remember, version_of
 
 
 @pytest.fixture

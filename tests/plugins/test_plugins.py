@@ -8,18 +8,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command_process import process
 
+from command_process import process
 from peermask import plugins
 from peermask.algorithms import algorithms
 from peermask.cli.main import main
-from peermask.engine.measures import metrics
+from peermask.config.file import make_config
+from peermask.data.measures import metrics
 from peermask.errors import ConfigError
-from peermask.experiment.config_file import make_config
 from peermask.files import file_digest
 from peermask.graph import topologies
-from peermask.models.losses import losses
-from peermask.plugins.load import imported
+from peermask.models.outputs import losses
+from peermask.plugins import imported
 from peermask.registry import Registry
 
 PACKAGE = str(Path(plugins.__file__).parents[1])
@@ -165,6 +165,7 @@ def test_a_run_records_its_plug_in_and_other_processes_find_it(method, tmp_path)
     assert times_imported(method) == 3
 
 
+@pytest.mark.long
 def test_other_ranks_import_it_too(method):
     ranked = ("--processes", "2", "-q")
     began = process("run", "tiny.toml", "--import", "my_method.py", "--out", "run", "--set", "rounds=2", *ranked)
@@ -203,7 +204,7 @@ def test_a_folder_from_somebody_else_runs_no_code(method, peermask, tmp_path, mo
 
 def test_a_run_by_a_loss_and_a_metric_of_a_plug_in_is_read_without_it(peermask, tmp_path, monkeypatch):
     (tmp_path / "mine.py").write_text(
-        "from peermask.engine.measures import metrics\nfrom peermask.models.losses import cross_entropy, losses\n\n"
+        "from peermask.data.measures import metrics\nfrom peermask.models.outputs import cross_entropy, losses\n\n"
         "@losses.register('halved')\ndef halved(outputs, targets):\n    return cross_entropy(outputs, targets) / 2\n\n"
         "@metrics.register('largest')\ndef largest(outputs, targets):\n    return outputs.max()\n"
     )
@@ -258,23 +259,18 @@ def test_a_fleet_needs_the_very_same_plug_in(method, tmp_path, peermask, monkeyp
     assert line.endswith("all agents must have the same: restore it, or write a new fleet file")
 
 
+@pytest.mark.long
 def test_a_swarm_plays_with_a_plug_in(method, tmp_path):
-    from peermask.experiment.result import RunResult
+    from fleet_cases import free_ports
 
-    port = str(free_port())
+    from peermask.run.result import RunResult
+
+    port = free_ports(2)
     assert process("fleet", "new", "fleet.toml", "tiny.toml", "--import", method, "--port", port).returncode == 0
     played = process("swarm", "fleet.toml", "--insecure", "--out", "run")
     assert played.returncode == 0, played.stderr
     assert RunResult.open(tmp_path / "run").manifest["imports"][0]["file"] == str(method)
     assert times_imported(method) == 4  # by `fleet new`, the swarm, and two nodes
-
-
-def free_port():
-    import socket
-
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return min(probe.getsockname()[1], 64_000)
 
 
 def test_an_installed_package_needs_no_naming(tmp_path, monkeypatch):

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from wire_cases import ALEXNET, RUN_ID, layer_tables, layered_masks, random_bits
 
-from peermask.engine.traffic import entropy_bits
 from peermask.wire import FrameHeader, History, Schema, bitmap_size, encode_frame, frame_size
+from peermask.wire.cost import entropy_bits
 from peermask.wire.sets import slices
 
 

@@ -9,8 +9,8 @@ from wire_cases import RUN_ID
 
 from peermask.errors import WireError
 from peermask.wire import Inbox, frame_size
-from peermask.wire.direct import DirectOutbox
 from peermask.wire.frame import is_keyframe, split_frames
+from peermask.wire.mailbox import DirectOutbox
 
 
 def outbox(**keys):

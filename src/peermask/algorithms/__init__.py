@@ -2,7 +2,6 @@
 
 from peermask.algorithms import (
     accord,
-    avr_weipru,
     choco,
     dis_pfl,
     ditto,
@@ -12,14 +11,13 @@ from peermask.algorithms import (
     fl,
     ind_dense,
     ind_mask,
-    ind_weipru,
     lottery_dsgd,
     mce_pl,
-    par_weipru,
+    weipru,
 )
 from peermask.algorithms.contract import algorithms
 
 __all__ = [
-    "accord", "algorithms", "avr_weipru", "choco", "dis_pfl", "ditto", "dsgd", "dsgd_prox", "fedmask", "fl",
-    "ind_dense", "ind_mask", "ind_weipru", "lottery_dsgd", "mce_pl", "par_weipru",
+    "accord", "algorithms", "choco", "dis_pfl", "ditto", "dsgd", "dsgd_prox", "fedmask", "fl", "ind_dense",
+    "ind_mask", "lottery_dsgd", "mce_pl", "weipru",
 ]  # fmt: skip

@@ -37,15 +37,15 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from peermask.algorithms.contract import Agents, Algorithm, Clock, LocalData, MaskCounts, Payload, Setting, algorithms
-from peermask.algorithms.opening import opening_masks
-from peermask.algorithms.optimiser import Schedule, first_velocity, scheduled
-from peermask.algorithms.score_step import Lr, ScoreOptions, score_step
+from peermask.algorithms.contract import Agents, Algorithm, Clock, LocalData, MaskCounts, Setting, algorithms
+from peermask.algorithms.descent import Schedule, first_velocity, learning_rate
+from peermask.algorithms.score_step import Lr, ScoreOptions, opening_masks, score_step
+from peermask.compute.network import Batch
 from peermask.graph.mixing import Mixing
 from peermask.graph.sums import count_votes
 from peermask.masks.aggregation import aggregated_magnitude, joined, pulled
-from peermask.masks.guard import Guard, believed
-from peermask.models.network import Batch
+from peermask.masks.guard import Guard, believed_links
+from peermask.wire.schema import Payload
 
 UNIT = 16  # of votes that count by age
 
@@ -165,7 +165,7 @@ class Accord(Algorithm[State]):
         """Votes [A, P_w] and voters [A] of others and the agent itself, and what is remembered of the others'."""
         heard, own_votes = mixing.links, self.options.own_votes
         if self.options.guard:
-            heard = believed(proposal, masks, heard, self.masker.layout.sizes, self.options.guard)
+            heard = believed_links(proposal, masks, heard, self.masker.layout.sizes, self.options.guard)
         votes, voters = count_votes(heard, masks, mixing.count_dtype_with(own_votes)), heard.voters
         once, after = mixing.own_weight, None
         if before is not None:
@@ -212,7 +212,9 @@ class Accord(Algorithm[State]):
         before, options = state.personal, self.options
         assert before is not None
         assert options.personal_from != "never"
-        lr = scheduled(options.personal_lr * options.first_lr(clock), options.schedule, clock, options.personal_from)
+        lr = learning_rate(
+            options.personal_lr * options.first_lr(clock), options.schedule, clock, options.personal_from
+        )
         step = score_step(self.setting, options, lr, before.scores, before.mask, state.keep, before.velocity, batch)
         gain = options.personal_pull / samples.sqrt()  # [A]
         scores = pulled(step.scores, state.votes, state.voters, before.mask, gain, self.masker.layout)

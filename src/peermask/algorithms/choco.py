@@ -24,12 +24,12 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from peermask.algorithms.contract import Agents, Algorithm, Clock, LocalData, Payload, Setting, algorithms
-from peermask.algorithms.descent import MomentumOptions, common_start, descent
-from peermask.algorithms.message import as_message, mixed
-from peermask.algorithms.optimiser import accumulated, first_velocity
+from peermask.algorithms.contract import Agents, Algorithm, Clock, LocalData, Setting, algorithms
+from peermask.algorithms.descent import MomentumOptions, add_momentum, common_start, descent, first_velocity
+from peermask.algorithms.message import as_message, mix
 from peermask.graph.mixing import Mixing
 from peermask.masks.select import top_fraction_by_layer
+from peermask.wire.schema import Payload
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Choco(Algorithm[State]):
 
     def learn(self, state: State, data: LocalData, clock: Clock) -> tuple[State, Tensor]:
         gradient, loss = self.setting.network.gradient(state.params, data.batch(clock))
-        summed = accumulated(gradient, state.velocity, self.options.momentum)
+        summed = add_momentum(gradient, state.velocity, self.options.momentum)
         params = state.params - descent(state.params, summed, self.options, clock)
         velocity = summed if self.options.momentum else None
         change = self._largest(params - state.public) if clock.is_last_batch else None
@@ -74,7 +74,7 @@ class Choco(Algorithm[State]):
 
     def fuse(self, state: State, received: Payload, mixing: Mixing, clock: Clock) -> State:  # noqa: ARG002
         assert state.change is not None
-        public, known = state.public + state.change, state.mixed + mixed(received, mixing.metropolis_mean)
+        public, known = state.public + state.change, state.mixed + mix(received, mixing.metropolis_mean)
         params = state.params + self.options.consensus * (known - public)
         return replace(state, params=params, public=public, mixed=known, change=None)
 

@@ -26,15 +26,14 @@ from typing import Any, ClassVar, Protocol, TypeVar
 import torch
 from torch import Tensor
 
+from peermask.compute.network import Batch, Network
 from peermask.graph.mixing import Mixing
 from peermask.masks.masker import Masker
-from peermask.models.network import Batch, Network
-from peermask.models.readout import Readout
+from peermask.models.outputs import Readout
 from peermask.registry import Options, Registry
+from peermask.wire.schema import Payload
 
 # Shapes: A agents of this chunk, K messages received, P_w masked weights, P all parameters, L masked layers
-
-Payload = dict[str, Tensor]  # name -> [A, ...]: bool leaves are masks, float leaves real values
 
 
 @dataclass(frozen=True)
@@ -128,8 +127,8 @@ class LocalData(Protocol):
 
     Examples:
         >>> import peermask, torch
-        >>> from peermask.experiment.assemble import assemble
-        >>> from peermask.experiment.build import build
+        >>> from peermask.run.assemble import assemble
+        >>> from peermask.run.build import build
         >>> experiment = build(peermask.make_config({"agents": 4, "model": "mlp", "batch_size": 8}))
         >>> _, data = assemble(experiment, torch.device("cpu"))
         >>> batch = data.batch(peermask.Clock(round=1, rounds=10))
@@ -181,8 +180,8 @@ class Setting:
 
     Examples:
         >>> import peermask, torch
-        >>> from peermask.experiment.assemble import assemble
-        >>> from peermask.experiment.build import build
+        >>> from peermask.run.assemble import assemble
+        >>> from peermask.run.build import build
         >>> experiment = build(peermask.make_config({"agents": 4, "model": "mlp", "retention": 0.3, "seed": 7}))
         >>> algorithm, _ = assemble(experiment, torch.device("cpu"))
         >>> algorithm.setting.seed, algorithm.setting.retentions

@@ -9,8 +9,9 @@ As many weights grow as are dropped, so every layer keeps its count exactly.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from math import cos, pi
+from math import cos, pi, prod
 from typing import Annotated, Literal
 
 import numpy as np
@@ -18,15 +19,47 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from peermask.algorithms.contract import Agents, Algorithm, Clock, LocalData, MaskCounts, Payload, Setting, algorithms
-from peermask.algorithms.descent import MomentumOptions, common_start, descent
-from peermask.algorithms.erk import erk_counts
-from peermask.algorithms.message import as_message, as_params, holders_mean, with_rest
-from peermask.algorithms.optimiser import accumulated, first_velocity
+from peermask.algorithms.contract import Agents, Algorithm, Clock, LocalData, MaskCounts, Setting, algorithms
+from peermask.algorithms.descent import MomentumOptions, add_momentum, common_start, descent, first_velocity
+from peermask.algorithms.message import as_message, as_params, holders_mean, mix_rest
 from peermask.graph.mixing import Mixing
 from peermask.masks.select import top_fraction_by_layer
 from peermask.models.layout import Layout
 from peermask.streams import stream
+from peermask.wire.schema import Payload
+
+# Erdős–Rényi-kernel densities: how sparse networks that are trained sparse share their weights among layers.
+
+
+def erk_densities(shapes: Sequence[Sequence[int]], total: float) -> list[float]:
+    """k_l = min(1, ε Σ shape / Π shape), with the ε that keeps `total` of all weights."""
+    sizes = [prod(shape) for shape in shapes]
+    raw = [sum(shape) / size for shape, size in zip(shapes, sizes, strict=True)]
+    dense: set[int] = set()
+    while True:
+        sparse = [layer for layer in range(len(sizes)) if layer not in dense]
+        if not sparse:
+            return [1.0] * len(sizes)
+        left = total * sum(sizes) - sum(sizes[layer] for layer in dense)
+        epsilon = left / sum(raw[layer] * sizes[layer] for layer in sparse)
+        over = {layer for layer in sparse if epsilon * raw[layer] > 1.0}
+        if not over:
+            return [1.0 if layer in dense else epsilon * raw[layer] for layer in range(len(sizes))]
+        # Only the densest is capped at a time, as each one capped leaves more for the others.
+        dense.add(max(over, key=lambda layer: raw[layer]))
+
+
+def erk_counts(layout: Layout, retentions: Sequence[float]) -> Tensor:
+    """K_l of every agent: its retention over all masked weights, shared out by ERK."""
+    shapes = [layer.shape for layer in layout.masked]
+    rows = [
+        [
+            min(size, max(1, round(density * size)))
+            for density, size in zip(erk_densities(shapes, r), layout.sizes, strict=True)
+        ]
+        for r in retentions
+    ]
+    return torch.tensor(rows, dtype=torch.int64)  # [A, L]
 
 
 @dataclass(frozen=True)
@@ -71,7 +104,7 @@ class DisPfl(Algorithm[State]):
         gradient, loss = self.setting.network.gradient(state.params, data.batch(clock))
         if self.options.clip:
             gradient = gradient * (self.options.clip / gradient.norm(dim=1, keepdim=True)).clamp(max=1.0)
-        summed = accumulated(gradient, state.velocity, self.options.momentum)
+        summed = add_momentum(gradient, state.velocity, self.options.momentum)
         params = self._on(state.mask, state.params - descent(state.params, summed, self.options, clock))
         mask = state.mask
         due = clock.round % self.options.update_every == 0 and clock.is_last_batch
@@ -90,7 +123,7 @@ class DisPfl(Algorithm[State]):
     def fuse(self, state: State, received: Payload, mixing: Mixing, clock: Clock) -> State:  # noqa: ARG002
         assert state.next_mask is not None
         weights = holders_mean(mixing, received["weights"], received["mask"], 0.0) * state.next_mask  # [A, P_w]
-        params = with_rest(weights, received, mixing.closed_mean)
+        params = mix_rest(weights, received, mixing.closed_mean)
         return replace(state, params=params, mask=state.next_mask, next_mask=None)
 
     def local_model(self, state: State) -> Tensor:

@@ -18,11 +18,11 @@ from typing import Annotated
 from pydantic import Field
 from torch import Tensor
 
-from peermask.algorithms.contract import Agents, Algorithm, Clock, LocalData, Payload, Setting, algorithms
-from peermask.algorithms.descent import MomentumOptions, common_start, descent
-from peermask.algorithms.message import as_message, as_params, mixed
-from peermask.algorithms.optimiser import accumulated, first_velocity
+from peermask.algorithms.contract import Agents, Algorithm, Clock, LocalData, Setting, algorithms
+from peermask.algorithms.descent import MomentumOptions, add_momentum, common_start, descent, first_velocity
+from peermask.algorithms.message import as_message, as_params, mix
 from peermask.graph.mixing import Mixing
+from peermask.wire.schema import Payload
 
 
 @dataclass(frozen=True)
@@ -51,10 +51,10 @@ class Ditto(Algorithm[State]):
 
     def learn(self, state: State, data: LocalData, clock: Clock) -> tuple[State, Tensor]:
         batch, gradient_of, options = data.batch(clock), self.setting.network.gradient, self.options
-        summed = accumulated(gradient_of(state.agreed, batch)[0], state.velocity, options.momentum)
+        summed = add_momentum(gradient_of(state.agreed, batch)[0], state.velocity, options.momentum)
         own, loss = gradient_of(state.personal, batch)
         own = own + options.closeness * (state.personal - state.agreed)
-        own_summed = accumulated(own, state.personal_velocity, options.momentum)
+        own_summed = add_momentum(own, state.personal_velocity, options.momentum)
         learned = State(
             state.agreed - descent(state.agreed, summed, options, clock),
             state.personal - descent(state.personal, own_summed, options, clock),
@@ -67,7 +67,7 @@ class Ditto(Algorithm[State]):
         return as_message(state.agreed, self.setting.masker.layout.weights)
 
     def fuse(self, state: State, received: Payload, mixing: Mixing, clock: Clock) -> State:  # noqa: ARG002
-        return replace(state, agreed=mixed(received, mixing.metropolis_mean))
+        return replace(state, agreed=mix(received, mixing.metropolis_mean))
 
     def local_model(self, state: State) -> Tensor:
         return state.personal

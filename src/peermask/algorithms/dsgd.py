@@ -3,7 +3,7 @@
 adapt-then-combine   x½ = x − η (∇f(x) + ω x);   share x½;   x ← Σ_j W_ij x½_j
 lian                 share x;   x ← Σ_j W_ij x_j − η (∇f(x) + ω x)
 
-With `clip` what a neighbour adds to the sum is bounded: see clipping.py.
+With `clip` what a neighbour adds to the sum is bounded: see algorithms/message.py.
 """
 
 from __future__ import annotations
@@ -16,13 +16,20 @@ from typing import Annotated, Literal
 from pydantic import Field
 from torch import Tensor
 
-from peermask.algorithms.clipping import clipped
-from peermask.algorithms.contract import Agents, Algorithm, Clock, LocalData, Payload, Setting, algorithms
-from peermask.algorithms.descent import MomentumOptions, common_start, descent
-from peermask.algorithms.message import Neighbours, as_message, as_params, mixed, neighbour_mean, neighbour_weights
-from peermask.algorithms.optimiser import accumulated, first_velocity
+from peermask.algorithms.contract import Agents, Algorithm, Clock, LocalData, Setting, algorithms
+from peermask.algorithms.descent import MomentumOptions, add_momentum, common_start, descent, first_velocity
+from peermask.algorithms.message import (
+    Neighbours,
+    as_message,
+    as_params,
+    clip_messages,
+    mix,
+    neighbour_mean,
+    neighbour_weights,
+)
 from peermask.graph.mixing import Mixing
 from peermask.graph.sums import weighted_sum
+from peermask.wire.schema import Payload
 
 
 @dataclass(frozen=True)
@@ -45,7 +52,7 @@ class Dsgd(Algorithm[State]):
         )
         clip: Annotated[float, Field(gt=0)] | None = Field(
             None,
-            description="c: limit a neighbour's distance to this many median distances (algorithms/clipping.py); "
+            description="c: limit a neighbour's distance to this many median distances (algorithms/message.py); "
             "default: no limit",
         )
 
@@ -59,7 +66,7 @@ class Dsgd(Algorithm[State]):
     def learn(self, state: State, data: LocalData, clock: Clock) -> tuple[State, Tensor]:
         params = state.params if state.step is None else state.params - state.step
         gradient, loss = self.setting.network.gradient(params, data.batch(clock))
-        summed = accumulated(gradient, state.velocity, self.options.momentum)
+        summed = add_momentum(gradient, state.velocity, self.options.momentum)
         step = descent(params, summed, self.options, clock)
         velocity = summed if self.options.momentum else None
         if self.options.form == "lian":
@@ -70,14 +77,14 @@ class Dsgd(Algorithm[State]):
         return as_message(state.params, self.setting.masker.layout.weights)
 
     def fuse(self, state: State, received: Payload, mixing: Mixing, clock: Clock) -> State:  # noqa: ARG002
-        params = mixed(received, self._mean(received, mixing))
+        params = mix(received, self._mean(received, mixing))
         return replace(state, params=params if state.step is None else params - state.step, step=None)
 
     def _mean(self, received: Payload, mixing: Mixing) -> Callable[[Tensor], Tensor]:
         if self.options.clip is None:
             return neighbour_mean(mixing, self.options.neighbours)
         weights = neighbour_weights(mixing, self.options.neighbours)
-        return partial(weighted_sum, clipped(weights, received, mixing, self.options.clip))
+        return partial(weighted_sum, clip_messages(weights, received, mixing, self.options.clip))
 
     def local_model(self, state: State) -> Tensor:
         return state.params

@@ -16,10 +16,11 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from peermask.algorithms.contract import Agents, Algorithm, Clock, LocalData, Payload, Setting, algorithms
+from peermask.algorithms.contract import Agents, Algorithm, Clock, LocalData, Setting, algorithms
 from peermask.algorithms.descent import DescentOptions, common_start, descent
-from peermask.algorithms.message import Neighbours, as_message, as_params, mixed, neighbour_mean
+from peermask.algorithms.message import Neighbours, as_message, as_params, mix, neighbour_mean
 from peermask.graph.mixing import Mixing
+from peermask.wire.schema import Payload
 
 
 @dataclass(frozen=True)
@@ -66,8 +67,8 @@ class DsgdProx(Algorithm[State]):
 
     def fuse(self, state: State, received: Payload, mixing: Mixing, clock: Clock) -> State:  # noqa: ARG002
         if state.anchor is None:
-            return State(mixed(received, neighbour_mean(mixing, self.options.neighbours)))
-        heard = mixed(received, mixing.open_mean)  # [A, P]
+            return State(mix(received, neighbour_mean(mixing, self.options.neighbours)))
+        heard = mix(received, mixing.open_mean)  # [A, P]
         return State(state.params, torch.where(mixing.degree[:, None] > 0, heard, state.anchor))
 
     def local_model(self, state: State) -> Tensor:

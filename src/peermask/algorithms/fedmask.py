@@ -19,11 +19,12 @@ from pydantic import Field
 from torch import Tensor
 
 from peermask import registry
-from peermask.algorithms.contract import Agents, Algorithm, Clock, LocalData, MaskCounts, Payload, Setting, algorithms
-from peermask.algorithms.optimiser import Schedule, scheduled
+from peermask.algorithms.contract import Agents, Algorithm, Clock, LocalData, MaskCounts, Setting, algorithms
+from peermask.algorithms.descent import Schedule, learning_rate
 from peermask.graph.mixing import Mixing
 from peermask.masks.scores import ScoreInit
 from peermask.models.layout import Layout
+from peermask.wire.schema import Payload
 
 
 @dataclass(frozen=True)
@@ -118,7 +119,7 @@ class FedMask(Algorithm[State]):
         if state.support is not None:
             step = step * state.support
         return replace(
-            state, scores=state.scores - scheduled(self.options.lr, self.options.schedule, clock) * step
+            state, scores=state.scores - learning_rate(self.options.lr, self.options.schedule, clock) * step
         ), loss
 
     def _with_support(self, state: State) -> State:

@@ -12,11 +12,11 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from peermask.algorithms.contract import Agents, Algorithm, Clock, LocalData, Payload, Setting, algorithms
-from peermask.algorithms.descent import MomentumOptions, common_start, descent
-from peermask.algorithms.message import as_message, as_params, mixed
-from peermask.algorithms.optimiser import accumulated, first_velocity
+from peermask.algorithms.contract import Agents, Algorithm, Clock, LocalData, Setting, algorithms
+from peermask.algorithms.descent import MomentumOptions, add_momentum, common_start, descent, first_velocity
+from peermask.algorithms.message import as_message, as_params, mix
 from peermask.graph.mixing import Mixing
+from peermask.wire.schema import Payload
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Fl(Algorithm[State]):
         params, velocity, losses = state.params, state.velocity, []
         for number in range(self.options.local_steps):
             gradient, loss = self.setting.network.gradient(params, data.batch(clock, number))
-            summed = accumulated(gradient, velocity, self.options.momentum)
+            summed = add_momentum(gradient, velocity, self.options.momentum)
             params = params - descent(params, summed, self.options, clock)
             velocity = summed if self.options.momentum else None
             losses.append(loss)
@@ -59,7 +59,7 @@ class Fl(Algorithm[State]):
 
     def fuse(self, state: State, received: Payload, mixing: Mixing, clock: Clock) -> State:  # noqa: ARG002
         mean = mixing.server_mean if self.options.shares == "samples" else mixing.uniform_server_mean
-        return replace(state, params=mixed(received, mean))
+        return replace(state, params=mix(received, mean))
 
     def local_model(self, state: State) -> Tensor:
         return state.params

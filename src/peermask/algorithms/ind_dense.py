@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from peermask.algorithms.contract import Agents, Algorithm, Clock, LocalData, Payload, Setting, algorithms
-from peermask.algorithms.descent import MomentumOptions, common_start, descent
-from peermask.algorithms.optimiser import accumulated, first_velocity
+from peermask.algorithms.contract import Agents, Algorithm, Clock, LocalData, Setting, algorithms
+from peermask.algorithms.descent import MomentumOptions, add_momentum, common_start, descent, first_velocity
 from peermask.graph.mixing import Mixing
+from peermask.wire.schema import Payload
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class IndDense(Algorithm[State]):
     def learn(self, state: State, data: LocalData, clock: Clock) -> tuple[State, Tensor]:
         """x ← x − η (g + ω x)."""
         gradient, loss = self.setting.network.gradient(state.params, data.batch(clock))
-        summed = accumulated(gradient, state.velocity, self.options.momentum)
+        summed = add_momentum(gradient, state.velocity, self.options.momentum)
         params = state.params - descent(state.params, summed, self.options, clock)
         return State(params, summed if self.options.momentum else None), loss
 

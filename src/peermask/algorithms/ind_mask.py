@@ -7,10 +7,11 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from peermask.algorithms.contract import Agents, Algorithm, Clock, LocalData, Payload, Setting, algorithms
-from peermask.algorithms.optimiser import first_velocity
+from peermask.algorithms.contract import Agents, Algorithm, Clock, LocalData, Setting, algorithms
+from peermask.algorithms.descent import first_velocity
 from peermask.algorithms.score_step import ScoreOptions, score_step
 from peermask.graph.mixing import Mixing
+from peermask.wire.schema import Payload
 
 
 @dataclass(frozen=True)

@@ -15,11 +15,12 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from peermask.algorithms.contract import Agents, Algorithm, Clock, LocalData, MaskCounts, Payload, Setting, algorithms
+from peermask.algorithms.contract import Agents, Algorithm, Clock, LocalData, MaskCounts, Setting, algorithms
 from peermask.algorithms.descent import DescentOptions, common_start, descent
-from peermask.algorithms.message import as_message, as_params, holders_mean, with_rest
+from peermask.algorithms.message import as_message, as_params, holders_mean, mix_rest
 from peermask.graph.mixing import Mixing
 from peermask.masks.masker import Masker
+from peermask.wire.schema import Payload
 
 SMALLEST = 1e-30  # replaces a kept weight that is exactly zero, so that it ranks above the dropped ones
 
@@ -78,7 +79,7 @@ class LotteryDsgd(Algorithm[State]):
     def fuse(self, state: State, received: Payload, mixing: Mixing, clock: Clock) -> State:  # noqa: ARG002
         old = state.params[:, : self.masker.layout.weights]
         weights = holders_mean(mixing, received["weights"], received["mask"], old)  # [A, P_w]
-        return replace(state, params=with_rest(weights, received, mixing.closed_mean), ticket=None)
+        return replace(state, params=mix_rest(weights, received, mixing.closed_mean), ticket=None)
 
     def local_model(self, state: State) -> Tensor:
         return self._on(state.mask, state.params)

@@ -24,18 +24,18 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from peermask.algorithms.contract import Agents, Algorithm, Clock, LocalData, MaskCounts, Payload, Setting, algorithms
-from peermask.algorithms.opening import opening_masks
-from peermask.algorithms.optimiser import first_velocity, scheduled
-from peermask.algorithms.score_step import ScoreOptions, score_step
+from peermask.algorithms.contract import Agents, Algorithm, Clock, LocalData, MaskCounts, Setting, algorithms
+from peermask.algorithms.descent import first_velocity, learning_rate
+from peermask.algorithms.score_step import ScoreOptions, opening_masks, score_step
 from peermask.graph.mixing import Mixing
 from peermask.graph.sums import count_votes
 from peermask.masks.aggregation import aggregated_magnitude, fine_tuned, joined
 from peermask.masks.budget import share_kept
-from peermask.masks.guard import Guard, believed
+from peermask.masks.guard import Guard, believed_links
 from peermask.masks.masker import Masker
 from peermask.masks.scores import keep_sign
 from peermask.streams import stream
+from peermask.wire.schema import Payload
 
 FirstVotes = Literal["common", "retention", "none"]
 
@@ -115,7 +115,7 @@ class McePl(Algorithm[State]):
         votes, voters = self._heard(state, received["mask"], mixing)
         given = self.options.lr_fine_tune
         lr = self.options.first_lr(clock) if given is None else given
-        step = scheduled(lr, self.options.schedule, clock)
+        step = learning_rate(lr, self.options.schedule, clock)
         scores = fine_tuned(state.scores, state.gradient, votes, voters, step)
         if self.options.keep_sign:
             scores = keep_sign(scores, state.scores)
@@ -134,7 +134,7 @@ class McePl(Algorithm[State]):
         if not self.options.guard:
             return mixing.count_open(masks), mixing.voters
         assert state.proposal is not None
-        heard = believed(state.proposal, masks, mixing.links, self.masker.layout.sizes, self.options.guard)
+        heard = believed_links(state.proposal, masks, mixing.links, self.masker.layout.sizes, self.options.guard)
         return count_votes(heard, masks, mixing.count_dtype), heard.voters
 
     def local_model(self, state: State) -> Tensor:

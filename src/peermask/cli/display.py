@@ -10,12 +10,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from torch import Tensor
 
 from peermask.algorithms.contract import Clock
-from peermask.engine.measures import FIGURES
-from peermask.experiment.build import Experiment
-from peermask.experiment.execution import Observer, Silent, Status
-from peermask.experiment.metrics import Evaluation
-from peermask.experiment.shown import headline, name_of
-from peermask.reports.tables import bytes_human
+from peermask.data.measures import FIGURES
+from peermask.run.build import Experiment
+from peermask.run.execution import Observer, Silent, Status
+from peermask.run.format import figure_name, format_bytes, format_headline
+from peermask.run.metrics import Evaluation
 
 
 @contextmanager
@@ -43,17 +42,17 @@ class Live:
         self.accuracy = ""
 
     def begin(self, experiment: Experiment, name: str, round: int) -> None:
-        self.accuracy = f"{name_of(FIGURES[experiment.dataset.task][0])} -"
+        self.accuracy = f"{figure_name(FIGURES[experiment.dataset.task][0])} -"
         self.task = self.progress.add_task(name, total=experiment.config.rounds, completed=round, figures="")
 
     def round(self, clock: Clock, losses: Tensor, sent_bytes: float) -> None:
         # Reading a loss from a GPU would wait for the round to finish, so it is left out.
         loss = f"loss {float(losses.mean()):.3f}  " if losses.device.type == "cpu" else ""
-        figures = f"{loss}{self.accuracy}  sent {bytes_human(sent_bytes)}"
+        figures = f"{loss}{self.accuracy}  sent {format_bytes(sent_bytes)}"
         self.progress.update(self.task, completed=clock.round, figures=figures)
 
     def evaluation(self, evaluation: Evaluation) -> None:
-        self.accuracy = headline(evaluation.test)
+        self.accuracy = format_headline(evaluation.test)
 
     def end(self, status: Status) -> None:
         if status == "converged":

@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Annotated, cast, get_args
 
 import typer
 
-from peermask.cli.fleet_argument import FleetFile, read_fleet
-from peermask.cli.imports import Import
+from peermask.cli.options import FleetFile, Import, read_fleet
 from peermask.cli.roster import COMMANDS
 from peermask.cli.run import Config, Set
 from peermask.errors import NodeError
 
 if TYPE_CHECKING:
-    from peermask.experiment.config import ExperimentConfig
+    from peermask.config.experiment import ExperimentConfig
     from peermask.exports.profile import Kind
 
 fleet_app = typer.Typer(help="Write the file and the certificates of a fleet of devices.", no_args_is_help=True)
@@ -43,9 +42,9 @@ def new(
     import_: Import = None,
 ) -> None:
     """Write the fleet file: experiment, agents, addresses and links."""
-    from peermask.experiment.config_file import load_config
-    from peermask.node.fleet import Missing
-    from peermask.node.fleet_file import new_fleet, save_fleet
+    from peermask.config.file import load_config
+    from peermask.fleet.fleet import Missing
+    from peermask.fleet.fleet_file import new_fleet, save_fleet
 
     if missing not in get_args(Missing):
         raise NodeError(f"--missing {missing!r} is not one of {', '.join(get_args(Missing))}")
@@ -78,16 +77,16 @@ def certs(
     import_: Import = None,
 ) -> None:
     """Make an authority and certificates; existing ones are kept."""
-    from peermask.node.certificates import make_certificates, sign
-    from peermask.node.fleet_file import write_fleet
-    from peermask.node.roster import encoded
-    from peermask.node.start import certificates_of
+    from peermask.fleet.certificates import make_certificates, sign
+    from peermask.fleet.fleet_file import write_fleet
+    from peermask.fleet.roster import encode_roster
+    from peermask.fleet.start import certificates_of
 
     held = read_fleet(fleet, import_)
     folder = certificates_of(fleet, held)
     made = make_certificates(held, folder, days)
     if held.serial:  # the authority may be a new one
-        write_fleet(fleet, held.model_copy(update={"signature": sign(folder, encoded(held))}))
+        write_fleet(fleet, held.model_copy(update={"signature": sign(folder, encode_roster(held))}))
     print(f"{folder}: {len(made)} certificates made; do not copy {folder / 'ca.key'} to devices")
 
 
@@ -99,7 +98,7 @@ def summary(
     import_: Import = None,
 ) -> None:
     """On a device: write count, mean and variance of its samples."""
-    from peermask.node.statistics import summary_of, write_summary
+    from peermask.fleet.statistics import summary_of, write_summary
 
     made = summary_of(read_fleet(fleet, import_), agent)
     write_summary(out, made)
@@ -117,8 +116,8 @@ def statistics(
     import_: Import = None,
 ) -> None:
     """Combine all summaries, and write the scale to the fleet file."""
-    from peermask.node.fleet_file import write_fleet
-    from peermask.node.statistics import read_summary, with_statistics
+    from peermask.fleet.fleet_file import write_fleet
+    from peermask.fleet.statistics import read_summary, with_statistics
 
     held = read_fleet(fleet, import_)
     found = [read_summary(path) for path in summaries]
@@ -147,8 +146,8 @@ def collect(
     import_: Import = None,
 ) -> None:
     """Combine the folders of all agents into one run."""
-    from peermask.experiment.folder import RunFolder
-    from peermask.node.collect import collect_run, has_changed, named
+    from peermask.fleet.collect import collect_run, has_changed, named
+    from peermask.store.folder import RunFolder
 
     held = read_fleet(fleet, import_)
     if RunFolder(out).is_taken:

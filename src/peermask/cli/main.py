@@ -9,23 +9,15 @@ from typing import Annotated
 
 import typer
 
-from peermask.cli.evaluate import evaluate
-from peermask.cli.export import export
+from peermask.cli.export import evaluate, export, predict
 from peermask.cli.fleet import fleet_app
-from peermask.cli.listing import list_things
 from peermask.cli.node import node
-from peermask.cli.operate import operator, push, service, status
-from peermask.cli.plan import plan
-from peermask.cli.predict import predict
+from peermask.cli.operate import operator, push, relay, service, status
+from peermask.cli.paper import reproduce, theory
 from peermask.cli.profile import profile
-from peermask.cli.relay import relay
-from peermask.cli.report import report
-from peermask.cli.reproduce import reproduce
 from peermask.cli.run import run
-from peermask.cli.show import show
+from peermask.cli.show import list_things, plan, report, show, watch
 from peermask.cli.swarm import swarm
-from peermask.cli.theory import theory
-from peermask.cli.watch import watch
 from peermask.errors import PeermaskError
 
 # The base class of typer's own errors, for mistakes on the command line; typer may bundle its own click.

@@ -15,14 +15,12 @@ from typing import TYPE_CHECKING, Annotated, TextIO
 
 import typer
 
-from peermask.cli.fleet_argument import FleetFile
-from peermask.cli.imports import Import, bring
-from peermask.cli.interrupt import Interrupt
+from peermask.cli.options import FleetFile, Import, Interrupt, import_plugins
 from peermask.errors import NodeError, PeermaskError
-from peermask.node.lines import Line
+from peermask.fleet.log import Line
 
 if TYPE_CHECKING:
-    from peermask.node.report import Report
+    from peermask.fleet.status import Report
 
 Insecure = Annotated[
     bool, typer.Option("--insecure", help="No certificates: no encryption, and anybody can join. Only for trials.")
@@ -62,10 +60,10 @@ def node(
 
     Restarted after a crash or a stop, it resumes from its last checkpoint.
     """
-    from peermask.node.journal import ranges
-    from peermask.node.start import run_node
+    from peermask.fleet.journal import ranges
+    from peermask.fleet.start import run_node
 
-    bring(import_)
+    import_plugins(import_)
     if profile is not None:
         check_profile(profile, fleet, agent)
     if log not in ("text", "json") or (events and log == "json"):
@@ -102,7 +100,7 @@ def node(
 
 def metrics_address(metrics: str | None, host: str | None) -> tuple[str, int] | None:
     """Loopback, unless an address was named for that very purpose."""
-    from peermask.node.endpoint import is_loopback
+    from peermask.fleet.http_endpoint import is_loopback
 
     if metrics is None:
         if host is not None:
@@ -122,7 +120,7 @@ def metrics_address(metrics: str | None, host: str | None) -> tuple[str, int] | 
 def check_profile(path: Path, fleet: Path, agent: int) -> None:
     """That this device can carry the agent it is given. All agents know each other's retention, so it cannot change."""
     from peermask.cli.fleet import retentions_by
-    from peermask.node.fleet_file import load_fleet
+    from peermask.fleet.fleet_file import load_fleet
 
     held = load_fleet(fleet)
     wanted = held.retentions()[held.member(agent).agent]
@@ -155,16 +153,15 @@ class Lines:
         yield
 
     def round(self, report: Report) -> None:
-        from peermask.experiment.shown import name_of, shown
-        from peermask.reports.tables import bytes_human
+        from peermask.run.format import figure_name, format_bytes, format_figure
 
         if report.accuracy is not None and report.evaluated != self.shown:
             self.shown = report.evaluated
-            reached = f"{name_of(report.figure)} {shown(report.figure, report.accuracy)}"
+            reached = f"{figure_name(report.figure)} {format_figure(report.figure, report.accuracy)}"
             printed(
                 sys.stdout,
                 f"round {report.round}/{report.rounds}  {reached}  "
-                f"sent {bytes_human(report.sent_bytes)}  neighbours {report.alive} of {report.neighbours}",
+                f"sent {format_bytes(report.sent_bytes)}  neighbours {report.alive} of {report.neighbours}",
             )
 
 

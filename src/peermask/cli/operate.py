@@ -1,4 +1,4 @@
-"""`peermask fleet operator`, `status`, `push` and `service`: for operators of a fleet."""
+"""`peermask fleet operator`, `status`, `push`, `service`, and `peermask relay`: for operators of a fleet."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from peermask.cli.fleet_argument import FleetFile, read_fleet
-from peermask.cli.imports import Import
-from peermask.errors import NodeError
+from peermask.cli.options import FleetFile, Import, Interrupt, read_fleet
+from peermask.errors import NodeError, NotYetError, PeermaskError
 
 if TYPE_CHECKING:
-    from peermask.node.operator import Answered
+    from peermask.fleet.operator import Answered
+
+# `peermask fleet operator`, `status`, `push` and `service`: for operators of a fleet.
 
 Operator = Annotated[
     str | None, typer.Option(metavar="NAME", help="Which operator's certificate, if there are several.")
@@ -30,7 +31,7 @@ Wait = Annotated[float, typer.Option(min=0.1, max=300, help="Seconds to wait for
 
 ROSTER_ANSWERS = ("taken", "known already")
 HEADINGS = ("agent", "address", "round", "accuracy", "heard", "sent", "received", "last absence", "refusals",
-            "cert days", "version", "state")  # fmt: skip
+            "cert days", "roster", "version", "state")  # fmt: skip
 
 
 def operator(
@@ -40,8 +41,8 @@ def operator(
     import_: Import = None,
 ) -> None:
     """Make an operator's certificate, for `status` and `push`."""
-    from peermask.node.certificates import make_operator
-    from peermask.node.start import certificates_of
+    from peermask.fleet.certificates import make_operator
+    from peermask.fleet.start import certificates_of
 
     held = read_fleet(fleet, import_)
     if name in held.revoked_operators:
@@ -63,9 +64,9 @@ def status(
 
     The exit code is 1 if one is unreachable or unhealthy.
     """
-    from peermask.node.credentials import find_operator
-    from peermask.node.operator import ask_status
-    from peermask.node.start import certificates_of
+    from peermask.fleet.credentials import find_operator
+    from peermask.fleet.operator import ask_status
+    from peermask.fleet.start import certificates_of
 
     held = read_fleet(fleet, import_)
     credentials = find_operator(certificates_of(fleet, held), operator)
@@ -89,9 +90,9 @@ def push(fleet: FleetFile, operator: Operator = None, wait: Wait = 5.0, import_:
 
     The exit code is 1 if none is reachable.
     """
-    from peermask.node.credentials import find_operator
-    from peermask.node.operator import push_roster
-    from peermask.node.start import certificates_of
+    from peermask.fleet.credentials import find_operator
+    from peermask.fleet.operator import push_roster
+    from peermask.fleet.start import certificates_of
 
     held = read_fleet(fleet, import_)
     if held.signature is None:
@@ -113,21 +114,21 @@ def _table(answers: Sequence[Answered]) -> Table:
 
 
 def _row(standing: dict[str, Any]) -> list[str]:
-    from peermask.experiment.shown import shown
-    from peermask.reports.tables import bytes_human
+    from peermask.run.format import format_bytes, format_figure
 
     if not standing:
         return ["-"] * (len(HEADINGS) - 3)
     absence, ends, accuracy = standing["last_absence"], standing["certificate_ends"], standing["accuracy"]
     return [
         f"{standing['round']}/{standing['rounds']}",
-        "-" if accuracy is None else shown(standing["figure"], accuracy),
+        "-" if accuracy is None else format_figure(standing["figure"], accuracy),
         f"{standing['heard']} of {standing['neighbours']}",
-        bytes_human(standing["sent_bytes"]),
-        bytes_human(standing["received_bytes"]),
+        format_bytes(standing["sent_bytes"]),
+        format_bytes(standing["received_bytes"]),
         "-" if absence is None else f"{absence['neighbour']} in {absence['round']}: {absence['why']}",
         str(sum(sum(counts.values()) for counts in standing["refusals"].values())),
         "-" if ends is None else f"{(ends - time.time()) / 86_400:.0f}",
+        f"{standing['roster']} {standing['roster_digest'][:6]}" if "roster" in standing else "-",
         standing["version"],
     ]
 
@@ -149,7 +150,7 @@ def service(
 ) -> None:
     """Print a systemd unit that runs one agent and restarts it."""
     from peermask.files import write_atomically
-    from peermask.node.service import unit
+    from peermask.fleet.service import unit
 
     held = read_fleet(fleet, import_)
     held.member(agent)
@@ -168,3 +169,54 @@ def service(
         raise NodeError(f"{out} exists; give another --out, or delete it")
     write_atomically(out, text.encode())
     print(f"{out}: copy it to /etc/systemd/system on the device, then `systemctl enable --now {out.stem}`")
+
+
+# `peermask relay`: joins agents of a fleet that cannot dial each other.
+
+POLL = 0.2  # seconds between looks for a signal
+
+
+def relay(
+    fleet: FleetFile,
+    listen: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="Where to listen, if not at the fleet's `relay` address.")
+    ] = None,
+    import_: Import = None,
+) -> int:
+    """Connect agents of a fleet that cannot dial each other.
+
+    It runs until stopped, and can neither read nor forge what passes.
+    """
+    from peermask.fleet.credentials import find_relay, verifier
+    from peermask.fleet.fleet import split_address
+    from peermask.fleet.relay import open_relay
+    from peermask.fleet.rosters import FleetFileWatch, check_signed
+    from peermask.fleet.start import certificates_of
+
+    held = read_fleet(fleet, import_)
+    if held.relay is None:
+        raise NodeError(
+            f'{fleet} names no relay; add `relay = "host:port"`, and `relayed = true` to agents that need it'
+        )
+    credentials = find_relay(certificates_of(fleet, held))
+    verify = verifier(credentials.ca)
+    check_signed(held, verify)
+    where = listen or held.relay
+    with Interrupt() as interrupt:
+        try:
+            with open_relay(held, credentials, *split_address(where)) as opened:
+                print(f"relay at {where} (Ctrl-C ends it)", flush=True)
+                file = FleetFileWatch(fleet, held, verify)
+                while not interrupt.requested():
+                    time.sleep(POLL)
+                    try:
+                        later = file.look()
+                    except PeermaskError as error:
+                        print(f"peermask: {error}", file=sys.stderr, flush=True)
+                        continue
+                    if later is not None:
+                        opened.follow(later)
+                        print(f"roster {later.serial}: {len(later.agents)} agents", flush=True)
+        except OSError as error:
+            raise NotYetError(f"cannot listen on {where}: {error.strerror or error}") from None
+    return interrupt.exit_code

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from peermask.cli.export import Json
-from peermask.cli.imports import Import, bring
+from peermask.cli.options import Import, import_plugins
 from peermask.errors import ExportError
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def profile(
 
     In onnxruntime. Scattered zeros make it no faster, filters that are gone do; int8 makes the file smaller.
     """
-    from peermask.experiment.toml_values import split_override
+    from peermask.config.file import split_override
     from peermask.exports import Precision
     from peermask.exports.profile import RETENTIONS, Limits, save_profile
     from peermask.exports.profile import profile as measure
@@ -66,7 +66,7 @@ def profile(
     size = _shape(shape)
     if to is not None and not to.parent.is_dir():
         raise ExportError(f"cannot write {to}: the folder {to.parent} does not exist")
-    bring(import_)
+    import_plugins(import_)
     table = {"name": model, **dict(map(split_override, set_ or ()))}
     with Console(stderr=True).status("starting") as status:
         made = measure(
@@ -84,7 +84,7 @@ def profile(
 
 def _print(made: Profile, console: Console) -> None:
     from peermask.exports.profile import Kind, kind_words
-    from peermask.reports.tables import bytes_human
+    from peermask.run.format import format_bytes
 
     table = Table(title=f"{made.model['name']} on {made.machine}, one input, one thread", title_justify="left")
     for heading in ("kept", "retention", "weights", "latency", "memory", "file", "multiply-adds"):
@@ -95,8 +95,8 @@ def _print(made: Profile, console: Console) -> None:
             f"{cost.retention:g}",
             cost.precision,
             f"{1000 * cost.latency:.3f} ms",
-            bytes_human(cost.memory),
-            bytes_human(cost.bytes),
+            format_bytes(cost.memory),
+            format_bytes(cost.bytes),
             f"{cost.multiply_adds:,}",
         )
     console.print(table)
@@ -105,7 +105,7 @@ def _print(made: Profile, console: Console) -> None:
     if made.limits.latency is None and made.limits.memory is None:
         return
     limits = [f"{1000 * made.limits.latency:g} ms"] if made.limits.latency else []
-    limits += [bytes_human(made.limits.memory)] if made.limits.memory else []
+    limits += [format_bytes(made.limits.memory)] if made.limits.memory else []
     for kind in get_args(Kind):
         found = made.retention(kind)
         what = "no retention that was measured" if found is None else f"retention {found:g}"

@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from peermask.cli.fleet_argument import FleetFile, read_fleet
-from peermask.cli.imports import Import
+from peermask.cli.options import FleetFile, Import, read_fleet
 from peermask.errors import NodeError
 
 if TYPE_CHECKING:
-    from peermask.node.fleet import Fleet
+    from peermask.fleet.fleet import Fleet
 
 Numbers = Annotated[list[int], typer.Argument(metavar="AGENT...", help="Numbers of agents.")]
 Days = Annotated[int, typer.Option(min=1, max=3650, help="How long the new certificates are valid.")]
@@ -39,10 +38,10 @@ def add(
     import_: Import = None,
 ) -> None:
     """Add an agent to a fleet, which may be running."""
-    from peermask.node.roster import added
+    from peermask.fleet.roster import add_agent
 
     held = read_fleet(fleet, import_)
-    made = added(held, host, port, link or (), retention, relayed=relayed)
+    made = add_agent(held, host, port, link or (), retention, relayed=relayed)
     new = made.agents[-1]
     folder = _publish(fleet, made, days)
     others = ", ".join(map(str, made.neighbours(new.agent)))
@@ -58,26 +57,26 @@ def remove(fleet: FleetFile, agents: Numbers, import_: Import = None) -> None:
 
     Other agents no longer wait for them, answer them or use their masks.
     """
-    from peermask.node.roster import removed
+    from peermask.fleet.roster import remove_agents
 
     held = read_fleet(fleet, import_)
-    _change(fleet, held, removed(held, agents))
+    _change(fleet, held, remove_agents(held, agents))
 
 
 def link(fleet: FleetFile, agent: int, other: int, import_: Import = None) -> None:
     """Link two agents."""
-    from peermask.node.roster import linked
+    from peermask.fleet.roster import link_agents
 
     held = read_fleet(fleet, import_)
-    _change(fleet, held, linked(held, agent, other))
+    _change(fleet, held, link_agents(held, agent, other))
 
 
 def unlink(fleet: FleetFile, agent: int, other: int, import_: Import = None) -> None:
     """Remove the link between two agents."""
-    from peermask.node.roster import unlinked
+    from peermask.fleet.roster import unlink_agents
 
     held = read_fleet(fleet, import_)
-    _change(fleet, held, unlinked(held, agent, other))
+    _change(fleet, held, unlink_agents(held, agent, other))
 
 
 def revoke(
@@ -91,12 +90,12 @@ def revoke(
     import_: Import = None,
 ) -> None:
     """Revoke the certificates of agents, and make new ones; or those of operators."""
-    from peermask.node.roster import revoked
+    from peermask.fleet.roster import revoke_certificates
 
     held, chosen = read_fleet(fleet, import_), tuple(agents or ())
     if not chosen and not operator:
         raise NodeError("no agent and no operator is given; name agents by their numbers, operators by --operator NAME")
-    folder = _publish(fleet, revoked(held, chosen, operator or ()), days, renew=chosen)
+    folder = _publish(fleet, revoke_certificates(held, chosen, operator or ()), days, renew=chosen)
     print(_hand_on(fleet))
     for agent in chosen:
         print(f"agent {agent} continues once its device has its new {folder / f'agent-{agent}'}.pem and .key")
@@ -111,8 +110,8 @@ def renew(
     import_: Import = None,
 ) -> None:
     """Renew certificates of agents, which may be running."""
-    from peermask.node.certificates import make_certificates
-    from peermask.node.start import certificates_of
+    from peermask.fleet.certificates import make_certificates
+    from peermask.fleet.start import certificates_of
 
     held = read_fleet(fleet, import_)
     chosen = tuple(agents or (member.agent for member in held.agents))
@@ -123,32 +122,32 @@ def renew(
 
 def sign(fleet: FleetFile, import_: Import = None) -> None:
     """Sign agents and links that were changed in the file by hand."""
-    from peermask.node.roster import changed
+    from peermask.fleet.roster import next_roster
 
     held = read_fleet(fleet, import_)
-    _change(fleet, held, changed(held))
+    _change(fleet, held, next_roster(held))
 
 
 def _publish(path: Path, made: Fleet, days: int = 365, renew: tuple[int, ...] = ()) -> Path:
     """Sign and write a roster, and make the certificates it needs."""
-    from peermask.node.certificates import make_certificates
-    from peermask.node.certificates import sign as signature_of
-    from peermask.node.fleet_file import write_fleet
-    from peermask.node.roster import encoded
-    from peermask.node.start import certificates_of
+    from peermask.fleet.certificates import make_certificates
+    from peermask.fleet.certificates import sign as signature_of
+    from peermask.fleet.fleet_file import write_fleet
+    from peermask.fleet.roster import encode_roster
+    from peermask.fleet.start import certificates_of
 
     folder = certificates_of(path, made)
     make_certificates(made, folder, days, renew)
-    write_fleet(path, made.model_copy(update={"signature": signature_of(folder, encoded(made))}))
+    write_fleet(path, made.model_copy(update={"signature": signature_of(folder, encode_roster(made))}))
     print(f"{path}: roster {made.serial}, {len(made.agents)} agents, {len(made.links)} links")
     return folder
 
 
 def _change(path: Path, before: Fleet, made: Fleet) -> None:
-    from peermask.node.roster import alone
+    from peermask.fleet.roster import agents_without_neighbours
 
     _publish(path, made)
-    for agent in sorted(set(alone(made)) - set(alone(before))):
+    for agent in sorted(set(agents_without_neighbours(made)) - set(agents_without_neighbours(before))):
         print(f"warning: agent {agent} has no neighbours left and learns alone; see `peermask fleet link`")
     print(_hand_on(path))
 

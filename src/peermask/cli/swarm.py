@@ -12,13 +12,11 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from peermask.cli.fleet_argument import FleetFile
-from peermask.cli.imports import Import, bring
-from peermask.cli.interrupt import Interrupt
 from peermask.cli.node import Insecure
+from peermask.cli.options import FleetFile, Import, Interrupt, import_plugins
 
 if TYPE_CHECKING:
-    from peermask.node.swarm import SwarmProcess
+    from peermask.fleet.swarm import SwarmProcess
 
 
 def swarm(
@@ -35,10 +33,10 @@ def swarm(
 
     They are collected into an ordinary run folder; rerun the same command to resume.
     """
-    from peermask.node.swarm import run_swarm
+    from peermask.fleet.swarm import run_swarm
     from peermask.reports.tables import agents_table, closing_lines
 
-    bring(import_)
+    import_plugins(import_)
     console, errors = Console(quiet=quiet), Console(stderr=True)
     if insecure:
         errors.print(
@@ -71,8 +69,7 @@ def _live(console: Console) -> Iterator[Callable[[Sequence[SwarmProcess]], None]
 
 
 def _table(members: Sequence[SwarmProcess]) -> Table:
-    from peermask.experiment.shown import shown
-    from peermask.reports.tables import bytes_human
+    from peermask.run.format import format_bytes, format_figure
 
     table = Table(title="fleet", title_justify="left")
     for heading in ("agent", "state", "round", "accuracy", "sent", "neighbours", "missing"):
@@ -87,8 +84,8 @@ def _table(members: Sequence[SwarmProcess]) -> Table:
             str(member.agent),
             member.state,
             f"{report['round']}/{report['rounds']}",
-            "-" if accuracy is None else shown(report.get("figure", "accuracy"), accuracy),
-            bytes_human(report["sent_bytes"]),
+            "-" if accuracy is None else format_figure(report.get("figure", "accuracy"), accuracy),
+            format_bytes(report["sent_bytes"]),
             f"{report['alive']} of {report['neighbours']}",
             " ".join(str(absence["neighbour"]) for absence in report["absent"]),
         )

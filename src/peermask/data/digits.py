@@ -8,9 +8,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from peermask.data.apportion import apportion
 from peermask.data.dataset import Dataset, Split, datasets
 from peermask.data.normalisation import Range
+from peermask.data.partition import apportion
 from peermask.streams import stream
 
 TEST = 360  # the other 1,437 train

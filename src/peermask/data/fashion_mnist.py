@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
+import math
+import zlib
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, BinaryIO, cast
 
 import numpy as np
 import torch
@@ -14,9 +17,42 @@ from pydantic import Field
 
 from peermask.data.dataset import Dataset, Split, datasets
 from peermask.data.download import cache_folder, download
-from peermask.data.idx import read_idx
 from peermask.data.normalisation import Range
 from peermask.errors import DataError
+
+# IDX files, plain or gzipped: the format of the MNIST family.
+#
+# Two zero bytes, a type byte (8: unsigned bytes), the number of dimensions, each size as a big-endian 32-bit
+# number, then the values.
+
+LARGEST = 2**30  # values in one file
+GZIP = b"\x1f\x8b"
+
+
+def read_idx(path: Path, dimensions: int) -> NDArray[np.uint8]:
+    try:
+        with path.open("rb") as raw:
+            zipped = raw.read(2) == GZIP
+        with gzip.open(path) if zipped else path.open("rb") as file:
+            return read_values(path, cast(BinaryIO, file), dimensions)
+    except (OSError, EOFError, zlib.error) as error:  # a broken gzip stream gives any of these
+        raise DataError(f"cannot read {path}: {error}") from error
+
+
+def read_values(path: Path, file: BinaryIO, dimensions: int) -> NDArray[np.uint8]:
+    header = file.read(4 + 4 * dimensions)
+    if header[:4] != bytes([0, 0, 8, dimensions]) or len(header) < 4 + 4 * dimensions:
+        raise DataError(f"{path} is not an IDX file of bytes in {dimensions} dimensions")
+    sizes = [int.from_bytes(header[k : k + 4], "big") for k in range(4, len(header), 4)]
+    count = math.prod(sizes)
+    if count > LARGEST:
+        raise DataError(f"{path} claims {count} values in its header; {LARGEST} are allowed")
+    values = file.read(count + 1)  # one more than needed shows that the file is too long
+    if len(values) != count:
+        amount = "more" if len(values) > count else f"only {len(values)}"
+        raise DataError(f"{path} should hold {count} values but has {amount}: it is damaged")
+    return np.frombuffer(values, dtype=np.uint8).reshape(sizes).copy()  # a copy, because bytes are read-only
+
 
 CLASSES = ("T-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle boot")
 # Its only public address has no https; every file's contents are checked below.
@@ -50,18 +86,18 @@ def fashion_mnist(
     return Dataset("fashion-mnist", train, test, CLASSES, Range(high=255.0))
 
 
-def find_folder() -> Path:
+def find_folder(debian: Path = DEBIAN, home: str = HOME) -> Path:
     """Debian's folder, else the cache, filled from the home page where files are missing."""
-    if all(locate(DEBIAN, name) for name in SHA256):
-        return DEBIAN
+    if all(locate(debian, name) for name in SHA256):
+        return debian
     cache = cache_folder() / "fashion-mnist"
     for name in SHA256:
         if not locate(cache, name):
             try:
-                download(f"{HOME}/{name}.gz", cache / f"{name}.gz", LIMIT, partial(check, name=name))
+                download(f"{home}/{name}.gz", cache / f"{name}.gz", LIMIT, partial(check, name=name))
             except DataError as error:
                 raise DataError(
-                    f"fashion-mnist file {name}.gz is neither in {DEBIAN} nor in {cache}, and {error}; "
+                    f"fashion-mnist file {name}.gz is neither in {debian} nor in {cache}, and {error}; "
                     f"install Debian's dataset-fashion-mnist or set dataset.folder to a folder that has it"
                 ) from error
     return cache

@@ -8,9 +8,8 @@ from typing import overload
 
 import numpy as np
 
-from peermask.data.apportion import apportion
 from peermask.data.dataset import Dataset, Split
-from peermask.data.partition import BY_LABEL, Indices, partitions, shuffled
+from peermask.data.partition import BY_LABEL, Indices, apportion, partitions, shuffled
 from peermask.errors import DataError
 from peermask.registry import Options
 from peermask.streams import stream

@@ -11,13 +11,24 @@ from collections.abc import Callable
 from typing import Annotated
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from pydantic import Field
 
-from peermask.data.apportion import apportion
 from peermask.errors import DataError
 from peermask.registry import Registry
 from peermask.streams import Stream
+
+# Apportionment: whole numbers in given proportions that sum to exactly a total.
+
+
+def apportion(total: int, weights: ArrayLike) -> NDArray[np.int64]:
+    """Each share of `total` rounded down; what is left goes to the largest remainders, ties to the first."""
+    shares = np.asarray(weights, dtype=np.float64)
+    exact = total * shares / shares.sum()
+    whole: NDArray[np.int64] = np.floor(exact).astype(np.int64)
+    whole[np.argsort(whole - exact, kind="stable")[: total - whole.sum()]] += 1
+    return whole  # [len(weights)]
+
 
 Indices = NDArray[np.int64]
 BY_LABEL = ("labels", "shards", "dirichlet")  # which need one label for each sample

@@ -10,14 +10,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from peermask.compute.network import by
+from peermask.config.choice import choose
 from peermask.data import datasets
 from peermask.data.dataset import Dataset, Task
-from peermask.engine.measures import FIGURES, confusion_of, macro_f1, metrics
+from peermask.data.measures import FIGURES, confusion_of, macro_f1, metrics
 from peermask.errors import ExportError
-from peermask.experiment.choice import choose
 from peermask.exports.reader import Model, open_model
-from peermask.models.network import by
-from peermask.models.readout import Readout
+from peermask.models.outputs import Readout
 
 AT_ONCE = 500
 

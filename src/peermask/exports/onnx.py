@@ -12,20 +12,21 @@ from statistics import median
 from typing import Any
 
 import numpy as np
+import onnx
 import torch
+from numpy.typing import NDArray
+from onnx import TensorProto, helper, numpy_helper
 from torch import Tensor, nn
 
 from peermask.errors import ExportError
 from peermask.exports import Precision
-from peermask.exports.count import multiply_adds, parameters
-from peermask.exports.slim import NotSlimmable, slim
+from peermask.exports.slim import NotSlimmable, multiply_adds, parameters, slim
 
 try:
     import onnx
     import onnxruntime
     import onnxscript  # noqa: F401 (torch's exporter needs it)
 
-    from peermask.exports.signs import with_signs
 except ImportError as error:
     raise ExportError(f"ONNX needs {error.name}; install it with: pip install 'peermask[export]'") from error
 
@@ -68,9 +69,9 @@ def make_onnx(
     except NotSlimmable as error:
         made = with_signs(full_data, precision)
         small = None if precision == "float32" else figures(made.data, module, examples)
-        return OnnxModel(made.data, full, small, {}, str(error), _verified(made.data, module, examples), made.left)
+        return OnnxModel(made.data, full, small, {}, str(error), verified(made.data, module, examples), made.left)
     made = with_signs(to_onnx(cut.module, examples, metadata), precision)
-    small, difference = figures(made.data, cut.module, examples), _verified(made.data, module, examples)
+    small, difference = figures(made.data, cut.module, examples), verified(made.data, module, examples)
     return OnnxModel(made.data, full, small, cut.removed, None, difference, made.left)
 
 
@@ -125,7 +126,7 @@ def latency(data: bytes, examples: Tensor) -> float:
     return median(times)
 
 
-def _verified(data: bytes, module: nn.Module, examples: Tensor) -> float:
+def verified(data: bytes, module: nn.Module, examples: Tensor) -> float:
     """The largest difference of an output, in units of the largest where that is above 1; too much is an error."""
     with torch.no_grad():
         wanted: Tensor = module.eval()(examples)
@@ -157,3 +158,69 @@ def metadata_of(session: onnxruntime.InferenceSession) -> dict[str, Any]:
         with suppress(ValueError, RecursionError):
             found[key.removeprefix("peermask.")] = json.loads(text)
     return found
+
+
+# ONNX weights as small integers. With signed constants a kept weight is c or -c, so that its sign says all:
+#
+#     w = c · s,  s in {-1, 0, 1}
+#
+# s is stored in 8, 4 or 2 bits and c once for each layer; DequantizeLinear gives w back, exactly. Activations and sums
+# stay float32: the file gets smaller, and the model computes what it did.
+
+BITS = {"int8": 8, "int4": 4, "int2": 2}
+OPSETS = {"int8": 13, "int4": 21, "int2": 25}  # the first whose DequantizeLinear takes them
+
+
+@dataclass(frozen=True)
+class Signed:
+    data: bytes
+    left: dict[str, int]  # layers that stay float32, with how many magnitudes their weights have
+
+
+def with_signs(data: bytes, precision: Precision) -> Signed:
+    """An ONNX model with weights of one magnitude stored as signs."""
+    if precision == "float32":
+        return Signed(data, {})
+    kind = getattr(TensorProto, precision.upper(), None)
+    if kind is None:
+        raise ExportError(f"--precision {precision}: the installed onnx does not support it; update it, or use int4")
+    proto = onnx.load_from_string(data)
+    nodes, left = [], {}
+    for held in list(proto.graph.initializer):
+        if held.data_type != TensorProto.FLOAT or np.prod(held.dims[1:]) == 1:
+            continue  # one number for each channel: biases, and how inputs are normalised
+        values = numpy_helper.to_array(held)
+        magnitudes = np.unique(np.abs(values[values != 0]))
+        if len(magnitudes) > 1:
+            left[held.name] = len(magnitudes)
+            continue
+        scale = np.array(magnitudes[0] if len(magnitudes) else 1, np.float32)
+        signs, factor = f"{held.name}/signs", f"{held.name}/magnitude"
+        raw = packed(np.sign(values).astype(np.int8), BITS[precision])
+        proto.graph.initializer.remove(held)
+        proto.graph.initializer.append(helper.make_tensor(signs, kind, held.dims, raw, raw=True))
+        proto.graph.initializer.append(numpy_helper.from_array(scale, factor))
+        nodes.append(helper.make_node("DequantizeLinear", [signs, factor], [held.name]))
+    if not nodes:
+        raise ExportError(
+            f"--precision {precision} holds -c, 0 or c, which no layer's weights are (it needs frozen.init = "
+            "'signed-constant' and a method that learns masks); use float32"
+        )
+    after = list(proto.graph.node)
+    del proto.graph.node[:]
+    proto.graph.node.extend([*nodes, *after])
+    for opset in proto.opset_import:
+        if opset.domain == "":
+            opset.version = max(opset.version, OPSETS[precision])
+    return Signed(proto.SerializeToString(), left)
+
+
+def packed(signs: NDArray[np.int8], bits: int) -> bytes:
+    """Two's complement in so many bits each, the first in the lowest bits of the first byte, as ONNX has it."""
+    each = 8 // bits
+    flat = np.zeros(-(-signs.size // each) * each, np.uint8)
+    flat[: signs.size] = signs.flatten().view(np.uint8) & (2**bits - 1)
+    shifts = np.arange(each, dtype=np.uint8) * np.uint8(bits)
+    parts: NDArray[np.uint8] = flat.reshape(-1, each) << shifts
+    whole: NDArray[np.uint8] = np.bitwise_or.reduce(parts, axis=1)  # [bytes]
+    return whole.tobytes()

@@ -11,13 +11,12 @@ from torch import Tensor, nn
 
 from peermask.data.dataset import Dataset
 from peermask.errors import ExportError
-from peermask.experiment.agent_result import AgentResult
-from peermask.experiment.assemble import build_simulator
-from peermask.experiment.build import Experiment, build
-from peermask.experiment.execution import to_stderr
-from peermask.experiment.personal_models import answering
-from peermask.experiment.result import RunResult
 from peermask.models.layout import Layout
+from peermask.run.assemble import answering, build_simulator
+from peermask.run.build import Experiment, build
+from peermask.run.execution import to_stderr
+from peermask.run.result import RunResult
+from peermask.store.agent_result import AgentResult
 
 
 @dataclass(frozen=True)

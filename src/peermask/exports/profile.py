@@ -25,20 +25,19 @@ import torch
 from pydantic import Field, ValidationError
 from torch import Tensor, nn
 
+from peermask.compute.network import blank
+from peermask.config.choice import choose
 from peermask.errors import ExportError
-from peermask.experiment.choice import choose
 from peermask.exports import Precision
-from peermask.exports.count import multiply_adds
 from peermask.exports.personal import with_params
 from peermask.exports.rebuild import named_module
-from peermask.exports.slim import NotSlimmable, slim
+from peermask.exports.slim import NotSlimmable, multiply_adds, slim
 from peermask.exports.ticket import Architecture, Side
 from peermask.files import read_json, write_json
 from peermask.masks.budget import MaskOptions, kept_counts
 from peermask.models.architectures import models
 from peermask.models.frozen import frozen_weights
 from peermask.models.layout import Layout, find_layout
-from peermask.models.network import blank
 from peermask.registry import Options
 from peermask.streams import stream
 
@@ -147,8 +146,7 @@ def masked_params(layout: Layout, retention: float, kind: Kind) -> Tensor:
 
 
 def _costs(module: nn.Module, examples: Tensor, retention: float, kind: Kind, path: Path) -> list[Cost]:
-    from peermask.exports.onnx import to_onnx
-    from peermask.exports.signs import with_signs
+    from peermask.exports.onnx import to_onnx, with_signs
 
     data, work = to_onnx(module, examples, {}), multiply_adds(module, examples)
     costs = []

@@ -26,7 +26,7 @@ from peermask.exports.personal import with_params
 from peermask.exports.rebuild import MAX_PARAMETERS, named_module, rebuild
 from peermask.exports.ticket import Architecture, Count, Inputs, Text, read_ticket
 from peermask.models.layout import find_layout
-from peermask.models.readout import Readout, with_readout
+from peermask.models.outputs import Readout, with_readout
 
 MAX_BYTES = 1 << 29  # of a file: all parameters that are built, in float32, and room for a graph
 ONNX_TYPES = {"tensor(uint8)": "uint8", "tensor(float)": "float32", "tensor(int64)": "int64"}

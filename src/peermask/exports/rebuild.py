@@ -11,9 +11,9 @@ import torch
 from pydantic import ValidationError
 from torch import Tensor, nn
 
+from peermask.compute.network import blank
 from peermask.data.normalisation import FromRaw
 from peermask.errors import ConfigError, ExportError, ModelError
-from peermask.experiment.given import MODULE, prepare
 from peermask.exports.personal import with_params
 from peermask.exports.ticket import Architecture, Frozen, Ticket, masked_layers, read_ticket
 from peermask.masks.budget import MaskOptions
@@ -21,8 +21,8 @@ from peermask.masks.masker import Masker
 from peermask.models.architectures import models
 from peermask.models.frozen import frozen_weights, own_weights
 from peermask.models.layout import Layout, find_layout
-from peermask.models.network import blank
-from peermask.models.readout import with_readout
+from peermask.models.outputs import with_readout
+from peermask.run.module import MODULE, prepare
 
 MAX_PARAMETERS = 1 << 26  # a quarter of a gigabyte in float32; a small file must not ask for more
 MAX_ACTIVATION = 1 << 27  # values between two layers, for one image

@@ -19,7 +19,7 @@ from torch.nn import functional as F
 from peermask.data.normalisation import FromRaw
 from peermask.errors import ExportError
 from peermask.models.architectures import LocalResponseNorm
-from peermask.models.readout import OwnLabels
+from peermask.models.outputs import OwnLabels
 
 Leaves: TypeAlias = list[tuple[str, nn.Module]]
 
@@ -188,3 +188,29 @@ class CutResponseNorm(nn.Module):
         for place in self.places[1:]:
             window = window + squares.index_select(1, place)
         return x * (1.0 + self.alpha / self.size * window).pow(-self.beta)
+
+
+# Parameters of a network, and multiply-adds for one input.
+
+
+def parameters(module: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in module.parameters())
+
+
+def multiply_adds(module: nn.Module, example: Tensor) -> int:
+    """Of convolutions and linear layers: outputs times the inputs each one sums over."""
+    total = 0
+
+    def count(layer: nn.Module, _inputs: object, output: object) -> None:
+        nonlocal total
+        if isinstance(layer, nn.Conv1d | nn.Conv2d | nn.Conv3d | nn.Linear) and isinstance(output, Tensor):
+            total += output.numel() * layer.weight[0].numel()
+
+    hooks = [child.register_forward_hook(count) for child in module.modules()]
+    try:
+        with torch.no_grad():
+            module(example[:1])
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return total

@@ -25,7 +25,7 @@ from peermask.data.dataset import Task
 from peermask.data.normalisation import Range, Statistics
 from peermask.errors import ExportError, WireError
 from peermask.models.frozen import BiasInit
-from peermask.models.readout import Readout
+from peermask.models.outputs import Readout
 from peermask.wire import Expected, FrameHeader, Leaf, Schema, decode_frame, encode_frame
 
 MAGIC = b"PMTICKET"

@@ -7,20 +7,95 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
+from math import isnan
 from pathlib import Path
 from typing import Any, cast, get_args
 
 import safetensors.torch
+import torch
 from torch import nn
 
 from peermask.data.dataset import Dataset
 from peermask.errors import ExportError, RunError, nearest
-from peermask.experiment.result import RunResult
 from peermask.exports import Precision
-from peermask.exports.make_ticket import architecture_of, inputs_of, make_ticket
 from peermask.exports.personal import Personal, open_all, open_personal
+from peermask.exports.ticket import About, Architecture, Frozen, Header, Inputs, Ticket
 from peermask.files import write_atomically
-from peermask.reports.tables import bytes_human
+from peermask.masks.masker import Masker
+from peermask.run.format import format_bytes
+from peermask.run.module import model_options
+from peermask.run.result import RunResult
+
+# From an agent's model to its ticket; only models that are a mask over the frozen weights have one.
+
+
+def make_ticket(personal: Personal) -> Ticket:
+    experiment, layout = personal.experiment, personal.layout
+    keep = experiment.agents.keep[personal.agent]  # [L]
+    mask = personal.params[: layout.weights] != 0  # [P_w]
+    masker = Masker(layout, experiment.frozen.values, experiment.config.mask)
+    # Rebuilding is the test: what a ticket would give must be what the agent has, to the bit.
+    if not torch.equal(masker.model(mask[None], keep[None])[0], personal.params):
+        raise ExportError(
+            f"agent {personal.agent} of {personal.result.root} has weights trained by "
+            f"{experiment.config.algorithm.name}, not a mask over frozen ones, so a ticket cannot hold them; "
+            "export to .safetensors or .onnx"
+        )
+    return Ticket.of(_header(personal, keep.tolist()), mask.numpy(), layout.sizes)
+
+
+def _header(personal: Personal, keep: list[int]) -> Header:
+    experiment, about = personal.experiment, personal.about
+    config, dataset = experiment.config, experiment.dataset
+    return Header(
+        architecture=architecture_of(personal),
+        classes=tuple(name[:200] for name in dataset.classes),
+        frozen=Frozen(
+            init=config.frozen.init,
+            bias_init=config.frozen.bias_init,
+            seed=config.seed,
+            checksum=experiment.frozen.checksum,
+            source=config.frozen.source,
+            drawn=config.frozen.drawn or (),
+        ),
+        inputs=inputs_of(dataset),
+        rescale=config.mask.rescale,
+        keep=tuple(keep),
+        readout=personal.result.readout,
+        about=About(
+            agent=personal.agent,
+            round=personal.round,
+            config_hash=personal.result.manifest["config_hash"],
+            algorithm=config.algorithm.name,
+            dataset=dataset.name,
+            labels=about.labels,
+            retention=about.retention,
+            density=float((personal.params[: personal.layout.weights] != 0).float().mean()),
+            test_accuracy=None if isnan(about.test_accuracy) else about.test_accuracy,
+        ),
+    )
+
+
+def architecture_of(personal: Personal) -> Architecture:
+    config, dataset = personal.experiment.config, personal.experiment.dataset
+    model = {} if personal.own_module else model_options(config, dataset)
+    return Architecture(
+        name=None if personal.own_module else config.model.name,
+        options={key: value for key, value in model.items() if value is not None},
+        shape=dataset.shape,
+        layers=config.mask.layers,
+    )
+
+
+def inputs_of(dataset: Dataset) -> Inputs:
+    return Inputs(
+        dtype=str(dataset.train.inputs.dtype).removeprefix("torch."),
+        normalisation=dataset.normalisation,
+        target_scale=dataset.target_scale,
+        task=dataset.task,
+        vocabulary=dataset.vocabulary,
+    )
+
 
 SUFFIXES = (".onnx", ".safetensors", ".ticket")
 
@@ -137,7 +212,7 @@ def _check_target(path: Path, *, force: bool) -> None:
 def _ticket(personal: Personal) -> tuple[bytes, tuple[str, ...]]:
     data = make_ticket(personal).encode()
     floats = 4 * personal.layout.total
-    line = f"ticket of {bytes_human(len(data))}; the float32 model has {bytes_human(floats)}"
+    line = f"ticket of {format_bytes(len(data))}; the float32 model has {format_bytes(floats)}"
     return data, (f"{line} ({floats / len(data):.0f} times as much)",)
 
 
@@ -163,7 +238,7 @@ def _onnx(personal: Personal, precision: Precision) -> tuple[bytes, tuple[str, .
     if made.slim is None:
         full = made.full
         lines.append(
-            f"{bytes_human(full.size)}, {full.parameters:,} parameters, {full.multiply_adds:,} multiply-adds, "
+            f"{format_bytes(full.size)}, {full.parameters:,} parameters, {full.multiply_adds:,} multiply-adds, "
             f"{_latency(full.latency)} an input"
         )
         return made.data, tuple(lines)
@@ -172,7 +247,7 @@ def _onnx(personal: Personal, precision: Precision) -> tuple[bytes, tuple[str, .
         lines.append(f"dead filters removed: {removed or 'there were none'}")
     before, after = made.full, made.slim
     for what, one, other in (
-        ("size", bytes_human(before.size), bytes_human(after.size)),
+        ("size", format_bytes(before.size), format_bytes(after.size)),
         ("parameters", f"{before.parameters:,}", f"{after.parameters:,}"),
         ("multiply-adds", f"{before.multiply_adds:,}", f"{after.multiply_adds:,}"),
         ("latency", _latency(before.latency), _latency(after.latency)),

@@ -1,6 +1,7 @@
 """Topologies by name: which agents are neighbours, always as one connected graph of agents 0..N-1.
 
-The shapes are in shapes.py, drawn.py and adjacency_file.py; how strongly an agent listens is in mixing.py.
+The shapes are in graph/built_in.py, graph/built_in.py and graph/built_in.py; how strongly an agent listens is in
+mixing.py.
 """
 
 from __future__ import annotations

@@ -1,9 +1,13 @@
-"""Triton kernels of a step on the scores: by the loss, and by what neighbours agree on."""
+"""Triton kernels of a step on the scores, and of the aggregation tensor's magnitude."""
 
 from __future__ import annotations
 
 import triton
 import triton.language as tl
+
+from peermask.kernels.blocks_triton import own_block
+
+# Triton kernels of a step on the scores: by the loss, and by what neighbours agree on.
 
 
 @triton.jit
@@ -45,3 +49,69 @@ def fine_tune_kernel(z_ptr, g_ptr, votes_ptr, voters_ptr, out_ptr, lr_ptr, P, BL
     # Rounded as the reference is: Triton's plain division is not exact, and torch subtracts a multiple at once.
     step = tl.div_rn(votes, voters) * g
     tl.store(out_ptr + a * P + i, tl.fma(step, -tl.load(lr_ptr), z), mask=i < P)
+
+
+# Triton kernels of the aggregation tensor's magnitude: mean |z| by layer, then |z| + mean · n where z is not 0.
+
+
+@triton.jit
+def entries_of_block(blocks_ptr, IN_LINES: tl.constexpr, BLOCK: tl.constexpr):
+    """A block's layer, the places of its entries, and where they end."""
+    layer, start, end = own_block(blocks_ptr, IN_LINES)
+    return layer, start + tl.arange(0, BLOCK), end
+
+
+@triton.jit
+def sum_kernel(z_ptr, blocks_ptr, sums_ptr, P, N, IN_LINES: tl.constexpr, BLOCK: tl.constexpr):
+    _, i, end = entries_of_block(blocks_ptr, IN_LINES, BLOCK)
+    a = tl.program_id(1).to(tl.int64)
+    z = tl.load(z_ptr + a * P + i, mask=i < end, other=0.0)
+    tl.store(sums_ptr + a * N + tl.program_id(0), tl.sum(tl.abs(z), 0))
+
+
+@triton.jit
+def layer_mean(sums_ptr, firsts_ptr, sizes_ptr, layer, SUMS: tl.constexpr):
+    """mean|z| of a layer of one agent.
+
+    Each block adds up its layer's sums itself: they are a few hundred, and a separate launch costs more. All
+    add in the same order, so that the mean does not depend on how agents are chunked."""
+    first = tl.load(firsts_ptr + layer)
+    last = tl.load(firsts_ptr + layer + 1)
+    total = tl.zeros([SUMS], tl.float32)
+    for at in range(first, last, SUMS):
+        n = at + tl.arange(0, SUMS)
+        total += tl.load(sums_ptr + n, mask=n < last, other=0.0)
+    return tl.sum(total, 0) / tl.load(sizes_ptr + layer)
+
+
+@triton.jit
+def magnitude_kernel(
+    z_ptr, votes_ptr, voters_ptr, sums_ptr, blocks_ptr, firsts_ptr, sizes_ptr, out_ptr, gain, P, N,
+    IN_LINES: tl.constexpr, BLOCK: tl.constexpr, SUMS: tl.constexpr,
+):  # fmt: skip
+    layer, i, end = entries_of_block(blocks_ptr, IN_LINES, BLOCK)
+    a = tl.program_id(1).to(tl.int64)
+    z = tl.abs(tl.load(z_ptr + a * P + i, mask=i < end, other=0.0))
+    votes = tl.load(votes_ptr + a * P + i, mask=i < end, other=0).to(tl.float32)
+    voters = tl.maximum(tl.load(voters_ptr + a), 1).to(tl.float32)
+    mean = layer_mean(sums_ptr + a * N, firsts_ptr, sizes_ptr, layer, SUMS)
+    y = tl.where(z == 0, 0.0, z + mean * (gain * (votes / voters)))
+    tl.store(out_ptr + a * P + i, y, mask=i < end)
+
+
+@triton.jit
+def pull_kernel(
+    z_ptr, votes_ptr, voters_ptr, mask_ptr, sums_ptr, blocks_ptr, firsts_ptr, sizes_ptr, out_ptr, gain, P, N,
+    IN_LINES: tl.constexpr, BLOCK: tl.constexpr, SUMS: tl.constexpr,
+):  # fmt: skip
+    layer, i, end = entries_of_block(blocks_ptr, IN_LINES, BLOCK)
+    a = tl.program_id(1).to(tl.int64)
+    z = tl.load(z_ptr + a * P + i, mask=i < end, other=0.0)
+    votes = tl.load(votes_ptr + a * P + i, mask=i < end, other=0).to(tl.float32)
+    kept = tl.load(mask_ptr + a * P + i, mask=i < end, other=0).to(tl.float32)
+    voters = tl.load(voters_ptr + a)
+    mean = layer_mean(sums_ptr + a * N, firsts_ptr, sizes_ptr, layer, SUMS)
+    strength = tl.where(voters > 0, gain * mean, 0.0)
+    sign = tl.where(z > 0, 1.0, tl.where(z < 0, -1.0, 0.0))
+    away = votes / tl.maximum(voters, 1).to(tl.float32) - kept
+    tl.store(out_ptr + a * P + i, z + strength * sign * away, mask=i < end)

@@ -1,10 +1,4 @@
-"""Triton kernels of the selection: the keep-th largest magnitude of every agent's every layer.
-
-A sample gives a bracket that almost surely holds the answer; one pass over the data counts what lies above it and
-gathers what lies inside, a few percent; among those the answer is found bit by bit. Should a bracket miss, the same
-search runs over the whole row, so the result is exact in any case. Bit patterns of non-negative floats order as the
-floats do, so everything compares integers. All layers of all agents go through each launch together.
-"""
+"""Triton kernels of the selection, and of the masked model."""
 
 from __future__ import annotations
 
@@ -12,6 +6,13 @@ import triton
 import triton.language as tl
 
 from peermask.kernels.blocks_triton import own_block
+
+# Triton kernels of the selection: the keep-th largest magnitude of every agent's every layer.
+#
+# A sample gives a bracket that almost surely holds the answer; one pass over the data counts what lies above it and
+# gathers what lies inside, a few percent; among those the answer is found bit by bit. Should a bracket miss, the same
+# search runs over the whole row, so the result is exact in any case. Bit patterns of non-negative floats order as the
+# floats do, so everything compares integers. All layers of all agents go through each launch together.
 
 STRIDE = tl.constexpr(40503)  # 2**16 over the golden ratio: multiples of it spread evenly, without a period
 LAST = tl.constexpr(0x7FFFFFFF)  # no position lies behind it, and no float's bits above it
@@ -210,3 +211,17 @@ def mask_kernel(
     threshold = tl.load(threshold_ptr + row)
     kept = (bits > threshold) | ((bits == threshold) & (i <= tl.load(cut_ptr + row)))
     tl.store(mask_ptr + a * width + i, kept.to(tl.uint8), mask=i < end)
+
+
+# Triton kernel of a masked model.
+
+
+@triton.jit
+def masked_model_kernel(mask_ptr, w_ptr, frozen_ptr, out_ptr, w_stride, W, P, BLOCK: tl.constexpr):
+    a = tl.program_id(1).to(tl.int64)
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    m = tl.load(mask_ptr + a * W + i, mask=i < W, other=0).to(tl.float32)
+    w = tl.load(w_ptr + a * w_stride + i, mask=i < W, other=0.0)
+    rest = tl.load(frozen_ptr + i, mask=(i >= W) & (i < P), other=0.0)
+    # A product, not a choice: a negative weight that is not kept is -0, as the reference implementation has it.
+    tl.store(out_ptr + a * P + i, tl.where(i < W, m * w, rest), mask=i < P)

@@ -6,11 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from peermask.compiled import by_loops
 from peermask.kernels import as_tensor, by_kernels
 from peermask.kernels.blocks import BLOCK, block_table, first_blocks, in_lines
 from peermask.models.layout import Layout
@@ -58,33 +56,16 @@ def aggregated_magnitude(scores: Tensor, votes: Tensor, voters: Tensor, gain: fl
     voters: all that a threshold needs of y.   Paper Eq. (11)"""
     if by_kernels(scores):
         return aggregated_magnitude_triton(scores, votes, voters, gain, layout.sizes)
-    if scores.device.type == "cpu" and scores.shape == votes.shape and by_loops(scores.shape[1]):
-        return aggregated_magnitude_numba(scores, votes, voters, gain, layout.sizes)
     heard = agreement(votes, voters)
     if gain != 1.0:
         heard *= gain
     magnitude = scores.abs()  # [A, P_w]
-    without_sign = not bool(magnitude.min() > 0)  # or it is NaN
+    without_sign = not bool(magnitude.amin() > 0)  # or it is NaN; three times as fast as `min`
     for layer in layout.masked:
         # |z + mean · sign(z) · n| = |z| + mean · n, but for z = 0, which has no sign
         heard[:, layer.span] *= magnitude[:, layer.span].mean(dim=1, keepdim=True)
     magnitude += heard
     return magnitude.masked_fill_(scores == 0, 0.0) if without_sign else magnitude
-
-
-def aggregated_magnitude_numba(
-    scores: Tensor, votes: Tensor, voters: Tensor, gain: float, sizes: Sequence[int]
-) -> Tensor:
-    """The same by a compiled loop; means are torch's, which adds up in an order of its own."""
-    from peermask.kernels.votes_numba import add_heard
-
-    magnitude = scores.abs()  # [A, P_w]
-    means = torch.stack([layer.mean(dim=1) for layer in magnitude.split(list(sizes), dim=1)], 1)  # [A, L]
-    at_least_one, ends = voters.clamp(min=1).float(), np.cumsum(sizes)
-    rows = zip(*(tensor.numpy() for tensor in (magnitude, scores, votes, at_least_one, means)), strict=True)
-    for out, own, heard, count, mean in rows:
-        add_heard(out, own, heard, count, np.float32(gain), mean, ends)
-    return magnitude
 
 
 # On a GPU, by kernels
@@ -107,7 +88,7 @@ def aggregated_magnitude_triton(
     scores: Tensor, votes: Tensor, voters: Tensor, gain: float, sizes: Sequence[int]
 ) -> Tensor:
     """|z| + mean|z_l| · gain · votes / voters where z is not 0: [A, P]."""
-    from peermask.kernels.aggregate_triton import magnitude_kernel
+    from peermask.kernels.scores_triton import magnitude_kernel
 
     tables, scores = _tables(tuple(sizes), scores.device), scores.contiguous()
     sums, out = _block_sums(scores, tables), torch.empty_like(scores)
@@ -135,7 +116,7 @@ def pulled_triton(
     scores: Tensor, votes: Tensor, voters: Tensor, mask: Tensor, gain: float, sizes: Sequence[int]
 ) -> Tensor:
     """z + gain · mean|z_l| · sign(z) · (votes / voters − mask), and z itself where there are no voters: [A, P]."""
-    from peermask.kernels.aggregate_triton import pull_kernel
+    from peermask.kernels.scores_triton import pull_kernel
 
     tables, scores = _tables(tuple(sizes), scores.device), scores.contiguous()
     sums, out = _block_sums(scores, tables), torch.empty_like(scores)
@@ -149,7 +130,7 @@ def pulled_triton(
 
 def _block_sums(scores: Tensor, tables: _Tables) -> Tensor:
     """Of |z| over every block of a layer, from which the means of layers follow: [A, N]."""
-    from peermask.kernels.aggregate_triton import sum_kernel
+    from peermask.kernels.scores_triton import sum_kernel
 
     (agents, width), count = scores.shape, len(tables.blocks)
     sums = torch.empty(agents, count, device=scores.device)

@@ -40,7 +40,7 @@ HALFWAY = 0.5
 BLOCK = 2**28  # entries of masks that are compared at a time
 
 
-def believed(masks: Tensor, received: Tensor, heard: Links, sizes: Sequence[int], factor: float) -> Links:
+def believed_links(masks: Tensor, received: Tensor, heard: Links, sizes: Sequence[int], factor: float) -> Links:
     """Which of the messages that are heard count: [A, P], [K, P] bool."""
     if by_kernels(masks) and heard.is_paired and len(received) <= MOST:
         return Links.of(believed_triton(masks, received, heard.pairs, sizes, factor, HALFWAY))
@@ -118,7 +118,7 @@ _STEP = 64  # so many at a time
 
 def overlaps_triton(masks: Tensor, received: Tensor, sizes: Sequence[int]) -> tuple[Tensor, Tensor, Tensor]:
     """Entries kept by both [A, K], and ones by layer of own [A, L] and received masks [K, L]: [A, P], [K, P] bool."""
-    from peermask.kernels.overlap_triton import overlap_kernel
+    from peermask.kernels.votes_triton import overlap_kernel
 
     masks, received = masks.contiguous(), received.contiguous()
     (agents, width), senders, layers, device = masks.shape, len(received), len(sizes), masks.device
@@ -137,7 +137,7 @@ def believed_triton(
     masks: Tensor, received: Tensor, heard: Tensor, sizes: Sequence[int], factor: float, limit: float
 ) -> Tensor:
     """Which of the messages that are heard [A, K] count, for K up to `MOST`: see masks/guard.py."""
-    from peermask.kernels.overlap_triton import believe_kernel
+    from peermask.kernels.votes_triton import believe_kernel
 
     both, own, theirs = overlaps_triton(masks, received, sizes)
     agents, senders = both.shape

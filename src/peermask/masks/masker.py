@@ -11,9 +11,8 @@ from torch import Tensor
 
 from peermask.kernels import by_kernels
 from peermask.masks.budget import MaskOptions
-from peermask.masks.scores import ScoreInit, initial_scores
+from peermask.masks.scores import ScoreInit, filter_rule, initial_scores
 from peermask.masks.select import top_fraction_by_layer
-from peermask.masks.structure import filter_rule
 from peermask.models.layout import Layout
 
 
@@ -80,7 +79,7 @@ _BLOCK = 2048
 
 def masked_model_triton(mask: Tensor, weights: Tensor, frozen: Tensor) -> Tensor:
     """w ⊙ m, then the rest of `frozen` [P]: mask [A, P_w], weights [P_w] or [A, P_w] -> [A, P]."""
-    from peermask.kernels.masked_triton import masked_model_kernel
+    from peermask.kernels.select_triton import masked_model_kernel
 
     mask, weights, frozen = mask.contiguous(), weights.contiguous(), frozen.contiguous()
     (agents, masked), width = mask.shape, len(frozen)

@@ -15,9 +15,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from peermask.compiled import by_loops
 from peermask.kernels import by_kernels
 from peermask.kernels.blocks import BLOCK, block_table, in_lines, spans_of
+from peermask.positions import positions
 
 _SAMPLE = 8192  # entries of a layer that are ranked to bracket the threshold
 _SIGMAS = 5.0  # half the bracket's width, in standard deviations of the sample's rank
@@ -30,30 +30,22 @@ def top_fraction_by_layer(magnitude: Tensor, keep: Tensor, sizes: Sequence[int])
     mask = torch.empty_like(magnitude, dtype=torch.bool)
     parts = zip(magnitude.split(list(sizes), dim=1), mask.split(list(sizes), dim=1), keep.T, strict=True)
     for layer, chosen, count in parts:
-        top_fraction(layer, count, chosen, of=magnitude.shape[1])
+        top_fraction(layer, count, chosen)
     return mask
 
 
-def top_fraction(magnitude: Tensor, keep: Tensor, out: Tensor | None = None, of: int = 0) -> Tensor:
-    """True at the keep[a] largest entries of row a, which are float32 and not negative; ties go to the lower index.
-    `of`: how many entries the row is a part of, if it is."""
+def top_fraction(magnitude: Tensor, keep: Tensor, out: Tensor | None = None) -> Tensor:
+    """True at the keep[a] largest entries of row a; ties go to the lower index."""
     mask = torch.empty_like(magnitude, dtype=torch.bool) if out is None else out  # [A, n]
     if magnitude.device.type != "cpu":
         return mask.copy_(top_fraction_by_sort(magnitude, keep))
-    loops = magnitude.dtype == torch.float32 and by_loops(max(of, magnitude.shape[1]))
     for row, count, chosen in zip(magnitude, keep.tolist(), mask, strict=True):
-        _top_of_row(row.contiguous().numpy(), count, chosen.numpy(), loops)
+        _top_of_row(row.contiguous().numpy(), count, chosen.numpy())
     return mask
 
 
-def _top_of_row(values: NDArray[np.float32], keep: int, mask: NDArray[np.bool_], loops: bool) -> None:
+def _top_of_row(values: NDArray[np.float32], keep: int, mask: NDArray[np.bool_]) -> None:
     """All that reach the keep-th largest value; of those equal to it, the last ones go if they are too many."""
-    if loops:
-        from peermask.kernels.select_numba import top_of_row
-
-        low, high = np.array(_bracket(values, keep), np.float32).view(np.int32)
-        if top_of_row(values.view(np.int32), keep, low, high, mask):
-            return
     threshold = _kth_largest(values, keep)
     np.greater_equal(values, threshold, out=mask)
     surplus = np.count_nonzero(mask) - keep
@@ -71,7 +63,7 @@ def _kth_largest(values: NDArray[np.float32], keep: int) -> np.float32:
     reached: NDArray[np.bool_] = values >= low  # [n]
     above = int(np.count_nonzero(reached))
     reached &= values <= high
-    inside = values[np.flatnonzero(reached)]  # few of many: faster than by the mask itself
+    inside = values[positions(reached)]  # few of many: faster than by the mask itself
     above -= len(inside)
     if not above < keep <= above + len(inside):
         above, inside = 0, values

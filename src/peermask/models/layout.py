@@ -16,11 +16,26 @@ from functools import cached_property
 from math import prod
 from typing import Literal
 
+import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from peermask.errors import ModelError, nearest
-from peermask.models.affine import ChannelAffine
+
+# A batch norm whose averages are fixed: a factor and a summand for each channel.
+
+
+class ChannelAffine(nn.Module):
+    """x_c · weight_c + bias_c."""
+
+    def __init__(self, weight: Tensor, bias: Tensor) -> None:
+        super().__init__()
+        self.weight, self.bias = nn.Parameter(weight), nn.Parameter(bias)
+
+    def forward(self, x: Tensor) -> Tensor:  # [B, C, ...]
+        aside = (1,) * (x.dim() - 2)
+        return torch.addcmul(self.bias.view(-1, *aside), x, self.weight.view(-1, *aside))
+
 
 Kind = Literal["conv", "linear", "embedding", "recurrent", "bias", "norm-weight", "norm-bias", "other"]
 UNMASKABLE = "kept, cannot be masked"

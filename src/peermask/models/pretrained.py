@@ -13,7 +13,7 @@ from torch import Tensor, fx, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval, fuse_linear_bn_eval
 
 from peermask.errors import ModelError
-from peermask.models.affine import ChannelAffine
+from peermask.models.layout import ChannelAffine
 
 NESTED = ("state_dict", "model_state_dict", "model")  # under which training scripts put a state dict
 _COUNTER = "num_batches_tracked"

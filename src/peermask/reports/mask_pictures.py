@@ -14,11 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from peermask.algorithms import algorithms
-from peermask.experiment.config import ExperimentConfig
-from peermask.experiment.kept_masks import Masks, load_masks
+from peermask.config.experiment import ExperimentConfig
 from peermask.models.frozen import frozen_weights, inits
 from peermask.models.layout import Layer, Layout
 from peermask.reports.source import Source
+from peermask.store.mask_snapshots import Masks, load_masks
 
 PICTURE_BYTES = 1_000_000  # of all first-layer pictures of a run
 MOST_FILTERS = 64

@@ -9,13 +9,13 @@ from pathlib import Path
 from torch import Tensor
 
 from peermask.algorithms.contract import Clock
-from peermask.experiment.build import Experiment
-from peermask.experiment.execution import Observer, Status
-from peermask.experiment.metrics import Evaluation
+from peermask.run.build import Experiment
+from peermask.run.execution import Observer, Status
+from peermask.run.metrics import Evaluation
 
 
 @dataclass(frozen=True)
-class Together:
+class ObserverList:
     """Notifies each of them, in order."""
 
     observers: Sequence[Observer]

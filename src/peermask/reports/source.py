@@ -6,11 +6,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from peermask.errors import RunError
-from peermask.experiment.folder import RunFolder
-from peermask.experiment.kept_masks import list_masks
-from peermask.experiment.result import RunResult
-from peermask.experiment.table import read_rows
 from peermask.reports.curves import Row
+from peermask.run.result import RunResult
+from peermask.store.folder import RunFolder
+from peermask.store.mask_snapshots import list_masks
+from peermask.store.table import read_rows
 
 
 @dataclass(frozen=True)

@@ -6,26 +6,17 @@ from math import isnan, nan
 
 from rich.table import Table
 
-from peermask.engine.measures import FIGURES
-from peermask.experiment.result import RunResult
-from peermask.experiment.shown import name_of, shown
-from peermask.experiment.table import read_rows
+from peermask.data.measures import FIGURES
+from peermask.run.format import figure_name, format_bytes, format_figure
+from peermask.run.result import RunResult
+from peermask.store.table import read_rows
 
 LISTED = 200  # agents with their own row
 UNEVEN = ("dirichlet", "shards", "quantity", "everything")  # partitions whose label frequencies deserve a column
 
 
-def bytes_human(count: float) -> str:
-    """`12.3 MB`: powers of 1000, as networks count."""
-    for unit in ("B", "kB", "MB"):
-        if abs(count) < 999.5:
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.3g} {unit}"
-        count /= 1000
-    return f"{count:.3g} GB"
-
-
 def percent(share: float) -> str:
-    return shown("density", share)
+    return format_figure("density", share)
 
 
 def label_of(result: RunResult) -> str:
@@ -54,7 +45,7 @@ def agents_table(result: RunResult) -> Table:
     beside = {} if others else _beside(result)  # where there is room
     labelled = result.task == "classification"
     holds = ["labels"] * labelled
-    for heading in ("agent", *holds, "retention", "density", name_of(main), *beside.values(), "sent"):
+    for heading in ("agent", *holds, "retention", "density", figure_name(main), *beside.values(), "sent"):
         if heading == "labels":  # the one column that may take several lines
             table.add_column(heading, min_width=len(heading))
         else:
@@ -67,10 +58,10 @@ def agents_table(result: RunResult) -> Table:
             *([" ".join(map(str, agent.labels))] * labelled),
             f"{agent.retention:g}",
             percent(agent.density),
-            shown(main, agent.value(main)),
-            *(shown(figure, agent.value(figure)) for figure in beside),
-            bytes_human(agent.sent_bytes),
-            *(shown(main, other.agents[row].value(main)) for other in others),
+            format_figure(main, agent.value(main)),
+            *(format_figure(figure, agent.value(figure)) for figure in beside),
+            format_bytes(agent.sent_bytes),
+            *(format_figure(main, other.agents[row].value(main)) for other in others),
         )
     if len(result.agents) > LISTED:
         table.add_row("...", f"{len(result.agents) - LISTED:,} more, in metrics.csv")
@@ -80,29 +71,29 @@ def agents_table(result: RunResult) -> Table:
         *([""] * labelled),
         "",
         percent(mean_density(result)),
-        shown(main, result.mean(main)),
-        *(shown(figure, result.mean(figure)) for figure in beside),
-        bytes_human(result.sent_bytes / len(result.agents)),
-        *(shown(main, other.mean(main)) for other in others),
+        format_figure(main, result.mean(main)),
+        *(format_figure(figure, result.mean(figure)) for figure in beside),
+        format_bytes(result.sent_bytes / len(result.agents)),
+        *(format_figure(main, other.mean(main)) for other in others),
         style="bold",
     )
     # The worst agent differs by column, so this row has nothing else about it.
-    worst = [shown(figure, _worst(result, figure)) for figure in (main, *beside)]
+    worst = [format_figure(figure, _worst(result, figure)) for figure in (main, *beside)]
     blank = [""] * (len(holds) + 2)
-    table.add_row("worst", *blank, *worst, "", *(shown(main, _worst(other, main)) for other in others))
+    table.add_row("worst", *blank, *worst, "", *(format_figure(main, _worst(other, main)) for other in others))
     return table
 
 
 def _beside(result: RunResult) -> dict[str, str]:
     """Figures with their own column, and its heading: those that differ from the accuracy that counts."""
     if result.task != "classification":
-        return {figure: name_of(figure) for figure in result.figures[1:]}
+        return {figure: figure_name(figure) for figure in result.figures[1:]}
     other = _other(result)
     headings = {f"test_accuracy_{other}": f"{other}\nlabels"}
     if result.config.partition.name in UNEVEN:
         headings["test_accuracy_weighted"] = "weighted"
     standard = FIGURES["classification"]
-    return {figure: name_of(figure) for figure in result.figures if figure not in standard} | {
+    return {figure: figure_name(figure) for figure in result.figures if figure not in standard} | {
         figure: heading
         for figure, heading in headings.items()
         if any(percent(getattr(a, figure)) not in ("-", percent(a.test_accuracy)) for a in result.agents)
@@ -151,7 +142,7 @@ def closing_lines(result: RunResult) -> list[str]:
         points = f"{gain:+.3f} of" if main == "r2" else f"{100 * gain:+.1f} points of"
         used = [percent(mean_density(arm)) for arm in (result, other)]
         with_more = f", with {used[0]} of the weights against {used[1]}" if used[0] != used[1] else ""
-        lines.append(f"{label_of(result)} against {other.root.name}: {points} mean {name_of(main)}{with_more}")
+        lines.append(f"{label_of(result)} against {other.root.name}: {points} mean {figure_name(main)}{with_more}")
         lines += _lost(result, other, gain)
         if result.readout != other.readout:
             gains = [
@@ -164,7 +155,7 @@ def closing_lines(result: RunResult) -> list[str]:
         each = result.sent_bytes / messages
         floats = 4 * result.manifest["parameters"]
         lines.append(
-            f"a message: {bytes_human(each)}, where the float32 model has {bytes_human(floats)} "
-            f"({floats / each:.0f} times as much); {messages:,} messages, {bytes_human(result.sent_bytes)} in all"
+            f"a message: {format_bytes(each)}, where the float32 model has {format_bytes(floats)} "
+            f"({floats / each:.0f} times as much); {messages:,} messages, {format_bytes(result.sent_bytes)} in all"
         )
     return lines

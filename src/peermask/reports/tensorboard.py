@@ -9,10 +9,10 @@ from torch import Tensor
 
 from peermask.algorithms.contract import Clock
 from peermask.errors import RunError
-from peermask.experiment.build import Experiment
-from peermask.experiment.execution import Status
-from peermask.experiment.metrics import Evaluation
 from peermask.reports.observers import summary_of
+from peermask.run.build import Experiment
+from peermask.run.execution import Status
+from peermask.run.metrics import Evaluation
 
 try:
     from torch.utils.tensorboard import SummaryWriter

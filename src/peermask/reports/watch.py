@@ -12,13 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from peermask.errors import RunError
-from peermask.reports.gather import gather, open_runs
-from peermask.reports.page import as_json, render, title_of
+from peermask.reports.page import as_json, gather, open_runs, render, title_of
 
 LOCAL_NAMES = ("localhost", "127.0.0.1", "[::1]")
 
 
-class Watched:
+class ReportData:
     """The data of some runs, gathered again only when a file of theirs has changed."""
 
     def __init__(self, paths: Sequence[Path]) -> None:
@@ -66,7 +65,7 @@ class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     timeout = 30
 
-    def __init__(self, watched: Watched, names: frozenset[str], *arguments: object) -> None:
+    def __init__(self, watched: ReportData, names: frozenset[str], *arguments: object) -> None:
         self.watched, self.names = watched, names
         super().__init__(*arguments)  # type: ignore[arg-type]
 
@@ -116,7 +115,7 @@ def make_server(paths: Sequence[Path], host: str = "127.0.0.1", port: int = 0) -
     _check_watchable(paths)
     names = frozenset(LOCAL_NAMES) if _is_loopback(host) else frozenset()
     try:
-        return Server((host, port), partial(Handler, Watched(paths), names))
+        return Server((host, port), partial(Handler, ReportData(paths), names))
     except (OSError, OverflowError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise RunError(f"cannot serve on {host}:{port}: {reason}; give another --port or --host") from error

@@ -6,6 +6,6 @@ from peermask.wire.mailbox import Inbox, Outbox
 from peermask.wire.schema import Leaf, Schema
 
 __all__ = [
-    "Expected", "FrameHeader", "History", "Inbox", "Leaf", "Outbox", "Schema", "bitmap_size",
-    "decode_frame", "encode_frame", "frame_size",
+    "Expected", "FrameHeader", "History", "Inbox", "Leaf", "Outbox", "Schema", "bitmap_size", "decode_frame",
+    "encode_frame", "frame_size",
 ]  # fmt: skip

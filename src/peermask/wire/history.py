@@ -21,7 +21,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from peermask.compiled import by_loops
+from peermask.positions import positions
 from peermask.wire.bits import Cursor, Integers
 from peermask.wire.schema import MessageRow, Schema
 from peermask.wire.sets import Mask, SetPlan, decode_layer, plan_positions, read_entry, slices
@@ -57,23 +57,13 @@ def grown(states: Bytes, frame: int) -> Bytes:
     frame's number end, below the oldest."""
     power = (frame & -frame).bit_length() - 1
     age = np.uint8(min(2 + power, OLDEST - 1) << 1)
-    if by_loops(len(states)):
-        from peermask.wire import flips_numba
-
-        grown_by_loop: Bytes = flips_numba.grown(states, age, np.uint8(OLDEST << 1))
-        return grown_by_loop
     older: Bytes = ((states & np.uint8(OLDEST << 1)) <= age).view(np.uint8)
     return states + 2 * older
 
 
 def flips_between(before: Mask, after: Mask) -> Integers:
     """The positions where two masks differ, which rise."""
-    if before.shape == after.shape and by_loops(len(before)):
-        from peermask.wire import flips_numba
-
-        found: Integers = flips_numba.differences(*(np.ascontiguousarray(m).view(np.uint8) for m in (before, after)))
-        return found
-    return np.flatnonzero(before ^ after)
+    return positions(before ^ after)
 
 
 def classes_of(seen: Integers, flips: Integers) -> Bytes:
@@ -108,7 +98,7 @@ class Contexts:
         return cls(tuple(layers), mask.view(np.uint8) + np.uint8(FIRST), weights, none, none, 0)
 
     @classmethod
-    def again(cls, states: Bytes, seen: Integers, flips: Integers, frames: int, layers: Sequence[int]) -> Contexts:
+    def from_saved(cls, states: Bytes, seen: Integers, flips: Integers, frames: int, layers: Sequence[int]) -> Contexts:
         """From what cannot be worked out."""
         weights = np.stack([np.bincount(states[part], minlength=STATES) for part in slices(layers)])
         return cls(tuple(layers), states, weights, seen, flips, frames)
@@ -166,7 +156,7 @@ class Contexts:
             for state in (FIRST, FIRST + 1):
                 if row[state] != self.largest:
                     apart[part] |= self.states[part] == state
-        found = np.flatnonzero(apart)
+        found = positions(apart)
         bounds = np.searchsorted(found, np.cumsum(self.layers)[:-1])
         each = zip(self.classes, np.split(self.states[found], bounds), strict=True)
         return found, np.concatenate([row.take(states) for row, states in each])
@@ -191,12 +181,6 @@ def plan_flips(contexts: Contexts, flipped: Integers) -> SetPlan:
 def ranks_in_class(contexts: Contexts, flipped: Integers) -> tuple[Bytes, Integers]:
     """The class of each flip and how many weights of that class are before it; [F] positions -> twice [F]."""
     ends = np.cumsum(contexts.layers)
-    if len(contexts.states) == ends[-1] and by_loops(len(contexts.states)):
-        from peermask.wire import flips_numba
-
-        states = np.ascontiguousarray(contexts.states)
-        owner, rank = flips_numba.ranks_in_class(states, ends, contexts.classes, flipped, CLASSES, FIRST)
-        return owner, rank
     owner = contexts.classes[np.searchsorted(ends, flipped, side="right"), contexts.states[flipped]]
     found, own = contexts.others()
     places = np.searchsorted(found, flipped)  # among all that are found

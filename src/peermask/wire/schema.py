@@ -10,15 +10,16 @@ import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
 from peermask.errors import WireError
 
-if TYPE_CHECKING:
-    from torch import Tensor
+Payload = dict[str, Tensor]  # name -> [A, ...]: bool leaves are masks, float leaves real values
+
 
 Array: TypeAlias = NDArray[Any]
 MessageRow: TypeAlias = Mapping[str, Array]

@@ -16,17 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from peermask.errors import WireError
-from peermask.wire.bits import (
-    Bits,
-    Cursor,
-    Integers,
-    fixed_width,
-    pack,
-    read_fixed_width,
-    read_unary,
-    unary,
-    varint,
-)
+from peermask.wire.bits import Bits, Cursor, Integers, fixed_width, pack, read_fixed_width, read_unary, unary, varint
 
 Mask: TypeAlias = NDArray[np.bool_]
 

@@ -1,0 +1,88 @@
+"""Options that several commands share: plug-ins, seeds, the fleet file, and interruption."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from peermask.errors import ConfigError
+
+if TYPE_CHECKING:
+    from peermask.fleet.fleet import Fleet
+
+Import = Annotated[
+    list[str] | None,
+    typer.Option("--import", metavar="FILE|MODULE", help="Import a plug-in, your own code: a .py file or a module."),
+]
+
+
+def import_plugins(imports: Sequence[str] | None) -> None:
+    """Import what the user named."""
+    if imports:
+        from peermask.plugins import load_plugins
+
+        load_plugins(imports)
+
+
+def parse_seeds(text: str) -> list[int]:
+    """`3` means 0, 1, 2; `4,7` means those."""
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isascii() and part.isdigit() for part in parts):
+        raise ConfigError(f"--seeds {text!r}: must be how many, such as 3, or a list of whole numbers, such as 0,1,2")
+    values = [int(part) for part in parts]
+    if len(values) == 1 and "," not in text:
+        if not 1 <= values[0] <= 1000:
+            raise ConfigError(f"--seeds {text!r}: must be from 1 to 1000 seeds, or a list such as 0,1,2")
+        return list(range(values[0]))
+    if len(set(values)) < len(values) or max(values) >= 2**63:
+        raise ConfigError(f"--seeds {text!r}: every seed must be given once, and be below 2^63")
+    return values
+
+
+# Ctrl-C and SIGTERM finish the round and save; a second one stops immediately.
+
+
+class Interrupt:
+    def __init__(self) -> None:
+        self._signal = 0
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> Interrupt:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            self._before[number] = signal.signal(number, self._heard)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def requested(self) -> bool:
+        return self._signal != 0
+
+    @property
+    def exit_code(self) -> int:
+        """What a shell expects of a program ended by that signal; another rank may have heard it."""
+        return 128 + (self._signal or signal.SIGTERM)
+
+    def _heard(self, number: int, _frame: FrameType | None) -> None:
+        if self._signal:
+            raise KeyboardInterrupt
+        self._signal = number
+
+
+# FLEET, the argument of all commands on a fleet: its file, read with the plug-ins that it needs.
+
+FleetFile = Annotated[Path, typer.Argument(metavar="FLEET", help="The fleet file, the same on every device.")]
+
+
+def read_fleet(path: Path, imports: list[str] | None) -> Fleet:
+    """Import what the user named, and read the file."""
+    from peermask.fleet.fleet_file import load_fleet
+
+    import_plugins(imports)
+    return load_fleet(path)

@@ -1,0 +1,134 @@
+"""`peermask reproduce` and `peermask theory`: the paper's tables, figures and theorem."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from peermask.cli.options import Import, Interrupt, parse_seeds
+from peermask.errors import ConfigError, nearest
+
+if TYPE_CHECKING:
+    from peermask.paper.preset import ScaleName
+
+# `peermask reproduce`: the paper's tables and figures, made again.
+
+
+def reproduce(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[NAME...|all]", help="Experiments, by default all (see --list); NAME.toml is your own."
+        ),
+    ] = None,
+    scale: Annotated[str, typer.Option(help="paper (CIFAR-10, a GPU) or quick (digits, minutes on a CPU).")] = "paper",
+    seeds: Annotated[
+        str | None,
+        typer.Option(
+            metavar="N|LIST", help="Number of seeds, or a list: 3, or 0,1,2. Default: 3 for paper, 2 for quick."
+        ),
+    ] = None,
+    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:N or auto.")] = "auto",
+    data_dir: Annotated[
+        Path | None, typer.Option(help="Folder of the dataset; found or downloaded by default.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Output folder; reproduce-SCALE by default.")] = None,
+    tables_only: Annotated[
+        bool, typer.Option("--tables-only", help="Write tables of finished runs; run nothing.")
+    ] = False,
+    list_: Annotated[bool, typer.Option("--list", help="List the experiments.")] = False,
+    import_: Import = None,
+) -> int:
+    """Run the paper's experiments and write their tables and figures."""
+    from peermask.compute.device import pick_device
+    from peermask.paper.campaign import Stopped, plan_campaign, read_data
+    from peermask.paper.output_folder import OutputFolder
+    from peermask.paper.pages import write_pages
+    from peermask.paper.preset import selected
+    from peermask.plugins import find_plugins, load_plugins
+    from peermask.run.execution import Execution, to_stderr
+
+    plugins = load_plugins(import_ or ())
+    console = Console(highlight=False, markup=False)
+    if list_:
+        _print_list(console)
+        return 0
+    wanted, size = selected(tuple(names or ())), _scale(scale)
+    chosen = None if seeds is None else parse_seeds(seeds)
+    home = OutputFolder(out or Path(f"reproduce-{size}"))
+    home.check_plugins(plugins)
+    imports = dict.fromkeys((*find_plugins(home.plugins(), str(home.path), to_stderr), *(one.name for one in plugins)))
+    with Interrupt() as interrupt:
+        execution = Execution(device, should_stop=interrupt.requested, final_checkpoint=False)
+        dataset = None
+        if tables_only:
+            home.look(size)
+        else:
+            pick_device(device)
+            dataset = read_data(size, None if data_dir is None else str(data_dir))
+            home.open(size, dataset, chosen[0] if chosen else 0, plugins)
+        campaign = plan_campaign(size, wanted, chosen, home, execution, dataset, tuple(imports))
+        begun = time.monotonic()
+
+        def tell(done: int, total: int, name: str) -> None:
+            console.print(f"{time.monotonic() - begun:7.0f} s  {done:4d} of {total}  {name}", soft_wrap=True)
+
+        try:
+            if not tables_only:
+                campaign.run(tell)
+        except Stopped:
+            pass
+        finally:
+            problems = write_pages(campaign)
+            home.fold()
+    for problem in problems:
+        console.print(problem, soft_wrap=True)
+    if missing := campaign.missing():
+        how = "run without --tables-only to compute them" if tables_only else "rerun the same command to resume"
+        console.print(f"{missing} of {len(campaign.cells)} cells are missing; {how}", soft_wrap=True)
+    print(home.path)
+    return interrupt.exit_code if interrupt.requested() else 0
+
+
+def _scale(name: str) -> ScaleName:
+    from peermask.paper.preset import scales
+
+    if name not in scales():
+        raise ConfigError(f"unknown scale {name!r}; {nearest(name, scales())}")
+    return "paper" if name == "paper" else "quick"
+
+
+def _print_list(console: Console) -> None:
+    from peermask.paper.preset import NAMES, preset, scales
+
+    for name in NAMES:
+        shape = preset(name)
+        count = len(shape.rows) * len(shape.columns)
+        console.print(Text(name, style="cyan"), f" {shape.title} ({count} cells a seed)", soft_wrap=True)
+        console.print(f"    {shape.about}", soft_wrap=True)
+    for name, scale in scales().items():
+        console.print(Text(f"--scale {name}", style="cyan"), f" {scale.about}", soft_wrap=True)
+
+
+def theory(
+    quick: Annotated[bool, typer.Option("--quick", help="Fewer draws and widths: under a minute.")] = False,
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Folder of the report and its figures; theory/ by default.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Seed of targets and random networks.")] = 0,
+) -> None:
+    """Build the masks of the paper's theorem and measure its bounds."""
+    from peermask.paper.theory.report import print_tables, theory_report
+    from peermask.paper.theory.study import FULL, QUICK
+
+    console, errors = Console(markup=False), Console(stderr=True)
+    folder = out or Path("theory")
+    with errors.status("starting") as status:
+        study = theory_report(folder, QUICK if quick else FULL, seed, lambda step: status.update(step))
+    print_tables(study, console)
+    console.print(f"report and figures in {folder}", soft_wrap=True, highlight=False)

@@ -1,0 +1,1 @@
+"""The config of an experiment: from TOML to one checked object."""

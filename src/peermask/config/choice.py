@@ -1,0 +1,151 @@
+"""Choices in a config: a registered thing with its options; and messages about keys that are wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, get_args
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainSerializer, ValidationError, ValidationInfo
+
+from peermask.algorithms import algorithms
+from peermask.data import datasets, partitions
+from peermask.errors import ConfigError, nearest
+from peermask.graph import schedules, topologies
+from peermask.models.architectures import models
+from peermask.registry import Options, Registry
+
+# Turns what a validator says into one line that names the key, the value, and what to write instead.
+
+FORMS = ("int", "float", "str", "bool", "none")
+
+
+def first_problem(error: ValidationError, model: type[BaseModel], prefix: str = "") -> ConfigError:
+    problems = error.errors()
+    found = _most_telling(problems)
+    location = [str(part) for part in found["loc"] if not _is_form(part)]
+    key = ".".join(([prefix] if prefix else []) + location) or "config"
+    if found["type"] == "extra_forbidden":
+        text = f"{key}: unknown key; {nearest(location[-1], _keys_at(model, location[:-1]))}"
+    elif found["type"] == "missing":
+        text = f"{key}: must be given"
+    else:
+        alike = [each for each in problems if _place(each) == _place(found) and len(each["loc"]) == len(found["loc"])]
+        text = f"{key} = {_shown(found['input'])}: {', or '.join(dict.fromkeys(map(_plain, alike)))}"
+    others = {_place(each) for each in problems} - {_place(found)}
+    more = f" (and {len(others)} more)" if others else ""
+    return ConfigError(text + more)
+
+
+def _most_telling(problems: Sequence[Any]) -> Any:
+    """The first; of a value that may have several forms, the complaint of the form it came nearest to."""
+    place = _place(problems[0])
+    return max((each for each in problems if _place(each) == place), key=lambda each: len(each["loc"]))
+
+
+def _place(problem: Any) -> tuple[object, ...]:
+    """Where the value is, up to where it may have several forms."""
+    loc = problem["loc"]
+    return tuple(loc[: next((at for at, part in enumerate(loc) if _is_form(part)), len(loc))])
+
+
+def _is_form(part: object) -> bool:
+    """Whether it is no key, but pydantic's name for one of several forms that a value may have."""
+    text = str(part)
+    return text.startswith(("constrained-", "function-", "list[", "dict[", "literal[", "tuple[")) or text in FORMS
+
+
+def _keys_at(model: type[BaseModel], path: list[str]) -> list[str]:
+    """The keys allowed in the table at a path."""
+    for part in path:
+        field = model.model_fields.get(part)
+        # A table that may be absent has a union as its type.
+        forms = () if field is None else (field.annotation, *get_args(field.annotation))
+        tables = [form for form in forms if isinstance(form, type) and issubclass(form, BaseModel)]
+        if not tables:
+            return []
+        model = tables[0]
+    return [field.alias or name for name, field in model.model_fields.items()]
+
+
+def _plain(found: Any) -> str:
+    message = str(found["msg"]).removeprefix("Value error, ")
+    return message[0].lower() + message[1:]
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+# A choice in a config: the name of a registered thing, with its own options beside it in the same table.
+#
+# [graph]
+# name = "erdos-renyi"
+# p = 0.5
+
+
+@dataclass(frozen=True)
+class Choice:
+    name: str
+    options: Options
+
+    def table(self) -> dict[str, Any]:
+        return {"name": self.name, **self.options.model_dump(mode="json", exclude_none=True)}
+
+
+class UnknownOptions(Options):
+    """Of something that a plug-in registers, which is not imported here: unchecked."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+
+
+UNCHECKED = {"unchecked": True}  # a validation context in which names that nothing has registered are let through
+
+
+def choose(
+    registry: Registry[Any], key: str, value: object, default: str | None = None, *, unchecked: bool = False
+) -> Choice:
+    """Check a table, or a bare name, against the registry. Errors name the key.
+
+    With `unchecked`, a name that nothing has registered is accepted with its options unchecked: reading a run is
+    no reason to import the plug-in it was made with.
+    """
+    if isinstance(value, Choice):
+        return value
+    table = {"name": value} if isinstance(value, str) else value
+    if not isinstance(table, Mapping) or not isinstance(name := table.get("name", default), str):
+        raise ConfigError(f"{key} = {value!r}: must be a table with a name, such as {{name = {_example(registry)!r}}}")
+    if unchecked and name not in registry:
+        return Choice(name, UnknownOptions.model_validate({k: v for k, v in table.items() if k != "name"}))
+    try:
+        entry = registry[name]
+    except ConfigError as error:
+        raise ConfigError(f"{key}.name: {error}") from None
+    try:
+        options = entry.options.model_validate({k: v for k, v in table.items() if k != "name"})
+    except ValidationError as error:
+        raise first_problem(error, entry.options, key) from None
+    return Choice(entry.name, options)
+
+
+def _example(registry: Registry[Any]) -> str:
+    return next(iter(registry)).name
+
+
+def _checked(registry: Registry[Any], key: str, default: str | None = None) -> BeforeValidator:
+    def check(value: object, info: ValidationInfo) -> Choice:
+        return choose(registry, key, value, default, unchecked=info.context == UNCHECKED)
+
+    return BeforeValidator(check)
+
+
+_as_table = PlainSerializer(Choice.table)
+
+GraphChoice = Annotated[Choice, _checked(topologies, "graph", "erdos-renyi"), _as_table]
+ScheduleChoice = Annotated[Choice, _checked(schedules, "schedule"), _as_table]
+DatasetChoice = Annotated[Choice, _checked(datasets, "dataset", "digits"), _as_table]
+PartitionChoice = Annotated[Choice, _checked(partitions, "partition", "labels"), _as_table]
+ModelChoice = Annotated[Choice, _checked(models, "model", "cnn"), _as_table]
+AlgorithmChoice = Annotated[Choice, _checked(algorithms, "algorithm", "mce-pl"), _as_table]
+ComparedChoice = Annotated[Choice, _checked(algorithms, "compare"), _as_table]

@@ -1,0 +1,172 @@
+"""What an agent accepts from neighbours: checks, rate limits, refusals and counts."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from peermask.algorithms.contract import Agents, Algorithm
+from peermask.errors import WireError
+from peermask.fleet.log import Line
+from peermask.fleet.time_source import SYSTEM_TIME, TimeSource
+from peermask.wire.schema import MessageRow
+from peermask.wire.sets import slices
+
+# Checks of what a neighbour sends: masks must fit its retention, and values must not exceed a bound.
+#
+# A valid frame of a genuine sender can still be false. A mask with more entries than its sender may keep would outvote
+# others, and one huge value would make its receivers' models NaN, and then those of their neighbours.
+
+LARGEST = 1000.0  # allowed magnitude of a value; weights and biases of a model that learns are far smaller
+
+
+class Admission:
+    def __init__(self, algorithm: Algorithm[Any], agents: Agents, sizes: Sequence[int]) -> None:
+        """`agents`: all agents of the fleet; `sizes`: weights of each masked layer."""
+        self.sizes = sizes
+        counts = algorithm.mask_counts(agents)
+        self.counts: Mapping[str, tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]] = {  # least and most, [N, L]
+            name: (least.cpu().numpy(), most.cpu().numpy()) for name, (least, most) in counts.items()
+        }
+
+    def __call__(self, sender: int, payload: MessageRow) -> None:
+        """Raise a WireError for a payload that an honest sender cannot send."""
+        for name, leaf in payload.items():
+            if leaf.dtype == np.bool_:
+                self._check_counts(sender, name, leaf)
+            elif leaf.size and float(np.abs(leaf).max()) > LARGEST:
+                raise WireError(f"{name!r} holds {np.abs(leaf).max():.3g}, allowed: {LARGEST:g}", "values")
+
+    def _check_counts(self, sender: int, name: str, mask: np.ndarray[Any, Any]) -> None:
+        if name not in self.counts:
+            return
+        least, most = (bound[sender] for bound in self.counts[name])  # [L]
+        for layer, part in enumerate(slices(self.sizes)):
+            kept = np.count_nonzero(mask[part])
+            if not least[layer] <= kept <= most[layer]:
+                allowed = f"{most[layer]}" if least[layer] == most[layer] else f"{least[layer]} to {most[layer]}"
+                raise WireError(
+                    f"{name!r} keeps {kept} weights of layer {layer}, its retention gives {allowed}", "counts"
+                )
+
+
+# A rate limit for one neighbour: an amount that grows with time and with every published round.
+#
+# The part for each round does not limit how fast a fleet is; the part for time is for agents that wait, retry or
+# restart.
+
+
+class Allowance:
+    """Starts with a minute's amount, which is also the maximum."""
+
+    def __init__(self, per_minute: float, per_round: float, time: TimeSource = SYSTEM_TIME) -> None:
+        self.per_minute, self.per_round, self.time = per_minute, per_round, time
+        self.left = per_minute
+        self.counted = self.time.monotonic()
+
+    def new_round(self) -> None:
+        """A round was published."""
+        self._fill(self.per_round)
+
+    def spend(self, amount: float) -> bool:
+        """Whether anything is left; if so, subtract `amount`, which may go below zero and is refilled first."""
+        now = self.time.monotonic()
+        self._fill((now - self.counted) * self.per_minute / 60)
+        self.counted = now
+        if self.left <= 0:
+            return False
+        self.left -= amount
+        return True
+
+    def _fill(self, amount: float) -> None:
+        self.left = min(self.left + amount, self.per_minute)
+
+
+# Refused messages of neighbours, counted by neighbour and reason; the first of each kind are logged.
+#
+# Lines are limited for each neighbour, so that one that sends only garbage does not flood the log.
+
+LINES = 20  # logged for one neighbour; further ones are only counted
+
+
+class Refusals:
+    """Thread-safe: requests are refused in the transport's thread, answers in the agent's."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self._say = say
+        self._counts: dict[int, Counter[str]] = defaultdict(Counter)
+        self._said: dict[int, set[str]] = defaultdict(set)
+        self._lock = threading.Lock()
+
+    def note(self, neighbour: int, why: str, line: str) -> None:
+        """Count a refusal, and log its line unless it was logged before."""
+        with self._lock:
+            self._counts[neighbour][why] += 1
+            said = self._said[neighbour]
+            if line in said or len(said) >= LINES:
+                return
+            said.add(line)
+            last = len(said) == LINES
+        self._say(Line(line, "refused", "warning", neighbour=neighbour, why=why))
+        if last:
+            self._say(
+                f"agent {neighbour} was refused for {LINES} different reasons; further ones are counted, not logged"
+            )
+
+    def counts(self) -> dict[int, dict[str, int]]:
+        """Neighbour -> why -> how often."""
+        with self._lock:
+            return {neighbour: dict(sorted(held.items())) for neighbour, held in sorted(self._counts.items())}
+
+
+# Counts of messages and bytes, by neighbour and by round.
+
+
+@dataclass(frozen=True)
+class Totals:
+    """Neighbour -> how many, since the agent's process started."""
+
+    messages: dict[int, int]
+    bytes: dict[int, int]
+
+
+class Tally:
+    """Thread-safe: the transport's thread sends, the agent's receives, and others read."""
+
+    def __init__(self) -> None:
+        self._messages: Counter[int] = Counter()
+        self._bytes: Counter[int] = Counter()
+        self._lock = threading.Lock()
+
+    def add(self, neighbour: int, size: int) -> None:
+        with self._lock:
+            self._messages[neighbour] += 1
+            self._bytes[neighbour] += size
+
+    def totals(self) -> Totals:
+        with self._lock:
+            return Totals(dict(sorted(self._messages.items())), dict(sorted(self._bytes.items())))
+
+
+@dataclass(frozen=True)
+class Sent:
+    """Frames of one round that were sent."""
+
+    frames: int = 0
+    bytes: int = 0
+    keyframes: int = 0  # of them
+
+    def one_more(self, size: int, keyframe: bool) -> Sent:
+        return Sent(self.frames + 1, self.bytes + size, self.keyframes + keyframe)
+
+    @property
+    def kind(self) -> str:
+        """As in traffic.csv: neighbours may have received different kinds."""
+        if not self.frames:
+            return ""
+        return "delta" if not self.keyframes else "keyframe" if self.keyframes == self.frames else "both"

@@ -1,0 +1,106 @@
+"""The status of an agent as Prometheus metrics: computed when requested, in a separate registry."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import accumulate
+from platform import python_version
+
+from peermask.errors import NodeError
+from peermask.fleet.status import BUCKETS, AgentStatus, StatusMonitor
+
+try:
+    from prometheus_client import CollectorRegistry, generate_latest
+    from prometheus_client.metrics_core import (
+        CounterMetricFamily,
+        GaugeMetricFamily,
+        HistogramMetricFamily,
+        InfoMetricFamily,
+        Metric,
+    )
+    from prometheus_client.registry import Collector
+except ImportError as error:
+    raise NodeError("metrics need another package: pip install 'peermask[node]'") from error
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
+class Metrics(Collector):
+    def __init__(self, watched: StatusMonitor) -> None:
+        self.watched = watched
+        self._registry = CollectorRegistry(auto_describe=False)
+        self._registry.register(self)
+
+    def text(self) -> bytes:
+        return generate_latest(self._registry)
+
+    def collect(self) -> Iterable[Metric]:
+        now = self.watched.standing()
+        yield InfoMetricFamily("peermask_build", "What runs here.", value=_about(now))
+        yield from _gauges(now)
+        yield from _counters(now)
+        rounds = HistogramMetricFamily(
+            "peermask_round_seconds",
+            "Time from the end of a round to the end of the next, without the first after a start.",
+        )
+        counts = accumulate(now.buckets)
+        ends = [*map(str, BUCKETS), "+Inf"]
+        rounds.add_metric([], list(zip(ends, map(float, counts), strict=True)), now.seconds)
+        yield rounds
+
+
+def _about(now: AgentStatus) -> dict[str, str]:
+    return {
+        "version": now.version,
+        "python": python_version(),
+        "agent": str(now.agent),
+        "run": now.run,
+        "roster_digest": now.roster_digest,
+    }
+
+
+def _gauges(now: AgentStatus) -> Iterator[Metric]:
+    values = {
+        "round": ("The last round played.", now.round),
+        "rounds": ("Rounds of the run.", now.rounds),
+        "healthy": (
+            "1 while rounds end in time or are finished, 0 when /healthz answers 503.",
+            int(now.trouble is None),
+        ),
+        "loss": ("Training loss of the last round.", now.loss),
+        "accuracy": (f"Test {now.figure} of the last evaluation.", now.accuracy),
+        "roster": ("Number of the roster in use.", now.roster),
+        "neighbours": ("Neighbours in the graph.", now.neighbours),
+        "neighbours_alive": ("Neighbours that are connected.", now.alive),
+        "neighbours_heard": ("Neighbours whose message arrived in the last round.", now.heard),
+        "checkpoint_age_seconds": ("Seconds since the last checkpoint was written.", now.checkpoint_age),
+        "certificate_expiry_timestamp_seconds": ("When the agent's certificate expires.", now.certificate_ends),
+    }
+    for name, (text, value) in values.items():
+        if value is not None:
+            yield GaugeMetricFamily(f"peermask_{name}", text, value=float(value))
+
+
+def _counters(now: AgentStatus) -> Iterator[Metric]:
+    yield CounterMetricFamily(
+        "peermask_sent_bytes", "Bytes of messages sent, including those before restarts.", value=now.sent_bytes
+    )
+    yield CounterMetricFamily(
+        "peermask_received_bytes", "Bytes of messages received since the start.", value=now.received_bytes
+    )
+    for name, text, counts in (
+        ("sent", "Messages sent to a neighbour.", now.sent),
+        ("received", "Messages received from a neighbour.", now.received),
+    ):
+        yield _labelled(f"peermask_{name}_messages", text, {j: {"": n} for j, n in counts.items()}, ["neighbour"])
+    reasons = ["neighbour", "why"]
+    yield _labelled("peermask_absences", "Rounds without a message of a neighbour.", now.absences, reasons)
+    yield _labelled("peermask_refusals", "Messages of a neighbour that were refused.", now.refusals, reasons)
+
+
+def _labelled(name: str, text: str, counts: Mapping[int, Mapping[str, int]], labels: list[str]) -> Metric:
+    family = CounterMetricFamily(name, text, labels=labels)
+    for neighbour, held in counts.items():
+        for why, count in held.items():
+            family.add_metric([str(neighbour), why][: len(labels)], count)
+    return family

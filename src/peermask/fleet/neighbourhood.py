@@ -1,0 +1,187 @@
+"""The neighbours of an agent: which are connected, which are refused or silent, and which round they have reached.
+
+Nothing here waits longer than its limit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+
+from peermask.errors import NodeError, NotYetError, WireError
+from peermask.fleet.fleet import Missing
+from peermask.fleet.messages import NOTHING, Answer, Greeting, Ready, decode_answer
+from peermask.fleet.responder import Responder
+from peermask.fleet.time_source import SYSTEM_TIME, TimeSource
+from peermask.fleet.transport import Transport
+
+SLICE = 1.0  # seconds a request may take; it is repeated until the deadline, so that a stop is noticed
+TRIES = 3  # refused frames of a neighbour after which a round continues without it
+
+
+@dataclass(frozen=True)
+class Patience:
+    """How long an agent waits, in seconds, and what it does then."""
+
+    missing: Missing
+    round_deadline: float
+    wait_limit: float
+    start_limit: float
+
+    @property
+    def round_limit(self) -> float:
+        return self.wait_limit if self.missing == "wait" else self.round_deadline
+
+
+class Neighbourhood:
+    def __init__(
+        self,
+        transport: Transport,
+        responder: Responder,
+        neighbours: tuple[int, ...],
+        patience: Patience,
+        should_stop: Callable[[], bool] = lambda: False,
+        founders: int = NOTHING,
+        time: TimeSource = SYSTEM_TIME,
+    ) -> None:
+        """Agents from number `founders` on were added later: nobody waits for one that has not appeared yet."""
+        self.transport, self.responder, self.neighbours = transport, responder, neighbours
+        self.patience, self.should_stop, self.founders = patience, should_stop, founders
+        self.time = time
+        self.present: frozenset[int] = frozenset()  # connected at the last check
+        self.refused: set[int] = set()
+        self.newest: dict[int, int] = {}  # the last round that each neighbour has published, as it said; of those met
+        self.silent: dict[int, float] = {}  # neighbours that did not answer for a whole limit; not asked until then
+        self.bad: dict[int, list[str]] = {}  # why messages of a neighbour were refused in this round
+
+    def follow(self, neighbours: tuple[int, ...], forgotten: Collection[int] = ()) -> None:
+        """Use these neighbours from now on; forget all others, and what is known of `forgotten`."""
+        self.neighbours = neighbours
+        kept = frozenset(neighbours) - frozenset(forgotten)
+        self.newest = {j: newest for j, newest in self.newest.items() if j in kept}
+        self.silent = {j: until for j, until in self.silent.items() if j in kept}
+        self.refused &= kept
+
+    def expected(self) -> frozenset[int]:
+        """Neighbours to wait for: all but those that have left, and added ones that have not appeared yet."""
+        met = self.responder.met
+        return frozenset(j for j in self.neighbours if j < self.founders or j in met) & self.responder.neighbours
+
+    def meet(self) -> frozenset[int]:
+        """Greet newly connected neighbours; returns those that are connected and run the same experiment."""
+        alive = self.transport.alive() & frozenset(self.neighbours)
+        self.ask_again(alive - self.present)
+        self.present = alive
+        self.refused &= alive
+        self.newest = {j: newest for j, newest in self.newest.items() if j in alive}
+        unknown = alive - self.newest.keys() - self.refused - self.silent.keys()
+        if unknown:
+            greeting = self.responder.greeting().encode()
+            for j, answer in self.ask(dict.fromkeys(unknown, greeting), SLICE).items():
+                if isinstance(answer, Greeting) and not self.responder.refuses(j, answer.card):
+                    self.newest[j] = answer.newest
+                else:
+                    self.refused.add(j)
+        return frozenset(self.newest)
+
+    def gather(self, limit: float) -> set[int]:
+        """Wait until all neighbours have appeared once, at most `limit` seconds; returns those that have not.
+
+        A restarted agent whose neighbour is rounds ahead waits for the others no longer than a round does: the fleet
+        continues without them.
+        """
+        end = self.time.monotonic() + limit
+        while True:
+            self.meet()
+            if self._is_behind():
+                end = min(end, self.time.monotonic() + self.patience.round_limit)
+            lacking = set(self.neighbours) & self.responder.neighbours
+            lacking -= self.responder.met | self.responder.turned_away
+            left = end - self.time.monotonic()
+            if not lacking or left <= 0 or self.should_stop():
+                return lacking
+            self.transport.await_change(min(left, 0.1))
+
+    def _is_behind(self) -> bool:
+        played = self.responder.newest
+        return played > 0 and self.patience.missing != "wait" and max(self.newest.values(), default=0) > played + 1
+
+    def check_not_alone(self) -> None:
+        """An agent that every neighbour refuses was given the wrong files."""
+        if self.neighbours and self.responder.turned_away >= set(self.neighbours):
+            raise NodeError(
+                "no neighbour runs the same experiment (the lines above say how they differ); "
+                "give every device the same fleet file, version, and images of the same size"
+            )
+
+    def check_somebody_came(self) -> None:
+        """A fleet does not start with a single agent."""
+        if self.neighbours and not self.responder.met | self.responder.turned_away and not self.should_stop():
+            raise NotYetError(
+                f"none of agents {', '.join(map(str, self.neighbours))} has appeared; start them, check addresses and "
+                "ports (RUST_LOG=warn shows more), then start this one again"
+            )
+
+    def common_round(self, *, joining: bool = False) -> int:
+        """The round that more than half of the neighbourhood has reached: this agent and all neighbours met, including
+        those that have published nothing. A single peer cannot move it, whatever round it claims. An agent that joins
+        has no round yet, and takes the lower median of the others'."""
+        rounds = sorted(self.newest.values() if joining else [self.responder.newest, *self.newest.values()])
+        return rounds[(len(rounds) - 1) // 2] if rounds else 0
+
+    def begin_together(self, steps: int, limit: float) -> None:
+        """In asynchronous runs: wait until all agents have found their neighbours, at most `limit` seconds.
+
+        Each agent tells its neighbours that it is ready, then that all of its neighbours are, and so on: after every
+        step, this holds for agents one link further away. A fleet that has begun already is not waited for."""
+        end = self.time.monotonic() + limit
+        for step in range(1, steps + 2):
+            others = self.meet()
+            if any(self.newest.values()):
+                return
+            self.ask(dict.fromkeys(others, Ready(self.responder.card.identity, step).encode()), SLICE)
+            while step <= steps and any(not self.responder.is_ready(j, step) for j in others & self.meet()):
+                if self.time.monotonic() > end or self.should_stop():
+                    return
+                self.transport.await_change(0.01)
+
+    def stay_while(self, needed: Callable[[int], bool], limit: float) -> None:
+        """Wait while any connected neighbour needs this agent, at most `limit` seconds."""
+        end = self.time.monotonic() + limit
+        while any(needed(j) for j in self.meet()):
+            if self.time.monotonic() > end or self.should_stop():
+                break
+            self.transport.await_change(0.02)
+
+    def ask(self, requests: Mapping[int, bytes], patience: float) -> dict[int, Greeting | Answer]:
+        """Send requests; returns the valid answers. Others are logged and counted."""
+        understood = {}
+        for j, data in self.transport.ask(requests, patience).items():
+            try:
+                understood[j] = decode_answer(data)
+            except WireError as error:
+                self.refuse(j, error, "refuses this device" if error.why == "double" else "sent a bad answer")
+        return understood
+
+    def refuse(self, neighbour: int, error: WireError, what: str) -> None:
+        """Log and count a refused message."""
+        self.bad.setdefault(neighbour, []).append(error.why)
+        self.responder.refusals.note(neighbour, error.why, f"agent {neighbour} {what}: {error}")
+
+    def may_come(self, wanted: set[int]) -> bool:
+        """Whether to keep waiting for some of these: for connected ones, or with `wait` for all."""
+        awaited = wanted if self.patience.missing == "wait" else wanted & self.transport.alive()
+        return bool(awaited - self.refused - self.silent.keys() - self.hopeless())
+
+    def hopeless(self) -> set[int]:
+        """Neighbours whose messages were refused too often in this round, or that claim a round far ahead."""
+        return {j for j, reasons in self.bad.items() if len(reasons) >= TRIES or "ahead" in reasons}
+
+    def ignore(self, silent: Collection[int], seconds: float) -> None:
+        """Do not ask these neighbours for some time, unless they connect again or send a request."""
+        self.silent = dict.fromkeys(silent, self.time.monotonic() + seconds) | self.silent
+
+    def ask_again(self, active: frozenset[int]) -> None:
+        """Ask neighbours again that have connected or sent a request, and those that were ignored long enough."""
+        now = self.time.monotonic()
+        self.silent = {j: until for j, until in self.silent.items() if j not in active and now < until}

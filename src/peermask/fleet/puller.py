@@ -1,0 +1,243 @@
+"""The asking side of an agent: pulls the message of a round from every neighbour before a deadline.
+
+Neighbours that are not connected are not waited for, unless the policy is to wait.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Set
+from dataclasses import dataclass
+
+from peermask.errors import WireError
+from peermask.fleet.fleet import Missing
+from peermask.fleet.messages import NOTHING, Answer, Greeting, Pull
+from peermask.fleet.neighbourhood import SLICE, Neighbourhood
+from peermask.run.exchange import Abandoned
+from peermask.run.trace import may_come
+from peermask.wire import FrameHeader, Inbox, Schema
+from peermask.wire.mailbox import KEPT_ROUNDS
+from peermask.wire.schema import MessageRow
+
+PAUSES = (0.02, 0.5)  # seconds before asking connected neighbours again that had nothing new: at first, at most
+RECALL = 10  # limits until a silent neighbour is asked again: after a short cut, both ends may ignore each other
+REST = 20 * SLICE  # seconds a silent neighbour is not asked in asynchronous runs: it costs at most 5 % of the time
+LEAVE_WITHIN = 5.0  # seconds a round may still wait once the agent was asked to stop
+
+
+@dataclass(frozen=True)
+class Absence:
+    """A neighbour whose message of a round did not arrive."""
+
+    round: int
+    neighbour: int
+    why: str  # gone, silent, refused, or refused (...) with the reason
+    used: int | None  # the round of its last message, which was used instead; None if it was left out
+
+
+@dataclass(frozen=True)
+class Received:
+    """The messages of a round."""
+
+    payloads: dict[int, MessageRow]
+    absent: list[Absence]
+    behind: int | None  # the round to jump to, if neighbours no longer keep this one
+    rounds: dict[int, int]  # of the payloads
+
+
+def no_opening(_agent: int) -> MessageRow | None:
+    return None
+
+
+class Puller:
+    def __init__(
+        self,
+        around: Neighbourhood,
+        admit: Callable[[int, MessageRow], None] = lambda _sender, _payload: None,
+        rounds: int = NOTHING,
+    ) -> None:
+        """`admit` raises a WireError for a payload that its sender cannot send; `rounds` is the last round."""
+        self.around, self.admit, self.rounds = around, admit, rounds
+        self.inbox: Inbox | None = None
+        self.latest = rounds  # frames of later rounds are refused
+
+    def follow(self, neighbours: tuple[int, ...], forgotten: Collection[int] = ()) -> None:
+        """Receive from these from now on; drop messages of all others, and earlier ones of `forgotten`."""
+        self.around.follow(neighbours, forgotten)
+        if self.inbox is not None:
+            self.inbox.follow(neighbours, forgotten)
+
+    def newest_messages(self, round: int, schema: Schema, opening: Callable[[int], MessageRow | None]) -> Received:
+        """What connected neighbours have published up to a round, without waiting."""
+        self._open_inbox(schema, opening)
+        self._pull_once(self.around.meet(), round, 0.0)
+        return self._received(round, set(), None)
+
+    def pull(
+        self,
+        round: int,
+        schema: Schema,
+        opening: Callable[[int], MessageRow | None] = no_opening,
+        senders: Collection[int] | None = None,
+    ) -> Received:
+        """The messages of a round from all neighbours, or from `senders`, that arrive before the deadline."""
+        around, limit = self.around, self.around.patience.round_limit
+        if self._open_inbox(schema, opening):
+            limit = max(limit, around.patience.start_limit)  # a neighbour may still wait for its own neighbours
+        around.ask_again(around.responder.take_active())
+        around.bad = {}
+        expected = around.expected()
+        wanted, behind = self._lacking(expected if senders is None else expected & set(senders), round), None
+        end = around.time.monotonic() + limit
+        stopping, pause = False, PAUSES[0]
+        while wanted:
+            if around.should_stop() and not stopping:
+                stopping, end = True, min(end, around.time.monotonic() + LEAVE_WITHIN)
+            left = end - around.time.monotonic()
+            wanted &= around.responder.neighbours  # without those that have left meanwhile
+            there = (around.meet() & wanted) - around.silent.keys() - around.hopeless()
+            if left <= 0:
+                self._take_older(wanted, there, round)
+                wanted = self._lacking(wanted, round)
+                break
+            if there:
+                answers = self._pull_once(there, round, min(left, SLICE))
+                if any(self._holds(j, round + 1) for j in answers):
+                    behind = max(round, around.common_round())  # a neighbour no longer keeps this round
+                lacking = self._lacking(wanted, round)
+                if lacking == wanted and there - around.hopeless():  # a neighbour that answers quickly sets no pace
+                    around.time.sleep(max(0.0, min(pause, end - around.time.monotonic())))
+                    pause = min(2 * pause, PAUSES[1])
+                wanted = lacking
+            elif around.may_come(wanted):
+                around.transport.await_change(min(left, 0.1))
+            else:
+                break
+        if wanted and stopping and around.patience.missing == "wait":
+            raise Abandoned  # with `wait` no round is played without all neighbours
+        return self._received(round, wanted, behind)
+
+    def take(
+        self,
+        round: int,
+        schema: Schema,
+        opening: Callable[[int], MessageRow | None] = no_opening,
+        grace: float = 0.0,
+    ) -> Received:
+        """The newest message of every neighbour that answers immediately. Those that were at most one round behind when
+        they were last asked have `grace` seconds to publish this round."""
+        around = self.around
+        self._open_inbox(schema, opening)
+        around.bad = {}
+        around.ask_again(frozenset())
+        there = around.meet() - around.silent.keys()
+        self.latest = self.rounds  # neighbours may be in any round
+        near = {j for j in there if grace and may_come(round, around.newest[j]) and not self._holds(j, round)}
+        # The neighbour's side waits a little less, so that its answer does not arrive after this side has stopped.
+        expiring = {j: self._request(j, round, 0.8 * grace).encode() for j in near}
+        came = self._answers(expiring, grace).keys() if near else set()
+        asked = {j: self._request(j, self.rounds, 0.0).encode() for j in there - came}
+        answered = self._answers(asked, SLICE).keys() | came | around.bad.keys()
+        silent = (around.present - around.refused) - answered  # including those not met yet
+        around.ignore(silent, REST)
+        lacking = (around.expected() - around.transport.alive()) | around.refused | silent | around.bad.keys()
+        ended = {j for j in around.neighbours if self._holds(j, self.rounds)}  # these have published their last message
+        return self._received(round, lacking - ended, None, missing="last")
+
+    def stay_until_sent(self, round: int) -> None:
+        """In asynchronous runs: stay until connected neighbours have this agent's last message, or for a deadline."""
+        responder = self.around.responder
+        if responder.newest:
+            self.around.stay_while(lambda j: not responder.was_given(j, round), self.around.patience.round_deadline)
+
+    def farewell(self, round: int) -> None:
+        """Tell neighbours that this agent needs no round up to `round` any more, and stay until they need none."""
+        responder = self.around.responder
+        if not responder.newest:  # nothing was ever sent
+            return
+        self._pull_once(self.around.meet(), round + 1, 0.0)
+        self.around.stay_while(lambda j: not responder.moved_past(j, round), self.around.patience.round_limit)
+
+    def _open_inbox(self, schema: Schema, opening: Callable[[int], MessageRow | None]) -> bool:
+        """Whether this is the first time."""
+        first = self.inbox is None
+        if first:
+            identity = self.around.responder.card.identity
+            self.inbox = Inbox(identity, schema, self.around.neighbours, opening, self._admit)
+        return first
+
+    def _take_older(self, wanted: set[int], there: Set[int], round: int) -> None:
+        """The time is over: take older messages, and ignore neighbours that do not answer at all."""
+        silent = wanted - self.around.bad.keys() - self._pull_once(there, round, 0.0).keys()
+        self.around.ignore(silent, RECALL * self.around.patience.round_limit)
+
+    def _lacking(self, neighbours: Iterable[int], round: int) -> set[int]:
+        return {j for j in neighbours if not self._holds(j, round)}
+
+    def _holds(self, neighbour: int, round: int) -> bool:
+        assert self.inbox is not None
+        held = self.inbox.held(neighbour)
+        return held is not None and held >= round
+
+    def _pull_once(self, there: Set[int], round: int, patience: float) -> dict[int, Answer]:
+        """Ask some neighbours once."""
+        requests = {j: self._request(j, round, patience).encode() for j in there}
+        # Once all have answered, it is known how far the neighbourhood is.
+        return self._answers(
+            requests, patience or SLICE, lambda: min(max(round, self.around.common_round()) + KEPT_ROUNDS, self.rounds)
+        )
+
+    def _answers(
+        self, requests: Mapping[int, bytes], patience: float, latest: Callable[[], int] | None = None
+    ) -> dict[int, Answer]:
+        """Send requests, and take the frames of the answers. Those with a bad frame are left out, and asked again."""
+        answers, newest = {}, self.around.newest
+        for j, answer in self.around.ask(requests, patience).items():
+            if isinstance(answer, Greeting):  # it runs another experiment by now
+                newest.pop(j, None)
+            else:
+                newest[j] = max(answer.newest, newest.get(j, 0))
+                answers[j] = answer
+        if latest is not None:
+            self.latest = latest()
+        return {j: answer for j, answer in answers.items() if answer.frame is None or self._accepted(j, answer.frame)}
+
+    def _request(self, neighbour: int, round: int, patience: float) -> Pull:
+        history = self.inbox.history(neighbour) if self.inbox is not None else None
+        return Pull(self.around.responder.card.identity, round, history, patience)
+
+    def _accepted(self, neighbour: int, frame: bytes) -> bool:
+        if self.inbox is None:
+            return False
+        try:
+            self.inbox.accept(frame, neighbour)
+        except WireError as error:
+            self.around.refuse(neighbour, error, "sent a bad frame")
+            return False
+        self.around.responder.received.add(neighbour, len(frame))
+        return True
+
+    def _admit(self, header: FrameHeader, payload: MessageRow) -> None:
+        if header.round > self.latest:
+            raise WireError(f"its frame is of round {header.round}, but no agent here is beyond {self.latest}", "ahead")
+        self.admit(header.sender, payload)
+
+    def _received(self, round: int, wanted: Set[int], behind: int | None, missing: Missing | None = None) -> Received:
+        """All messages held, without those of `wanted` neighbours if missing ones are left out."""
+        assert self.inbox is not None
+        around = self.around
+        alive, here = around.transport.alive(), around.responder.neighbours
+        absent = []
+        for j in sorted(wanted & here):
+            why = "refused" if j in around.refused else "silent" if j in alive else "gone"
+            if around.bad.get(j):
+                why = f"refused ({around.bad[j][-1]})"
+            used = None if (missing or around.patience.missing) == "skip" else self.inbox.held(j)
+            absent.append(Absence(round, j, why, used))
+        left_out = {absence.neighbour for absence in absent if absence.used is None}
+        held = {
+            j: self.inbox.newest[j]
+            for j in around.neighbours
+            if j not in left_out and j in here and j in self.inbox.newest
+        }
+        payloads = {j: payload for j, (_, payload) in held.items()}
+        return Received(payloads, absent, behind, {j: number for j, (number, _) in held.items()})

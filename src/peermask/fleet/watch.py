@@ -1,0 +1,217 @@
+"""A thread that watches for changes of the fleet, and applies them within seconds.
+
+It checks the fleet file and the certificate every second, and asks neighbours for their roster every few seconds. A
+newer roster takes effect immediately, even during a round: an agent that is no longer a neighbour gets no answers, and
+its links are closed with the session. The agent exchanges messages with new neighbours from the next round on.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from peermask.errors import NodeError, PeermaskError
+from peermask.fleet.credentials import MINUTES, Credentials, check_credentials, validity
+from peermask.fleet.fleet import Fleet, FleetMember
+from peermask.fleet.log import Line
+from peermask.fleet.responder import Responder
+from peermask.fleet.roster import read_file
+from peermask.fleet.rosters import Rosters, keep, stamp
+from peermask.fleet.time_source import SYSTEM_TIME, TimeSource
+from peermask.fleet.transport import ReconnectingTransport, Transport
+
+LOOK = 1.0  # seconds between checks of files
+ASK = 5  # checks of files between requests to neighbours
+PAUSE = 0.5  # seconds between such requests, at least
+REOPEN = 30.0  # seconds between sessions that are opened because of a stale link, at least
+SOON = timedelta(days=14)  # before a certificate expires
+
+Open = Callable[[Fleet, Credentials | None], AbstractContextManager[Transport]]
+Adopt = Callable[[Fleet, frozenset[int]], None]  # the new fleet, and neighbours whose old messages are to be dropped
+
+
+class Watch:
+    """Use as a context manager, which opens the transport."""
+
+    def __init__(
+        self,
+        path: Path,
+        agent: int,
+        credentials: Credentials | None,
+        rosters: Rosters,
+        responder: Responder,
+        transport: ReconnectingTransport,
+        open_: Open,
+        adopt: Adopt,
+        kept: Path,
+        time: TimeSource = SYSTEM_TIME,
+    ) -> None:
+        """Without `credentials` the fleet has no certificates. `kept`: the file for the latest roster."""
+        self.path, self.agent, self.credentials, self.kept = path, agent, credentials, kept
+        self.rosters, self.responder, self.transport = rosters, responder, transport
+        self.open, self.adopt, self.say, self.time = open_, adopt, responder.say, time
+        self.fleet = rosters.fleet  # the one in use
+        self.valid: tuple[datetime, datetime] | None = None  # of the certificate in use
+        self.left = False  # whether the agent was removed from the fleet
+        self._files = self._seen = self._stamps()  # in use, and at the last check
+        self._due = False  # a session has to be opened, since the roster has changed or there is none
+        self._renewed = False  # there may be a new certificate
+        self._compared = -PAUSE  # when rosters were last compared
+        self._reopened = -REOPEN  # when a session was last opened because of a stale link
+        self._said: set[str] = set()
+        self._crash: BaseException | None = None
+        self._stop = time.event()
+        self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
+
+    @property
+    def ended(self) -> bool:
+        """Whether the certificate in use has expired."""
+        return self.valid is not None and self.time.now() > self.valid[1]
+
+    def __enter__(self) -> Watch:
+        self._reopen()
+        self._warn_of_expiry()
+        keep(self.fleet, self.kept)
+        self.responder.rosters = self.rosters
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self.rosters.news.set()
+        self._thread.join()
+        if self._crash is not None:
+            raise self._crash
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the agent has to stop: its certificate has expired, it was removed, or this thread has failed."""
+        return self.ended or self.left or self._crash is not None
+
+    def _run(self) -> None:
+        try:
+            self._watch()
+        except BaseException as error:
+            self._crash = error
+
+    def _watch(self) -> None:
+        looks = 0
+        while not self._stop.is_set():
+            found = self.rosters.news.wait(LOOK)
+            self.rosters.news.clear()
+            try:
+                if not found:
+                    looks += 1
+                    self._warn_of_expiry()
+                    self._look()
+                if self.rosters.fleet is not self.fleet:
+                    self._apply(self.rosters.fleet)
+                elif found or looks % ASK == 1:
+                    self._compare(self.responder.neighbours)
+                if self._due or self._renewed:
+                    self._take_certificate()
+                else:
+                    self._replace_stale_session()
+            except PeermaskError as error:  # such as an incomplete file, or an address that is not up yet
+                self._say_once(str(error))
+
+    def _look(self) -> None:
+        """Read files that have changed, once they are the same in two checks: copying takes time."""
+        now = self._stamps()
+        settled, self._seen = now == self._seen, now
+        changed = {name for name in now if now[name] != self._files[name]}
+        if not changed or not settled:
+            return
+        self._files = now
+        self._renewed |= self.credentials is not None and bool(changed - {"fleet"})
+        if "fleet" in changed:
+            self.rosters.take(read_file(self.path, self.fleet, self.rosters.verify))
+
+    def _compare(self, neighbours: frozenset[int]) -> None:
+        """Compare rosters with neighbours; limited, since a neighbour may announce a roster that it does not have."""
+        self._stop.wait(max(0.0, self._compared + PAUSE - self.time.monotonic()))
+        self._compared = self.time.monotonic()
+        self.rosters.compare(self.transport, self.transport.alive() & neighbours)
+
+    def _apply(self, fleet: Fleet) -> None:
+        """Use a later roster."""
+        before, self.fleet = _places(self.fleet, self.agent), fleet
+        known = frozenset(before) - {self.agent}
+        keep(fleet, self.kept)
+        if self.agent in fleet.left:
+            self.left = True
+            self.responder.follow(())
+            self.rosters.compare(self.transport, self.transport.alive() & known)
+            return
+        places = _places(fleet, self.agent)
+        others = frozenset(j for j in known if places.get(j) != before[j])  # removed or changed
+        self.responder.follow(frozenset(fleet.neighbours(self.agent)) - others)
+        self.rosters.compare(
+            self.transport, self.transport.alive() & known
+        )  # including removed ones, so that they learn of it
+        self._due |= places != before
+        self.adopt(fleet, others)
+        try:
+            if self._due:
+                self._take_certificate()
+        finally:  # the old session is closed by now
+            self.responder.follow(fleet.neighbours(self.agent))
+
+    def _take_certificate(self) -> None:
+        """Reopen the session with the present certificate; if that is not valid, there is no session."""
+        if self.credentials is not None:
+            self._renewed = False
+            try:
+                check_credentials(self.fleet, self.credentials.ca.parent, self.agent, self.time.now())
+            except PeermaskError as error:
+                if self._due:
+                    self.transport.close()
+                    raise
+                raise NodeError(f"{error}; until then the certificate in use stays") from None
+        self._reopen()
+
+    def _reopen(self) -> None:
+        self._due, before = True, self.valid
+        self.valid = None if self.credentials is None else validity(self.credentials)
+        self.transport.open(self.open(self.fleet, self.credentials), self.fleet.neighbours(self.agent))
+        self._due = False
+        if before is not None and self.valid is not None and before != self.valid:
+            self.say(f"has a new certificate, which expires {self.valid[1]:{MINUTES}}")
+
+    def _replace_stale_session(self) -> None:
+        """Reopen the session if a link is stale; limited, since other neighbours wait meanwhile."""
+        stale = self.transport.stale_links()
+        if stale and self.time.monotonic() > self._reopened + REOPEN:
+            self._reopened = self.time.monotonic()
+            self._reopen()
+            self.say(f"reopened its session: the link to agent {', '.join(map(str, sorted(stale)))} was stale")
+
+    def _warn_of_expiry(self) -> None:
+        if self.valid is None:
+            return
+        begin, end = self.valid
+        left = end - self.time.now()
+        if left < min(SOON, (end - begin) / 3):
+            renew = f"run `peermask fleet renew FLEET {self.agent}` before"
+            text = f"its certificate expires {end:{MINUTES}}; {renew}"
+            self._say_once(Line(text, "certificate", "warning", ends=f"{end:{MINUTES}}"), f"{end} {left.days}")
+
+    def _stamps(self) -> dict[str, Any]:
+        files = {"fleet": self.path}
+        if self.credentials is not None:
+            files |= {"certificate": self.credentials.certificate, "key": self.credentials.key}
+        return {name: stamp(path) for name, path in files.items()}
+
+    def _say_once(self, line: str, key: str | None = None) -> None:
+        if (key or line) not in self._said:
+            self._said.add(key or line)
+            self.say(line)
+
+
+def _places(fleet: Fleet, agent: int) -> dict[int, FleetMember]:
+    """An agent and its neighbours, with everything that a session depends on."""
+    return {j: fleet.member(j) for j in (agent, *fleet.neighbours(agent))}

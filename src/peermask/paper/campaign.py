@@ -1,0 +1,197 @@
+"""Runs what an output folder still lacks, most telling first.
+
+It can be killed and called again at any time, and several processes may share the work of one folder.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from peermask.compute.device import pick_device
+from peermask.compute.network import Gradient
+from peermask.config.choice import choose
+from peermask.data import datasets
+from peermask.data.dataset import Dataset
+from peermask.errors import ConfigError, DivergedError
+from peermask.paper.cells import Cell, Defaults, Job, by_value, cells_of
+from peermask.paper.outcome import Outcome, measure
+from peermask.paper.output_folder import OutputFolder, clear_false_start, drop_checkpoints
+from peermask.paper.preset import ScaleName, scales
+from peermask.paper.tuning import Tuning
+from peermask.run.execution import Execution
+from peermask.run.runner import run_experiment
+from peermask.run.side_by_side import play_side_by_side, runs_at_once
+
+Tell = Callable[[int, int, str], None]  # cells done, cells in all, what begins now
+
+
+PATIENCE = 1.0  # seconds between two looks at what other processes have finished
+
+
+class Stopped(Exception):
+    """The user asked to stop; what is done is kept."""
+
+
+@dataclass(frozen=True)
+class Campaign:
+    defaults: Defaults
+    home: OutputFolder
+    dataset: Dataset | None  # None where nothing is to be run
+    names: tuple[str, ...]
+    seeds: tuple[int, ...]
+    execution: Execution
+
+    @cached_property
+    def tuning(self) -> Tuning:
+        return Tuning(self.defaults, self.home, self.home.tuning_seed)
+
+    @cached_property
+    def cells(self) -> list[Cell]:
+        return by_value([cell for name in self.names for cell in cells_of(name, self.seeds)], self.seeds)
+
+    def run(self, tell: Tell) -> None:
+        """Every cell that is missing; a method is tuned when it is first met.
+
+        What another process on the same folder works on is left to it, and waited for at the end.
+        """
+        waiting = False
+        while unfinished := [cell for cell in self.cells if self.outcome(cell) is None]:
+            advanced = [self._advance(alike, tell) for alike in _by_place(unfinished)]
+            if any(advanced):
+                waiting = False
+                continue
+            if not waiting:
+                tell(*self._done(), "waiting for runs of other processes")
+            waiting = True
+            self._wait()
+
+    def _advance(self, cells: Sequence[Cell], tell: Tell) -> bool:
+        """Run the seeds of a cell, or first what its method still has to try; False where others are at all of that."""
+        method = cells[0].of_row.method
+        trials = [] if self.tuning.chosen(method) is not None else self.tuning.trials(method)
+        tried = self._play([(trial.job, f"tuning {method}: {trial.name}") for trial in trials], tell)
+        jobs = [(job, cell.name) for cell in cells if (job := self.job(cell)) is not None]
+        return self._play(jobs, tell) or tried
+
+    def _done(self) -> tuple[int, int]:
+        return len(self.cells) - self.missing(), len(self.cells)
+
+    def job(self, cell: Cell) -> Job | None:
+        """None while its method is not tuned yet."""
+        chosen = self.tuning.chosen(cell.of_row.method)
+        return None if chosen is None else self.defaults.job(cell, chosen)
+
+    def outcome(self, cell: Cell) -> Outcome | None:
+        """None while it has not been run to its end."""
+        job = self.job(cell)
+        return None if job is None else self.home.outcome(job)
+
+    def outcomes(self, experiment: str, row: int, column: int) -> list[Outcome]:
+        """Of the seeds that are done."""
+        found = [self.outcome(Cell(experiment, row, column, seed)) for seed in self.seeds]
+        return [outcome for outcome in found if outcome is not None]
+
+    def missing(self) -> int:
+        return sum(self.outcome(cell) is None for cell in self.cells)
+
+    def _play(self, jobs: Sequence[tuple[Job, str]], tell: Tell) -> bool:
+        """Run jobs and keep their outcomes; False if all are done, or are being run by other processes."""
+        left = [(job, name) for job, name in jobs if self.home.outcome(job) is None]
+        played = False
+        while left:
+            if self.execution.should_stop():
+                raise Stopped
+            at_once = self._at_once(left[0][0])
+            with ExitStack() as claims:
+                ours = []
+                for job, name in left[:at_once]:
+                    if claims.enter_context(self.home.claim(job)) and self.home.outcome(job) is None:
+                        ours.append(job)
+                        tell(*self._done(), name)
+                self._keep(ours)
+                played |= bool(ours)
+            left = left[at_once:]
+        return played
+
+    def _keep(self, jobs: Sequence[Job]) -> None:
+        """Run these side by side, and keep the outcomes of those that finished."""
+        by_config = {id(job.config): job for job in jobs}
+        played = play_side_by_side(
+            [job.config for job in jobs], lambda config, gradient: self._run(by_config[id(config)], gradient)
+        )
+        for job, outcome in zip(jobs, played, strict=True):
+            if isinstance(outcome, Outcome):
+                self.home.keep(job, outcome)
+                drop_checkpoints(self.home.run(job))
+        for outcome in played:
+            if isinstance(outcome, BaseException):
+                raise outcome
+
+    def _at_once(self, job: Job) -> int:
+        """Runs to compute side by side; asked once for each number of agents, since it builds a network."""
+        agents = job.config.agents
+        if agents not in self._fitting:
+            self._fitting[agents] = runs_at_once(job.config, self.dataset, pick_device(self.execution.device))
+        return self._fitting[agents]
+
+    @cached_property
+    def _fitting(self) -> dict[int, int]:
+        return {}
+
+    def _wait(self) -> None:
+        if self.execution.should_stop():
+            raise Stopped
+        time.sleep(PATIENCE)
+
+    def _run(self, job: Job, gradient: Gradient | None) -> Outcome:
+        folder = self.home.run(job)
+        clear_false_start(folder)
+        try:
+            execution = replace(self.execution, gradient=gradient)
+            result = run_experiment(
+                job.config, folder.path, resume=folder.is_run, execution=execution, dataset=self.dataset
+            )
+        except DivergedError as error:
+            # A step that is too large is a result, and no reason to give up the rest.
+            return Outcome(config=job.config.table(), diverged=str(error))
+        if result.status == "interrupted":
+            raise Stopped
+        return measure(folder)
+
+
+def _by_place(cells: Sequence[Cell]) -> list[list[Cell]]:
+    """The seeds of each place of each table together, in the order of the first."""
+    places: dict[tuple[str, int, int], list[Cell]] = {}
+    for cell in cells:
+        places.setdefault((cell.experiment, cell.row, cell.column), []).append(cell)
+    return list(places.values())
+
+
+def read_data(scale: ScaleName, folder: str | None) -> Dataset:
+    """The data of a scale, once for all runs."""
+    table = dict(scales()[scale].config["dataset"])
+    if folder is not None:
+        if table["name"] == "digits":
+            raise ConfigError(f"--data-dir {folder}: scale {scale!r} uses the digits in the package; remove it")
+        table["folder"] = folder
+    choice = choose(datasets, "dataset", table)
+    return datasets[choice.name].make(**dict(choice.options))
+
+
+def plan_campaign(
+    scale: ScaleName,
+    names: tuple[str, ...],
+    seeds: Sequence[int] | None,
+    home: OutputFolder,
+    execution: Execution,
+    dataset: Dataset | None,
+    imports: Sequence[str] = (),
+) -> Campaign:
+    # Configs name the data and not where it lay, so that runs are found again under any folder name.
+    defaults = Defaults(scale, scales()[scale], scales()[scale].config, tuple(imports))
+    chosen = tuple(range(defaults.scale.seeds)) if seeds is None else tuple(seeds)
+    return Campaign(defaults, home, dataset, names, chosen, execution)

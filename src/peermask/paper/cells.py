@@ -1,0 +1,115 @@
+"""The cells of an experiment: which config each row, column and seed stands for, and which come first."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from peermask.config.experiment import ExperimentConfig
+from peermask.config.file import make_config
+from peermask.paper.preset import Column, ConfigPart, Method, Preset, Row, Scale, ScaleName, merge, methods, preset
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run of one experiment."""
+
+    experiment: str
+    row: int
+    column: int
+    seed: int
+
+    @property
+    def preset(self) -> Preset:
+        return preset(self.experiment)
+
+    @property
+    def of_row(self) -> Row:
+        return self.preset.rows[self.row]
+
+    @property
+    def of_column(self) -> Column:
+        return self.preset.columns[self.column]
+
+    @property
+    def method(self) -> Method:
+        return methods()[self.of_row.method]
+
+    @property
+    def name(self) -> str:
+        return f"{self.experiment}: {self.of_row.name}, {self.of_column.name}, seed {self.seed}"
+
+
+@dataclass(frozen=True)
+class Job:
+    """A run to be made, under a name that says what was asked for.
+
+    The name covers what presets and choices set and not what is left to defaults, so that results are found again
+    by a later version that has more options. A preset that means an option's default names it, in case that changes.
+    """
+
+    key: str
+    config: ExperimentConfig
+
+
+@dataclass(frozen=True)
+class Defaults:
+    """What all cells of a call have in common: the scale, and what the user set about it."""
+
+    name: ScaleName
+    scale: Scale
+    base: ConfigPart  # the scale's config, with the user's data folder in it
+    imports: tuple[str, ...] = ()  # plug-ins that runs record; a job's name does not cover where they are
+
+    def job(self, cell: Cell, chosen: Mapping[str, Any], **changes: Any) -> Job:
+        """The run of a cell, with what was chosen for its method."""
+        layers: Sequence[Mapping[str, Any]] = (
+            {"algorithm": cell.method.algorithm},
+            cell.method.config,
+            cell.method.scale.get(self.name, {}),
+            cell.preset.config,
+            cell.preset.scale.get(self.name, {}),
+            cell.of_column.config,
+            cell.of_row.config,
+            chosen,
+            {"seed": cell.seed},
+            changes,
+        )
+        table = self.base
+        for layer in layers:
+            table = merge(table, layer)
+        digest = hashlib.sha256(json.dumps(table, sort_keys=True).encode()).hexdigest()[:16]
+        named = {**table, "imports": list(self.imports)} if self.imports else table
+        return Job(f"{cell.method.algorithm['name']}-{digest}", make_config(named))
+
+
+def cells_of(experiment: str, seeds: Sequence[int]) -> list[Cell]:
+    shape = preset(experiment)
+    return [
+        Cell(experiment, row, column, seed)
+        for seed in seeds
+        for row in range(len(shape.rows))
+        for column in range(len(shape.columns))
+    ]
+
+
+def tuning_cell(name: str, seed: int) -> Cell:
+    """Where a method is tuned: the middle column, and the middle one of the method's rows."""
+    experiment = methods()[name].tuned_on
+    shape = preset(experiment)
+    rows = [index for index, row in enumerate(shape.rows) if row.method == name]
+    return Cell(experiment, rows[len(rows) // 2], len(shape.columns) // 2, seed)
+
+
+def by_value(cells: Iterable[Cell], seeds: Sequence[int]) -> list[Cell]:
+    """What says most comes first: the paper's own comparison, then baselines; one seed of all before more of few."""
+    places = {seed: place for place, seed in enumerate(seeds)}
+
+    def rank(cell: Cell) -> int:
+        own = cell.of_row.rank
+        return places[cell.seed] + (cell.preset.rank if own is None else max(own, cell.preset.rank))
+
+    return sorted(cells, key=rank)

@@ -1,0 +1,245 @@
+"""The figures, as PNG and SVG; the only file here that needs matplotlib. One colour per method everywhere."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
+
+from peermask.errors import ConfigError
+from peermask.paper.campaign import Campaign
+from peermask.paper.outcome import Outcome
+from peermask.paper.preset import Figure as FigureKind
+from peermask.paper.preset import Row, methods, preset
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+FORMATS = ("png", "svg")
+STYLES = ("-", "--", ":", "-.")  # for rows of the same method, and for print without colour
+PAPER_AGENTS = (2, 4, 8, 6)  # of the paper's figures of masks, counted from 1
+
+
+def draw(campaign: Campaign, name: str) -> dict[str, bytes]:
+    """File name -> content; nothing where the experiment has no figure or none of its runs is finished."""
+    kind = preset(name).figure
+    runs = _finished(campaign, name)
+    if kind == "none" or not runs:
+        return {}
+    figure = _by_columns(campaign, name) if kind == "columns" else _KINDS[kind](name, runs)
+    return {f"{name}.{extension}": _bytes(figure, extension) for extension in FORMATS}
+
+
+def blank(rows: int, columns: int, size: tuple[float, float]) -> tuple[Figure, Any]:
+    """Empty panels [rows, columns]; also the way to find out early that matplotlib is missing."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise ConfigError("figures need matplotlib: pip install peermask[report]") from None
+    figure = Figure(figsize=size, layout="constrained")  # no pyplot: nothing global, no window
+    return figure, figure.subplots(rows, columns, squeeze=False)
+
+
+Runs = dict[int, list[Outcome]]  # row -> its finished seeds, in the first column
+
+
+def _finished(campaign: Campaign, name: str) -> Runs:
+    found = {}
+    for row in range(len(preset(name).rows)):
+        good = [outcome for outcome in campaign.outcomes(name, row, 0) if outcome.curve is not None]
+        if good:
+            found[row] = good
+    return found
+
+
+def _look(name: str, row: int) -> dict[str, Any]:
+    """The method's colour; rows of one method differ by dashes."""
+    rows = preset(name).rows
+    same = [index for index, other in enumerate(rows) if (other.method, other.group) == _kin(rows[row])]
+    return {"color": methods()[rows[row].method].colour, "linestyle": STYLES[same.index(row) % len(STYLES)]}
+
+
+def _kin(row: Row) -> tuple[str, str]:
+    return row.method, row.group
+
+
+def _by_rounds(name: str, runs: Runs) -> Figure:
+    figure, panels = blank(1, 1, (6.4, 4.4))
+    axes: Axes = panels[0, 0]
+    for row, outcomes in runs.items():
+        _curve_with_band(axes, outcomes, "rounds", name, row)
+    _finish(axes, "round", "mean test accuracy")
+    axes.legend(frameon=False, fontsize=9)
+    return figure
+
+
+def _by_bytes(name: str, runs: Runs) -> Figure:
+    figure, panels = blank(1, 2, (9.6, 4.4))
+    for axes, count, title in zip(
+        panels[0],
+        ("megabytes", "paper_megabytes"),
+        ("as sent by the codec", "as the paper counts: 1 bit per mask entry, 32 per real value"),
+        strict=True,
+    ):
+        for row, outcomes in runs.items():
+            _curve_with_band(axes, outcomes, count, name, row)
+        axes.set_xscale("log")
+        axes.set_title(title, fontsize=10)
+        _finish(axes, "sent by all agents over all links, MB", "mean test accuracy")
+    panels[0, 0].legend(frameon=False, fontsize=9)
+    return figure
+
+
+def _by_link(name: str, runs: Runs) -> Figure:
+    """Accuracy against what a link has carried; a method that sends nothing is a line across."""
+    figure, panels = blank(1, 1, (7.2, 4.6))
+    axes: Axes = panels[0, 0]
+    for row, outcomes in runs.items():
+        if all(outcome.messages for outcome in outcomes):
+            _curve_with_band(axes, outcomes, "megabytes", name, row, a_link=True)
+        else:
+            reached = fmean(outcome.last for outcome in outcomes if outcome.last is not None)
+            look = {**_look(name, row), "linestyle": "--"}
+            axes.axhline(reached, label=f"{preset(name).rows[row].name} (sends nothing)", linewidth=1.2, **look)
+    axes.set_xscale("log")
+    axes.set_title(preset(name).columns[0].name, fontsize=10)
+    _finish(axes, "MB sent over a link, as the codec sends it", "mean test accuracy")
+    axes.legend(frameon=False, fontsize=9)
+    return figure
+
+
+def _by_columns(campaign: Campaign, name: str) -> Figure:
+    """A panel per row, and in it a curve per column: accuracy against what all agents have sent."""
+    rows, columns = preset(name).rows, preset(name).columns
+    figure, panels = blank(1, len(rows), (4.8 * len(rows), 4.4))
+    for row, axes in enumerate(panels[0]):
+        for column, shape in enumerate(columns):
+            curves = [found.curve for found in campaign.outcomes(name, row, column) if found.curve is not None]
+            if curves:
+                places = [fmean(values) for values in zip(*(curve.megabytes for curve in curves), strict=True)]
+                reached = [fmean(values) for values in zip(*(curve.mean for curve in curves), strict=True)]
+                axes.plot(places, reached, label=shape.name, linewidth=1.6)
+        axes.set_xscale("log")
+        axes.tick_params(axis="x", which="minor", labelbottom=False)  # they would run into each other
+        axes.set_title(rows[row].name, fontsize=10)
+        _finish(axes, "sent by all agents over all links, MB", "mean test accuracy")
+    panels[0, 0].legend(frameon=False, fontsize=9)
+    return figure
+
+
+def _curve_with_band(axes: Axes, outcomes: list[Outcome], x: str, name: str, row: int, *, a_link: bool = False) -> None:
+    """The mean over seeds of accuracy over the curve's `x`, and the range they span; bytes of all links, or of one."""
+    curves = [outcome.curve for outcome in outcomes if outcome.curve is not None]
+    shares = [outcome.messages_a_round or 1.0 if a_link else 1.0 for outcome in outcomes if outcome.curve is not None]
+    each = list(zip(*(curve.mean for curve in curves), strict=True))
+    scaled = [[value / share for value in getattr(curve, x)] for curve, share in zip(curves, shares, strict=True)]
+    places = [fmean(values) for values in zip(*scaled, strict=True)]
+    look = _look(name, row)
+    axes.plot(places, [fmean(values) for values in each], label=preset(name).rows[row].name, linewidth=1.6, **look)
+    if len(curves) > 1:
+        lowest, highest = [min(values) for values in each], [max(values) for values in each]
+        axes.fill_between(places, lowest, highest, color=look["color"], alpha=0.15, linewidth=0)
+
+
+def _by_agents(name: str, runs: Runs) -> Figure:
+    """A panel per agent and group of rows, first seed."""
+    rows = preset(name).rows
+    groups = list(dict.fromkeys(rows[row].group for row in runs))
+    first = next(iter(runs.values()))[0]
+    assert first.curve is not None
+    agents = len(first.curve.agents)
+    figure, panels = blank(len(groups), agents, (3.4 * agents, 3.2 * len(groups)))
+    for line, group in enumerate(groups):
+        for agent in range(agents):
+            axes = panels[line, agent]
+            for row, outcomes in runs.items():
+                curve = outcomes[0].curve
+                if rows[row].group == group and curve is not None:
+                    label = rows[row].name.removesuffix(f", {group}")
+                    axes.plot(curve.rounds, curve.agents[agent], label=label, linewidth=1.2, **_look(name, row))
+            axes.set_title(f"agent {agent + 1}, {group}", fontsize=10)
+            axes.set_ylim(0, 1)
+            _finish(axes, "step", "test accuracy")
+    figure.legend(*panels[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=4, frameon=False)
+    return figure
+
+
+def _first_layer(name: str, runs: Runs) -> Figure:
+    """The middle filters of the first layer: inputs down, outputs across, a kernel in each square."""
+    shown = [(row, outcomes[0].first_layer) for row, outcomes in runs.items() if outcomes[0].first_layer is not None]
+    agents = [number for number in PAPER_AGENTS if all(number <= len(layer.agents) for _, layer in shown)]
+    figure, panels = blank(len(shown) * len(agents), 1, (9.0, 1.3 * len(shown) * len(agents)))
+    for place, (row, layer) in enumerate(shown):
+        for line, number in enumerate(agents):
+            mask = layer.middle(number - 1)  # [O, I, h, w]
+            axes = panels[place * len(agents) + line, 0]
+            height, width = mask.shape[2:]
+            axes.imshow(mask.transpose(1, 2, 0, 3).reshape(mask.shape[1] * height, -1), cmap="Greys", aspect="auto")
+            axes.set_xticks([width * k - 0.5 for k in range(len(mask) + 1)], labels=[])
+            axes.set_yticks([height * k - 0.5 for k in range(mask.shape[1] + 1)], labels=[])
+            axes.grid(True, color="#1f5fa8", linewidth=0.5)
+            alive = int(mask.any(axis=(1, 2, 3)).sum())
+            axes.set_title(
+                f"{preset(name).rows[row].name}, agent {number}: {alive} of {len(mask)} filters alive",
+                fontsize=9,
+                loc="left",
+            )
+    return figure
+
+
+def _live_filters(name: str, runs: Runs) -> Figure:
+    """Bars: the share of filters with any weight, by layer."""
+    shown = {row: outcomes for row, outcomes in runs.items() if outcomes[0].filters}
+    layers = list(next(iter(shown.values()))[0].filters or {})
+    figure, panels = blank(1, 1, (8.0, 4.4))
+    axes: Axes = panels[0, 0]
+    width = 0.8 / len(shown)
+    hatches = ("", "//", "..", "xx")
+    for place, (row, outcomes) in enumerate(shown.items()):
+        heights = [fmean(fmean((outcome.filters or {})[layer]) for outcome in outcomes) for layer in layers]
+        method = preset(name).rows[row].method
+        alike = [other for other in shown if preset(name).rows[other].method == method]
+        axes.bar(
+            [index + (place - (len(shown) - 1) / 2) * width for index in range(len(layers))],
+            heights,
+            width,
+            label=preset(name).rows[row].name,
+            color=methods()[method].colour,
+            alpha=0.75,
+            hatch=hatches[alike.index(row) % len(hatches)],
+            edgecolor="white",
+        )
+    axes.set_xticks(range(len(layers)), labels=layers)
+    _finish(axes, "layer", "live filters, mean over agents")
+    axes.legend(frameon=False, fontsize=8, ncols=2)
+    return figure
+
+
+def _finish(axes: Axes, x: str, y: str) -> None:
+    axes.set_xlabel(x)
+    axes.set_ylabel(y)
+    axes.grid(True, alpha=0.25, linewidth=0.6)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def _bytes(figure: Figure, extension: str) -> bytes:
+    import matplotlib as mpl
+
+    content = io.BytesIO()
+    # The same picture is the same file: no date, and ids in the SVG that do not change.
+    with mpl.rc_context({"svg.hashsalt": "peermask"}):
+        metadata = {"Date": None} if extension == "svg" else None
+        figure.savefig(content, format=extension, dpi=160, metadata=metadata)
+    return content.getvalue()
+
+
+_KINDS: dict[FigureKind, Callable[[str, Runs], Figure]] = {
+    "rounds": _by_rounds,
+    "bytes": _by_bytes,
+    "bytes-a-link": _by_link,
+    "agents": _by_agents,
+    "masks": _first_layer,
+    "filters": _live_filters,
+}

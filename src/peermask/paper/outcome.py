@@ -1,0 +1,280 @@
+"""The outcome of a run: small enough to keep when the run itself is deleted, complete enough for every table and
+figure.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from math import isnan, prod
+from statistics import fmean, stdev
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict
+
+from peermask.config.file import read_config
+from peermask.errors import RunError
+from peermask.files import read_json
+from peermask.run.metrics import LATER
+from peermask.store.checked import read_result
+from peermask.store.folder import RunFolder
+from peermask.store.mask_snapshots import list_masks, load_masks
+from peermask.store.table import read_rows
+
+# Filters of personal models, read from the masks a run kept: how many are alive, and the first layer's in full.
+
+Masks: TypeAlias = NDArray[np.bool_]
+
+MIDDLE = 20  # filters of the first layer that the paper's figures show
+
+
+class FirstLayer(BaseModel):
+    """Every agent's mask of the first layer."""
+
+    model_config = ConfigDict(frozen=True)
+
+    shape: list[int]  # O, I, height, width
+    agents: list[str]  # bits in hex, eight to a byte
+
+    def mask(self, agent: int) -> Masks:
+        """[O, I, height, width]"""
+        packed = np.frombuffer(bytes.fromhex(self.agents[agent]), np.uint8)
+        return np.unpackbits(packed, count=prod(self.shape)).astype(np.bool_).reshape(self.shape)
+
+    def middle(self, agent: int) -> Masks:
+        """The filters in the middle, as the paper shows them; all where there are no more."""
+        mask = self.mask(agent)
+        first = max(0, (len(mask) - MIDDLE) // 2)
+        return mask[first : first + MIDDLE]
+
+
+def live_filters(folder: RunFolder) -> dict[str, list[int]] | None:
+    """Layer -> how many filters of each agent keep any weight; None where no masks were kept."""
+    masks = _last_masks(folder)  # [N, P_w]
+    if masks is None:
+        return None
+    alive, start = {}, 0
+    for layer in read_json(folder.manifest)["layers"]:
+        size = prod(layer["shape"])
+        by_filter = masks[:, start : start + size].reshape(len(masks), layer["shape"][0], -1)  # [N, O, F]
+        alive[layer["name"]] = [int(count) for count in by_filter.any(-1).sum(-1)]
+        start += size
+    return alive
+
+
+def first_layer(folder: RunFolder) -> FirstLayer | None:
+    """None where no masks were kept, or the network does not begin with a convolution."""
+    masks = _last_masks(folder)
+    layer = read_json(folder.manifest)["layers"][0]
+    if masks is None or len(layer["shape"]) != 4:
+        return None
+    own = masks[:, : prod(layer["shape"])]
+    return FirstLayer(shape=layer["shape"], agents=[np.packbits(mask).tobytes().hex() for mask in own])
+
+
+def _last_masks(folder: RunFolder) -> Masks | None:
+    kept = list_masks(folder.masks)
+    if not kept:
+        return None
+    return load_masks(kept[max(kept)], read_json(folder.manifest)["weights"])
+
+
+LAST_SHARE = 0.25  # the share of a run whose evaluations are averaged: a single one varies from round to round
+MEANS = ("half_way", "worst", "unmixed", "density", "megabytes", "paper_megabytes", "ones_megabytes", "own_labels",
+         "weighted", "last", "kilobytes_a_message", "megabytes_a_link")  # fmt: skip
+
+
+class Curve(BaseModel):
+    """After each evaluation."""
+
+    model_config = ConfigDict(frozen=True)
+
+    rounds: list[int]
+    agents: list[list[float]]  # accuracy of each agent, evaluation by evaluation
+    megabytes: list[float]  # sent so far by all agents over all their links, as the codec sends it
+    paper_megabytes: list[float]  # the same at 1 bit per mask entry and 32 per real value
+
+    @property
+    def mean(self) -> list[float]:
+        """Over agents."""
+        return [fmean(values) for values in zip(*self.agents, strict=True)]
+
+
+class Outcome(BaseModel):
+    model_config = ConfigDict(frozen=True)
+
+    config: dict[str, Any]
+    diverged: str | None = None  # why, where a loss became NaN or infinite; nothing below is known then
+    hash: str | None = None
+    seconds: float | None = None
+    device: str | None = None
+    accuracy: float | None = None  # on test data, mean over agents and over the last quarter of the run
+    all_labels: float | None = None  # likewise, with answers among all labels
+    own_labels: float | None = None  # likewise, among an agent's own; earlier versions did not measure it
+    weighted: float | None = None  # as `accuracy`, labels weighted as in an agent's training data
+    validation: float | None = None  # on held-out training data, likewise
+    worst: float | None = None  # of the worst agent
+    unmixed: float | None = None  # of the models before mixing, where that was tested
+    density: float | None = None
+    messages: int | None = None  # of all agents in all rounds
+    megabytes: float = 0.0
+    paper_megabytes: float = 0.0
+    ones_megabytes: float = 0.0  # as the authors' code counts: only mask ones and non-zero values
+    curve: Curve | None = None
+    filters: dict[str, list[int]] | None = None  # layer -> live filters of each agent, where masks were kept
+    first_layer: FirstLayer | None = None
+
+    @property
+    def among_all(self) -> float | None:
+        """Accuracy with answers among all labels, as the paper's; earlier versions knew no other."""
+        return self.accuracy if self.own_labels is None else self.all_labels
+
+    @property
+    def last(self) -> float | None:
+        """Accuracy after the last round."""
+        return None if self.curve is None else self.curve.mean[-1]
+
+    @property
+    def kilobytes_a_message(self) -> float | None:
+        return 1e3 * self.megabytes / self.messages if self.messages else None
+
+    @property
+    def messages_a_round(self) -> float | None:
+        """Directed links, or messages to a server and back."""
+        return self.messages / self.curve.rounds[-1] if self.messages and self.curve else None
+
+    @property
+    def megabytes_a_link(self) -> float | None:
+        return self.megabytes / self.messages_a_round if self.messages_a_round else None
+
+    @property
+    def half_way(self) -> float | None:
+        """Accuracy after half of the rounds: how far the run still had to go."""
+        if self.curve is None:
+            return None
+        half = self.curve.rounds[-1] / 2
+        return min(zip(self.curve.rounds, self.curve.mean, strict=True), key=lambda point: abs(point[0] - half))[1]
+
+    @property
+    def stuck(self) -> int | None:
+        """Agents that are no better than a constant answer: the share of one of their c labels."""
+        labels: int | None = self.config.get("partition", {}).get("labels_per_agent")
+        if self.curve is None or labels is None:
+            return None
+        late = [place for place, r in enumerate(self.curve.rounds) if r > (1 - LAST_SHARE) * self.curve.rounds[-1]]
+        reached = [fmean(agent[place] for place in late) for agent in self.curve.agents]
+        return sum(accuracy <= 1 / labels for accuracy in reached)
+
+
+def measure(folder: RunFolder) -> Outcome:
+    """Read a finished run: the results of its honest agents."""
+    done = read_result(folder.result)
+    manifest, traffic = read_json(folder.manifest), _traffic(folder)
+    liars = {known["agent"] for known in manifest["agents"] if known.get("liar")}
+    rows = [row for row in read_rows(folder.metrics) if int(row["agent"]) not in liars]
+    if not rows:
+        raise RunError(f"{folder.path} is finished but has no metrics.csv; delete it to run it again")
+    last = max(int(row["round"]) for row in rows)
+    tail = [row for row in rows if int(row["round"]) > (1 - LAST_SHARE) * last]
+    by_agent: dict[str, list[float]] = defaultdict(list)
+    for row in tail:
+        by_agent[row["agent"]].append(float(row["test_accuracy"]))
+    curve = _curve(rows, traffic)
+    return Outcome(
+        config=read_config(folder.config).table(),
+        hash=done["hash"],
+        seconds=done["seconds"],
+        device=manifest["device"],
+        accuracy=_mean(tail, "test_accuracy"),
+        all_labels=_mean(tail, "test_accuracy_all"),
+        own_labels=_mean(tail, "test_accuracy_own"),
+        weighted=_mean(tail, "test_accuracy_weighted"),
+        validation=_mean(tail, "validation_accuracy"),
+        worst=min(map(fmean, by_agent.values())),
+        unmixed=_mean(tail, "unmixed_accuracy"),
+        density=_mean([row for row in rows if int(row["round"]) == last], "density"),
+        messages=round(sum(each["messages"] for each in traffic.values())),
+        megabytes=curve.megabytes[-1],
+        paper_megabytes=curve.paper_megabytes[-1],
+        ones_megabytes=sum(each["ones_bits"] for each in traffic.values()) / 8e6,
+        curve=curve,
+        filters=live_filters(folder),
+        first_layer=first_layer(folder),
+    )
+
+
+class Summary(BaseModel):
+    """A cell over its seeds."""
+
+    seeds: int  # that finished
+    diverged: int
+    mean: float | None
+    deviation: float | None  # None for a single seed
+    half_way: float | None
+    worst: float | None
+    stuck: int | None  # agents of all seeds together
+    unmixed: float | None
+    density: float | None
+    megabytes: float | None
+    paper_megabytes: float | None
+    ones_megabytes: float | None
+    all_labels: float | None  # accuracy with answers among all labels
+    own_labels: float | None  # among an agent's own
+    weighted: float | None
+    last: float | None  # after the last round
+    kilobytes_a_message: float | None
+    megabytes_a_link: float | None
+
+
+def summarise(outcomes: list[Outcome]) -> Summary:
+    good = [outcome for outcome in outcomes if outcome.diverged is None]
+    accuracies = [outcome.accuracy for outcome in good if outcome.accuracy is not None]
+
+    def mean(name: str) -> float | None:
+        known = [getattr(outcome, name) for outcome in good if getattr(outcome, name) is not None]
+        return fmean(known) if known else None
+
+    return Summary(
+        seeds=len(good),
+        diverged=len(outcomes) - len(good),
+        mean=mean("accuracy"),
+        deviation=stdev(accuracies) if len(accuracies) > 1 else None,
+        stuck=sum(stuck) if (stuck := [each.stuck for each in good if each.stuck is not None]) else None,
+        all_labels=mean("among_all"),
+        **{name: mean(name) for name in MEANS},
+    )
+
+
+def _mean(rows: list[dict[str, str]], column: str) -> float | None:
+    """Of the entries that are numbers; None where there are none, or an earlier version had no such column."""
+    if column in LATER and column not in rows[0]:
+        return None
+    known = [value for row in rows if not isnan(value := float(row[column]))]
+    return fmean(known) if known else None
+
+
+def _traffic(folder: RunFolder) -> dict[int, dict[str, float]]:
+    """Round -> bits and bytes over all links of all agents in that round."""
+    total: dict[int, dict[str, float]] = defaultdict(lambda: defaultdict(float))
+    for row in read_rows(folder.traffic):
+        total[int(row["round"])]["messages"] += int(row["links"])
+        for name in ("paper_bits", "ones_bits", "coded_bytes"):
+            total[int(row["round"])][name] += int(row["links"]) * float(row[name])
+    return total
+
+
+def _curve(rows: list[dict[str, str]], traffic: dict[int, dict[str, float]]) -> Curve:
+    by_round: dict[int, list[float]] = defaultdict(list)
+    for row in rows:
+        by_round[int(row["round"])].append(round(float(row["test_accuracy"]), 4))
+    rounds = sorted(by_round)
+
+    def so_far(name: str, per_megabyte: float) -> list[float]:
+        upto = [sum(each[name] for number, each in traffic.items() if number <= r) for r in rounds]
+        return [round(total / per_megabyte, 6) for total in upto]
+
+    agents = [list(values) for values in zip(*(by_round[r] for r in rounds), strict=True)]
+    return Curve(
+        rounds=rounds, agents=agents, megabytes=so_far("coded_bytes", 1e6), paper_megabytes=so_far("paper_bits", 8e6)
+    )

@@ -1,0 +1,214 @@
+"""The output folder of `reproduce`: what is in it, and that it is only ever added to.
+
+reproduce.json   the scale, the data, the tuning seed and the plug-ins everything in it was made with
+choices.json     learning rates and first weights: what was tried, what each reached on held-out data, what was chosen
+outcomes.jsonl   the outcome of every run, a line each; a run with an outcome is never run again
+outcomes/        likewise of runs that ended since the tables were written last, one small file each
+runs/            the run folders themselves, without checkpoints once finished; may be deleted
+configs/         the exact config of every cell
+NAME.md .tex .csv .png .svg, README.md
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from peermask.data.dataset import Dataset
+from peermask.errors import RunError
+from peermask.files import read_json, try_lock, write_atomically, write_json, writing
+from peermask.paper.cells import Job
+from peermask.paper.outcome import Outcome
+from peermask.paper.preset import ScaleName
+from peermask.plugins import Plugin, changed, same
+from peermask.store.folder import RunFolder
+
+# The outcomes of all runs in one table: a line of JSON for each, by key.
+#
+# A run that ends leaves its own small file, so that several processes can share a folder; `fold` moves those files
+# into the table.
+
+
+def read_table(path: Path) -> Mapping[str, dict[str, Any]]:
+    """key -> outcome; empty where there is no table. Read again only after it changed."""
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return {}
+    return _read(path, found.st_mtime_ns, found.st_size)
+
+
+@lru_cache(maxsize=2)
+def _read(path: Path, changed: int, size: int) -> Mapping[str, dict[str, Any]]:  # noqa: ARG001
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, ValueError) as error:
+        raise RunError(f"{path} cannot be read: {error}; fix this and retry") from None
+    return dict(_line(line, f"{path}, line {number}") for number, line in enumerate(lines, 1))
+
+
+def _line(line: str, where: str) -> tuple[str, dict[str, Any]]:
+    try:
+        outcome = json.loads(line)
+        return str(outcome.pop("key")), outcome
+    except (ValueError, KeyError, AttributeError, TypeError, RecursionError) as error:
+        raise RunError(f"{where}: damaged ({error}); delete the line to run it again") from None
+
+
+def fold(files: Path, path: Path) -> None:
+    """Move the finished outcomes in a folder into the table; left to another process that is at it."""
+    lock = files / ".fold.lock"
+    with try_lock(lock) as ours:
+        finished = sorted(files.glob("*.json"))
+        if ours and finished:
+            table = dict(read_table(path))
+            for file in finished:
+                table[file.stem] = read_json(file, "delete it to run it again")
+            lines = [json.dumps({"key": key, **table[key]}) + "\n" for key in sorted(table)]
+            write_atomically(path, "".join(lines).encode())
+            with writing(files):  # a reader that no longer finds a file sees that the table has changed
+                for file in finished:
+                    file.unlink()
+    with suppress(OSError):
+        lock.unlink()
+
+
+@dataclass(frozen=True)
+class OutputFolder:
+    path: Path
+
+    def open(self, scale: ScaleName, dataset: Dataset, tuning_seed: int = 0, plugins: Sequence[Plugin] = ()) -> None:
+        """Make the folder, or check that it holds results of this scale, data and plug-ins; new plug-ins are added."""
+        about: dict[str, Any] = {"scale": scale, "dataset": {"name": dataset.name, "sha256": dataset.fingerprint}}
+        if not self._is_new():
+            found = read_json(self._marker)
+            self._check(found, about)
+            if new := [plugin for plugin in plugins if not any(same(plugin, held) for held in self.plugins())]:
+                held = [*found.get("imports", []), *(plugin.table() for plugin in new)]
+                write_json(self._marker, {**found, "imports": held})
+        if plugins:
+            about["imports"] = [plugin.table() for plugin in plugins]
+        with writing(self.path):
+            self.path.mkdir(parents=True, exist_ok=True)
+            if self._is_new():  # the marker comes first: another process that starts now must find it, or nothing
+                write_json(self._marker, {**about, "tuning_seed": tuning_seed})
+            for name in ("outcomes", "runs", "configs"):
+                (self.path / name).mkdir(exist_ok=True)
+
+    def look(self, scale: ScaleName) -> None:
+        """Check that the folder holds results of this scale, which can be shown without the data."""
+        if not self._marker.is_file():
+            raise RunError(f"{self.path} holds no results of `peermask reproduce`")
+        found = read_json(self._marker)
+        self._check(found, {"scale": scale, "dataset": found.get("dataset")})
+
+    def plugins(self) -> list[Plugin]:
+        """What the results here were made with; nothing where there are none yet."""
+        if not self._marker.is_file():
+            return []
+        try:
+            return [Plugin.model_validate(each) for each in read_json(self._marker).get("imports", [])]
+        except (ValidationError, TypeError):
+            raise RunError(f"{self._marker} is damaged (imports); restore the file") from None
+
+    def check_plugins(self, given: Sequence[Plugin]) -> None:
+        """That none has changed: otherwise results of two versions would be mixed."""
+        for line in changed(self.plugins(), given):
+            raise RunError(f"{self.path}: {line}; restore it, or give another --out")
+
+    @property
+    def tuning_seed(self) -> int:
+        """The seed that methods are tuned with: one for the folder, for any seeds requested later."""
+        return int(read_json(self._marker).get("tuning_seed", 0))
+
+    @property
+    def _marker(self) -> Path:
+        return self.path / "reproduce.json"
+
+    def _is_new(self) -> bool:
+        """Whether there is nothing yet but, perhaps, another process's marker on its way; anything else is not ours."""
+        there = [each.name for each in self.path.iterdir()] if self.path.is_dir() else []
+        if self._marker.is_file():
+            return False
+        if self.path.is_file() or any(not name.startswith(f".{self._marker.name}.") for name in there):
+            raise RunError(f"{self.path} exists and was not made by `peermask reproduce`; give another --out")
+        return True
+
+    def _check(self, found: dict[str, Any], wanted: dict[str, Any]) -> None:
+        if found.get("scale") != wanted["scale"]:
+            raise RunError(
+                f"{self.path} holds results of scale {found.get('scale')!r}, not {wanted['scale']!r}; "
+                "give another --out, or the original scale"
+            )
+        if found.get("dataset") != wanted["dataset"]:
+            before = found.get("dataset") or {}
+            raise RunError(
+                f"{self.path} was run on {before.get('name')} data with hash {str(before.get('sha256'))[:12]}, "
+                f"here it is {wanted['dataset']['name']} {wanted['dataset']['sha256'][:12]}; give another --out"
+            )
+
+    @property
+    def choices(self) -> Path:
+        return self.path / "choices.json"
+
+    def run(self, job: Job) -> RunFolder:
+        return RunFolder(self.path / "runs" / job.key)
+
+    def claim(self, job: Job) -> AbstractContextManager[bool]:
+        """Keep other processes off a job; False while one of them has it."""
+        return try_lock(self._lock_path(job))
+
+    def outcome(self, job: Job) -> Outcome | None:
+        """The outcome of a run; None while it has not finished."""
+        path, remedy = self._outcome_path(job), "delete it to run it again"
+        if path.is_file():
+            found: dict[str, Any] | None = read_json(path, remedy)
+        else:
+            path, found = self._table, read_table(self._table).get(job.key)
+        try:
+            return None if found is None else Outcome.model_validate(found)
+        except ValidationError as error:
+            raise RunError(f"{path}, {job.key}: damaged ({str(error).splitlines()[0]}); {remedy}") from error
+
+    def keep(self, job: Job, outcome: Outcome) -> None:
+        write_json(self._outcome_path(job), json.loads(outcome.model_dump_json(exclude_none=True)), indent=None)
+        # The lock is no longer needed: a process that has opened it meanwhile, or creates it again, finds the outcome.
+        with suppress(OSError):
+            self._lock_path(job).unlink()
+
+    def fold(self) -> None:
+        """Move the outcomes of runs that have ended into the table."""
+        fold(self.path / "outcomes", self._table)
+
+    @property
+    def _table(self) -> Path:
+        return self.path / "outcomes.jsonl"
+
+    def _lock_path(self, job: Job) -> Path:
+        return self.path / "runs" / f".{job.key}.lock"
+
+    def _outcome_path(self, job: Job) -> Path:
+        return self.path / "outcomes" / f"{job.key}.json"
+
+
+def clear_false_start(folder: RunFolder) -> None:
+    """What a run left behind that was killed before its first file was complete; one killed later resumes from its
+    checkpoint."""
+    if folder.path.exists() and not folder.is_run:
+        with writing(folder.path):
+            shutil.rmtree(folder.path)
+
+
+def drop_checkpoints(folder: RunFolder) -> None:
+    """Of a finished run: the states of hundreds would fill a disk."""
+    if folder.checkpoints.is_dir():
+        with writing(folder.checkpoints):
+            shutil.rmtree(folder.checkpoints)

@@ -1,0 +1,177 @@
+"""Writes everything an output folder shows, from finished runs: tables, figures, configs, an index."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from statistics import fmean
+
+from peermask.errors import ConfigError
+from peermask.files import write_atomically, write_json, writing
+from peermask.paper.campaign import Campaign
+from peermask.paper.cells import Cell
+from peermask.paper.figures import PAPER_AGENTS, draw
+from peermask.paper.outcome import Outcome
+from peermask.paper.preset import preset, preset_names
+from peermask.paper.tables import MISSING, comma_separated, grid, latex, line, markdown, number
+
+# Filters in numbers: how many are alive in every layer, and in the part of the first that the paper shows.
+
+PAPER_COUNTS = {"MCE-PL": 7, "ind-mask": 3}  # live filters the paper reads off its figure for agent 4
+
+
+def filter_tables(campaign: Campaign, name: str) -> str:
+    """Further tables of the experiments about masks, for the end of their pages; empty for all others."""
+    match preset(name).figure:
+        case "filters":
+            return _by_layer(campaign, name)
+        case "masks":
+            return _by_layer(campaign, name) + _by_agent(campaign, name)
+        case _:
+            return ""
+
+
+def _by_layer(campaign: Campaign, name: str) -> str:
+    rows = [(row.name, campaign.outcomes(name, index, 0)) for index, row in enumerate(preset(name).rows)]
+    known = [(label, [o.filters for o in outcomes if o.filters]) for label, outcomes in rows]
+    layers = next((list(filters[0]) for _, filters in known if filters), [])
+    if not layers:
+        return ""
+    lines = ["", "Live filters, mean over agents and seeds:", "", f"| | {' | '.join(layers)} |"]
+    lines.append(f"| --- |{' ---: |' * len(layers)}")
+    for label, filters in known:
+        if filters:
+            means = [f"{fmean(fmean(each[layer]) for each in filters):.1f}" for layer in layers]
+            lines.append(f"| {label} | {' | '.join(means)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _by_agent(campaign: Campaign, name: str) -> str:
+    lines = [
+        "",
+        "Live ones among the middle filters of the first layer, by agent (counted from 1), mean over seeds. "
+        "For agent 4 the paper counts "
+        + " and ".join(f"{count} ({method})" for method, count in PAPER_COUNTS.items())
+        + " of 20.",
+        "",
+        f"| | {' | '.join(f'agent {number}' for number in PAPER_AGENTS)} |",
+        f"| --- |{' ---: |' * len(PAPER_AGENTS)}",
+    ]
+    for index, row in enumerate(preset(name).rows):
+        layers = [o.first_layer for o in campaign.outcomes(name, index, 0) if o.first_layer is not None]
+        if not layers:
+            return ""
+        counts = [
+            fmean(int(layer.middle(number - 1).any(axis=(1, 2, 3)).sum()) for layer in layers)
+            for number in PAPER_AGENTS
+        ]
+        lines.append(f"| {row.name} | {' | '.join(f'{count:.1f}' for count in counts)} |")
+    return "\n".join(lines) + "\n"
+
+
+# The results of agents by retention, for experiments with several.
+
+
+def retention_tables(campaign: Campaign, name: str) -> str:
+    """A Markdown table, or nothing where all agents of an experiment have the same retention."""
+    shape = preset(name)
+    rows: list[tuple[str, str, dict[float, float]]] = []
+    for place, row in enumerate(shape.rows):
+        for at, column in enumerate(shape.columns):
+            found = by_retention(campaign.outcomes(name, place, at))
+            if len(found) > 1:
+                rows.append((row.name, column.name, found))
+    if not rows:
+        return ""
+    retentions = sorted({retention for _, _, found in rows for retention in found})
+    lines = [
+        "",
+        "Accuracy after the last round by retention, mean over agents and seeds:",
+        "",
+        line(["method", "", *map(str, retentions)]),
+        line(["---", "---", *("---:" for _ in retentions)]),
+    ]
+    for method, setting, found in rows:
+        shown = [number(found[retention]) if retention in found else MISSING for retention in retentions]
+        lines.append(line([method, setting, *shown]))
+    return "\n".join(lines) + "\n"
+
+
+def by_retention(outcomes: list[Outcome]) -> dict[float, float]:
+    """Retention -> mean accuracy of its agents after the last round."""
+    reached: dict[float, list[float]] = defaultdict(list)
+    for outcome in outcomes:
+        retentions = outcome.config["retention"]
+        if outcome.curve is not None and isinstance(retentions, list) and len(retentions) == len(outcome.curve.agents):
+            for retention, accuracies in zip(retentions, outcome.curve.agents, strict=True):
+                reached[retention].append(accuracies[-1])
+    return {retention: fmean(values) for retention, values in reached.items()}
+
+
+def write_pages(campaign: Campaign) -> list[str]:
+    """All experiments of a campaign; returns what could not be done, one line each."""
+    problems: list[str] = []
+    for name in campaign.names:
+        problems += _write_experiment(campaign, name)
+        _write_configs(campaign, name)
+    write_json(campaign.home.choices, campaign.tuning.record())
+    _write(campaign, "README.md", _index(campaign))
+    return list(dict.fromkeys(problems))
+
+
+def _write_experiment(campaign: Campaign, name: str) -> list[str]:
+    made, problems = grid(campaign, name), []
+    try:
+        pictures = draw(campaign, name)
+    except ConfigError as error:
+        pictures = {}
+        problems.append(str(error))
+    for file, content in pictures.items():
+        write_atomically(campaign.home.path / file, content)
+    figure = f"{name}.png" if f"{name}.png" in pictures else None
+    text = markdown(campaign, made, figure) + retention_tables(campaign, name) + filter_tables(campaign, name)
+    _write(campaign, f"{name}.md", text)
+    _write(campaign, f"{name}.tex", latex(made))
+    _write(campaign, f"{name}.csv", comma_separated(made))
+    return problems
+
+
+def _write_configs(campaign: Campaign, name: str) -> None:
+    """One file a cell, with the first seed; the other seeds differ only in that line."""
+    shape = preset(name)
+    folder = campaign.home.path / "configs" / name
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    for row in range(len(shape.rows)):
+        for column in range(len(shape.columns)):
+            job = campaign.job(Cell(name, row, column, campaign.seeds[0]))
+            if job is not None:
+                file = f"{_slug(shape.rows[row].name)}--{_slug(shape.columns[column].name)}.toml"
+                text = f"# {shape.title}\n# seeds: {', '.join(map(str, campaign.seeds))}\n"
+                write_atomically(folder / file, (text + job.config.toml()).encode())
+
+
+def _index(campaign: Campaign) -> str:
+    lines = [
+        f"# Reproduction, scale `{campaign.defaults.name}`",
+        "",
+        f"{campaign.defaults.scale.about}. Made by `peermask reproduce`; what is not finished is shown as `-`.",
+        "",
+        "| experiment | runs finished | |",
+        "| --- | ---: | --- |",
+    ]
+    for name in preset_names():
+        if (campaign.home.path / f"{name}.md").is_file():
+            cells = [cell for cell in campaign.cells if cell.experiment == name]
+            done = sum(campaign.outcome(cell) is not None for cell in cells)
+            count = f"{done} of {len(cells)}" if cells else "see there"
+            lines.append(f"| [{name}]({name}.md) | {count} | {preset(name).title} |")
+    return "\n".join(lines) + "\n"
+
+
+def _write(campaign: Campaign, file: str, text: str) -> None:
+    write_atomically(campaign.home.path / file, text.encode())
+
+
+def _slug(name: str) -> str:
+    return re.sub(r"[^a-z0-9.]+", "-", name.lower()).strip("-")

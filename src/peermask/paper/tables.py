@@ -1,0 +1,249 @@
+"""An experiment as tables: what is finished, against the paper, in Markdown, LaTeX and CSV."""
+
+from __future__ import annotations
+
+import csv
+import io
+from dataclasses import dataclass
+
+from peermask.paper.campaign import Campaign
+from peermask.paper.outcome import Summary, summarise
+from peermask.paper.preset import Preset, methods, preset
+from peermask.paper.tuning import format_choice
+
+MISSING = "-"
+OTHER_DATA = "The paper's figures are of CIFAR-10 and its own network: here they show where a difference would stand."
+
+
+CAPTIONS = {
+    "rounds": ("", "Lines are means over seeds; bands reach from the lowest seed to the highest."),
+    "bytes": ("", "Lines are means over seeds; bands reach from the lowest seed to the highest."),
+    "bytes-a-link": ("", "Lines are means over seeds of the first column; bands reach from the lowest to the highest."),
+    "agents": ("", "The first seed."),
+}
+STUCK = (
+    "Half-way: accuracy after half of the rounds. Stuck: agents, of all seeds together, that came to no more than one "
+    "answer for every image gets."
+)
+READOUTS = (
+    "All labels, own labels: accuracy with answers among all labels, as in the paper, and among those an agent trains "
+    "on. Weighted: the accuracy above, labels weighted as in the agent's training data."
+)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One cell of a table, over its seeds."""
+
+    row: str
+    column: str
+    paper: float | None
+    summary: Summary
+
+    @property
+    def difference(self) -> float | None:
+        if self.paper is None or self.summary.mean is None:
+            return None
+        return self.summary.mean - self.paper
+
+
+@dataclass(frozen=True)
+class Grid:
+    """All cells of an experiment."""
+
+    name: str
+    entries: tuple[tuple[Entry, ...], ...]  # row by row
+
+    @property
+    def preset(self) -> Preset:
+        return preset(self.name)
+
+    @property
+    def has_own(self) -> bool:
+        """Whether any run measured answers among own labels; those of earlier versions did not."""
+        return any(entry.summary.own_labels is not None for entries in self.entries for entry in entries)
+
+
+def grid(campaign: Campaign, name: str) -> Grid:
+    shape = preset(name)
+    return Grid(
+        name,
+        tuple(
+            tuple(
+                Entry(
+                    row.name,
+                    column.name,
+                    row.paper[place] if row.paper else None,
+                    summarise(campaign.outcomes(name, line, place)),
+                )
+                for place, column in enumerate(shape.columns)
+            )
+            for line, row in enumerate(shape.rows)
+        ),
+    )
+
+
+def number(value: float | None, digits: int = 3, sign: bool = False) -> str:
+    return MISSING if value is None else f"{value:{'+' if sign else ''}.{digits}f}".replace("-", "−")
+
+
+def with_deviation(summary: Summary) -> str:
+    """`0.749 ± 0.004`, marked where seeds diverged."""
+    if summary.mean is None:
+        return "diverged" if summary.diverged else MISSING
+    spread = "" if summary.deviation is None else f" ± {number(summary.deviation)}"
+    lost = f" ({summary.diverged} diverged)" if summary.diverged else ""
+    return f"{number(summary.mean)}{spread}{lost}"
+
+
+def markdown(campaign: Campaign, made: Grid, figure: str | None) -> str:
+    shape = made.preset
+    seeds = ", ".join(map(str, campaign.seeds))
+    name, scale = campaign.defaults.name, campaign.defaults.scale
+    lines = [
+        f"# {shape.title}",
+        "",
+        shape.about,
+        f"Scale `{name}`: {scale.about}. Mean ± standard deviation over seeds {seeds}.",
+        "An accuracy is the mean over agents and over the evaluations in the last quarter of the rounds.",
+        *([OTHER_DATA] if shape.paper_name and name != "paper" else []),
+        "",
+        *_accuracy_table(made),
+        "",
+        *_detail_table(made),
+        "",
+        STUCK,
+        *([READOUTS] if made.has_own else []),
+        "",
+        *_choices(campaign, shape),
+    ]
+    if figure is not None:
+        lines += ["", f"![{shape.title}]({figure})", *CAPTIONS.get(shape.figure, ())]
+    return "\n".join(lines) + "\n"
+
+
+def _accuracy_table(made: Grid) -> list[str]:
+    against = f" ({made.preset.paper_name}, difference)" if made.preset.paper_name else ""
+    lines = [line(["accuracy" + against, *(column.name for column in made.preset.columns)])]
+    lines.append(line(["---", *("---:" for _ in made.preset.columns)]))
+    for entries in made.entries:
+        cells = []
+        for entry in entries:
+            paper = "" if entry.paper is None else f" ({number(entry.paper)}, {number(entry.difference, sign=True)})"
+            cells.append(with_deviation(entry.summary) + paper)
+        lines.append(line([entries[0].row, *cells]))
+    return lines
+
+
+_DETAILS = (
+    "method",
+    "",
+    "seeds",
+    "half-way",
+    "last round",
+    "worst agent",
+    "stuck agents",
+    "before mixing",
+    "share of weights used",
+    "MB sent",
+    "MB a link",
+    "kB a message",
+    "MB, paper's count",
+    "MB, authors' code's count",
+)
+_READOUTS = ("all labels", "own labels", "weighted")
+
+
+def _detail_table(made: Grid) -> list[str]:
+    headings = (*_DETAILS, *(_READOUTS if made.has_own else ()))
+    lines = [line(headings), line(["---", "---", *("---:" for _ in headings[2:])])]
+    for entries in made.entries:
+        for entry in entries:
+            summary = entry.summary
+            readouts = (summary.all_labels, summary.own_labels, summary.weighted) if made.has_own else ()
+            lines.append(
+                line(
+                    [
+                        entry.row,
+                        entry.column,
+                        str(summary.seeds),
+                        number(summary.half_way),
+                        number(summary.last),
+                        number(summary.worst),
+                        MISSING if summary.stuck is None else str(summary.stuck),
+                        number(summary.unmixed),
+                        number(summary.density),
+                        number(summary.megabytes, 2),
+                        number(summary.megabytes_a_link, 2),
+                        number(summary.kilobytes_a_message, 2),
+                        number(summary.paper_megabytes, 2),
+                        number(summary.ones_megabytes, 2),
+                        *map(number, readouts),
+                    ]
+                )
+            )
+    return lines
+
+
+def _choices(campaign: Campaign, shape: Preset) -> list[str]:
+    lines = ["Chosen on held-out training data (see choices.json):", ""]
+    for name in dict.fromkeys(row.method for row in shape.rows):
+        chosen = campaign.tuning.chosen(name)
+        lines.append(f"- {methods()[name].label} (`{name}`): {MISSING if chosen is None else format_choice(chosen)}")
+    return lines
+
+
+def line(cells: list[str] | tuple[str, ...]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def latex(made: Grid) -> str:
+    """A tabular with ours, also among own labels, the paper's figure and the difference under every column."""
+    shape = made.preset
+    has_paper = any(row.paper for row in shape.rows)
+    parts = ["ours", *(["own labels"] if made.has_own else []), *(["paper", "diff."] if has_paper else [])]
+    width = len(parts)
+    lines = [
+        f"% {shape.title}: {shape.about}",
+        rf"\begin{{tabular}}{{l{('|' + 'r' * width) * len(shape.columns)}}}",
+        r"\hline",
+        " & ".join(["", *(rf"\multicolumn{{{width}}}{{c}}{{{_tex(column.name)}}}" for column in shape.columns)])
+        + r" \\",
+    ]
+    if width > 1:
+        lines.append(" & ".join(["", *(" & ".join(parts) for _ in shape.columns)]) + r" \\")
+    lines.append(r"\hline")
+    for entries in made.entries:
+        cells = [_tex(entries[0].row)]
+        for entry in entries:
+            cells.append(_tex(with_deviation(entry.summary)))
+            if made.has_own:
+                cells.append(_tex(number(entry.summary.own_labels)))
+            if has_paper:
+                cells += [_tex(number(entry.paper)), _tex(number(entry.difference, sign=True))]
+        lines.append(" & ".join(cells) + r" \\")
+    return "\n".join([*lines, r"\hline", r"\end{tabular}"]) + "\n"
+
+
+def _tex(text: str) -> str:
+    for plain, escaped in (("_", r"\_"), ("%", r"\%"), ("±", r"$\pm$"), ("−", "$-$")):
+        text = text.replace(plain, escaped)
+    return text
+
+
+def comma_separated(made: Grid) -> str:
+    """One line a cell, with every figure."""
+    text = io.StringIO()
+    table = csv.writer(text, lineterminator="\n")
+    figures = tuple(Summary.model_fields)
+    table.writerow(["experiment", "row", "column", *figures, "paper", "difference"])
+    for entries in made.entries:
+        for entry in entries:
+            values = [getattr(entry.summary, name) for name in figures]
+            shown = [_plain(value) for value in (*values, entry.paper, entry.difference)]
+            table.writerow([made.name, entry.row, entry.column, *shown])
+    return text.getvalue()
+
+
+def _plain(value: float | int | None) -> str:
+    return "" if value is None else str(value) if isinstance(value, int) else f"{value:.6g}"

@@ -1,0 +1,141 @@
+"""An experiment on a device: its algorithm, data and simulator, and how many agents are computed at once."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from peermask.algorithms.contract import Agents, Algorithm, Setting, make_algorithm
+from peermask.compute.network import Network
+from peermask.data.batches import Augmentation
+from peermask.data.dataset import Dataset, Split
+from peermask.data.normalisation import FromRaw
+from peermask.graph import Mixing
+from peermask.kernels import have_triton
+from peermask.masks.masker import Masker
+from peermask.models.outputs import Readout, with_readout
+from peermask.run.build import Experiment
+from peermask.run.evaluate import AT_ONCE
+from peermask.run.feed import Feed
+from peermask.run.memory import activation_bytes, check_room, chunk_that_fits
+from peermask.run.simulator import Simulator
+from peermask.run.warmup import compile_kernels
+from peermask.wire.schema import Payload
+
+
+def assemble(experiment: Experiment, device: torch.device) -> tuple[Algorithm[Any], Feed]:
+    """The algorithm of an experiment and the data of all its agents, on the device that computes."""
+    config = experiment.config
+    dataset = replace(
+        experiment.dataset, train=_moved(experiment.dataset.train, device), test=_moved(experiment.dataset.test, device)
+    )
+    network = replace(experiment.network, module=copy.deepcopy(experiment.network.module).to(device))
+    augmentation = Augmentation(config.data.flip, config.data.crop)
+    ids = experiment.agents.ids
+    feed = Feed(
+        dataset,
+        experiment.samples,
+        ids,
+        config.batch_size,
+        config.seed,
+        augmentation,
+        network,
+        experiment.readout,
+        experiment.further_metrics,
+    )
+    return _algorithm(experiment, network, device), feed
+
+
+def openings(experiment: Experiment, agents: Agents) -> Payload:
+    """What agents are assumed to have sent before their first message: [A, ...] on the CPU, empty if nothing."""
+    return _algorithm(experiment, experiment.network, torch.device("cpu")).opening(agents)
+
+
+def _algorithm(experiment: Experiment, network: Network, device: torch.device) -> Algorithm[Any]:
+    config, frozen = experiment.config, experiment.frozen
+    masker = Masker(network.layout, frozen.values.to(device), config.mask, frozen.given)
+    first = experiment.retentions[: config.agents]  # of agents that were there from the beginning
+    setting = Setting(network, masker, config.seed, first, experiment.schedule.changes)
+    return make_algorithm(config.algorithm.name, config.algorithm.options, setting)
+
+
+def build_simulator(
+    experiment: Experiment,
+    device: torch.device,
+    chunk: int | None = None,
+    workers: int | None = None,
+    rows: slice = slice(None),
+) -> Simulator:
+    """All agents of an experiment on one device, or some of them."""
+    if device.type == "cpu":
+        count, total = len(range(experiment.config.agents)[rows]), experiment.network.layout.total
+        check_room(4 * count * total, f"{count} agents of {total:,} parameters take", "use fewer, or a smaller model")
+    algorithm, feed = assemble(experiment, device)
+    compile_kernels(feed.network, experiment.dataset.shape, experiment.config.batch_size, device)
+    chunk = chunk or agents_at_once(experiment, device)
+    agents, mixing = experiment.agents.rows(rows), experiment.mixing.rows(rows)
+    schedule = experiment.schedule
+
+    @lru_cache(maxsize=1)
+    def mixing_since(round: int) -> Mixing:
+        return experiment.mixing_of(round).rows(rows)
+
+    changing = (lambda number: mixing_since(schedule.since(number))) if schedule.changes else None
+    return Simulator(algorithm, agents, feed.rows(rows), mixing, chunk, workers, changing)
+
+
+def agents_at_once(experiment: Experiment, device: torch.device, agents: int | None = None, sharing: int = 1) -> int:
+    """One on a CPU, as on its own device; on a GPU as many as fit, of all or `agents`, if `sharing` processes share
+    it."""
+    if device.type == "cpu":
+        return 1
+    free, _ = torch.cuda.mem_get_info(device)
+    config, blank = experiment.config, experiment.dataset.blank
+    activations = activation_bytes(experiment.network.module, blank, config.batch_size, fused=is_fused(experiment))
+    return chunk_that_fits(agents or config.agents, experiment.network.layout, activations, free // sharing)
+
+
+def is_fused(experiment: Experiment) -> bool:
+    """Whether a GPU here would compute gradients by the kernels."""
+    network = experiment.network
+    return (
+        have_triton()
+        and network.stack is not None
+        and network.stack.fits_kernels(
+            network.layout, experiment.dataset.shape, max(experiment.config.batch_size, AT_ONCE)
+        )
+    )
+
+
+def _moved(split: Split, device: torch.device) -> Split:
+    return replace(split, inputs=split.inputs.to(device), targets=split.targets.to(device))
+
+
+# The personal models of agents as ordinary modules, from a checkpoint.
+
+
+def personal_models(
+    experiment: Experiment, states: dict[str, Tensor], readout: Readout, labels: Sequence[Sequence[int]]
+) -> list[nn.Module]:
+    """Every agent's network, from the states of all agents in a checkpoint; `labels` are each agent's own."""
+    simulator = build_simulator(experiment, torch.device("cpu"))
+    simulator.restore(states)
+    models = []
+    for own, params in zip(labels, simulator.local_models(), strict=True):
+        network = copy.deepcopy(experiment.network.module)
+        views = {name: view.clone() for name, view in experiment.network.layout.unflatten(params).items()}
+        network.load_state_dict(views, strict=False)
+        models.append(answering(network, experiment.dataset, readout, own))
+    return models
+
+
+def answering(network: nn.Module, dataset: Dataset, readout: Readout, labels: Sequence[int]) -> nn.Module:
+    """A personal network as it is used: from raw inputs, by its agent's readout."""
+    own = with_readout(network, readout, labels, len(dataset.classes))
+    return FromRaw(own, dataset.normalisation, len(dataset.shape), dataset.target_scale).train(network.training)

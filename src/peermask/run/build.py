@@ -1,0 +1,178 @@
+"""From a config to the parts of a run. Everything a config can get wrong is found here, before any work."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+
+from peermask.algorithms import algorithms
+from peermask.algorithms.contract import Agents, messages_sent
+from peermask.algorithms.liars import pick_liars
+from peermask.compute.network import Network, build_network
+from peermask.config.choice import Choice
+from peermask.config.experiment import ExperimentConfig
+from peermask.data import datasets
+from peermask.data.dataset import Dataset
+from peermask.data.local import AllSamples, share_out
+from peermask.errors import ConfigError, DataError, ModelError
+from peermask.graph import Base, Mixing, Schedule, build_mixing
+from peermask.masks.budget import kept_counts, retentions
+from peermask.models.frozen import FrozenWeights
+from peermask.models.outputs import DEFAULT as DEFAULT_LOSS
+from peermask.models.outputs import Loss, Readout, cross_entropy, losses
+from peermask.run.memory import check_room
+from peermask.run.module import freeze, make_module, with_weights
+
+LINK_BYTES = 400  # of each link, while a graph and its mixing are built; measured: 370
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """All that a config means, on the CPU and not yet moving."""
+
+    config: ExperimentConfig
+    schedule: Schedule
+    mixing: Mixing  # in the first round
+    dataset: Dataset
+    samples: AllSamples
+    network: Network
+    frozen: FrozenWeights
+    agents: Agents
+    liars: tuple[int, ...] = ()  # agents that send lies
+    notes: tuple[str, ...] = ()  # messages for the user
+
+    @property
+    def further_metrics(self) -> tuple[str, ...]:
+        """Figures that the config asks for beside those of the task."""
+        return () if self.config.task is None else self.config.task.metrics
+
+    @property
+    def readout(self) -> Readout:
+        """The one that counts."""
+        return self.config.readout_for(self.dataset.task)
+
+    @property
+    def retentions(self) -> tuple[float, ...]:
+        return tuple(round(r, 6) for r in self.agents.retention.tolist())
+
+    @property
+    def links(self) -> list[int]:
+        """Directed links out of each agent; where the graph changes, in the first round."""
+        sent: list[int] = self.mixing.links.sent.tolist()
+        return sent
+
+    def mixing_of(self, round: int) -> Mixing:
+        """How all agents mix in a round."""
+        if not self.schedule.changes:
+            return self.mixing
+        return build_mixing(self.schedule.links(round), self.samples.sizes)
+
+    @property
+    def messages_sent(self) -> list[int]:
+        """Messages of each agent in a round."""
+        return messages_sent(self.config.algorithm.name, self.links)
+
+
+def build(config: ExperimentConfig, dataset: Dataset | None = None, module: nn.Module | None = None) -> Experiment:
+    """Build a config's parts; a dataset or module given here takes the place of the config's."""
+    _check_given(dataset, module)
+    schedule = _schedule(config)
+    kept = retentions(config.retention, config.agents, config.seed)
+    if dataset is None:
+        dataset = datasets[config.dataset.name].make(**dict(config.dataset.options))
+    samples = share_out(
+        dataset,
+        config.partition.name,
+        config.partition.options,
+        config.agents,
+        config.seed,
+        config.data.fraction,
+        config.data.validation,
+    )
+    config.readout_for(dataset.task)  # which may be refused
+    if (config.data.flip or config.data.crop) and len(dataset.shape) != 3:
+        raise ConfigError("data.flip and data.crop are for images, and these inputs are not; remove them")
+    made, given, notes = with_weights(make_module(config, dataset, module), config, given=module is not None)
+    network = build_network(
+        made,
+        dataset.shape,
+        len(dataset.classes),
+        config.mask.layers,
+        _loss(config, dataset),
+        tokens=dataset.vocabulary is not None,
+    )
+    return Experiment(
+        config=config,
+        schedule=schedule,
+        mixing=build_mixing(schedule.links(1), samples.sizes),
+        dataset=dataset,
+        samples=samples,
+        network=network,
+        frozen=freeze(network, config, given=given),
+        agents=agents_with(kept, network, config),
+        liars=() if config.liars is None else pick_liars(config.liars, config.agents, config.seed),
+        notes=notes,
+    )
+
+
+def agents_with(retentions: tuple[float, ...], network: Network, config: ExperimentConfig) -> Agents:
+    """Agents with these retentions; those of the config come first, and others may have joined them."""
+    kept = retentions
+    if algorithms[config.algorithm.name].make.common_retention:
+        kept = (min(retentions[: config.agents]),) * len(retentions)
+    counts = kept_counts(network.layout, kept, config.mask)
+    return Agents(tuple(range(len(retentions))), counts, torch.tensor(retentions))
+
+
+def _schedule(config: ExperimentConfig) -> Schedule:
+    """How the graph changes, or that it stays. Its first graph is made at once, to find what is wrong."""
+    base, choice = Base(config.graph.name, config.graph.options, config.agents, config.seed), config.schedule
+    if choice is not None and algorithms[config.algorithm.name].make.hears_all:
+        raise ConfigError(f"schedule: agents of {config.algorithm.name} use a server, not links; delete it")
+    schedule = Schedule(base) if choice is None else Schedule(base, choice.name, choice.options)
+    takes_graph = choice is None or choice.name == "redrawn" or getattr(choice.options, "among", "") == "graph"
+    links = expected_links(config.graph, config.agents) if takes_graph else config.agents
+    check_room(LINK_BYTES * links, f"agents = {config.agents}: about {links:,} links take", "use fewer of either")
+    schedule.links(1)
+    return schedule
+
+
+def expected_links(graph: Choice, agents: int) -> int:
+    """About how many a graph will have, by what its options say; of a topology without such options, one an agent."""
+    options, pairs = dict(graph.options), agents * (agents - 1) // 2
+    share = 1.0 if graph.name == "complete" else float(options.get("p", 0.0))
+    return max(int(share * pairs), agents * int(options.get("degree", 2)) // 2)
+
+
+def _loss(config: ExperimentConfig, dataset: Dataset) -> Loss:
+    """The one a config names, tried on two samples, or that of the task."""
+    if config.task is None or config.task.loss is None:
+        return losses[DEFAULT_LOSS[dataset.task]].make
+    loss = losses[config.task.loss].make
+    targets = dataset.scale_targets(dataset.train.targets[:2])
+    try:
+        shape = tuple(loss(torch.zeros(len(targets), len(dataset.classes)), targets).shape)
+        why = f"it gives {shape} for {len(targets)} samples" if shape != (len(targets),) else ""
+    except (RuntimeError, ValueError, TypeError, IndexError) as error:
+        why = str(error).splitlines()[0]
+    if loss is cross_entropy and not dataset.has_labels:
+        why = "it takes one label a sample"  # it would take numbers for probabilities
+    if why:
+        raise ConfigError(f"task.loss = {config.task.loss!r} does not fit {dataset.task}: {why}")
+    return loss
+
+
+def _check_given(dataset: object, module: object) -> None:
+    if isinstance(dataset, DataLoader):
+        raise DataError("dataset is a DataLoader; give what it loads: peermask.from_torch(train.dataset, test.dataset)")
+    if dataset is not None and not isinstance(dataset, Dataset):
+        raise DataError(
+            f"dataset is a {type(dataset).__name__}; make one of it with peermask.from_arrays or peermask.from_torch"
+        )
+    if isinstance(module, type) and issubclass(module, nn.Module):
+        raise ModelError(f"module is the class {module.__name__}; give an instance: {module.__name__}()")
+    if module is not None and not isinstance(module, nn.Module):
+        raise ModelError(f"module is a {type(module).__name__}; give a torch.nn.Module")

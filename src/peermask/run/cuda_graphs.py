@@ -1,0 +1,270 @@
+"""Rounds as recordings: the launches of `learn` and `fuse` are recorded once, and every later round replays them.
+
+With twenty agents a host takes longer to issue a round, launch by launch, than a GPU takes to compute it. A recording
+(a CUDA graph) is one launch, but repeats what it was made of: the same memory, the same numbers passed to kernels. So
+inputs are copied to where they were, batches are drawn on the host and put in the place of those before, and a number
+that changes from round to round comes from memory, too (`Clock.varying`).
+
+An algorithm knows nothing of this. A step is first played unchanged, then watched, then recorded, and then replayed.
+One that looks at the clock in any other way, or wants more of its data than batches, is never recorded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from typing import Any, Literal, Protocol, TypeVar
+
+import torch
+from torch import Tensor
+
+from peermask.algorithms.contract import Algorithm, Clock, LocalData
+from peermask.compute.network import Batch
+from peermask.graph.mixing import Mixing
+from peermask.run.capture_check import Function, Named, check_capture
+from peermask.run.feed import Draw, Feed, Prefetch, fill
+from peermask.wire.schema import Payload
+
+# A state as named tensors, and back: what a checkpoint holds of it.
+
+
+def tensors_of(state: Any) -> dict[str, Tensor]:
+    """By name; those of a state within the state have its name before theirs: `personal.scores`."""
+    named: dict[str, Tensor] = {}
+    for one in fields(state):
+        value = getattr(state, one.name)
+        if is_dataclass(value):
+            named |= {f"{one.name}.{name}": tensor for name, tensor in tensors_of(value).items()}
+        elif value is not None:
+            named[one.name] = value
+    return named
+
+
+def with_tensors(state: Any, tensors: Mapping[str, Tensor]) -> Any:
+    """The state with those of `tensors_of` replaced."""
+    changes: dict[str, Any] = {name: tensor for name, tensor in tensors.items() if "." not in name}
+    for outer in {name.split(".", 1)[0] for name in tensors if "." in name}:
+        inner = {name.split(".", 1)[1]: tensor for name, tensor in tensors.items() if name.startswith(outer + ".")}
+        changes[outer] = with_tensors(getattr(state, outer), inner)
+    return replace(state, **changes)
+
+
+T = TypeVar("T")
+
+_LINE = 4  # floats from one number to the next: kernels are compiled for memory aligned to 16 bytes
+_RECEIVED = "received/"  # before the names of messages, among a state's
+
+
+class Unrecordable(Exception):
+    """Something that a recording cannot repeat."""
+
+
+class Recording(Protocol):
+    """Repeats, on the same memory, what a function did."""
+
+    def record(self, function: Callable[[], T]) -> T: ...
+    def replay(self) -> None: ...
+
+
+class CudaGraph:
+    """A `Recording` of launches; nothing is computed while it is made."""
+
+    def __init__(self, pool: Any) -> None:
+        self.graph, self.pool = torch.cuda.CUDAGraph(), pool
+
+    def record(self, function: Callable[[], T]) -> T:
+        spare = torch.cuda.mem_get_info()[0] + torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
+        if spare < torch.cuda.max_memory_allocated():
+            raise Unrecordable("a recording keeps the memory of a round to itself, and there is too little")
+        generator = torch.cuda.default_generators[torch.cuda.current_device()]
+        own = generator.graphsafe_get_state()
+        # A capture that fails leaves the generator's state unusable, so it is given another one.
+        generator.graphsafe_set_state(generator.clone_state())
+        try:
+            # Checkpoints are written by another thread, which may call the device meanwhile.
+            with torch.cuda.graph(self.graph, pool=self.pool, capture_error_mode="thread_local"):
+                return function()
+        finally:
+            generator.graphsafe_set_state(own)
+
+    def replay(self) -> None:
+        self.graph.replay()
+
+
+def cuda_graphs() -> Callable[[], Recording]:
+    """Makes recordings that share their memory: they are replayed in the order they were made in."""
+    pool = torch.cuda.graph_pool_handle()
+    return lambda: CudaGraph(pool)
+
+
+class Recorded:
+    """`learn`, `share` and `fuse` of an algorithm for one chunk, by recordings where they can be made."""
+
+    def __init__(
+        self, algorithm: Algorithm[Any], recordings: Callable[[], Recording], say: Callable[[str], None]
+    ) -> None:
+        self.algorithm, self.recordings, self.say = algorithm, recordings, say
+        self.steps: dict[tuple[str | int, ...], _Step] = {}
+        self.mixing: Mixing | None = None
+        self.drawing = Prefetch()
+        self.failed = False
+        self.told: set[str] = set()  # steps of which it was said why they are not recorded
+        self.results: set[int] = set()  # where recordings leave theirs
+        self.shares: set[float] = set()  # of all rounds, after which steps may do something else
+
+    def learn(self, state: Any, data: LocalData, clock: Clock) -> tuple[Any, Tensor]:
+        def learn(inputs: Named, data: LocalData, clock: Clock) -> tuple[Any, Tensor]:
+            return self.algorithm.learn(with_tensors(state, inputs), data, clock)
+
+        learned, loss = self._play("learn", learn, tensors_of(state), data, clock)
+        return learned, loss.clone()  # the next round writes over it
+
+    def share(self, state: Any) -> Payload:
+        return self.algorithm.share(state)
+
+    def fuse(self, state: Any, received: Payload, mixing: Mixing, clock: Clock) -> Any:
+        fused = self._fused(state, received, mixing, clock)
+        self.drawing.start()
+        return fused
+
+    def _fused(self, state: Any, received: Payload, mixing: Mixing, clock: Clock) -> Any:
+        self.mixing = self.mixing or mixing
+        if mixing is not self.mixing:  # links that change
+            return self.algorithm.fuse(state, received, mixing, clock)
+        own = tensors_of(state)
+
+        def fuse(inputs: Named, _: LocalData, clock: Clock) -> Any:
+            messages = {name: inputs[_RECEIVED + name] for name in received}
+            before = with_tensors(state, {name: inputs[name] for name in own})
+            return self.algorithm.fuse(before, messages, mixing, clock)
+
+        inputs = own | {_RECEIVED + name: leaf for name, leaf in received.items()}
+        return self._play("fuse", fuse, inputs, None, clock)
+
+    def _play(self, name: str, function: Function, inputs: Named, data: LocalData | None, clock: Clock) -> Any:
+        # One for each form of a state: later batches of a round find tensors that the first does not. One for each part
+        # of the run. And two in turn: every other round begins with what the one before left in its memory, and copies
+        # nothing.
+        part = sum(clock.is_after(share) for share in self.shares)
+        step = self.steps.setdefault((name, part, clock.round % 2, *inputs), _Step())
+        if self.failed:
+            return function(inputs, data, clock)
+        if step.stage == "replay":
+            return step.replayed(inputs, data, clock, self.drawing)
+        if step.stage == "record":
+            try:
+                return step.recorded(function, inputs, data, clock, self.drawing, self.recordings(), self.results)
+            except (Unrecordable, RuntimeError) as error:
+                reason = (str(error).splitlines() or [type(error).__name__])[0]
+                self.say(f"rounds run without CUDA graphs: {name} cannot be recorded: {reason}")
+                self.failed = True  # the memory that recordings share cannot be trusted now
+                return function(inputs, data, clock)
+        if step.stage == "watch":
+            result, waits = step.watched(function, inputs, data, clock)
+            self.shares |= step.shares
+            if waits and name not in self.told:
+                self.told.add(name)
+                self.say(f"{name} runs without CUDA graphs: it waits for the device ({waits})")
+            return result
+        step.stage = "watch" if step.stage == "first" else step.stage
+        return function(inputs, data, clock)
+
+
+@dataclass
+class _Step:
+    """One step of a round on its way from being played to being replayed."""
+
+    stage: Literal["first", "watch", "record", "replay", "never"] = "first"
+    draws: dict[int, Draw] = field(default_factory=dict)  # by step of `LocalData.batch`
+    rates: list[Callable[[float], float]] = field(default_factory=list)  # by progress
+    shares: set[float] = field(default_factory=set)  # see `Clock.is_after`
+
+    def watched(
+        self, function: Function, inputs: Named, data: LocalData | None, clock: Clock
+    ) -> tuple[Any, str | None]:
+        """Played unchanged, and noted what it asks for. Also gives the operation that waits for the device, if nothing
+        else prevents a recording."""
+        seen = check_capture(function, inputs, data, clock)
+        self.draws, self.rates, self.shares = seen.draws, seen.rates, seen.shares
+        given = {tensor.data_ptr() for tensor in inputs.values()}
+        state_only = not isinstance(seen.result, tuple)
+        idle = state_only and all(tensor.data_ptr() in given for tensor in _tensors_in(seen.result))
+        self.stage = "never" if seen.odd or idle or seen.waits else "record"
+        return seen.result, None if seen.odd else seen.waits
+
+    def recorded(
+        self,
+        function: Function,
+        inputs: Named,
+        data: LocalData | None,
+        clock: Clock,
+        drawing: Prefetch,
+        made: Recording,
+        owned: set[int],
+    ) -> Any:
+        """Played for the first time from its own memory."""
+        device = next(iter(inputs.values())).device
+        # What another recording leaves in its own memory is read from there.
+        self.inputs = {name: each if each.data_ptr() in owned else each.clone() for name, each in inputs.items()}
+        self.draws = {step: tuple(part.to(device) for part in draw) for step, draw in self.draws.items()}
+        self.numbers = torch.zeros(len(self.rates), _LINE, device=device)
+        source = _DrawnData(data, self.draws) if isinstance(data, Feed) else data
+        self.result = made.record(lambda: function(self.inputs, source, _RecordedClock.of(clock, self.numbers)))
+        self.made, self.stage = made, "replay"
+        owned.update(tensor.data_ptr() for tensor in _tensors_in(self.result))
+        return self.replayed(inputs, data, clock, drawing)
+
+    def replayed(self, inputs: Named, data: LocalData | None, clock: Clock, drawing: Prefetch) -> Any:
+        for name, tensor in inputs.items():
+            if tensor.data_ptr() != self.inputs[name].data_ptr():
+                self.inputs[name].copy_(tensor)
+        if self.draws:
+            assert isinstance(data, Feed)
+            for places, draw in zip(self.draws.values(), drawing.draws(data, clock, self.draws), strict=True):
+                for place, drawn in zip(places, draw, strict=True):
+                    fill(place, drawn)
+        if self.rates:
+            fill(self.numbers[:, 0], torch.tensor([rate(clock.progress) for rate in self.rates]))
+        self.made.replay()
+        return self.result
+
+
+def _tensors_in(result: Any) -> Iterator[Tensor]:
+    state = result[0] if isinstance(result, tuple) else result
+    return iter(tensors_of(state).values())
+
+
+class _RecordedClock(Clock):
+    """Gives numbers that vary as places in memory, in the order they were asked for."""
+
+    numbers: Tensor  # [rates, _LINE]
+    given: list[int]
+
+    @classmethod
+    def of(cls, clock: Clock, numbers: Tensor) -> _RecordedClock:
+        made = cls(clock.round, clock.rounds, clock.batch, clock.batches)
+        object.__setattr__(made, "numbers", numbers)
+        object.__setattr__(made, "given", [])
+        return made
+
+    def varying(self, of: Callable[[float], float]) -> Tensor:  # noqa: ARG002
+        self.given.append(len(self.given))
+        return self.numbers[self.given[-1], 0]
+
+
+@dataclass(frozen=True)
+class _DrawnData:
+    """Batches from where their draws are put."""
+
+    feed: Feed
+    draws: dict[int, Draw]
+
+    @property
+    def sizes(self) -> Tensor:
+        return self.feed.sizes
+
+    def batch(self, clock: Clock, step: int = 0) -> Batch:  # noqa: ARG002
+        return self.feed.gathered(self.draws[step])
+
+    def validation_accuracy(self, params: Tensor) -> Tensor:  # noqa: ARG002
+        raise Unrecordable("it looks at validation data")

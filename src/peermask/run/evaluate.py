@@ -1,0 +1,176 @@
+"""Figures and loss of personal models on their own samples."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from peermask.compute.network import Network
+from peermask.data.dataset import Dataset, Split
+from peermask.data.measures import FIGURES, macro_f1, metrics
+from peermask.models.outputs import Readout, among
+
+AT_ONCE = 500  # inputs of an agent in one forward pass: enough to fill a GPU, small enough to fit
+CONFUSABLE = 50  # classes up to which it is counted which label was taken for which
+AT_ONCE_ON_CPU = 250  # what a pass computes stays nearer to the cores
+
+Answer = Callable[[Tensor, Tensor, Tensor], None]  # is given outputs [A, B, O], targets [A, B, ...], valid [A, B]
+
+
+@dataclass(frozen=True)
+class Score:
+    """Of A agents, [A] each; NaN for an agent without samples."""
+
+    figures: dict[str, Tensor]  # by name; the first is the one that counts
+    loss: Tensor  # mean, over all labels for any readout
+    confusion: Tensor | None = None  # [A, classes, classes] how often a label (row) was answered as one (column)
+
+    @property
+    def main(self) -> Tensor:
+        """The figure that counts, larger if better: accuracy, F1 or R²."""
+        return next(iter(self.figures.values()))
+
+    def rows(self) -> Tensor:
+        """All of it as one row for each agent: figures, loss, counts."""
+        figures = torch.stack([*self.figures.values(), self.loss], 1)
+        return figures if self.confusion is None else torch.cat([figures, self.confusion.flatten(1)], 1)
+
+    def like(self, rows: Tensor) -> Score:
+        """The same figures of other agents, as `rows` gave them."""
+        *figures, loss = rows[:, : len(self.figures) + 1].unbind(1)
+        counts = rows[:, len(self.figures) + 1 :]
+        confusion = None if self.confusion is None else counts.unflatten(1, self.confusion.shape[1:])
+        return Score(dict(zip(self.figures, figures, strict=True)), loss, confusion)
+
+
+def evaluate(
+    network: Network,
+    params: Tensor,
+    dataset: Dataset,
+    split: Split,
+    indices: Sequence[NDArray[np.int64]],
+    counts: Tensor,
+    readout: Readout = "all",
+    further: Sequence[str] = (),
+) -> Score:
+    """Each of the A models on its own samples of a split; `counts` [A, classes] are of the labels it trains on."""
+    tally = Tally(counts, readout) if dataset.has_labels else None
+    named = (*(() if tally else FIGURES[dataset.task]), *further)
+    kept = OutputBuffer(dataset, counts, readout) if named else None
+    watchers = [watcher.add for watcher in (tally, kept) if watcher is not None]
+    loss = mean_losses(network, params, dataset, split, indices, watchers)
+    figures = tally.figures() if tally else {}
+    if kept is not None:
+        figures |= {name: kept.measured(name).to(loss) for name in named if name not in figures}
+    return Score(figures, loss, tally.confusion if tally else None)
+
+
+def mean_losses(
+    network: Network,
+    params: Tensor,
+    dataset: Dataset,
+    split: Split,
+    indices: Sequence[NDArray[np.int64]],
+    watchers: Sequence[Answer],
+) -> Tensor:
+    """[A], in passes of which the watchers see every output."""
+    device = params.device
+    sizes = torch.tensor([len(own) for own in indices], device=device)  # [A]
+    loss = torch.zeros(len(params), device=device)
+    at_once = AT_ONCE_ON_CPU if device.type == "cpu" else AT_ONCE
+    # Agents whose samples are used up repeat any sample; these are not counted. All places go to a GPU in one copy:
+    # it has the whole evaluation to do before it is waited for.
+    width = max(map(len, indices))
+    padded = np.zeros((len(indices), width), np.int64)
+    for row, own in zip(padded, indices, strict=True):
+        row[: len(own)] = own
+    places = torch.from_numpy(padded).to(device)  # [A, S]
+    for start in range(0, width, at_once):
+        index = places[:, start : start + at_once]  # [A, B]
+        valid = torch.arange(start, start + index.shape[1], device=device) < sizes[:, None]  # [A, B]
+        inputs, targets = dataset.gather(split, index)
+        outputs = network.outputs(params, inputs)  # [A, B, O]
+        for watcher in watchers:
+            watcher(outputs, targets, valid)
+        each = network.loss(outputs.flatten(0, 1), targets.flatten(0, 1)).view_as(valid)
+        loss += (each * valid).sum(1)
+    return loss / sizes  # 0 / 0 is NaN, as it should be
+
+
+class Tally:
+    """Right answers by label, from which accuracies follow: whole numbers, exact in any order."""
+
+    def __init__(self, counts: Tensor, readout: Readout) -> None:
+        self.counts, self.of_all = counts, readout == "all"
+        self.own_labels = (counts > 0)[:, None]  # [A, 1, classes]
+        # For each label how many samples there are, and how many answers of either kind are right.
+        self.right = torch.zeros(*counts.shape, 3, device=counts.device)
+        self.told = torch.zeros_like(counts)  # how many answers are this label, by the readout that counts
+        classes = counts.shape[1]
+        self.confusion = counts.new_zeros(len(counts), classes, classes) if classes <= CONFUSABLE else None
+
+    def add(self, logits: Tensor, labels: Tensor, valid: Tensor) -> None:
+        answers = torch.stack([labels, logits.argmax(-1), among(logits, self.own_labels).argmax(-1)], -1)  # [A, B, 3]
+        right = (answers == labels[..., None]) & valid[..., None]
+        self.right.scatter_add_(1, labels[..., None].expand_as(right), right.float())
+        told = answers[..., 1 if self.of_all else 2]
+        self.told.scatter_add_(1, told, valid.to(self.told))
+        if self.confusion is not None:
+            places = labels * self.confusion.shape[-1] + told  # [A, B]
+            self.confusion.flatten(1).scatter_add_(1, places, valid.to(self.confusion))
+
+    def figures(self) -> dict[str, Tensor]:
+        samples, *right_by_label = self.right.unbind(-1)  # [A, classes] each
+        accuracy_all, accuracy_own = (right.sum(1) / samples.sum(1) for right in right_by_label)
+        right = right_by_label[0 if self.of_all else 1]
+        return {
+            "accuracy": accuracy_all if self.of_all else accuracy_own,  # by the readout that counts
+            "accuracy_all": accuracy_all,  # the answer is the largest of all logits
+            "accuracy_own": accuracy_own,  # the answer is the largest among the labels an agent trains on
+            "accuracy_weighted": weighted(right, samples, self.counts),  # labels as often as in the training data
+            "macro_f1": macro_f1(right, self.told, samples).to(right),
+        }
+
+
+class OutputBuffer:
+    """All outputs of every agent, for metrics that need them at once."""
+
+    def __init__(self, dataset: Dataset, counts: Tensor, readout: Readout) -> None:
+        self.dataset, self.agents = dataset, len(counts)
+        self.own_labels = (counts > 0)[:, None] if readout == "own" else None  # [A, 1, classes]
+        self.outputs: list[Tensor] = []
+        self.targets: list[Tensor] = []
+        self.valid: list[Tensor] = []
+
+    def add(self, outputs: Tensor, targets: Tensor, valid: Tensor) -> None:
+        told = outputs if self.own_labels is None else among(outputs, self.own_labels)
+        self.outputs.append(self.dataset.unscale(told))
+        self.targets.append(self.dataset.unscale(targets))
+        self.valid.append(valid)
+
+    def measured(self, name: str) -> Tensor:
+        """[A]; unknown for an agent without samples."""
+        if not self.valid:
+            return torch.full((self.agents,), torch.nan)
+        outputs, targets, valid = (torch.cat(parts, 1) for parts in (self.outputs, self.targets, self.valid))
+        metric = metrics[name].make
+        return torch.stack(
+            [
+                metric(own[real], wanted[real]).double() if bool(real.any()) else own.new_tensor(torch.nan).double()
+                for own, wanted, real in zip(outputs, targets, valid, strict=True)
+            ]
+        )
+
+
+def weighted(right: Tensor, samples: Tensor, counts: Tensor) -> Tensor:
+    """Σ_c f_c right_c / samples_c, with f the shares of the training data among the labels that have samples.
+
+    All [A, classes]; gives [A].
+    """
+    known = counts * (samples > 0)
+    return (known * right / samples.clamp(min=1)).sum(1) / known.sum(1)

@@ -1,0 +1,176 @@
+"""What messages cost where links change: each is coded against what this receiver last heard from this sender.
+
+Receivers that heard the same messages of a sender share one history, so a fixed graph costs the same as in
+wire/cost.py. A receiver remembers a bounded number of senders and forgets the one heard longest ago; of a sender that
+it
+does not remember it knows the opening, which every agent can compute, or nothing.
+
+A line is a message to the receivers that share a history. On a CPU lines are counted one by one with the codec's own
+histories; on a GPU many at once, each row at its own frame.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+
+from peermask.graph.links import Links
+from peermask.kernels import by_kernels
+from peermask.wire import History, Schema
+from peermask.wire.cost import Cost, Spread, coded_row, in_turn, measured_by_kernels, message_measures
+from peermask.wire.receiver_state import (
+    ReceiverRows,
+    ReceiverState,
+    ReceiverTensors,
+    empty_receiver_state,
+    first_message,
+    restore_receiver_state,
+)
+from peermask.wire.schema import MessageRow, Payload, row_of
+
+# Shapes: A agents here, E links of a round, B lines of a round, H histories, M remembered links
+
+REMEMBERED = 32  # senders of which a receiver keeps a history
+LINKS = ".links"  # of a checkpoint: [M, 3] receiver, sender, place of the history
+AT_ONCE = 2**28  # weights of lines that a GPU counts at once; they take a few bytes each
+MOST_LINES = 2**15  # at once: a launch is at most 65,535 wide
+
+
+class RemoteHistory:
+    """In place of the history of a sender that another process has: receivers remember it, too."""
+
+
+Held: TypeAlias = History | ReceiverTensors | RemoteHistory
+Counted: TypeAlias = tuple[Tensor, Tensor, Sequence[Held]]  # [B] bytes, [B] whether deltas, what is known then
+
+
+class LinkHistories:
+    """What every receiver knows of the senders it remembers. The agents here, whose messages are counted, are numbered
+    from `first`; `opening` is theirs [A, ...]."""
+
+    def __init__(self, opening: Payload | None = None, remembered: int = REMEMBERED, first: int = 0) -> None:
+        self.opening, self.remembered, self.first = opening, remembered, first
+        # receiver -> sender -> history; the sender heard last is last
+        self.held: defaultdict[int, dict[int, Held]] = defaultdict(dict)
+
+    def cost(self, payload: Payload, links: Links, sizes: tuple[int, ...], spread: Spread = in_turn) -> Cost:
+        """Of a round's messages [A, ...], with the links of all agents; `coded_bytes` is the mean over the receivers of
+        each. They know more then. A GPU without Triton has its messages counted on the CPU."""
+        leaf, self.schema = next(iter(payload.values())), Schema.of_rows(payload, sizes)
+        if not by_kernels(leaf):
+            payload = {name: rows.cpu() for name, rows in payload.items()}
+        lines: dict[tuple[int, int], list[int]] = defaultdict(list)  # sender, history -> receivers
+        known: dict[tuple[int, int], Held | None] = {}
+        for receiver, sender in zip(links.receivers.tolist(), links.senders.tolist(), strict=True):
+            history = self.held[receiver].get(sender)
+            lines[sender, id(history)].append(receiver)
+            known[sender, id(history)] = history
+        own = [line for line in lines if 0 <= line[0] - self.first < len(leaf)]
+        rows = [sender - self.first for sender, _ in own]
+        held = [known[line] for line in own]
+        if by_kernels(leaf):
+            bytes_each, is_delta, after = self._by_kernels(payload, rows, held, sizes)
+        else:
+            bytes_each, is_delta, after = self._by_rows(payload, rows, held, spread)
+        newly = dict(zip(own, after, strict=True))
+        for line, receivers in lines.items():
+            history = newly.get(line) or RemoteHistory()
+            for receiver in receivers:
+                self.remember(receiver, line[0], history)
+        heard = torch.tensor([len(lines[line]) for line in own], dtype=torch.int64, device=bytes_each.device)  # [B]
+        index = torch.tensor(rows, dtype=torch.int64, device=bytes_each.device)
+        total, frames, deltas = torch.zeros(3, len(leaf), dtype=torch.int64, device=bytes_each.device)
+        for sums, values in ((total, bytes_each * heard), (frames, heard), (deltas, is_delta * heard)):
+            sums.index_add_(0, index, values)
+        kind = torch.where(frames == 0, 3, torch.where(deltas == 0, 0, torch.where(deltas == frames, 1, 2)))
+        paper, ones, bitmap, entropy = message_measures(payload, sizes, spread)
+        return Cost(paper, ones, bitmap, entropy, total / frames.clamp(min=1).double(), kind)
+
+    def _by_rows(self, payload: Payload, rows: Sequence[int], known: Sequence[Held | None], spread: Spread) -> Counted:
+        schema = self.schema
+        # A copy: a history that is remembered for long must not keep the messages of all agents.
+        sent = {row: {name: leaf.copy() for name, leaf in row_of(payload, row).items()} for row in set(rows)}
+
+        def measured(row: int, history: Held | None) -> tuple[int, bool, History]:
+            return self.coded(sent[row], schema, history, row)
+
+        each = spread(measured, rows, known)
+        bytes_each, is_delta, after = zip(*each, strict=True) if each else ((), (), ())
+        return torch.tensor(bytes_each, dtype=torch.int64), torch.tensor(is_delta, dtype=torch.int64), after
+
+    def coded(self, message: MessageRow, schema: Schema, history: Held | None, row: int) -> tuple[int, bool, History]:
+        """On a CPU: bytes of the message of an agent here to receivers with this history of it, or none yet; whether it
+        is a delta; and what is known then."""
+        if history is None and self.opening is not None:
+            history = History.begin(row_of(self.opening, row), schema)
+        assert history is None or isinstance(history, History)
+        return coded_row(message, schema, history, self.first + row)
+
+    def _by_kernels(
+        self, payload: Payload, rows: Sequence[int], known: Sequence[Held | None], sizes: tuple[int, ...]
+    ) -> Counted:
+        """Nothing leaves the GPU."""
+        device, schema = next(iter(payload.values())).device, self.schema
+        bytes_each, is_delta = torch.zeros(2, len(rows), dtype=torch.int64, device=device)
+        after: dict[int, Held] = {}
+        step = max(1, min(MOST_LINES, AT_ONCE // sum(leaf.size for leaf in schema.leaves)))
+        new = [place for place, history in enumerate(known) if history is None]
+        old = [place for place, history in enumerate(known) if history is not None]
+        for places in (part[at : at + step] for part in (new, old) for at in range(0, len(part), step)):
+            senders, index = [rows[place] for place in places], torch.tensor(places, device=device)
+            held = [history for place in places if isinstance(history := known[place], ReceiverTensors)]
+            before: ReceiverState | None = ReceiverTensors.stacked(held) if held else None
+            if not held and self.opening is not None:
+                before = first_message({name: leaf[senders].to(device) for name, leaf in self.opening.items()}, schema)
+            assert not isinstance(before, ReceiverRows)
+            sent = {name: leaf[senders] for name, leaf in payload.items()}
+            (_, _, bytes_each[index], is_delta[index]), then = measured_by_kernels(sent, before, sizes)
+            after.update(zip(places, then.apart(), strict=True))
+        return bytes_each, is_delta, [after[place] for place in range(len(rows))]
+
+    def remember(self, receiver: int, sender: int, history: Held) -> None:
+        senders = self.held[receiver]
+        senders.pop(sender, None)
+        senders[sender] = history
+        if len(senders) > self.remembered:
+            del senders[next(iter(senders))]
+
+    def tensors(self) -> Payload:
+        """For a checkpoint: which receivers remember which senders, of all agents, and the histories of the senders
+        here, in the order of senders."""
+        if not self.held:
+            return {}
+        everyone = [(to, sender, held) for to, senders in sorted(self.held.items()) for sender, held in senders.items()]
+        by_id = {id(held): (sender, held) for _, sender, held in everyone}
+        ordered = sorted(by_id.values(), key=lambda each: each[0])
+        places = {id(held): place for place, (_, held) in enumerate(ordered)}
+        links = torch.tensor([(to, sender, places[id(held)]) for to, sender, held in everyone])
+        rows = ReceiverRows(tuple(held for _, held in ordered if isinstance(held, History)))
+        stacks = [held for _, held in ordered if isinstance(held, ReceiverTensors)]
+        saved = ReceiverTensors.stacked(stacks).tensors() if stacks else rows.tensors() if rows.histories else {}
+        return {**(saved or empty_receiver_state(self.schema)), LINKS: links}
+
+    def restore(self, saved: Mapping[str, Tensor], payload: Payload, sizes: tuple[int, ...]) -> None:
+        """From what `tensors` gave; `payload` is any message of the agents here, for its leaves."""
+        leaf, self.schema = next(iter(payload.values())), Schema.of_rows(payload, sizes)
+        device, links = leaf.device if by_kernels(leaf) else torch.device("cpu"), saved[LINKS]
+        histories: list[Held] = [RemoteHistory() for _ in range(int(links[:, 2].max()) + 1)]
+        (own,) = shards_of(links, [slice(self.first, self.first + len(leaf))])
+        for row, place in enumerate(range(own.start, own.stop)):
+            one = {name: rows[row : row + 1] for name, rows in saved.items() if name != LINKS}
+            known = restore_receiver_state(one, self.schema, device)
+            histories[place] = known.histories[0] if isinstance(known, ReceiverRows) else known
+        for receiver, sender, place in links.tolist():
+            self.held[receiver][sender] = histories[place]
+
+
+def shards_of(links: Tensor, agents: Sequence[slice]) -> list[slice]:
+    """Which histories of a checkpoint are of the agents of each shard, as senders."""
+    senders = torch.zeros(int(links[:, 2].max()) + 1, dtype=torch.int64)
+    senders[links[:, 2]] = links[:, 1]  # in ascending order
+    bounds = torch.tensor([(shard.start, shard.stop) for shard in agents])
+    return [slice(first, end) for first, end in torch.searchsorted(senders, bounds).tolist()]

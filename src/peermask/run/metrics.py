@@ -1,0 +1,235 @@
+"""The tables of a run: evaluations per agent, and traffic per agent and round."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from math import nan
+
+import torch
+from torch import Tensor
+
+from peermask.data.dataset import Task
+from peermask.data.measures import FIGURES
+from peermask.errors import RunError
+from peermask.files import write_atomically
+from peermask.run.assemble import openings
+from peermask.run.build import Experiment
+from peermask.run.evaluate import Score
+from peermask.run.link_cost import LinkHistories
+from peermask.store.folder import RunFolder
+from peermask.store.table import append_rows, forget_after, read_rows
+from peermask.wire import Schema
+from peermask.wire.cost import COST_COLUMNS, KINDS, Cost, Spread, in_turn, message_cost
+from peermask.wire.receiver_state import ReceiverState, first_message, restore_receiver_state
+from peermask.wire.schema import Payload
+
+
+def figures_of(task: Task, further: Sequence[str] = ()) -> tuple[str, ...]:
+    """What is measured of every agent, the figure that counts first."""
+    return tuple(dict.fromkeys((*FIGURES[task], *further)))
+
+
+def metric_columns(figures: Sequence[str]) -> tuple[str, ...]:
+    """Of metrics.csv."""
+    main, *others = figures
+    return (
+        "round",
+        "agent",
+        "train_loss",
+        f"validation_{main}",
+        "validation_loss",
+        f"test_{main}",
+        "test_loss",
+        "density",
+        "sent_bytes",
+        "seconds",
+        f"unmixed_{main}",
+        *later_columns(others),
+    )
+
+
+def later_columns(others: Sequence[str]) -> tuple[str, ...]:
+    return (*(f"test_{name}" for name in others), *(f"validation_{name}" for name in others))
+
+
+METRICS = metric_columns(figures_of("classification"))
+LATER = later_columns(figures_of("classification")[1:])  # columns that tables of earlier versions lack
+CONFUSION = ("round", "agent", "label", "answer", "samples")
+TRAFFIC = ("round", "agent", "links", *COST_COLUMNS)
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What all N agents reached after a round."""
+
+    round: int
+    train_loss: Tensor  # [N] mean since the evaluation before
+    validation: Score
+    test: Score
+    density: Tensor  # [N]
+    sent_bytes: Tensor  # [N] so far, over all of an agent's links
+    seconds: float = nan  # since the start, over all resumptions
+    unmixed_accuracy: Tensor | None = None  # [N] of the models as they were sent, where that was asked for
+
+    @property
+    def plateau_signal(self) -> float:
+        """Mean of the figure that counts on held-out samples, or minus the training loss where nothing is held out."""
+        main = self.validation.main
+        known = main[~main.isnan()]
+        return float(known.mean()) if len(known) else -float(self.train_loss.mean())
+
+
+def write_evaluation(folder: RunFolder, evaluation: Evaluation, ids: Sequence[int]) -> None:
+    """One row per agent, with its number."""
+    test, validation = evaluation.test, evaluation.validation
+    _, *others = test.figures
+    columns = (
+        evaluation.train_loss,
+        validation.main,
+        validation.loss,
+        test.main,
+        test.loss,
+        evaluation.density,
+        evaluation.sent_bytes,
+        torch.full_like(evaluation.sent_bytes, evaluation.seconds),
+        _or_unknown(evaluation.unmixed_accuracy, evaluation.sent_bytes),
+        *(test.figures[name] for name in others),
+        *(validation.figures[name] for name in others),
+    )
+    rows = zip(*(column.tolist() for column in columns), strict=True)
+    shown = ([evaluation.round, agent, *map(_number, row)] for agent, row in zip(ids, rows, strict=True))
+    append_rows(folder.metrics, metric_columns(tuple(test.figures)), shown)
+
+
+def write_confusion(folder: RunFolder, evaluation: Evaluation, ids: Sequence[int]) -> None:
+    """Which labels were taken for which, one row for each pair that occurs; in place of an earlier table."""
+    counts = evaluation.test.confusion
+    if counts is None:
+        return
+    found = counts.nonzero().tolist()  # [pairs, 3]
+    rows = [[evaluation.round, ids[i], label, answer, int(counts[i, label, answer])] for i, label, answer in found]
+    lines = [CONFUSION, *rows]
+    write_atomically(folder.confusion, "".join(",".join(map(str, line)) + "\n" for line in lines).encode())
+
+
+def forget_rounds_after(folder: RunFolder, round: int) -> None:
+    for path in (folder.metrics, folder.traffic):
+        forget_after(path, round)
+
+
+def read_traffic(folder: RunFolder) -> list[dict[str, str]]:
+    """What was sent so far; a run of an older version cannot be resumed, since it had another message format."""
+    rows = read_rows(folder.traffic)
+    if rows and "kind" not in rows[0]:
+        raise RunError(f"{folder.traffic} was written by an older version with another message format; start a new run")
+    return rows
+
+
+class Ledger:
+    """Counts what is sent. Costs stay on the device until the table is written, so no round waits for one.
+
+    Where agents are divided between processes, each counts for its own A; `all_gather` brings their figures together,
+    and one of them has the folder.
+    """
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        folder: RunFolder | None,
+        before: Payload | None = None,
+        rows: slice = slice(None),
+        all_gather: Callable[[Tensor], Tensor] = lambda rows: rows,
+    ) -> None:
+        self.experiment, self.folder = experiment, folder
+        self.agents, self.all_gather = experiment.agents.rows(rows), all_gather
+        self.sizes = experiment.network.layout.sizes
+        self._saved = before  # of a checkpoint, until the next message says where to
+        self._known: ReceiverState | None = None
+        self._of_links: LinkHistories | None = None  # where links change
+        self.links = torch.tensor(experiment.messages_sent, dtype=torch.float64)  # [N] in the first round
+        self.sent = torch.zeros(len(self.links), dtype=torch.float64)  # [N] bytes over all links, as written so far
+        self._pending: list[tuple[int, Cost, Tensor]] = []  # round, cost, links [N]
+        for row in [] if folder is None else read_traffic(folder):
+            self.sent[int(row["agent"])] += round(int(row["links"]) * float(row["coded_bytes"]))
+
+    @property
+    def before(self) -> Payload | None:
+        """What receivers know of every agent, for a checkpoint."""
+        known = self._of_links or self._known
+        return self._saved if known is None else known.tensors()
+
+    def record(self, number: int, shared: Payload, spread: Spread = in_turn) -> None:
+        if shared and self.experiment.schedule.changes:
+            self._pending.append(self._by_link(number, shared, spread))
+        elif shared:
+            known = self._known or self._at_first(shared)
+            cost, self._known = message_cost(shared, known, self.sizes, spread, self.agents.ids[0])
+            self._pending.append((number, cost, self.links))
+
+    def _by_link(self, number: int, shared: Payload, spread: Spread) -> tuple[int, Cost, Tensor]:
+        if self._of_links is None:
+            opening = openings(self.experiment, self.agents) or None
+            self._of_links = LinkHistories(opening, first=self.agents.ids[0])
+            if self._saved:
+                self._of_links.restore(self._saved, shared, self.sizes)
+        links = self.experiment.schedule.links(number)
+        with ThreadPoolExecutor() as pool:  # a simulator on a GPU has none, and may count on the CPU
+            on_cores = spread if next(iter(shared.values())).device.type == "cpu" else _spread_over(pool)
+            cost = self._of_links.cost(shared, links, self.sizes, on_cores)
+        return number, cost, torch.from_numpy(links.sent).double()
+
+    def record_taken(self, number: int, cost: Cost, taken: Tensor) -> None:
+        """Messages with their number of receivers [N], and what they cost for each receiver."""
+        self._pending.append((number, cost, taken))
+
+    def _at_first(self, shared: Payload) -> ReceiverState | None:
+        """What receivers knew before this message: what a checkpoint holds, or the agents' openings."""
+        device, schema = next(iter(shared.values())).device, Schema.of_rows(shared, self.sizes)
+        if self._saved is not None:
+            try:
+                return restore_receiver_state(self._saved, schema, device)
+            except KeyError as error:
+                raise RunError(f"the checkpoint lacks {error} of the messages sent; start a new run") from None
+        opening = openings(self.experiment, self.agents)
+        return first_message({name: leaf.to(device) for name, leaf in opening.items()}, schema) if opening else None
+
+    def flush(self) -> None:
+        if not self._pending:
+            return
+        # One copy of all, since every one waits for the device; whole numbers stay exact.
+        costs = [
+            torch.stack([getattr(cost, name).double() for name in COST_COLUMNS], 1) for _, cost, _ in self._pending
+        ]
+        told = self.all_gather(torch.stack(costs, 1).cpu())  # [N, rounds, columns]
+        links = torch.stack([counts for _, _, counts in self._pending], 1)  # [N, rounds]
+        self.sent += (links * told[:, :, COST_COLUMNS.index("coded_bytes")]).round().sum(1)
+        rows = [
+            [number, agent, int(count), *map(_number, values), _precise(coded), KINDS[int(kind)]]
+            for place, (number, _, counts) in enumerate(self._pending)
+            for agent, (count, (*values, coded, kind)) in enumerate(
+                zip(counts.tolist(), told[:, place].tolist(), strict=True)
+            )
+        ]
+        if self.folder is not None:
+            append_rows(self.folder.traffic, TRAFFIC, rows)
+        self._pending.clear()
+
+
+def _spread_over(pool: ThreadPoolExecutor) -> Spread:
+    return lambda function, /, *columns: list(pool.map(function, *columns))
+
+
+def _precise(coded: float) -> str:
+    """Bytes of a message, or the mean over its receivers: times their number, rounded, it is the whole number sent."""
+    return f"{coded:.12g}"
+
+
+def _or_unknown(values: Tensor | None, like: Tensor) -> Tensor:
+    return torch.full_like(like, nan) if values is None else values
+
+
+def _number(value: float) -> int | str:
+    """Integers unchanged, other numbers with the digits of a float32."""
+    return int(value) if float(value).is_integer() else f"{value:.7g}"

@@ -1,0 +1,201 @@
+"""The rounds of one run, by this process alone or with other ranks, from a checkpoint to the end."""
+
+from __future__ import annotations
+
+import json
+import os
+import tomllib
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from peermask.compute.device import enough_memory, one_thread_each, pick_device
+from peermask.config.experiment import ExperimentConfig
+from peermask.config.file import make_config
+from peermask.data.dataset import Dataset
+from peermask.errors import RunError
+from peermask.run.assemble import agents_at_once, build_simulator
+from peermask.run.asynchronous_exchange import AsynchronousExchange
+from peermask.run.build import Experiment, build
+from peermask.run.exchange import Exchange, LocalExchange
+from peermask.run.execution import Execution, Status
+from peermask.run.link_cost import LINKS, shards_of
+from peermask.run.loop import Loop
+from peermask.run.rank_exchange import DTYPES, RankExchange
+from peermask.run.same_inputs import check_config, check_experiment
+from peermask.run.trace_file import trace_for
+from peermask.run.warmup import wake
+from peermask.store.checkpoint import Checkpoint, Progress
+from peermask.store.folder import RunFolder
+from peermask.wire.schema import Payload
+
+if TYPE_CHECKING:
+    from peermask.run.rank_group import Ranks
+
+OVER = "over"  # what the first rank says of a run that needs no further rounds
+
+
+def device_for(config: ExperimentConfig, name: str) -> torch.device:
+    """Where a config is computed; asynchronous agents one by one, which a GPU would not do faster."""
+    if config.asynchronous is None or name == "cpu":
+        return pick_device(name)
+    if name != "auto":
+        raise RunError(f"asynchronous: agents are computed one by one, on a CPU; use --device cpu, not {name}")
+    return torch.device("cpu")
+
+
+@dataclass(frozen=True)
+class PlayResult:
+    status: Status
+    progress: Progress
+    hash: str  # of all agents' states at the end, in the process that writes the run
+
+
+def build_arms(
+    config: ExperimentConfig, execution: Execution, dataset: Dataset | None, module: nn.Module | None
+) -> dict[str, Experiment]:
+    """The experiment of each algorithm that a config compares; all ranks have the same."""
+    ranks = execution.ranks
+    if ranks is not None:
+        check_config(ranks, config)
+    device = device_for(config, execution.device)
+    wake(device)
+    with enough_memory(device):
+        built = {name: build(arm, dataset, module) for name, arm in config.arms().items()}
+    experiments = {
+        name: replace(experiment, network=replace(experiment.network, elsewhere=execution.gradient))
+        for name, experiment in built.items()
+    }
+    if ranks is not None:
+        for experiment in experiments.values():
+            check_experiment(ranks, experiment)
+    return experiments
+
+
+def play(
+    experiment: Experiment, name: str, folder: RunFolder, device: torch.device, execution: Execution, start: Checkpoint
+) -> PlayResult:
+    """What the process that writes the run does; with ranks, one of them."""
+    if execution.ranks is not None:
+        start = _share_out(execution.ranks, folder, start, experiment.config.agents)
+    return _play(experiment, name, folder, device, execution, start)
+
+
+def take_part(
+    config: ExperimentConfig | None,
+    execution: Execution,
+    dataset: Dataset | None = None,
+    module: nn.Module | None = None,
+) -> Status:
+    """What all ranks but the first do while that one runs the same experiment; without a config, by the first's."""
+    ranks, device = execution.ranks, pick_device(execution.device)
+    assert ranks is not None
+    told = ranks.tell()
+    # What it imports is named on every rank's command line: another process does not say what is executed here.
+    config = config or make_config({key: value for key, value in tomllib.loads(told).items() if key != "imports"})
+    status: Status = "finished"
+    for name, experiment in build_arms(config, execution, dataset, module).items():
+        begun = _get_share(ranks, config.agents)
+        if begun is None:
+            continue
+        folder, start = begun
+        status = _play(experiment, name, folder, device, replace(execution, writes="never"), start).status
+        if status == "interrupted":
+            break
+    return status
+
+
+def _play(
+    experiment: Experiment, name: str, folder: RunFolder, device: torch.device, execution: Execution, start: Checkpoint
+) -> PlayResult:
+    ranks, agents = execution.ranks, experiment.config.agents
+    chunk, workers, rows = execution.chunk, execution.workers, slice(None)
+    with ExitStack() as stack:
+        stack.enter_context(enough_memory(device))
+        if ranks is not None:
+            asked, rows = execution.should_stop, ranks.shard(agents)
+            execution = replace(execution, should_stop=lambda: ranks.any(asked()))
+            workers = workers or max(1, (os.cpu_count() or 1) // ranks.place.local_size)
+            chunk = chunk or agents_at_once(experiment, device, len(range(agents)[rows]), ranks.sharing)
+            if device.type == "cpu":
+                stack.enter_context(one_thread_each())  # a rank's only agent, too
+        if experiment.config.asynchronous is not None:
+            chunk = 1  # agents are in their own rounds
+        simulator = stack.enter_context(build_simulator(experiment, device, chunk, workers, rows))
+        if start.states:
+            simulator.restore(start.states)
+        simulator.record(execution.warn)
+        execution.observer.begin(experiment, name, start.progress.round)
+        exchange: Exchange
+        if experiment.config.asynchronous is not None:
+            exchange = AsynchronousExchange(experiment, folder, simulator, trace_for(experiment, folder), start.sent)
+        elif ranks is None:
+            exchange = LocalExchange(experiment, folder, simulator, start.sent)
+        else:
+            exchange = RankExchange(ranks, experiment, folder, simulator, start.sent)
+        loop = Loop(experiment, folder, simulator, exchange, execution, start)
+        status = loop.run()
+        execution.observer.end(status)
+        return PlayResult(status, loop.progress, loop.hash)
+
+
+def _share_out(ranks: Ranks, folder: RunFolder, start: Checkpoint, agents: int) -> Checkpoint:
+    """Give every rank the rows of its agents; those of the first are left."""
+    ranks.tell(
+        json.dumps(
+            {
+                "folder": str(folder.path),
+                "remedy": ranks.control.remedy,
+                "progress": asdict(start.progress),
+                "states": _shapes(start.states),
+                "sent": _shapes(start.sent),
+                "losses": _shapes(start.losses),
+            }
+        )
+    )
+    return Checkpoint(
+        start.progress,
+        {name: ranks.distribute(rows, ranks.shards(agents)) for name, rows in start.states.items()},
+        _share_histories(ranks, start.sent, agents),
+        {name: ranks.from_first(values) for name, values in start.losses.items()},
+    )
+
+
+def _get_share(ranks: Ranks, agents: int) -> tuple[RunFolder, Checkpoint] | None:
+    """What `_share_out` gives; None for a run that is over."""
+    text = ranks.tell()
+    if text == OVER:
+        return None
+    told: dict[str, Any] = json.loads(text)
+    ranks.control.remedy = told["remedy"]
+    shards = ranks.shards(agents)
+    states = {name: ranks.distribute(_rows(0, *like), shards) for name, like in told["states"].items()}
+    sent = {name: _rows(like[1][0] if name == LINKS else 0, *like) for name, like in told["sent"].items()}
+    sent = _share_histories(ranks, sent, agents)
+    losses = {name: ranks.from_first(_rows(like[1][0], *like)) for name, like in told["losses"].items()}
+    progress = Progress(**{**told["progress"], "tables": {}})
+    return RunFolder(Path(told["folder"])), Checkpoint(progress, states, sent, losses)
+
+
+def _share_histories(ranks: Ranks, sent: Payload, agents: int) -> Payload:
+    """Send every rank the histories of its agents, and with changing links which receivers remember them."""
+    shards, links = ranks.shards(agents), sent.get(LINKS)
+    own = {}
+    if links is not None:
+        own[LINKS] = ranks.from_first(links)
+        shards = shards_of(links, shards)
+    return {**own, **{name: ranks.distribute(rows, shards) for name, rows in sent.items() if name != LINKS}}
+
+
+def _shapes(tensors: Mapping[str, Tensor]) -> dict[str, tuple[int, list[int]]]:
+    return {name: (DTYPES.index(tensor.dtype), list(tensor.shape)) for name, tensor in tensors.items()}
+
+
+def _rows(count: int, code: int, shape: Sequence[int]) -> Tensor:
+    """Some rows of a tensor that another rank has."""
+    return torch.empty(count, *shape[1:], dtype=DTYPES[code])

@@ -1,0 +1,122 @@
+"""Resuming a run: the same experiment, with the plug-ins that its manifest records."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from peermask.config.experiment import ExperimentConfig
+from peermask.config.file import flatten, read_config
+from peermask.errors import RunError
+from peermask.files import read_json, write_atomically, write_json
+from peermask.plugins import Plugin, changed, find_plugins, of_name, records
+from peermask.run.build import Experiment
+from peermask.store.checked import read_manifest, read_result
+from peermask.store.folder import RunFolder
+
+# The plug-ins a run was made with: recorded in its manifest, and found again when code is needed.
+#
+# Tables, `show` and `report` need none: they read what was written. Going on, exporting and personal models do.
+
+
+def recorded_plugins(about: Mapping[str, Any], path: Path) -> list[Plugin]:
+    """The plug-ins that a manifest records."""
+    held = about.get("imports", [])
+    try:
+        return [Plugin.model_validate(one) for one in held]
+    except (ValidationError, TypeError) as error:
+        reason = error.errors()[0]["msg"] if isinstance(error, ValidationError) else str(error)
+        raise RunError(f"{path} is damaged (imports: {reason}); restore the file, or start a new run") from None
+
+
+def find_recorded_plugins(root: Path, warn: Callable[[str], None]) -> tuple[str, ...]:
+    """Import the plug-ins of the run or comparison in a folder, if the user named them; their names on this machine."""
+    for path in (root / "manifest.json", *sorted(root.glob("*/manifest.json"))):
+        if path.is_file():
+            return find_plugins(recorded_plugins(read_json(path), path), str(root), warn)
+    compare = root / "compare.toml"  # of a comparison that was cut off before its first run: names without hashes
+    named = (read_config(compare, unchecked=True).imports if compare.is_file() else None) or ()
+    return find_plugins(map(of_name, named), str(root), warn)
+
+
+# Resuming a run: the same experiment, perhaps for more rounds; any other difference is an error.
+
+NAMED = 3  # differences; more would not be read
+
+
+def check_same(experiment: Experiment, folder: RunFolder) -> None:
+    """That a run is resumed with the same config (except for more rounds), data and network."""
+    check_same_config(read_config(folder.config), experiment.config, folder)
+    before = read_manifest(folder.manifest)
+    if before["dataset"]["sha256"] != experiment.dataset.fingerprint:
+        raise RunError(
+            f"{folder.path} was run on {before['dataset']['name']} data with hash {before['dataset']['sha256'][:12]}, "
+            f"here it is {experiment.dataset.name} {experiment.dataset.fingerprint[:12]}; use the original data"
+        )
+    if before.get("frozen_checksum", experiment.frozen.checksum) != experiment.frozen.checksum:
+        raise RunError(
+            f"{folder.path} was run with frozen weights {before['frozen_checksum']}, here they are "
+            f"{experiment.frozen.checksum}: another module, or another version of this program; "
+            "use the original module, or start a new run"
+        )
+
+
+def check_same_config(before: ExperimentConfig, now: ExperimentConfig, folder: RunFolder) -> None:
+    one, other = flatten(before.table()), flatten(now.table())
+    keys = [key for key in {**one, **other} if key not in ("rounds", "imports") and one.get(key) != other.get(key)]
+    if keys:
+        told = ", ".join(f"{key} = {one.get(key, 'nothing')}, not {other.get(key, 'nothing')}" for key in keys[:NAMED])
+        more = f", and {len(keys) - NAMED} more" if len(keys) > NAMED else ""
+        raise RunError(f"{folder.path} was run with {told}{more}; only rounds can be increased: start a new run")
+    if before.asynchronous is not None and now.rounds > before.rounds:
+        raise RunError(
+            f"{folder.path} is asynchronous: fast agents may have ended long before slow ones, so rounds cannot be "
+            "increased; start a new run"
+        )
+    if now.rounds < before.rounds:
+        raise RunError(f"{folder.path} is a run of {before.rounds} rounds, not {now.rounds}; it can only be increased")
+
+
+def is_over(folder: RunFolder, config: ExperimentConfig) -> bool:
+    """Whether a run has come to the end that a config asks for."""
+    if not folder.result.is_file():
+        return False
+    done = read_result(folder.result)
+    if done["status"] == "converged" and config.rounds > read_config(folder.config).rounds:
+        raise RunError(
+            f"{folder.path} stopped at round {done['round']} because accuracy no longer improved "
+            f"(stop.patience = {config.stop.patience}); more rounds would change nothing"
+        )
+    return done["status"] == "converged" or int(done["round"]) >= config.rounds
+
+
+def extend(folder: RunFolder, config: ExperimentConfig) -> None:
+    """Extend a run to more rounds. Interrupted after any of these steps, it can still be resumed."""
+    if config.rounds <= read_config(folder.config).rounds:
+        return
+    about = read_manifest(folder.manifest)
+    earlier = checkpoint_hashes(read_config(folder.config).hash, about)
+    write_json(folder.manifest, {**about, "config_hash": config.hash, "earlier_hashes": list(earlier)})
+    folder.result.unlink(missing_ok=True)
+    write_atomically(folder.config, config.toml().encode())
+
+
+def note_plugins(folder: RunFolder, config: ExperimentConfig, warn: Callable[[str], None]) -> None:
+    """Say which plug-ins have changed, and record the present ones beside the earlier ones."""
+    about, now = read_manifest(folder.manifest), records(config.imports)
+    before = recorded_plugins(about, folder.manifest)
+    lines = changed(before, now)
+    for line in lines:
+        warn(f"{folder.path}: {line}; the present version is used")
+    if lines:
+        earlier = [*about.get("earlier_imports", ()), *(plugin.table() for plugin in before)]
+        imports = [plugin.table() for plugin in now]
+        write_json(folder.manifest, {**about, "imports": imports, "earlier_imports": earlier})
+
+
+def checkpoint_hashes(config_hash: str, about: dict[str, Any]) -> tuple[str, ...]:
+    """Of the config of a run, and of what it was before its rounds were raised: its checkpoints may say any of them."""
+    return tuple(dict.fromkeys((config_hash, *about.get("earlier_hashes", ()))))

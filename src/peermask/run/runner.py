@@ -1,0 +1,214 @@
+"""Runs an experiment: rounds, evaluations, tables, checkpoints; stops cleanly and resumes exactly."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping
+from contextlib import nullcontext, suppress
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from peermask.config.experiment import ExperimentConfig
+from peermask.config.file import as_config, read_config
+from peermask.data.dataset import Dataset
+from peermask.errors import RunError
+from peermask.files import write_atomically, write_json, writing
+from peermask.run.build import Experiment
+from peermask.run.execution import Execution
+from peermask.run.manifest import manifest, summary_of
+from peermask.run.metrics import forget_rounds_after
+from peermask.run.play import OVER, build_arms, device_for, play
+from peermask.run.result import RunResult
+from peermask.run.resume import (
+    check_same,
+    check_same_config,
+    checkpoint_hashes,
+    extend,
+    find_recorded_plugins,
+    is_over,
+    note_plugins,
+)
+from peermask.store.checked import check_tables, read_manifest, write_result
+from peermask.store.checkpoint import Checkpoint, Progress, checkpoint_name, forget_checkpoints_after, last_good
+from peermask.store.folder import RunFolder, clear_leftovers, lock_folder
+from peermask.store.mask_snapshots import forget_masks_after
+from peermask.store.table import check_extents
+
+
+def run_experiment(
+    config: ExperimentConfig | Mapping[str, Any] | Path | str,
+    out: Path | str | None = None,
+    *,
+    resume: bool = False,
+    execution: Execution | None = None,
+    dataset: Dataset | None = None,
+    module: nn.Module | None = None,
+) -> RunResult:
+    """Run an experiment and write its tables, checkpoints and result to a folder.
+
+    A config that compares algorithms gives one folder for each, inside `out`; their results are in `compared`.
+
+    Args:
+        config: What to run: a config, plain values as for `make_config`, or the path of a config file.
+        out: The run folder; by default a new one under `runs/`.
+        resume: Continue the run in `out`, perhaps for more rounds. See `resume_experiment`.
+        execution: The device, and how to watch and stop the run.
+        dataset: Data of your own instead of the config's: see `from_arrays` and `from_torch`.
+        module: A network of your own instead of the config's. Its convolutions and linear layers are masked.
+
+    Returns:
+        The result, which can be read again with `RunResult.open`.
+
+    Raises:
+        PeermaskError: A mistake in the config or the data, a folder in use, a full disk or memory, or a loss that is
+            NaN or infinite. The message says what to do.
+
+    Examples:
+        >>> import peermask
+        >>> config = peermask.make_config({"agents": 4, "rounds": 2, "retention": 0.3, "model": "mlp"})
+        >>> result = peermask.run_experiment(config, "run")
+        >>> result.status, result.round, len(result.agents)
+        ('finished', 2, 4)
+    """
+    execution = execution or Execution()
+    config = as_config(config)
+    device = device_for(config, execution.device)
+    arms = config.arms()
+    if execution.ranks is not None:
+        execution.ranks.tell(config.toml())
+    experiments = build_arms(config, execution, dataset, module)
+    for note in next(iter(experiments.values())).notes:
+        execution.warn(note)
+    root = Path(out) if out is not None else _new_path(config.name)
+    if execution.ranks is not None:
+        execution.ranks.control.remedy = f"go on with `peermask run --resume {root}`"
+    if len(arms) == 1:
+        ((name, experiment),) = experiments.items()
+        only = _run(experiment, name, RunFolder(root), device, execution, resume=resume)
+        return replace(only, dataset=dataset, module=module)
+    whole, compare = RunFolder(root), root / "compare.toml"
+    if resume := resume and compare.is_file():
+        check_same_config(read_config(compare), config, whole)
+    else:
+        whole.check_free()
+    ended = resume and all(is_over(RunFolder(root / name), arm) for name, arm in arms.items())
+    with nullcontext() if ended else lock_folder(whole):  # it is only read, perhaps where nothing can be written
+        if not resume:
+            whole.create()
+            whole.checkpoints.rmdir()
+        if not ended:
+            write_atomically(compare, config.toml().encode())
+        results: list[RunResult] = []
+        for name, experiment in experiments.items():
+            one = _run(experiment, name, RunFolder(root / name), device, execution, resume=resume)
+            results.append(replace(one, dataset=dataset, module=module))
+            if results[-1].status == "interrupted":
+                break
+    return replace(results[0], root=root, compared=tuple(results[1:]), status=results[-1].status)
+
+
+def resume_experiment(path: Path | str, execution: Execution | None = None, overrides: Iterable[str] = ()) -> RunResult:
+    """Continue the run or comparison in a folder, with the config it was started with.
+
+    The result has the same hash as that of a run without the interruption. A finished run is
+    only read, unless `overrides` extend it. Plug-ins it was made with are imported if you named them before,
+    and are as they were; otherwise import them yourself, or name them with `--import` on the command line.
+
+    Args:
+        path: The run folder.
+        execution: The device, and how to watch and stop the run.
+        overrides: `["rounds=800"]` extends the run, finished or not; nothing else can be changed.
+
+    Returns:
+        The result.
+
+    Raises:
+        RunError: The folder is not a run, is in use, or is damaged.
+
+    Examples:
+        >>> import peermask
+        >>> config = peermask.make_config({"agents": 4, "rounds": 2, "retention": 0.3, "model": "mlp"})
+        >>> stopped = peermask.Execution(should_stop=lambda: True)
+        >>> peermask.run_experiment(config, "run", execution=stopped).status
+        'interrupted'
+        >>> peermask.resume_experiment("run").status
+        'finished'
+    """
+    root = Path(path)
+    return run_experiment(config_in(root, overrides), root, resume=True, execution=execution)
+
+
+def config_in(root: Path, overrides: Iterable[str] = ()) -> ExperimentConfig:
+    """The config of the run or comparison in a folder, with the plug-ins it was made with."""
+    for name in ("compare.toml", "config.toml"):
+        if (root / name).is_file():
+            found = find_recorded_plugins(root, lambda _: None)  # a change is reported when the run is resumed
+            return read_config(root / name, overrides).model_copy(update={"imports": found or None})
+    raise RunError(f"{root} is not a run folder: it has no config.toml")
+
+
+def _run(
+    experiment: Experiment, name: str, folder: RunFolder, device: torch.device, execution: Execution, *, resume: bool
+) -> RunResult:
+    if resume := resume and folder.is_run:
+        check_same(experiment, folder)
+        if is_over(folder, experiment.config):
+            return _read(folder, execution)  # without a lock, for the same reason
+    else:
+        folder.check_free()
+    with lock_folder(folder):
+        if resume and is_over(folder, experiment.config):  # the process that had it has just finished
+            return _read(folder, execution)
+        checkpoint = _prepare(experiment, folder, device, execution, resume=resume)
+        progress = Progress(0, experiment.config.hash, experiment.frozen.checksum)
+        played = play(experiment, name, folder, device, execution, checkpoint or Checkpoint(progress, {}, {}, {}))
+        if played.status != "interrupted":
+            write_result(folder, summary_of(experiment, folder, played.status, played.progress, played.hash))
+        return replace(RunResult.open(folder.path), status=played.status)
+
+
+def _read(folder: RunFolder, execution: Execution) -> RunResult:
+    """A run that is over; other ranks have nothing to do."""
+    if execution.ranks is not None:
+        execution.ranks.tell(OVER)
+    return RunResult.open(folder.path)
+
+
+def _prepare(
+    experiment: Experiment, folder: RunFolder, device: torch.device, execution: Execution, *, resume: bool
+) -> Checkpoint | None:
+    """Make the folder, or find where the run in it stood."""
+    clear_leftovers(folder)
+    if not resume:
+        folder.create()
+        write_json(folder.manifest, manifest(experiment, device))
+        write_atomically(folder.config, experiment.config.toml().encode())  # last: a folder with a config is a run
+        return None
+    extend(folder, experiment.config)
+    note_plugins(folder, experiment.config, execution.warn)
+    hashes = checkpoint_hashes(experiment.config.hash, read_manifest(folder.manifest))
+    checkpoint = last_good(folder.checkpoints, hashes, experiment.frozen.checksum, execution.warn)
+    done = checkpoint.progress.round if checkpoint else 0
+    forget_checkpoints_after(folder.checkpoints, done)
+    forget_rounds_after(folder, done)
+    forget_masks_after(folder.masks, done)
+    check_tables(folder, experiment.config, done)
+    if checkpoint is not None:
+        check_extents(folder.path, checkpoint.progress.tables, folder.checkpoints / checkpoint_name(done))
+    return checkpoint
+
+
+def _new_path(name: str) -> Path:
+    """A new folder, created at once: another run may begin in the same second."""
+    begun = f"{name}-{datetime.now():%Y%m%d-%H%M%S}"
+    for count in itertools.count(1):
+        path = Path("runs") / (begun if count == 1 else f"{begun}-{count}")
+        with writing(path), suppress(FileExistsError):
+            path.mkdir(parents=True)
+            break
+    return path

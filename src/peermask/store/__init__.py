@@ -1,0 +1,1 @@
+"""Run folders: tables, checkpoints and manifests, written atomically and read without trust."""

@@ -1,0 +1,212 @@
+"""Checkpoints: the whole state of a run after a round, written atomically and read without trust."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import safetensors
+import safetensors.torch
+import torch
+from torch import Tensor
+
+from peermask.errors import RunError
+from peermask.files import replacing, writing
+from peermask.store.folder import round_of
+from peermask.store.table import Extent, check_extents, extents
+
+KEPT = 2  # the one before is there should the last be damaged
+_UNREADABLE = (safetensors.SafetensorError, AttributeError, KeyError, TypeError, ValueError)
+
+
+class DamagedError(RunError):
+    """A checkpoint that is none; one of another config is whole, and no reason to take the one before."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """The progress of a run, besides the agents' states."""
+
+    round: int
+    config_hash: str
+    frozen_checksum: str
+    best: float = float("-inf")  # highest mean validation accuracy so far
+    waited: int = 0  # evaluations since then
+    seconds: float = 0.0
+    tables: dict[str, Extent] = field(default_factory=dict)  # what the run's tables held then, by file name
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    progress: Progress
+    states: dict[str, Tensor]  # the agents' states, one row an agent
+    sent: dict[str, Tensor]  # the last messages, which receivers hold and deltas refer to
+    losses: dict[str, Tensor]  # since the last evaluation: see run/loop.py
+
+    def tensors(self) -> dict[str, Tensor]:
+        groups = {"state": self.states, "sent": self.sent, "losses": self.losses}
+        return {f"{group}/{name}": t.contiguous() for group, part in groups.items() for name, t in part.items()}
+
+
+def save_checkpoint(folder: Path, checkpoint: Checkpoint, ready: Callable[[], object] = lambda: None) -> Path:
+    """Write a checkpoint into the folder `checkpoints` of a run, whose tables lie beside it.
+
+    `ready` is called before the file has its name: it waits for what must be on the disk first.
+    """
+    number, tensors = checkpoint.progress.round, checkpoint.tensors()
+    path = folder / checkpoint_name(number)
+    progress = json.dumps(asdict(replace(checkpoint.progress, tables=extents(folder.parent, number))))
+    meta = {"progress": progress, "digest": _digest(progress, tensors)}
+    with writing(path), replacing(path) as temporary:
+        temporary.touch()
+        mode = temporary.stat().st_mode
+        try:
+            # Not `save`, which makes one long string of it first, while no other thread can run.
+            safetensors.torch.save_file(tensors, temporary, metadata=meta)
+        except safetensors.SafetensorError as error:
+            code = re.search(r"os error (\d+)", str(error))  # such as that of a full disk
+            raise (OSError(int(code[1]), os.strerror(int(code[1]))) if code else OSError(str(error))) from error
+        temporary.chmod(mode)  # the library writes files that only their owner can read
+        ready()
+    for old in list_checkpoints(folder)[:-KEPT]:
+        old.unlink(missing_ok=True)
+    return path
+
+
+def list_checkpoints(folder: Path) -> list[Path]:
+    """Oldest first."""
+    return sorted(folder.glob("round-*.safetensors"), key=round_of)
+
+
+def load_checkpoint(
+    path: Path, config_hashes: Collection[str], frozen_checksum: str, warn: Callable[[str], None]
+) -> Checkpoint:
+    """Read a checkpoint of this very config; anything else is refused with one line."""
+    try:
+        path.open("rb").close()  # what cannot be read need not be damaged, and is not to be deleted
+        with safetensors.safe_open(path, framework="pt") as file:
+            meta: dict[str, str] = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (it is no dict)
+        if "digest" in meta and meta["digest"] != _digest(meta["progress"], tensors):
+            raise ValueError("its digest does not match")
+        progress = _progress(json.loads(meta["progress"]))
+    except OSError as error:
+        raise RunError(f"checkpoint {path} cannot be read: {error.strerror or error}; fix this and retry") from None
+    except _UNREADABLE as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise DamagedError(
+            f"checkpoint {path} is damaged ({reason}); delete it to resume from the one before, or from the start"
+        ) from error
+    if "digest" not in meta:
+        warn(f"checkpoint {path} was written without a digest: damage to it cannot be detected")
+    if progress.config_hash not in config_hashes:
+        raise RunError(
+            f"checkpoint {path} belongs to config {progress.config_hash}, not {' or '.join(config_hashes)}; "
+            "restore config.toml or start a new run"
+        )
+    if progress.frozen_checksum != frozen_checksum:
+        raise RunError(
+            f"checkpoint {path} was made with frozen weights {progress.frozen_checksum}, here they are "
+            f"{frozen_checksum}; this version makes other weights from the same seed: start a new run"
+        )
+    return Checkpoint(progress, *(_group(tensors, group) for group in ("state", "sent", "losses")))
+
+
+def last_good(
+    folder: Path, config_hashes: Collection[str], frozen_checksum: str, warn: Callable[[str], None]
+) -> Checkpoint | None:
+    """The last checkpoint, or, with a warning, the one before if that is damaged; None if there is none yet."""
+    problem: DamagedError | None = None
+    for path in reversed(list_checkpoints(folder)):
+        try:
+            checkpoint = load_checkpoint(path, config_hashes, frozen_checksum, warn)
+        except DamagedError as error:
+            problem = problem or error
+            continue
+        if problem is not None:
+            warn(f"{str(problem).rpartition(';')[0]}; resuming from {path}")
+        return checkpoint
+    if problem is not None:
+        raise problem
+    return None
+
+
+def check_tables_since(folder: Path) -> None:
+    """That the tables of a run that is not over still hold what they held at its last checkpoint."""
+    for path in list_checkpoints(folder)[-1:]:
+        try:
+            with safetensors.safe_open(path, framework="pt") as file:
+                progress = _progress(json.loads((file.metadata() or {})["progress"]))
+        except (OSError, *_UNREADABLE):
+            return  # reported when the checkpoint is needed
+        check_extents(folder.parent, progress.tables, path)
+
+
+def forget_checkpoints_after(folder: Path, round: int) -> None:
+    """Those that are damaged: a run resumes from the last that is not."""
+    for path in list_checkpoints(folder):
+        if round_of(path) > round:
+            path.unlink(missing_ok=True)
+
+
+def checkpoint_name(round: int) -> str:
+    return f"round-{round:06d}.safetensors"
+
+
+def _progress(meta: dict[str, Any]) -> Progress:
+    tables = {name: Extent(int(size), str(sha256)) for name, (size, sha256) in meta.get("tables", {}).items()}
+    return Progress(**{**meta, "tables": tables})
+
+
+def _digest(progress: str, tensors: Mapping[str, Tensor]) -> str:
+    """Over all that a checkpoint says. Hashing lets other threads run, so no round waits for it."""
+    digest = hashlib.sha256(progress.encode())
+    for name, tensor in sorted(tensors.items()):
+        digest.update(f"{name}:{tensor.dtype}:{tuple(tensor.shape)};".encode())
+        digest.update(tensor.flatten().view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def _group(tensors: dict[str, Tensor], group: str) -> dict[str, Tensor]:
+    return {name.split("/", 1)[1]: tensor for name, tensor in tensors.items() if name.startswith(f"{group}/")}
+
+
+# Writes to a slow disk while rounds are computed.
+
+
+class Background:
+    """Does one thing at a time, in order, beside the caller. Use as a context manager, which waits for the last.
+
+    What goes wrong is raised where the caller next waits, which every `do` does first: never more than one thing
+    is on its way, and what was written before it is complete.
+    """
+
+    def __init__(self) -> None:
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="background")
+        self._last: Future[None] | None = None
+
+    def do(self, work: Callable[[], None]) -> None:
+        self.wait()
+        self._last = self._pool.submit(work)
+
+    def wait(self) -> None:
+        last, self._last = self._last, None
+        if last is not None:
+            last.result()
+
+    def __enter__(self) -> Background:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        try:
+            if kind is None:
+                self.wait()
+        finally:
+            self._pool.shutdown()

@@ -1,0 +1,101 @@
+"""What liars send, and that nobody else's message changes."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from peermask.algorithms.contract import Clock
+from peermask.algorithms.liars import LiarOptions, Liars, pick_liars
+from peermask.config.file import make_config
+from peermask.errors import ConfigError
+from peermask.graph.links import Links
+from peermask.masks.guard import distances, ones_by_layer
+from peermask.run.build import build
+
+SIZES = (600, 200)
+CPU = torch.device("cpu")
+
+
+def honest(agents: int = 6) -> torch.Tensor:
+    """Masks that differ from each other in a few entries, with as many ones in every layer."""
+    generator = torch.Generator().manual_seed(0)
+    rows = []
+    for _ in range(agents):
+        parts = [torch.arange(size) % 2 == 0 for size in SIZES]
+        for part in parts:
+            on, off = part.nonzero()[:, 0], (~part).nonzero()[:, 0]
+            swap = len(part) // 50
+            part[on[torch.randperm(len(on), generator=generator)[:swap]]] = False
+            part[off[torch.randperm(len(off), generator=generator)[:swap]]] = True
+        rows.append(torch.cat(parts))
+    return torch.stack(rows)
+
+
+def liars(kind: str) -> Liars:
+    return Liars(kind, (1, 4), SIZES, 0, CPU)
+
+
+EVERYONE = Links.of(~torch.eye(6, dtype=torch.bool))
+
+
+@pytest.mark.parametrize("kind", ["random", "inverted", "crafted"])
+def test_only_liars_rows_change(kind: str) -> None:
+    masks = honest()
+    told = liars(kind).told({"mask": masks}, EVERYONE, Clock(3, 10))["mask"]
+    changed = [bool((told[i] != masks[i]).any()) for i in range(6)]
+    assert changed == [False, True, False, False, True, False]
+
+
+@pytest.mark.parametrize("kind", ["random", "crafted"])
+def test_a_lie_has_as_many_ones_in_every_layer(kind: str) -> None:
+    masks = honest()
+    told = liars(kind).told({"mask": masks}, EVERYONE, Clock(3, 10))["mask"]
+    assert torch.equal(ones_by_layer(told, SIZES), ones_by_layer(masks, SIZES))
+
+
+def test_random_lies_differ_by_agent_and_round() -> None:
+    masks, lying = honest(), liars("random")
+    first, second = (lying.told({"mask": masks}, EVERYONE, Clock(k, 10))["mask"] for k in (1, 2))
+    assert not torch.equal(first[1], second[1])
+    assert not torch.equal(first[1], first[4])
+    assert torch.equal(lying.told({"mask": masks}, EVERYONE, Clock(1, 10))["mask"], first)
+
+
+def test_a_crafted_mask_lies_just_inside_the_guard() -> None:
+    masks = honest()
+    told = liars("crafted").told({"mask": masks}, EVERYONE, Clock(1, 10))["mask"]
+    everyone = Links.of(torch.ones(1, 6, dtype=torch.bool))
+    usual = float(everyone.median(distances(masks[1:2], masks, everyone, SIZES)))
+    lie = float(distances(masks[1:2], told[1:2], Links.of(torch.ones(1, 1, dtype=torch.bool)), SIZES))
+    assert 0.5 * usual < lie <= 1.5 * usual
+
+
+def test_real_values_are_turned_round() -> None:
+    values = torch.arange(12.0).view(6, 2)
+    told = liars("inverted").told({"weights": values}, EVERYONE, Clock(1, 10))["weights"]
+    assert told[1].tolist() == [-2.0, -3.0]
+    with pytest.raises(ConfigError, match="only masks can be crafted"):
+        liars("crafted").told({"weights": values}, EVERYONE, Clock(1, 10))
+
+
+@pytest.mark.parametrize("arms", [{"algorithm": "dsgd"}, {"algorithm": "mce-pl", "compare": ["fl"]}])
+def test_crafted_real_values_are_refused_when_the_config_is_read(arms: dict[str, object]) -> None:
+    with pytest.raises(
+        ConfigError, match=r"liars\.kind = 'crafted': only masks .* (dsgd|fl) sends real values; random"
+    ):
+        make_config({**arms, "liars": {"count": 1, "kind": "crafted"}})
+    make_config({**arms, "liars": {"count": 1, "kind": "inverted"}})
+
+
+def test_who_lies_among_few_lies_among_many() -> None:
+    few, many = (pick_liars(LiarOptions(count=count), 20, 0) for count in (2, 8))
+    assert len(many) == 8
+    assert set(few) < set(many)
+
+
+def test_half_of_the_agents_is_beyond_the_guard() -> None:
+    with pytest.raises(
+        ConfigError, match=r"liars\.count = 5: the guard cannot handle half of 10 agents or more.*at most 4"
+    ):
+        build(make_config({"agents": 10, "liars": {"count": 5}}))

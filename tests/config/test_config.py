@@ -1,0 +1,112 @@
+"""Configs: typed, strict, and every mistake one line that names the key, the value and the fix."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tomli_w
+
+from peermask.config.file import load_config, make_config
+from peermask.errors import ConfigError
+
+
+def test_the_default_experiment_compares_accord_with_ind_mask() -> None:
+    config = load_config()
+    assert (config.agents, config.dataset.name) == (10, "digits")
+    assert list(config.arms()) == ["accord", "ind-mask"]
+    assert {arm.resolved_readout for arm in config.arms().values()} == {"all"}
+
+
+def test_a_resolved_config_read_back_is_the_same(tmp_path: Path) -> None:
+    config = load_config(
+        overrides=["graph.name=ring", "retention=0.3", "algorithm.name=mce-pl", "algorithm.lr_fine_tune=0.5"]
+    )
+    path = tmp_path / "resolved.toml"
+    path.write_text(tomli_w.dumps(config.table()))
+    assert load_config(path) == config
+    assert load_config(path).hash == config.hash
+
+
+@pytest.mark.parametrize(
+    ("override", "read"),
+    [
+        ("rounds=7", lambda c: c.rounds == 7),
+        ("algorithm.lr=0.1", lambda c: c.algorithm.options.lr == 0.1),
+        ("graph.name=ring", lambda c: c.graph.name == "ring"),
+        ("graph=ring", lambda c: c.graph.name == "ring"),
+        ("graph.p=0.9", lambda c: c.graph.options.p == 0.9),
+        ("retention=[0.1,0.2,0.1,0.2,0.1,0.2,0.1,0.2,0.1,0.2]", lambda c: c.retention[1] == 0.2),
+        ("retention={choices=[0.1,0.5]}", lambda c: c.retention.choices == (0.1, 0.5)),
+        ("mask.fc_keep=r", lambda c: c.mask.fc_keep == "r"),
+        ("compare=[]", lambda c: c.compare == ()),
+    ],
+)
+def test_overrides(override: str, read: Any) -> None:
+    assert read(load_config(overrides=[override]))
+
+
+def test_naming_another_choice_drops_the_options_of_the_one_before() -> None:
+    config = load_config(overrides=["graph.degree=2", "graph.name=random-regular"])
+    assert config.graph.table() == {"name": "random-regular", "degree": 2}
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"roundz": 5}, r"roundz: unknown key; did you mean 'rounds'\?"),
+        ({"data": {"fractoin": 0.5}}, r"data\.fractoin: unknown key; did you mean 'fraction'\?"),
+        ({"algorithm": {"name": "mce-pl", "lrr": 1}}, r"algorithm\.lrr: unknown key; did you mean 'lr'\?"),
+        ({"algorithm": "mce_pl"}, r"algorithm\.name: unknown algorithm 'mce_pl'; did you mean 'mce-pl'\?"),
+        ({"graph": {"name": "rign"}}, r"graph\.name: unknown topology 'rign'; did you mean 'ring'\?"),
+        ({"graph": {"name": "ring", "p": 0.5}}, r"graph\.p: unknown key"),
+        ({"graph": 5}, r"graph = 5: must be a table with a name"),
+        ({"dataset": "cifar"}, r"dataset\.name: unknown dataset 'cifar'; did you mean 'cifar10'\?"),
+        ({"frozen": {"init": "kaiming"}}, r"unknown init 'kaiming'"),
+        ({"rounds": "many"}, r"rounds = 'many': .*integer"),
+        ({"rounds": 0}, r"rounds = 0: .*greater than or equal to 1"),
+        ({"retention": 0}, r"retention = 0: must be in \(0, 1\]"),
+        ({"retention": 1.5}, r"retention = 1\.5: must be in \(0, 1\]"),
+        ({"retention": [0.1, 2]}, r"agent 1 has 2; every retention must be in \(0, 1\]"),
+        ({"retention": "half"}, r"retention = 'half': must be a number"),
+        ({"retention": True}, r"retention = True: must be a number"),
+        ({"retention": {"choices": []}}, r"^retention\.choices = \[\]: tuple should have at least 1 item[^(]*$"),
+        ({"mask": {"fc_keep": "x"}}, r"^mask\.fc_keep = 'x': .*valid number.*, or input should be 'r'$"),
+        ({"partition": {"name": "labels", "labels_per_agent": 0}}, r"^partition\.labels_per_agent = 0: .*equal to 1"),
+        ({"seed": -1}, r"seed = -1"),
+        ({"algorithm": {"name": "mce-pl", "lr": float("nan")}}, r"algorithm\.lr = nan"),
+        ({"name": "../escape"}, r"name = '\.\./escape'"),
+    ],
+)
+def test_mistakes_are_one_line_with_the_key(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as caught:
+        make_config(values)
+    assert "\n" not in str(caught.value)
+
+
+def test_files_that_are_missing_or_not_toml(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"nowhere\.toml does not exist"):
+        load_config(tmp_path / "nowhere.toml")
+    with pytest.raises(ConfigError, match=r"is a folder; a run in it goes on with --resume"):
+        load_config(tmp_path)
+    picture = tmp_path / "picture.png"
+    picture.write_bytes(b"\x89PNG\xff")
+    with pytest.raises(ConfigError, match=r"picture\.png is not text; give a TOML file"):
+        load_config(picture)
+    broken = tmp_path / "broken.toml"
+    broken.write_text("rounds = = 3")
+    with pytest.raises(ConfigError, match=r"broken\.toml is not valid TOML: .*line 1"):
+        load_config(broken)
+
+
+def test_an_override_without_a_value() -> None:
+    with pytest.raises(ConfigError, match="must be key=value"):
+        load_config(overrides=["rounds"])
+    with pytest.raises(ConfigError, match="rounds is 60, not a table"):
+        load_config(overrides=["rounds.every=1"])
+
+
+def test_two_arms_of_one_algorithm_have_names_of_their_own() -> None:
+    config = make_config({"compare": [{"name": "mce-pl", "lr": 0.1}, {"name": "ind-mask"}]})
+    assert list(config.arms()) == ["mce-pl", "mce-pl-2", "ind-mask"]

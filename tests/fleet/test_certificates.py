@@ -1,0 +1,167 @@
+"""Certificates: private keys stay private, and a certificate that is not the agent's own is refused by name."""
+
+from __future__ import annotations
+
+import shutil
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from fleet_cases import tiny
+
+from peermask.errors import NodeError
+from peermask.fleet.certificates import make_authority, make_certificates, sign_agent
+from peermask.fleet.credentials import check_credentials, verifier
+from peermask.fleet.fleet_file import new_fleet
+
+FLEET = new_fleet(tiny(), ["127.0.0.1", "127.0.0.2", "pi.local", "10.0.0.9"])
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("fleet") / "certs"
+    make_certificates(FLEET, folder)
+    return folder
+
+
+@pytest.fixture
+def certs(made, tmp_path):
+    return shutil.copytree(made, tmp_path / "certs")
+
+
+def replaced(certs, agent, authority=None, host="127.0.0.1", valid=timedelta(days=1)):
+    """Another certificate and key in an agent's place."""
+    certificate, key = authority or make_authority()
+    own = ec.generate_private_key(ec.SECP256R1())
+    signed = sign_agent(agent, host, own, certificate, key, valid)
+    (certs / "agent-0.pem").write_bytes(signed.public_bytes(serialization.Encoding.PEM))
+
+
+def authority_of(certs):
+    from cryptography import x509
+
+    key = serialization.load_pem_private_key((certs / "ca.key").read_bytes(), None)
+    return x509.load_pem_x509_certificate((certs / "ca.pem").read_bytes()), key
+
+
+def test_one_certificate_per_agent_and_keys_for_the_owner_alone(certs):
+    assert sorted(path.name for path in certs.iterdir()) == sorted(
+        ["ca.pem", "ca.key", *(f"agent-{i}.{end}" for i in range(4) for end in ("pem", "key"))]
+    )
+    for path in certs.glob("*.key"):
+        assert path.stat().st_mode & 0o777 == 0o600
+    assert certs.stat().st_mode & 0o077 == 0
+    for agent in range(4):
+        check_credentials(FLEET, certs, agent)
+
+
+def test_what_exists_stays_and_renewing_replaces_one(certs):
+    before = {path.name: path.read_bytes() for path in certs.iterdir()}
+    assert make_certificates(FLEET, certs) == []
+    assert make_certificates(FLEET, certs, renew=(2,)) == [certs / "agent-2.pem"]
+    changed = {path.name for path in certs.iterdir() if path.read_bytes() != before[path.name]}
+    assert changed == {"agent-2.pem", "agent-2.key"}
+    check_credentials(FLEET, certs, 2)
+    with pytest.raises(NodeError, match=r"agent 9 does not exist"):
+        make_certificates(FLEET, certs, renew=(9,))
+
+
+def test_a_lost_authority_key_is_said(certs):
+    (certs / "ca.key").unlink()
+    with pytest.raises(NodeError, match=r"exists without .*ca.key"):
+        make_certificates(FLEET, certs)
+
+
+def test_no_certificate_no_start(certs):
+    (certs / "agent-1.pem").unlink()
+    with pytest.raises(NodeError, match=r"agent 1 has no certificate: .* or run with --insecure"):
+        check_credentials(FLEET, certs, 1)
+
+
+def test_the_certificate_of_another_agent(certs):
+    shutil.copy(certs / "agent-1.pem", certs / "agent-0.pem")
+    with pytest.raises(NodeError, match=r"is of agent-1, not of agent 0"):
+        check_credentials(FLEET, certs, 0)
+
+
+def test_a_foreign_authority(certs):
+    replaced(certs, 0)
+    with pytest.raises(NodeError, match=r"was not issued by"):
+        check_credentials(FLEET, certs, 0)
+
+
+def test_an_expired_certificate(certs):
+    replaced(certs, 0, authority_of(certs), valid=-timedelta(days=2))
+    with pytest.raises(
+        NodeError, match=r"expired .* UTC, and this device's clock says .*fleet renew FLEET 0"
+    ) as refused:
+        check_credentials(FLEET, certs, 0)
+    assert refused.value.exit_code == 2
+
+
+@pytest.mark.parametrize("behind", [timedelta(minutes=90), timedelta(days=3 * 365)])
+def test_a_clock_that_is_behind_is_no_reason_to_make_certificates_again(certs, behind):
+    with pytest.raises(NodeError, match=r"the clock is behind; set it, or wait") as refused:
+        check_credentials(FLEET, certs, 0, datetime.now(UTC) - behind)
+    assert "fleet renew" not in str(refused.value)
+    assert refused.value.exit_code == 75
+
+
+def test_a_clock_that_is_years_ahead_is_named_beside_the_end(certs):
+    with pytest.raises(
+        NodeError, match=r"expired .*this device's clock says .* set the clock if it is ahead, otherwise"
+    ):
+        check_credentials(FLEET, certs, 0, datetime.now(UTC) + timedelta(days=3 * 365))
+
+
+def test_a_certificate_for_another_host(certs):
+    replaced(certs, 0, authority_of(certs), host="10.0.0.1")
+    with pytest.raises(NodeError, match=r"is not for 127.0.0.1"):
+        check_credentials(FLEET, certs, 0)
+
+
+def test_a_key_of_somebody_else(certs):
+    shutil.copy(certs / "agent-1.key", certs / "agent-0.key")
+    with pytest.raises(NodeError, match=r"does not belong to"):
+        check_credentials(FLEET, certs, 0)
+
+
+def test_a_key_that_others_can_read(certs):
+    (certs / "agent-0.key").chmod(0o640)
+    with pytest.raises(NodeError, match=r"can be read by others; run `chmod 600"):
+        check_credentials(FLEET, certs, 0)
+
+
+def test_a_key_that_cannot_be_read(certs):
+    (certs / "agent-0.key").unlink()
+    with pytest.raises(NodeError, match=r"agent-0.key cannot be read: No such file"):
+        check_credentials(FLEET, certs, 0)
+    (certs / "agent-0.key").mkdir(0o700)
+    with pytest.raises(NodeError, match=r"agent-0.key cannot be read: Is a directory"):
+        check_credentials(FLEET, certs, 0)
+
+
+@pytest.mark.parametrize("name", ["agent-0.pem", "agent-0.key", "ca.pem"])
+def test_a_flipped_bit_is_one_line_that_no_unit_restarts_for(certs, name):
+    whole = (certs / name).read_bytes()
+    refused = []
+    for place in range(len(whole)):
+        damaged = bytearray(whole)
+        damaged[place] ^= 1 << place % 7  # of the text, so that it stays text
+        (certs / name).write_bytes(damaged)
+        try:
+            check_credentials(FLEET, certs, 0)
+            verifier(certs / "ca.pem")
+        except NodeError as error:
+            refused.append(error)
+    assert len(refused) > len(whole) / 2
+    assert not [error for error in refused if "\n" in str(error)]
+    assert {error.exit_code for error in refused if "the clock is behind" not in str(error)} == {2}
+
+
+@pytest.mark.parametrize("name", ["agent-0.pem", "agent-0.key", "ca.pem"])
+def test_files_that_are_no_pem(certs, name):
+    (certs / name).write_bytes(b"\x00\xffrubbish")
+    with pytest.raises(NodeError, match=rf"{name} is not"):
+        check_credentials(FLEET, certs, 0)

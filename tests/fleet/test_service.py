@@ -1,0 +1,56 @@
+"""The unit that `fleet service` writes is one that systemd reads as meant."""
+
+from __future__ import annotations
+
+import configparser
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from fleet_cases import tiny_fleet, written
+from test_node_cli import peermask, refused  # noqa: F401
+
+from peermask.errors import NodeError
+from peermask.fleet.service import unit
+
+
+def test_the_unit_runs_the_agent_and_may_write_its_folder_alone(peermask, tmp_path):  # noqa: F811
+    path = written(tmp_path, tiny_fleet())
+    command = ["fleet", "service", path, "--agent", 3, "--folder", "/home/pi/fleet", "--command", "/opt/peermask"]
+    code, out, _ = peermask(*command, "--metrics", 9464)
+    read = configparser.ConfigParser(strict=True, interpolation=None)
+    read.read_string(out)
+    assert code == 0
+    service = read["Service"]
+    assert service["ExecStart"] == "/opt/peermask node fleet.toml --agent 3 --metrics 9464"
+    assert service["WorkingDirectory"] == service["ReadWritePaths"] == "/home/pi/fleet"
+    assert (service["ProtectSystem"], service["PrivateDevices"], service["NoNewPrivileges"]) == ("strict", "yes", "yes")
+    assert (service["RestartPreventExitStatus"], service["SuccessExitStatus"]) == ("2", "143")
+    assert "PrivateDevices" not in peermask(*command, "--device", "cuda")[1]
+    assert "agent 4 does not exist" in refused(peermask("fleet", "service", path, "--agent", 4))
+    (tmp_path / "a.service").write_text("mine")
+    assert "exists; give another --out" in refused(peermask(*command, "--out", tmp_path / "a.service"))
+
+
+@pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="needs systemd-analyze")
+@pytest.mark.parametrize("gpu", [False, True])
+def test_systemd_finds_nothing_wrong(tmp_path, gpu):
+    text = unit(3, "root", tmp_path, Path(sys.executable), ["fleet 100%.toml", "--import", 'a "b" $c'], gpu=gpu)
+    (tmp_path / "peermask-agent.service").write_text(text)
+    command = ["systemd-analyze", "verify", "--man=no", str(tmp_path / "peermask-agent.service")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_words_that_a_unit_cannot_hold(tmp_path):
+    with pytest.raises(NodeError, match=r"--user 'a b'"):
+        unit(0, "a b", tmp_path, tmp_path, [])
+    with pytest.raises(NodeError, match=r"is not an absolute path"):
+        unit(0, "pi", Path("fleet"), tmp_path, [])
+    with pytest.raises(NodeError, match=r"does not allow in a path"):
+        unit(0, "pi", tmp_path / "my fleet", tmp_path, [])
+    with pytest.raises(NodeError, match=r"does not allow"):
+        unit(0, "pi", tmp_path, tmp_path, ["two\nlines"])
+    assert '"a b" 50%% $$HOME' in unit(0, "pi", tmp_path, tmp_path, ["a b", "50%", "$HOME"])

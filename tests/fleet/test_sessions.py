@@ -1,0 +1,122 @@
+"""Whose certificates are linked: strangers and doubles are said, and two devices with one key are refused."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+from fleet_cases import free_ports, simulated, tiny, tiny_fleet, written
+from fleet_process import ProcessFleet
+from moved_time import MovedTime
+from test_intruders import answers, session
+
+from peermask.errors import WireError
+from peermask.fleet.certificates import make_certificates, sign
+from peermask.fleet.credentials import Credentials
+from peermask.fleet.fleet_file import save_fleet
+from peermask.fleet.messages import DOUBLED, decode_answer
+from peermask.fleet.roster import encode_roster, revoke_certificates
+from peermask.fleet.sessions import GRACE, Sessions
+
+
+@pytest.fixture
+def held():
+    said: list[str] = []
+    return Sessions("agent-0", {1: "agent-1", 3: "agent-3-2"}, said.append, MovedTime()), said
+
+
+def test_a_session_may_have_several_links_and_come_back(held):
+    made, said = held
+    for made_ in (True, True, False, True, False, False, True):
+        made.changed("agent-1", "a", made=made_)
+        made.time.sleep(2 * GRACE)
+        assert made.doubled() == frozenset()
+    assert said == []
+
+
+def test_two_sessions_with_one_name_are_two_devices_until_one_is_gone(held):
+    made, said = held
+    made.changed("agent-3-2", "a", made=True)
+    made.changed("agent-3-2", "b", made=True)
+    assert made.doubled() == frozenset()  # it may be a restart whose old link is still there
+    made.time.sleep(GRACE)
+    assert made.doubled() == frozenset()
+    made.time.sleep(0.1)
+    assert made.doubled() == made.doubled() == {3}
+    assert said == ["two devices run as agent 3, with the same key; neither is served until one stops"]
+    made.changed("agent-3-2", "a", made=False)
+    assert made.doubled() == frozenset()
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("agent-3", "agent 3 is agent-3-2 in the fleet file of this device; it was revoked, or this file is old"),
+        ("agent-3-1", "agent 3 is agent-3-2 in the fleet file of this device; it was revoked, or this file is old"),
+        ("agent-0", "this device has the same one; stop one of the two"),
+        ("agent-33", "it is not a neighbour; its fleet file is another one, or that of this device is old"),
+    ],
+)
+def test_who_is_no_neighbour_is_said_once(held, name, why):
+    made, said = held
+    for number in range(3):
+        made.changed(name, str(number), made=True)
+    assert said == [f"a device with the certificate of {name} is ignored: {why}"]
+
+
+def test_who_is_refused_as_double_is_told_why():
+    with pytest.raises(WireError, match="another device runs with the same key") as refused:
+        decode_answer(DOUBLED)
+    assert refused.value.why == "double"
+
+
+@pytest.mark.long
+def test_two_devices_with_one_key_are_refused_on_both_sides_and_one_alone_is_heard_again(tmp_path):
+    fleet = tiny_fleet(tiny(rounds=400), missing="last", round_deadline=0.5)
+    path = written(tmp_path, fleet)
+    twin = fleet.agents[3].model_copy(update={"listen": f"127.0.0.1:{free_ports(1)}"})
+    with ProcessFleet(path, fleet, pace=0.05) as made:
+        made.start()
+        made.until_round(0, 5)
+        (tmp_path / "twin").mkdir()
+        shutil.copytree(tmp_path / "certs", tmp_path / "twin" / "certs")
+        copied = tmp_path / "twin" / "fleet.toml"
+        save_fleet(copied, fleet.model_copy(update={"agents": (*fleet.agents[:3], twin)}))
+        with ProcessFleet(copied, fleet, pace=0.05) as second:
+            second.start(3)
+            made.until(0, lambda report: 3 in [a["neighbour"] for a in report["absent"]], "the absence of 3")
+            made.until(3, lambda report: len(report["absent"]) == 2, "being refused")
+        seen = made.reports(0)[-1]["round"]
+        made.until(0, lambda report: report["round"] > seen and not report["absent"], "everybody")
+        assert made.join() == [0] * 4
+    line = "two devices run as agent 3, with the same key; neither is served until one stops"
+    assert any(line in said for said in made.said(0))
+    refusal = (
+        "refuses this device: another device runs with the same key as this one; neither is served until one stops"
+    )
+    assert any(refusal in said for said in made.said(3))
+    assert any(refusal in said for said in second.said(3))
+    assert made.collect().status == "finished"
+
+
+def test_a_revoked_certificate_is_refused_over_real_sockets_and_said(tmp_path):
+    before = tiny_fleet(tiny(rounds=8), missing="wait")
+    make_certificates(before, tmp_path / "certs")
+    shutil.copytree(tmp_path / "certs", tmp_path / "stolen")
+    fleet = revoke_certificates(before, [3])
+    make_certificates(fleet, tmp_path / "certs", renew=(3,))
+    fleet = fleet.model_copy(update={"signature": sign(tmp_path / "certs", encode_roster(fleet))})
+    with ProcessFleet(written(tmp_path, fleet), fleet) as made:
+        made.start(0, 1, 2)
+        for agent in (0, 1, 2):
+            made.until_listening(agent)
+        with session(fleet, Credentials.of(tmp_path / "stolen", 3)) as opened:
+            assert [owner for owner in (0, 1, 2) if answers(opened, owner, 3)] == []
+        with session(fleet, Credentials.of(tmp_path / "certs", 3)) as opened:
+            assert [owner for owner in (0, 1, 2) if answers(opened, owner, 3)] == [0, 2]
+        made.start(3)
+        assert made.join() == [0] * 4
+        assert made.collect().hash == simulated(fleet.experiment, tmp_path / "sim").hash
+    line = "a device with the certificate of agent-3 is ignored: agent 3 is agent-3-1 in the fleet file of this device"
+    assert any(line in said for said in made.said(0))
+    assert any("a device with the certificate of agent-3 is ignored: it is not a neighbour" in s for s in made.said(1))

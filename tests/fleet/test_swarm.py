@@ -1,0 +1,100 @@
+"""A whole fleet on this machine: stopped, killed, started twice; what it collects is an ordinary run."""
+
+from __future__ import annotations
+
+import http.client
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+from fleet_cases import PATIENT, Notes, free_ports, simulated, tiny, tiny_fleet, written
+from fleet_process import PATIENCE, CommandProcess
+
+from peermask.errors import NodeError
+from peermask.files import try_lock
+from peermask.fleet.certificates import make_certificates
+from peermask.fleet.start import agent_out, certificates_of, default_out, run_node
+from peermask.fleet.swarm import run_swarm
+from peermask.run.result import RunResult
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes are forked and signalled as on Linux")
+
+
+def two_agents(folder, rounds, **keys):
+    """The file of a fleet of two, and its config."""
+    config = tiny(agents=2, rounds=rounds, graph={"name": "path"})
+    held = tiny_fleet(config, **PATIENT, **keys)
+    path = written(folder, held)
+    make_certificates(held, certificates_of(path, held))
+    return path, held
+
+
+def swarm(path, *arguments, **variables):
+    command = [sys.executable, "-m", "peermask", "swarm", str(path), *map(str, arguments)]
+    env = {**os.environ, **variables}
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env)
+
+
+def test_a_swarm_stops_goes_on_and_gives_an_ordinary_run_folder(tmp_path, monkeypatch):
+    path, held = two_agents(tmp_path, 100, missing="wait")
+    run = tmp_path / default_out(held)
+    stopped = CommandProcess(["swarm", path], folder=tmp_path)
+    try:
+        saved = agent_out(run, 1) / "checkpoints"
+        stopped.until(lambda: any(saved.glob("*.safetensors")), "a checkpoint")
+        stopped.process.terminate()
+        stopped.until(lambda: stopped.exitcode is not None, "the end")
+        assert stopped.exitcode == 128 + signal.SIGTERM
+        assert any("rerun the same command to resume" in line for line in stopped.lines)
+    finally:
+        stopped.kill()
+    monkeypatch.chdir(tmp_path)
+    with swarm(path, FORCE_COLOR="1") as again:  # as to a terminal
+        out, err = again.communicate()
+    assert (again.returncode, err) == (0, "")
+    assert "100/100" in out  # in the table that follows the agents
+    assert out.splitlines()[-1] == str(default_out(held))
+    assert RunResult.open(run).hash == simulated(held.experiment, tmp_path / "sim").hash
+    # An agent by hand has the folder that the swarm gave it.
+    notes = Notes()
+    alone = run_node(path, 0, notes)
+    assert (alone.status, alone.out) == ("finished", agent_out(default_out(held), 0))
+    assert notes.lines == [f"this run is finished; its result is in {alone.out}"]
+    assert not (run / "agent-0").exists()
+
+
+@pytest.mark.long
+def test_a_killed_agent_is_said_to_be_killed_and_a_second_swarm_touches_nothing(tmp_path):
+    path, _ = two_agents(tmp_path, 100_000)
+    out, first, metrics = tmp_path / "run", free_ports(2), []
+    seen = []
+
+    def act(members):
+        if seen or not all(member.report for member in members):
+            return
+        link = http.client.HTTPConnection("127.0.0.1", first + 1, timeout=PATIENCE)
+        link.request("GET", "/metrics")
+        metrics.append(link.getresponse().read())
+        with swarm(path, "--out", out) as second:
+            seen.extend((*second.communicate(), second.returncode))
+        seen.extend(member.log.read_text() for member in members)
+        os.kill(members[0].process.pid, signal.SIGKILL)
+        members[0].process.wait()
+
+    result = run_swarm(path, out, show=act, should_stop=lambda: bool(seen), metrics=first)
+    assert b'peermask_build_info{agent="1",' in metrics[0]
+    said, line, code, *logs = seen
+    assert (said, code) == ("", 2)
+    assert line.startswith(f"peermask: {out} is being run by another swarm; ")
+    assert line.count("\n") == 1
+    assert not any("peermask:" in log for log in logs)  # the agents' own, not errors of a second pair
+    assert result.failed == {0: "was killed by signal 9; start the same command again to go on"}
+
+
+def test_an_agent_that_runs_is_not_run_twice(tmp_path):
+    path, _ = two_agents(tmp_path, 3)
+    with try_lock(tmp_path / ".mine.lock"), pytest.raises(NodeError, match=r"agent 0 is being run in .*mine"):
+        run_node(path, 0, Notes(), out=tmp_path / "mine")
+    assert not (tmp_path / "mine").exists()

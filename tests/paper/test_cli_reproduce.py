@@ -1,0 +1,97 @@
+"""The command, and what it answers to mistakes: one line, exit 2, nothing touched."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from peermask.cli.main import main
+from peermask.cli.options import parse_seeds
+from peermask.errors import ConfigError
+from peermask.files import write_json
+
+
+def fails(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    with pytest.raises(SystemExit) as stopped:
+        main(["reproduce", *arguments])
+    assert stopped.value.code == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.count("\n") == 1
+    return said.err
+
+
+def test_an_unknown_experiment(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    said = fails(capsys, "tabel1", "--out", str(tmp_path / "out"))
+    assert "unknown experiment 'tabel1'; did you mean 'table1'?" in said
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_unknown_scale(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    said = fails(capsys, "table3", "--scale", "tiny", "--out", str(tmp_path / "out"))
+    assert "unknown scale 'tiny'; known: paper, quick" in said
+
+
+def test_a_device_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    said = fails(capsys, "table3", "--scale", "quick", "--device", "tpu", "--out", str(tmp_path / "out"))
+    assert "device 'tpu' is not one of" in said
+    assert not (tmp_path / "out").exists()
+
+
+def test_missing_data(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    said = fails(capsys, "table3", "--data-dir", str(tmp_path / "nowhere"), "--out", str(tmp_path / "out"))
+    assert "nowhere" in said
+    assert "data_batch_1.bin" in said
+    assert not (tmp_path / "out").exists()
+
+
+def test_data_where_none_is_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    said = fails(capsys, "table3", "--scale", "quick", "--data-dir", "x", "--out", str(tmp_path / "out"))
+    assert "uses the digits in the package" in said
+
+
+def test_a_folder_of_another_scale_stays_as_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    write_json(out / "reproduce.json", {"scale": "paper"})
+    before = (out / "reproduce.json").read_bytes()
+    assert "holds results of scale 'paper', not 'quick'" in fails(
+        capsys, "table3", "--scale", "quick", "--out", str(out)
+    )
+    assert [path.name for path in out.iterdir()] == ["reproduce.json"]
+    assert (out / "reproduce.json").read_bytes() == before
+
+
+@pytest.mark.parametrize("text", ["", "x", "1,x", "1;2", "0", "-1", "1,1", "1.5", "1,", "²", f"{2**63},1", "10000"])
+def test_a_seed_list_that_is_none(text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert f"--seeds {text!r}" in fails(capsys, "table3", f"--seeds={text}", "--out", str(tmp_path / "out"))
+    with pytest.raises(ConfigError):
+        parse_seeds(text)
+
+
+def test_seeds_by_number_or_by_name() -> None:
+    assert parse_seeds("3") == [0, 1, 2]
+    assert parse_seeds("4, 7") == [4, 7]
+
+
+def test_the_list_names_every_experiment(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main(["reproduce", "--list"])
+    assert stopped.value.code == 0
+    said = capsys.readouterr().out
+    assert "table1-full" in said
+    assert "--scale quick" in said
+
+
+def test_tables_of_what_is_finished_need_no_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "out"
+    assert "holds no results" in fails(capsys, "table3", "--tables-only", "--out", str(out))
+    assert not out.exists()
+    out.mkdir()
+    write_json(out / "reproduce.json", {"scale": "quick"})
+    with pytest.raises(SystemExit) as stopped:
+        main(["reproduce", "table3", "--scale", "quick", "--seeds", "2", "--tables-only", "--out", str(out)])
+    assert stopped.value.code == 0
+    assert "8 of 8 cells are missing" in capsys.readouterr().out
+    assert "| MCE-PL | - (0.639, -) |" in (tmp_path / "out" / "table3.md").read_text()

@@ -1,0 +1,58 @@
+"""Two agents' targets: trained inside class F from one initialisation, on different labels."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from peermask.data.digits import digits
+from peermask.errors import ConfigError, DataError, ModelError
+from peermask.paper.theory.training import Examples, accuracy, all_images, initial, train, two_agents
+
+
+def test_the_start_is_in_the_class_and_the_same_for_a_seed() -> None:
+    start = initial((1, 2, 6), 3, seed=0)
+    assert [float(weight.abs().sum()) for weight in start] == pytest.approx([1, 1])
+    assert all(torch.equal(a, b) for a, b in zip(start, initial((1, 2, 6), 3, seed=0), strict=True))
+    with pytest.raises(ModelError, match="odd kernel"):
+        initial((1, 2), 2, seed=0)
+
+
+def test_a_target_learns_its_agents_labels_and_stays_in_the_class() -> None:
+    agent, other = two_agents(digits(), shared=0)
+    start = initial((1, 3, 6), 3, seed=0)
+    target = train(start, agent.train, steps=60)  # Target() itself refuses what is outside F
+    assert accuracy(target.layers, agent.test) > 0.7
+    assert accuracy(target.layers, other.test) == 0  # labels it has never seen
+
+
+def test_training_is_the_same_every_time() -> None:
+    agent, _ = two_agents(digits(), shared=2)
+    one, two = (train(initial((1, 2, 6), 3, seed=0), agent.train, steps=3) for _ in range(2))
+    assert all(torch.equal(a, b) for a, b in zip(one.layers, two.layers, strict=True))
+
+
+def test_no_step_is_the_start_itself() -> None:
+    agent, _ = two_agents(digits(), shared=1)
+    start = initial((1, 2, 6), 3, seed=1)
+    assert all(torch.allclose(a, b) for a, b in zip(train(start, agent.train, 0).layers, start, strict=True))
+
+
+@pytest.mark.parametrize(("shared", "second"), [(0, (3, 4, 5)), (1, (2, 3, 4)), (3, (0, 1, 2))])
+def test_agents_share_labels_but_no_training_image(shared: int, second: tuple[int, ...]) -> None:
+    one, two = two_agents(digits(), shared)
+    assert (one.labels, two.labels) == ((0, 1, 2), second)
+    for agent in (one, two):
+        assert set(agent.train.labels.tolist()) == set(agent.test.labels.tolist()) == set(agent.labels)
+    seen = {image.numpy().tobytes() for image in one.train.images}
+    assert not seen & {image.numpy().tobytes() for image in two.train.images}
+    images = all_images((one, two))
+    assert 0 <= images.min() <= images.max() <= 1
+
+
+def test_mistakes_are_named() -> None:
+    with pytest.raises(ConfigError, match="shared is 4"):
+        two_agents(digits(), shared=4)
+    examples = Examples(torch.full((1, 1, 2, 2), 16.0), torch.zeros(1, dtype=torch.int64))
+    with pytest.raises(DataError, match=r"\[16, 16\]; the theorem needs \[0, 1\]"):
+        train(initial((1, 2), 3, seed=0), examples, steps=1)

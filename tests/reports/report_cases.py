@@ -1,0 +1,118 @@
+"""Run folders written by hand, so that a page can be tested without training anything."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tomli_w
+
+from peermask.config.file import make_config
+from peermask.files import write_json
+from peermask.run.metrics import LATER, METRICS, TRAFFIC
+from peermask.store.folder import RunFolder
+from peermask.store.mask_snapshots import save_masks
+from peermask.store.table import append_rows
+
+SMALL_LAYERS: list[dict[str, Any]] = [
+    {"name": "0.weight", "kind": "conv", "shape": [8, 1, 3, 3]},
+    {"name": "3.weight", "kind": "linear", "shape": [10, 32]},
+]
+ALEXNET_LAYERS: list[dict[str, Any]] = [
+    {"name": "0.weight", "kind": "conv", "shape": [64, 3, 5, 5]},
+    {"name": "4.weight", "kind": "conv", "shape": [128, 64, 5, 5]},
+    {"name": "8.weight", "kind": "conv", "shape": [256, 128, 5, 5]},
+    {"name": "13.weight", "kind": "linear", "shape": [192, 1024]},
+    {"name": "15.weight", "kind": "linear", "shape": [10, 192]},
+]
+
+
+def write_run(
+    path: Path,
+    *,
+    agents: int = 4,
+    rounds: int = 20,
+    every: int = 5,
+    seed: int = 0,
+    algorithm: str = "mce-pl",
+    layers: list[dict[str, Any]] | None = None,
+    masks_at: tuple[int, ...] = (10, 20),
+    absences: bool = False,
+    data_hash: str = "d" * 64,
+    classes: tuple[str, ...] = tuple("0123456789"),
+    finished: bool = True,
+    earlier: bool = False,
+) -> Path:
+    """A ring of agents whose accuracy rises with round and agent; each sends 1,000 bytes, then 136 a round.
+
+    With `earlier`, as versions wrote it that knew no readout.
+    """
+    layers = layers or SMALL_LAYERS
+    folder = RunFolder(path)
+    folder.create()
+    values = {"agents": agents, "rounds": rounds, "seed": seed, "evaluation": {"every": every}}
+    config = make_config({**values, "graph": {"name": "ring"}, "algorithm": {"name": algorithm}, "retention": 0.3})
+    folder.config.write_text(tomli_w.dumps(config.table()))
+    write_json(folder.manifest, manifest_of(agents, seed, layers, data_hash, classes, config.hash))
+    numbers = range(every, rounds + 1, every)
+    rows = [_evaluation(number, agent, rounds) for number in numbers for agent in range(agents)]
+    columns = [name for name in METRICS if not (earlier and name in LATER)]
+    append_rows(folder.metrics, columns, [row[: len(columns)] for row in rows])
+    sent = [
+        [number, agent, 2, 800, 240, 136, 80, *((1036, "keyframe") if number == 1 else (136, "delta"))]
+        for number in range(1, rounds + 1)
+        for agent in range(agents)
+    ]
+    append_rows(folder.traffic, TRAFFIC, sent)
+    weights = sum(int(np.prod(layer["shape"])) for layer in layers)
+    for number in masks_at:
+        draw = np.random.default_rng(number).random((agents, weights))
+        save_masks(folder.masks, number, draw < 0.3)
+    if absences:
+        rows = [[3, 0, 1, "gone", ""], [4, 0, 1, "gone", ""], [4, 2, 1, "silent", 3]]
+        append_rows(path / "absences.csv", ("round", "agent", "neighbour", "why", "used"), rows)
+    if finished:
+        write_json(folder.result, {"status": "finished", "round": rounds, "hash": "0" * 64, "seconds": 12.5})
+    return path
+
+
+def _evaluation(number: int, agent: int, rounds: int) -> list[object]:
+    accuracy = 0.5 + 0.4 * number / rounds + 0.01 * agent
+    loss = 2.0 - accuracy
+    return [
+        number,
+        agent,
+        loss,
+        accuracy - 0.02,
+        loss + 0.1,
+        accuracy,
+        loss + 0.2,
+        0.3,
+        272.0 * number,
+        0.5 * number,
+        "nan",
+        *(accuracy, accuracy + 0.01, accuracy - 0.01, accuracy - 0.05),  # all, own, weighted, macro F1
+        *(accuracy - 0.02, accuracy - 0.01, accuracy - 0.03, accuracy - 0.07),
+    ]
+
+
+def manifest_of(
+    agents: int, seed: int, layers: list[dict[str, Any]], data_hash: str, classes: tuple[str, ...], config_hash: str
+) -> dict[str, Any]:
+    weights = sum(int(np.prod(layer["shape"])) for layer in layers)
+    return {
+        "created": "2026-01-01T00:00:00+00:00",
+        "config_hash": config_hash,
+        "seed": seed,
+        "dataset": {"name": f"digits {data_hash[:1]}", "sha256": data_hash},
+        "graph": {"sha256": "0" * 64, "links": [sorted([agent, (agent + 1) % agents]) for agent in range(agents)]},
+        "agents": [
+            {"agent": agent, "labels": [agent % 10, (agent + 1) % 10], "retention": 0.1 + 0.1 * (agent % 4), "links": 2}
+            for agent in range(agents)
+        ],
+        "classes": list(classes),
+        "weights": weights,
+        "parameters": weights + 10,
+        "layers": layers,
+    }

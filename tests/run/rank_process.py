@@ -1,0 +1,129 @@
+"""Real ranks: one process each over gloo, on the loopback interface or in network namespaces.
+
+Processes are forked from a server that has imported everything once, since importing torch takes longer than a test.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import multiprocessing
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from multiprocessing.connection import wait
+from multiprocessing.context import ForkServerProcess
+from pathlib import Path
+from typing import Any
+
+CONTEXT = multiprocessing.get_context("forkserver")
+CONTEXT.set_forkserver_preload(["rank_process", "peermask.cli.main", "peermask.run.runner"])
+CLONE_NEWNET = 0x40000000
+PATIENCE = 120.0  # seconds; a test that needs them fails
+
+
+def rank_process(
+    environment: dict[str, str],
+    log: Path,
+    folder: Path,
+    namespace: str | None,
+    begin: Callable[[], None] | None,
+    work: Callable[..., None],
+    arguments: Sequence[Any],
+) -> None:
+    descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    os.dup2(descriptor, 1)
+    os.dup2(descriptor, 2)
+    sys.stdout, sys.stderr = os.fdopen(1, "w"), os.fdopen(2, "w")
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)
+    os.chdir(folder)
+    if namespace:
+        with Path(f"/run/netns/{namespace}").open() as file:
+            if ctypes.CDLL(None, use_errno=True).setns(file.fileno(), CLONE_NEWNET):
+                raise OSError(ctypes.get_errno(), "setns")
+    os.environ.update(environment)
+    if begin is not None:
+        begin()
+    work(*arguments)
+
+
+def peermask(*arguments: str) -> None:
+    from peermask.cli.main import main
+
+    main(list(arguments))
+
+
+class RankRun:
+    """All ranks of one run. Use as a context manager: none outlives it."""
+
+    def __init__(self, folder: Path, size: int, *, address: str = "127.0.0.1") -> None:
+        self.folder, self.size, self.address = folder, size, address
+        self.port_holder = socket.socket()  # bound and not listening: the port is nobody else's, and rank 0 can take it
+        self.port_holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self.port_holder.bind(("127.0.0.1", 0))
+        self.port = self.port_holder.getsockname()[1]
+        self.processes: dict[int, ForkServerProcess] = {}
+
+    def __enter__(self) -> RankRun:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process in self.processes.values():
+            process.kill()
+            process.join()
+        self.port_holder.close()
+
+    def start(
+        self,
+        *arguments: Any,
+        ranks: Sequence[int] | None = None,
+        work: Callable[..., None] = peermask,
+        begin: Callable[[], None] | None = None,
+        folder: Path | None = None,
+        namespace: str | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        """Start all, or these, with `peermask ARGUMENTS` or other work."""
+        for rank in range(self.size) if ranks is None else ranks:
+            place = {
+                "RANK": str(rank),
+                "WORLD_SIZE": str(self.size),
+                "LOCAL_RANK": str(rank),
+                "LOCAL_WORLD_SIZE": str(self.size),
+                "MASTER_ADDR": self.address,
+                "MASTER_PORT": str(self.port),
+                **(environment or {}),
+            }
+            given = (place, self.log(rank), folder or self.folder, namespace, begin, work, arguments)
+            self.processes[rank] = CONTEXT.Process(target=rank_process, args=given)
+            self.processes[rank].start()
+
+    def log(self, rank: int) -> Path:
+        return self.folder / f"rank-{rank}-{self.port}.log"
+
+    def last_line(self, rank: int) -> str:
+        return self.log(rank).read_text().splitlines()[-1]
+
+    def lines(self) -> list[str]:
+        """What all ranks printed that is an error."""
+        texts = [self.log(rank).read_text() for rank in range(self.size) if self.log(rank).exists()]
+        assert not any("Traceback" in text for text in texts), "\n".join(texts)
+        return [line for text in texts for line in text.splitlines() if line.startswith("peermask: ")]
+
+    def signal(self, rank: int, number: int) -> None:
+        pid = self.processes[rank].pid
+        assert pid is not None
+        os.kill(pid, number)
+
+    def until(self, met: Callable[[], bool]) -> None:
+        """Wait for a condition, while all ranks live."""
+        sentinels = [process.sentinel for process in self.processes.values()]
+        while not met():
+            assert not wait(sentinels, 0.02), f"a rank has ended: {self.lines()}"
+
+    def join(self) -> list[int | None]:
+        for process in self.processes.values():
+            process.join(PATIENCE)
+        return [process.exitcode for process in self.processes.values()]

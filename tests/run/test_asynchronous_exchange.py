@@ -1,0 +1,287 @@
+"""Asynchronous runs in the simulator: one worked by hand, interrupted, played again, and refused where it cannot be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors import safe_open
+from torch import Tensor
+
+from peermask import registry
+from peermask.algorithms import algorithms
+from peermask.algorithms.contract import Agents, Algorithm, Clock, LocalData, Setting
+from peermask.config.experiment import ExperimentConfig
+from peermask.config.file import make_config
+from peermask.errors import ConfigError, RunError
+from peermask.graph.mixing import Mixing
+from peermask.run.build import build
+from peermask.run.execution import Execution
+from peermask.run.result import RunResult
+from peermask.run.runner import resume_experiment, run_experiment
+from peermask.run.trace import LEARN, Trace, round_lengths, trace_of_speeds
+from peermask.run.trace_file import read_trace, speeds_of, trace_for, write_trace
+from peermask.store.checkpoint import list_checkpoints
+from peermask.store.folder import RunFolder
+from peermask.store.table import read_rows
+from peermask.wire.schema import Payload
+
+Small = Callable[..., ExperimentConfig]
+CPU = Execution(device="cpu")
+UNEVEN = {"speeds": [0.2, 1.0, 1.0, 0.7], "weights": [100, 50, 1]}  # counts do not fit into a byte
+PEERS = [entry.name for entry in algorithms if not entry.make.hears_all]
+
+
+@dataclass(frozen=True)
+class State:
+    weights: Tensor  # [A, P]
+    ids: Tensor  # [A]
+
+
+@pytest.fixture
+def counting() -> Iterator[str]:
+    """Each round adds the agent's number + 1 to all weights; agents mean what they hear."""
+
+    class CountUp(Algorithm[State]):
+        """For tests."""
+
+        class Options(registry.Options):
+            pass
+
+        def __init__(self, options: Options, setting: Setting) -> None:
+            self.options, self.setting = options, setting
+
+        def init(self, agents: Agents) -> State:
+            return State(torch.zeros(len(agents.ids), self.setting.network.layout.total), torch.tensor(agents.ids))
+
+        def learn(self, state: State, data: LocalData, clock: Clock) -> tuple[State, Tensor]:  # noqa: ARG002
+            return replace(state, weights=state.weights + state.ids[:, None] + 1), state.ids.float()
+
+        def share(self, state: State) -> Payload:
+            return {"weights": state.weights}
+
+        def fuse(self, state: State, received: Payload, mixing: Mixing, clock: Clock) -> State:  # noqa: ARG002
+            return replace(state, weights=mixing.closed_mean(received["weights"]))
+
+        def local_model(self, state: State) -> Tensor:
+            return state.weights
+
+    algorithms.register("count-up")(CountUp)
+    yield "count-up"
+    del algorithms._entries["count-up"]
+
+
+def test_three_agents_by_hand(counting: str, small: Small, tmp_path: Path) -> None:
+    """The trace of tests/run/test_trace.py. New messages count 2, and one of age 1 or more 1: only 1's first for 0's
+    third round, ⌊10 · 2 / 13⌋ = 1.
+
+    Every value is Σ a_j x_j / Σ a_j, where a message is what its agent had before it fused.
+    """
+    config = small(
+        algorithm=counting, agents=3, rounds=3, retention=0.5, graph={"name": "path"},
+        asynchronous={"speeds": [1.0, 0.5, 2 / 3], "jitter": 0.0, "grace": 0.0, "weights": [2, 1]},
+    )  # fmt: skip
+    run = run_experiment(config, tmp_path / "run", execution=CPU)
+    zero_3 = Fraction(2 * 3 + 2, 3)  # own 3, agent 1's message of round 1 is 2
+    one_1 = Fraction(2 + 2 + 3, 3)  # own 2, 0's message of round 2 is 2, 2's of round 1 is 3: all new
+    two_2 = Fraction((3 + 3) + 2, 2)
+    one_2 = ((one_1 + 2) + 3 + 6) / 3
+    two_3 = ((two_2 + 3) + (one_1 + 2)) / 2
+    one_3 = ((one_2 + 2) + 3 + (two_2 + 3)) / 3
+    assert (zero_3, one_3, two_3) == (Fraction(8, 3), Fraction(148, 27), Fraction(17, 3))
+    for agent, expected in enumerate((zero_3, one_3, two_3)):
+        values = torch.cat([p.flatten() for p in run.local_models()[agent].parameters()])
+        torch.testing.assert_close(values, torch.full_like(values, float(expected)))
+
+
+def test_the_table_has_what_was_taken(counting: str, small: Small, tmp_path: Path) -> None:
+    """In the order of test_trace.py, six halves a row: who took a message it had not used before."""
+    config = small(
+        algorithm=counting, agents=3, rounds=3, retention=0.5, graph={"name": "path"},
+        asynchronous={"speeds": [1.0, 0.5, 2 / 3], "jitter": 0.0, "grace": 0.0},
+    )  # fmt: skip
+    run_experiment(config, tmp_path / "run", execution=CPU)
+    rows = read_rows(tmp_path / "run" / "traffic.csv")
+    assert [(row["round"], row["agent"], row["links"]) for row in rows] == [
+        ("1", "0", "0"), ("1", "1", "0"), ("1", "2", "0"),
+        ("2", "0", "1"), ("2", "1", "1"), ("2", "2", "1"),  # 1 takes from 0 and 2; then 2 from 1
+        ("3", "0", "1"), ("3", "1", "2"), ("3", "2", "2"),  # 0 from 1; 1 from 0 and 2; 2 from 1; 1 from 2
+    ]  # fmt: skip
+    assert [row["kind"] for row in rows if row["links"] == "0"] == [""] * 3
+
+
+@pytest.mark.parametrize("name", PEERS)
+def test_every_algorithm_goes_on_after_an_interruption_and_can_be_played_again(
+    name: str, small: Small, tmp_path: Path
+) -> None:
+    config = small(algorithm=name, rounds=5, asynchronous=UNEVEN)
+    whole = run_experiment(config, tmp_path / "whole", execution=CPU)
+    asked = iter([False, True])
+    stopped = Execution(device="cpu", workers=3, should_stop=lambda: next(asked, False))
+    assert run_experiment(config, tmp_path / "cut", execution=stopped).status == "interrupted"
+    assert resume_experiment(tmp_path / "cut", CPU).hash == whole.hash
+    for table in ("traffic.csv", "metrics.csv"):
+        assert without_seconds(tmp_path / "cut" / table) == without_seconds(tmp_path / "whole" / table)
+    again = replay(config, tmp_path)
+    assert again.hash == whole.hash
+    assert without_seconds(again.root / "traffic.csv") == without_seconds(whole.root / "traffic.csv")
+
+
+def replay(config: ExperimentConfig, folder: Path) -> RunResult:
+    """By a trace in a file, as a fleet leaves one."""
+    write_trace(folder / "trace.csv", trace_for(build(config), RunFolder(folder / "none")))
+    table = config.table()
+    table["asynchronous"] = {"weights": table["asynchronous"]["weights"], "trace": str(folder / "trace.csv")}
+    return run_experiment(make_config(table), folder / "again", execution=CPU)
+
+
+def without_seconds(path: Path) -> list[dict[str, str]]:
+    return [{key: value for key, value in row.items() if key != "seconds"} for row in read_rows(path)]
+
+
+def test_a_replay_goes_on_with_the_trace_it_began_with(small: Small, tmp_path: Path) -> None:
+    config = small(asynchronous=UNEVEN)
+    expected = run_experiment(config, tmp_path / "whole", execution=CPU).hash
+    write_trace(tmp_path / "trace.csv", trace_for(build(config), RunFolder(tmp_path / "none")))
+    table = config.table()
+    table["asynchronous"]["trace"] = str(tmp_path / "trace.csv")
+    asked = iter([False, True])
+    stopped = Execution(device="cpu", should_stop=lambda: next(asked, False))
+    run_experiment(make_config(table), tmp_path / "cut", execution=stopped)
+    (tmp_path / "trace.csv").unlink()
+    assert resume_experiment(tmp_path / "cut", CPU).hash == expected
+
+
+def test_what_must_not_change_the_result_does_not(small: Small, tmp_path: Path) -> None:
+    config = small(asynchronous=UNEVEN)
+    one = run_experiment(config, tmp_path / "one", execution=Execution(device="cpu", workers=1))
+    other = run_experiment(config, tmp_path / "other", execution=Execution(device="auto", workers=3, chunk=2))
+    assert one.hash == other.hash
+    assert one.hash != run_experiment(small(), tmp_path / "together", execution=CPU).hash
+
+
+def test_only_messages_that_are_still_needed_are_kept(small: Small, tmp_path: Path) -> None:
+    config = small(rounds=40, asynchronous=UNEVEN)
+    trace = trace_for(build(config), RunFolder(tmp_path))
+    for rounds in (1, 9, 38):
+        asked = iter([False] * (rounds - 1) + [True])
+        stopped = Execution(device="cpu", should_stop=asked.__next__)
+        run_experiment(config, tmp_path / str(rounds), execution=stopped)
+        (path,) = list_checkpoints(tmp_path / str(rounds) / "checkpoints")[-1:]
+        with safe_open(path, "pt") as file:
+            held = file.get_tensor("sent/.held").tolist()
+        played = trace.order[: 2 * 4 * rounds]
+        needed = [[i, k] for i, k, half in played if half == LEARN and trace.last_uses[i, k - 1] >= len(played)]
+        assert sorted(held) == sorted(needed)
+        assert len(held) < 4 * rounds or rounds == 1
+
+
+def test_speeds_are_given_drawn_or_alike(small: Small) -> None:
+    drawn = speeds_of(build(small(agents=50, retention=0.3, asynchronous={"speeds": {"choices": [0.1, 1.0]}})))
+    assert set(drawn) == {0.1, 1.0}
+    assert speeds_of(build(small(asynchronous=UNEVEN))) == (0.2, 1.0, 1.0, 0.7)
+    assert speeds_of(build(small(asynchronous={}))) == (1.0,) * 4
+
+
+def test_a_config_without_it_is_what_it_was(small: Small) -> None:
+    assert "asynchronous" not in small().table()
+
+
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        ({"algorithm": "fl"}, "asynchronous: agents of fl wait for a server"),
+        ({"compare": ["fl"]}, "asynchronous: agents of fl wait for a server"),
+        ({"schedule": {"name": "matching"}}, "asynchronous: schedule needs synchronous rounds"),
+        ({"liars": {"count": 1}}, "asynchronous: liars needs synchronous rounds"),
+        ({"evaluation": {"unmixed": True}}, "asynchronous: evaluation.unmixed needs synchronous rounds"),
+        ({"asynchronous": {"speeds": [1.0, 0.1]}}, "asynchronous.speeds: 2 numbers for 4 agents"),
+        ({"asynchronous": {"speeds": [1, 1, 0, 1]}}, "agent 2 has 0; every speed must be above 0"),
+        ({"asynchronous": {"speeds": [1, 1, "x", 1]}}, "agent 2 has 'x'"),
+        ({"asynchronous": {"speeds": [1, 1, float("nan"), 1]}}, "agent 2 has nan"),
+        ({"asynchronous": {"speeds": 0.1}}, "must be a list with one number per agent"),
+        ({"asynchronous": {"speeds": {"choices": []}}}, "asynchronous.speeds"),
+        ({"asynchronous": {"weights": [1, 2]}}, "asynchronous.weights = .*must begin above 0 and not increase"),
+        ({"asynchronous": {"weights": [0]}}, "must begin above 0"),
+        ({"asynchronous": {"weights": [0.5]}}, "asynchronous.weights"),
+        ({"asynchronous": {"weights": []}}, "asynchronous.weights"),
+        ({"asynchronous": {"jitter": 1.0}}, "asynchronous.jitter"),
+        ({"asynchronous": {"latency": -1}}, "asynchronous.latency"),
+        ({"asynchronous": {"pace": 1}}, "asynchronous.pace: unknown key"),
+    ],
+)
+def test_what_cannot_be_is_one_line(small: Small, changes: dict[str, object], line: str) -> None:
+    with pytest.raises(ConfigError, match=line) as caught:
+        small(**{"asynchronous": {}, **changes})
+    assert "\n" not in str(caught.value)
+
+
+def test_it_cannot_be_extended(small: Small, tmp_path: Path) -> None:
+    run_experiment(small(asynchronous={}), tmp_path / "run", execution=CPU)
+    with pytest.raises(RunError, match="is asynchronous: fast agents may have ended long before"):
+        resume_experiment(tmp_path / "run", CPU, ["rounds=8"])
+
+
+class TestBadTraces:
+    @pytest.fixture
+    def trace(self, small: Small) -> Trace:
+        experiment = build(small(asynchronous={}))
+        return trace_of_speeds(experiment.mixing.links, round_lengths([1.0] * 4, 4, 0.2, 0))[0]
+
+    def read(self, path: Path, trace: Trace, change: Callable[[list[str]], list[str]]) -> str:
+        write_trace(path, trace)
+        lines = path.read_text().splitlines()
+        path.write_text("\n".join(change(lines)) + "\n")
+        with pytest.raises((RunError, ConfigError)) as caught:
+            read_trace(path, trace.links, trace.rounds)
+        assert "\n" not in str(caught.value)
+        return str(caught.value)
+
+    def test_whole_it_is_read_as_it_was_written(self, tmp_path: Path, trace: Trace) -> None:
+        write_trace(tmp_path / "trace.csv", trace)
+        again = read_trace(tmp_path / "trace.csv", trace.links, trace.rounds)
+        assert (again.heard == trace.heard).all()
+
+    def test_missing_rounds(self, tmp_path: Path, trace: Trace) -> None:
+        line = self.read(tmp_path / "trace.csv", trace, lambda lines: lines[:-3])
+        assert "has no row of agent 2 in round 4 and its neighbour 3" in line
+
+    def test_a_message_from_the_future(self, tmp_path: Path, trace: Trace) -> None:
+        line = self.read(tmp_path / "trace.csv", trace, lambda lines: [*lines[:-1], "4,3,2,9"])
+        assert "line 33: round 9 of agent 2 does not exist; the experiment has rounds 1 to 4" in line
+
+    def test_a_round_too_many(self, tmp_path: Path, trace: Trace) -> None:
+        line = self.read(tmp_path / "trace.csv", trace, lambda lines: [*lines, "5,3,2,1"])
+        assert "line 34: round 5 does not exist" in line
+
+    def test_no_such_link(self, tmp_path: Path, trace: Trace) -> None:
+        line = self.read(tmp_path / "trace.csv", trace, lambda lines: [*lines, "4,0,2,1"])
+        assert "line 34: agent 0 has no link to agent 2" in line
+
+    def test_a_row_twice(self, tmp_path: Path, trace: Trace) -> None:
+        line = self.read(tmp_path / "trace.csv", trace, lambda lines: [*lines, lines[-1]])
+        assert "line 34: agent 3 has round 4 and agent 2 twice" in line
+
+    def test_a_cycle(self, tmp_path: Path, trace: Trace) -> None:
+        header, *rows = self.all_of(trace, tmp_path)
+        rows = [f"{row.rpartition(',')[0]},2" if row.startswith(("1,0,1,", "1,1,0,")) else row for row in rows]
+        line = self.read(tmp_path / "trace.csv", trace, lambda _: [header, *rows])
+        assert "uses round 2 of agent" in line
+        assert "which builds on that round in turn" in line
+
+    def all_of(self, trace: Trace, folder: Path) -> list[str]:
+        write_trace(folder / "all.csv", trace)
+        return (folder / "all.csv").read_text().splitlines()
+
+    def test_no_number(self, tmp_path: Path, trace: Trace) -> None:
+        line = self.read(tmp_path / "trace.csv", trace, lambda lines: [*lines[:-1], "4,3,2,x"])
+        assert "line 33: heard 'x' is not a valid number" in line
+
+    def test_no_file(self, small: Small, tmp_path: Path) -> None:
+        config = small(asynchronous={"trace": str(tmp_path / "none.csv")})
+        with pytest.raises(ConfigError, match=r"none\.csv does not exist; asynchronous\.trace names"):
+            run_experiment(config, tmp_path / "run", execution=CPU)

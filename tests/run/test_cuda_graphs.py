@@ -1,0 +1,161 @@
+"""Recordings against plain rounds. On a CPU a recording computes again, from the same memory into the same memory."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import pytest
+import torch
+from torch import Tensor
+
+from peermask.algorithms import algorithms
+from peermask.algorithms.contract import Clock
+from peermask.config.file import make_config
+from peermask.run.assemble import build_simulator
+from peermask.run.build import build
+from peermask.run.capture_check import waits
+from peermask.run.cuda_graphs import Recorded, Unrecordable, tensors_of
+from peermask.run.simulator import Simulator
+
+T = TypeVar("T")
+CPU = torch.device("cpu")
+
+
+@dataclass
+class Again:
+    """Does what a function did, and puts the results where they were."""
+
+    function: Callable[[], Any] = field(default=lambda: None)
+    results: Any = None
+    replays: int = 0
+
+    def record(self, function: Callable[[], T]) -> T:
+        self.function, self.results = function, (results := function())
+        return results
+
+    def replay(self) -> None:
+        self.replays += 1
+        for place, value in zip(_tensors(self.results), _tensors(self.function()), strict=True):
+            place.copy_(value)
+
+
+def _tensors(result: Any) -> list[Tensor]:
+    state, *losses = result if isinstance(result, tuple) else (result,)
+    return [*tensors_of(state).values(), *losses]
+
+
+def simulator_of(name: str, **values: Any) -> Simulator:
+    options = {"agents": 3, "rounds": 11, "retention": [0.2, 0.4, 0.4], "batch_size": 8, "model": "mlp"}
+    config = make_config(options | {"dataset": "digits", "algorithm": {"name": name}} | values)
+    return build_simulator(build(config), CPU, chunk=3)
+
+
+def played(simulator: Simulator, rounds: int, batches: int = 1, of: int = 11) -> list[Tensor]:
+    with simulator:
+        losses = [simulator.play(Clock(number, of, batches=batches)).losses for number in range(1, rounds + 1)]
+    return [*simulator.tensors().values(), *losses]
+
+
+@pytest.mark.parametrize("batches", [1, 3])
+@pytest.mark.parametrize("name", [entry.name for entry in algorithms])
+def test_recorded_rounds_end_in_the_same_state(name: str, batches: int) -> None:
+    plain, replaying = simulator_of(name), simulator_of(name)
+    made: list[Again] = []
+    said: list[str] = []
+
+    def recording() -> Again:
+        made.append(Again())
+        return made[-1]
+
+    replaying.steps = Recorded(replaying.algorithm, recording, said.append)
+    for wanted, found in zip(played(plain, 11, batches), played(replaying, 11, batches), strict=True):
+        assert torch.equal(wanted, found)
+    assert not said
+    if name in ("mce-pl", "dsgd", "fl"):
+        assert len(made) >= 2
+        assert min(each.replays for each in made) >= 3
+
+
+def test_each_part_of_a_run_has_its_own_recordings() -> None:
+    """accord's personal mask starts after 10 of 20 rounds: `learn` and `fuse` of even and odd rounds, in both parts."""
+    halves: dict[str, Any] = {"algorithm": {"name": "accord", "personal_from": 0.5}}
+    plain, replaying = simulator_of("accord", **halves), simulator_of("accord", **halves)
+    made: list[Again] = []
+
+    def recording() -> Again:
+        made.append(Again())
+        return made[-1]
+
+    replaying.steps = Recorded(replaying.algorithm, recording, pytest.fail)
+    for wanted, found in zip(played(plain, 20, of=20), played(replaying, 20, of=20), strict=True):
+        assert torch.equal(wanted, found)
+    assert [each.replays for each in made] == [3] * 8
+
+
+@pytest.mark.parametrize("algorithm", ["mce-pl", "dsgd"])
+def test_a_rate_that_changes_is_read_anew_in_every_replay(algorithm: str) -> None:
+    scheduled = {"algorithm": {"name": algorithm, "schedule": "cosine"}}
+    plain, replaying = simulator_of(algorithm, **scheduled), simulator_of(algorithm, **scheduled)
+    replaying.steps = Recorded(replaying.algorithm, Again, pytest.fail)
+    for wanted, found in zip(played(plain, 11), played(replaying, 11), strict=True):
+        assert torch.equal(wanted, found)
+
+
+def test_what_cannot_be_recorded_is_said_once_and_played_as_it_is() -> None:
+    class Refusing(Again):
+        def record(self, function: Callable[[], T]) -> T:  # noqa: ARG002
+            raise Unrecordable("no memory")
+
+    plain, refused = simulator_of("mce-pl"), simulator_of("mce-pl")
+    said: list[str] = []
+    refused.steps = Recorded(refused.algorithm, Refusing, said.append)
+    for wanted, found in zip(played(plain, 6), played(refused, 6), strict=True):
+        assert torch.equal(wanted, found)
+    assert said == ["rounds run without CUDA graphs: learn cannot be recorded: no memory"]
+
+
+def test_operations_that_wait_for_a_device() -> None:
+    far, near = torch.empty(3, device="meta"), torch.empty(3)
+    true = torch.empty(3, dtype=torch.bool, device="meta")
+    assert waits(Tensor.item, (far,), {}, 1.0)
+    assert waits(torch.nonzero, (far,), {}, far)
+    assert waits(Tensor.__getitem__, (far, true), {}, far)
+    assert waits(Tensor.__setitem__, (far, (true,), far), {}, None)
+    assert waits(torch.where, (true,), {}, (far,))
+    assert waits(Tensor.to, (far, "cpu"), {}, near)
+    assert not waits(Tensor.item, (near,), {}, 1.0)
+    assert not waits(Tensor.__getitem__, (far, far.long()), {}, far)
+    assert not waits(Tensor.__setitem__, (far, true, 0.0), {}, None)
+    assert not waits(torch.where, (true, far, 0.0), {}, far)
+    assert not waits(Tensor.to, (near, "meta"), {}, far)
+    assert not waits(torch.mul, (far, near), {}, far)
+
+
+def test_watching_imports_no_compiler() -> None:
+    """A dispatch mode would import torch._dynamo, which takes seconds."""
+    script = (
+        "import sys, torch\n"
+        "from peermask.run.capture_check import _Waits\n"
+        "with _Waits() as waiting: float(torch.ones(2).sum())\n"
+        "assert waiting.found is None and 'torch._dynamo' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=100)
+
+
+def test_restored_states_are_taken_over() -> None:
+    plain, replaying = simulator_of("accord"), simulator_of("accord")
+    replaying.steps = Recorded(replaying.algorithm, Again, pytest.fail)
+    for simulator in (plain, replaying):
+        with simulator:
+            for number in range(1, 9):
+                simulator.play(Clock(number, 11))
+            saved = {name: tensor.clone() for name, tensor in simulator.tensors().items()}
+            simulator.play(Clock(9, 11))
+            simulator.restore(saved)
+            simulator.play(Clock(9, 11))
+    for name, wanted in plain.tensors().items():
+        assert torch.equal(wanted, replaying.tensors()[name]), name

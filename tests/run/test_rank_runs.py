@@ -1,0 +1,268 @@
+"""Runs divided between real processes end as in one: hashes, tables, masks, checkpoints; stopped, killed, gone on."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rank_process import PATIENCE, RankRun
+
+from peermask.algorithms import algorithms
+from peermask.cli.main import main
+from peermask.config.experiment import ExperimentConfig
+from peermask.run.execution import Execution
+from peermask.run.result import RunResult
+from peermask.run.runner import resume_experiment, run_experiment
+from peermask.store.checkpoint import list_checkpoints
+from peermask.store.folder import RunFolder
+from peermask.store.mask_snapshots import list_masks, load_masks
+from peermask.store.table import read_rows
+
+ON_CPU = Execution(device="cpu", workers=1)
+Small = Callable[..., ExperimentConfig]
+
+
+def five(small: Small, **changes: Any) -> ExperimentConfig:
+    return small(**{"agents": 5, "retention": 0.3, "rounds": 7, "evaluation": {"every": 2, "unmixed": True}, **changes})
+
+
+def written(config: ExperimentConfig, folder: Path) -> str:
+    path = folder / "config.toml"
+    path.write_text(config.toml())
+    return str(path)
+
+
+def assert_same(one: Path, other: Path) -> None:
+    """All that two runs wrote, but for the time they took."""
+    for name in ("metrics.csv", "traffic.csv"):
+        ours, theirs = (read_rows(folder / name) for folder in (one, other))
+        assert [{**row, "seconds": ""} for row in ours] == [{**row, "seconds": ""} for row in theirs]
+    kept, other_kept = (list_masks(RunFolder(folder).masks) for folder in (one, other))
+    assert list(kept) == list(other_kept)
+    weights = 64 * 12 + 12 * 10
+    for number, path in kept.items():
+        assert (load_masks(path, weights) == load_masks(other_kept[number], weights)).all()
+
+
+@pytest.mark.parametrize("schedule", [None, "matching"])
+def test_two_then_three_then_one(small: Small, tmp_path: Path, schedule: str | None) -> None:
+    """A checkpoint of any number of ranks, whose shards differ in size, goes on with any other, and all that is written
+    is what one process writes."""
+    config = five(small, rounds=8, schedule=schedule)
+    whole = run_experiment(config, tmp_path / "whole", execution=ON_CPU)
+    path = written(config.model_copy(update={"rounds": 4}), tmp_path)
+    for size, arguments in ((2, [path, "--out", "run"]), (3, ["--resume", "run", "--set", "rounds=6"])):
+        with RankRun(tmp_path, size) as ranks:
+            ranks.start("run", "--device", "cpu", *arguments)
+            assert ranks.join() == [0] * size, ranks.lines()
+    alone = resume_experiment(tmp_path / "run", ON_CPU, ["rounds=8"])
+    assert (alone.status, alone.hash, alone.sent_bytes) == (whole.status, whole.hash, whole.sent_bytes)
+    assert_same(tmp_path / "run", tmp_path / "whole")
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_signal_to_any_rank_saves_and_ends_all(small: Small, tmp_path: Path, rank: int) -> None:
+    path = written(five(small, rounds=10**5, checkpoint={"every": 10**5}), tmp_path)
+    with RankRun(tmp_path, 2) as ranks:
+        ranks.start("run", path, "--device", "cpu", "--out", "run")
+        ranks.until((tmp_path / "run" / "metrics.csv").exists)
+        ranks.signal(rank, signal.SIGTERM)
+        assert ranks.join() == [128 + signal.SIGTERM] * 2
+        assert ranks.lines() == []
+    assert len(list_checkpoints(tmp_path / "run" / "checkpoints")) == 1
+
+
+@pytest.fixture(scope="module")
+def long(small: Small, tmp_path_factory: pytest.TempPathFactory) -> RunResult:
+    """A run that there is time to kill, alone."""
+    config = five(small, rounds=80, evaluation={"every": 50}, checkpoint={"every": 10})
+    return run_experiment(config, tmp_path_factory.mktemp("long") / "whole", execution=ON_CPU)
+
+
+@pytest.mark.parametrize("victim", [0, 2])
+def test_a_killed_rank_is_named_and_nothing_is_lost(long: RunResult, tmp_path: Path, victim: int) -> None:
+    path = written(long.config, tmp_path)
+    with RankRun(tmp_path, 3) as ranks:
+        ranks.start("run", path, "--device", "cpu", "--out", "run")
+        ranks.until(lambda: any((tmp_path / "run").glob("checkpoints/round*")))
+        ranks.signal(victim, signal.SIGKILL)
+        codes = ranks.join()
+        assert codes[victim] == -signal.SIGKILL
+        assert [code for rank, code in enumerate(codes) if rank != victim] == [75, 75]
+        (line,) = ranks.lines()
+    assert f"rank {victim} (process" in line
+    assert "died; what was saved is whole: go on with `peermask run --resume run`" in line
+    with RankRun(tmp_path, 2) as ranks:
+        ranks.start("run", "--device", "cpu", "--resume", "run")
+        assert ranks.join() == [0, 0], ranks.lines()
+    assert RunResult.open(tmp_path / "run").hash == long.hash
+    assert_same(tmp_path / "run", long.folder.path)
+
+
+SCHEDULES: dict[str, dict[str, Any]] = {
+    "redrawn": {"schedule": {"name": "redrawn", "every": 2}, "liars": {"count": 1, "kind": "inverted"}},
+    "one-peer": {"schedule": "one-peer-exponential", "algorithm": "accord"},
+    "matching": {"schedule": "matching", "algorithm": "dsgd"},  # one of five is left over
+}
+
+
+def every_case(small: Small) -> dict[str, ExperimentConfig]:
+    """Every algorithm, every kind of lie, and every way in which links change."""
+    cases = {entry.name: small(algorithm=entry.name, rounds=3) for entry in algorithms}
+    guarded = {"name": "mce-pl"}
+    for kind in ("random", "inverted", "crafted"):
+        cases[f"liars-{kind}"] = small(algorithm=guarded, rounds=3, liars={"count": 1, "kind": kind})
+    for name, changes in SCHEDULES.items():
+        cases[name] = five(small, rounds=3, graph={"name": "erdos-renyi", "p": 0.6}, **changes)
+    return cases
+
+
+def run_all(configs: dict[str, str]) -> None:
+    """Two ranks run one experiment after another."""
+    import tomllib
+
+    from peermask.config.file import make_config
+    from peermask.run.play import take_part
+    from peermask.run.rank_group import join_ranks
+
+    with join_ranks(device="cpu") as ranks:
+        assert ranks is not None
+        for name, text in configs.items():
+            config = make_config(tomllib.loads(text))
+            execution = Execution(device="cpu", workers=1, ranks=ranks)
+            if ranks.first:
+                run_experiment(config, Path("ranks") / name, execution=execution)
+            else:
+                take_part(config, execution)
+
+
+CASES = [*(entry.name for entry in algorithms), "liars-random", "liars-inverted", "liars-crafted", *SCHEDULES]
+
+
+@pytest.fixture(scope="module")
+def all_ran(small: Small, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Every case by two ranks, and alone."""
+    folder = tmp_path_factory.mktemp("every")
+    cases = every_case(small)
+    assert list(cases) == CASES
+    with RankRun(folder, 2) as ranks:
+        ranks.start({name: config.toml() for name, config in cases.items()}, work=run_all)
+        for name, config in cases.items():
+            run_experiment(config, folder / "whole" / name, execution=ON_CPU)
+        assert ranks.join() == [0, 0], ranks.lines()
+    return folder
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_every_algorithm_ends_in_two_ranks_as_in_one_process(all_ran: Path, case: str) -> None:
+    """On a CPU real values, too, are added in the order of agents, whoever has them."""
+    ours, theirs = RunResult.open(all_ran / "ranks" / case), RunResult.open(all_ran / "whole" / case)
+    assert ours.hash == theirs.hash
+    assert ours.sent_bytes == theirs.sent_bytes
+    assert_same(all_ran / "ranks" / case, all_ran / "whole" / case)
+
+
+@pytest.mark.long
+def test_torchrun_starts_again_what_was_killed(long: RunResult, tmp_path: Path) -> None:
+    run, script = tmp_path / "run", tmp_path / "once.py"
+    # Rank 1 kills itself once, in round 15; the first checkpoint is that of round 10.
+    script.write_text(
+        "import itertools, os, signal\n"
+        "from peermask.cli.main import main\n"
+        "from peermask.run.rank_group import Ranks\n"
+        "rounds, usual = itertools.count(1), Ranks.any\n"
+        "def kill_in_round_15(ranks, wanted):\n"
+        "    if next(rounds) == 15:\n"
+        "        os.kill(os.getpid(), signal.SIGKILL)\n"
+        "    return usual(ranks, wanted)\n"
+        "if os.environ['RANK'] == '1' and os.environ['TORCHELASTIC_RESTART_COUNT'] == '0':\n"
+        "    Ranks.any = kill_in_round_15\n"
+        "main(['run', 'config.toml', '--device', 'cpu', '--out', 'run'])\n"
+    )
+    written(long.config, tmp_path)
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--max-restarts", "1"]
+    done = subprocess.run(
+        [*command, "--monitor-interval", "0.1", str(script)],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    assert done.returncode == 0, done.stderr
+    assert "rank 1 (process" in done.stderr
+    assert RunResult.open(run).hash == long.hash
+    assert_same(run, long.folder.path)
+
+
+def test_processes_of_this_machine(
+    small: Small, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The first rank is the process that was started, here that of the test."""
+    config = five(small, rounds=3)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as ended:
+        main(["run", written(config, tmp_path), "--device", "cpu", "--processes", "2", "--out", "run"])
+    assert (ended.value.code, capsys.readouterr().err) == (0, "")
+    whole = run_experiment(config, tmp_path / "whole", execution=ON_CPU)
+    assert RunResult.open(tmp_path / "run").hash == whole.hash
+
+
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "-m", "peermask", "run"]
+PROCESSES = [sys.executable, "-m", "peermask", "run", "--processes", "2"]
+
+
+@pytest.mark.parametrize(
+    ("command", "file"),
+    [
+        pytest.param(PROCESSES, "config.toml", id="before the ranks have met"),
+        pytest.param(PROCESSES, "run/metrics.csv", id="in a round", marks=pytest.mark.long),
+        pytest.param(TORCHRUN, "run/metrics.csv", id="torchrun", marks=pytest.mark.long),
+    ],
+)
+def test_no_rank_outlives_its_parent(small: Small, tmp_path: Path, command: list[str], file: str) -> None:
+    """The first process is killed once it has started another and a file exists."""
+    path = written(five(small, rounds=10**5), tmp_path)
+    with subprocess.Popen([*command, path, "--device", "cpu", "--out", "run"], cwd=tmp_path, **QUIET) as first:
+        while not (ranks := ranks_of(first.pid)) or not (tmp_path / file).exists():
+            with suppress(subprocess.TimeoutExpired):
+                assert first.wait(0.02) is None, "it has ended"
+        descriptors = [os.pidfd_open(rank) for rank in ranks]
+        first.kill()
+    for descriptor in descriptors:
+        assert select.select([descriptor], [], [], PATIENCE)[0], "a rank is left"
+        os.close(descriptor)
+
+
+QUIET: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+
+
+def ranks_of(process: int) -> list[int]:
+    """The processes that it started as ranks."""
+    started = Path(f"/proc/{process}/task/{process}/children").read_text().split()
+    lines = {int(pid): Path(f"/proc/{pid}/cmdline").read_bytes() for pid in started}
+    return [pid for pid, line in lines.items() if b"spawn_main" in line or b"peermask" in line]
+
+
+@pytest.mark.long
+def test_ctrl_c_reaches_all_processes_and_saves(small: Small, tmp_path: Path) -> None:
+    """A terminal sends it to every process of the group."""
+    path = written(five(small, rounds=10**5, checkpoint={"every": 10**5}), tmp_path)
+    arguments: dict[str, Any] = {"cwd": tmp_path, "stderr": subprocess.PIPE, "stdout": subprocess.DEVNULL}
+    command = [*PROCESSES, path, "--device", "cpu", "--out", "run"]
+    with subprocess.Popen(command, start_new_session=True, **arguments) as first:
+        while not (tmp_path / "run" / "metrics.csv").exists():
+            with suppress(subprocess.TimeoutExpired):
+                assert first.wait(0.02) is None, "it has ended"
+        os.killpg(first.pid, signal.SIGINT)
+        assert first.communicate()[1] == b""
+    assert first.returncode == 128 + signal.SIGINT
+    assert len(list_checkpoints(tmp_path / "run" / "checkpoints")) == 1

@@ -1,0 +1,195 @@
+"""Which accuracy counts, by config or algorithm; tables and models that know, and folders from before."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import safetensors
+import safetensors.torch
+import torch
+
+from peermask.algorithms import algorithms
+from peermask.cli.main import main
+from peermask.config.experiment import ExperimentConfig
+from peermask.config.file import load_config, make_config
+from peermask.errors import ConfigError, RunError
+from peermask.files import read_json, write_json
+from peermask.reports.page import write_report
+from peermask.reports.tables import agents_table, closing_lines
+from peermask.run.build import build
+from peermask.run.execution import Execution
+from peermask.run.metrics import LATER
+from peermask.run.result import RunResult
+from peermask.run.runner import resume_experiment, run_experiment
+from peermask.store.checkpoint import list_checkpoints
+from peermask.store.folder import RunFolder
+from peermask.store.table import read_rows
+
+Small = Callable[..., ExperimentConfig]
+
+
+def test_a_config_that_says_nothing_takes_what_the_algorithm_declares(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = make_config({})
+    assert config.resolved_readout == "all"
+    assert "readout" not in config.table()  # hashes of configs from before stay
+    monkeypatch.setattr(algorithms["mce-pl"].make, "readout", "own", raising=False)
+    assert config.resolved_readout == "own"
+    assert make_config({"readout": "all"}).resolved_readout == "all"
+    arms = make_config({"readout": "all", "compare": ["ind-mask"]}).arms()
+    assert [arm.resolved_readout for arm in arms.values()] == ["all", "all"]
+
+
+def test_the_config_is_read_back_as_it_was(small: Small, tmp_path: Path) -> None:
+    result = run_experiment(small(readout="own"), tmp_path / "run")
+    assert load_config(tmp_path / "run" / "config.toml").readout == "own"
+    assert (result.readout, result.manifest["readout"]) == ("own", "own")
+
+
+@pytest.mark.parametrize("value", ["mine", 3, ["all"]])
+def test_an_unknown_readout_is_one_line(value: object) -> None:
+    with pytest.raises(ConfigError, match=r"^readout = .*: input should be 'all' or 'own'$"):
+        make_config({"readout": value})
+
+
+def test_one_pass_measures_both_and_the_config_says_which_counts(small: Small, tmp_path: Path) -> None:
+    """DSGD's consensus answers labels that an agent does not have; training is the same whatever the readout."""
+    results = {
+        readout: run_experiment(small(algorithm="dsgd", rounds=10, readout=readout), tmp_path / readout)
+        for readout in ("all", "own")
+    }
+    assert results["all"].hash == results["own"].hash
+    tables = {name: pd.read_csv(tmp_path / name / "metrics.csv") for name in results}
+    for split in ("test", "validation"):
+        for counted in ("all", "own"):
+            column = f"{split}_accuracy_{counted}"
+            assert (tables["all"][column] == tables["own"][column]).all()
+            assert (tables[counted][f"{split}_accuracy"] == tables[counted][column]).all()
+    assert results["own"].mean_accuracy > results["all"].mean_accuracy
+    for name, result in results.items():
+        done = read_json(tmp_path / name / "result.json")
+        assert done["readout"] == name
+        assert done["test_accuracy"] == done[f"test_accuracy_{name}"] == pytest.approx(result.mean_accuracy)
+        assert done["test_accuracy_weighted"] == pytest.approx(result.mean("test_accuracy_weighted"))
+
+
+def test_models_answer_as_the_run_said(small: Small, tmp_path: Path) -> None:
+    config = small(algorithm="dsgd", rounds=10, readout="own")
+    run_experiment(config, tmp_path / "run")
+    result = RunResult.open(tmp_path / "run")
+    experiment = build(config)
+    data = experiment.dataset
+    for agent, model in enumerate(result.local_models()):
+        own = experiment.samples[agent]
+        logits = model(data.test.inputs[own.test])
+        right = (logits.argmax(1) == data.test.targets[own.test]).float().mean()
+        assert float(right) == pytest.approx(result.agents[agent].test_accuracy, abs=1e-6)
+        chances = logits.softmax(1)
+        assert bool((chances[:, [c for c in range(10) if c not in own.labels]] == 0).all())
+        assert torch.allclose(chances.sum(1), torch.ones(len(chances)))
+
+
+def test_the_closing_table_shows_both_where_they_differ(small: Small, tmp_path: Path) -> None:
+    alone = run_experiment(small(algorithm="dsgd", rounds=10, partition="dirichlet"), tmp_path / "alone")
+    assert [column.header for column in agents_table(alone).columns][5:7] == ["own\nlabels", "weighted"]
+    assert closing_lines(alone)[0].startswith(
+        f"dsgd: {100 * alone.mean_accuracy:.1f} % with answers among all labels, "
+    )
+    compared = run_experiment(small(rounds=2, compare=["dsgd"]), tmp_path / "compared")
+    assert [line.split(":")[0] for line in closing_lines(compared)[:2]] == ["mce-pl", "dsgd"]
+
+
+@pytest.mark.parametrize("first", ["dsgd", "ind-mask"])
+def test_a_comparison_says_where_collaboration_lost(small: Small, tmp_path: Path, first: str) -> None:
+    """DSGD with a step far too small against masks that learn: whichever comes first."""
+    arms = {"dsgd": {"name": "dsgd", "lr": 1e-9}, "ind-mask": {"name": "ind-mask", "lr": 0.3}}
+    chosen = arms.pop(first)
+    run = run_experiment(small(algorithm=chosen, compare=list(arms.values()), rounds=20), tmp_path / "run")
+    (told,) = (line for line in closing_lines(run) if line.startswith("collaboration lost here"))
+    assert told.startswith("collaboration lost here: dsgd is behind ind-mask, which sends nothing; try accord")
+    won = run_experiment(small(algorithm="dsgd", compare=["fl"], rounds=2), tmp_path / "won")
+    assert not any("lost" in line for line in closing_lines(won))
+
+
+def test_arms_with_different_readouts_are_compared_by_either(
+    small: Small, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(algorithms["mce-pl"].make, "readout", "own", raising=False)
+    run = run_experiment(small(rounds=2, compare=["dsgd"]), tmp_path / "run")
+    other = run.compared[0]
+    gains = [100 * (run.mean(name) - other.mean(name)) for name in ("test_accuracy_all", "test_accuracy_own")]
+    assert (
+        f"both with answers among all labels: {gains[0]:+.1f} points; both among own: {gains[1]:+.1f}"
+        in closing_lines(run)
+    )
+
+
+def as_before(folder: RunFolder) -> None:
+    """Take from a run what earlier versions did not write."""
+    rows = read_rows(folder.metrics)
+    with folder.metrics.open("w", newline="") as file:
+        kept = [name for name in rows[0] if name not in LATER]
+        table = csv.DictWriter(file, kept, extrasaction="ignore", lineterminator="\n")
+        table.writeheader()
+        table.writerows(rows)
+    for path in list_checkpoints(folder.checkpoints):
+        with safetensors.safe_open(path, framework="pt") as file:
+            progress = json.loads(file.metadata()["progress"])
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (it is no dict)
+        del progress["tables"]
+        safetensors.torch.save_file(tensors, path, {"progress": json.dumps(progress)})
+    if folder.result.is_file():
+        result = read_json(folder.result)
+        folder.result.write_text(json.dumps({k: v for k, v in result.items() if k not in ("tables", "digest")}))
+    manifest = read_json(folder.manifest)
+    del manifest["readout"]
+    for agent in manifest["agents"]:
+        del agent["counts"]
+    write_json(folder.manifest, manifest)
+
+
+def test_folders_of_earlier_versions_open(small: Small, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = run_experiment(small(), tmp_path / "run")
+    as_before(RunFolder(tmp_path / "run"))
+    result = RunResult.open(tmp_path / "run")
+    assert (result.readout, result.mean_accuracy) == ("all", before.mean_accuracy)
+    assert result.mean("test_accuracy_all") == result.mean_accuracy
+    assert np.isnan(result.mean("test_accuracy_own"))
+    assert len(result.local_models()) == 4
+    assert closing_lines(result)[0].startswith("a message")
+    with pytest.raises(SystemExit) as ended:
+        main(["show", str(tmp_path / "run")])
+    assert ended.value.code == 0
+    assert "finished" in capsys.readouterr().out
+    assert write_report([tmp_path / "run"]).is_file()
+
+
+def test_a_run_that_an_earlier_version_began_goes_on_with_its_own_columns(small: Small, tmp_path: Path) -> None:
+    whole = run_experiment(small(), tmp_path / "whole")
+    asked = iter((False, False, True, True))
+    run_experiment(small(), tmp_path / "cut", execution=Execution(should_stop=lambda: next(asked)))
+    as_before(RunFolder(tmp_path / "cut"))
+    resumed = resume_experiment(tmp_path / "cut")
+    assert (resumed.hash, resumed.mean_accuracy) == (whole.hash, whole.mean_accuracy)
+    rows = read_rows(tmp_path / "cut" / "metrics.csv")
+    assert {row["round"] for row in rows} == {"2", "4"}
+    assert not set(LATER) & set(rows[0])
+    assert read_json(tmp_path / "cut" / "result.json")["test_accuracy_own"] is None
+
+
+def test_a_manifest_with_labels_that_are_not_there_is_damaged(small: Small, tmp_path: Path) -> None:
+    run_experiment(small(rounds=1), tmp_path / "run")
+    path = tmp_path / "run" / "manifest.json"
+    manifest = read_json(path)
+    manifest["agents"][1]["labels"] = [3, 10]
+    write_json(path, manifest)
+    with pytest.raises(RunError, match=r"manifest\.json is damaged \(agents\.labels: not of labels 0 to 9\)"):
+        RunResult.open(tmp_path / "run")
+    write_json(path, {**manifest, "readout": "mine"})
+    with pytest.raises(RunError, match=r"manifest\.json is damaged \(readout"):
+        RunResult.open(tmp_path / "run")

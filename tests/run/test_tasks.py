@@ -1,0 +1,291 @@
+"""Each task and kind of input from run to export: resumed to the same hash, exported to what the run said."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from task_cases import CASES, TABLE, Lstm, config, split
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import peermask
+from peermask.cli.main import main
+from peermask.data.measures import metrics
+from peermask.data.normalisation import Statistics
+from peermask.errors import ConfigError, DataError, ExportError, ModelError, RunError
+from peermask.models.outputs import losses
+from peermask.reports.page import gather, open_runs
+from peermask.reports.tables import agents_table, closing_lines
+from peermask.run.build import build
+from peermask.run.plan import gradient_path, make_plan
+from peermask.run.result import RunResult
+from peermask.store.table import read_rows
+
+
+@pytest.mark.parametrize("name", list(CASES))
+def test_from_run_to_export(name: str, tmp_path: Path) -> None:
+    make, changes, figures = CASES[name]
+    data = make()
+    result = peermask.run_experiment(config(**changes), tmp_path / "run", dataset=data)
+    assert set(figures) <= set(result.figures)
+    assert result.main_figure == figures[0]
+    stop = iter([False] * 4 + [True])
+    cut = peermask.Execution(should_stop=lambda: next(stop))
+    assert peermask.run_experiment(config(**changes), tmp_path / "cut", dataset=data, execution=cut).round == 4
+    resumed = peermask.run_experiment(config(**changes), tmp_path / "cut", dataset=data, resume=True)
+    assert resumed.hash == result.hash
+    rows = [{k: v for k, v in row.items() if k != "seconds"} for row in result.metrics()]
+    again = [{k: v for k, v in row.items() if k != "seconds"} for row in resumed.metrics()]
+    np.testing.assert_equal(again, rows)
+    peermask.export(result, 1, tmp_path / "a.ticket")
+    answers = result.local_models()[1](data.test.inputs)
+    assert torch.equal(peermask.load_ticket(tmp_path / "a.ticket")(data.test.inputs), answers)
+    found = peermask.evaluate(tmp_path / "a.ticket", data)
+    for figure in figures:
+        assert found.figures[figure] == pytest.approx(result.agents[1].value(figure), rel=1e-5, abs=1e-6)
+    held = json.loads((tmp_path / "run" / "manifest.json").read_text())["inputs"]
+    assert (held["normalisation"] is None) == (data.normalisation is None)
+    page = peermask.report(result, tmp_path / "page").read_text()
+    assert f'"figure":"{figures[0]}"' in page.replace(" ", "")
+
+
+def test_a_recurrent_network_of_ones_own(tmp_path: Path) -> None:
+    make, _, _ = CASES["tokens"]
+    module, data = Lstm(), make()
+    lines: list[str] = []
+    execution = peermask.Execution(warn=lines.append)
+    result = peermask.run_experiment(config(), tmp_path / "run", dataset=data, module=module, execution=execution)
+    (line,) = lines
+    assert line.startswith("the module's own weights are not used: frozen.init = 'signed-constant' draws others; ")
+    at_once = peermask.Execution(chunk=3, warn=lines.append)
+    both = peermask.run_experiment(config(), tmp_path / "stack", dataset=data, module=module, execution=at_once)
+    assert both.hash == result.hash
+    peermask.export(result, 0, tmp_path / "a.ticket")
+    found = peermask.evaluate(tmp_path / "a.ticket", data, module=module)
+    assert found.figures["accuracy"] == pytest.approx(result.agents[0].test_accuracy, abs=1e-6)
+
+
+def test_regression_learns_and_its_tables_say_so(tmp_path: Path) -> None:
+    make, changes, _ = CASES["regression"]
+    data = make()
+    result = peermask.run_experiment(
+        config(**changes, rounds=60, algorithm={"name": "dsgd", "lr": 0.1}, compare=["mce-pl"]),
+        tmp_path / "run",
+        dataset=data,
+    )
+    assert result.mean("r2") > 0.8
+    assert result.mean("mae") < 20  # in units of the targets, whose deviation is about 55
+    assert np.isnan(result.mean_accuracy)
+    headings = [column.header for column in agents_table(result).columns]
+    assert "R²" in headings
+    assert any("of mean R²" in line for line in closing_lines(result))
+    single = agents_table(result.compared[0])
+    assert [column.header for column in single.columns][3:5] == ["R²", "MAE"]
+    held = json.loads((result.folder.path / "result.json").read_text())
+    assert held["test_r2"] == pytest.approx(result.mean("r2"))
+    assert "test_accuracy" not in held
+    with pytest.raises(RunError, match="which has no labels, so no confusion matrix"):
+        result.confusion(data)
+    assert "R²" in result._repr_html_()
+
+
+def test_confusion_is_of_each_agents_test_samples(tmp_path: Path) -> None:
+    make, changes, _ = CASES["images"]
+    data = make()
+    result = peermask.run_experiment(config(**changes), tmp_path / "run", dataset=data)
+    samples = build(result.config, data).samples
+    written = torch.zeros(len(result.agents), 3, 3, dtype=torch.int64)
+    for row in read_rows(result.folder.confusion):
+        written[int(row["agent"]), int(row["label"]), int(row["answer"])] = int(row["samples"])
+    assert torch.equal(written, torch.stack(result.confusion()))
+    shown = gather(open_runs([result.root]))["runs"][0]["confusion"]
+    assert sorted(shown) == list(range(len(result.agents)))
+    assert sum(count for _, _, count in shown[0]) == len(samples[0].test)
+    for agent, (counts, own) in enumerate(zip(result.confusion(), samples, strict=True)):
+        assert counts.shape == (3, 3)
+        assert int(counts.sum()) == len(own.test)
+        accuracy = float(counts.diagonal().sum()) / len(own.test)
+        assert accuracy == pytest.approx(result.agents[agent].test_accuracy, abs=1e-6)
+
+
+def test_a_loss_and_a_metric_of_ones_own(tmp_path: Path) -> None:
+    @losses.register("test-cubic")
+    def cubic(outputs: Tensor, targets: Tensor) -> Tensor:
+        """|o - y|³"""
+        return (outputs - targets).abs().pow(3).mean(-1)
+
+    @metrics.register("test-within-50")
+    def within(outputs: Tensor, targets: Tensor) -> Tensor:
+        """Share of values that are off by less than 50."""
+        return ((outputs - targets).abs() < 50).float().mean()
+
+    make, changes, _ = CASES["regression"]
+    task = {"loss": "test-cubic", "metrics": ["test-within-50"]}
+    result = peermask.run_experiment(config(**changes, task=task), tmp_path / "run", dataset=make())
+    plain = peermask.run_experiment(config(**changes), tmp_path / "plain", dataset=make())
+    assert result.hash != plain.hash
+    assert 0 <= result.mean("test-within-50") <= 1
+    assert "test_test-within-50" in result.metrics()[0]
+    with pytest.raises(ConfigError, match=r"task.loss = 'cross-entropy' does not fit regression"):
+        build(peermask.make_config(config(**changes, task={"loss": "cross-entropy"})), make())
+    with pytest.raises(ConfigError, match="unknown loss 'test-cubi'; did you mean 'test-cubic'"):
+        peermask.make_config({"task": {"loss": "test-cubi"}})
+
+
+def test_predict_takes_raw_inputs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make, changes, _ = CASES["regression"]
+    data = make()
+    result = peermask.run_experiment(config(**changes, rounds=2), tmp_path / "run", dataset=data)
+    peermask.export(result, 0, tmp_path / "a.ticket")
+    np.save(tmp_path / "rows.npy", TABLE[120:122])  # raw, in float64
+    command(["predict", str(tmp_path / "a.ticket"), str(tmp_path / "rows.npy")], 0)
+    wanted = result.local_models()[0](data.test.inputs[:2]).flatten().tolist()
+    said = capsys.readouterr().out.splitlines()
+    assert [line.split(": 0 ")[0] for line in said] == [f"{tmp_path / 'rows.npy'} row {row}" for row in (0, 1)]
+    assert [float(line.split(": 0 ")[1]) for line in said] == pytest.approx(wanted, rel=1e-4)
+    np.save(tmp_path / "wide.npy", np.zeros((2, 9)))
+    np.save(tmp_path / "nan.npy", np.full((2, 5), np.nan))
+    (tmp_path / "text.npy").write_bytes(b"no array")
+    for name, message in (
+        ("wide.npy", "has shape (2, 9); the model takes [n, 5]"),
+        ("nan.npy", "NaN or infinite"),
+        ("text.npy", "cannot be read"),
+        ("x.png", "is not an .npy file"),
+    ):
+        command(["predict", str(tmp_path / "a.ticket"), str(tmp_path / name)], 2)
+        told = capsys.readouterr().err
+        assert message in told
+        assert told.count("\n") == 1
+
+
+def test_tokens_that_a_ticket_does_not_know(tmp_path: Path) -> None:
+    from peermask.exports.predict import predict
+
+    make, changes, _ = CASES["tokens"]
+    result = peermask.run_experiment(config(**changes, rounds=2), tmp_path / "run", dataset=make())
+    peermask.export(result, 0, tmp_path / "a.ticket")
+    np.save(tmp_path / "rows.npy", np.full((2, 9), 20))
+    with pytest.raises(ExportError, match=r"rows.npy has tokens from 20 to 20; the model knows 0 to 19"):
+        predict(tmp_path / "a.ticket", [tmp_path / "rows.npy"])
+    np.save(tmp_path / "rows.npy", np.full((2, 9), 19))
+    assert [found.row for found in predict(tmp_path / "a.ticket", [tmp_path / "rows.npy"])] == [0, 1]
+
+
+def command(arguments: list[str], code: int) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == code
+
+
+def test_an_image_of_another_bit_depth_is_refused(tmp_path: Path) -> None:
+    from peermask.exports.predict import predict
+
+    image = pytest.importorskip("PIL.Image")
+    result = peermask.run_experiment(
+        {"agents": 2, "rounds": 1, "graph": "complete", "model": {"name": "mlp", "hidden": [8]}, "retention": 0.5},
+        tmp_path / "run",
+    )
+    peermask.export(result, 0, tmp_path / "a.ticket")
+    image.fromarray(np.full((8, 8), 40000, np.uint16)).save(tmp_path / "deep.png")
+    with pytest.raises(ExportError, match=r"deep.png has more than 8 bits a pixel \(mode I;16\)"):
+        predict(tmp_path / "a.ticket", [tmp_path / "deep.png"])
+
+
+def test_plan_accounts_for_every_parameter() -> None:
+    make, _, _ = CASES["tokens"]
+    experiment = build(peermask.make_config(config()), make(), Lstm())
+    plan = make_plan("lstm", experiment, torch.device("cpu"))
+    assert plan.account == {
+        "masked, embedding": (1, 80),
+        "masked, recurrent": (2, 24 * 4 + 24 * 6),
+        "masked, linear": (1, 12),
+        "kept, bias": (3, 24 + 24 + 2),
+    }
+    assert sum(count for _, count in plan.account.values()) == plan.parameters
+    assert len(plan.notes) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "module", "path"),
+    [
+        ("table", None, "agents in fused kernels"),
+        ("images", None, "agents as groups (sizes that the kernels cannot do)"),
+        ("series", None, "agents in stacked operations"),
+        ("tokens", Lstm(), "agents one after another (torch cannot vectorise recurrent layers and attention)"),
+        (
+            "table",
+            nn.Sequential(nn.Linear(5, 2), nn.PReLU()),
+            "agents vectorised (the module has operations that cannot be stacked)",
+        ),
+    ],
+)
+def test_plan_says_how_a_gpu_computes_gradients(
+    name: str, module: nn.Module | None, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for asked in ("plan", "assemble"):
+        monkeypatch.setattr(f"peermask.run.{asked}.have_triton", lambda: True)
+    make, changes, _ = CASES[name]
+    experiment = build(peermask.make_config(config(**({} if module else changes))), make(), module)
+    assert gradient_path(experiment, torch.device("cuda")) == path
+
+
+BAD: list[tuple[dict[str, Any], dict[str, Any], str]] = [
+    ({"readout": "own"}, {}, "readout = 'own': regression has no labels to answer among"),
+    ({"partition": {"name": "labels"}}, {}, "needs labels, and regression has none"),
+    ({"data": {"flip": True}}, {}, "data.flip and data.crop are for images"),
+    ({"model": "cnn"}, {}, "model.name = 'cnn' does not fit the 5 inputs of arrays: it takes inputs of 3 axes"),
+    ({"model": "text"}, {}, "these inputs have no vocabulary"),
+    ({"frozen": {"from": "module"}}, {}, "none was given"),
+    ({"frozen": {"drawn": ["0.*"]}}, {}, "set frozen.from, or delete it"),
+    ({}, {"module": Lstm}, r"module is the class Lstm; give an instance: Lstm\(\)"),
+    ({}, {"dataset": DataLoader(TensorDataset(torch.rand(4, 3)))}, "dataset is a DataLoader; give what it loads"),
+    ({}, {"module": nn.Sequential(nn.Linear(4, 1))}, "does not fit inputs of shape 5"),
+]
+
+
+@pytest.mark.parametrize(("changes", "given", "message"), BAD)
+def test_what_does_not_fit_is_one_line(changes: dict[str, Any], given: dict[str, Any], message: str) -> None:
+    data = CASES["regression"][0]()
+    values = config(**{"model": {"name": "mlp", "hidden": [24]}, **changes})
+    with pytest.raises((ConfigError, DataError, ModelError), match=message) as caught:
+        build(peermask.make_config(values), **{"dataset": data, **given})
+    assert "\n" not in str(caught.value)
+
+
+def test_statistics_are_kept_in_the_ticket_and_not_taken_again(tmp_path: Path) -> None:
+    """A ticket normalises by the data it was trained on, whatever it is tested on."""
+    make, changes, _ = CASES["table"]
+    result = peermask.run_experiment(config(**changes, rounds=2), tmp_path / "run", dataset=make())
+    peermask.export(result, 0, tmp_path / "a.ticket")
+    shifted = split(TABLE + 1000, (TABLE[:, 1] > 100).astype(int))
+    assert isinstance(shifted.normalisation, Statistics)
+    model = peermask.load_ticket(tmp_path / "a.ticket")
+    right = model(shifted.test.inputs).argmax(1) == shifted.test.targets
+    assert peermask.evaluate(tmp_path / "a.ticket", shifted).right == int(right.sum())
+    with pytest.raises(ExportError, match="takes float32 for classification; arrays has float32 for multi-label"):
+        peermask.evaluate(tmp_path / "a.ticket", split(TABLE, TABLE[:, :2] > 0, task="multi-label"))
+
+
+def test_agents_as_they_are_in_an_npz_file(tmp_path: Path) -> None:
+    labels = (TABLE[:, 1] > 100).astype(int)
+    owners = np.arange(160) % 3
+    arrays: dict[str, Any] = {
+        "x_train": TABLE[:120], "y_train": labels[:120], "x_test": TABLE[120:], "y_test": labels[120:]
+    }  # fmt: skip
+    np.savez(tmp_path / "a.npz", **arrays, agent_train=owners[:120], agent_test=owners[120:])
+    values = config(
+        partition={"name": "given"}, dataset={"name": "npz", "path": str(tmp_path / "a.npz")}, model="mlp", rounds=2
+    )
+    result = peermask.run_experiment(values, tmp_path / "run")
+    experiment = build(result.config)
+    assert [set(owners[own.train].tolist() + owners[120 + own.test].tolist()) for own in experiment.samples] == [
+        {0},
+        {1},
+        {2},
+    ]
+    assert RunResult.open(tmp_path / "run").agents[0].test_accuracy == result.agents[0].test_accuracy

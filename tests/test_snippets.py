@@ -1,0 +1,167 @@
+"""The names that authors import, and every snippet of the pages that teach them."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import peermask
+from peermask import plugin, registry
+from peermask.cli.main import main
+
+DOCS = Path(__file__).parents[1] / "docs"
+PAGES = ("adding.md", "data.md")  # pages whose snippets may import public names only
+
+
+def snippets(page: str, language: str = r"\w+") -> list[str]:
+    """The fenced blocks of a page in one language, in order."""
+    return re.findall(rf"^```{language}\n(.*?)^```", (DOCS / page).read_text(), re.MULTILINE | re.DOTALL)
+
+
+def run(folder: Path, *command: str) -> str:
+    """Run Python there; its plug-ins are remembered there too."""
+    environment = {**os.environ, "XDG_STATE_HOME": str(folder / "state"), "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(
+        [sys.executable, *command], cwd=folder, env=environment, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def call(words: list[str]) -> None:
+    """Run the command here: a process of its own takes seconds to import torch."""
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+    assert ended.value.code == 0
+
+
+def commands(block: str) -> list[list[str]]:
+    """The arguments of every `peermask` command of a block, without comments."""
+    lines = [line.split("#")[0].split() for line in block.splitlines()]
+    assert all(words[0] == "peermask" for words in lines)
+    return [words[1:] for words in lines]
+
+
+def listed(heading: str) -> set[str]:
+    """The names in the table under a heading of docs/api.md."""
+    section = (DOCS / "api.md").read_text().partition(f"## {heading}\n")[2].partition("\n## ")[0]
+    rows = [line.split("|")[2] for line in section.splitlines() if line.startswith("| ")][1:]
+    return {name for row in rows for name in re.findall(r"`(\w+)`", row)}
+
+
+def test_the_reference_lists_all_public_names_and_no_others() -> None:
+    assert listed("For users: `peermask`") == set(peermask.__all__)
+    authors = listed("For authors: `peermask.plugin`")
+    assert authors - {"Registry", "PeermaskError"} == set(plugin.__all__) - {"Registry"}
+    assert all(getattr(plugin, name) is not None for name in plugin.__all__)
+    both = set(peermask.__all__) & set(plugin.__all__)
+    assert all(getattr(peermask, name) is getattr(plugin, name) for name in both)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_snippets_import_public_names_only(page: str) -> None:
+    for block in snippets(page, "python"):
+        for node in ast.walk(ast.parse(block)):
+            if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "peermask":
+                public = {"peermask": {*peermask.__all__, "plugin"}, "peermask.plugin": set(plugin.__all__)}
+                assert {alias.name for alias in node.names} <= public[node.module]
+            if isinstance(node, ast.Import):
+                assert not [alias.name for alias in node.names if alias.name.startswith("peermask.")]
+            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "plugin":
+                assert node.attr in plugin.__all__
+
+
+def test_snippets_about_adding_things(tmp_path: Path) -> None:
+    algorithm, functions = snippets("adding.md", "python")
+    own_experiment, imports, entry_point = snippets("adding.md", "toml")
+    (shell,) = snippets("adding.md", "sh")
+    assert len(snippets("adding.md")) == 6
+
+    (tmp_path / "my_method.py").write_text(algorithm)
+    (tmp_path / "my_package").mkdir()
+    (tmp_path / "my_package" / "methods.py").write_text(functions)
+    images, labels = np.arange(40 * 64, dtype=np.uint8).reshape(40, 8, 8), np.arange(40) % 4
+    np.savez(tmp_path / "mine.npz", x=images, y=labels, x_test=images, y_test=labels)
+    small = 'agents = 4\nrounds = 2\nretention = 0.3\nalgorithm = "gossip-median"\n'
+
+    (tmp_path / "tiny.toml").write_text(small + 'model = "mlp"\n')
+    for arguments in commands(shell):
+        assert "gossip-median" in run(tmp_path, "-m", "peermask", *arguments)
+
+    named = 'graph = "wheel"\nmodel = "tiny"\npartition = "by-parity"\ndataset = { name = "mine", file = "mine.npz" }\n'
+    (tmp_path / "all.toml").write_text(small + imports + named)
+    script = "import peermask; print(peermask.run_experiment(peermask.load_config('all.toml'), 'all').status)"
+    assert run(tmp_path, "-c", script) == "finished\n"
+
+    assert tomllib.loads(entry_point)["project"]["entry-points"].keys() == {registry.GROUP}
+
+    quick = own_experiment.replace("config = {", "config = { rounds = 2, agents = 4, ", 1)
+    (tmp_path / "mine.toml").write_text(quick)
+    run(tmp_path, "-m", "peermask", "reproduce", "mine.toml", "--import", "my_method.py", *QUICK)
+    (table,) = (tmp_path / "out").rglob("mine.md")
+    assert "gossip-median" in table.read_text()
+
+
+QUICK = ("--scale", "quick", "--seeds", "1", "--device", "cpu", "--out", "out")
+ARRAYS = """
+import numpy as np, peermask
+draw = np.random.default_rng(0)
+x_train = draw.normal(size=(60, 5)).astype(np.float32)
+y_train = x_train.sum(1)
+x_test, y_test = x_train[:20], y_train[:20]
+config = peermask.make_config(
+    {"agents": 3, "rounds": 2, "retention": 0.5, "model": "mlp", "partition": "iid", "algorithm": "ind-mask", **TASK}
+)
+"""
+
+
+def test_snippets_about_data(tmp_path: Path) -> None:
+    arrays, functions = snippets("data.md", "python")
+    task, folders, weights, photographs = snippets("data.md", "toml")
+    assert len(snippets("data.md")) == 8  # one is a tree of folders; fleets are in the next test
+
+    prelude = f"TASK = {tomllib.loads(task)!r}\n" + ARRAYS
+    said = run(tmp_path, "-c", functions + prelude + arrays + "print(result.status, result.agents[0].figures)\n")
+    assert said.startswith("finished")
+    assert "within-10" in said
+
+    pillow = pytest.importorskip("PIL.Image")
+    for split in ("train", "test"):
+        for agent, kind in np.ndindex(12, 2):
+            place = tmp_path / "photos" / split / str(agent) / "ab"[kind]
+            place.mkdir(parents=True)
+            for number in range(4):
+                pillow.new("RGB", (9, 9), (20 * agent, 99 * kind, number)).save(place / f"{number}.png")
+    (tmp_path / "folders.toml").write_text(folders + 'rounds = 1\nretention = 0.5\nmodel = "mlp"\n')
+    run(tmp_path, "-m", "peermask", "run", "folders.toml")
+
+    for line in weights.splitlines():
+        assert peermask.make_config(tomllib.loads(line)).frozen.source
+    assert peermask.make_config(tomllib.loads(photographs)).model.name == "efficientnet-lite0"
+
+
+def test_snippets_about_data_of_a_fleet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("zenoh")
+    monkeypatch.chdir(tmp_path)
+    (shell,) = snippets("data.md", "sh")
+    inputs = np.random.default_rng(0).normal(size=(60, 5)).astype(np.float32)
+    np.savez(tmp_path / "d.npz", x_train=inputs, y_train=np.arange(60) % 3, x_test=inputs, y_test=np.arange(60) % 3)
+    (tmp_path / "config.toml").write_text(
+        'agents = 4\nretention = 0.5\nmodel = "mlp"\npartition = "everything"\n'
+        'dataset = { name = "npz", path = "d.npz", kind = "features" }\n'
+    )
+    call(["fleet", "new", "fleet.toml", "config.toml"])
+    summary, statistics = commands(shell)
+    for agent in range(4):
+        own = [str(agent) if word == "3" else word.replace("3.json", f"{agent}.json") for word in summary]
+        call(own)
+    call(statistics)
+    assert "normalise" in (tmp_path / "fleet.toml").read_text()
