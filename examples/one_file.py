@@ -98,10 +98,7 @@ def layers(v):
 
 
 def score_gradient(z, m, t):
-    """G = ∂f/∂v ⊙ w ⊙ sign(z) at v = w ⊙ m, on one batch.   Eq. (15)
-
-    Selection has no derivative. It counts as the identity (straight-through), so entries that are not kept learn too.
-    """
+    """G = ∂f/∂v ⊙ w ⊙ sign(z) at v = w ⊙ m, on one batch; selection counts as the identity.   Eq. (15)"""
     rows = []
     for agent, mask in enumerate(m):
         images, targets = batch(agent, t)
@@ -119,9 +116,9 @@ def top(magnitude):
     return mask
 
 
-def scale(z):
-    """s: the mean of |z| over a layer, at each of its entries."""
-    return torch.cat([part.abs().mean(1, keepdim=True).expand_as(part) for part in z.split(SIZES, 1)], 1)
+def scale(x, of=lambda part: part.abs().mean(1, keepdim=True)):
+    """s: the mean of |x| over a layer, or another number of it, at each of its entries."""
+    return torch.cat([of(part).expand_as(part) for part in x.split(SIZES, 1)], 1)
 
 
 def select(z, n, gain):
@@ -129,9 +126,10 @@ def select(z, n, gain):
     return top(z.abs() + gain * n * scale(z))
 
 
-def votes(links, masks):
-    """n: the mean of the masks that come over an agent's links. Counts are exact, in any order."""
-    return links @ masks / links.sum(1, keepdim=True).clamp(min=1)
+def votes(links, masks, own=0):
+    """n: the mean of the masks that come over an agent's links, and of `own` times its own. Counts are exact."""
+    heard = links.sum(1, keepdim=True)
+    return (links @ masks + own * (heard > 0) * masks) / (heard + own).clamp(min=1)
 
 
 # The two methods. A round: every agent learns from one batch, sends its mask, and fuses those of its neighbours.
@@ -151,28 +149,36 @@ def mce_pl(lr=1.0):
     return m
 
 
-def accord(lr=0.5, momentum=0.9, decay=5e-4, pull=0.3, gain=0.6):
-    """This package's method: scores themselves are pulled towards the neighbours' masks, so that agents agree."""
-    z = FIRST_SCORES.repeat(AGENTS, 1)
-    u, n = torch.zeros_like(z), torch.zeros_like(z)
-    m = select(z, n, gain)
+def accord(own_votes=5, pull=0.6, gain=0.8):
+    """This package's method: votes pull the scores, so that agents agree; a personal mask, never sent, is deployed."""
+    lr, lean = min(0.1, 8 / ROUNDS), 0.15 / torch.tensor([[float(len(own.train))] for own in SAMPLES]).sqrt()
+    z, u, n = FIRST_SCORES.repeat(AGENTS, 1), *torch.zeros(2, AGENTS, len(W))
+    m, personal = select(z, n, gain), None
     for t in range(1, ROUNDS + 1):
-        u = momentum * u + score_gradient(z, m, t)  # learn
-        rate = 0.5 * lr * (1 + cos(pi * (t - 1) / ROUNDS))
-        z = z.sub(u + decay * z, alpha=rate)
+        if 2 * t > ROUNDS:
+            z_own, u_own, m_own = personal or (z, u, m)  # it starts as the agreed mask, half-way
+            z_own, u_own = step(z_own, u_own, m_own, t, 0.25 * lr * (1 + cos(pi * max(0.0, 2 * (t - 1) / ROUNDS - 1))))
+            z_own = z_own + lean * scale(z_own) * z_own.sign() * (n - m_own)
+            personal = z_own, u_own, select(z_own, n, gain)
+        z, u = step(z, u, m, t, 0.5 * lr * (1 + cos(pi * (t - 1) / ROUNDS)))  # learn
         sent = select(z, n, gain)
-        n = votes(believed(sent), sent)  # fuse
+        n = votes(believed(sent), sent, own_votes)  # fuse
         z = z + pull * scale(z) * z.sign() * (n - sent)
         m = select(z, n, gain)
-    return m
+    return personal[2]
+
+
+def step(z, u, m, t, rate, momentum=0.9, decay=5e-4):
+    """z − η (û + ω z), where û is u in units of the scores, layer by layer."""
+    u = momentum * u + score_gradient(z, m, t)
+    rms = scale(u, lambda part: part.norm(dim=1, keepdim=True) / sqrt(part.shape[1]))
+    return z.sub(u * (scale(z) / rms) + decay * z, alpha=rate), u
 
 
 def believed(masks, factor=1.5, halfway=0.5):
-    """Links [N, N] without those to liars: masks that are much further from the agent's own than the median.
-
-    The distance is 0 for equal masks and 1 on average for masks that have nothing to do with each other.
-    """
+    """Links [N, N] without those to liars: masks that are much further from the agent's own than the median."""
     unrelated = sum(kept - kept * kept / size for kept, size in zip(KEPT, SIZES, strict=True))
+    # 0 for equal masks, 1 on average for masks that have nothing to do with each other
     distance = (sum(KEPT) - (masks @ masks.T).double()) / unrelated  # [N, N]
     medians = [np.median(row[own > 0]) for row, own in zip(distance, LINKS, strict=True)]
     return LINKS * (distance <= (factor * torch.tensor(medians)).clamp(max=halfway)[:, None])
