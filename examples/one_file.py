@@ -6,7 +6,7 @@ Every agent has the same random network and never trains its weights w. It learn
 model is w ⊙ m, where the mask m keeps the highest scores of each layer. Neighbours exchange masks and nothing else.
 
 Only the digits, and which agent has which of them, come from peermask. All else is here, and ends with the same masks,
-entry for entry, as `peermask run` with the config CONFIG: a test compares them.
+entry for entry, as `peermask run` with the config CONFIG: a test compares them. Liars are believed here (`guard = 0`).
 """
 
 from hashlib import blake2b
@@ -21,9 +21,9 @@ from peermask.data.local import share_out
 
 SEED, AGENTS, ROUNDS, BATCH, RETENTION = 0, 10, 60, 10, 0.5
 CONFIG = {
-    "seed": SEED, "agents": AGENTS, "rounds": ROUNDS, "batch_size": BATCH, "retention": RETENTION, "readout": "own",
+    "seed": SEED, "agents": AGENTS, "rounds": ROUNDS, "batch_size": BATCH, "retention": RETENTION,
     "partition": {"name": "labels", "labels_per_agent": 5}, "data": {"fraction": 0.1},
-    "model": "mlp", "mask": {"fc_keep": "r"}, "algorithm": "accord", "compare": ["mce-pl"],
+    "model": "mlp", "mask": {"fc_keep": "r"}, "algorithm": {"name": "accord", "guard": 0}, "compare": ["mce-pl"],
 }  # fmt: skip
 
 
@@ -98,7 +98,10 @@ def layers(v):
 
 
 def score_gradient(z, m, t):
-    """G = ∂f/∂v ⊙ w ⊙ sign(z) at v = w ⊙ m, on one batch; selection counts as the identity.   Eq. (15)"""
+    """G = ∂f/∂v ⊙ w ⊙ sign(z) at v = w ⊙ m, on one batch.   Eq. (15)
+
+    Selection has no derivative. It counts as the identity (straight-through), so entries that are not kept learn too.
+    """
     rows = []
     for agent, mask in enumerate(m):
         images, targets = batch(agent, t)
@@ -116,9 +119,9 @@ def top(magnitude):
     return mask
 
 
-def scale(x, of=lambda part: part.abs().mean(1, keepdim=True)):
-    """s: the mean of |x| over a layer, or another number of it, at each of its entries."""
-    return torch.cat([of(part).expand_as(part) for part in x.split(SIZES, 1)], 1)
+def scale(z):
+    """s: the mean of |z| over a layer, at each of its entries."""
+    return torch.cat([part.abs().mean(1, keepdim=True).expand_as(part) for part in z.split(SIZES, 1)], 1)
 
 
 def select(z, n, gain):
@@ -127,9 +130,10 @@ def select(z, n, gain):
 
 
 def votes(links, masks, own=0):
-    """n: the mean of the masks that come over an agent's links, and of `own` times its own. Counts are exact."""
+    """n: the mean of the masks over an agent's links, its own counted `own` times. Counts are exact, in any order."""
     heard = links.sum(1, keepdim=True)
-    return (links @ masks + own * (heard > 0) * masks) / (heard + own).clamp(min=1)
+    own = own * (heard > 0)
+    return (links @ masks + own * masks) / (heard + own).clamp(min=1)
 
 
 # The two methods. A round: every agent learns from one batch, sends its mask, and fuses those of its neighbours.
@@ -150,47 +154,42 @@ def mce_pl(lr=1.0):
 
 
 def accord(own_votes=5, pull=0.6, gain=0.8):
-    """This package's method: votes pull the scores, so that agents agree; a personal mask, never sent, is deployed."""
-    lr, lean = min(0.1, 8 / ROUNDS), 0.15 / torch.tensor([[float(len(own.train))] for own in SAMPLES]).sqrt()
-    z, u, n = FIRST_SCORES.repeat(AGENTS, 1), *torch.zeros(2, AGENTS, len(W))
-    m, personal = select(z, n, gain), None
+    """This package's method: the scores are pulled towards the voters' masks, so that agents agree.
+
+    In the second half of the rounds an agent also learns a personal mask, pulled gently. It is deployed and never sent.
+    """
+    lr, half = min(0.1, 8 / ROUNDS), ROUNDS // 2
+    gently = torch.tensor([[0.15 / sqrt(len(own.train))] for own in SAMPLES])  # [N, 1] few images lean on others more
+    z, n = FIRST_SCORES.repeat(AGENTS, 1), torch.zeros(AGENTS, len(W))
+    u, m, personal = torch.zeros_like(z), select(z, n, gain), None
     for t in range(1, ROUNDS + 1):
-        if 2 * t > ROUNDS:
-            z_own, u_own, m_own = personal or (z, u, m)  # it starts as the agreed mask, half-way
-            z_own, u_own = step(z_own, u_own, m_own, t, 0.25 * lr * (1 + cos(pi * max(0.0, 2 * (t - 1) / ROUNDS - 1))))
-            z_own = z_own + lean * scale(z_own) * z_own.sign() * (n - m_own)
-            personal = z_own, u_own, select(z_own, n, gain)
-        z, u = step(z, u, m, t, 0.5 * lr * (1 + cos(pi * (t - 1) / ROUNDS)))  # learn
+        if t > half:
+            z_, u_, m_ = personal if t > half + 1 else (z, u, m)
+            z_, u_ = step(z_, u_, m_, t, 0.5 * lr, (t - 1 - half) / (ROUNDS - half))
+            z_ = z_ + gently * scale(z_) * z_.sign() * (n - m_)
+            personal = z_, u_, select(z_, n, gain)
+        z, u = step(z, u, m, t, lr, (t - 1) / ROUNDS)  # learn
         sent = select(z, n, gain)
-        n = votes(believed(sent), sent, own_votes)  # fuse
+        n = votes(LINKS, sent, own_votes)  # fuse
         z = z + pull * scale(z) * z.sign() * (n - sent)
         m = select(z, n, gain)
     return personal[2]
 
 
-def step(z, u, m, t, rate, momentum=0.9, decay=5e-4):
-    """z − η (û + ω z), where û is u in units of the scores, layer by layer."""
+def step(z, u, m, t, lr, progress, momentum=0.9, decay=5e-4):
+    """A step down the gradient, scaled in each layer to the size of the scores; its rate falls to zero by a cosine."""
+    lr = 0.5 * lr * (1 + cos(pi * progress))
     u = momentum * u + score_gradient(z, m, t)
-    rms = scale(u, lambda part: part.norm(dim=1, keepdim=True) / sqrt(part.shape[1]))
-    return z.sub(u * (scale(z) / rms) + decay * z, alpha=rate), u
-
-
-def believed(masks, factor=1.5, halfway=0.5):
-    """Links [N, N] without those to liars: masks that are much further from the agent's own than the median."""
-    unrelated = sum(kept - kept * kept / size for kept, size in zip(KEPT, SIZES, strict=True))
-    # 0 for equal masks, 1 on average for masks that have nothing to do with each other
-    distance = (sum(KEPT) - (masks @ masks.T).double()) / unrelated  # [N, N]
-    medians = [np.median(row[own > 0]) for row, own in zip(distance, LINKS, strict=True)]
-    return LINKS * (distance <= (factor * torch.tensor(medians)).clamp(max=halfway)[:, None])
+    rms = [(part.norm(dim=1, keepdim=True) / sqrt(part.shape[1])).expand_as(part) for part in u.split(SIZES, 1)]
+    return z.sub(u * (scale(z) / torch.cat(rms, 1)) + decay * z, alpha=lr), u
 
 
 def accuracy(masks):
-    """The mean over agents, on all test images of an agent's digits; it answers among those."""
+    """The mean over agents, on all test images of an agent's digits."""
     shares = []
     for own, mask in zip(SAMPLES, masks, strict=True):
         images, targets = DATA.normalise(DATA.test.inputs[own.test]), DATA.test.targets[own.test]
-        answers = torch.tensor(own.labels)[logits(layers(mask * W), images)[:, own.labels].argmax(1)]
-        shares.append((answers == targets).float().mean())
+        shares.append((logits(layers(mask * W), images).argmax(1) == targets).float().mean())
     return torch.stack(shares).mean().item()
 
 

@@ -27,7 +27,7 @@ from pydantic import Field, ValidationError
 from peermask.algorithms import algorithms
 from peermask.config.file import make_config
 from peermask.errors import NodeError
-from peermask.fleet.fleet import Fleet, FleetMember, Link, check, check_operator_name, split_address
+from peermask.fleet.fleet import Fleet, FleetMember, Link, check, check_operator_name, join_address, split_address
 from peermask.graph.links import Links
 from peermask.graph.mixing import build_mixing
 from peermask.masks.budget import retentions
@@ -119,11 +119,12 @@ def add_agent(
     _check_links_are_chosen(fleet, "added")
     number, used = fleet.numbers[-1] + 1, [split_address(member.address) for member in fleet.agents]
     if port is None:
-        port = max((taken + 1 for place, taken in used if place == host.strip("[]")), default=PORT)
+        lowest = min((taken for _, taken in used), default=PORT)  # where agents of other hosts begin
+        port = max((taken + 1 for place, taken in used if place == host.strip("[]")), default=lowest)
     fewest = sorted(fleet.agents, key=lambda one: (len(fleet.neighbours(one.agent)), one.agent))[:FEWEST]
     chosen = [fleet.member(other).agent for other in links] or [one.agent for one in fewest]
     kept = _retention(fleet, number, retention)
-    own = FleetMember(agent=number, address=f"{host}:{port}", relayed=relayed, retention=kept)
+    own = FleetMember(agent=number, address=join_address(host, port), relayed=relayed, retention=kept)
     pairs = [(other, number) for other in dict.fromkeys(chosen)]
     return next_roster(fleet, agents=(*fleet.agents, own), links=tuple(sorted([*fleet.links, *pairs])))
 
