@@ -122,17 +122,6 @@ def is_keyframe(frame: bytes) -> bool:
     return bool(HEADER.unpack_from(frame)[6] == NO_HISTORY)
 
 
-def split_frames(data: bytes) -> list[bytes]:
-    """Frames written one after the other; what is no frame is left for `read_header` to refuse."""
-    frames = []
-    while data:
-        announced = HEADER.unpack_from(data)[-1] if len(data) >= HEADER.size else 0
-        end = FRAME_BYTES + announced
-        frames.append(data[:end])
-        data = data[end:]
-    return frames
-
-
 def read_header(data: bytes, expected: Expected) -> FrameHeader:
     """The header of a frame that is whole, undamaged and meant for this receiver."""
     if not FRAME_BYTES <= len(data) <= MAX_FRAME_BYTES:
