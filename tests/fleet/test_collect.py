@@ -19,7 +19,6 @@ from peermask.files import read_json, write_json
 from peermask.fleet import collect
 from peermask.fleet.collect import collect_run
 from peermask.fleet.journal import TABLES
-from peermask.run.metrics import LATER
 from peermask.run.result import RunResult
 from peermask.store.checkpoint import list_checkpoints
 from peermask.store.table import read_rows
@@ -58,19 +57,6 @@ def without_digests_of_tables(folder):
     """As an earlier version wrote it."""
     result = read_json(folder / "result.json")
     write_json(folder / "result.json", {key: value for key, value in result.items() if key != "tables"})
-
-
-def test_tables_of_an_earlier_version_are_collected(copied, tmp_path):
-    fleet, _, folders = copied
-    for number, folder in enumerate(folders):
-        table = folder / "metrics.csv"
-        lines = [line.split(",") for line in table.read_text().splitlines()]
-        if number:  # one device has been updated since
-            table.write_text("".join(",".join(line[: -len(LATER)]) + "\n" for line in lines))
-            without_digests_of_tables(folder)
-    run = collect_run(fleet, folders, tmp_path / "run")
-    assert run.status == "finished"
-    assert not set(LATER) & set(read_rows(run.folder.metrics)[0])
 
 
 def test_a_lost_agent_is_named_and_the_others_can_be_collected(copied, tmp_path, peermask):  # noqa: F811

@@ -22,6 +22,7 @@ from peermask.run.build import Experiment, build
 from peermask.run.execution import as_html, to_stderr
 from peermask.run.resume import checkpoint_hashes, find_recorded_plugins
 from peermask.store.agent_result import AgentResult, agent_results, mean_of
+from peermask.store.arrays import Table, read_table
 from peermask.store.checked import read_manifest, read_result
 from peermask.store.checkpoint import Checkpoint, check_tables_since, last_good
 from peermask.store.folder import RunFolder
@@ -104,12 +105,12 @@ class RunResult:
     @property
     def readout(self) -> Readout:
         """The readout that counts."""
-        return cast(Readout, self.manifest.get("readout", "all"))  # checked when it was read
+        return cast(Readout, self.manifest["readout"])  # checked when it was read
 
     @property
     def task(self) -> Task:
         """What the data was for: "classification", "multi-label" or "regression"."""
-        return cast(Task, self.manifest.get("task", "classification"))
+        return cast(Task, self.manifest["task"])
 
     @property
     def main_figure(self) -> str:
@@ -119,11 +120,14 @@ class RunResult:
     @property
     def figures(self) -> tuple[str, ...]:
         """All that was measured on test samples, by name; the one that counts first."""
-        return tuple(self.manifest.get("figures", ("accuracy", "accuracy_all", "accuracy_own", "accuracy_weighted")))
+        return tuple(self.manifest["figures"])
 
     @property
     def mean_accuracy(self) -> float:
-        """Mean over honest agents of the test accuracy at the last evaluation; NaN for tasks that have none."""
+        """Mean over honest agents of the reported test accuracy; NaN for tasks that have none.
+
+        Reported is the mean of the evaluations in the last quarter of the rounds.
+        """
         return self.mean("test_accuracy")
 
     def mean(self, figure: str) -> float:
@@ -162,6 +166,10 @@ class RunResult:
             (4, 2.0)
         """
         return [{key: float(value) for key, value in row.items()} for row in read_rows(self.folder.metrics)]
+
+    def evaluations(self) -> Table:
+        """The columns of metrics.csv as arrays [evaluation, agent]."""
+        return read_table(self.folder.metrics, agents=len(self.agents))
 
     def known_config(self, warn: Callable[[str], None] = to_stderr) -> ExperimentConfig:
         """The config, with all that it names known here: plug-ins are imported, if the user named them."""
@@ -256,14 +264,14 @@ def _open_one(path: Path) -> RunResult:
     done = read_result(folder.result)
     if not done:
         check_tables_since(folder.checkpoints)
-    rows = read_rows(folder.metrics)
+    table = read_table(folder.metrics, agents=len(manifest["agents"]))
     return RunResult(
         root=path,
         config=config,
         manifest=manifest,
-        agents=tuple(agent_results(manifest, rows)),
+        agents=tuple(agent_results(manifest, table)),
         status=done.get("status", "unfinished"),
-        round=done.get("round", max((int(row["round"]) for row in rows), default=0)),
+        round=done.get("round", int(table.rounds.max(initial=0))),
         hash=done.get("hash"),
         seconds=done.get("seconds", nan),
     )
