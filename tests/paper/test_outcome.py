@@ -11,6 +11,7 @@ from peermask.config.file import make_config
 from peermask.files import write_json
 from peermask.paper.outcome import Curve, Outcome, measure, summarise
 from peermask.run.runner import run_experiment
+from peermask.store.checked import write_result
 from peermask.store.folder import RunFolder
 
 # Two agents, rounds 2, 4, 6 and 8: the last quarter of the run begins after round 6.
@@ -40,7 +41,7 @@ def folder(tmp_path: Path) -> RunFolder:
     made.traffic.write_text(TRAFFIC)
     made.config.write_text("")
     write_json(made.manifest, {"device": "cpu: x", "agents": [], "layers": [{"shape": [2, 2]}], "weights": 4})
-    write_json(made.result, {"status": "finished", "round": 8, "hash": "abc", "seconds": 1.5})
+    write_result(made, {"status": "finished", "round": 8, "hash": "abc", "seconds": 1.5})
     return made
 
 

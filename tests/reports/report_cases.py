@@ -11,6 +11,7 @@ import tomli_w
 from peermask.config.file import make_config
 from peermask.files import write_json
 from peermask.run.metrics import METRICS, TRAFFIC
+from peermask.store.checked import config_digest, write_result
 from peermask.store.folder import RunFolder
 from peermask.store.mask_snapshots import save_masks
 from peermask.store.table import append_rows
@@ -51,7 +52,8 @@ def write_run(
     values = {"agents": agents, "rounds": rounds, "seed": seed, "evaluation": {"every": every}}
     config = make_config({**values, "graph": {"name": "ring"}, "algorithm": {"name": algorithm}, "retention": 0.3})
     folder.config.write_text(tomli_w.dumps(config.table()))
-    write_json(folder.manifest, manifest_of(agents, seed, layers, data_hash, classes, config.hash))
+    about = manifest_of(agents, seed, layers, data_hash, classes, config.hash)
+    write_json(folder.manifest, {**about, "config_sha256": [config_digest(folder.config.read_text())]})
     numbers = range(every, rounds + 1, every)
     rows = [_evaluation(number, agent, rounds) for number in numbers for agent in range(agents)]
     append_rows(folder.metrics, METRICS, rows)
@@ -69,7 +71,7 @@ def write_run(
         rows = [[3, 0, 1, "gone", ""], [4, 0, 1, "gone", ""], [4, 2, 1, "silent", 3]]
         append_rows(path / "absences.csv", ("round", "agent", "neighbour", "why", "used"), rows)
     if finished:
-        write_json(folder.result, {"status": "finished", "round": rounds, "hash": "0" * 64, "seconds": 12.5})
+        write_result(folder, {"status": "finished", "round": rounds, "hash": "0" * 64, "seconds": 12.5})
     return path
 
 

@@ -21,7 +21,6 @@ from peermask.fleet.journal import AGAIN, TABLES, AgentFolder, Rows, open_agent_
 from peermask.graph import edges_hash
 from peermask.run.assemble import build_simulator
 from peermask.run.build import Experiment, build
-from peermask.run.execution import to_stderr
 from peermask.run.loop import final_hash
 from peermask.run.manifest import manifest, summary_of
 from peermask.run.metrics import figures_of, metric_columns
@@ -179,7 +178,7 @@ def _last_checkpoint(
 ) -> Checkpoint:
     """The last checkpoint of an agent, checked: of this experiment, and without NaN or infinite values."""
     path = one.last_checkpoint()
-    held = load_checkpoint(path, (config_hash,), checksum, to_stderr)
+    held = load_checkpoint(path, (config_hash,), checksum)
     found = {name: (_kind(rows), rows.shape) for name, rows in held.states.items()}
     if found != shapes:
         odd = min(name for name in found.keys() | shapes.keys() if found.get(name) != shapes.get(name))

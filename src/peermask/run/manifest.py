@@ -21,7 +21,7 @@ from peermask.run.build import Experiment
 from peermask.run.metrics import figures_of
 from peermask.store.agent_result import BY_READOUT, agent_results, mean_of
 from peermask.store.arrays import read_table
-from peermask.store.checked import read_manifest
+from peermask.store.checked import config_digest, read_manifest
 from peermask.store.checkpoint import Progress
 from peermask.store.folder import RunFolder
 
@@ -34,6 +34,7 @@ def manifest(experiment: Experiment, device: torch.device) -> dict[str, Any]:
     return {
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
         "config_hash": experiment.config.hash,
+        "config_sha256": [config_digest(experiment.config.toml())],
         "imports": [plugin.table() for plugin in records(experiment.config.imports)],
         "seed": experiment.config.seed,
         "frozen_checksum": experiment.frozen.checksum,

@@ -23,7 +23,7 @@ from peermask.run.execution import as_html, to_stderr
 from peermask.run.resume import checkpoint_hashes, find_recorded_plugins
 from peermask.store.agent_result import AgentResult, agent_results, mean_of
 from peermask.store.arrays import Table, read_table
-from peermask.store.checked import read_manifest, read_result
+from peermask.store.checked import check_config, read_manifest, read_result
 from peermask.store.checkpoint import Checkpoint, check_tables_since, last_good
 from peermask.store.folder import RunFolder
 from peermask.store.table import read_rows
@@ -179,7 +179,7 @@ class RunResult:
     def last_checkpoint(self, frozen_checksum: str, warn: Callable[[str], None] = to_stderr) -> Checkpoint:
         """The last that is whole."""
         # By the hash the run wrote down: a later version's config may have further keys, and another hash.
-        hashes = checkpoint_hashes(self.manifest.get("config_hash", self.config.hash), self.manifest)
+        hashes = checkpoint_hashes(self.manifest["config_hash"], self.manifest)
         checkpoint = last_good(self.folder.checkpoints, hashes, frozen_checksum, warn)
         if checkpoint is None:
             raise RunError(f"{self.folder.path} has no checkpoint, so no models; let it run longer")
@@ -189,7 +189,7 @@ class RunResult:
         """The experiment again, with the dataset and module that were given in Python."""
         given = self.module if module is None else module
         experiment = build(self.known_config(), self.dataset if dataset is None else dataset, given)
-        if given is None and self.manifest.get("frozen_checksum") != experiment.frozen.checksum:
+        if given is None and self.manifest["frozen_checksum"] != experiment.frozen.checksum:
             raise RunError(
                 f"{self.folder.path} was run with another network than its config names; "
                 "give it again: local_models(module=..., dataset=...)"
@@ -259,8 +259,9 @@ def _open_one(path: Path) -> RunResult:
     folder = RunFolder(path)
     if not folder.is_run:
         raise RunError(f"{path} is not a run folder: it has no config.toml")
-    config = read_config(folder.config, unchecked=True)
     manifest = read_manifest(folder.manifest)
+    check_config(folder, manifest)
+    config = read_config(folder.config, unchecked=True)
     done = read_result(folder.result)
     if not done:
         check_tables_since(folder.checkpoints)

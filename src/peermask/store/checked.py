@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable
 from math import isclose
 from pathlib import Path
@@ -14,7 +15,7 @@ from peermask.errors import RunError
 from peermask.files import read_json, write_json
 from peermask.store.arrays import Table, read_table
 from peermask.store.folder import RunFolder
-from peermask.store.table import Extent, check_extents, extents
+from peermask.store.table import RESULT_TABLES, Extent, check_extents, extents
 from peermask.task import Readout, Task
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -45,6 +46,8 @@ class _Layer(BaseModel):
 class _Manifest(BaseModel):
     """Of a manifest what tables and reports rely on."""
 
+    config_hash: str
+    config_sha256: list[str] = Field(min_length=1)  # of config.toml, and of what it was with fewer rounds
     dataset: _Dataset
     graph: _Graph
     agents: list[_Agent] = Field(min_length=1)
@@ -63,7 +66,7 @@ class _Result(BaseModel):
     round: NonNegativeInt
     hash: str
     seconds: float
-    tables: dict[str, Extent] = {}
+    tables: dict[str, Extent]
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
@@ -85,9 +88,26 @@ def read_manifest(path: Path) -> dict[str, Any]:
     return content
 
 
+def config_digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def check_config(folder: RunFolder, manifest: dict[str, Any]) -> None:
+    """Check that config.toml is as the run wrote it: an edited one would describe another run."""
+    try:
+        text = folder.config.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise RunError(f"{folder.config} cannot be read: {error}; restore the file") from None
+    if config_digest(text) not in manifest["config_sha256"]:
+        raise RunError(
+            f"{folder.config} was changed since {folder.manifest.name} was written; "
+            "restore the file, or start a new run with the changed one"
+        )
+
+
 def write_result(folder: RunFolder, content: dict[str, Any]) -> None:
-    """The result of a run, with digests of the tables it was computed from."""
-    write_json(folder.result, {**content, "tables": extents(folder.path, content["round"])})
+    """Write the result of a run, with digests of all its tables."""
+    write_json(folder.result, {**content, "tables": extents(folder.path, content["round"], RESULT_TABLES)})
 
 
 def read_result(path: Path) -> dict[str, Any]:

@@ -15,7 +15,8 @@ from typing import NamedTuple
 from peermask.errors import RunError
 from peermask.files import write_atomically, writing
 
-TABLES = ("metrics.csv", "traffic.csv", "absences.csv", "trace.csv")  # of a run; the last two of fleets
+TABLES = ("metrics.csv", "traffic.csv", "absences.csv", "trace.csv")  # that only grow; the last two of fleets
+RESULT_TABLES = (*TABLES, "confusion.csv")  # the last is replaced at every evaluation
 KEYS = "round,agent"  # the first columns of every table
 WHOLE = frozenset(
     {"round", "agent", "links", "neighbour", "label", "answer", "samples", "heard"}
@@ -61,12 +62,12 @@ class Extent(NamedTuple):
     sha256: str
 
 
-def extents(folder: Path, round: int) -> dict[str, Extent]:
+def extents(folder: Path, round: int, names: Sequence[str] = TABLES) -> dict[str, Extent]:
     """Of all tables of a run by file name, up to a round; rows of later rounds may be added meanwhile.
 
     They are on the disk when this returns, before a checkpoint says so: rows after it would be forgotten anyway.
     """
-    return {name: _extent(_on_disk(folder / name), round) for name in TABLES if (folder / name).exists()}
+    return {name: _extent(_on_disk(folder / name), round) for name in names if (folder / name).exists()}
 
 
 def _on_disk(path: Path) -> bytes:
