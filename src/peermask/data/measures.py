@@ -13,19 +13,12 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
-from peermask.data.dataset import Task
 from peermask.registry import Registry
+from peermask.task import FIGURES as FIGURES
 
 Metric: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 
 metrics: Registry[Metric] = Registry("metric")
-
-# Figures of each task; runs are stopped and compared by the first.
-FIGURES: dict[Task, tuple[str, ...]] = {
-    "classification": ("accuracy", "accuracy_all", "accuracy_own", "accuracy_weighted", "macro_f1"),
-    "multi-label": ("f1", "average_precision"),
-    "regression": ("r2", "mae"),
-}
 
 
 @metrics.register("f1")
