@@ -29,7 +29,7 @@ from pydantic import Field, model_validator
 
 from peermask.errors import ConfigError, PeermaskError
 from peermask.files import file_digest, write_atomically
-from peermask.registry import GROUP, Options
+from peermask.registry import GROUP, Options, Registry
 
 # What is known of a plug-in: a file and its hash, or a module and the version of its package.
 
@@ -214,10 +214,20 @@ def _load_module(name: str) -> Plugin:
     if place_of(name) is None:
         hint = f"; for the file, name {name}.py" if Path(f"{name}.py").is_file() else "; name a .py file, or install it"
         raise ConfigError(f"plug-in {name}: there is no such module{hint}")
+    before = len(Registry.origins)
     _executed(lambda: importlib.import_module(name), f"plug-in {name}", "")
+    if name not in imported and len(Registry.origins) == before and not _registers(name):
+        raise ConfigError(f"plug-in {name} registers nothing: no algorithm, dataset or the like; name another module")
     plugin = imported[name] = of_module(name)
     remember(name, place_of(name) or "")
     return plugin
+
+
+def _registers(name: str) -> bool:
+    """Whether any module of its package has registered something, now or earlier."""
+    package = name.partition(".")[0]
+    own = [module for key, module in sys.modules.items() if key.partition(".")[0] == package]
+    return any(str(getattr(module, "__file__", None)) in Registry.origins for module in own)
 
 
 def _executed(call: Callable[[], object], what: str, path: str) -> None:

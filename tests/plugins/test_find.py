@@ -19,7 +19,9 @@ from peermask.plugins import Plugin, find_plugins, imported, place_of, remember,
 def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """The name of a module that can be imported, and that nobody has named."""
     name = "a_module_for_test_find"
-    (tmp_path / f"{name}.py").write_text("READ = True\n")
+    (tmp_path / f"{name}.py").write_text(
+        "from peermask.registry import Registry\n\nRegistry('thing').register('it')(print)\nREAD = True\n"
+    )
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.syspath_prepend(tmp_path)
     yield name

@@ -15,13 +15,13 @@ from peermask.config.experiment import ExperimentConfig
 from peermask.config.file import read_config
 from peermask.data.dataset import Dataset, Task
 from peermask.data.measures import confusion_of
-from peermask.errors import RunError
+from peermask.errors import RunError, nearest
 from peermask.models.outputs import Readout
 from peermask.run.assemble import personal_models
 from peermask.run.build import Experiment, build
 from peermask.run.execution import as_html, to_stderr
 from peermask.run.resume import checkpoint_hashes, find_recorded_plugins
-from peermask.store.agent_result import AgentResult, agent_results, mean_of
+from peermask.store.agent_result import NUMBERS, AgentResult, agent_results, mean_of
 from peermask.store.checked import read_manifest, read_result
 from peermask.store.checkpoint import Checkpoint, check_tables_since, last_good
 from peermask.store.folder import RunFolder
@@ -134,7 +134,13 @@ class RunResult:
 
         Returns:
             The mean; NaN if no agent has it.
+
+        Raises:
+            RunError: There is no such figure.
         """
+        known = (*NUMBERS, *self.figures)
+        if figure not in known:
+            raise RunError(f"{self.root} has no figure {figure!r}; {nearest(str(figure), known)}")
         return mean_of(agent.value(figure) for agent in self.agents if not agent.liar)
 
     @property

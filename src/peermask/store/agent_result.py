@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from math import isnan, nan
 from statistics import fmean
 from typing import Any
@@ -32,6 +32,9 @@ class AgentResult:
     def value(self, figure: str) -> float:
         """Any figure by name: of this row, or of the last evaluation; NaN if it is not known."""
         return float(getattr(self, figure, self.figures.get(figure, nan)))
+
+
+NUMBERS = tuple(each.name for each in fields(AgentResult) if each.type in ("int", "float"))  # fields with a mean
 
 
 def agent_results(manifest: dict[str, Any], rows: list[dict[str, str]]) -> list[AgentResult]:
