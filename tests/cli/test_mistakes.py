@@ -213,3 +213,23 @@ def test_closed_outputs(tmp_path: Path, redirected: str) -> None:
     done = subprocess.run(["sh", "-c", command], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
     told = "peermask: standard output is closed; send it to a file, or to /dev/null\n"
     assert (done.returncode, done.stdout, done.stderr) == (2, "", "" if "2>" in redirected else told)
+
+
+@pytest.mark.usefixtures("folder")
+def test_a_diverged_arm_of_a_comparison() -> None:
+    """The error names its algorithm and key; the arms after it run, and all that finished are shown."""
+    arms = "[{name='dsgd', lr=1e30}, 'ind-mask']"
+    small = ["agents=4", "rounds=4", "retention=0.3", "evaluation.every=2", "model='mlp'", f"compare={arms}"]
+    done = process("run", "--out", "run", *(part for one in small for part in ("--set", one)))
+    assert done.returncode == 2
+    assert done.stderr.startswith("peermask: dsgd: the loss of agent ")
+    assert done.stderr.endswith("try a smaller compare[0].lr\n")
+    assert "accord against ind-mask: " in done.stdout
+    shown = process("show", "run")
+    assert (shown.returncode, shown.stderr) == (0, "")
+    assert "dsgd diverged: the loss of agent" in shown.stdout
+    assert "try a smaller compare[0].lr" in shown.stdout
+    assert "accord against ind-mask: " in shown.stdout
+    assert not any(word in shown.stdout for word in ("nan points", "against dsgd", "resume with"))
+    assert process("report", "run").returncode == 0
+    assert "run/dsgd diverged before its first evaluation" in Path("run/report.html").read_text()

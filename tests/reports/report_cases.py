@@ -43,6 +43,7 @@ def write_run(
     classes: tuple[str, ...] = tuple("0123456789"),
     finished: bool = True,
     earlier: bool = False,
+    gain: float = 0.0,
 ) -> Path:
     """A ring of agents whose accuracy rises with round and agent; each sends 1,000 bytes, then 136 a round.
 
@@ -56,7 +57,7 @@ def write_run(
     folder.config.write_text(tomli_w.dumps(config.table()))
     write_json(folder.manifest, manifest_of(agents, seed, layers, data_hash, classes, config.hash))
     numbers = range(every, rounds + 1, every)
-    rows = [_evaluation(number, agent, rounds) for number in numbers for agent in range(agents)]
+    rows = [_evaluation(number, agent, rounds, gain) for number in numbers for agent in range(agents)]
     columns = [name for name in METRICS if not (earlier and name in LATER)]
     append_rows(folder.metrics, columns, [row[: len(columns)] for row in rows])
     sent = [
@@ -77,8 +78,8 @@ def write_run(
     return path
 
 
-def _evaluation(number: int, agent: int, rounds: int) -> list[object]:
-    accuracy = 0.5 + 0.4 * number / rounds + 0.01 * agent
+def _evaluation(number: int, agent: int, rounds: int, gain: float) -> list[object]:
+    accuracy = gain + 0.5 + 0.4 * number / rounds + 0.01 * agent
     loss = 2.0 - accuracy
     return [
         number,

@@ -64,7 +64,7 @@ def main(arguments: list[str] | None = None) -> None:
     if not given or given == ["fleet"]:
         given = [*given, "--help"]
     if sys.stderr is None:  # `2>&-`; print would write to stdout instead
-        sys.stderr = Path(os.devnull).open("w")  # until the process ends
+        sys.stderr = Path(os.devnull).open("w")  # noqa: SIM115 (until the process ends)
     if sys.stdout is None:  # `>&-`; the next file to be opened would take its place
         _fail("standard output is closed; send it to a file, or to /dev/null")
     try:

@@ -37,7 +37,7 @@ class RunResult:
         config: What was run.
         manifest: Versions, device, checksums and each agent's labels and retention, as in manifest.json.
         agents: For each agent its labels, retention, density, accuracy and bytes sent.
-        status: "finished", "converged", "interrupted" or "unfinished".
+        status: "finished", "converged", "interrupted", "diverged" or "unfinished".
         round: The last round.
         hash: Equal for two runs that ended in the same state; None before the end.
         seconds: Time spent on rounds.
@@ -268,7 +268,7 @@ def _open_one(path: Path) -> RunResult:
         config=config,
         manifest=manifest,
         agents=tuple(agent_results(manifest, rows)),
-        status=done.get("status", "unfinished"),
+        status=done.get("status", "diverged" if folder.diverged.is_file() else "unfinished"),
         round=done.get("round", max((int(row["round"]) for row in rows), default=0)),
         hash=done.get("hash"),
         seconds=done.get("seconds", nan),
