@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from contextlib import suppress
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -62,6 +63,10 @@ def main(arguments: list[str] | None = None) -> None:
     given = sys.argv[1:] if arguments is None else arguments
     if not given or given == ["fleet"]:
         given = [*given, "--help"]
+    if sys.stderr is None:  # `2>&-`; print would write to stdout instead
+        sys.stderr = Path(os.devnull).open("w")  # noqa: SIM115 (until the process ends)
+    if sys.stdout is None:  # `>&-`; the next file to be opened would take its place
+        _fail("standard output is closed; send it to a file, or to /dev/null")
     try:
         code = app(args=given, standalone_mode=False)
         sys.stdout.flush()
