@@ -27,14 +27,15 @@ if TYPE_CHECKING:
     from peermask.registry import Options
     from peermask.reports.page import report
     from peermask.run.execution import Execution, ProgressLine
+    from peermask.run.plan import Plan, plan
     from peermask.run.result import RunResult
     from peermask.run.runner import resume_experiment, run_experiment
     from peermask.wire.schema import Payload
 
 __all__ = [
     "Agents", "Algorithm", "Clock", "Execution", "ExperimentConfig", "LocalData", "Mixing", "Options", "Payload",
-    "PeermaskError", "ProgressLine", "RunResult", "Setting", "evaluate", "export", "from_arrays", "from_torch",
-    "load_config", "load_ticket", "make_config", "report", "resume_experiment", "run_experiment",
+    "PeermaskError", "Plan", "ProgressLine", "RunResult", "Setting", "evaluate", "export", "from_arrays", "from_torch",
+    "load_config", "load_ticket", "make_config", "plan", "report", "resume_experiment", "run_experiment",
 ]  # fmt: skip
 
 # Where each public name lives. They are imported when first used: importing torch takes seconds, and a command
@@ -50,6 +51,7 @@ _HOMES = {
     "Options": "peermask.registry",
     "Payload": "peermask.algorithms.contract",
     "PeermaskError": "peermask.errors",
+    "Plan": "peermask.run.plan",
     "ProgressLine": "peermask.run.execution",
     "RunResult": "peermask.run.result",
     "Setting": "peermask.algorithms.contract",
@@ -60,6 +62,7 @@ _HOMES = {
     "load_config": "peermask.config.file",
     "load_ticket": "peermask.exports.rebuild",
     "make_config": "peermask.config.file",
+    "plan": "peermask.run.plan",
     "report": "peermask.reports.page",
     "resume_experiment": "peermask.run.runner",
     "run_experiment": "peermask.run.runner",
