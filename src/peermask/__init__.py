@@ -27,15 +27,17 @@ if TYPE_CHECKING:
     from peermask.registry import Options
     from peermask.reports.page import report
     from peermask.run.execution import Execution, ProgressLine
+    from peermask.run.look import DataSummary, describe_data
     from peermask.run.plan import Plan, plan
     from peermask.run.result import RunResult
     from peermask.run.runner import resume_experiment, run_experiment
     from peermask.wire.schema import Payload
 
 __all__ = [
-    "Agents", "Algorithm", "Clock", "Execution", "ExperimentConfig", "LocalData", "Mixing", "Options", "Payload",
-    "PeermaskError", "Plan", "ProgressLine", "RunResult", "Setting", "evaluate", "export", "from_arrays", "from_torch",
-    "load_config", "load_ticket", "make_config", "plan", "report", "resume_experiment", "run_experiment",
+    "Agents", "Algorithm", "Clock", "DataSummary", "Execution", "ExperimentConfig", "LocalData", "Mixing", "Options",
+    "Payload", "PeermaskError", "Plan", "ProgressLine", "RunResult", "Setting", "describe_data", "evaluate", "export",
+    "from_arrays", "from_torch", "load_config", "load_ticket", "make_config", "plan", "report", "resume_experiment",
+    "run_experiment",
 ]  # fmt: skip
 
 # Where each public name lives. They are imported when first used: importing torch takes seconds, and a command
@@ -44,6 +46,7 @@ _HOMES = {
     "Agents": "peermask.algorithms.contract",
     "Algorithm": "peermask.algorithms.contract",
     "Clock": "peermask.algorithms.contract",
+    "DataSummary": "peermask.run.look",
     "Execution": "peermask.run.execution",
     "ExperimentConfig": "peermask.config.experiment",
     "LocalData": "peermask.algorithms.contract",
@@ -55,6 +58,7 @@ _HOMES = {
     "ProgressLine": "peermask.run.execution",
     "RunResult": "peermask.run.result",
     "Setting": "peermask.algorithms.contract",
+    "describe_data": "peermask.run.look",
     "evaluate": "peermask.exports.measure",
     "export": "peermask.exports.write",
     "from_arrays": "peermask.data.arrays",
