@@ -71,6 +71,7 @@ def test_the_public_names_are_these() -> None:
         "evaluate",
         "export",
         "from_arrays",
+        "from_dataframe",
         "from_torch",
         "load_config",
         "load_ticket",

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from peermask.config.experiment import ExperimentConfig
     from peermask.config.file import load_config, make_config
     from peermask.data.arrays import from_arrays
+    from peermask.data.table import from_dataframe
     from peermask.data.torch_dataset import from_torch
     from peermask.errors import PeermaskError
     from peermask.exports.measure import evaluate
@@ -36,8 +37,8 @@ if TYPE_CHECKING:
 __all__ = [
     "Agents", "Algorithm", "Clock", "DataSummary", "Execution", "ExperimentConfig", "LocalData", "Mixing", "Options",
     "Payload", "PeermaskError", "Plan", "ProgressLine", "RunResult", "Setting", "describe_data", "evaluate", "export",
-    "from_arrays", "from_torch", "load_config", "load_ticket", "make_config", "plan", "report", "resume_experiment",
-    "run_experiment",
+    "from_arrays", "from_dataframe", "from_torch", "load_config", "load_ticket", "make_config", "plan", "report",
+    "resume_experiment", "run_experiment",
 ]  # fmt: skip
 
 # Where each public name lives. They are imported when first used: importing torch takes seconds, and a command
@@ -62,6 +63,7 @@ _HOMES = {
     "evaluate": "peermask.exports.measure",
     "export": "peermask.exports.write",
     "from_arrays": "peermask.data.arrays",
+    "from_dataframe": "peermask.data.table",
     "from_torch": "peermask.data.torch_dataset",
     "load_config": "peermask.config.file",
     "load_ticket": "peermask.exports.rebuild",

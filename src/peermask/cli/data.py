@@ -23,7 +23,7 @@ def data(
     import_: Import = None,
     agents: Annotated[int, typer.Option(min=1, help="Show at most this many agents.")] = 50,
 ) -> None:
-    """Print what data each agent has, duplicates, ranges, and classes that nobody has."""
+    """Print what data each agent has, and what is odd about it."""
     from peermask.config.file import load_config
     from peermask.run.look import describe_data
 
