@@ -63,7 +63,7 @@ class Dataset:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of one input: F features, C x T, C x H x W, or T tokens."""
+        """Shape of one input: F features, C x T, C x H x W, or T tokens."""
         return tuple(self.train.inputs.shape[1:])
 
     @property
