@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 def show(run: Annotated[Path, typer.Argument(help="A run folder.")]) -> None:
     """Print the results of a run, finished or not."""
     from peermask.reports.tables import agents_table, closing_lines
-    from peermask.run.manifest import is_of_fleet
     from peermask.run.result import RunResult
+    from peermask.store.folder import is_of_fleet
 
     console = Console(markup=False)  # paths may hold brackets
     result = RunResult.open(run)
