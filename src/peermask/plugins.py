@@ -26,7 +26,7 @@ from pydantic import Field, model_validator
 
 from peermask.errors import ConfigError, PeermaskError
 from peermask.files import file_digest
-from peermask.registry import GROUP, Options
+from peermask.registry import GROUP, Options, Registry
 
 Text = Annotated[str, Field(min_length=1, max_length=4096)]
 DOTTED = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*")
@@ -180,9 +180,19 @@ def _load_module(name: str) -> Plugin:
     if name not in sys.modules and importlib.util.find_spec(name.partition(".")[0]) is None:
         hint = f"; for the file, name {name}.py" if Path(f"{name}.py").is_file() else "; name a .py file, or install it"
         raise ConfigError(f"plug-in {name}: there is no such module{hint}")
+    before = len(Registry.origins)
     _execute(lambda: importlib.import_module(name), f"plug-in {name}", "")
+    if name not in imported and len(Registry.origins) == before and not _registers(name):
+        raise ConfigError(f"plug-in {name} registers nothing: no algorithm, dataset or the like; name another module")
     imported[name] = of_module(name)
     return imported[name]
+
+
+def _registers(name: str) -> bool:
+    """Whether any module of its package has registered something, now or earlier."""
+    package = name.partition(".")[0]
+    own = [module for key, module in sys.modules.items() if key.partition(".")[0] == package]
+    return any(str(getattr(module, "__file__", None)) in Registry.origins for module in own)
 
 
 def _execute(call: Callable[[], object], what: str, path: str) -> None:

@@ -44,6 +44,7 @@ def write_run(
     data_hash: str = "d" * 64,
     classes: tuple[str, ...] = tuple("0123456789"),
     finished: bool = True,
+    gain: float = 0.0,
 ) -> Path:
     """A ring of agents whose accuracy rises with round and agent; each sends 1,000 bytes, then 136 a round."""
     layers = layers or SMALL_LAYERS
@@ -55,7 +56,7 @@ def write_run(
     about = manifest_of(agents, seed, layers, data_hash, classes, config.hash)
     write_json(folder.manifest, {**about, "config_sha256": [config_digest(folder.config.read_text())]})
     numbers = range(every, rounds + 1, every)
-    rows = [_evaluation(number, agent, rounds) for number in numbers for agent in range(agents)]
+    rows = [_evaluation(number, agent, rounds, gain) for number in numbers for agent in range(agents)]
     append_rows(folder.metrics, METRICS, rows)
     sent = [
         [number, agent, 2, 800, 240, 136, 80, *((1036, "keyframe") if number == 1 else (136, "delta"))]
@@ -75,8 +76,8 @@ def write_run(
     return path
 
 
-def _evaluation(number: int, agent: int, rounds: int) -> list[object]:
-    accuracy = 0.5 + 0.4 * number / rounds + 0.01 * agent
+def _evaluation(number: int, agent: int, rounds: int, gain: float) -> list[object]:
+    accuracy = gain + 0.5 + 0.4 * number / rounds + 0.01 * agent
     loss = 2.0 - accuracy
     return [
         number,

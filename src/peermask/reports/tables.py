@@ -126,7 +126,7 @@ def _readouts(name: str, result: RunResult) -> str:
 
 def _lost(result: RunResult, other: RunResult, gain: float) -> list[str]:
     """What to change where agents that exchanged messages did worse than agents that did not."""
-    if bool(result.sent_bytes) == bool(other.sent_bytes) or isnan(gain):
+    if bool(result.sent_bytes) == bool(other.sent_bytes):
         return []
     together, alone = (result, other) if result.sent_bytes else (other, result)
     if (gain if together is result else -gain) >= 0:
@@ -147,6 +147,8 @@ def closing_lines(result: RunResult) -> list[str]:
     main = result.main_figure
     for other in result.compared:
         gain = result.mean(main) - other.mean(main)
+        if isnan(gain):  # one of them diverged, or has no evaluation yet
+            continue
         points = f"{gain:+.3f} of" if main == "r2" else f"{100 * gain:+.1f} points of"
         used = [percent(mean_density(arm)) for arm in (result, other)]
         with_more = f", with {used[0]} of the weights against {used[1]}" if used[0] != used[1] else ""

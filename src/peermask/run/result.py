@@ -15,13 +15,13 @@ from peermask.config.experiment import ExperimentConfig
 from peermask.config.file import read_config
 from peermask.data.dataset import Dataset, Task
 from peermask.data.measures import confusion_of
-from peermask.errors import RunError
+from peermask.errors import RunError, nearest
 from peermask.models.outputs import Readout
 from peermask.run.assemble import personal_models
 from peermask.run.build import Experiment, build
 from peermask.run.execution import as_html, to_stderr
 from peermask.run.resume import checkpoint_hashes, find_recorded_plugins
-from peermask.store.agent_result import AgentResult, agent_results, mean_of
+from peermask.store.agent_result import NUMBERS, AgentResult, agent_results, mean_of
 from peermask.store.arrays import Table, read_table
 from peermask.store.checked import check_config, read_manifest, read_result
 from peermask.store.checkpoint import Checkpoint, check_tables_since, last_good
@@ -38,7 +38,7 @@ class RunResult:
         config: What was run.
         manifest: Versions, device, checksums and each agent's labels and retention, as in manifest.json.
         agents: For each agent its labels, retention, density, accuracy and bytes sent.
-        status: "finished", "converged", "interrupted" or "unfinished".
+        status: "finished", "converged", "interrupted", "diverged" or "unfinished".
         round: The last round.
         hash: Equal for two runs that ended in the same state; None before the end.
         seconds: Time spent on rounds.
@@ -138,7 +138,13 @@ class RunResult:
 
         Returns:
             The mean; NaN if no agent has it.
+
+        Raises:
+            RunError: There is no such figure.
         """
+        known = (*NUMBERS, *self.figures)
+        if figure not in known:
+            raise RunError(f"{self.root} has no figure {figure!r}; {nearest(str(figure), known)}")
         return mean_of(agent.value(figure) for agent in self.agents if not agent.liar)
 
     @property
@@ -271,7 +277,7 @@ def _open_one(path: Path) -> RunResult:
         config=config,
         manifest=manifest,
         agents=tuple(agent_results(manifest, table)),
-        status=done.get("status", "unfinished"),
+        status=done.get("status", "diverged" if folder.diverged.is_file() else "unfinished"),
         round=done.get("round", int(table.rounds.max(initial=0))),
         hash=done.get("hash"),
         seconds=done.get("seconds", nan),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from math import nan
 from typing import Any
 
@@ -35,6 +35,9 @@ class AgentResult:
     def value(self, figure: str) -> float:
         """Any figure by name: of this row, or of the task; NaN if it is not known."""
         return float(getattr(self, figure, self.figures.get(figure, nan)))
+
+
+NUMBERS = tuple(each.name for each in fields(AgentResult) if each.type in ("int", "float"))  # fields with a mean
 
 
 def agent_results(manifest: dict[str, Any], table: Table) -> list[AgentResult]:
