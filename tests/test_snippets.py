@@ -28,7 +28,7 @@ def snippets(page: str, language: str = r"\w+") -> list[str]:
 
 def run(folder: Path, *command: str) -> str:
     """Run Python there; its plug-ins are remembered there too."""
-    environment = {**os.environ, "XDG_STATE_HOME": str(folder / "state"), "PYTHONPATH": os.pathsep.join(sys.path)}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run(
         [sys.executable, *command], cwd=folder, env=environment, capture_output=True, text=True, timeout=300
     )

@@ -241,12 +241,10 @@ def test_listening_makes_a_difference() -> None:
 
 
 def test_all_keep_what_the_smallest_retention_allows() -> None:
-    several = Agents((0, 1, 2), torch.tensor([[1], [2], [4]]), torch.tensor([0.25, 0.5, 1.0]))
-    method = algorithm((0.25, 0.5, 1.0))
-    assert method.init(several).keep.tolist() == [[1]] * 3
-    assert method.opening(several)["mask"].sum(1).tolist() == [1] * 3
-    least, most = method.mask_counts(several)["mask"]
-    assert least.tolist() == most.tolist() == [[1]] * 3
+    table: dict[str, Any] = {"agents": 3, "retention": [0.5, 0.2, 0.4], "model": {"name": "mlp", "hidden": [8]}}
+    common, own = (build(make_config({**table, "algorithm": name}), DIGITS).agents for name in ("accord", "mce-pl"))
+    assert common.keep.tolist() == [own.keep[1].tolist()] * 3
+    assert torch.equal(common.retention, own.retention)
 
 
 class Exact:

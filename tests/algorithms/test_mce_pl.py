@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from peermask.algorithms.mce_pl import McePl, State, first_votes
 from peermask.masks.aggregation import aggregated_magnitude, agreement
 from peermask.masks.budget import MaskOptions
 from peermask.masks.masker import Masker
+from peermask.masks.scores import in_units_of
 from peermask.models.layout import Layer, Layout
 
 
@@ -87,6 +89,22 @@ def test_what_neighbours_keep_can_enter_the_mask() -> None:
     state = method.fuse(state, *hear([1, 0, 0, 0], [1, 0, 0, 0]), Clock(1, 10))
     # z = (0.2, -0.5, 0.4, -0.2), mean 0.325: y = (0.525, -0.5, 0.4, -0.2)
     assert state.mask.int().tolist() == [[1, 1, 0, 0]]
+
+
+def test_relative_steps_learn_and_fine_tune_in_units_of_the_scores() -> None:
+    """u = ½ (.2, 0, 0, .2) + G has rms .2, mean|z| is .25: û = 1.25 u; z½ = z − .4 û, then z½ − .4 û n."""
+    method = algorithm(step="relative", lr=0.4, momentum=0.5)
+    begun = replace(start(), velocity=torch.tensor([[0.2, 0.0, 0.0, 0.2]]))
+    state, _ = method.learn(begun, NoData(), Clock(1, 10))
+    assert close(state.velocity, [0.2, 0.2, -0.2, 0.2])
+    assert close(state.scores, [0.3, -0.4, 0.3, -0.2])
+    state = method.fuse(state, *hear([1, 0, 1, 0], [1, 1, 0, 0]), Clock(1, 10))
+    assert close(state.scores, [0.2, -0.45, 0.35, -0.2])
+
+
+def test_a_layer_without_a_gradient_does_not_move() -> None:
+    """Its root mean square is 0, and is not divided by."""
+    assert in_units_of(SCORES, torch.zeros(1, 4), LAYOUT).tolist() == [[0.0] * 4]
 
 
 def test_a_separate_fine_tuning_rate() -> None:

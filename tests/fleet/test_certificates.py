@@ -146,7 +146,7 @@ def test_a_key_that_cannot_be_read(certs):
 def test_a_flipped_bit_is_one_line_that_no_unit_restarts_for(certs, name):
     whole = (certs / name).read_bytes()
     refused = []
-    for place in range(len(whole)):
+    for place in range(0, len(whole), 3):
         damaged = bytearray(whole)
         damaged[place] ^= 1 << place % 7  # of the text, so that it stays text
         (certs / name).write_bytes(damaged)
@@ -155,7 +155,7 @@ def test_a_flipped_bit_is_one_line_that_no_unit_restarts_for(certs, name):
             verifier(certs / "ca.pem")
         except NodeError as error:
             refused.append(error)
-    assert len(refused) > len(whole) / 2
+    assert len(refused) > len(whole) / 6
     assert not [error for error in refused if "\n" in str(error)]
     assert {error.exit_code for error in refused if "the clock is behind" not in str(error)} == {2}
 

@@ -7,7 +7,7 @@ import gc
 import socket
 import warnings
 
-from peermask.fleet.sockets import loop_in_thread, run_in
+from peermask.fleet.sockets import Server, loop_in_thread, run_in
 
 MORE_THAN_BUFFERS_HOLD = b"x" * 2**25
 
@@ -20,11 +20,12 @@ def test_connections_that_nobody_reads_are_aborted() -> None:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         with loop_in_thread("test") as loop:
-            server = run_in(loop, asyncio.start_server(serve, "127.0.0.1", 0))
-            with socket.create_connection(server.sockets[0].getsockname()[:2], 10) as client:
+            server = Server(serve)
+            address = run_in(loop, server.open("127.0.0.1", 0, 2**16))
+            with socket.create_connection(address, 60) as client:
                 assert client.recv(1)
-                late = socket.create_connection(server.sockets[0].getsockname()[:2], 10)  # is just being accepted
-                loop.call_soon_threadsafe(server.close)
+                late = socket.create_connection(address, 60)  # is just being accepted
+                run_in(loop, server.close())
         late.close()
         gc.collect()
     assert not [str(one.message) for one in caught]

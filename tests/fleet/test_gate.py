@@ -15,14 +15,14 @@ from fleet_cases import tiny
 from moved_time import MovedLoop
 from waiting import PATIENCE, until
 
-from peermask.errors import NodeError
+from peermask.errors import NodeError, NotYetError
 from peermask.fleet import gate
 from peermask.fleet.certificates import make_certificates
 from peermask.fleet.credentials import Credentials, check_credentials
 from peermask.fleet.fleet_file import new_fleet
 from peermask.fleet.gate import GateLimits, open_gate
 from peermask.fleet.sessions import session_settings
-from peermask.fleet.sockets import cancel_others, hello_length, loop_in_thread, protocols, run_in
+from peermask.fleet.sockets import Server, hello_length, loop_in_thread, protocols, run_in
 from peermask.fleet.zenoh_transport import open_zenoh
 
 LOOPBACK = "127.0.0.1"
@@ -125,16 +125,12 @@ def echo(folder):
         writer.close()
 
     with loop_in_thread("echo") as loop:
-        server = run_in(loop, asyncio.start_server(answer, LOOPBACK, 0, ssl=context))
-
-        async def end():
-            server.close()
-            await cancel_others()
-
+        server = Server(answer)
+        _, port = run_in(loop, server.open(LOOPBACK, 0, 2**16, context))
         try:
-            yield server.sockets[0].getsockname()[1], seen
+            yield port, seen
         finally:
-            run_in(loop, end())
+            run_in(loop, server.close())
 
 
 def client(made, folder):
@@ -295,15 +291,33 @@ def test_a_lonely_address_comes_first_and_then_the_newest(monkeypatch):
     loop.close()
 
 
-def test_two_agents_link_through_their_gates_and_a_taken_port_is_said(certified):
+@pytest.fixture
+def opened(certified):
+    """Opens sessions of agents behind gates, which dial these ports."""
     fleet, folder = certified
 
-    def opened(agent, listens, *dials):
+    def opened(agent, listens, *dials, handler=lambda *_: None):
         settings = session_settings(fleet, agent, check_credentials(fleet, folder, agent), 2**20)
         settings["listen/endpoints"] = [f"tls/{LOOPBACK}:{listens}"]
         settings["connect/endpoints"] = [f"tls/{LOOPBACK}:{port}" for port in dials]
-        return open_zenoh(settings, agent, lambda *_: None)
+        return open_zenoh(settings, agent, handler)
 
+    return opened
+
+
+def test_an_agent_whose_answers_fail_ends_with_the_reason(opened):
+    def fails(*_):
+        raise KeyError("history")
+
+    with opened(0, 0, handler=fails) as first, opened(1, 0, first.address[1]) as second:
+        until(lambda: 0 in second.alive())
+        assert second.ask({0: b"anything"}, 0.5) == {}
+        line = r"answering neighbours failed \(KeyError: 'history'\); start it again: it resumes from its checkpoint"
+        with pytest.raises(NotYetError, match=line):
+            until(lambda: first.alive() and False)
+
+
+def test_two_agents_link_through_their_gates_and_a_taken_port_is_said(opened):
     with opened(0, 0) as first, opened(1, 0, first.address[1]) as second:
         until(lambda: 1 in first.alive() and 0 in second.alive())
         taken = pytest.raises(NodeError, match=r"cannot listen on 127\.0\.0\.1:\d+; is another agent running there")

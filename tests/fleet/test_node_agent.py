@@ -343,6 +343,24 @@ def test_a_damaged_checkpoint_is_said_and_the_one_before_is_used(fleet, tmp_path
     assert collected(made, tmp_path).hash == simulated(tiny(), tmp_path / "sim").hash
 
 
+@pytest.mark.parametrize("name", ["metrics.csv", "traffic.csv"])
+def test_a_damaged_table_is_set_aside_and_the_agent_goes_on(fleet, name):
+    made = fleet(missing="wait")
+    start_all(made, agent_0={"on_round": killed_in(5)})
+    made.join(0)
+    table = made.out(0) / name
+    damaged = table.read_bytes()[:-40] + b"\x8f" + table.read_bytes()[-39:]
+    table.write_bytes(damaged)
+    made.start(0)
+    made.join()
+    assert set(made.results.values()) == {"finished"}
+    (line,) = (line for line in made.notes[0].lines if "set aside" in line)
+    assert line.startswith(f"{table} is damaged (")
+    assert line.endswith(f"; set aside as {name}.damaged-5, its rows are missing")
+    assert (made.out(0) / f"{name}.damaged-5").read_bytes() == damaged
+    assert {int(row["round"]) for row in read_rows(table)} == {6}
+
+
 def test_when_every_checkpoint_is_damaged_the_agent_says_so(fleet):
     made = fleet()
     start_all(made, agent_0={"on_round": killed_in(3)})

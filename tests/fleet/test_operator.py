@@ -72,6 +72,12 @@ def test_metrics_of_a_real_agent(running):
     until(lambda: get(running, 1, "/healthz") == (200, "ok\n"))
 
 
+def test_masks_and_checkpoints_are_readable_by_their_owner_alone(running):
+    files = [path for path in running.out(0).rglob("*") if path.is_file()]
+    assert {path.parent.name for path in files} >= {"checkpoints", "agent-0"}
+    assert [path for path in files if path.stat().st_mode & 0o077] == []
+
+
 def all_well(told):
     """On a busy machine a round may take long."""
     return told if told[0] == 0 else None

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import json
 import shutil
+import socket
 import ssl
 
 import pytest
@@ -21,7 +23,8 @@ from peermask.fleet.fleet import check, split_address
 from peermask.fleet.fleet_file import load_fleet
 from peermask.fleet.operator import ask
 from peermask.fleet.operator_server import name_of, tls_context
-from peermask.fleet.relay import AGENT, DIAL, GO, NOBODY, PROTOCOL, READY, WAIT, RelayLimits, open_relay
+from peermask.fleet.relay import AGENT, DIAL, GO, NOBODY, PROTOCOL, READY, WAIT, Relay, RelayLimits, open_relay
+from peermask.fleet.relayed import open_relayed
 
 
 def relayed_fleet(config, relayed, **keys):
@@ -222,3 +225,35 @@ def test_mistakes_in_a_fleet_with_a_relay(peermask, tmp_path):  # noqa: F811
         check(held.model_copy(update={"relay": "nowhere"}))
     (tmp_path / "b").mkdir()
     assert "relay.pem does not exist" in refused(peermask("relay", written(tmp_path / "b", held)))
+
+
+def test_a_door_that_closes_while_it_is_used_prints_nothing(served, caplog):
+    """As `fleet status` does whose relay does not answer."""
+    held, folder = served
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        mute.settimeout(PATIENCE)
+        silent = held.model_copy(update={"relay": f"127.0.0.1:{mute.getsockname()[1]}"})
+        with open_relayed(silent, find_operator(folder), [0]) as doors:
+            caller = socket.create_connection(doors[0], PATIENCE)
+            dialled, _ = mute.accept()
+        caller.close()
+        dialled.close()
+    gc.collect()
+    assert [record.getMessage() for record in caplog.records] == []
+
+
+def test_numbers_that_operators_dial_are_not_kept(served):
+    held, folder = served
+    relay = Relay(held, find_relay(folder))
+
+    async def play():
+        address = await relay.open()
+        at_relay = held.model_copy(update={"relay": "{}:{}".format(*address)})
+        for number in range(5, 10):
+            reader, writer = await come(at_relay, find_operator(folder), dial(number))
+            assert await reader.read() == NOBODY
+            await leave(writer)
+        await relay.close()
+
+    asyncio.run(play())
+    assert relay._waiting == {}

@@ -298,6 +298,17 @@ def test_neighbours_that_lie_about_rosters_change_nothing(certs, tmp_path):
     assert (insecure.serial, "only taken from the fleet file" in insecure.lines[0]) == (0, True)
 
 
+def test_a_new_agent_gets_a_port_of_this_fleet_and_ipv6_needs_no_brackets():
+    fleet = new_fleet(tiny(), ["10.0.0.1"], port=7600)
+    assert add_agent(fleet, "10.0.0.1").agents[-1].address == "10.0.0.1:7604"
+    assert add_agent(fleet, "10.0.0.2").agents[-1].address == "10.0.0.2:7600"
+    for host in ("::1", "[::1]"):
+        fleet = new_fleet(tiny(), [host])
+        assert [member.address for member in fleet.agents[:2]] == ["[::1]:7450", "[::1]:7451"]
+        assert add_agent(fleet, host).agents[-1].address == "[::1]:7454"
+        assert fleet.member(0).host == "::1"
+
+
 def test_two_rosters_of_one_number_are_named_on_both_sides_and_a_later_one_ends_it(certs):
     network, verify = MemoryNetwork(FLEET.links), verifier(certs / "ca.pem")
     one, two = (Holder(network, FLEET, agent, verify) for agent in (1, 2))

@@ -15,7 +15,7 @@ from pulling_peers import CARD
 from peermask.fleet.admission import Refusals
 from peermask.fleet.certificates import make_certificates, sign
 from peermask.fleet.credentials import Credentials, verifier
-from peermask.fleet.fleet_file import write_fleet
+from peermask.fleet.fleet_file import load_fleet, write_fleet
 from peermask.fleet.responder import Responder
 from peermask.fleet.roster import encode_roster, link_agents, read_signed, remove_agents, revoke_certificates
 from peermask.fleet.rosters import Rosters
@@ -91,6 +91,7 @@ def test_a_roster_of_a_neighbour_drops_what_a_revoked_agent_sent(tmp_path):
         zero.take(device.signed(revoke_certificates(device.fleet, [2])))
         device.time.until(lambda: device.adopted)
         assert device.adopted == [(1, {2})]
+        assert load_fleet(device.path) == zero.fleet  # so that `fleet status` here asks the agents of today
         device.time.until(lambda: device.opened == [0, 1])  # a session that admits only its new certificate
         assert device.responder.neighbours == {0, 2}
 

@@ -26,14 +26,15 @@ def normal(seed: int = 0) -> Tensor:
 
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 @pytest.mark.parametrize("decay", [0.0, 0.01])
-def test_a_step(momentum: float, decay: float) -> None:
+@pytest.mark.parametrize("relative", [False, True])
+def test_a_step(momentum: float, decay: float, relative: bool) -> None:
     scores, gradient, weights = normal(), normal(1), normal(2)[0]
     velocity = normal(3) if momentum else None
     there = stepped(
         scores.cuda(), gradient.cuda(), weights.cuda(), None if velocity is None else velocity.cuda(), 0.3, momentum,
-        decay, 0.0, LAYOUT,
+        decay, 0.0, LAYOUT, relative=relative,
     )  # fmt: skip
-    here = stepped(scores, gradient, weights, velocity, 0.3, momentum, decay, 0.0, LAYOUT)
+    here = stepped(scores, gradient, weights, velocity, 0.3, momentum, decay, 0.0, LAYOUT, relative=relative)
     for one, other in zip(there, here, strict=True):
         torch.testing.assert_close(one.cpu(), other, rtol=1e-5, atol=1e-6)
 
@@ -43,6 +44,9 @@ def test_the_pull() -> None:
     votes, voters = (normal(2).abs() * 3).to(torch.uint8), torch.arange(AGENTS)
     there = pulled(scores.cuda(), votes.cuda(), voters.cuda(), mask.cuda(), 0.3, LAYOUT)
     torch.testing.assert_close(there.cpu(), pulled(scores, votes, voters, mask, 0.3, LAYOUT), rtol=1e-4, atol=1e-5)
+    gains = torch.rand(AGENTS, generator=torch.Generator().manual_seed(3))  # one each
+    there = pulled(scores.cuda(), votes.cuda(), voters.cuda(), mask.cuda(), gains.cuda(), LAYOUT)
+    torch.testing.assert_close(there.cpu(), pulled(scores, votes, voters, mask, gains, LAYOUT), rtol=1e-4, atol=1e-5)
     assert torch.equal(there[0].cpu(), scores[0])  # hears nobody
 
 

@@ -222,8 +222,8 @@ import sys
 from pathlib import Path
 from peermask.config.file import make_config
 from peermask.paper.cells import Job
-from peermask.paper.output_folder import Home
-with Home(Path(sys.argv[1])).claim(Job("some-run", make_config({}))) as ours:
+from peermask.paper.output_folder import OutputFolder
+with OutputFolder(Path(sys.argv[1])).claim(Job("some-run", make_config({}))) as ours:
     print(ours, flush=True)
     sys.stdin.read()
 """

@@ -15,7 +15,7 @@ from report_cases import write_run
 
 from peermask.reports.page import write_report
 from peermask.reports.watch import make_server
-from peermask.run.metrics import LATER, METRICS
+from peermask.run.metrics import METRICS
 from peermask.store.folder import RunFolder
 from peermask.store.table import append_rows
 
@@ -131,14 +131,6 @@ def test_accuracy_is_drawn_by_either_readout(page: Any) -> None:
     assert "among own labels\n91.0 %" in find(page, "#agent .facts").text
     beside = find(page, "#summary .figure small").text
     assert beside == "answers among all labels; among own labels 92.5 %"
-
-
-def test_runs_of_an_earlier_version_are_drawn(browser: Any, tmp_path: Path) -> None:
-    browser.get(write_report([write_run(tmp_path / "old", earlier=True)]).as_uri())
-    assert ink(browser, "#chart-accuracy canvas")
-    options = browser.find_elements("css selector", "#curves select[aria-label='measured on']")[0].text.split("\n")
-    assert [option.strip() for option in options] == ["test", "validation"]
-    assert [entry for entry in browser.get_log("browser") if entry["level"] != "INFO"] == []
 
 
 def test_an_agent_a_round_and_a_run_can_be_picked(page: Any) -> None:
@@ -336,7 +328,8 @@ def test_a_live_page_follows_its_run(browser: Any, tmp_path: Path) -> None:
             browser.get(server.url)
             WebDriverWait(browser, 10).until(lambda _: find(browser, "#waiting").is_displayed())
             rows = [
-                [5, agent, 1.0, 0.5, 1.0, 0.5, 1.0, 0.3, 9.0, 2.0, "nan", *[0.5] * len(LATER)] for agent in range(4)
+                [5, agent, 1.0, 0.5, 1.0, 0.5, 1.0, 0.3, 9.0, 2.0, "nan", *[0.5] * (len(METRICS) - 11)]
+                for agent in range(4)
             ]
             append_rows(run.metrics, METRICS, rows)
             WebDriverWait(browser, 10).until(lambda _: find(browser, "#curves").is_displayed())

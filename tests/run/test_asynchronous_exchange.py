@@ -33,7 +33,7 @@ from peermask.wire.schema import Payload
 Small = Callable[..., ExperimentConfig]
 CPU = Execution(device="cpu")
 UNEVEN = {"speeds": [0.2, 1.0, 1.0, 0.7], "weights": [100, 50, 1]}  # counts do not fit into a byte
-PEERS = [entry.name for entry in algorithms if not entry.make.hears_all]
+PEERS = [entry.name for entry in algorithms if not (entry.make.hears_all or entry.make.needs_every_message)]
 
 
 @dataclass(frozen=True)

@@ -21,8 +21,8 @@ HOLD = """
 import sys
 from pathlib import Path
 from peermask.store.folder import RunFolder
-from peermask.store.folder import locked
-with locked(RunFolder(Path(sys.argv[1]))):
+from peermask.store.folder import lock_folder
+with lock_folder(RunFolder(Path(sys.argv[1]))):
     print("held", flush=True)
     sys.stdin.read()
 """

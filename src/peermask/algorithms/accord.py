@@ -44,7 +44,6 @@ from peermask.compute.network import Batch
 from peermask.graph.mixing import Mixing
 from peermask.graph.sums import count_votes
 from peermask.masks.aggregation import aggregated_magnitude, joined, pulled
-from peermask.masks.budget import kept_counts
 from peermask.masks.guard import Guard, believed_links
 from peermask.wire.schema import Payload
 
@@ -125,7 +124,7 @@ class Accord(Algorithm[State]):
         self.options, self.setting, self.masker = options, setting, setting.masker
 
     def init(self, agents: Agents) -> State:
-        device, keep = agents.keep.device, self._keep(agents).to(agents.keep.device)
+        device, keep = agents.keep.device, agents.keep
         scores = self.masker.initial_scores(self.options.score_init, agents.ids, self.setting.seed).to(device)
         nobody = torch.zeros(len(scores), dtype=torch.int64, device=device)
         votes = torch.zeros_like(scores, dtype=torch.uint8)
@@ -189,11 +188,11 @@ class Accord(Algorithm[State]):
 
     def opening(self, agents: Agents) -> Payload:
         none = torch.zeros(1, self.masker.layout.weights, dtype=torch.uint8)
-        begun, init = replace(agents, keep=self._keep(agents)), self.options.score_init
-        return {"mask": opening_masks(begun, self.masker, init, self.setting.seed, lambda _one: none, 0.0)}
+        init, seed = self.options.score_init, self.setting.seed
+        return {"mask": opening_masks(agents, self.masker, init, seed, lambda _one: none, 0.0)}
 
     def mask_counts(self, agents: Agents) -> MaskCounts:
-        return {"mask": self.masker.counts(self._keep(agents))}
+        return {"mask": self.masker.counts(agents.keep)}
 
     def local_model(self, state: State) -> Tensor:
         return self.masker.model(state.mask if state.personal is None else state.personal.mask, state.keep)
@@ -230,8 +229,3 @@ class Accord(Algorithm[State]):
         """Thres(|z| + κ s n) by the votes of a state."""
         gain, layout = self.options.vote_gain, self.masker.layout
         return self.masker.select(aggregated_magnitude(scores, state.votes, state.voters, gain, layout), state.keep)
-
-    def _keep(self, agents: Agents) -> Tensor:
-        """[A, L]: K_l at the smallest retention."""
-        least = [min(self.setting.retentions)] * len(agents.ids)
-        return kept_counts(self.masker.layout, least, self.masker.options)

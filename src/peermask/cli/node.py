@@ -72,7 +72,7 @@ def node(
         )
     observer = Events(agent) if events else JsonLines(agent) if log == "json" else Lines(agent)
     address = metrics_address(metrics, metrics_host)
-    with Interrupt() as interrupt, observer.failing():
+    with private_files(), Interrupt() as interrupt, observer.failing():
 
         def should_stop() -> bool:
             return interrupt.requested() or observer.unread
@@ -96,6 +96,16 @@ def node(
         return interrupt.exit_code if interrupt.requested() else 128 + signal.SIGPIPE
     observer.end(result.out)
     return 0
+
+
+@contextmanager
+def private_files() -> Iterator[None]:
+    """Files that are written meanwhile are readable only by their owner: masks and checkpoints tell of the data."""
+    before = os.umask(0o077)
+    try:
+        yield
+    finally:
+        os.umask(before)
 
 
 def metrics_address(metrics: str | None, host: str | None) -> tuple[str, int] | None:

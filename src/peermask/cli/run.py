@@ -141,8 +141,14 @@ def sweep(
 def _table(rows: Sequence[Row]) -> Table:
     from peermask.run.format import format_bytes
     from peermask.run.sweep import spread
+    from peermask.store.arrays import REPORTED
 
-    table = Table(title="mean and standard deviation over seeds", title_justify="left")
+    table = Table(
+        title="mean and standard deviation over seeds",
+        title_justify="left",
+        caption=f"held out, test: mean over {REPORTED}",
+        caption_justify="left",
+    )
     table.add_column("variation")
     table.add_column("algorithm")
     for heading in ("seeds", "held out", "test", "sent"):

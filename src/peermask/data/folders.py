@@ -77,7 +77,7 @@ def folders(
 
 
 def find_images(folder: Path, *, agents: bool) -> list[Found]:
-    """In an order that does not depend on the disk."""
+    """List images in an order that does not depend on the disk."""
     if not folder.is_dir():
         raise DataError(f"dataset.path: there is no folder {folder}")
     depth = 3 if agents else 2

@@ -72,7 +72,7 @@ def _header(personal: Personal, keep: list[int]) -> Header:
             labels=about.labels,
             retention=about.retention,
             density=float((personal.params[: personal.layout.weights] != 0).float().mean()),
-            test_accuracy=None if isnan(about.test_accuracy) else about.test_accuracy,
+            test_accuracy=None if isnan(about.test_accuracy_last) else about.test_accuracy_last,
         ),
     )
 

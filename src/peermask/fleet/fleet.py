@@ -22,6 +22,12 @@ from peermask.registry import Options
 ADDRESS = re.compile(r"(?P<host>\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?):(?P<port>[0-9]{1,5})")
 
 
+def join_address(host: str, port: int) -> str:
+    """`host:port`, or `[host]:port` for IPv6, with or without brackets."""
+    bare = host.strip("[]")
+    return f"[{bare}]:{port}" if ":" in bare else f"{bare}:{port}"
+
+
 def split_address(address: str, *, lowest: int = 1) -> tuple[str, int]:
     """`host:port` or `[ipv6]:port`, the host without brackets. Port 0 means any free one, where that is allowed."""
     found = ADDRESS.fullmatch(address)

@@ -26,7 +26,7 @@ from peermask.config.choice import first_problem
 from peermask.config.experiment import ExperimentConfig
 from peermask.errors import ConfigError, NodeError
 from peermask.files import write_atomically
-from peermask.fleet.fleet import Fleet, FleetMember, Missing, check, links_of
+from peermask.fleet.fleet import Fleet, FleetMember, Missing, check, join_address, links_of
 from peermask.plugins import Plugin, find_plugins, records
 
 HEADER = """\
@@ -45,7 +45,7 @@ def new_fleet(
     seen: Counter[str] = Counter()
     members = []
     for agent, host in enumerate(every):
-        members.append(FleetMember(agent=agent, address=f"{host}:{port + seen[host]}"))
+        members.append(FleetMember(agent=agent, address=join_address(host, port + seen[host])))
         seen[host] += 1
     fleet = Fleet(
         run=secrets.token_hex(8),

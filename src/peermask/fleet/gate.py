@@ -26,8 +26,18 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import cast
 
-from peermask.fleet.operator_server import PROTOCOL, OperatorServer, address_of
-from peermask.fleet.sockets import Side, hello_length, keep_alive, loop_in_thread, protocols, run_in
+from peermask.fleet.operator_server import PROTOCOL, OperatorServer
+from peermask.fleet.sockets import (
+    Side,
+    address_of,
+    hello_length,
+    keep_alive,
+    loop_in_thread,
+    protocols,
+    run_in,
+    stop_listening,
+    until_none,
+)
 
 BACKLOG = 256  # connections that the system accepts before the gate does
 STUCK_MS = 10_000  # a peer that has acknowledged nothing for this long is closed
@@ -59,6 +69,18 @@ class _Lane:
 
 class _Inside(Side):
     """To zenoh."""
+
+    def __init__(self, open_: set[_Inside]) -> None:
+        super().__init__()
+        self.open = open_  # all of the gate
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self.open.add(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self.open.discard(self)
 
     def data_received(self, data: bytes) -> None:
         outside = cast("_Outside", self.other)
@@ -95,10 +117,6 @@ class _Outside(Side):
         if self.timer is not None:
             self.timer.cancel()
         self.timer = self.gate.loop.call_later(seconds, self.close)
-
-    def close(self) -> None:
-        assert self.transport is not None
-        self.transport.abort()
 
     def data_received(self, data: bytes) -> None:
         if self.other is None:
@@ -138,8 +156,10 @@ class Gate:
         self.links, self.visits = _Lane(), _Lane()  # to zenoh's ports, and to the desk
         self._held: dict[_Outside, None] = {}  # not linked yet, the oldest first
         self._here: set[_Outside] = set()
+        self._inside: set[_Inside] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
+        self._closing = False
 
     @property
     def connections(self) -> int:
@@ -162,15 +182,20 @@ class Gate:
             self.visits.free.extend([await desk.open()] * VISITORS)
 
     async def close(self) -> None:
+        self._closing = True
         if self._server is not None:
-            self._server.close()
+            await stop_listening(self._server)
         for one in tuple(self._here):
             one.close()
-        while self._here or self._tasks:
-            await asyncio.sleep(0.01)
-        await asyncio.sleep(0.01)  # until the other sides are closed, too
+        await until_none(lambda: self._here or self._tasks)
+        for inside in tuple(self._inside):  # its data need not reach anybody any more
+            inside.close()
+        await until_none(lambda: self._inside)
 
     def arrived(self, one: _Outside) -> None:
+        if self._closing:  # it was just being accepted
+            one.close()
+            return
         self._here.add(one)
         self._held[one] = None
         if len(self._held) > self.limits.held:
@@ -216,7 +241,7 @@ class Gate:
                 one.limit(max(0.0, one.begun + self.limits.contested - self.loop.time()))
 
     async def _join(self, one: _Outside, address: Address) -> None:
-        inside = _Inside()
+        inside = _Inside(self._inside)
         inside.other = one
         try:
             await self.loop.create_connection(lambda: inside, *address)

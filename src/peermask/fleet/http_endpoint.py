@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from peermask.errors import NodeError
-from peermask.fleet.sockets import cancel_others, loop_in_thread, run_in
+from peermask.fleet.sockets import Server, loop_in_thread, run_in
 
 SECONDS = 5.0
 CONNECTIONS = 16
@@ -78,20 +78,19 @@ def open_endpoint(
 ) -> Iterator[Endpoint]:
     """Serve until the block ends; port 0 means any free port."""
     endpoint = Endpoint(pages, is_loopback(host), seconds)
+    server = Server(endpoint.serve)
     with loop_in_thread("metrics", loop) as loop:
         try:
-            server = run_in(loop, asyncio.start_server(endpoint.serve, host, port, limit=LARGEST_HEAD))
+            _, endpoint.port = run_in(loop, server.open(host, port, LARGEST_HEAD))
         except (OSError, OverflowError) as error:
             reason = getattr(error, "strerror", None) or error
             raise NodeError(
                 f"metrics cannot be served on {host}:{port}: {reason}; give another --metrics port or --metrics-host"
             ) from error
-        endpoint.port = server.sockets[0].getsockname()[1]
         try:
             yield endpoint
         finally:
-            loop.call_soon_threadsafe(server.close)
-            run_in(loop, cancel_others())
+            run_in(loop, server.close())
 
 
 def is_loopback(host: str) -> bool:

@@ -12,24 +12,26 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import numpy as np
 import torch
 
 from peermask.config.file import read_config
-from peermask.errors import NodeError
-from peermask.files import read_json, write_atomically, write_json
+from peermask.errors import NodeError, RunError
+from peermask.files import read_json, write_atomically, write_json, writing
 from peermask.fleet.admission import Sent
 from peermask.fleet.fleet import Fleet
 from peermask.fleet.log import Line
 from peermask.fleet.puller import Absence
 from peermask.run.build import Experiment
 from peermask.run.manifest import manifest
-from peermask.run.metrics import CONFUSION, METRICS, TRAFFIC, forget_rounds_after, read_traffic
+from peermask.run.metrics import CONFUSION, METRICS, TRAFFIC
 from peermask.run.trace_file import TRACE
+from peermask.store.arrays import read_table
 from peermask.store.checked import read_result
 from peermask.store.checkpoint import Checkpoint, checkpoint_name, forget_checkpoints_after, last_good, list_checkpoints
 from peermask.store.folder import RunFolder, clear_leftovers
 from peermask.store.mask_snapshots import forget_masks_after
-from peermask.store.table import append_rows, check_extents, forget_after, read_rows
+from peermask.store.table import Extent, append_rows, check_extents, forget_after, read_rows
 from peermask.wire.cost import in_turn, message_measures
 from peermask.wire.schema import Payload
 
@@ -67,18 +69,29 @@ class Journal:
         if self.folder.result.is_file():
             return checkpoint
         done = checkpoint.progress.round if checkpoint else 0
-        if checkpoint is not None:
-            check_extents(self.folder.path, checkpoint.progress.tables, self.folder.checkpoints / checkpoint_name(done))
         forget_checkpoints_after(self.folder.checkpoints, done)
-        forget_rounds_after(self.folder, done)
+        self._cut_tables(checkpoint.progress.tables if checkpoint else {}, done, say)
         if checkpoint is not None and checkpoint.losses:  # the last round is evaluated after a checkpoint of it
             forget_after(self.folder.metrics, done - 1)
-        for table in (self.absences, self.folder.trace):
-            forget_after(table, done)
         forget_masks_after(self.folder.masks, done)
-        rows = read_traffic(self.folder)
-        self.sent_before = sum(int(row["links"]) * float(row["coded_bytes"]) for row in rows)
+        traffic = read_table(self.folder.traffic)
+        self.sent_before = float(np.nansum(traffic["links"] * traffic["coded_bytes"]))
         return checkpoint
+
+    def _cut_tables(self, known: Mapping[str, Extent], done: int, say: Callable[[str], None]) -> None:
+        """Drop rows after a round. The agent's state does not depend on tables: one that is damaged is set aside."""
+        for path in (self.folder.metrics, self.folder.traffic, self.absences, self.folder.trace):
+            extent = {path.name: known[path.name]} if path.name in known else {}
+            try:
+                check_extents(self.folder.path, extent, self.folder.checkpoints / checkpoint_name(done))
+                forget_after(path, done)
+                read_rows(path)
+            except RunError as error:
+                aside = path.with_name(f"{path.name}.damaged-{done}")
+                with writing(aside):
+                    path.replace(aside)
+                what = str(error).partition("; restore")[0]
+                say(Line(f"{what}; set aside as {aside.name}, its rows are missing", "damaged", "warning"))
 
     def _owner(self) -> dict[str, object]:
         return {"agent": self.agent, "fleet": self.run}
@@ -127,8 +140,8 @@ class Journal:
         if self.experiment.config.asynchronous is not None:
             rows = read_rows(self.folder.trace)
             return bool(rows) and all(row["heard"] == "0" for row in rows)
-        played, absent = len(read_rows(self.folder.traffic)), self.absent_rounds()
-        return played > 0 and all(len(absent.get(j, ())) >= played for j in neighbours)
+        played, absent = {int(row["round"]) for row in read_rows(self.folder.traffic)}, self.absent_rounds()
+        return bool(played) and all(played <= set(absent.get(j, ())) for j in neighbours)
 
 
 def changes(round: int, before: Iterable[Absence], now: Iterable[Absence]) -> list[str]:

@@ -18,6 +18,7 @@ from collections.abc import Callable, Collection, Mapping
 from peermask.errors import PeermaskError
 from peermask.fleet.credentials import Credentials
 from peermask.fleet.fleet import OPERATOR_NAME
+from peermask.fleet.sockets import Server
 
 PROTOCOL = "peermask-operator/1"
 LARGEST = 2**20  # bytes of a request or an answer
@@ -38,24 +39,16 @@ class OperatorServer:
     ) -> None:
         """`answers`: by kind of request; `revoked`: names of operators whose certificates were revoked."""
         self.credentials, self.answers, self.revoked = credentials, answers, revoked
-        self._server: asyncio.Server | None = None
+        self._server = Server(self._visit)
         self._open: dict[asyncio.StreamWriter, None] = {}
 
     async def open(self) -> tuple[str, int]:
         """Listen on loopback, and return the address."""
         context = tls_context(ssl.PROTOCOL_TLS_SERVER, self.credentials)
-        self._server = await asyncio.start_server(
-            self._visit, "127.0.0.1", 0, limit=LARGEST, ssl=context, ssl_handshake_timeout=SECONDS
-        )
-        return address_of(self._server)
+        return await self._server.open("127.0.0.1", 0, LARGEST, context, SECONDS)
 
     async def close(self) -> None:
-        if self._server is not None:
-            self._server.close()
-        for writer in tuple(self._open):
-            writer.transport.abort()
-        while self._open:
-            await asyncio.sleep(0.01)
+        await self._server.close()
 
     async def _visit(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._open[writer] = None
@@ -101,11 +94,6 @@ def tls_context(side: int, credentials: Credentials, protocol: str = PROTOCOL) -
     context.load_cert_chain(credentials.certificate, credentials.key)
     context.set_alpn_protocols([protocol])
     return context
-
-
-def address_of(server: asyncio.Server) -> tuple[str, int]:
-    host, port = server.sockets[0].getsockname()[:2]
-    return host, port
 
 
 def name_of(certificate: Mapping[str, object] | None) -> str:

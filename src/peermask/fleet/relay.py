@@ -17,17 +17,16 @@ from __future__ import annotations
 import asyncio
 import ssl
 import struct
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import TypeAlias
 
 from peermask.fleet.credentials import Credentials
 from peermask.fleet.fleet import Fleet
 from peermask.fleet.gate import open_gate
-from peermask.fleet.operator_server import OPERATOR, address_of, name_of, tls_context
-from peermask.fleet.sockets import run_in
+from peermask.fleet.operator_server import OPERATOR, name_of, tls_context
+from peermask.fleet.sockets import Reader, Server, Writer, run_in
 
 PROTOCOL = "peermask-relay/1"
 NAME = "relay"  # in its certificate
@@ -37,9 +36,6 @@ SECONDS = 10.0  # for a client to send its request
 IDLE = 60.0  # seconds without a byte in either direction; agents send something every second
 DOORS = 16  # handshakes at the same time
 PART = 2**16
-
-Reader: TypeAlias = asyncio.StreamReader
-Writer: TypeAlias = asyncio.StreamWriter
 
 
 @dataclass(frozen=True)
@@ -65,25 +61,17 @@ class Relay:
 
     def __init__(self, fleet: Fleet, credentials: Credentials, limits: RelayLimits = RELAY_LIMITS) -> None:
         self.fleet, self.credentials, self.limits = fleet, credentials, limits
-        self._waiting: dict[int, list[_Waiting]] = defaultdict(list)
+        self._waiting: dict[int, list[_Waiting]] = {}  # by agent
         self._here: Counter[str] = Counter()
         self._writers: dict[Writer, str] = {}  # and whose they are
-        self._server: asyncio.Server | None = None
+        self._server = Server(self._serve)
 
     async def open(self) -> tuple[str, int]:
         context = tls_context(ssl.PROTOCOL_TLS_SERVER, self.credentials, PROTOCOL)
-        self._server = await asyncio.start_server(
-            self._serve, "127.0.0.1", 0, limit=PART, ssl=context, ssl_handshake_timeout=SECONDS
-        )
-        return address_of(self._server)
+        return await self._server.open("127.0.0.1", 0, PART, context, SECONDS)
 
     async def close(self) -> None:
-        if self._server is not None:
-            self._server.close()
-        while self._writers:
-            for writer in tuple(self._writers):
-                writer.transport.abort()
-            await asyncio.sleep(0.01)
+        await self._server.close()
 
     async def follow(self, fleet: Fleet) -> None:
         """Use a later roster, and close connections of agents and operators that are no longer in the fleet."""
@@ -124,11 +112,11 @@ class Relay:
         if wish == WAIT and agent is not None:
             await self._wait(agent, _Waiting(reader, writer))
         elif wish == DIAL and (agent is None or wanted in self.fleet.neighbours(agent)):
-            await self._join(self._waiting[wanted], reader, writer)
+            await self._join(self._waiting.get(wanted, []), reader, writer)
 
     async def _wait(self, agent: int, one: _Waiting) -> None:
         """Wait until the agent is dialled and that connection ends, or until it disconnects."""
-        held = self._waiting[agent]
+        held = self._waiting.setdefault(agent, [])  # an agent of the fleet, not any number
         held.append(one)
         if len(held) > self.limits.waiting:
             held[0].writer.transport.abort()
@@ -184,6 +172,10 @@ async def pump(one: tuple[Reader, Writer], other: tuple[Reader, Writer]) -> None
     tasks = {asyncio.create_task(work) for work in (copy(one[0], other[1]), copy(other[0], one[1]), listen())}
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    except asyncio.CancelledError:  # nobody waits until all is sent
+        for _, writer in (one, other):
+            writer.transport.abort()
+        raise
     finally:
         for task in tasks:
             task.cancel()

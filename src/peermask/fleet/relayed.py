@@ -10,15 +10,15 @@ import asyncio
 import ipaddress
 import ssl
 from collections.abc import Callable, Collection, Coroutine, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from typing import Any
 
 from peermask.fleet.credentials import Credentials
 from peermask.fleet.fleet import Fleet, split_address
 from peermask.fleet.log import Line
-from peermask.fleet.operator_server import address_of, name_of, tls_context
-from peermask.fleet.relay import AGENT, DIAL, GO, NAME, PART, PROTOCOL, READY, SECONDS, WAIT, Reader, Writer, pump
-from peermask.fleet.sockets import cancel_others, keep_alive, loop_in_thread, run_in
+from peermask.fleet.operator_server import name_of, tls_context
+from peermask.fleet.relay import AGENT, DIAL, GO, NAME, PART, PROTOCOL, READY, SECONDS, WAIT, pump
+from peermask.fleet.sockets import Reader, Server, Writer, keep_alive, loop_in_thread, run_in
 
 SPARE = 2  # waiting connections in addition to one per neighbour: for operators and reconnects
 MOST = 24  # waiting connections; each that is dialled is replaced
@@ -35,25 +35,23 @@ class Relayed:
         self.context = tls_context(ssl.PROTOCOL_TLS_CLIENT, credentials, PROTOCOL)
         self.reached: bool | None = None  # whether the last attempt succeeded
         self._tasks: set[asyncio.Task[None]] = set()
-        self._servers: list[asyncio.Server] = []
+        self._servers: list[Server] = []
 
     async def door(self, agent: int) -> Address:
         """Open a door to an agent, and return its address."""
 
         async def through(reader: Reader, writer: Writer) -> None:
-            try:
+            with suppress(*FAULTS), closing(writer):
                 link = await self._dial(DIAL + AGENT.pack(agent))
-                async with asyncio.timeout(SECONDS):
-                    answer = await link[0].readexactly(1)
-                await pump((reader, writer), link) if answer == GO else link[1].close()
-            except FAULTS:
-                pass
-            finally:
-                writer.close()
+                with closing(link[1]):
+                    async with asyncio.timeout(SECONDS):
+                        answer = await link[0].readexactly(1)
+                    if answer == GO:
+                        await pump((reader, writer), link)
 
-        server = await asyncio.start_server(through, "127.0.0.1", 0, limit=PART)
+        server = Server(through)
         self._servers.append(server)
-        return address_of(server)
+        return await server.open("127.0.0.1", 0, PART)
 
     async def wait(self, inside: Address, many: int) -> None:
         """Keep `many` connections at the relay; connections that arrive there are forwarded to `inside`."""
@@ -62,9 +60,7 @@ class Relayed:
 
     async def close(self) -> None:
         for server in self._servers:
-            server.close()
-        await cancel_others()
-        await asyncio.sleep(0.01)  # connections are closed after the tasks that had them
+            await server.close()
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
@@ -90,10 +86,8 @@ class Relayed:
             pause = min(2 * pause, PAUSES[1])
 
     async def _joined(self, link: tuple[Reader, Writer], inside: Address) -> None:
-        try:
+        with suppress(OSError), closing(link[1]):
             await pump(link, await asyncio.open_connection(*inside, limit=PART))
-        except OSError:
-            link[1].close()
 
     async def _dial(self, wish: bytes) -> tuple[Reader, Writer]:
         """A connection to the relay, after its greeting and our request."""

@@ -22,19 +22,17 @@ from pathlib import Path
 from typing import Annotated
 
 import numpy as np
-import torch
 from pydantic import Field, ValidationError
 
 from peermask.algorithms import algorithms
-from peermask.algorithms.contract import Agents
 from peermask.config.file import make_config
 from peermask.errors import NodeError
-from peermask.fleet.fleet import Fleet, FleetMember, Link, check, check_operator_name, split_address
+from peermask.fleet.fleet import Fleet, FleetMember, Link, check, check_operator_name, join_address, split_address
 from peermask.graph.links import Links
 from peermask.graph.mixing import build_mixing
-from peermask.masks.budget import kept_counts, retentions
+from peermask.masks.budget import retentions
 from peermask.registry import Options
-from peermask.run.build import Experiment, build
+from peermask.run.build import Experiment, agents_with, build
 
 LARGEST = 2**19  # bytes of a signed roster; a session allows a little more
 PORT = 7450
@@ -121,11 +119,12 @@ def add_agent(
     _check_links_are_chosen(fleet, "added")
     number, used = fleet.numbers[-1] + 1, [split_address(member.address) for member in fleet.agents]
     if port is None:
-        port = max((taken + 1 for place, taken in used if place == host.strip("[]")), default=PORT)
+        lowest = min((taken for _, taken in used), default=PORT)  # where agents of other hosts begin
+        port = max((taken + 1 for place, taken in used if place == host.strip("[]")), default=lowest)
     fewest = sorted(fleet.agents, key=lambda one: (len(fleet.neighbours(one.agent)), one.agent))[:FEWEST]
     chosen = [fleet.member(other).agent for other in links] or [one.agent for one in fewest]
     kept = _retention(fleet, number, retention)
-    own = FleetMember(agent=number, address=f"{host}:{port}", relayed=relayed, retention=kept)
+    own = FleetMember(agent=number, address=join_address(host, port), relayed=relayed, retention=kept)
     pairs = [(other, number) for other in dict.fromkeys(chosen)]
     return next_roster(fleet, agents=(*fleet.agents, own), links=tuple(sorted([*fleet.links, *pairs])))
 
@@ -248,10 +247,6 @@ def by_roster(experiment: Experiment, fleet: Fleet) -> Experiment:
     shares = np.concatenate([held, np.full(max(0, count - len(held)), held.mean())])[:count]
     return replace(
         experiment,
-        agents=Agents(
-            tuple(range(count)),
-            kept_counts(experiment.network.layout, kept, experiment.config.mask),
-            torch.tensor(kept),
-        ),
+        agents=agents_with(kept, experiment.network, experiment.config),
         mixing=build_mixing(Links.between(both[:, 0], both[:, 1], count), shares),
     )

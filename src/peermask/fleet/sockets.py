@@ -4,62 +4,118 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 import threading
-from collections.abc import Coroutine, Iterator
-from contextlib import contextmanager
-from typing import Any, TypeVar, cast
+import weakref
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, TypeAlias, TypeVar, cast
 
 # An event loop in its own thread, for sockets that are served while the agent computes.
 
 T = TypeVar("T")
-TRIES = 100  # of 10 ms: how long connections may take to close
+Reader: TypeAlias = asyncio.StreamReader
+Writer: TypeAlias = asyncio.StreamWriter
+CALL_SECONDS = 30.0  # for anything that another thread waits for; nothing takes as long unless the machine hangs
+LEAVE_SECONDS = 5.0  # for connections to close
 
 
 @contextmanager
 def loop_in_thread(name: str, loop: asyncio.AbstractEventLoop | None = None) -> Iterator[asyncio.AbstractEventLoop]:
-    """A loop, by default a new one, that runs until the block ends.
-
-    Its servers must be closed by then; remaining connections are aborted.
-    """
+    """A loop, by default a new one, that runs until the block ends. Its servers must be closed by then."""
     loop = loop or asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, name=name, daemon=True)
     thread.start()
     try:
         yield loop
     finally:
-        run_in(loop, _abort_connections(loop))
+        with suppress(TimeoutError):
+            run_in(loop, end_tasks())  # such as connections that were just being accepted
         loop.call_soon_threadsafe(loop.stop)
-        thread.join()
-        loop.close()
+        thread.join(CALL_SECONDS)
+        if not thread.is_alive():
+            loop.close()
 
 
-def run_in(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine in a loop of another thread, and wait for its result."""
-    return asyncio.run_coroutine_threadsafe(work, loop).result()
+def run_in(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T], seconds: float = CALL_SECONDS) -> T:
+    """Run a coroutine in a loop of another thread, and wait for its result; a TimeoutError if it takes too long."""
+    return asyncio.run_coroutine_threadsafe(work, loop).result(seconds)
 
 
-async def _abort_connections(loop: asyncio.AbstractEventLoop) -> None:
-    """Of closed servers: those that were just being accepted, which are tasks at first, and those with data that nobody
-    reads."""
-    idle = 0
-    for _ in range(TRIES):
-        await asyncio.sleep(0.01)
-        # No public name lists the connections of a loop; a loop that has no such list leaves this to the system.
-        known = list(getattr(loop, "_transports", {}).values())
-        remaining = [one for one in known if getattr(one, "_sock", None) is not None]  # the others are closed
-        for transport in remaining:
-            transport.abort()
-        idle = 0 if remaining or len(asyncio.all_tasks()) > 1 else idle + 1
-        if idle == 3:
-            return
-
-
-async def cancel_others() -> None:
-    """Cancel all other tasks of the running loop, and wait until they have ended."""
+async def end_tasks() -> None:
+    """Cancel all other tasks of the running loop, and let connections that were aborted close."""
     others = asyncio.all_tasks() - {asyncio.current_task()}
     for task in others:
         task.cancel()
-    await asyncio.gather(*others, return_exceptions=True)
+    if others:
+        await asyncio.wait(others, timeout=LEAVE_SECONDS)
+    for _ in range(3):  # a TLS connection closes in two steps: it, and then the one below
+        await asyncio.sleep(0)
+
+
+class Server:
+    """Accepts connections, and handles each in a task. All end with it, also those whose data nobody reads.
+
+    asyncio has tasks of its own for coroutines, and prints a traceback for each that is cancelled.
+    """
+
+    def __init__(self, handle: Callable[[Reader, Writer], Coroutine[Any, Any, None]]) -> None:
+        self._handle = handle
+        self._tasks: set[asyncio.Task[None]] = set()
+        # A transport outlives the task that closes it, until all is sent; while it is open the loop refers to it.
+        self._transports: weakref.WeakSet[asyncio.WriteTransport] = weakref.WeakSet()
+        self._server: asyncio.Server | None = None
+
+    async def open(
+        self, host: str, port: int, limit: int, context: ssl.SSLContext | None = None, handshake: float | None = None
+    ) -> tuple[str, int]:
+        """Listen, and return the address; port 0 means any free one."""
+        self._server = await asyncio.start_server(
+            self._connected, host, port, limit=limit, ssl=context, ssl_handshake_timeout=handshake
+        )
+        return address_of(self._server)
+
+    def _connected(self, reader: Reader, writer: Writer) -> None:
+        if self._server is None:
+            writer.transport.abort()
+            return
+        self._transports.add(writer.transport)
+        task = asyncio.create_task(self._handle(reader, writer))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def close(self) -> None:
+        server, self._server = self._server, None
+        if server is not None:
+            await stop_listening(server)
+        for task in self._tasks:
+            task.cancel()
+        for transport in tuple(self._transports):
+            transport.abort()
+        if self._tasks:
+            await asyncio.wait(tuple(self._tasks), timeout=LEAVE_SECONDS)
+
+
+async def stop_listening(server: asyncio.Server) -> None:
+    """Close a server; connections that it has just accepted are made before, or asyncio would never close them."""
+    for one in server.sockets:
+        asyncio.get_running_loop().remove_reader(one.fileno())
+    for _ in range(3):
+        await asyncio.sleep(0)
+    server.close()
+
+
+async def until_none(left: Callable[[], object]) -> None:
+    """Wait until there is nothing left, at most for LEAVE_SECONDS."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(LEAVE_SECONDS):
+            while left():
+                await asyncio.sleep(0.001)
+
+
+def address_of(server: asyncio.Server) -> tuple[str, int]:
+    host, port = server.sockets[0].getsockname()[:2]
+    return host, port
 
 
 # Two connections joined: bytes that arrive on one are sent on the other.
@@ -82,6 +138,10 @@ class Side(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast("asyncio.Transport", transport)
+
+    def close(self) -> None:
+        assert self.transport is not None
+        self.transport.abort()
 
     def data_received(self, data: bytes) -> None:
         if self.other is not None and self.other.transport is not None:

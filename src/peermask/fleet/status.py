@@ -63,7 +63,7 @@ class AgentStatus:
     loss: float | None
     figure: str  # what `accuracy` is
     accuracy: float | None
-    sent_bytes: int  # including those before restarts
+    sent_bytes: int
     received_bytes: int
     sent: dict[int, int]  # messages, by neighbour
     received: dict[int, int]
@@ -174,7 +174,7 @@ class StatusMonitor:
             loss=report.loss,
             figure=report.figure,
             accuracy=report.accuracy,
-            sent_bytes=int(report.sent_bytes),
+            sent_bytes=sum(sent.bytes.values()) if sent else 0,
             received_bytes=sum(received.bytes.values()) if received else 0,
             sent=sent.messages if sent else {},
             received=received.messages if received else {},

@@ -40,6 +40,7 @@ class Transport(Protocol):
 # another one opened; requests wait until that is connected to the same neighbours again, at most REGROUP seconds.
 
 REGROUP = 3.0
+PATIENCE = 30.0  # seconds for a request to end, or a session to open; longer than any of them is allowed to take
 
 
 class ReconnectingTransport:
@@ -63,7 +64,7 @@ class ReconnectingTransport:
         """Close the session between two requests, and return the neighbours that were alive."""
         with self._changed:
             before, self._current = self._current, None
-            self._changed.wait_for(lambda: not self._asking)
+            self._changed.wait_for(lambda: not self._asking, PATIENCE)
         there = frozenset() if before is None else before.alive()
         self._exit.close()
         return there
@@ -118,5 +119,5 @@ class ReconnectingTransport:
 
     def _opened(self) -> Transport | None:
         """The open session, after waiting for one that is being opened."""
-        self._changed.wait_for(lambda: not self._opening)
+        self._changed.wait_for(lambda: not self._opening, PATIENCE)
         return self._current

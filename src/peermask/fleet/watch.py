@@ -8,6 +8,7 @@ its links are closed with the session. The agent exchanges messages with new nei
 from __future__ import annotations
 
 import threading
+import tomllib
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from datetime import datetime, timedelta
@@ -17,6 +18,7 @@ from typing import Any
 from peermask.errors import NodeError, PeermaskError
 from peermask.fleet.credentials import MINUTES, Credentials, check_credentials, validity
 from peermask.fleet.fleet import Fleet, FleetMember
+from peermask.fleet.fleet_file import write_fleet
 from peermask.fleet.log import Line
 from peermask.fleet.responder import Responder
 from peermask.fleet.roster import read_file
@@ -28,6 +30,7 @@ LOOK = 1.0  # seconds between checks of files
 ASK = 5  # checks of files between requests to neighbours
 PAUSE = 0.5  # seconds between such requests, at least
 REOPEN = 30.0  # seconds between sessions that are opened because of a stale link, at least
+LEAVE = 30.0  # seconds to end what it does when the agent ends
 SOON = timedelta(days=14)  # before a certificate expires
 
 Open = Callable[[Fleet, Credentials | None], AbstractContextManager[Transport]]
@@ -76,6 +79,7 @@ class Watch:
         self._reopen()
         self._warn_of_expiry()
         keep(self.fleet, self.kept)
+        self._update_file()
         self.responder.rosters = self.rosters
         self._thread.start()
         return self
@@ -83,7 +87,9 @@ class Watch:
     def __exit__(self, *_: object) -> None:
         self._stop.set()
         self.rosters.news.set()
-        self._thread.join()
+        self._thread.join(LEAVE)
+        if self._thread.is_alive():
+            self.say(f"the thread that watches for changes has not ended within {LEAVE:.0f} s; ending without it")
         if self._crash is not None:
             raise self._crash
 
@@ -142,6 +148,7 @@ class Watch:
         before, self.fleet = _places(self.fleet, self.agent), fleet
         known = frozenset(before) - {self.agent}
         keep(fleet, self.kept)
+        self._update_file()
         if self.agent in fleet.left:
             self.left = True
             self.responder.follow(())
@@ -160,6 +167,21 @@ class Watch:
                 self._take_certificate()
         finally:  # the old session is closed by now
             self.responder.follow(fleet.neighbours(self.agent))
+
+    def _update_file(self) -> None:
+        """Write a later roster into the fleet file, so that operators on this device go by it.
+
+        A file that was changed since it was last read is left alone: it may be somebody's work.
+        """
+        if self.credentials is None or stamp(self.path) != self._files["fleet"]:
+            return
+        try:
+            if tomllib.loads(self.path.read_text(encoding="utf-8")).get("serial", 0) >= self.fleet.serial:
+                return
+            write_fleet(self.path, self.fleet)
+        except (OSError, ValueError, PeermaskError) as error:
+            self._say_once(f"{self.path} keeps its earlier roster: {error}")
+        self._files["fleet"] = self._seen["fleet"] = stamp(self.path)
 
     def _take_certificate(self) -> None:
         """Reopen the session with the present certificate; if that is not valid, there is no session."""

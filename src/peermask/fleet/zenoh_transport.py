@@ -31,6 +31,7 @@ except ImportError as error:
 WAITING = 16  # requests in the queue before zenoh blocks: each neighbour sends one at a time
 DOORS = 8  # zenoh's ports behind a gate: handshakes that can be in progress at the same time
 TRIES = 5  # to find free ports for them
+LEAVE = 30.0  # seconds for the answering thread to end
 SETTLED = 4.0  # seconds within which a neighbour that is linked again must have declared its liveliness token
 
 
@@ -44,10 +45,14 @@ class ZenohTransport:
         self._known: set[int] = set()  # neighbours that have been alive
         self._silent: dict[int, float] = {}  # known neighbours that are linked without a token, and since when
         self._changed = self.time.condition()
+        self._failure: Exception | None = None  # of the thread that answers
 
     def alive(self) -> frozenset[int]:
         with self._changed:
-            alive = frozenset(self._alive)
+            alive, failure = frozenset(self._alive), self._failure
+        if failure is not None:  # an agent that answers nobody must not go on
+            what = f"{type(failure).__name__}: {failure}"
+            raise NotYetError(f"answering neighbours failed ({what}); start it again: it resumes from its checkpoint")
         return alive - self.sessions.doubled()
 
     def stale_links(self) -> frozenset[int]:
@@ -82,6 +87,15 @@ class ZenohTransport:
                     answers[j] = reply.ok.payload.to_bytes()
                     break
         return answers
+
+    def serve(self, questions: zenoh.handlers.Handler[zenoh.Query], handler: Handler) -> None:
+        """Pass requests to the handler until the session closes; two devices with the same key get an error."""
+        try:
+            _serve(questions, handler, self.sessions)
+        except Exception as error:
+            with self._changed:
+                self._failure = error
+                self._changed.notify_all()
 
     def await_change(self, seconds: float) -> None:
         with self._changed:
@@ -125,10 +139,10 @@ def open_zenoh(
         )
         questions = session.declare_queryable(ask_key(agent, "*"), zenoh.handlers.FifoChannel(WAITING))
         worker = threading.Thread(
-            target=_serve, args=(questions.handler, handler, sessions), name="answers", daemon=True
+            target=transport.serve, args=(questions.handler, handler), name="answers", daemon=True
         )
         worker.start()
-        leaving.callback(worker.join)  # the process aborts if a thread is still inside zenoh when Python exits
+        leaving.callback(worker.join, LEAVE)  # the process aborts if a thread is still inside zenoh when Python exits
         leaving.enter_context(questions)  # undeclaring it ends the worker
         watch = zenoh.handlers.Callback(transport.liveliness_changed, indirect=False)
         session.liveliness().declare_subscriber(alive_key("*"), watch, history=True)
@@ -208,7 +222,6 @@ def _cannot_listen(where: str, reason: str, *, taken: bool) -> NodeError:
 
 
 def _serve(questions: zenoh.handlers.Handler[zenoh.Query], handler: Handler, sessions: Sessions) -> None:
-    """Pass requests to the handler until the session closes; two devices with the same key get an error."""
     while True:
         try:
             query = questions.recv()

@@ -43,7 +43,7 @@ class Links:
 
     @classmethod
     def of(cls, pairs: Tensor) -> Links:
-        """From a matrix [A, K] bool."""
+        """Make links from a matrix [A, K] bool."""
         links = cls.__new__(cls)
         links.pairs, links.weights, links.device = pairs, None, pairs.device
         links.agents, links.messages = pairs.shape
@@ -54,7 +54,7 @@ class Links:
     def between(
         cls, receivers: Integers, senders: Integers, agents: int, weights: NDArray[np.float64] | None = None
     ) -> Links:
-        """From pairs in any order, each once, among N agents (A = K = N)."""
+        """Make links from pairs in any order, each once, among N agents (A = K = N)."""
         order = np.lexsort((senders, receivers))
         counts = np.bincount(receivers, minlength=agents)
         ranked = None if weights is None else weights[order].astype(np.float32)

@@ -132,7 +132,7 @@ class Mixing:
         return self._same_for_all(sum_of_all(every, values).div_(len(values)))  # [A, P]
 
     def to(self, device: torch.device | str) -> Mixing:
-        """With tensors on a device."""
+        """Move the tensors to a device."""
         return replace(
             self, links=self.links.to(device), metropolis=self.metropolis.to(device), shares=self.shares.to(device)
         )
@@ -206,13 +206,10 @@ def links_of(graph: Graph) -> Links:
 # The age of a message of round l in round k of its receiver is how far it is behind, in tenths of the receiver's rounds
 # and ten: ⌊10 max(0, k − l) / (k + 10)⌋, 0 to 9. A message of the round before is always new. A number of rounds alone
 # would not do: an agent six rounds behind in the tenth round has learned half of what its receiver has, in the
-# hundredth
-# nearly all. A message of age a counts `weights[a]` times, an older one as often as the last of them, the agent's own
-# as
-# often as a new one. If all messages of a round together count less than a quarter of a new one, none is used: an agent
-# whose only neighbour is far slower would follow a model that has learned next to nothing. Weights are whole numbers,
-# so
-# that votes stay counts, and a node's fusion equals the simulator's bit for bit.
+# hundredth nearly all. A message of age a counts `weights[a]` times, an older one as often as the last of them, the
+# agent's own as often as a new one. If all messages of a round together count less than a quarter of a new one, none is
+# used: an agent whose only neighbour is far slower would follow a model that has learned next to nothing. Weights are
+# whole numbers, so that votes stay counts, and a node's fusion equals the simulator's bit for bit.
 
 TENTHS = 10  # distinct ages, and rounds in which there are hardly any
 LEAST = 4  # messages that together count less than this part of a new one are not used
@@ -229,7 +226,7 @@ class Ages:
         return cls(weights, max(weights) * (mixing.links.most + 1))
 
     def weight(self, round: int, number: int) -> int:
-        """Of a message of round `number` in a round of its receiver."""
+        """Return the weight of a message of round `number` in a round of its receiver."""
         age = TENTHS * max(0, round - number) // (round + TENTHS)
         return self.weights[min(age, len(self.weights) - 1)]
 

@@ -63,7 +63,7 @@ def is_random(name: str, options: Options, agents: int) -> bool:
 
 
 def check_graph(graph: object, name: str, agents: int) -> None:
-    """That a topology, perhaps one from outside, gave what a topology gives."""
+    """Check the result of a topology, perhaps one from outside."""
     if not isinstance(graph, nx.Graph):
         raise GraphError(f"{name} gave a {type(graph).__name__}; a topology gives a networkx.Graph")
     if graph.is_directed() or graph.is_multigraph():

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Literal, TypeAlias
+from typing import TypeAlias
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from peermask.registry import Registry
+from peermask.task import Readout as Readout
 
 # Losses: how far each output is from its target. One of your own is one function, registered here.
 #
@@ -55,8 +56,6 @@ def huber(outputs: Tensor, targets: Tensor) -> Tensor:
 #
 # `all`: the answer is the largest of all logits. `own`: the largest among the labels in the agent's training data, so
 # that a model which knows more labels than an agent ever meets loses nothing to them.
-
-Readout: TypeAlias = Literal["all", "own"]
 
 
 def among(logits: Tensor, own: Tensor) -> Tensor:

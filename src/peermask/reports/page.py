@@ -17,7 +17,7 @@ from peermask.config.experiment import ExperimentConfig
 from peermask.config.file import flatten
 from peermask.errors import RunError
 from peermask.files import read_json, write_atomically
-from peermask.reports.curves import Curves, read_curves, rounded, spread
+from peermask.reports.curves import Curves, curves_of, rounded, spread
 from peermask.reports.run_detail import run_detail
 from peermask.reports.source import Source, open_sources
 from peermask.run.result import RunResult
@@ -68,7 +68,7 @@ def open_runs(paths: Sequence[Path], *, waiting: bool = False) -> list[Run]:
     runs = []
     for source, label in zip(sources, labels, strict=True):
         result = source.result
-        curves = read_curves(source.rows("metrics.csv"), len(result.agents), result.figures)
+        curves = curves_of(source.table("metrics.csv"), result.figures)
         runs.append(Run(source, curves, label))
     if not waiting and not any(run.evaluated for run in runs):
         raise RunError(f"{_why_empty(runs[0])}, so there is nothing to report")

@@ -112,10 +112,19 @@ def build(config: ExperimentConfig, dataset: Dataset | None = None, module: nn.M
         samples=samples,
         network=network,
         frozen=freeze(network, config, given=given),
-        agents=Agents(tuple(range(config.agents)), kept_counts(network.layout, kept, config.mask), torch.tensor(kept)),
+        agents=agents_with(kept, network, config),
         liars=() if config.liars is None else pick_liars(config.liars, config.agents, config.seed),
         notes=notes,
     )
+
+
+def agents_with(retentions: tuple[float, ...], network: Network, config: ExperimentConfig) -> Agents:
+    """Agents with these retentions; those of the config come first, and others may have joined them."""
+    kept = retentions
+    if algorithms[config.algorithm.name].make.common_retention:
+        kept = (min(retentions[: config.agents]),) * len(retentions)
+    counts = kept_counts(network.layout, kept, config.mask)
+    return Agents(tuple(range(len(retentions))), counts, torch.tensor(retentions))
 
 
 def _schedule(config: ExperimentConfig) -> Schedule:

@@ -25,11 +25,9 @@ from peermask.run.capture_check import Function, Named, check_capture
 from peermask.run.feed import Draw, Feed, Prefetch, fill
 from peermask.wire.schema import Payload
 
-# A state as named tensors, and back: what a checkpoint holds of it.
-
 
 def tensors_of(state: Any) -> dict[str, Tensor]:
-    """By name; those of a state within the state have its name before theirs: `personal.scores`."""
+    """Return tensors by name; those of a state within the state have its name before theirs: `personal.scores`."""
     named: dict[str, Tensor] = {}
     for one in fields(state):
         value = getattr(state, one.name)

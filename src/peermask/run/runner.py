@@ -223,7 +223,9 @@ def _prepare(
     forget_checkpoints_after(folder.checkpoints, done)
     forget_rounds_after(folder, done)
     forget_masks_after(folder.masks, done)
-    check_tables(folder, experiment.config, done)
+    config = experiment.config
+    evaluated = {*range(config.evaluation.every, done + 1, config.evaluation.every)}
+    check_tables(folder, config.agents, evaluated | ({done} if done == config.rounds else set()))
     if checkpoint is not None:
         check_extents(folder.path, checkpoint.progress.tables, folder.checkpoints / checkpoint_name(done))
     return checkpoint
