@@ -110,13 +110,13 @@ class Dicts(torch.utils.data.Dataset[dict[str, object]]):
         return 3
 
     def __getitem__(self, index: int) -> dict[str, object]:
-        return {"image": np.zeros((4, 4)), "label": index}
+        return {"photo": np.zeros((4, 4)), "what": index}
 
 
 @pytest.mark.parametrize(
     ("samples", "message"),
     [
-        (Dicts(), r"torch train sample 0 is a dict of 'image', 'label'; give pairs"),
+        (Dicts(), r"torch train sample 0 is a dict of 'photo', 'what'; say which are input and target"),
         ({"image": [1], "label": [2]}, "torch train is a dict; give a map-style data set"),
         ([(np.zeros((4, 4)), "cat")], r"sample 0 is not \(image, label\) with a whole number as label"),
         ([np.zeros((4, 4))], r"sample 0 is not \(image, label\)"),

@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from peermask.cli.data import data
 from peermask.cli.export import evaluate, export, predict
 from peermask.cli.fleet import fleet_app
 from peermask.cli.node import node
@@ -50,8 +51,8 @@ def options(
 ) -> None: ...
 
 
-for command in (run, plan, list_things, show, reproduce, node, swarm, relay, report, watch, export, predict, evaluate,
-                profile, theory):  # fmt: skip
+for command in (run, plan, data, list_things, show, reproduce, node, swarm, relay, report, watch, export, predict,
+                evaluate, profile, theory):  # fmt: skip
     app.command("list" if command is list_things else None)(command)
 for other in (operator, status, push, service):
     fleet_app.command()(other)

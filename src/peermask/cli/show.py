@@ -137,16 +137,15 @@ def plan(
     import_: Import = None,
 ) -> None:
     """Check a config and print what it needs, and all its defaults."""
-    from peermask.compute.device import enough_memory, pick_device
+    from peermask.compute.device import pick_device
     from peermask.config.file import load_config
-    from peermask.run.build import build
-    from peermask.run.plan import make_plan
+    from peermask.run.plan import plan as make_plans
 
     console = Console(highlight=False)
     resolved = load_config(config, set_ or (), import_ or ())
     where = pick_device(device)
-    with Console(stderr=True).status(f"looking at {resolved.agents} agents"), enough_memory(where):
-        made = [make_plan(name, build(arm), where, processes) for name, arm in resolved.arms().items()]
+    with Console(stderr=True).status(f"looking at {resolved.agents} agents"):
+        made = list(make_plans(resolved, device=str(where), processes=processes).values())
     console.print(_table(made, where))
     for note in dict.fromkeys(note for one in made for note in one.notes):
         console.print(f"note: {note}", markup=False, soft_wrap=True)

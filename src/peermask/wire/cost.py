@@ -128,7 +128,7 @@ def coded_row(row: MessageRow, schema: Schema, history: History | None, agent: i
     try:
         size, is_delta = frame_size(row, schema, history)
     except WireError as error:
-        raise DivergedError(f"agent {agent} would send {error}; try a smaller algorithm.lr") from error
+        raise DivergedError(f"agent {agent} cannot send its message: {error}; try a smaller algorithm.lr") from error
     after = History.begin(row, schema) if history is None else history.after(row)
     return size, is_delta, after
 
