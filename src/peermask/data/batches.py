@@ -23,8 +23,8 @@ from peermask.streams import raw_of_each, stream
 def batch_rows(
     samples: Sequence[Indices], size: int, seed: int, agents: Sequence[int], round: int, step: int = 0
 ) -> Indices:
-    """For each agent the first `size` samples of a new shuffle: without replacement in a batch, with replacement across
-    rounds. All rows are as wide as the largest; an agent with fewer samples repeats them."""
+    """Draw each agent's batch, the first `size` samples of a new shuffle: without replacement in a batch, with
+    replacement across rounds. All rows are as wide as the largest; an agent with fewer samples repeats them."""
     counts = [len(own) for own in samples]
     rows = np.empty((len(counts), min(size, max(counts))), np.int64)
     keys = raw_of_each(seed, "batch", agents, round, step, counts)
@@ -35,9 +35,9 @@ def batch_rows(
 
 
 def smallest(keys: NDArray[np.uint64], count: int) -> Indices:
-    """Where the `count` smallest keys are, in their order: the start of `Stream.permutation`, without sorting the rest.
+    """Indices of the `count` smallest keys, in order: the start of `Stream.permutation`, without sorting the rest.
 
-    Keys are spread evenly, so that it is known beforehand below which number enough of them lie; should they not,
+    Keys are spread evenly, so that a bound can be computed below which enough of them lie; should they not,
     all are sorted. Of equal keys the first comes first.
     """
     share = (count + 4 * sqrt(count) + 8) / len(keys)
@@ -60,7 +60,7 @@ class Augmentation:
             raise DataError(f"augmentation crop is {self.crop}; it must be 0 pixels or more")
 
     def draw(self, count: int, seed: int, agent: int, round: int, step: int = 0) -> tuple[Tensor, Tensor]:
-        """Which images to mirror, [B] bool, and where to cut each, [B, 2] int64 (down, right)."""
+        """Draw which images to mirror, [B] bool, and where to cut each, [B, 2] int64 (down, right)."""
         source = stream(seed, "augment", agent, round, step)
         flips = torch.from_numpy(source.uniform(count) < 0.5) & self.flip  # [B]
         places = torch.from_numpy(source.uniform(2 * count) * (2 * self.crop + 1))

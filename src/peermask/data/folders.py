@@ -15,8 +15,6 @@ from peermask.data.dataset import Dataset, Split, datasets
 from peermask.data.normalisation import Range
 from peermask.errors import DataError
 
-# An image file as bytes of pixels, read without trust.
-
 MAX_PIXELS = 1 << 26
 
 
@@ -77,7 +75,7 @@ def folders(
 
 
 def find_images(folder: Path, *, agents: bool) -> list[Found]:
-    """In an order that does not depend on the disk."""
+    """Find image files, in an order that does not depend on the disk."""
     if not folder.is_dir():
         raise DataError(f"dataset.path: there is no folder {folder}")
     depth = 3 if agents else 2
@@ -121,6 +119,6 @@ def read_split(
 
 
 def _natural(text: str) -> list[tuple[int, int, str]]:
-    """Numbers by their size: agent 2 comes before agent 10."""
+    """Sort key that orders numbers by size: agent 2 comes before agent 10."""
     parts = re.findall(r"\d+|\D+", text)
     return [(0, int(part), "") if part.isascii() and part.isdigit() else (1, 0, part) for part in parts]

@@ -50,7 +50,7 @@ Wish: TypeAlias = Literal["none", "statistics"] | Range | Statistics  # what a c
 
 
 def statistics_of(x: Tensor) -> Statistics:
-    """Of each feature or channel of [n, C, ...], in float64; a constant one keeps its scale."""
+    """Mean and deviation of each feature or channel of [n, C, ...], in float64; a constant one keeps its scale."""
     flat = x.transpose(0, 1).flatten(1).double()  # [C, n * ...]
     mean = flat.mean(1)
     std = (flat - mean[:, None]).square().mean(1).sqrt()
@@ -58,18 +58,18 @@ def statistics_of(x: Tensor) -> Statistics:
 
 
 def statistics(mean: Tensor, std: Tensor) -> Statistics:
-    """Of float64 values [C]."""
+    """Make statistics from float64 values [C]."""
     constant = std <= 1e-12 * mean.abs().clamp(min=1e-12)
     return Statistics(mean=_digits(mean), std=_digits(std.masked_fill(constant, 1.0)))
 
 
 def _digits(values: Tensor) -> tuple[float, ...]:
-    """As float32 holds them: shorter in a file, and the same wherever they are read."""
+    """Round to float32: shorter in a file, and the same wherever they are read."""
     return tuple(float(str(value)) for value in values.numpy().astype(np.float32))
 
 
 def resolve(wish: Wish | None, x: Tensor, default: Wish, name: str) -> Normalisation:
-    """What was wished for, or else the default, with statistics taken of x [n, C, ...]."""
+    """Resolve the requested normalisation, or the default, with statistics of x [n, C, ...]."""
     chosen = default if wish is None else wish
     if chosen == "none":
         return None

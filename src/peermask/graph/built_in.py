@@ -15,9 +15,7 @@ from peermask.errors import GraphError
 from peermask.graph.topology import Graph, topologies
 from peermask.streams import Stream
 
-# Topologies without randomness: ring, path, star, complete, grid.
-#
-# One agent alone is allowed in all of them and has no links; two agents have one link.
+# Fixed shapes. One agent alone is allowed in all of them and has no links; two agents have one link.
 
 
 def from_links(agents: int, links: list[tuple[int, int]]) -> Graph:
@@ -72,9 +70,8 @@ def grid(
     return from_links(agents, across + down)
 
 
-# Random topologies, drawn from a keyed stream: networkx does not guarantee the same graph in every version.
-#
-# A single draw need not be connected; topology.py draws again.
+# Random graphs. networkx does not guarantee the same graph in every version, so they are drawn from a keyed stream. A
+# single draw need not be connected; topology.py draws again.
 
 RESTARTS = 1000  # attempts at a pairing; one that gets stuck is started over
 
@@ -167,10 +164,8 @@ def check_degree(agents: int, degree: int) -> None:
         )
 
 
-# A topology read from a file: a list of links, or a square matrix of 0 and 1.
-#
-# A list has one link `i j` per line, agents counted from 0. A matrix has one line per agent with a 1 for every
-# agent it hears, and is symmetric. Numbers are separated by spaces or commas; `#` starts a comment.
+# Graphs from files. A list has one link `i j` per line, agents counted from 0. A matrix has one line per agent with a 1
+# for every agent it hears, and is symmetric. Numbers are separated by spaces or commas; `#` starts a comment.
 
 LARGEST = 64 * 2**20  # bytes; a matrix of 5,000 agents has 50 MB
 

@@ -36,11 +36,11 @@ class Base:
 
     @cached_property
     def links(self) -> Links:
-        """In the first round."""
+        """Links of the first round."""
         return links_of(self.graph())
 
     def graph(self, round: int = 1) -> Graph:
-        """As drawn for a round; in the first, the fixed graph."""
+        """Draw the graph of a round; in the first, the fixed graph."""
         return build_graph(self.name, self.options, self.agents, self.seed, round)
 
 
@@ -72,7 +72,7 @@ class Schedule:
         return 1 if self.name is None else min(drawn, hops(self.base.agents)) if self.name == ONE_PEER else drawn
 
     def links(self, round: int) -> Links:
-        """Of a round, 1 being the first."""
+        """Links of a round, 1 being the first."""
         since = self.since(round)
         if self._last is None or self._last[0] != since:
             self._last = since, self._links(since)

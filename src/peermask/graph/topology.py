@@ -1,7 +1,6 @@
 """Topologies by name: which agents are neighbours, always as one connected graph of agents 0..N-1.
 
-The shapes are in graph/built_in.py, graph/built_in.py and graph/built_in.py; how strongly an agent listens is in
-mixing.py.
+The shapes are in built_in.py; how strongly an agent listens is in mixing.py.
 """
 
 from __future__ import annotations
@@ -32,8 +31,7 @@ topologies: Registry[Topology] = Registry("topology")
 
 
 def build_graph(name: str, options: Options, agents: int, seed: int, round: int = 1) -> Graph:
-    """The graph of this name; a random one is redrawn until it is connected, `DRAWS` times at most. One that changes
-    is another from each round that it is drawn for."""
+    """Build the graph of this name for a round; a random one is redrawn until connected, `DRAWS` times at most."""
     if agents < 1:
         raise GraphError(f"agents is {agents}: a graph needs at least one")
     make = topologies[name].make
@@ -63,7 +61,7 @@ def is_random(name: str, options: Options, agents: int) -> bool:
 
 
 def check_graph(graph: object, name: str, agents: int) -> None:
-    """That a topology, perhaps one from outside, gave what a topology gives."""
+    """Check the result of a topology, which may be a plug-in's."""
     if not isinstance(graph, nx.Graph):
         raise GraphError(f"{name} gave a {type(graph).__name__}; a topology gives a networkx.Graph")
     if graph.is_directed() or graph.is_multigraph():
@@ -97,7 +95,7 @@ def named(agents: list[int]) -> str:
 
 
 def remedy(options: Options) -> str:
-    """The first option of a random topology sets how many links it has."""
+    """What to change: the first option of a random topology sets how many links it has."""
     for key, value in options:
         return f"raise graph.{key} (now {value})"
     return "choose another topology or seed"

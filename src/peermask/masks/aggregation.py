@@ -129,7 +129,7 @@ def pulled_triton(
 
 
 def _block_sums(scores: Tensor, tables: _Tables) -> Tensor:
-    """Of |z| over every block of a layer, from which the means of layers follow: [A, N]."""
+    """Sums of |z| over every block of a layer, from which the means of layers follow: [A, N]."""
     from peermask.kernels.scores_triton import sum_kernel
 
     (agents, width), count = scores.shape, len(tables.blocks)

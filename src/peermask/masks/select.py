@@ -45,7 +45,7 @@ def top_fraction(magnitude: Tensor, keep: Tensor, out: Tensor | None = None) -> 
 
 
 def _top_of_row(values: NDArray[np.float32], keep: int, mask: NDArray[np.bool_]) -> None:
-    """All that reach the keep-th largest value; of those equal to it, the last ones go if they are too many."""
+    """Select all that reach the keep-th largest value; too many equal ones are dropped from the end."""
     threshold = _kth_largest(values, keep)
     np.greater_equal(values, threshold, out=mask)
     surplus = np.count_nonzero(mask) - keep
@@ -54,7 +54,7 @@ def _top_of_row(values: NDArray[np.float32], keep: int, mask: NDArray[np.bool_])
 
 
 def _kth_largest(values: NDArray[np.float32], keep: int) -> np.float32:
-    """By a sample that brackets the answer, then a partition of the few entries inside the bracket.
+    """Find the keep-th largest: a sample brackets it, and a partition orders the few entries inside the bracket.
 
     Should the bracket miss, the whole row is partitioned: the result is exact in any case. Far faster than a sort
     or torch's kthvalue on a large layer.

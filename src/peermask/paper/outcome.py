@@ -1,6 +1,4 @@
-"""The outcome of a run: small enough to keep when the run itself is deleted, complete enough for every table and
-figure.
-"""
+"""Outcome of a run: the figures that all tables and pictures need, so that the run itself can be deleted."""
 
 from __future__ import annotations
 
@@ -21,8 +19,6 @@ from peermask.store.checked import read_result
 from peermask.store.folder import RunFolder
 from peermask.store.mask_snapshots import list_masks, load_masks
 from peermask.store.table import read_rows
-
-# Filters of personal models, read from the masks a run kept: how many are alive, and the first layer's in full.
 
 Masks: TypeAlias = NDArray[np.bool_]
 
@@ -50,7 +46,7 @@ class FirstLayer(BaseModel):
 
 
 def live_filters(folder: RunFolder) -> dict[str, list[int]] | None:
-    """Layer -> how many filters of each agent keep any weight; None where no masks were kept."""
+    """Count filters with any weight, by layer and agent; None without saved masks."""
     masks = _last_masks(folder)  # [N, P_w]
     if masks is None:
         return None
@@ -64,7 +60,7 @@ def live_filters(folder: RunFolder) -> dict[str, list[int]] | None:
 
 
 def first_layer(folder: RunFolder) -> FirstLayer | None:
-    """None where no masks were kept, or the network does not begin with a convolution."""
+    """Read the first layer's masks; None without saved masks or without a convolution there."""
     masks = _last_masks(folder)
     layer = read_json(folder.manifest)["layers"][0]
     if masks is None or len(layer["shape"]) != 4:
@@ -86,7 +82,7 @@ MEANS = ("half_way", "worst", "unmixed", "density", "megabytes", "paper_megabyte
 
 
 class Curve(BaseModel):
-    """After each evaluation."""
+    """Figures after each evaluation."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -97,7 +93,7 @@ class Curve(BaseModel):
 
     @property
     def mean(self) -> list[float]:
-        """Over agents."""
+        """Mean over agents."""
         return [fmean(values) for values in zip(*self.agents, strict=True)]
 
 
@@ -247,7 +243,7 @@ def summarise(outcomes: list[Outcome]) -> Summary:
 
 
 def _mean(rows: list[dict[str, str]], column: str) -> float | None:
-    """Of the entries that are numbers; None where there are none, or an earlier version had no such column."""
+    """Mean of the entries that are numbers; None without any, as in tables of earlier versions."""
     if column in LATER and column not in rows[0]:
         return None
     known = [value for row in rows if not isnan(value := float(row[column]))]
