@@ -12,7 +12,7 @@ import numpy as np
 from pydantic import Field
 
 from peermask.errors import GraphError
-from peermask.graph.topology import Graph, topologies
+from peermask.graph.topology import Graph, expects_links, topologies
 from peermask.streams import Stream
 
 # Fixed shapes. One agent alone is allowed in all of them and has no links; two agents have one link.
@@ -45,6 +45,7 @@ def star(agents: int, _draw: Stream) -> Graph:
 
 
 @topologies.register("complete")
+@expects_links(lambda agents: agents * (agents - 1) // 2)
 def complete(agents: int, _draw: Stream) -> Graph:
     """Every agent is linked to every other."""
     return from_links(agents, [(i, j) for j in range(agents) for i in range(j)])
@@ -77,6 +78,7 @@ RESTARTS = 1000  # attempts at a pairing; one that gets stuck is started over
 
 
 @topologies.register("erdos-renyi")
+@expects_links(lambda agents, p: p * (agents * (agents - 1) // 2))
 def erdos_renyi(
     agents: int,
     draw: Stream,
@@ -90,6 +92,7 @@ def erdos_renyi(
 
 
 @topologies.register("random-regular")
+@expects_links(lambda agents, degree: agents * degree // 2)
 def random_regular(
     agents: int, draw: Stream, *, degree: Annotated[int, Field(ge=1, description="neighbours of every agent")] = 4
 ) -> Graph:
@@ -124,6 +127,7 @@ def pair_up(agents: int, degree: int, draw: Stream) -> Graph:
 
 
 @topologies.register("small-world")
+@expects_links(lambda agents, degree, rewire: agents * degree // 2)  # noqa: ARG005
 def small_world(
     agents: int,
     draw: Stream,

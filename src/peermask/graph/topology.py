@@ -28,6 +28,23 @@ NAMED = 10  # agents listed in an error
 Topology = Callable[..., Graph]
 
 topologies: Registry[Topology] = Registry("topology")
+_link_counts: dict[Topology, Callable[..., float]] = {}
+
+
+def expects_links(count: Callable[..., float]) -> Callable[[Topology], Topology]:
+    """Declare about how many links a topology has: `count(agents, **options)`. Default: one an agent."""
+
+    def declare(make: Topology) -> Topology:
+        _link_counts[make] = count
+        return make
+
+    return declare
+
+
+def expected_links(name: str, options: Options, agents: int) -> int:
+    """About how many links a graph will have, before it is built."""
+    count = _link_counts.get(topologies[name].make)
+    return agents if count is None else max(agents, int(count(agents, **dict(options))))
 
 
 def build_graph(name: str, options: Options, agents: int, seed: int, round: int = 1) -> Graph:

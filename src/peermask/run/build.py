@@ -12,7 +12,6 @@ from peermask.algorithms import algorithms
 from peermask.algorithms.contract import Agents, messages_sent
 from peermask.algorithms.liars import pick_liars
 from peermask.compute.network import Network, build_network
-from peermask.config.choice import Choice
 from peermask.config.experiment import ExperimentConfig
 from peermask.data import datasets
 from peermask.data.dataset import Dataset
@@ -133,18 +132,10 @@ def _schedule(config: ExperimentConfig) -> Schedule:
     if choice is not None and algorithms[config.algorithm.name].make.hears_all:
         raise ConfigError(f"schedule: agents of {config.algorithm.name} use a server, not links; delete it")
     schedule = Schedule(base) if choice is None else Schedule(base, choice.name, choice.options)
-    takes_graph = choice is None or choice.name == "redrawn" or getattr(choice.options, "among", "") == "graph"
-    links = expected_links(config.graph, config.agents) if takes_graph else config.agents
+    links = schedule.expected_links
     check_room(LINK_BYTES * links, f"agents = {config.agents}: about {links:,} links take", "use fewer of either")
     schedule.links(1)
     return schedule
-
-
-def expected_links(graph: Choice, agents: int) -> int:
-    """About how many a graph will have, by what its options say; of a topology without such options, one an agent."""
-    options, pairs = dict(graph.options), agents * (agents - 1) // 2
-    share = 1.0 if graph.name == "complete" else float(options.get("p", 0.0))
-    return max(int(share * pairs), agents * int(options.get("degree", 2)) // 2)
 
 
 def _loss(config: ExperimentConfig, dataset: Dataset) -> Loss:
