@@ -28,7 +28,7 @@ def snippets(page: str, language: str = r"\w+") -> list[str]:
 
 def run(folder: Path, *command: str) -> str:
     """Run Python there; its plug-ins are remembered there too."""
-    environment = {**os.environ, "XDG_STATE_HOME": str(folder / "state"), "PYTHONPATH": os.pathsep.join(sys.path)}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run(
         [sys.executable, *command], cwd=folder, env=environment, capture_output=True, text=True, timeout=300
     )
@@ -124,14 +124,23 @@ config = peermask.make_config(
 
 
 def test_snippets_about_data(tmp_path: Path) -> None:
-    arrays, functions = snippets("data.md", "python")
-    task, folders, weights, photographs = snippets("data.md", "toml")
-    assert len(snippets("data.md")) == 8  # one is a tree of folders; fleets are in the next test
+    arrays, frame, functions = snippets("data.md", "python")
+    table, task, folders, weights, photographs = snippets("data.md", "toml")
+    assert len(snippets("data.md")) == 11  # one is a tree of folders; commands are in the next test
 
     prelude = f"TASK = {tomllib.loads(task)!r}\n" + ARRAYS
     said = run(tmp_path, "-c", functions + prelude + arrays + "print(result.status, result.agents[0].figures)\n")
     assert said.startswith("finished")
     assert "within-10" in said
+
+    pandas = pytest.importorskip("pandas")
+    farms = [f"farm {number % 12}" for number in range(96)]
+    rows = pandas.DataFrame({"height": range(96), "species": ["fig", "pear"] * 48, "farm": farms})
+    rows.to_csv(tmp_path / "rows.csv", index=False)
+    script = "import pandas, peermask\nrows = pandas.read_csv('rows.csv')\n" + frame + "print(data.classes)\n"
+    assert run(tmp_path, "-c", script).strip() == "('fig', 'pear')"
+    (tmp_path / "table.toml").write_text(table + 'rounds = 1\nretention = 0.5\nmodel = "mlp"\n')
+    run(tmp_path, "-m", "peermask", "run", "table.toml")
 
     pillow = pytest.importorskip("PIL.Image")
     for split in ("train", "test"):
@@ -151,7 +160,8 @@ def test_snippets_about_data(tmp_path: Path) -> None:
 def test_snippets_about_data_of_a_fleet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("zenoh")
     monkeypatch.chdir(tmp_path)
-    (shell,) = snippets("data.md", "sh")
+    shell, look = snippets("data.md", "sh")
+    call(*commands(look))
     inputs = np.random.default_rng(0).normal(size=(60, 5)).astype(np.float32)
     np.savez(tmp_path / "d.npz", x_train=inputs, y_train=np.arange(60) % 3, x_test=inputs, y_test=np.arange(60) % 3)
     (tmp_path / "config.toml").write_text(

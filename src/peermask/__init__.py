@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from peermask.config.experiment import ExperimentConfig
     from peermask.config.file import load_config, make_config
     from peermask.data.arrays import from_arrays
+    from peermask.data.table import from_dataframe
     from peermask.data.torch_dataset import from_torch
     from peermask.errors import PeermaskError
     from peermask.exports.measure import evaluate
@@ -27,14 +28,17 @@ if TYPE_CHECKING:
     from peermask.registry import Options
     from peermask.reports.page import report
     from peermask.run.execution import Execution, ProgressLine
+    from peermask.run.look import DataSummary, describe_data
+    from peermask.run.plan import Plan, plan
     from peermask.run.result import RunResult
     from peermask.run.runner import resume_experiment, run_experiment
     from peermask.wire.schema import Payload
 
 __all__ = [
-    "Agents", "Algorithm", "Clock", "Execution", "ExperimentConfig", "LocalData", "Mixing", "Options", "Payload",
-    "PeermaskError", "ProgressLine", "RunResult", "Setting", "evaluate", "export", "from_arrays", "from_torch",
-    "load_config", "load_ticket", "make_config", "report", "resume_experiment", "run_experiment",
+    "Agents", "Algorithm", "Clock", "DataSummary", "Execution", "ExperimentConfig", "LocalData", "Mixing", "Options",
+    "Payload", "PeermaskError", "Plan", "ProgressLine", "RunResult", "Setting", "describe_data", "evaluate", "export",
+    "from_arrays", "from_dataframe", "from_torch", "load_config", "load_ticket", "make_config", "plan", "report",
+    "resume_experiment", "run_experiment",
 ]  # fmt: skip
 
 # Where each public name lives. They are imported when first used: importing torch takes seconds, and a command
@@ -43,6 +47,7 @@ _HOMES = {
     "Agents": "peermask.algorithms.contract",
     "Algorithm": "peermask.algorithms.contract",
     "Clock": "peermask.algorithms.contract",
+    "DataSummary": "peermask.run.look",
     "Execution": "peermask.run.execution",
     "ExperimentConfig": "peermask.config.experiment",
     "LocalData": "peermask.algorithms.contract",
@@ -50,16 +55,20 @@ _HOMES = {
     "Options": "peermask.registry",
     "Payload": "peermask.algorithms.contract",
     "PeermaskError": "peermask.errors",
+    "Plan": "peermask.run.plan",
     "ProgressLine": "peermask.run.execution",
     "RunResult": "peermask.run.result",
     "Setting": "peermask.algorithms.contract",
+    "describe_data": "peermask.run.look",
     "evaluate": "peermask.exports.measure",
     "export": "peermask.exports.write",
     "from_arrays": "peermask.data.arrays",
+    "from_dataframe": "peermask.data.table",
     "from_torch": "peermask.data.torch_dataset",
     "load_config": "peermask.config.file",
     "load_ticket": "peermask.exports.rebuild",
     "make_config": "peermask.config.file",
+    "plan": "peermask.run.plan",
     "report": "peermask.reports.page",
     "resume_experiment": "peermask.run.runner",
     "run_experiment": "peermask.run.runner",

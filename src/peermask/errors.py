@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from difflib import get_close_matches
+from pathlib import Path
 
 
 class PeermaskError(Exception):
@@ -54,7 +55,8 @@ class ModelError(PeermaskError): ...
 class RunError(PeermaskError): ...
 
 
-class DivergedError(RunError): ...
+class DivergedError(RunError):
+    root: Path | None = None  # the folder of a comparison whose other algorithms may have finished
 
 
 class FullDiskError(RunError):

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
 from importlib.metadata import entry_points
-from typing import Any, Generic, TypeVar, get_args, get_type_hints
+from typing import Any, ClassVar, Generic, TypeVar, get_args, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, ValidationInfo, create_model, field_validator
 
@@ -81,6 +81,8 @@ class Entry(Generic[T]):
 
 
 class Registry(Generic[T]):
+    origins: ClassVar[set[str]] = set()  # all files that registered anything, of any kind
+
     def __init__(self, kind: str) -> None:
         self.kind = kind
         self._entries: dict[str, Entry[T]] = {}
@@ -97,6 +99,7 @@ class Registry(Generic[T]):
                     f"{self.kind} {name!r} is registered in {before.origin} and again in {origin}; rename one of them"
                 )
             self._entries[name] = Entry(name, make, origin)
+            self.origins.add(origin)
             return make
 
         return add

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -108,13 +110,13 @@ class Dicts(torch.utils.data.Dataset[dict[str, object]]):
         return 3
 
     def __getitem__(self, index: int) -> dict[str, object]:
-        return {"image": np.zeros((4, 4)), "label": index}
+        return {"photo": np.zeros((4, 4)), "what": index}
 
 
 @pytest.mark.parametrize(
     ("samples", "message"),
     [
-        (Dicts(), r"torch train sample 0 is a dict of 'image', 'label'; give pairs"),
+        (Dicts(), r"torch train sample 0 is a dict of 'photo', 'what'; say which are input and target"),
         ({"image": [1], "label": [2]}, "torch train is a dict; give a map-style data set"),
         ([(np.zeros((4, 4)), "cat")], r"sample 0 is not \(image, label\) with a whole number as label"),
         ([np.zeros((4, 4))], r"sample 0 is not \(image, label\)"),
@@ -185,3 +187,49 @@ def test_a_narrow_terminal_cuts_no_heading_and_worst_is_of_each_column(small: Sm
     cells = [cell.strip() for cell in worst.strip("│").split("│")]
     lowest = [f"{100 * min(a.test_accuracy for a in arm.agents):.1f} %" for arm in (result, *result.compared)]
     assert cells == ["worst", "", "", "", lowest[0], "", *lowest[1:]]
+
+
+def test_arguments_of_the_wrong_type_in_python(tmp_path: Path, small: Small) -> None:
+    with pytest.raises(PeermaskError, match=r"^values is 3: must be a mapping of keys to values"):
+        peermask.make_config(3)  # type: ignore[arg-type]
+    result = peermask.run_experiment(small(), tmp_path / "run")
+    with pytest.raises(PeermaskError, match=r"has no figure 'test_acuracy'; did you mean 'test_accuracy'\?"):
+        result.mean("test_acuracy")
+    assert result.mean("accuracy") == result.mean_accuracy
+    with pytest.raises(PeermaskError, match=r"^agent is '0': must be the number of an agent, 0 to "):
+        peermask.export(result, agent="0", to=tmp_path / "a.ticket")  # type: ignore[arg-type]
+    assert not (tmp_path / "a.ticket").exists()
+
+
+@pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize("module", ["os.path", "numpy"])
+def test_a_module_that_registers_nothing_is_no_plugin(module: str) -> None:
+    assert f"plug-in {module} registers nothing" in refused(process("run", "--import", module))
+
+
+@pytest.mark.parametrize("redirected", [">&-", ">&- 2>&-"])
+def test_closed_outputs(tmp_path: Path, redirected: str) -> None:
+    command = f"'{sys.executable}' -m peermask list {redirected}"
+    done = subprocess.run(["sh", "-c", command], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    told = "peermask: standard output is closed; send it to a file, or to /dev/null\n"
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", "" if "2>" in redirected else told)
+
+
+@pytest.mark.usefixtures("folder")
+def test_a_diverged_arm_of_a_comparison() -> None:
+    """The error names its algorithm and key; the arms after it run, and all that finished are shown."""
+    arms = "[{name='dsgd', lr=1e30}, 'ind-mask']"
+    small = ["agents=4", "rounds=4", "retention=0.3", "evaluation.every=2", "model='mlp'", f"compare={arms}"]
+    done = process("run", "--out", "run", *(part for one in small for part in ("--set", one)))
+    assert done.returncode == 2
+    assert done.stderr.startswith("peermask: dsgd: the loss of agent ")
+    assert done.stderr.endswith("try a smaller compare[0].lr\n")
+    assert "accord against ind-mask: " in done.stdout
+    shown = process("show", "run")
+    assert (shown.returncode, shown.stderr) == (0, "")
+    assert "dsgd diverged: the loss of agent" in shown.stdout
+    assert "try a smaller compare[0].lr" in shown.stdout
+    assert "accord against ind-mask: " in shown.stdout
+    assert not any(word in shown.stdout for word in ("nan points", "against dsgd", "resume with"))
+    assert process("report", "run").returncode == 0
+    assert "run/dsgd diverged before its first evaluation" in Path("run/report.html").read_text()

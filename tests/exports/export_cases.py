@@ -45,6 +45,6 @@ def untrained_alexnet(retention: float) -> Personal:
     scores = np.random.default_rng(0).standard_normal((1, layout.weights)).astype(np.float32)
     params = masker.model(masker.mask(torch.from_numpy(scores), keep), keep)[0]
     agent = AgentResult(0, (0,), retention, 0.5, 0.5, 0.5, 0.0, 0)
-    manifest = {"config_hash": experiment.config.hash}
+    manifest = {"config_hash": experiment.config.hash, "readout": "all", "task": "classification"}
     result = RunResult(Path("run"), experiment.config, manifest, (agent,), "finished", 400, None, 0.0)
     return Personal(result, 0, experiment, params, 400, own_module=False)

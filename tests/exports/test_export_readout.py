@@ -57,7 +57,7 @@ def test_the_readout_matters_here(own: RunResult, images: Tensor) -> None:
     model = own.local_models()[AGENT]
     assert isinstance(model, FromRaw)
     assert isinstance(model.network, OwnLabels)
-    assert accuracy(own, model(images).argmax(1)) == pytest.approx(own.agents[AGENT].test_accuracy, abs=1e-6)
+    assert accuracy(own, model(images).argmax(1)) == pytest.approx(own.agents[AGENT].test_accuracy_last, abs=1e-6)
     outside = model.network.network(DIGITS.normalise(images)).argmax(1).unique().tolist()
     assert set(outside) - set(own.agents[AGENT].labels)
 
@@ -68,7 +68,7 @@ def test_a_ticket_answers_as_the_run_said(own: RunResult, tmp_path: Path, images
     assert torch.equal(model(images), own.local_models()[AGENT](images))
     found = evaluate(tmp_path / "a.ticket", DIGITS)
     assert found.readout == "own"
-    assert found.own_right / found.own_samples == pytest.approx(own.agents[AGENT].test_accuracy, abs=1e-6)
+    assert found.own_right / found.own_samples == pytest.approx(own.agents[AGENT].test_accuracy_last, abs=1e-6)
 
 
 def test_onnx_has_the_readout_in_its_graph(own: RunResult, tmp_path: Path, images: Tensor) -> None:
@@ -80,7 +80,7 @@ def test_onnx_has_the_readout_in_its_graph(own: RunResult, tmp_path: Path, image
     session = runtime.InferenceSession(tmp_path / "a.onnx", providers=["CPUExecutionProvider"])
     (logits,) = session.run(None, {"inputs": images.numpy()})
     answers = torch.from_numpy(logits.argmax(1))
-    assert accuracy(own, answers) == pytest.approx(own.agents[AGENT].test_accuracy, abs=1e-6)
+    assert accuracy(own, answers) == pytest.approx(own.agents[AGENT].test_accuracy_last, abs=1e-6)
     assert set(answers.tolist()) <= set(own.agents[AGENT].labels)
 
 
@@ -95,7 +95,7 @@ def test_safetensors_say_how_to_answer(own: RunResult, tmp_path: Path, images: T
     assert isinstance(network, nn.Module)
     network.load_state_dict(tensors)
     answers = torch.tensor(labels)[network(DIGITS.normalise(images))[:, labels].argmax(1)]
-    assert accuracy(own, answers) == pytest.approx(own.agents[AGENT].test_accuracy, abs=1e-6)
+    assert accuracy(own, answers) == pytest.approx(own.agents[AGENT].test_accuracy_last, abs=1e-6)
 
 
 def test_predict_and_evaluate_answer_among_its_labels(
@@ -110,7 +110,7 @@ def test_predict_and_evaluate_answer_among_its_labels(
     assert sorted(int(each.split()[0]) for each in named) == sorted(own.agents[AGENT].labels)
     command(["evaluate", str(tmp_path / "a.ticket"), "--dataset", "digits"])
     out = capsys.readouterr().out
-    assert f"its own labels: {100 * own.agents[AGENT].test_accuracy:.2f} %" in out
+    assert f"its own labels: {100 * own.agents[AGENT].test_accuracy_last:.2f} %" in out
     assert "answers were chosen among its own labels" in out
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 
@@ -91,6 +92,7 @@ def saved(path: Path, change: str, value: object) -> Path:
     tensors = safetensors.torch.load_file(path)
     with safetensors.safe_open(path, framework="pt") as file:  # type: ignore[no-untyped-call]
         about = file.metadata()
+    del about["sha256"]  # as version 1.0 wrote it
     if isinstance(value, torch.Tensor):
         tensors[change] = value
     elif value is None:
@@ -139,6 +141,8 @@ def test_files_that_are_no_models_are_one_line(files: Path, tmp_path: Path) -> N
 def test_onnx_models_of_another_form_are_one_line(files: Path, tmp_path: Path) -> None:
     """A second input, images of another size than its layers take, and classes that it has no outputs for."""
     two, large, few = (onnx.load(files / "a.onnx") for _ in range(3))
+    for model in (two, large, few):
+        assert model.metadata_props.pop().key == "peermask.sha256"  # as version 1.0 wrote it
     two.graph.input.append(onnx.helper.make_tensor_value_info("more", onnx.TensorProto.FLOAT, [1]))
     large.graph.input[0].type.tensor_type.shape.dim[2].dim_value = 12
     next(one for one in few.metadata_props if one.key == "peermask.classes").value = '["a", "b", "c"]'
@@ -151,6 +155,32 @@ def test_onnx_models_of_another_form_are_one_line(files: Path, tmp_path: Path) -
         onnx.save(model, tmp_path / "changed.onnx")
         with pytest.raises(ExportError, match=words):
             open_model(tmp_path / "changed.onnx")
+
+
+@pytest.mark.parametrize("suffix", [".onnx", ".safetensors"])
+def test_a_file_that_has_changed_is_refused(files: Path, tmp_path: Path, suffix: str) -> None:
+    whole = (files / f"a{suffix}").read_bytes()
+    changed = tmp_path / f"a{suffix}"
+    about = whole.replace(b"digits", b"ditigs", 1)  # in the metadata
+    weight = bytearray(whole)
+    weight[whole.index(b"peermask.agent") - 200 if suffix == ".onnx" else -100] ^= 1
+    for data in (about, bytes(weight)):
+        changed.write_bytes(data)
+        assert data != whole
+        with pytest.raises(ExportError, match="does not match its SHA-256: it is damaged or was changed; export it"):
+            open_model(changed)
+
+
+def test_digests_by_hand(files: Path) -> None:
+    whole = (files / "a.onnx").read_bytes()
+    told = json.loads(onnx.load(files / "a.onnx").metadata_props[-1].value)
+    assert whole.endswith(f'"{told}"'.encode())
+    assert told == hashlib.sha256(whole[:-87]).hexdigest()
+    data = (files / "a.safetensors").read_bytes()
+    end = 8 + int.from_bytes(data[:8], "little")
+    header = json.loads(data[8:end])
+    told = header["__metadata__"].pop("sha256")
+    assert told == hashlib.sha256(json.dumps(header, sort_keys=True).encode() + data[end:]).hexdigest()
 
 
 @pytest.mark.parametrize(

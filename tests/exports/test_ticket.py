@@ -64,7 +64,7 @@ def test_a_ticket_says_where_it_comes_from(result: RunResult) -> None:
     about = make_ticket(open_personal(result, 1)).header.about
     assert (about.agent, about.round, about.algorithm, about.dataset) == (1, 2, "mce-pl", "digits")
     assert about.labels == result.agents[1].labels
-    assert about.test_accuracy == result.agents[1].test_accuracy
+    assert about.test_accuracy == result.agents[1].test_accuracy_last
 
 
 def test_trained_weights_are_no_ticket(result: RunResult) -> None:

@@ -15,13 +15,14 @@ from fleet_cases import MemoryFleet, tiny, tiny_fleet, written
 from test_node_cli import peermask, refused  # noqa: F401 (a fixture)
 
 from peermask.errors import NodeError, PeermaskError, RunError
-from peermask.files import read_json, write_json
+from peermask.files import read_json
 from peermask.fleet import collect
 from peermask.fleet.collect import collect_run
 from peermask.fleet.journal import TABLES
-from peermask.run.metrics import LATER
 from peermask.run.result import RunResult
-from peermask.store.checkpoint import list_checkpoints
+from peermask.store.checked import write_result
+from peermask.store.checkpoint import _digest, list_checkpoints
+from peermask.store.folder import RunFolder
 from peermask.store.table import read_rows
 
 NAMES = ("red", "green", "blue")  # what a folder is called says nothing
@@ -54,23 +55,9 @@ def test_agents_are_told_by_what_their_folder_says(copied, tmp_path):
     assert collect_run(fleet, [two, one, zero], tmp_path / "third").hash == run.hash  # by its result and tables
 
 
-def without_digests_of_tables(folder):
-    """As an earlier version wrote it."""
-    result = read_json(folder / "result.json")
-    write_json(folder / "result.json", {key: value for key, value in result.items() if key != "tables"})
-
-
-def test_tables_of_an_earlier_version_are_collected(copied, tmp_path):
-    fleet, _, folders = copied
-    for number, folder in enumerate(folders):
-        table = folder / "metrics.csv"
-        lines = [line.split(",") for line in table.read_text().splitlines()]
-        if number:  # one device has been updated since
-            table.write_text("".join(",".join(line[: -len(LATER)]) + "\n" for line in lines))
-            without_digests_of_tables(folder)
-    run = collect_run(fleet, folders, tmp_path / "run")
-    assert run.status == "finished"
-    assert not set(LATER) & set(read_rows(run.folder.metrics)[0])
+def with_new_digests(folder):
+    """As somebody with a purpose writes it."""
+    write_result(RunFolder(folder), read_json(folder / "result.json"))
 
 
 def test_a_lost_agent_is_named_and_the_others_can_be_collected(copied, tmp_path, peermask):  # noqa: F811
@@ -135,7 +122,7 @@ def test_damaged_files_are_one_line_and_leave_nothing(copied, tmp_path, name, te
 def test_rows_of_another_agent_are_refused(copied, tmp_path):
     fleet, _, folders = copied
     shutil.copy(folders[0] / "metrics.csv", folders[1] / "metrics.csv")
-    without_digests_of_tables(folders[1])
+    with_new_digests(folders[1])
     with pytest.raises(NodeError, match=r"metrics.csv has a row of agent 0, but its folder is of agent 1"):
         collect_run(fleet, folders, tmp_path / "run")
 
@@ -181,8 +168,9 @@ def changed(folder, change):
     path = list_checkpoints(folder / "checkpoints")[-1]
     with safetensors.safe_open(path, framework="pt") as file:
         meta, tensors = file.metadata(), {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    del meta["digest"]  # as an older version, or somebody with a purpose, writes it
-    safetensors.torch.save_file({name: change(tensor).contiguous() for name, tensor in tensors.items()}, path, meta)
+    tensors = {name: change(tensor).contiguous() for name, tensor in tensors.items()}
+    meta["digest"] = _digest(meta["progress"], tensors)  # as somebody with a purpose writes it
+    safetensors.torch.save_file(tensors, path, meta)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -44,7 +45,6 @@ grid = [{ lr = 1.0 }]
 
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.chdir(tmp_path)
     (tmp_path / "method.py").write_text(METHOD)
     (tmp_path / "mine.toml").write_text(OWN)
@@ -58,6 +58,8 @@ def forget() -> None:
     preset._own.clear()
     preset._own_methods.clear()
     algorithms._entries.pop("own-mask", None)
+    for name in [name for name in sys.modules if name.startswith("peermask_plugin_")]:
+        del sys.modules[name]
 
 
 def reproduce(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
@@ -78,10 +80,11 @@ def test_an_experiment_with_a_plug_in(tmp_path: Path, capsys: pytest.CaptureFixt
     assert json.loads(manifest.read_text())["imports"] == [held]
     table = (tmp_path / "out" / "mine.csv").read_text()
     assert "own" in table
-    code, out, err = reproduce(capsys, "mine.toml")  # it was named before, and nothing is left to do
+    assert "needs the plug-in" in reproduce(capsys, "mine.toml")[2]
+    code, out, err = reproduce(capsys, "mine.toml", "--import", "method.py")  # nothing is left to do
     assert (code, err) == (0, "")
     assert "missing" not in out
-    assert reproduce(capsys, "mine.toml", "--tables-only")[0] == 0
+    assert reproduce(capsys, "mine.toml", "--import", "method.py", "--tables-only")[0] == 0
     assert (tmp_path / "out" / "mine.csv").read_text() == table
     assert "[mine](mine.md)" in (tmp_path / "out" / "README.md").read_text()
 

@@ -1,10 +1,10 @@
-"""Plug-ins that a run or fleet names: found if the user named them, and one line that says what to do if not."""
+"""Plug-ins of a run or fleet: found if they were imported, and one line that says what to do if not."""
 
 from __future__ import annotations
 
 import hashlib
+import importlib
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import networkx as nx  # a module with a version, imported here
@@ -12,19 +12,7 @@ import pytest
 from pydantic import ValidationError
 
 from peermask.errors import ConfigError
-from peermask.plugins import Plugin, find_plugins, imported, place_of, remember, version_of
-
-
-@pytest.fixture
-def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """The name of a module that can be imported, and that nobody has named."""
-    name = "a_module_for_test_find"
-    (tmp_path / f"{name}.py").write_text("READ = True\n")
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    monkeypatch.syspath_prepend(tmp_path)
-    yield name
-    sys.modules.pop(name, None)
-    imported.pop(name, None)
+from peermask.plugins import Plugin, find_plugins, version_of
 
 
 def refused(plugin: Plugin, *, exact: bool = False) -> str:
@@ -48,39 +36,32 @@ def test_a_module_of_another_version_is_used_with_a_warning_but_not_in_a_fleet()
     assert f"plug-in networkx has changed: {line}; all agents must have the same" in refused(old, exact=True)
 
 
-def test_a_module_that_was_not_named_is_not_imported(module: str) -> None:
+def test_a_module_that_was_not_named_is_not_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = "a_module_for_test_find"
+    (tmp_path / f"{module}.py").write_text("raise SystemExit('imported')\n")
+    monkeypatch.syspath_prepend(tmp_path)
     assert refused(Plugin(module=module)) == (
-        f"the run needs the plug-in {module} (version unknown), which you have not named yet; if you trust it, "
-        f"give --import {module} to use it"
+        f"the run needs the plug-in {module} (version unknown); if you trust it, give --import {module}"
     )
-    assert "but version unknown is installed; give --import" in refused(Plugin(module=module, version="2.0"))
-    assert "(version 2.0), which is not installed here" in refused(Plugin(module=f"no_{module}", version="2.0"))
     assert module not in sys.modules
 
 
-def test_a_module_that_was_named_earlier_is_imported_from_the_same_place_only(module: str) -> None:
-    remember(module, "/somewhere/else.py")
-    assert "which you have not named yet" in refused(Plugin(module=module))
-    place = place_of(module)
-    assert place is not None
-    remember(module, place)
-    assert find_plugins([Plugin(module=module)], "the run", lambda _line: None) == (module,)
-    assert sys.modules[module].READ
-
-
-def test_a_file_is_named_by_what_became_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+def test_a_file_that_was_not_named_is_not_imported(tmp_path: Path) -> None:
     path = tmp_path / "a_file_for_test_find.py"
     path.write_text("raise SystemExit('imported')\n")
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
-    assert f"which you have not named yet; if you trust it, give --import {path}" in refused(
-        Plugin(file=str(path), sha256=digest)
+    assert refused(Plugin(file=str(path), sha256=digest)) == (
+        f"the run needs the plug-in {path} (SHA-256 {digest[:12]}); if you trust it, give --import {path}"
     )
-    assert f"which has changed since: restore it, or give --import {path}" in refused(
-        Plugin(file=str(path), sha256="0" * 64)
-    )
-    path.unlink()
-    assert "which is not there; give --import and where it is now" in refused(Plugin(file=str(path), sha256=digest))
+
+
+def test_a_file_that_a_script_has_imported_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "a_script_for_test_find.py"
+    path.write_text("")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setitem(sys.modules, path.stem, importlib.import_module(path.stem))
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    assert find_plugins([Plugin(file=str(path), sha256=digest)], "the run", lambda _line: None) == (str(path),)
 
 
 def test_a_plug_in_is_a_file_or_a_module() -> None:

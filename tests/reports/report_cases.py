@@ -10,10 +10,12 @@ import tomli_w
 
 from peermask.config.file import make_config
 from peermask.files import write_json
-from peermask.run.metrics import LATER, METRICS, TRAFFIC
+from peermask.run.metrics import METRICS, TRAFFIC
+from peermask.store.checked import config_digest, write_result
 from peermask.store.folder import RunFolder
 from peermask.store.mask_snapshots import save_masks
 from peermask.store.table import append_rows
+from peermask.task import FIGURES
 
 SMALL_LAYERS: list[dict[str, Any]] = [
     {"name": "0.weight", "kind": "conv", "shape": [8, 1, 3, 3]},
@@ -42,23 +44,20 @@ def write_run(
     data_hash: str = "d" * 64,
     classes: tuple[str, ...] = tuple("0123456789"),
     finished: bool = True,
-    earlier: bool = False,
+    gain: float = 0.0,
 ) -> Path:
-    """A ring of agents whose accuracy rises with round and agent; each sends 1,000 bytes, then 136 a round.
-
-    With `earlier`, as versions wrote it that knew no readout.
-    """
+    """A ring of agents whose accuracy rises with round and agent; each sends 1,000 bytes, then 136 a round."""
     layers = layers or SMALL_LAYERS
     folder = RunFolder(path)
     folder.create()
     values = {"agents": agents, "rounds": rounds, "seed": seed, "evaluation": {"every": every}}
     config = make_config({**values, "graph": {"name": "ring"}, "algorithm": {"name": algorithm}, "retention": 0.3})
     folder.config.write_text(tomli_w.dumps(config.table()))
-    write_json(folder.manifest, manifest_of(agents, seed, layers, data_hash, classes, config.hash))
+    about = manifest_of(agents, seed, layers, data_hash, classes, config.hash)
+    write_json(folder.manifest, {**about, "config_sha256": [config_digest(folder.config.read_text())]})
     numbers = range(every, rounds + 1, every)
-    rows = [_evaluation(number, agent, rounds) for number in numbers for agent in range(agents)]
-    columns = [name for name in METRICS if not (earlier and name in LATER)]
-    append_rows(folder.metrics, columns, [row[: len(columns)] for row in rows])
+    rows = [_evaluation(number, agent, rounds, gain) for number in numbers for agent in range(agents)]
+    append_rows(folder.metrics, METRICS, rows)
     sent = [
         [number, agent, 2, 800, 240, 136, 80, *((1036, "keyframe") if number == 1 else (136, "delta"))]
         for number in range(1, rounds + 1)
@@ -73,12 +72,12 @@ def write_run(
         rows = [[3, 0, 1, "gone", ""], [4, 0, 1, "gone", ""], [4, 2, 1, "silent", 3]]
         append_rows(path / "absences.csv", ("round", "agent", "neighbour", "why", "used"), rows)
     if finished:
-        write_json(folder.result, {"status": "finished", "round": rounds, "hash": "0" * 64, "seconds": 12.5})
+        write_result(folder, {"status": "finished", "round": rounds, "hash": "0" * 64, "seconds": 12.5})
     return path
 
 
-def _evaluation(number: int, agent: int, rounds: int) -> list[object]:
-    accuracy = 0.5 + 0.4 * number / rounds + 0.01 * agent
+def _evaluation(number: int, agent: int, rounds: int, gain: float) -> list[object]:
+    accuracy = gain + 0.5 + 0.4 * number / rounds + 0.01 * agent
     loss = 2.0 - accuracy
     return [
         number,
@@ -112,6 +111,9 @@ def manifest_of(
             for agent in range(agents)
         ],
         "classes": list(classes),
+        "readout": "all",
+        "task": "classification",
+        "figures": list(FIGURES["classification"]),
         "weights": weights,
         "parameters": weights + 10,
         "layers": layers,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import threading
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -14,7 +15,7 @@ from report_cases import write_run
 
 from peermask.reports.page import write_report
 from peermask.reports.watch import make_server
-from peermask.run.metrics import LATER, METRICS
+from peermask.run.metrics import METRICS
 from peermask.store.folder import RunFolder
 from peermask.store.table import append_rows
 
@@ -94,7 +95,7 @@ def ink(browser: Any, css: str) -> bool:
 
 def test_every_part_is_drawn(page: Any) -> None:
     assert find(page, "html").get_attribute("data-ready") == "yes"
-    assert "one" in find(page, "h1").text
+    assert find(page, "#subtitle").text.startswith("one · two · alone: 4 agents on digits d")
     for section in ("curves", "agents", "masks", "bytes", "faults", "table", "config"):
         assert find(page, f"#{section}").is_displayed()
     for canvas in ("#chart-accuracy canvas", "#chart-loss canvas", "#filters", "#overlap", "#fault-map"):
@@ -128,23 +129,15 @@ def test_accuracy_is_drawn_by_either_readout(page: Any) -> None:
         choose(page, "#curves select[aria-label='measured on']", name)
         assert ink(page, "#chart-accuracy canvas")
     assert "among own labels\n91.0 %" in find(page, "#agent .facts").text
-    beside = find(page, "#summary .figure:nth-child(2)").get_attribute("title")
+    beside = find(page, "#summary .figure small").text
     assert beside == "answers among all labels; among own labels 92.5 %"
-
-
-def test_runs_of_an_earlier_version_are_drawn(browser: Any, tmp_path: Path) -> None:
-    browser.get(write_report([write_run(tmp_path / "old", earlier=True)]).as_uri())
-    assert ink(browser, "#chart-accuracy canvas")
-    options = browser.find_elements("css selector", "#curves select[aria-label='measured on']")[0].text.split("\n")
-    assert [option.strip() for option in options] == ["test", "validation"]
-    assert [entry for entry in browser.get_log("browser") if entry["level"] != "INFO"] == []
 
 
 def test_an_agent_a_round_and_a_run_can_be_picked(page: Any) -> None:
     find(page, ".network [data-agent='2'] circle").click()
     assert find(page, "#agent h3").text == "agent 2"
     assert "2, 3" in find(page, "#agent .facts").text
-    assert count(page, "#agent .bars") == count(page, "#agent-layers .bars") == 1  # overlap with neighbours, density
+    assert count(page, "#agent-layers .bars") == 2  # density, and overlap with neighbours
     before = find(page, "#filters").get_attribute("data-round")
     page.execute_script(
         "const s = document.getElementById('slider'); s.value = 0; s.dispatchEvent(new Event('input'));"
@@ -175,11 +168,59 @@ def test_the_table_is_copied_in_three_forms(page: Any) -> None:
     assert button.text == "copied"
 
 
-def test_the_comparison_is_the_headline(page: Any) -> None:
-    points, against = find(page, "#summary .figure").text.split("\n")
-    assert points.endswith(" points")
-    assert points[0] in "+−"
-    assert against == "mce-pl against ind-mask"
+def test_the_finding_is_the_headline(browser: Any, tmp_path: Path) -> None:
+    def headline(*runs: Path) -> str:
+        browser.get(write_report(runs, tmp_path).as_uri())
+        return str(find(browser, "h1").text)
+
+    first = write_run(tmp_path / "first")
+    behind = write_run(tmp_path / "behind", algorithm="ind-mask", gain=-0.05)
+    assert headline(first) == "mce-pl reaches 91.5 % mean accuracy"
+    assert headline(first, behind) == "mce-pl gains 5.0 points of mean accuracy over ind-mask"
+    assert headline(behind, first) == "ind-mask is 5.0 points of mean accuracy behind mce-pl"
+    same = write_run(tmp_path / "same", algorithm="dsgd")
+    assert headline(first, same, behind) == "mce-pl and dsgd reach the same mean accuracy"
+    assert find(browser, "#notes").text == "mce-pl gains 5.0 points of mean accuracy over ind-mask"
+
+
+def test_tiles_are_means_over_the_seeds_of_the_first_curve(browser: Any, tmp_path: Path) -> None:
+    seeds = [write_run(tmp_path / str(seed), seed=seed, gain=0.02 * seed) for seed in (0, 1)]
+    shutil.copytree(seeds[1], tmp_path / "copy")
+    browser.get(write_report([*seeds, tmp_path / "copy"], tmp_path).as_uri())
+    tiles = [each.text.split("\n") for each in browser.find_elements("css selector", "#summary .figure")]
+    assert tiles[0][:2] == ["92.5 %", "mean accuracy of mce-pl, over 2 seeds"]  # by hand: of 91.5 and 93.5
+    assert tiles[1] == ["90.0 %", "worst agent (agent 0)"]
+    assert "(2 seeds)" in find(browser, "#chart-accuracy .u-legend").text
+    assert find(browser, "#notes").text.endswith(f"copy, which has the config and seed of {seeds[1]}.")
+    choose(browser, "#table select", "1")
+    assert find(browser, "#summary .figure b").text == "92.5 %"  # whatever run is looked at below
+
+
+@pytest.mark.parametrize("width", [390, 800, 1280])
+def test_nothing_touches_or_is_cut_at_any_width(page: Any, width: int) -> None:
+    size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+    page.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    page.refresh()
+    try:
+        assert page.execute_script("return document.documentElement.scrollWidth") <= width
+        inside = (
+            "return [...document.querySelectorAll('.figure')].every((each) => each.scrollWidth <= each.clientWidth)"
+        )
+        assert page.execute_script(inside)
+        boxes = [each.rect for each in page.find_elements("css selector", "#summary .figure")]
+        beside = [(one, two) for one, two in pairwise(boxes) if one["y"] == two["y"]]
+        assert all(two["x"] - one["x"] - one["width"] >= 9 for one, two in beside)
+        shadows = page.execute_script("return getComputedStyle(document.querySelector('.scroll')).backgroundAttachment")
+        assert shadows == "local, local, scroll, scroll"  # a table that goes on has a shadow at its edge
+    finally:
+        page.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+def test_bars_of_bytes_are_as_long_as_they_are_many(page: Any) -> None:
+    bars = page.execute_script(
+        "return [...document.querySelectorAll('#bytes .bars .bar i')].slice(1, 3).map((bar) => bar.offsetWidth)"
+    )
+    assert bars[1] / bars[0] == pytest.approx(32, rel=0.1)  # 1 and 32 bits a weight
 
 
 def test_plots_have_titles_units_and_names(page: Any) -> None:
@@ -287,7 +328,8 @@ def test_a_live_page_follows_its_run(browser: Any, tmp_path: Path) -> None:
             browser.get(server.url)
             WebDriverWait(browser, 10).until(lambda _: find(browser, "#waiting").is_displayed())
             rows = [
-                [5, agent, 1.0, 0.5, 1.0, 0.5, 1.0, 0.3, 9.0, 2.0, "nan", *[0.5] * len(LATER)] for agent in range(4)
+                [5, agent, 1.0, 0.5, 1.0, 0.5, 1.0, 0.3, 9.0, 2.0, "nan", *[0.5] * (len(METRICS) - 11)]
+                for agent in range(4)
             ]
             append_rows(run.metrics, METRICS, rows)
             WebDriverWait(browser, 10).until(lambda _: find(browser, "#curves").is_displayed())

@@ -2,17 +2,31 @@
 
 from __future__ import annotations
 
-from peermask.reports.curves import bytes_spent, faults_of, message_curve
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from peermask.reports.curves import Spent, bytes_spent, faults_of
+from peermask.store.arrays import read_table
+from peermask.store.table import append_rows
 from peermask.wire.frame import FRAME_BYTES
 
-
-def row(number: int, agent: int, coded: int, **more: str) -> dict[str, str]:
-    sizes = {"paper_bits": "800", "bitmap_bytes": "136", "coded_bytes": str(coded)}
-    return {"round": str(number), "agent": str(agent), "links": "2", **sizes, **more}
+COLUMNS = ("round", "agent", "links", "coded_bytes", "kind")
 
 
-def test_a_first_message_is_a_keyframe_and_the_next_a_delta() -> None:
-    spent = bytes_spent([row(1, 0, 100), row(2, 0, 50), row(2, 1, 80)], weights=800)
+@pytest.fixture
+def spend(tmp_path: Path) -> Callable[..., Spent]:
+    def spend(*rows: tuple[int, int, int, int, str], weights: int) -> Spent:
+        append_rows(tmp_path / "traffic.csv", COLUMNS, rows)
+        return bytes_spent(read_table(tmp_path / "traffic.csv"), weights)
+
+    return spend
+
+
+def test_whole_messages_changes_and_headers_are_counted_apart(spend: Callable[..., Spent]) -> None:
+    rows = (1, 0, 2, 100, "keyframe"), (2, 0, 2, 50, "delta"), (2, 1, 2, 80, "keyframe"), (3, 1, 0, 90, "delta")
+    spent = spend(*rows, weights=800)  # the last was received by no one
     assert spent.messages == 6
     assert spent.headers == 6 * FRAME_BYTES
     assert spent.keyframes == 2 * (100 - FRAME_BYTES) + 2 * (80 - FRAME_BYTES)
@@ -20,21 +34,18 @@ def test_a_first_message_is_a_keyframe_and_the_next_a_delta() -> None:
     assert spent.total == 2 * (100 + 50 + 80)
     assert spent.bitmap == 6 * 100
     assert spent.floats == 6 * 3200
+    assert spent.per_agent.tolist() == [150, 80]
 
 
-def test_real_values_are_sent_whole() -> None:
-    spent = bytes_spent([row(1, 0, 100), row(2, 0, 100)], weights=25)  # 800 bits are 32 for each weight
-    assert (spent.deltas, spent.keyframes) == (0, 4 * (100 - FRAME_BYTES))
+def test_the_mean_message_of_each_round(spend: Callable[..., Spent]) -> None:
+    rows = (1, 0, 2, 100, "keyframe"), (1, 1, 2, 50, "keyframe"), (3, 0, 2, 10, "delta"), (4, 0, 0, 10, "delta")
+    spent = spend(*rows, weights=8)
+    assert (spent.rounds, spent.per_message) == ([1, 3], [75.0, 10.0])
 
 
-def test_the_kind_of_a_message_is_taken_where_it_was_written() -> None:
-    spent = bytes_spent([row(1, 0, 100, kind="delta"), row(2, 0, 100, kind="keyframe")], weights=8)
-    assert spent.deltas == spent.keyframes == 2 * (100 - FRAME_BYTES)
-
-
-def test_the_mean_message_of_each_round() -> None:
-    spent = bytes_spent([row(1, 0, 100), row(1, 1, 50), row(2, 0, 10)], weights=8)
-    assert message_curve(spent) == ([1, 2], [75.0, 10.0])
+def test_nothing_sent_is_nothing_spent(spend: Callable[..., Spent]) -> None:
+    spent = spend(weights=8)
+    assert (spent.messages, spent.total, spent.rounds) == (0, 0, [])
 
 
 def test_faults_say_who_was_missing_and_what_was_done() -> None:

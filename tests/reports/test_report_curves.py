@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
-from peermask.reports.curves import POINTS, even_choice, read_curves, rounded, spread
+from peermask.reports.curves import POINTS, Curves, curves_of, even_choice, rounded, spread
+from peermask.run.metrics import METRICS
+from peermask.store.arrays import read_table
+from peermask.store.table import append_rows
 
 
-def row(number: int, agent: int, accuracy: float) -> dict[str, str]:
-    return {
-        "round": str(number),
-        "agent": str(agent),
-        "test_accuracy": str(accuracy),
-        "sent_bytes": "8",
-        "seconds": "2",
-    }
+def curves_from(folder: Path, *rows: tuple[int, int, float], agents: int) -> Curves:
+    """Of rounds, agents and accuracies."""
+    whole: list[list[float]] = [[number, agent, *[0] * (len(METRICS) - 2)] for number, agent, _ in rows]
+    for row, (_, _, accuracy) in zip(whole, rows, strict=True):
+        row[METRICS.index("test_accuracy")] = accuracy
+        row[METRICS.index("seconds")] = 2
+    append_rows(folder / "metrics.csv", METRICS, whole)
+    return curves_of(read_table(folder / "metrics.csv", agents=agents))
 
 
-def test_evaluations_become_a_table_of_rounds_by_agents() -> None:
-    curves = read_curves([row(10, 0, 0.5), row(10, 1, 0.7), row(20, 0, 0.6)], agents=2)
+def test_evaluations_become_a_table_of_rounds_by_agents(tmp_path: Path) -> None:
+    curves = curves_from(tmp_path, (10, 0, 0.5), (10, 1, 0.7), (20, 0, 0.6), agents=2)
     assert curves.rounds.tolist() == [10, 20]
     assert curves.measures["test_accuracy"][0].tolist() == [0.5, 0.7]
     assert np.isnan(curves.measures["test_accuracy"][1, 1])  # agent 1 was not there
@@ -33,8 +38,8 @@ def test_the_spread_is_over_agents_that_are_known() -> None:
     assert over["p10"][0] == pytest.approx(0.1)
 
 
-def test_a_long_run_is_thinned_evenly_and_keeps_its_ends() -> None:
-    curves = read_curves([row(number, 0, 0.5) for number in range(1, 2001)], agents=1)
+def test_a_long_run_is_thinned_evenly_and_keeps_its_ends(tmp_path: Path) -> None:
+    curves = curves_from(tmp_path, *((number, 0, 0.5) for number in range(1, 2001)), agents=1)
     assert len(curves.rounds) == POINTS
     assert (curves.rounds[0], curves.rounds[-1]) == (1, 2000)
     assert even_choice(3, 10) == [0, 1, 2]

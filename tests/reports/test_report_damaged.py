@@ -14,7 +14,7 @@ from peermask.reports.page import write_report
 @pytest.mark.parametrize(
     ("name", "content", "what"),
     [
-        ("manifest.json", b"{}", r"manifest\.json is damaged \(dataset: Field required\)"),
+        ("manifest.json", b"{}", r"manifest\.json is damaged \(config_hash: Field required\)"),
         ("metrics.csv", b"\xff\xfe\x00", r"metrics\.csv is damaged \(line 1: byte 0xff is no text\)"),
         ("metrics.csv", b"round,agent,density\n5,0,0.3\n", r"metrics\.csv is damaged \(line 1: no column 'test_acc"),
         ("traffic.csv", b"round,agent\n1,0\n", r"traffic\.csv is damaged \(line 1: no column 'links'\)"),
@@ -26,7 +26,7 @@ from peermask.reports.page import write_report
     ],
 )
 def test_a_damaged_file_is_named(tmp_path: Path, name: str, content: bytes, what: str) -> None:
-    run = write_run(tmp_path / "a")
+    run = write_run(tmp_path / "a", finished=False)  # of one that is, digests differ first
     (run / name).write_bytes(content)
     with pytest.raises(RunError, match=what) as caught:
         write_report([run])

@@ -12,6 +12,7 @@ from report_cases import ALEXNET_LAYERS, write_run
 
 from peermask.config.file import make_config
 from peermask.errors import RunError
+from peermask.files import write_json
 from peermask.reports.page import gather, labels_of, open_runs, render, write_report
 from peermask.reports.run_detail import positions
 
@@ -64,6 +65,26 @@ def test_runs_that_differ_in_the_seed_alone_are_one_curve(tmp_path: Path) -> Non
     measured = data["series"][0]["measures"]["test_accuracy"]
     assert measured["mean"] == measured["seeds_min"] == measured["seeds_max"]  # both seeds are the same by hand
     assert len(data["runs"]) == 3
+
+
+def test_copies_of_a_run_are_drawn_once(tmp_path: Path) -> None:
+    runs = [write_run(tmp_path / name, seed=3) for name in "abc"]
+    data = gather(open_runs(runs))
+    assert [series["seeds"] for series in data["series"]] == [[3]]
+    assert len(data["runs"]) == 1
+    assert data["notes"] == [f"Left out: {run}, which has the config and seed of {runs[0]}." for run in runs[1:]]
+
+
+def test_a_diverged_run_is_left_out_and_named(tmp_path: Path) -> None:
+    good = write_run(tmp_path / "good")
+    lost = write_run(tmp_path / "lost", algorithm="dsgd", rounds=4, masks_at=(), finished=False)
+    write_json(lost / "diverged.json", {"message": "the loss of agent 0 is nan in round 2"})
+    data = gather(open_runs([lost, good]))
+    assert [series["label"] for series in data["series"]] == ["mce-pl"]
+    (note,) = data["notes"]
+    assert note == f"Left out: {lost} diverged before its first evaluation (the loss of agent 0 is nan in round 2)."
+    with pytest.raises(RunError, match=r"diverged before its first evaluation.*nothing to report"):
+        write_report([lost])
 
 
 def test_labels_name_what_tells_runs_apart() -> None:

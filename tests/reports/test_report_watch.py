@@ -19,7 +19,7 @@ from report_cases import write_run
 
 from peermask.errors import RunError
 from peermask.reports.watch import Server, make_server
-from peermask.run.metrics import LATER, METRICS
+from peermask.run.metrics import METRICS
 from peermask.store.folder import RunFolder
 from peermask.store.mask_snapshots import save_masks
 from peermask.store.table import append_rows
@@ -81,7 +81,7 @@ def test_data_that_has_not_changed_is_not_sent_again(tmp_path: Path) -> None:
     with served(run) as server:
         tag = ask(server, "/data.json")[0].headers["ETag"]
         assert ask(server, "/data.json", **{"If-None-Match": tag})[0].status == 304
-        row = [25, 0, 1.0, 0.9, 1.0, 0.9, 1.0, 0.3, 1.0, 13.0, "nan", *[0.9] * len(LATER)]
+        row = [25, 0, 1.0, 0.9, 1.0, 0.9, 1.0, 0.3, 1.0, 13.0, "nan", *[0.9] * (len(METRICS) - 11)]
         append_rows(RunFolder(run).metrics, METRICS, [row])
         answer, data = ask(server, "/data.json", **{"If-None-Match": tag})
         assert answer.status == 200

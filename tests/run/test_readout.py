@@ -2,34 +2,22 @@
 
 from __future__ import annotations
 
-import csv
-import json
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 import pytest
-import safetensors
-import safetensors.torch
 import torch
 
 from peermask.algorithms import algorithms
-from peermask.cli.main import main
 from peermask.config.experiment import ExperimentConfig
 from peermask.config.file import load_config, make_config
 from peermask.errors import ConfigError, RunError
 from peermask.files import read_json, write_json
-from peermask.reports.page import write_report
 from peermask.reports.tables import agents_table, closing_lines
 from peermask.run.build import build
-from peermask.run.execution import Execution
-from peermask.run.metrics import LATER
 from peermask.run.result import RunResult
-from peermask.run.runner import resume_experiment, run_experiment
-from peermask.store.checkpoint import list_checkpoints
-from peermask.store.folder import RunFolder
-from peermask.store.table import read_rows
+from peermask.run.runner import run_experiment
 
 Small = Callable[..., ExperimentConfig]
 
@@ -88,7 +76,7 @@ def test_models_answer_as_the_run_said(small: Small, tmp_path: Path) -> None:
         own = experiment.samples[agent]
         logits = model(data.test.inputs[own.test])
         right = (logits.argmax(1) == data.test.targets[own.test]).float().mean()
-        assert float(right) == pytest.approx(result.agents[agent].test_accuracy, abs=1e-6)
+        assert float(right) == pytest.approx(result.agents[agent].test_accuracy_last, abs=1e-6)
         chances = logits.softmax(1)
         assert bool((chances[:, [c for c in range(10) if c not in own.labels]] == 0).all())
         assert torch.allclose(chances.sum(1), torch.ones(len(chances)))
@@ -127,59 +115,6 @@ def test_arms_with_different_readouts_are_compared_by_either(
         f"both with answers among all labels: {gains[0]:+.1f} points; both among own: {gains[1]:+.1f}"
         in closing_lines(run)
     )
-
-
-def as_before(folder: RunFolder) -> None:
-    """Take from a run what earlier versions did not write."""
-    rows = read_rows(folder.metrics)
-    with folder.metrics.open("w", newline="") as file:
-        kept = [name for name in rows[0] if name not in LATER]
-        table = csv.DictWriter(file, kept, extrasaction="ignore", lineterminator="\n")
-        table.writeheader()
-        table.writerows(rows)
-    for path in list_checkpoints(folder.checkpoints):
-        with safetensors.safe_open(path, framework="pt") as file:
-            progress = json.loads(file.metadata()["progress"])
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (it is no dict)
-        del progress["tables"]
-        safetensors.torch.save_file(tensors, path, {"progress": json.dumps(progress)})
-    if folder.result.is_file():
-        result = read_json(folder.result)
-        folder.result.write_text(json.dumps({k: v for k, v in result.items() if k not in ("tables", "digest")}))
-    manifest = read_json(folder.manifest)
-    del manifest["readout"]
-    for agent in manifest["agents"]:
-        del agent["counts"]
-    write_json(folder.manifest, manifest)
-
-
-def test_folders_of_earlier_versions_open(small: Small, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    before = run_experiment(small(), tmp_path / "run")
-    as_before(RunFolder(tmp_path / "run"))
-    result = RunResult.open(tmp_path / "run")
-    assert (result.readout, result.mean_accuracy) == ("all", before.mean_accuracy)
-    assert result.mean("test_accuracy_all") == result.mean_accuracy
-    assert np.isnan(result.mean("test_accuracy_own"))
-    assert len(result.local_models()) == 4
-    assert closing_lines(result)[0].startswith("a message")
-    with pytest.raises(SystemExit) as ended:
-        main(["show", str(tmp_path / "run")])
-    assert ended.value.code == 0
-    assert "finished" in capsys.readouterr().out
-    assert write_report([tmp_path / "run"]).is_file()
-
-
-def test_a_run_that_an_earlier_version_began_goes_on_with_its_own_columns(small: Small, tmp_path: Path) -> None:
-    whole = run_experiment(small(), tmp_path / "whole")
-    asked = iter((False, False, True, True))
-    run_experiment(small(), tmp_path / "cut", execution=Execution(should_stop=lambda: next(asked)))
-    as_before(RunFolder(tmp_path / "cut"))
-    resumed = resume_experiment(tmp_path / "cut")
-    assert (resumed.hash, resumed.mean_accuracy) == (whole.hash, whole.mean_accuracy)
-    rows = read_rows(tmp_path / "cut" / "metrics.csv")
-    assert {row["round"] for row in rows} == {"2", "4"}
-    assert not set(LATER) & set(rows[0])
-    assert read_json(tmp_path / "cut" / "result.json")["test_accuracy_own"] is None
 
 
 def test_a_manifest_with_labels_that_are_not_there_is_damaged(small: Small, tmp_path: Path) -> None:

@@ -67,7 +67,7 @@ def test_a_recurrent_network_of_ones_own(tmp_path: Path) -> None:
     assert both.hash == result.hash
     peermask.export(result, 0, tmp_path / "a.ticket")
     found = peermask.evaluate(tmp_path / "a.ticket", data, module=module)
-    assert found.figures["accuracy"] == pytest.approx(result.agents[0].test_accuracy, abs=1e-6)
+    assert found.figures["accuracy"] == pytest.approx(result.agents[0].test_accuracy_last, abs=1e-6)
 
 
 def test_regression_learns_and_its_tables_say_so(tmp_path: Path) -> None:
@@ -110,7 +110,7 @@ def test_confusion_is_of_each_agents_test_samples(tmp_path: Path) -> None:
         assert counts.shape == (3, 3)
         assert int(counts.sum()) == len(own.test)
         accuracy = float(counts.diagonal().sum()) / len(own.test)
-        assert accuracy == pytest.approx(result.agents[agent].test_accuracy, abs=1e-6)
+        assert accuracy == pytest.approx(result.agents[agent].test_accuracy_last, abs=1e-6)
 
 
 def test_a_loss_and_a_metric_of_ones_own(tmp_path: Path) -> None:

@@ -9,12 +9,11 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-import safetensors
-import safetensors.torch
 
 from peermask.config.experiment import ExperimentConfig
 from peermask.errors import RunError
 from peermask.exports.write import export
+from peermask.reports.page import write_report
 from peermask.run.execution import Execution
 from peermask.run.result import RunResult
 from peermask.run.runner import resume_experiment, run_experiment
@@ -142,27 +141,28 @@ def test_any_flipped_byte_of_kept_masks_is_refused_or_changes_nothing(finished: 
         path.write_bytes(data)
 
 
-def test_a_run_from_before_digests_still_opens_and_goes_on(finished: RunFolder, tmp_path: Path) -> None:
-    whole = RunResult.open(finished.path).hash
-    for path in (finished.manifest, finished.result):
-        content = json.loads(path.read_text())
-        path.write_text(json.dumps({key: value for key, value in content.items() if key not in ("digest", "tables")}))
-    for path in list_checkpoints(finished.checkpoints):
-        with safetensors.safe_open(path, framework="pt") as file:
-            progress = json.loads(file.metadata()["progress"])
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        progress.pop("tables")
-        safetensors.torch.save_file(tensors, path, metadata={"progress": json.dumps(progress)})
-    assert RunResult.open(finished.path).hash == whole
-    lines = export(RunResult.open(finished.path), 0, tmp_path / "a.ticket").lines
-    assert sum("was written without a digest: damage to it cannot be detected" in line for line in lines) == 1
-    finished.result.unlink()
-    said: list[str] = []
-    assert resume_experiment(finished.path, Execution(warn=said.append)).hash == whole
-    assert len(said) == 1
-
-
 def test_rounds_of_seven_digits_come_after_those_of_six(tmp_path: Path) -> None:
     for name in ("round-999950.safetensors", "round-1000000.safetensors"):
         (tmp_path / name).touch()
     assert [path.stem for path in list_checkpoints(tmp_path)] == ["round-999950", "round-1000000"]
+
+
+@pytest.mark.parametrize("is_over", [True, False])
+def test_an_edited_config_is_noticed(finished: RunFolder, is_over: bool) -> None:
+    if not is_over:
+        finished.result.unlink()
+    whole = finished.config.read_text()
+    finished.config.write_text(whole.replace("batch_size = 8", "batch_size = 9"))
+    assert finished.config.read_text() != whole
+    for read in (RunResult.open, resume_experiment, lambda path: write_report([path])):
+        with pytest.raises(RunError, match=r"config\.toml was changed since manifest\.json was written; restore"):
+            read(finished.path)
+    finished.config.write_text(whole)
+    assert resume_experiment(finished.path).status == "finished"
+
+
+def test_an_edited_confusion_table_is_noticed(finished: RunFolder) -> None:
+    finished.confusion.write_text(digit_changed(finished.confusion.read_text(), 40))
+    for read in (RunResult.open, resume_experiment):
+        with pytest.raises(RunError, match=r"confusion\.csv is damaged \(it does not hold what it held when result"):
+            read(finished.path)

@@ -12,7 +12,7 @@ from wire_cases import RUN_ID, layer_tables, layered_masks, resealed
 
 from peermask.errors import WireError
 from peermask.wire import Expected, FrameHeader, History, Leaf, Schema, decode_frame, encode_frame
-from peermask.wire.frame import name_after, split_frames
+from peermask.wire.frame import name_after
 
 LAYERS = (64, 8)
 SCHEMA = Schema((Leaf("mask", True, LAYERS),))
@@ -69,12 +69,6 @@ def test_values_that_need_no_history_name_none():
     schema = Schema.of(payload, [9])
     history = History.begin(payload, schema, 11, 0xB)
     assert decode_frame(encode_frame(HEADER, payload, schema, history), Expected(RUN_ID, schema))[0].history is None
-
-
-def test_frames_may_follow_each_other():
-    assert split_frames(FRAME + FRAME) == [FRAME, FRAME]
-    assert split_frames(FRAME + b"rest") == [FRAME, b"rest"]
-    assert split_frames(b"") == []
 
 
 def test_of_version_1_keyframes_can_be_read_where_that_is_wanted():

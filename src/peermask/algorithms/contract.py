@@ -114,11 +114,11 @@ class Agents:
     retention: Tensor
 
     def rows(self, rows: slice) -> Agents:
-        """Some of them."""
+        """Return some of these agents."""
         return Agents(self.ids[rows], self.keep[rows], self.retention[rows])
 
     def to(self, device: torch.device) -> Agents:
-        """With tensors on a device."""
+        """Move the tensors to a device."""
         return Agents(self.ids, self.keep.to(device), self.retention.to(device))
 
 
@@ -246,7 +246,7 @@ class Algorithm(Protocol[State]):
         ...
 
     def join(self, state: State, received: Payload, mixing: Mixing) -> State:  # noqa: ARG002
-        """For an agent that begins in the middle of a run: its first state, moved to what the others have learned,
+        """Move the first state of an agent that begins in the middle of a run to what the others have learned,
         by their messages [K, ...]. It is called before the first `learn`; the default leaves that to `fuse`."""
         return state
 

@@ -70,8 +70,7 @@ def holders_mean(mixing: Mixing, values: Tensor, held: Tensor, nobody: Tensor | 
 #
 # A model that is nearer than τ_i counts in full; one that is farther, as if it lay at τ_i on the line to it. So a liar
 # moves its neighbours no farther than an honest agent would, as long as half of them are honest. The lower median is
-# the
-# distance within which half of all neighbours lie: with two neighbours, that of the nearer one.
+# the distance within which half of all neighbours lie: with two neighbours, that of the nearer one.
 #
 # Factors on differences are weights again, W_ij min(1, τ_i / d_ij) and the rest of 1 on the own model, so that the mean
 # itself is computed as every other is.

@@ -27,8 +27,7 @@ from peermask.masks.scores import ScoreInit, keep_sign, stepped
 #
 # û is u itself (`step = "absolute"`, as in the paper), or u in units of the scores (`step = "relative"`): of each layer
 # û_l = u_l mean|z_l| / rms(u_l). Gradients differ by orders of magnitude between layers, networks and frozen weights;
-# in
-# units of the scores one step size fits all of them.
+# in units of the scores one step size fits all of them.
 
 LARGEST, TRAVEL = 0.1, 8.0  # of `lr = "auto"`: the largest step, and the sum of all steps without a schedule
 

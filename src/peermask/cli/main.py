@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import sys
 from contextlib import suppress
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from peermask.cli.data import data
 from peermask.cli.export import evaluate, export, predict
 from peermask.cli.fleet import fleet_app
 from peermask.cli.node import node
@@ -49,8 +51,8 @@ def options(
 ) -> None: ...
 
 
-for command in (run, plan, list_things, show, reproduce, node, swarm, relay, report, watch, export, predict, evaluate,
-                profile, theory):  # fmt: skip
+for command in (run, plan, data, list_things, show, reproduce, node, swarm, relay, report, watch, export, predict,
+                evaluate, profile, theory):  # fmt: skip
     app.command("list" if command is list_things else None)(command)
 for other in (operator, status, push, service):
     fleet_app.command()(other)
@@ -62,6 +64,10 @@ def main(arguments: list[str] | None = None) -> None:
     given = sys.argv[1:] if arguments is None else arguments
     if not given or given == ["fleet"]:
         given = [*given, "--help"]
+    if sys.stderr is None:  # `2>&-`; print would write to stdout instead
+        sys.stderr = Path(os.devnull).open("w")  # noqa: SIM115 (until the process ends)
+    if sys.stdout is None:  # `>&-`; the next file to be opened would take its place
+        _fail("standard output is closed; send it to a file, or to /dev/null")
     try:
         code = app(args=given, standalone_mode=False)
         sys.stdout.flush()

@@ -15,12 +15,13 @@ from rich.console import Console
 from rich.table import Table
 
 from peermask.cli.options import Import, Interrupt, import_plugins, parse_seeds
-from peermask.errors import ConfigError, RunError
+from peermask.errors import ConfigError, DivergedError, RunError
 from peermask.run.rank_place import Place, rank_from_env
 
 if TYPE_CHECKING:
     from peermask.config.experiment import ExperimentConfig
     from peermask.run.rank_group import Backend, Ranks
+    from peermask.run.result import RunResult
     from peermask.run.sweep import Row
 
 # The ranks of `peermask run`: one of torchrun's, or this process and those it starts.
@@ -140,8 +141,14 @@ def sweep(
 def _table(rows: Sequence[Row]) -> Table:
     from peermask.run.format import format_bytes
     from peermask.run.sweep import spread
+    from peermask.store.arrays import REPORTED
 
-    table = Table(title="mean and standard deviation over seeds", title_justify="left")
+    table = Table(
+        title="mean and standard deviation over seeds",
+        title_justify="left",
+        caption=f"held out, test: mean over {REPORTED}",
+        caption_justify="left",
+    )
     table.add_column("variation")
     table.add_column("algorithm")
     for heading in ("seeds", "held out", "test", "sent"):
@@ -226,9 +233,9 @@ def run(
         raise ConfigError("torchrun --max-restarts: give --out, so that restarted ranks find the run")
     from peermask.cli.display import display
     from peermask.reports.observers import ObserverList, loggers
-    from peermask.reports.tables import agents_table, closing_lines
     from peermask.run.execution import Execution
     from peermask.run.play import take_part
+    from peermask.run.result import RunResult
     from peermask.run.runner import config_in, resume_experiment, run_experiment
     from peermask.run.same_inputs import check_ranks
 
@@ -248,23 +255,34 @@ def run(
         if ranks is not None and not ranks.first:
             status = take_part(loaded, Execution(device, chunk, workers, should_stop=should_stop, ranks=ranks))
             return interrupt.exit_code if status == "interrupted" else 0
-        with display(console) as shown:
-            observer = ObserverList([shown, *loggers(beside / "tensorboard" if tensorboard else None)])
-            execution = Execution(device, chunk, workers, observer, should_stop, ranks=ranks)
-            if loaded is None:
-                assert resume is not None
-                result = resume_experiment(resume, execution, set_ or ())
-            else:
-                again = place is not None and place.restarts > 0
-                result = run_experiment(loaded, out, resume=again, execution=execution)
+        try:
+            with display(console) as shown:
+                observer = ObserverList([shown, *loggers(beside / "tensorboard" if tensorboard else None)])
+                execution = Execution(device, chunk, workers, observer, should_stop, ranks=ranks)
+                if loaded is None:
+                    assert resume is not None
+                    result = resume_experiment(resume, execution, set_ or ())
+                else:
+                    again = place is not None and place.restarts > 0
+                    result = run_experiment(loaded, out, resume=again, execution=execution)
+        except DivergedError as error:
+            if error.root is not None:
+                _print_result(console, RunResult.open(error.root))
+            raise
     if result.status == "interrupted":
         console.print(f"interrupted and saved; resume with: peermask run --resume {result.root}", soft_wrap=True)
         return interrupt.exit_code
+    _print_result(console, result)
+    return 0
+
+
+def _print_result(console: Console, result: RunResult) -> None:
+    from peermask.reports.tables import agents_table, closing_lines
+
     console.print(agents_table(result))
     for line in closing_lines(result):
         console.print(line, soft_wrap=True, highlight=False)
     print(result.root)
-    return 0
 
 
 def _load(

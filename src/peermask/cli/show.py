@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
 def show(run: Annotated[Path, typer.Argument(help="A run folder.")]) -> None:
     """Print the results of a run, finished or not."""
-    from peermask.reports.tables import agents_table, closing_lines
+    from peermask.files import read_json
+    from peermask.reports.tables import agents_table, closing_lines, label_of
     from peermask.run.manifest import is_of_fleet
     from peermask.run.result import RunResult
 
@@ -35,12 +36,17 @@ def show(run: Annotated[Path, typer.Argument(help="A run folder.")]) -> None:
         console.print(line, soft_wrap=True, highlight=False)
     for name in result.waiting:
         console.print(f"{name} has not started", soft_wrap=True)
+    arms = (result, *result.compared)
+    diverged = [arm for arm in arms if arm.status == "diverged"]
+    for arm in diverged:
+        why = read_json(arm.folder.diverged).get("message")
+        console.print(f"{label_of(arm)} diverged: {why}", soft_wrap=True, highlight=False)
     if missing := result.manifest.get("missing_agents"):
         console.print(f"collected without agents {', '.join(map(str, missing))}", soft_wrap=True)
-    elif result.waiting or any(arm.hash is None for arm in (result, *result.compared)):
+    elif result.waiting or any(arm.hash is None and arm not in diverged for arm in arms):
         how = "peermask swarm FLEET" if is_of_fleet(run) else f"peermask run --resume {run}"
         console.print(f"not finished; resume with: {how}", soft_wrap=True)
-    else:
+    elif result.hash is not None:
         console.print(f"hash {result.hash}", soft_wrap=True, highlight=False)
 
 
@@ -131,16 +137,15 @@ def plan(
     import_: Import = None,
 ) -> None:
     """Check a config and print what it needs, and all its defaults."""
-    from peermask.compute.device import enough_memory, pick_device
+    from peermask.compute.device import pick_device
     from peermask.config.file import load_config
-    from peermask.run.build import build
-    from peermask.run.plan import make_plan
+    from peermask.run.plan import plan as make_plans
 
     console = Console(highlight=False)
     resolved = load_config(config, set_ or (), import_ or ())
     where = pick_device(device)
-    with Console(stderr=True).status(f"looking at {resolved.agents} agents"), enough_memory(where):
-        made = [make_plan(name, build(arm), where, processes) for name, arm in resolved.arms().items()]
+    with Console(stderr=True).status(f"looking at {resolved.agents} agents"):
+        made = list(make_plans(resolved, device=str(where), processes=processes).values())
     console.print(_table(made, where))
     for note in dict.fromkeys(note for one in made for note in one.notes):
         console.print(f"note: {note}", markup=False, soft_wrap=True)

@@ -111,6 +111,8 @@ def make_config(values: Mapping[str, Any]) -> ExperimentConfig:
         >>> config.algorithm.name
         'mce-pl'
     """
+    if not isinstance(values, Mapping):
+        raise ConfigError(f"values is {values!r}: must be a mapping of keys to values, such as {{'agents': 4}}")
     return _checked(_with_plugins(values, Path()) if "imports" in values else values)
 
 

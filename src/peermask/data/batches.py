@@ -23,8 +23,11 @@ from peermask.streams import raw_of_each, stream
 def batch_rows(
     samples: Sequence[Indices], size: int, seed: int, agents: Sequence[int], round: int, step: int = 0
 ) -> Indices:
-    """Draw each agent's batch, the first `size` samples of a new shuffle: without replacement in a batch, with
-    replacement across rounds. All rows are as wide as the largest; an agent with fewer samples repeats them."""
+    """Draw for each agent the first `size` samples of a new shuffle.
+
+    That is without replacement in a batch, with replacement across rounds. All rows are as wide as the largest; an
+    agent with fewer samples repeats them.
+    """
     counts = [len(own) for own in samples]
     rows = np.empty((len(counts), min(size, max(counts))), np.int64)
     keys = raw_of_each(seed, "batch", agents, round, step, counts)
@@ -35,10 +38,10 @@ def batch_rows(
 
 
 def smallest(keys: NDArray[np.uint64], count: int) -> Indices:
-    """Indices of the `count` smallest keys, in order: the start of `Stream.permutation`, without sorting the rest.
+    """Return the places of the `count` smallest keys, in order.
 
-    Keys are spread evenly, so that a bound can be computed below which enough of them lie; should they not,
-    all are sorted. Of equal keys the first comes first.
+    This is the start of `Stream.permutation`, without sorting the rest. Keys are spread evenly, so that enough of them
+    lie below a number that is known beforehand; if not, all are sorted. Of equal keys the first comes first.
     """
     share = (count + 4 * sqrt(count) + 8) / len(keys)
     if share < 1:

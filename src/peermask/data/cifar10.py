@@ -35,7 +35,7 @@ RECORD = 3_073  # bytes
 
 @dataclass(frozen=True)
 class Release:
-    """Address, name and checksums of the published files."""
+    """The address of the files, and the hashes of the real ones."""
 
     url: str
     archive_md5: str

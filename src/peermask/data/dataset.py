@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal, TypeAlias, get_args
+from typing import get_args
 
 import numpy as np
 import torch
@@ -20,8 +20,8 @@ from peermask.data.normalisation import Normalisation, Normalise, Range, Statist
 from peermask.errors import DataError, nearest
 from peermask.kernels import by_kernels
 from peermask.registry import Registry
+from peermask.task import Task as Task
 
-Task: TypeAlias = Literal["classification", "multi-label", "regression"]
 TASKS: tuple[Task, ...] = get_args(Task)
 DTYPES = (torch.uint8, torch.float32, torch.int64)
 

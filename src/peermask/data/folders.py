@@ -68,14 +68,14 @@ def folders(
         raise DataError(f"dataset.size is {list(size)}; a height and a width of at least 1 are needed")
     parts = {part: find_images(root / part, agents=agents) for part in ("train", "test")}
     both = [found for part in parts.values() for found in part]
-    classes = sorted({found.label for found in both}, key=_natural)
-    owners = sorted({found.agent for found in parts["train"]}, key=_natural)
+    classes = sorted({found.label for found in both}, key=natural_order)
+    owners = sorted({found.agent for found in parts["train"]}, key=natural_order)
     splits = [read_split(found, classes, owners if agents else None, size, grey=grey) for found in parts.values()]
     return Dataset(root.name or "folders", splits[0], splits[1], tuple(classes), Range(high=255.0))
 
 
 def find_images(folder: Path, *, agents: bool) -> list[Found]:
-    """Find image files, in an order that does not depend on the disk."""
+    """List images in an order that does not depend on the disk."""
     if not folder.is_dir():
         raise DataError(f"dataset.path: there is no folder {folder}")
     depth = 3 if agents else 2
@@ -90,7 +90,7 @@ def find_images(folder: Path, *, agents: bool) -> list[Found]:
         found.append(Found(file, place[0] if agents else "", place[-2]))
     if not found:
         raise DataError(f"{folder} has no images ({', '.join(SUFFIXES)})")
-    return sorted(found, key=lambda one: [_natural(part) for part in one.path.parts])
+    return sorted(found, key=lambda one: [natural_order(part) for part in one.path.parts])
 
 
 def read_split(
@@ -118,7 +118,7 @@ def read_split(
     return Split(torch.from_numpy(pixels), labels, torch.tensor([owners.index(one.agent) for one in found]))
 
 
-def _natural(text: str) -> list[tuple[int, int, str]]:
-    """Sort key that orders numbers by size: agent 2 comes before agent 10."""
+def natural_order(text: str) -> list[tuple[int, int, str]]:
+    """Numbers by their size: agent 2 comes before agent 10."""
     parts = re.findall(r"\d+|\D+", text)
     return [(0, int(part), "") if part.isascii() and part.isdigit() else (1, 0, part) for part in parts]

@@ -73,7 +73,7 @@ class AllSamples(Sequence[LocalSamples]):
         return self._drawn[agent]
 
     def _draw(self, agent: int) -> LocalSamples:
-        """Draw samples from the agent's streams, so that they depend on no other agent."""
+        """Draw from the agent's own streams, so that its samples depend on no other agent."""
         part, draw, outline = self.parts[agent], stream(self.seed, "local-samples", agent), self._outline(agent)
         by_label = np.split(part[np.argsort(self.labels[part], kind="stable")], np.cumsum(outline.held)[:-1])
         kept = [shuffled(every, draw)[:count] for every, count in zip(by_label, outline.kept, strict=True)]
@@ -168,7 +168,7 @@ def _owners(dataset: Dataset) -> Indices:
 
 
 def check_parts(parts: object, name: str, agents: int, samples: int) -> None:
-    """Check the result of a partition, which may be a plug-in's."""
+    """Check the result of a partition, perhaps one from outside."""
     if not isinstance(parts, Sequence) or len(parts) != agents:
         count = f"{len(parts)} parts" if isinstance(parts, Sequence) else f"a {type(parts).__name__}"
         raise DataError(f"partition {name} gave {count}, not a list of one part for each of {agents} agents")

@@ -13,19 +13,12 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
-from peermask.data.dataset import Task
 from peermask.registry import Registry
+from peermask.task import FIGURES as FIGURES
 
 Metric: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 
 metrics: Registry[Metric] = Registry("metric")
-
-# Of each task; the first counts: runs are stopped and compared by it.
-FIGURES: dict[Task, tuple[str, ...]] = {
-    "classification": ("accuracy", "accuracy_all", "accuracy_own", "accuracy_weighted", "macro_f1"),
-    "multi-label": ("f1", "average_precision"),
-    "regression": ("r2", "mae"),
-}
 
 
 @metrics.register("f1")
@@ -75,7 +68,7 @@ def confusion_of(logits: Tensor, labels: Tensor, classes: int) -> Tensor:
     return torch.bincount(labels * classes + logits.argmax(-1), minlength=classes * classes).view(classes, classes)
 
 
-def macro_f1(right: Tensor, predicted: Tensor, present: Tensor) -> Tensor:
-    """The mean of 2 right / (predicted + present) over labels predicted or present, from counts by label [..., K]."""
-    both = (predicted + present).double()
+def macro_f1(right: Tensor, answered: Tensor, present: Tensor) -> Tensor:
+    """Return the mean of 2 right / (answered + present) over labels answered or present, from counts [..., K]."""
+    both = (answered + present).double()
     return (2.0 * right.double() / both.clamp(min=1)).sum(-1) / (both > 0).sum(-1)  # of none it is unknown: NaN

@@ -50,7 +50,7 @@ Wish: TypeAlias = Literal["none", "statistics"] | Range | Statistics  # what a c
 
 
 def statistics_of(x: Tensor) -> Statistics:
-    """Mean and deviation of each feature or channel of [n, C, ...], in float64; a constant one keeps its scale."""
+    """Measure each feature or channel of [n, C, ...], in float64; a constant one keeps its scale."""
     flat = x.transpose(0, 1).flatten(1).double()  # [C, n * ...]
     mean = flat.mean(1)
     std = (flat - mean[:, None]).square().mean(1).sqrt()
@@ -58,7 +58,7 @@ def statistics_of(x: Tensor) -> Statistics:
 
 
 def statistics(mean: Tensor, std: Tensor) -> Statistics:
-    """Make statistics from float64 values [C]."""
+    """Return statistics of float64 means and deviations [C]."""
     constant = std <= 1e-12 * mean.abs().clamp(min=1e-12)
     return Statistics(mean=_digits(mean), std=_digits(std.masked_fill(constant, 1.0)))
 

@@ -57,6 +57,8 @@ def open_personal(
     warn: Callable[[str], None] = to_stderr,
 ) -> Personal:
     """The model of one agent; a run on data or a module of your own needs them again."""
+    if isinstance(agent, bool) or not isinstance(agent, int):
+        raise ExportError(f"agent is {agent!r}: must be the number of an agent, 0 to {len(result.agents) - 1}")
     if not 0 <= agent < len(result.agents):
         raise ExportError(f"{result.root} has no agent {agent}: its agents are 0 to {len(result.agents) - 1}")
     return open_all(result, dataset, module, warn)[agent]

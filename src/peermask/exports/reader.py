@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from peermask.data.dataset import Task
 from peermask.data.normalisation import FromRaw
 from peermask.errors import ExportError, ModelError, nearest
+from peermask.exports.digest import check_onnx, check_safetensors
 from peermask.exports.personal import with_params
 from peermask.exports.rebuild import MAX_PARAMETERS, named_module, rebuild
 from peermask.exports.ticket import Architecture, Count, Inputs, Text, read_ticket
@@ -91,7 +92,9 @@ def _of_ticket(path: Path, module: nn.Module | None, weights: Path | str | None)
 def _of_onnx(path: Path) -> Model:
     from peermask.exports.onnx import metadata_of, open_session  # its packages are optional
 
-    session = open_session(_bytes(path), str(path))
+    data = _bytes(path)
+    check_onnx(data, path)
+    session = open_session(data, str(path))
     said = metadata_of(session)
     about = _about(said, path)
     takes = session.get_inputs()
@@ -120,6 +123,7 @@ def _of_safetensors(path: Path, module: nn.Module | None) -> Model:
     try:
         tensors = safetensors.torch.load(data)
         held = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")]).get("__metadata__", {})
+        check_safetensors(data, path)
     except (SafetensorError, ValueError, RecursionError, AttributeError) as error:
         raise ExportError(f"{path} is not a safetensors file: {str(error).splitlines()[0]}") from None
     said = {key: _json(text) for key, text in held.items()}

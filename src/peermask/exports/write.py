@@ -18,6 +18,7 @@ from torch import nn
 from peermask.data.dataset import Dataset
 from peermask.errors import ExportError, RunError, nearest
 from peermask.exports import Precision
+from peermask.exports.digest import KEY, digest_safetensors, seal_onnx
 from peermask.exports.personal import Personal, open_all, open_personal
 from peermask.exports.ticket import About, Architecture, Frozen, Header, Inputs, Ticket
 from peermask.files import write_atomically
@@ -71,7 +72,7 @@ def _header(personal: Personal, keep: list[int]) -> Header:
             labels=about.labels,
             retention=about.retention,
             density=float((personal.params[: personal.layout.weights] != 0).float().mean()),
-            test_accuracy=None if isnan(about.test_accuracy) else about.test_accuracy,
+            test_accuracy=None if isnan(about.test_accuracy_last) else about.test_accuracy_last,
         ),
     )
 
@@ -218,7 +219,9 @@ def _ticket(personal: Personal) -> tuple[bytes, tuple[str, ...]]:
 
 def _safetensors(personal: Personal) -> tuple[bytes, tuple[str, ...]]:
     tensors = {name: view.contiguous() for name, view in personal.layout.unflatten(personal.params).items()}
-    data = safetensors.torch.save(tensors, metadata=_texts(_about(personal)))
+    about = _texts(_about(personal))
+    plain = safetensors.torch.save(tensors, metadata=about)
+    data = safetensors.torch.save(tensors, metadata={**about, KEY: digest_safetensors(plain)})
     kept = int((personal.params != 0).sum())
     return data, (f"{len(tensors)} tensors, {kept:,} of {personal.layout.total:,} values not zero",)
 
@@ -231,6 +234,7 @@ def _onnx(personal: Personal, precision: Precision) -> tuple[bytes, tuple[str, .
     from peermask.exports.onnx import make_onnx  # its packages are optional
 
     made = make_onnx(personal.module(), personal.experiment.dataset.test.inputs, _about(personal), precision)
+    data = seal_onnx(made.data)
     lines = [f"onnxruntime and PyTorch agree within {made.difference:.1g}"]
     lines += [f"layer {name} stays float32: its weights have {count:,} magnitudes" for name, count in made.left.items()]
     if made.obstacle is not None:
@@ -241,7 +245,7 @@ def _onnx(personal: Personal, precision: Precision) -> tuple[bytes, tuple[str, .
             f"{format_bytes(full.size)}, {full.parameters:,} parameters, {full.multiply_adds:,} multiply-adds, "
             f"{_latency(full.latency)} an input"
         )
-        return made.data, tuple(lines)
+        return data, tuple(lines)
     removed = ", ".join(f"{count} of layer {name}" for name, count in made.removed.items())
     if made.obstacle is None:
         lines.append(f"dead filters removed: {removed or 'there were none'}")
@@ -253,7 +257,7 @@ def _onnx(personal: Personal, precision: Precision) -> tuple[bytes, tuple[str, .
         ("latency", _latency(before.latency), _latency(after.latency)),
     ):
         lines.append(f"{what:<14}{one:>14} -> {other}")
-    return made.data, tuple(lines)
+    return data, tuple(lines)
 
 
 def _latency(seconds: float) -> str:

@@ -40,9 +40,9 @@ from peermask.run.build import Experiment
 from peermask.run.execution import Execution, Silent, Status
 from peermask.run.loop import Loop
 from peermask.run.metrics import Evaluation
+from peermask.store.arrays import read_table
 from peermask.store.checked import write_result
 from peermask.store.checkpoint import Checkpoint, Progress
-from peermask.store.table import read_rows
 
 FINISHED_LIMIT = 3.0  # seconds that an agent restarted after its last round waits for neighbours that need its message
 
@@ -219,7 +219,7 @@ class NodeAgent:
         return Admission(self.simulator.algorithm, self.experiment.agents, self.experiment.network.layout.sizes)
 
     def _finish(self, progress: Progress, hash: str, sent_bytes: float) -> None:
-        evaluated = read_rows(self.journal.folder.metrics)[-1]
+        evaluated = read_table(self.journal.folder.metrics)
         main = FIGURES[self.experiment.dataset.task][0]
         result: dict[str, Any] = {
             "status": "finished",
@@ -227,7 +227,7 @@ class NodeAgent:
             "round": progress.round,
             "hash": hash,
             "seconds": round(progress.seconds, 3),
-            f"test_{main}": float(evaluated[f"test_{main}"]),
+            f"test_{main}": float(evaluated.reported(f"test_{main}")[self.agent]),
             "sent_bytes": sent_bytes,
             "absent": {str(j): rounds for j, rounds in self.journal.absent_rounds().items()},
             "refused": {

@@ -21,10 +21,9 @@ from peermask.fleet.journal import AGAIN, TABLES, AgentFolder, Rows, open_agent_
 from peermask.graph import edges_hash
 from peermask.run.assemble import build_simulator
 from peermask.run.build import Experiment, build
-from peermask.run.execution import to_stderr
 from peermask.run.loop import final_hash
 from peermask.run.manifest import manifest, summary_of
-from peermask.run.metrics import LATER, figures_of, metric_columns
+from peermask.run.metrics import figures_of, metric_columns
 from peermask.run.result import RunResult
 from peermask.store.checked import read_result, write_result
 from peermask.store.checkpoint import Checkpoint, Progress, load_checkpoint, save_checkpoint
@@ -158,8 +157,7 @@ def _merge(path: Path, columns: Sequence[str], parts: Sequence[Rows]) -> None:
     """Write the rows of all agents by round, then agent; a table without rows too, to replace an earlier one."""
     rows = [row for part in parts for row in part]
     rows.sort(key=lambda row: (int(row["round"]), int(row["agent"])))
-    there = [column for column in columns if column not in LATER or all(column in row for row in rows)]
-    append_rows(path, there, ([row[column] for column in there] for row in rows))
+    append_rows(path, columns, ([row[column] for column in columns] for row in rows))
 
 
 def _join_states(experiment: Experiment, agents: Sequence[AgentFolder], target: RunFolder) -> tuple[Progress, str]:
@@ -180,7 +178,7 @@ def _last_checkpoint(
 ) -> Checkpoint:
     """The last checkpoint of an agent, checked: of this experiment, and without NaN or infinite values."""
     path = one.last_checkpoint()
-    held = load_checkpoint(path, (config_hash,), checksum, to_stderr)
+    held = load_checkpoint(path, (config_hash,), checksum)
     found = {name: (_kind(rows), rows.shape) for name, rows in held.states.items()}
     if found != shapes:
         odd = min(name for name in found.keys() | shapes.keys() if found.get(name) != shapes.get(name))

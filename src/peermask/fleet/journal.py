@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import numpy as np
 import torch
 
 from peermask.config.file import read_config
@@ -23,8 +24,9 @@ from peermask.fleet.log import Line
 from peermask.fleet.puller import Absence
 from peermask.run.build import Experiment
 from peermask.run.manifest import manifest
-from peermask.run.metrics import CONFUSION, METRICS, TRAFFIC, read_traffic
+from peermask.run.metrics import CONFUSION, METRICS, TRAFFIC
 from peermask.run.trace_file import TRACE
+from peermask.store.arrays import read_table
 from peermask.store.checked import read_result
 from peermask.store.checkpoint import Checkpoint, checkpoint_name, forget_checkpoints_after, last_good, list_checkpoints
 from peermask.store.folder import RunFolder, clear_leftovers
@@ -72,8 +74,8 @@ class Journal:
         if checkpoint is not None and checkpoint.losses:  # the last round is evaluated after a checkpoint of it
             forget_after(self.folder.metrics, done - 1)
         forget_masks_after(self.folder.masks, done)
-        rows = read_traffic(self.folder)
-        self.sent_before = sum(int(row["links"]) * float(row["coded_bytes"]) for row in rows)
+        traffic = read_table(self.folder.traffic)
+        self.sent_before = float(np.nansum(traffic["links"] * traffic["coded_bytes"]))
         return checkpoint
 
     def _cut_tables(self, known: Mapping[str, Extent], done: int, say: Callable[[str], None]) -> None:

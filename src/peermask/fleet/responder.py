@@ -17,7 +17,7 @@ from peermask.fleet.time_source import SYSTEM_TIME, TimeSource
 from peermask.fleet.transport import Handler, Reply
 from peermask.wire import Outbox, Schema, bitmap_size
 from peermask.wire.frame import is_keyframe
-from peermask.wire.mailbox import DirectOutbox
+from peermask.wire.mailbox import KEPT_ROUNDS
 from peermask.wire.schema import MessageRow
 
 
@@ -65,7 +65,7 @@ class Responder:
         self.limits = limits or (ANY_TIME if newest_only else AnswerLimits())
         self.time = time
         self.sent, self.received = Tally(), Tally()  # by neighbour
-        self._outbox: Outbox | DirectOutbox | None = None
+        self._outbox: Outbox | None = None
         self._handed: dict[int, int] = {}  # the newest round that each neighbour was sent, or has
         self._asked: dict[int, int] = {}  # the highest round each neighbour has asked for
         self._ready: dict[int, int] = {}  # the step of the start that each neighbour has reached
@@ -148,8 +148,8 @@ class Responder:
         """Answer requests with `payload` from now on, first those that wait for it."""
         with self._lock:
             if self._outbox is None:
-                made = DirectOutbox if self.newest_only else Outbox
-                self._outbox = made(self.card.identity, self.agent, schema, opening=opening(self.agent))
+                kept = 1 if self.newest_only else KEPT_ROUNDS
+                self._outbox = Outbox(self.card.identity, self.agent, schema, kept, opening(self.agent))
                 self._whole = bitmap_size(schema)
                 self._allow_bytes()
             self._outbox.publish(round, payload)
@@ -236,11 +236,9 @@ class Responder:
     def _answer(self, asker: int, question: Pull) -> bytes | None:
         """The requested round, or the newest if that is not available; None if the neighbour is over its limit."""
         frame, number = None, self.newest
-        if isinstance(self._outbox, DirectOutbox):
-            frame = self._outbox.answer(asker, question.history)
-        elif self._outbox is not None:
+        if self._outbox is not None:
             number = question.round if question.round in self._outbox.payloads else number
-            frame = self._outbox.answer(question.history, number)
+            frame = self._outbox.answer(asker, question.history, number)
         if frame is not None:
             if not self._bytes[asker].spend(len(frame)):
                 self.refusals.note(

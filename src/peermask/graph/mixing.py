@@ -132,7 +132,7 @@ class Mixing:
         return self._same_for_all(sum_of_all(every, values).div_(len(values)))  # [A, P]
 
     def to(self, device: torch.device | str) -> Mixing:
-        """Move all tensors to a device."""
+        """Move the tensors to a device."""
         return replace(
             self, links=self.links.to(device), metropolis=self.metropolis.to(device), shares=self.shares.to(device)
         )
@@ -228,7 +228,7 @@ class Ages:
         return cls(weights, max(weights) * (mixing.links.most + 1))
 
     def weight(self, round: int, number: int) -> int:
-        """Weight of a message of round `number` in a round of its receiver."""
+        """Return the weight of a message of round `number` in a round of its receiver."""
         age = TENTHS * max(0, round - number) // (round + TENTHS)
         return self.weights[min(age, len(self.weights) - 1)]
 

@@ -84,7 +84,7 @@ class Schedule:
         return 1 if self.name is None else min(drawn, hops(self.base.agents)) if self.name == ONE_PEER else drawn
 
     def links(self, round: int) -> Links:
-        """Links of a round, 1 being the first."""
+        """Return the links of a round, from 1."""
         since = self.since(round)
         if self._last is None or self._last[0] != since:
             self._last = since, self._links(since)

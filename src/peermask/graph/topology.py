@@ -78,7 +78,7 @@ def is_random(name: str, options: Options, agents: int) -> bool:
 
 
 def check_graph(graph: object, name: str, agents: int) -> None:
-    """Check the result of a topology, which may be a plug-in's."""
+    """Check the result of a topology, perhaps one from outside."""
     if not isinstance(graph, nx.Graph):
         raise GraphError(f"{name} gave a {type(graph).__name__}; a topology gives a networkx.Graph")
     if graph.is_directed() or graph.is_multigraph():

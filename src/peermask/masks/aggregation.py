@@ -76,7 +76,7 @@ _SUMS = 256  # of a layer's blocks, added up at a time
 
 @dataclass(frozen=True)
 class _Tables:
-    """Where layers lie, on one device."""
+    """Places of the layers, on one device."""
 
     blocks: Tensor  # [N, 3] layer, start, end: pieces that no layer's edge cuts
     firsts: Tensor  # [L + 1] the first block of each layer, and one past the last
@@ -129,7 +129,7 @@ def pulled_triton(
 
 
 def _block_sums(scores: Tensor, tables: _Tables) -> Tensor:
-    """Sums of |z| over every block of a layer, from which the means of layers follow: [A, N]."""
+    """Sum |z| over every block of a layer, from which the means of layers follow: [A, N]."""
     from peermask.kernels.scores_triton import sum_kernel
 
     (agents, width), count = scores.shape, len(tables.blocks)

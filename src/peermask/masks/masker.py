@@ -40,7 +40,7 @@ class Masker:
         return self.select(scores.abs(), keep)
 
     def select(self, magnitude: Tensor, keep: Tensor) -> Tensor:
-        """Compute `mask` from the magnitude |y|."""
+        """Return the mask of a magnitude |y|."""
         mask = top_fraction_by_layer(magnitude, keep, self.layout.sizes)  # [A, P_w]
         if self.options.filter_threshold:
             for layer in self.layout.masked:

@@ -54,7 +54,7 @@ def _top_of_row(values: NDArray[np.float32], keep: int, mask: NDArray[np.bool_])
 
 
 def _kth_largest(values: NDArray[np.float32], keep: int) -> np.float32:
-    """Find the keep-th largest: a sample brackets it, and a partition orders the few entries inside the bracket.
+    """Find it by a sample that brackets the answer, then a partition of the few entries inside the bracket.
 
     Should the bracket miss, the whole row is partitioned: the result is exact in any case. Far faster than a sort
     or torch's kthvalue on a large layer.
@@ -114,7 +114,7 @@ _COARSE = 11  # bits of a float that a bracket's ends leave open: 12 of the mant
 
 @dataclass(frozen=True)
 class _Tables:
-    """Where layers lie, on one device."""
+    """Places of the layers, on one device."""
 
     blocks: Tensor  # [N, 3] layer, start, end: of BLOCK entries, and no layer's edge cuts one
     pieces: Tensor  # the same of _PIECE entries

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Literal, TypeAlias
+from typing import TypeAlias
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from peermask.registry import Registry
+from peermask.task import Readout as Readout
 
 # Loss of outputs [n, O] and targets, labels [n] or numbers [n, O]: one number for each sample, [n]. Your own is one
 # registered function.
@@ -52,8 +53,6 @@ def huber(outputs: Tensor, targets: Tensor) -> Tensor:
 
 # Labels that an answer is chosen among. `all`: the largest of all logits. `own`: the largest among the labels in the
 # agent's training data, so that labels of other agents cost no accuracy.
-
-Readout: TypeAlias = Literal["all", "own"]
 
 
 def among(logits: Tensor, own: Tensor) -> Tensor:

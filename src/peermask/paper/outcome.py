@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from math import isnan, prod
 from statistics import fmean, stdev
 from typing import Any, TypeAlias
@@ -14,11 +13,10 @@ from pydantic import BaseModel, ConfigDict
 from peermask.config.file import read_config
 from peermask.errors import RunError
 from peermask.files import read_json
-from peermask.run.metrics import LATER
+from peermask.store.arrays import Floats, Table, mean_known, read_table, reported
 from peermask.store.checked import read_result
 from peermask.store.folder import RunFolder
 from peermask.store.mask_snapshots import list_masks, load_masks
-from peermask.store.table import read_rows
 
 Masks: TypeAlias = NDArray[np.bool_]
 
@@ -76,7 +74,6 @@ def _last_masks(folder: RunFolder) -> Masks | None:
     return load_masks(kept[max(kept)], read_json(folder.manifest)["weights"])
 
 
-LAST_SHARE = 0.25  # the share of a run whose evaluations are averaged: a single one varies from round to round
 MEANS = ("half_way", "worst", "unmixed", "density", "megabytes", "paper_megabytes", "ones_megabytes", "own_labels",
          "weighted", "last", "kilobytes_a_message", "megabytes_a_link")  # fmt: skip
 
@@ -105,7 +102,7 @@ class Outcome(BaseModel):
     hash: str | None = None
     seconds: float | None = None
     device: str | None = None
-    accuracy: float | None = None  # on test data, mean over agents and over the last quarter of the run
+    accuracy: float | None = None  # on test data, mean over agents of what is reported of each: see store/arrays.py
     all_labels: float | None = None  # likewise, with answers among all labels
     own_labels: float | None = None  # likewise, among an agent's own; earlier versions did not measure it
     weighted: float | None = None  # as `accuracy`, labels weighted as in an agent's training data
@@ -158,42 +155,42 @@ class Outcome(BaseModel):
         labels: int | None = self.config.get("partition", {}).get("labels_per_agent")
         if self.curve is None or labels is None:
             return None
-        late = [place for place, r in enumerate(self.curve.rounds) if r > (1 - LAST_SHARE) * self.curve.rounds[-1]]
-        reached = [fmean(agent[place] for place in late) for agent in self.curve.agents]
-        return sum(accuracy <= 1 / labels for accuracy in reached)
+        values = np.array(self.curve.agents).T  # [E, N]
+        reached = reported(np.array(self.curve.rounds), values, ~np.isnan(values))
+        return int((reached <= 1 / labels).sum())
 
 
 def measure(folder: RunFolder) -> Outcome:
     """Read a finished run: the results of its honest agents."""
-    done = read_result(folder.result)
-    manifest, traffic = read_json(folder.manifest), _traffic(folder)
-    liars = {known["agent"] for known in manifest["agents"] if known.get("liar")}
-    rows = [row for row in read_rows(folder.metrics) if int(row["agent"]) not in liars]
-    if not rows:
+    done, manifest = read_result(folder.result), read_json(folder.manifest)
+    table, traffic = read_table(folder.metrics), read_table(folder.traffic)
+    if not len(table.rounds):
         raise RunError(f"{folder.path} is finished but has no metrics.csv; delete it to run it again")
-    last = max(int(row["round"]) for row in rows)
-    tail = [row for row in rows if int(row["round"]) > (1 - LAST_SHARE) * last]
-    by_agent: dict[str, list[float]] = defaultdict(list)
-    for row in tail:
-        by_agent[row["agent"]].append(float(row["test_accuracy"]))
-    curve = _curve(rows, traffic)
+    liars = {known["agent"] for known in manifest["agents"] if known.get("liar")}
+    honest = [agent not in liars for agent in range(table.there.shape[1])]
+
+    def mean(column: str) -> float | None:
+        found = mean_known(table.reported(column)[honest])
+        return None if isnan(found) else found
+
+    curve = _curve(table, traffic, honest)
     return Outcome(
         config=read_config(folder.config).table(),
         hash=done["hash"],
         seconds=done["seconds"],
         device=manifest["device"],
-        accuracy=_mean(tail, "test_accuracy"),
-        all_labels=_mean(tail, "test_accuracy_all"),
-        own_labels=_mean(tail, "test_accuracy_own"),
-        weighted=_mean(tail, "test_accuracy_weighted"),
-        validation=_mean(tail, "validation_accuracy"),
-        worst=min(map(fmean, by_agent.values())),
-        unmixed=_mean(tail, "unmixed_accuracy"),
-        density=_mean([row for row in rows if int(row["round"]) == last], "density"),
-        messages=round(sum(each["messages"] for each in traffic.values())),
+        accuracy=mean("test_accuracy"),
+        all_labels=mean("test_accuracy_all"),
+        own_labels=mean("test_accuracy_own"),
+        weighted=mean("test_accuracy_weighted"),
+        validation=mean("validation_accuracy"),
+        worst=float(np.nanmin(table.reported("test_accuracy")[honest])),
+        unmixed=mean("unmixed_accuracy"),
+        density=mean_known(table.last("density")[honest]),
+        messages=round(float(np.nansum(traffic["links"]))),
         megabytes=curve.megabytes[-1],
         paper_megabytes=curve.paper_megabytes[-1],
-        ones_megabytes=sum(each["ones_bits"] for each in traffic.values()) / 8e6,
+        ones_megabytes=float(_by_round(traffic, "ones_bits").sum()) / 8e6,
         curve=curve,
         filters=live_filters(folder),
         first_layer=first_layer(folder),
@@ -242,35 +239,21 @@ def summarise(outcomes: list[Outcome]) -> Summary:
     )
 
 
-def _mean(rows: list[dict[str, str]], column: str) -> float | None:
-    """Mean of the entries that are numbers; None without any, as in tables of earlier versions."""
-    if column in LATER and column not in rows[0]:
-        return None
-    known = [value for row in rows if not isnan(value := float(row[column]))]
-    return fmean(known) if known else None
-
-
-def _traffic(folder: RunFolder) -> dict[int, dict[str, float]]:
-    """Round -> bits and bytes over all links of all agents in that round."""
-    total: dict[int, dict[str, float]] = defaultdict(lambda: defaultdict(float))
-    for row in read_rows(folder.traffic):
-        total[int(row["round"])]["messages"] += int(row["links"])
-        for name in ("paper_bits", "ones_bits", "coded_bytes"):
-            total[int(row["round"])][name] += int(row["links"]) * float(row[name])
+def _by_round(traffic: Table, column: str) -> Floats:
+    """Bits or bytes over all links of all agents, by round: [R]."""
+    total: Floats = np.nansum(traffic["links"] * traffic[column], axis=1)
     return total
 
 
-def _curve(rows: list[dict[str, str]], traffic: dict[int, dict[str, float]]) -> Curve:
-    by_round: dict[int, list[float]] = defaultdict(list)
-    for row in rows:
-        by_round[int(row["round"])].append(round(float(row["test_accuracy"]), 4))
-    rounds = sorted(by_round)
+def _curve(table: Table, traffic: Table, honest: list[bool]) -> Curve:
+    def so_far(column: str, per_megabyte: float) -> list[float]:
+        total = np.concatenate([[0.0], _by_round(traffic, column).cumsum()])
+        upto = total[np.searchsorted(traffic.rounds, table.rounds, side="right")]
+        return [round(float(each) / per_megabyte, 6) for each in upto]
 
-    def so_far(name: str, per_megabyte: float) -> list[float]:
-        upto = [sum(each[name] for number, each in traffic.items() if number <= r) for r in rounds]
-        return [round(total / per_megabyte, 6) for total in upto]
-
-    agents = [list(values) for values in zip(*(by_round[r] for r in rounds), strict=True)]
     return Curve(
-        rounds=rounds, agents=agents, megabytes=so_far("coded_bytes", 1e6), paper_megabytes=so_far("paper_bits", 8e6)
+        rounds=table.rounds.tolist(),
+        agents=[[round(value, 4) for value in agent] for agent in table["test_accuracy"].T[honest].tolist()],
+        megabytes=so_far("coded_bytes", 1e6),
+        paper_megabytes=so_far("paper_bits", 8e6),
     )

@@ -10,6 +10,7 @@ from peermask.paper.campaign import Campaign
 from peermask.paper.outcome import Summary, summarise
 from peermask.paper.preset import Preset, methods, preset
 from peermask.paper.tuning import format_choice
+from peermask.store.arrays import REPORTED
 
 MISSING = "-"
 OTHER_DATA = "The paper's figures are of CIFAR-10 and its own network: here they show where a difference would stand."
@@ -105,7 +106,7 @@ def markdown(campaign: Campaign, made: Grid, figure: str | None) -> str:
         "",
         shape.about,
         f"Scale `{name}`: {scale.about}. Mean ± standard deviation over seeds {seeds}.",
-        "An accuracy is the mean over agents and over the evaluations in the last quarter of the rounds.",
+        f"An accuracy is the mean over agents and over {REPORTED}.",
         *([OTHER_DATA] if shape.paper_name and name != "paper" else []),
         "",
         *_accuracy_table(made),

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from peermask.data.measures import FIGURES
+from peermask.store.arrays import Floats, Table
+from peermask.task import FIGURES
 from peermask.wire.frame import FRAME_BYTES
 
 # The curves of a run: what every agent reached at each evaluation, and their mean and spread.
 
-Floats: TypeAlias = NDArray[np.float64]
 Row: TypeAlias = dict[str, str]
 
 LOSSES = ("test_loss", "validation_loss", "train_loss")
@@ -38,22 +37,12 @@ def measures_of(figures: Sequence[str]) -> tuple[str, ...]:
     return (*(f"test_{name}" for name in figures), f"validation_{figures[0]}", *LOSSES, "density")
 
 
-def read_curves(rows: list[Row], agents: int, figures: Sequence[str] = FIGURES["classification"]) -> Curves:
-    """From the rows of metrics.csv; of many evaluations an even choice, first and last among them."""
-    every = sorted({int(row["round"]) for row in rows})
-    rounds = [every[place] for place in even_choice(len(every), POINTS)]
-    at = {number: place for place, number in enumerate(rounds)}
-    columns = (*measures_of(figures), "sent_bytes", "seconds")
-    values = {name: np.full((len(rounds), agents), np.nan) for name in columns}
-    for row in rows:
-        place, agent = at.get(int(row["round"])), int(row["agent"])
-        if place is None or not 0 <= agent < agents:
-            continue
-        for name in columns:
-            if row.get(name):
-                values[name][place, agent] = float(row[name])
-    seconds = _reduce(np.nanmax, values.pop("seconds"))
-    return Curves(np.array(rounds, np.int64), seconds, values.pop("sent_bytes"), values)
+def curves_of(table: Table, figures: Sequence[str] = FIGURES["classification"]) -> Curves:
+    """From metrics.csv; of many evaluations an even choice, first and last among them."""
+    chosen = even_choice(len(table.rounds), POINTS)
+    measures = {name: table[name][chosen] for name in measures_of(figures)}
+    seconds = _reduce(np.nanmax, table["seconds"][chosen])
+    return Curves(table.rounds[chosen], seconds, table["sent_bytes"][chosen], measures)
 
 
 def even_choice(count: int, most: int) -> list[int]:
@@ -96,57 +85,46 @@ def _reduce(function: Any, values: Floats) -> Floats:
 # Where the bytes of a run went, and what plainer ways of sending the same would have cost.
 
 
-@dataclass
+@dataclass(frozen=True)
 class Spent:
     """Bytes over all links of all agents."""
 
-    messages: int = 0
-    keyframes: int = 0  # bodies of messages that hold a whole mask or model
-    deltas: int = 0  # bodies of messages that hold changes
-    headers: int = 0
-    bitmap: float = 0.0  # at 1 bit per weight
-    floats: float = 0.0  # at 32 bits per weight
-    per_agent: dict[int, float] = field(default_factory=lambda: defaultdict(float))  # over one link
-    per_message: dict[int, list[float]] = field(default_factory=lambda: defaultdict(list))  # by round
+    messages: int
+    keyframes: int  # bodies of messages that hold a whole mask or model
+    deltas: int  # bodies of messages that hold changes
+    headers: int
+    bitmap: float  # at 1 bit per weight
+    floats: float  # at 32 bits per weight
+    per_agent: Floats  # [N] over one link
+    rounds: list[int]  # in which anything was sent; of many an even choice
+    per_message: list[float]  # the mean message of each of these rounds
 
     @property
     def total(self) -> int:
         return self.keyframes + self.deltas + self.headers
 
 
-def bytes_spent(rows: list[Row], weights: int) -> Spent:
-    """From the rows of traffic.csv.
-
-    Tables without a column `kind` count an agent's first mask as a keyframe, having nothing to differ from, and all
-    later ones as deltas; messages with real values hold whole models.
-    """
-    spent = Spent()
-    for row in rows:
-        links, agent = int(row["links"]), int(row["agent"])
-        if not links:  # no one received it
-            continue
-        size = float(row.get("coded_bytes") or row["bitmap_bytes"])
-        body = int(links * max(0.0, size - FRAME_BYTES))
-        is_mask = float(row["paper_bits"]) < 16 * weights  # real values take 32 bits each, masks 1
-        is_delta = row["kind"].endswith("delta") if row.get("kind") else is_mask and agent in spent.per_agent
-        if is_delta:
-            spent.deltas += body
-        else:
-            spent.keyframes += body
-        spent.messages += links
-        spent.headers += int(links * min(size, FRAME_BYTES))
-        spent.bitmap += links * weights / 8
-        spent.floats += links * 4.0 * weights
-        spent.per_agent[agent] += size
-        spent.per_message[int(row["round"])].append(size)
-    return spent
-
-
-def message_curve(spent: Spent) -> tuple[list[int], list[float]]:
-    """Rounds, and the mean bytes of a message in each; of many rounds an even choice."""
-    rounds = sorted(spent.per_message)
-    chosen = [rounds[place] for place in even_choice(len(rounds), POINTS)]
-    return chosen, [round(sum(spent.per_message[r]) / len(spent.per_message[r]), 1) for r in chosen]
+def bytes_spent(traffic: Table, weights: int) -> Spent:
+    """From traffic.csv."""
+    links = np.nan_to_num(traffic["links"])  # [R, N]
+    size = np.where(links > 0, np.nan_to_num(traffic["coded_bytes"]), 0.0)  # what no one received counts for nothing
+    body = np.floor(links * (size - FRAME_BYTES).clip(0))
+    is_delta = np.char.endswith(traffic.words.get("kind", np.empty(links.shape, np.str_)), "delta")
+    sent = links.sum()
+    rounds, means = traffic.rounds[(links > 0).any(1)], _reduce(np.nanmean, np.where(links > 0, size, np.nan))
+    means = means[~np.isnan(means)]
+    chosen = even_choice(len(rounds), POINTS)
+    return Spent(
+        messages=int(sent),
+        keyframes=int(body[~is_delta].sum()),
+        deltas=int(body[is_delta].sum()),
+        headers=int(np.floor(links * size.clip(max=FRAME_BYTES)).sum()),
+        bitmap=float(sent * weights / 8),
+        floats=float(sent * 4.0 * weights),
+        per_agent=size.sum(0),
+        rounds=rounds[chosen].tolist(),
+        per_message=[round(mean, 1) for mean in means[chosen].tolist()],
+    )
 
 
 # Which agents were missing when, in a run over a real network.

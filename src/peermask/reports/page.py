@@ -16,8 +16,8 @@ import numpy as np
 from peermask.config.experiment import ExperimentConfig
 from peermask.config.file import flatten
 from peermask.errors import RunError
-from peermask.files import write_atomically
-from peermask.reports.curves import Curves, read_curves, rounded, spread
+from peermask.files import read_json, write_atomically
+from peermask.reports.curves import Curves, curves_of, rounded, spread
 from peermask.reports.run_detail import run_detail
 from peermask.reports.source import Source, open_sources
 from peermask.run.result import RunResult
@@ -55,6 +55,10 @@ class Run:
     def result(self) -> RunResult:
         return self.source.result
 
+    @property
+    def evaluated(self) -> bool:
+        return len(self.curves.rounds) > 0
+
 
 def open_runs(paths: Sequence[Path], *, waiting: bool = False) -> list[Run]:
     """Runs and the arms of comparisons, fit to be shown on one page; `waiting` allows runs that just began."""
@@ -64,15 +68,22 @@ def open_runs(paths: Sequence[Path], *, waiting: bool = False) -> list[Run]:
     runs = []
     for source, label in zip(sources, labels, strict=True):
         result = source.result
-        curves = read_curves(source.rows("metrics.csv"), len(result.agents), result.figures)
-        if not len(curves.rounds) and not waiting:
-            every = result.config.evaluation.every
-            raise RunError(
-                f"{result.folder.path} has no evaluation yet, so there is nothing to report; "
-                f"the first comes after round {every}: `peermask watch` shows a run from its start"
-            )
+        curves = curves_of(source.table("metrics.csv"), result.figures)
         runs.append(Run(source, curves, label))
+    if not waiting and not any(run.evaluated for run in runs):
+        raise RunError(f"{_why_empty(runs[0])}, so there is nothing to report")
     return runs
+
+
+def _why_empty(run: Run) -> str:
+    result = run.result
+    if result.status == "diverged":
+        why = read_json(result.folder.diverged).get("message")
+        return f"{result.folder.path} diverged before its first evaluation ({why})"
+    return (
+        f"{result.folder.path} has no evaluation yet: the first comes after round {result.config.evaluation.every}, "
+        "and `peermask watch` shows a run from its start"
+    )
 
 
 def _check_comparable(results: list[RunResult]) -> None:
@@ -86,26 +97,31 @@ def _check_comparable(results: list[RunResult]) -> None:
 
 
 def gather(runs: Sequence[Run]) -> dict[str, Any]:
-    """The data of a page."""
+    """The data of a page. Runs without an evaluation, and copies of a run, are left out and named in `notes`."""
+    begun = [run for run in runs if run.evaluated] or runs  # a live page may have to wait for all
+    notes = [f"Left out: {_why_empty(run)}." for run in runs if not run.evaluated and begun is not runs]
+    shown: list[Run] = []
+    groups: dict[str, dict[int, int]] = {}  # runs that differ only in the seed are one curve: places by seed
+    for run in begun:
+        table = run.result.config.table()
+        seed = table.pop("seed")
+        table.pop("name", None)
+        group = groups.setdefault(json.dumps(table, sort_keys=True), {})
+        if seed in group:
+            first = shown[group[seed]].result.folder.path
+            notes.append(f"Left out: {run.result.folder.path}, which has the config and seed of {first}.")
+        else:
+            group[seed] = len(shown)
+            shown.append(run)
     return {
-        "series": [_series(group) for group in _groups(runs)],
-        "runs": [run_detail(run.source, run.curves, run.label) for run in runs],
+        "series": [_series([shown[place] for place in group.values()], [*group.values()]) for group in groups.values()],
+        "runs": [run_detail(run.source, run.curves, run.label) for run in shown],
+        "notes": notes,
     }
 
 
-def _groups(runs: Sequence[Run]) -> list[list[Run]]:
-    """Runs that differ only in the seed are one curve."""
-    groups: dict[str, list[Run]] = {}
-    for run in runs:
-        table = run.result.config.table()
-        for key in ("seed", "name"):
-            table.pop(key, None)
-        groups.setdefault(json.dumps(table, sort_keys=True), []).append(run)
-    return list(groups.values())
-
-
-def _series(group: list[Run]) -> dict[str, Any]:
-    """One curve: over agents, and over seeds where there are several."""
+def _series(group: list[Run], places: list[int]) -> dict[str, Any]:
+    """One curve: over agents, and over seeds where there are several; `places` are those of its runs on the page."""
     common = sorted(set.intersection(*(set(run.curves.rounds.tolist()) for run in group)))
     picks = [np.searchsorted(run.curves.rounds, common) for run in group]
     curves = [run.curves for run in group]
@@ -122,6 +138,7 @@ def _series(group: list[Run]) -> dict[str, Any]:
     return {
         "label": group[0].label,
         "seeds": [run.result.config.seed for run in group],
+        "runs": places,
         "rounds": common,
         "bytes": rounded(np.mean(sent, axis=0), 9) if common else [],
         "seconds": rounded(np.mean(seconds, axis=0)) if common else [],

@@ -9,7 +9,7 @@ from typing import Any
 import networkx as nx
 import numpy as np
 
-from peermask.reports.curves import Curves, Spent, bytes_spent, faults_of, message_curve, rounded
+from peermask.reports.curves import Curves, Spent, bytes_spent, faults_of, rounded
 from peermask.reports.mask_pictures import mask_pictures
 from peermask.reports.source import Source
 from peermask.run.result import RunResult
@@ -48,7 +48,7 @@ def run_detail(source: Source, curves: Curves, label: str) -> dict[str, Any]:
     result = source.result
     manifest, config = result.manifest, result.config
     shown = min(len(result.agents), AGENTS_SHOWN)
-    spent = bytes_spent(source.rows("traffic.csv"), manifest["weights"])
+    spent = bytes_spent(source.table("traffic.csv"), manifest["weights"])
     links = manifest["graph"]["links"]
     return {
         "label": f"{label} (seed {config.seed})",
@@ -71,7 +71,7 @@ def run_detail(source: Source, curves: Curves, label: str) -> dict[str, Any]:
         "graph": {
             "links": links,
             "positions": positions(len(result.agents), links),
-            "sent": [spent.per_agent.get(agent.agent, 0.0) for agent in result.agents],  # over one link
+            "sent": spent.per_agent.tolist(),  # over one link
         },
         "curves": _curves(curves, shown),
         "masks": mask_pictures(source, shown),
@@ -122,7 +122,6 @@ def _curves(curves: Curves, shown: int) -> dict[str, Any]:
 
 
 def _traffic(spent: Spent) -> dict[str, Any]:
-    rounds, sizes = message_curve(spent)
     return {
         "messages": spent.messages,
         "keyframes": spent.keyframes,
@@ -130,8 +129,8 @@ def _traffic(spent: Spent) -> dict[str, Any]:
         "headers": spent.headers,
         "bitmap": spent.bitmap,
         "floats": spent.floats,
-        "rounds": rounds,
-        "sizes": sizes,
+        "rounds": spent.rounds,
+        "sizes": spent.per_message,
     }
 
 

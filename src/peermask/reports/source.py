@@ -8,6 +8,7 @@ from pathlib import Path
 from peermask.errors import RunError
 from peermask.reports.curves import Row
 from peermask.run.result import RunResult
+from peermask.store.arrays import Table, read_table
 from peermask.store.folder import RunFolder
 from peermask.store.mask_snapshots import list_masks
 from peermask.store.table import read_rows
@@ -25,8 +26,12 @@ class Source:
         return self.folders[0].config.read_text(encoding="utf-8")
 
     def rows(self, table: str) -> list[Row]:
-        """Of `metrics.csv`, `traffic.csv` or `absences.csv`; a line still being written is left out."""
+        """Of `absences.csv`; a line still being written is left out."""
         return [row for folder in self.folders for row in read_rows(folder.path / table)]
+
+    def table(self, name: str) -> Table:
+        """`metrics.csv` or `traffic.csv`, likewise."""
+        return read_table(*(folder.path / name for folder in self.folders), agents=len(self.result.agents))
 
     def masks(self) -> dict[int, tuple[Path, ...]]:
         """By round, the files that together hold all agents' masks; rounds that some agent lacks are left out."""

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from math import isnan, nan
 
+import numpy as np
 from rich.table import Table
 
-from peermask.data.measures import FIGURES
 from peermask.run.format import figure_name, format_bytes, format_figure
 from peermask.run.result import RunResult
-from peermask.store.table import read_rows
+from peermask.store.arrays import REPORTED, read_table
+from peermask.task import FIGURES
 
 LISTED = 200  # agents with their own row
 UNEVEN = ("dirichlet", "shards", "quantity", "everything")  # partitions whose label frequencies deserve a column
@@ -40,7 +41,12 @@ def agents_table(result: RunResult) -> Table:
     Of other tasks than classification it has the figures of the task in place of labels and accuracies.
     """
     main = result.main_figure
-    table = Table(title=f"{label_of(result)}: round {result.round} ({result.status})", title_justify="left")
+    table = Table(
+        title=f"{label_of(result)}: round {result.round} ({result.status})",
+        title_justify="left",
+        caption=f"{figure_name(main)}: mean over {REPORTED}",
+        caption_justify="left",
+    )
     others = [arm for arm in result.compared if len(arm.agents) == len(result.agents)]
     beside = {} if others else _beside(result)  # where there is room
     labelled = result.task == "classification"
@@ -117,7 +123,7 @@ def _readouts(name: str, result: RunResult) -> str:
 
 def _lost(result: RunResult, other: RunResult, gain: float) -> list[str]:
     """What to change where agents that exchanged messages did worse than agents that did not."""
-    if bool(result.sent_bytes) == bool(other.sent_bytes) or isnan(gain):
+    if bool(result.sent_bytes) == bool(other.sent_bytes):
         return []
     together, alone = (result, other) if result.sent_bytes else (other, result)
     if (gain if together is result else -gain) >= 0:
@@ -134,11 +140,12 @@ def _lost(result: RunResult, other: RunResult, gain: float) -> list[str]:
 def closing_lines(result: RunResult) -> list[str]:
     """The result, in sentences."""
     arms = {label_of(result): result, **{other.root.name: other for other in result.compared}}
-    # Runs of earlier versions have but one accuracy.
-    lines = [_readouts(name, arm) for name, arm in arms.items() if not isnan(arm.mean("test_accuracy_own"))]
+    lines = [_readouts(name, arm) for name, arm in arms.items() if not isnan(arm.mean_accuracy)]
     main = result.main_figure
     for other in result.compared:
         gain = result.mean(main) - other.mean(main)
+        if isnan(gain):  # one of them diverged, or has no evaluation yet
+            continue
         points = f"{gain:+.3f} of" if main == "r2" else f"{100 * gain:+.1f} points of"
         used = [percent(mean_density(arm)) for arm in (result, other)]
         with_more = f", with {used[0]} of the weights against {used[1]}" if used[0] != used[1] else ""
@@ -150,7 +157,7 @@ def closing_lines(result: RunResult) -> list[str]:
             ]
             lines.append(f"both with answers among all labels: {gains[0]:+.1f} points; both among own: {gains[1]:+.1f}")
     # As many as there were: a fleet's agents may have been away, or collected in part.
-    messages = sum(int(row["links"]) for row in read_rows(result.folder.traffic))
+    messages = int(np.nansum(read_table(result.folder.traffic)["links"]))
     if result.sent_bytes and messages:
         each = result.sent_bytes / messages
         floats = 4 * result.manifest["parameters"]

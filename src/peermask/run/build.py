@@ -77,20 +77,10 @@ class Experiment:
 
 def build(config: ExperimentConfig, dataset: Dataset | None = None, module: nn.Module | None = None) -> Experiment:
     """Build a config's parts; a dataset or module passed here replaces the config's."""
-    _check_given(dataset, module)
+    check_given(dataset, module)
     schedule = _schedule(config)
     kept = retentions(config.retention, config.agents, config.seed)
-    if dataset is None:
-        dataset = datasets[config.dataset.name].make(**dict(config.dataset.options))
-    samples = share_out(
-        dataset,
-        config.partition.name,
-        config.partition.options,
-        config.agents,
-        config.seed,
-        config.data.fraction,
-        config.data.validation,
-    )
+    dataset, samples = share_data(config, dataset)
     config.readout_for(dataset.task)  # which may be refused
     if (config.data.flip or config.data.crop) and len(dataset.shape) != 3:
         raise ConfigError("data.flip and data.crop are for images, and these inputs are not; remove them")
@@ -126,6 +116,22 @@ def agents_with(retentions: tuple[float, ...], network: Network, config: Experim
     return Agents(tuple(range(len(retentions))), counts, torch.tensor(retentions))
 
 
+def share_data(config: ExperimentConfig, dataset: Dataset | None) -> tuple[Dataset, AllSamples]:
+    """Make the config's dataset, unless one is given, and divide it among the agents."""
+    if dataset is None:
+        dataset = datasets[config.dataset.name].make(**dict(config.dataset.options))
+    samples = share_out(
+        dataset,
+        config.partition.name,
+        config.partition.options,
+        config.agents,
+        config.seed,
+        config.data.fraction,
+        config.data.validation,
+    )
+    return dataset, samples
+
+
 def _schedule(config: ExperimentConfig) -> Schedule:
     """Make the schedule of links, and its first graph at once, so that errors show early."""
     base, choice = Base(config.graph.name, config.graph.options, config.agents, config.seed), config.schedule
@@ -156,7 +162,8 @@ def _loss(config: ExperimentConfig, dataset: Dataset) -> Loss:
     return loss
 
 
-def _check_given(dataset: object, module: object) -> None:
+def check_given(dataset: object, module: object) -> None:
+    """Refuse what is no dataset or module."""
     if isinstance(dataset, DataLoader):
         raise DataError("dataset is a DataLoader; give what it loads: peermask.from_torch(train.dataset, test.dataset)")
     if dataset is not None and not isinstance(dataset, Dataset):

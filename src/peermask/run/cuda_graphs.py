@@ -27,7 +27,7 @@ from peermask.wire.schema import Payload
 
 
 def tensors_of(state: Any) -> dict[str, Tensor]:
-    """Tensors by name; those of a nested state have its name first: `personal.scores`."""
+    """Return tensors by name; those of a nested state have its name first: `personal.scores`."""
     named: dict[str, Tensor] = {}
     for one in fields(state):
         value = getattr(state, one.name)

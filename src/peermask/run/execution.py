@@ -17,6 +17,7 @@ from peermask.compute.network import Gradient
 from peermask.run.build import Experiment
 from peermask.run.format import figure_name, format_figure, format_headline
 from peermask.run.metrics import Evaluation
+from peermask.store.arrays import REPORTED, mean_known
 
 if TYPE_CHECKING:
     from peermask.run.rank_group import Ranks
@@ -143,7 +144,8 @@ def as_html(result: RunResult) -> str:
     ]
     rows.append(["mean", "", "", "", *(format_figure(main, arm.mean(main)) for arm in arms.values())])
     head = f"{result.config.name}: {figure_name(main)} after round {result.round} ({result.status})"
-    return f"<b>{html.escape(head)}</b>{_table(headings, rows)}{_curve(arms)}"
+    rule = f"<p>{figure_name(main)}: mean over {REPORTED}</p>"
+    return f"<b>{html.escape(head)}</b>{_table(headings, rows)}{rule}{_curve(arms)}"
 
 
 def _table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -159,13 +161,12 @@ def _curve(arms: dict[str, RunResult]) -> str:
     main = next(iter(arms.values())).main_figure
     last = max((arm.round for arm in arms.values()), default=0) or 1
     for place, (name, arm) in enumerate(arms.items()):
-        by_round: dict[float, list[float]] = {}
-        for row in arm.metrics():
-            if not isnan(row[f"test_{main}"]):
-                by_round.setdefault(row["round"], []).append(min(max(row[f"test_{main}"], 0.0), 1.0))
+        table = arm.evaluations()
+        means = [mean_known(row.clip(0.0, 1.0)) for row in table[f"test_{main}"]]
         points = [
-            (MARGIN + (WIDTH - MARGIN) * number / last, HEIGHT - MARGIN - (HEIGHT - 2 * MARGIN) * sum(own) / len(own))
-            for number, own in sorted(by_round.items())
+            (MARGIN + (WIDTH - MARGIN) * number / last, HEIGHT - MARGIN - (HEIGHT - 2 * MARGIN) * mean)
+            for number, mean in zip(table.rounds.tolist(), means, strict=True)
+            if not isnan(mean)
         ]
         colour = COLOURS[place % len(COLOURS)]
         line = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)

@@ -20,10 +20,10 @@ from peermask.registry import Options
 from peermask.run.build import Experiment
 from peermask.run.metrics import figures_of
 from peermask.store.agent_result import BY_READOUT, agent_results, mean_of
-from peermask.store.checked import read_manifest
+from peermask.store.arrays import read_table
+from peermask.store.checked import config_digest, read_manifest
 from peermask.store.checkpoint import Progress
 from peermask.store.folder import RunFolder
-from peermask.store.table import read_rows
 
 _PACKAGES = ("peermask", "torch", "numpy", "networkx", "pydantic", "safetensors")
 
@@ -34,6 +34,7 @@ def manifest(experiment: Experiment, device: torch.device) -> dict[str, Any]:
     return {
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
         "config_hash": experiment.config.hash,
+        "config_sha256": [config_digest(experiment.config.toml())],
         "imports": [plugin.table() for plugin in records(experiment.config.imports)],
         "seed": experiment.config.seed,
         "frozen_checksum": experiment.frozen.checksum,
@@ -121,12 +122,13 @@ def _version(name: str) -> str | None:
 
 
 def summary_of(experiment: Experiment, folder: RunFolder, status: str, progress: Progress, hash: str) -> dict[str, Any]:
-    rows = read_rows(folder.metrics)
-    agents = agent_results(read_manifest(folder.manifest), rows)
-    evaluated = {int(row["agent"]) for row in rows if int(row["round"]) == progress.round}
-    for agent in agents:
-        if agent.agent not in evaluated:
-            lacking = f"agent {agent.agent} in round {progress.round}"
+    about = read_manifest(folder.manifest)
+    table = read_table(folder.metrics, agents=len(about["agents"]))
+    agents = agent_results(about, table)
+    evaluated = table.there[table.rounds == progress.round].any(0)  # [N]
+    for agent, known in enumerate(evaluated):
+        if not known:
+            lacking = f"agent {agent} in round {progress.round}"
             raise RunError(f"{folder.metrics} lacks {lacking}; restore the file, or start a new run")
     honest = [agent for agent in agents if not agent.liar]
     figures = figures_of(experiment.dataset.task, experiment.further_metrics)
@@ -134,7 +136,7 @@ def summary_of(experiment: Experiment, folder: RunFolder, status: str, progress:
     if experiment.dataset.has_labels:
         means |= {
             name: mean_of([getattr(agent, name) for agent in honest])
-            for name in ("test_accuracy", "test_accuracy_tail", *BY_READOUT)
+            for name in ("test_accuracy", "test_accuracy_last", *BY_READOUT)
         }
     main = [agent.value(figures[0]) for agent in honest]
     return {

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from math import nan
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -18,8 +19,9 @@ from peermask.run.assemble import openings
 from peermask.run.build import Experiment
 from peermask.run.evaluate import Score
 from peermask.run.link_cost import LinkHistories
+from peermask.store.arrays import read_table
 from peermask.store.folder import RunFolder
-from peermask.store.table import append_rows, forget_after, read_rows
+from peermask.store.table import append_rows, forget_after
 from peermask.wire import Schema
 from peermask.wire.cost import COST_COLUMNS, KINDS, Cost, Spread, in_turn, message_cost
 from peermask.wire.receiver_state import ReceiverState, first_message, restore_receiver_state
@@ -46,16 +48,12 @@ def metric_columns(figures: Sequence[str]) -> tuple[str, ...]:
         "sent_bytes",
         "seconds",
         f"unmixed_{main}",
-        *later_columns(others),
+        *(f"test_{name}" for name in others),
+        *(f"validation_{name}" for name in others),
     )
 
 
-def later_columns(others: Sequence[str]) -> tuple[str, ...]:
-    return (*(f"test_{name}" for name in others), *(f"validation_{name}" for name in others))
-
-
 METRICS = metric_columns(figures_of("classification"))
-LATER = later_columns(figures_of("classification")[1:])  # columns that tables of earlier versions lack
 CONFUSION = ("round", "agent", "label", "answer", "samples")
 TRAFFIC = ("round", "agent", "links", *COST_COLUMNS)
 
@@ -119,14 +117,6 @@ def forget_rounds_after(folder: RunFolder, round: int) -> None:
         forget_after(path, round)
 
 
-def read_traffic(folder: RunFolder) -> list[dict[str, str]]:
-    """What was sent so far; a run of an older version cannot be resumed, since it had another message format."""
-    rows = read_rows(folder.traffic)
-    if rows and "kind" not in rows[0]:
-        raise RunError(f"{folder.traffic} was written by an older version with another message format; start a new run")
-    return rows
-
-
 class Ledger:
     """Counts what is sent. Costs stay on the device until the table is written, so no round waits for one.
 
@@ -151,8 +141,10 @@ class Ledger:
         self.links = torch.tensor(experiment.messages_sent, dtype=torch.float64)  # [N] in the first round
         self.sent = torch.zeros(len(self.links), dtype=torch.float64)  # [N] bytes over all links, as written so far
         self._pending: list[tuple[int, Cost, Tensor]] = []  # round, cost, links [N]
-        for row in [] if folder is None else read_traffic(folder):
-            self.sent[int(row["agent"])] += round(int(row["links"]) * float(row["coded_bytes"]))
+        if folder is not None:
+            traffic = read_table(folder.traffic, agents=len(self.links))
+            sent = np.rint(traffic["links"] * traffic["coded_bytes"])  # [R, N]
+            self.sent += torch.from_numpy(np.nansum(sent, 0))
 
     @property
     def before(self) -> Payload | None:

@@ -15,14 +15,15 @@ from peermask.config.experiment import ExperimentConfig
 from peermask.config.file import read_config
 from peermask.data.dataset import Dataset, Task
 from peermask.data.measures import confusion_of
-from peermask.errors import RunError
+from peermask.errors import RunError, nearest
 from peermask.models.outputs import Readout
 from peermask.run.assemble import personal_models
 from peermask.run.build import Experiment, build
 from peermask.run.execution import as_html, to_stderr
 from peermask.run.resume import checkpoint_hashes, find_recorded_plugins
-from peermask.store.agent_result import AgentResult, agent_results, mean_of
-from peermask.store.checked import read_manifest, read_result
+from peermask.store.agent_result import NUMBERS, AgentResult, agent_results, mean_of
+from peermask.store.arrays import Table, read_table
+from peermask.store.checked import check_config, read_manifest, read_result
 from peermask.store.checkpoint import Checkpoint, check_tables_since, last_good
 from peermask.store.folder import RunFolder
 from peermask.store.table import read_rows
@@ -37,7 +38,7 @@ class RunResult:
         config: What was run.
         manifest: Versions, device, checksums and each agent's labels and retention, as in manifest.json.
         agents: For each agent its labels, retention, density, accuracy and bytes sent.
-        status: "finished", "converged", "interrupted" or "unfinished".
+        status: "finished", "converged", "interrupted", "diverged" or "unfinished".
         round: The last round.
         hash: Equal for two runs that ended in the same state; None before the end.
         seconds: Time spent on rounds.
@@ -104,12 +105,12 @@ class RunResult:
     @property
     def readout(self) -> Readout:
         """The readout that counts."""
-        return cast(Readout, self.manifest.get("readout", "all"))  # checked when it was read
+        return cast(Readout, self.manifest["readout"])  # checked when it was read
 
     @property
     def task(self) -> Task:
         """What the data was for: "classification", "multi-label" or "regression"."""
-        return cast(Task, self.manifest.get("task", "classification"))
+        return cast(Task, self.manifest["task"])
 
     @property
     def main_figure(self) -> str:
@@ -119,11 +120,14 @@ class RunResult:
     @property
     def figures(self) -> tuple[str, ...]:
         """All that was measured on test samples, by name; the one that counts first."""
-        return tuple(self.manifest.get("figures", ("accuracy", "accuracy_all", "accuracy_own", "accuracy_weighted")))
+        return tuple(self.manifest["figures"])
 
     @property
     def mean_accuracy(self) -> float:
-        """Mean over honest agents of the test accuracy at the last evaluation; NaN for tasks that have none."""
+        """Mean over honest agents of the reported test accuracy; NaN for tasks that have none.
+
+        Reported is the mean of the evaluations in the last quarter of the rounds.
+        """
         return self.mean("test_accuracy")
 
     def mean(self, figure: str) -> float:
@@ -134,7 +138,13 @@ class RunResult:
 
         Returns:
             The mean; NaN if no agent has it.
+
+        Raises:
+            RunError: There is no such figure.
         """
+        known = (*NUMBERS, *self.figures)
+        if figure not in known:
+            raise RunError(f"{self.root} has no figure {figure!r}; {nearest(str(figure), known)}")
         return mean_of(agent.value(figure) for agent in self.agents if not agent.liar)
 
     @property
@@ -163,6 +173,10 @@ class RunResult:
         """
         return [{key: float(value) for key, value in row.items()} for row in read_rows(self.folder.metrics)]
 
+    def evaluations(self) -> Table:
+        """The columns of metrics.csv as arrays [evaluation, agent]."""
+        return read_table(self.folder.metrics, agents=len(self.agents))
+
     def known_config(self, warn: Callable[[str], None] = to_stderr) -> ExperimentConfig:
         """The config, with all that it names known here: plug-ins are imported, if the user named them."""
         find_recorded_plugins(self.folder.path, warn)
@@ -171,7 +185,7 @@ class RunResult:
     def last_checkpoint(self, frozen_checksum: str, warn: Callable[[str], None] = to_stderr) -> Checkpoint:
         """The last that is whole."""
         # By the hash the run wrote down: a later version's config may have further keys, and another hash.
-        hashes = checkpoint_hashes(self.manifest.get("config_hash", self.config.hash), self.manifest)
+        hashes = checkpoint_hashes(self.manifest["config_hash"], self.manifest)
         checkpoint = last_good(self.folder.checkpoints, hashes, frozen_checksum, warn)
         if checkpoint is None:
             raise RunError(f"{self.folder.path} has no checkpoint, so no models; let it run longer")
@@ -181,7 +195,7 @@ class RunResult:
         """The experiment again, with the dataset and module that were given in Python."""
         given = self.module if module is None else module
         experiment = build(self.known_config(), self.dataset if dataset is None else dataset, given)
-        if given is None and self.manifest.get("frozen_checksum") != experiment.frozen.checksum:
+        if given is None and self.manifest["frozen_checksum"] != experiment.frozen.checksum:
             raise RunError(
                 f"{self.folder.path} was run with another network than its config names; "
                 "give it again: local_models(module=..., dataset=...)"
@@ -251,19 +265,20 @@ def _open_one(path: Path) -> RunResult:
     folder = RunFolder(path)
     if not folder.is_run:
         raise RunError(f"{path} is not a run folder: it has no config.toml")
-    config = read_config(folder.config, unchecked=True)
     manifest = read_manifest(folder.manifest)
+    check_config(folder, manifest)
+    config = read_config(folder.config, unchecked=True)
     done = read_result(folder.result)
     if not done:
         check_tables_since(folder.checkpoints)
-    rows = read_rows(folder.metrics)
+    table = read_table(folder.metrics, agents=len(manifest["agents"]))
     return RunResult(
         root=path,
         config=config,
         manifest=manifest,
-        agents=tuple(agent_results(manifest, rows)),
-        status=done.get("status", "unfinished"),
-        round=done.get("round", max((int(row["round"]) for row in rows), default=0)),
+        agents=tuple(agent_results(manifest, table)),
+        status=done.get("status", "diverged" if folder.diverged.is_file() else "unfinished"),
+        round=done.get("round", int(table.rounds.max(initial=0))),
         hash=done.get("hash"),
         seconds=done.get("seconds", nan),
     )

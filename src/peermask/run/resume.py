@@ -14,7 +14,7 @@ from peermask.errors import RunError
 from peermask.files import read_json, write_atomically, write_json
 from peermask.plugins import Plugin, changed, find_plugins, of_name, records
 from peermask.run.build import Experiment
-from peermask.store.checked import read_manifest, read_result
+from peermask.store.checked import check_config, config_digest, read_manifest, read_result
 from peermask.store.folder import RunFolder
 
 # The plug-ins a run was made with: recorded in its manifest, and found again when code is needed.
@@ -49,14 +49,15 @@ NAMED = 3  # differences; more would not be read
 
 def check_same(experiment: Experiment, folder: RunFolder) -> None:
     """That a run is resumed with the same config (except for more rounds), data and network."""
-    check_same_config(read_config(folder.config), experiment.config, folder)
     before = read_manifest(folder.manifest)
+    check_config(folder, before)
+    check_same_config(read_config(folder.config), experiment.config, folder)
     if before["dataset"]["sha256"] != experiment.dataset.fingerprint:
         raise RunError(
             f"{folder.path} was run on {before['dataset']['name']} data with hash {before['dataset']['sha256'][:12]}, "
             f"here it is {experiment.dataset.name} {experiment.dataset.fingerprint[:12]}; use the original data"
         )
-    if before.get("frozen_checksum", experiment.frozen.checksum) != experiment.frozen.checksum:
+    if before["frozen_checksum"] != experiment.frozen.checksum:
         raise RunError(
             f"{folder.path} was run with frozen weights {before['frozen_checksum']}, here they are "
             f"{experiment.frozen.checksum}: another module, or another version of this program; "
@@ -99,9 +100,12 @@ def extend(folder: RunFolder, config: ExperimentConfig) -> None:
         return
     about = read_manifest(folder.manifest)
     earlier = checkpoint_hashes(read_config(folder.config).hash, about)
-    write_json(folder.manifest, {**about, "config_hash": config.hash, "earlier_hashes": list(earlier)})
+    text = config.toml()
+    digests = [*about["config_sha256"], config_digest(text)]
+    hashes = {"config_hash": config.hash, "earlier_hashes": list(earlier), "config_sha256": digests}
+    write_json(folder.manifest, {**about, **hashes})
     folder.result.unlink(missing_ok=True)
-    write_atomically(folder.config, config.toml().encode())
+    write_atomically(folder.config, text.encode())
 
 
 def note_plugins(folder: RunFolder, config: ExperimentConfig, warn: Callable[[str], None]) -> None:

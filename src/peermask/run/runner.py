@@ -16,7 +16,7 @@ from torch import nn
 from peermask.config.experiment import ExperimentConfig
 from peermask.config.file import as_config, read_config
 from peermask.data.dataset import Dataset
-from peermask.errors import RunError
+from peermask.errors import DivergedError, RunError
 from peermask.files import write_atomically, write_json, writing
 from peermask.run.build import Experiment
 from peermask.run.execution import Execution
@@ -104,11 +104,22 @@ def run_experiment(
         if not ended:
             write_atomically(compare, config.toml().encode())
         results: list[RunResult] = []
-        for name, experiment in experiments.items():
-            one = _run(experiment, name, RunFolder(root / name), device, execution, resume=resume)
+        diverged: DivergedError | None = None
+        for place, (name, experiment) in enumerate(experiments.items()):
+            key = f"compare[{place - 1}].lr" if place else "algorithm.lr"
+            try:
+                one = _run(experiment, name, RunFolder(root / name), device, execution, resume=resume, key=key)
+            except DivergedError as error:  # the other algorithms may do well
+                diverged = diverged or DivergedError(f"{name}: {error}")
+                diverged.root = root
+                if execution.ranks is not None:  # all ranks have ended
+                    break
+                continue
             results.append(replace(one, dataset=dataset, module=module))
             if results[-1].status == "interrupted":
                 break
+        if diverged is not None and not (results and results[-1].status == "interrupted"):
+            raise diverged
     return replace(results[0], root=root, compared=tuple(results[1:]), status=results[-1].status)
 
 
@@ -153,7 +164,14 @@ def config_in(root: Path, overrides: Iterable[str] = ()) -> ExperimentConfig:
 
 
 def _run(
-    experiment: Experiment, name: str, folder: RunFolder, device: torch.device, execution: Execution, *, resume: bool
+    experiment: Experiment,
+    name: str,
+    folder: RunFolder,
+    device: torch.device,
+    execution: Execution,
+    *,
+    resume: bool,
+    key: str = "algorithm.lr",
 ) -> RunResult:
     if resume := resume and folder.is_run:
         check_same(experiment, folder)
@@ -166,7 +184,14 @@ def _run(
             return _read(folder, execution)
         checkpoint = _prepare(experiment, folder, device, execution, resume=resume)
         progress = Progress(0, experiment.config.hash, experiment.frozen.checksum)
-        played = play(experiment, name, folder, device, execution, checkpoint or Checkpoint(progress, {}, {}, {}))
+        start = checkpoint or Checkpoint(progress, {}, {}, {})
+        try:
+            played = play(experiment, name, folder, device, execution, start)
+        except DivergedError as error:
+            message = str(error).replace("algorithm.lr", key)  # where the config of a comparison has it
+            with suppress(RunError):  # the loss is what the user must know of, not a full disk
+                write_json(folder.diverged, {"message": message})
+            raise DivergedError(message) from error
         if played.status != "interrupted":
             write_result(folder, summary_of(experiment, folder, played.status, played.progress, played.hash))
         return replace(RunResult.open(folder.path), status=played.status)
@@ -189,6 +214,7 @@ def _prepare(
         write_json(folder.manifest, manifest(experiment, device))
         write_atomically(folder.config, experiment.config.toml().encode())  # last: a folder with a config is a run
         return None
+    folder.diverged.unlink(missing_ok=True)
     extend(folder, experiment.config)
     note_plugins(folder, experiment.config, execution.warn)
     hashes = checkpoint_hashes(experiment.config.hash, read_manifest(folder.manifest))
@@ -197,7 +223,9 @@ def _prepare(
     forget_checkpoints_after(folder.checkpoints, done)
     forget_rounds_after(folder, done)
     forget_masks_after(folder.masks, done)
-    check_tables(folder, experiment.config, done)
+    config = experiment.config
+    evaluated = {*range(config.evaluation.every, done + 1, config.evaluation.every)}
+    check_tables(folder, config.agents, evaluated | ({done} if done == config.rounds else set()))
     if checkpoint is not None:
         check_extents(folder.path, checkpoint.progress.tables, folder.checkpoints / checkpoint_name(done))
     return checkpoint

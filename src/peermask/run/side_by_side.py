@@ -123,8 +123,6 @@ def _joined(parts: Iterable[Any]) -> Tensor:
     return tensors[0] if len(tensors) == 1 else torch.cat(tensors)
 
 
-# Which runs share a GPU, and that they do: see run/side_by_side.py.
-
 MOST = 4  # runs at once: a GPU has enough to do with their agents
 
 
@@ -162,5 +160,4 @@ def play_side_by_side(
 def _form(config: ExperimentConfig) -> str:
     """All that a gradient depends on beside parameters and batch: the network, what was put into it, and the loss."""
     table = config.table()
-    given = config.frozen.source
-    return json.dumps([table["model"], table["dataset"], table.get("task"), given], sort_keys=True)
+    return json.dumps([table["model"], table["dataset"], table.get("task"), config.frozen.source], sort_keys=True)

@@ -37,7 +37,7 @@ from peermask.run.result import RunResult
 from peermask.run.resume import is_over
 from peermask.run.runner import run_experiment
 from peermask.run.side_by_side import play_side_by_side, runs_at_once
-from peermask.store.agent_result import LAST_EVALUATIONS, mean_of
+from peermask.store.arrays import mean_known
 from peermask.store.folder import RunFolder
 
 # The table of a sweep, sweep.csv: a row for each variation and algorithm, over its seeds.
@@ -49,7 +49,7 @@ class Row:
 
     variation: str
     algorithm: str
-    validation: tuple[float, ...]  # a run's mean over agents and its last evaluations, on held-out data
+    validation: tuple[float, ...]  # of each run, over honest agents, on held-out data: see store/arrays.py
     test: tuple[float, ...]
     sent_bytes: float
     figure: str = "accuracy"  # the one that counts
@@ -60,25 +60,21 @@ class Row:
 
 
 def row_of(variation: str, algorithm: str, results: Sequence[RunResult]) -> Row:
-    tails = [_tail(result) for result in results]
-    sent = fmean(result.sent_bytes for result in results)
+    main = results[0].main_figure
     return Row(
         variation,
         algorithm,
-        tuple(tail[0] for tail in tails),
-        tuple(tail[1] for tail in tails),
-        sent,
-        results[0].main_figure,
+        tuple(_mean(result, f"validation_{main}") for result in results),
+        tuple(result.mean(main) for result in results),
+        fmean(result.sent_bytes for result in results),
+        main,
     )
 
 
-def _tail(result: RunResult) -> tuple[float, float]:
-    """Held-out and test accuracy, or other main figure, over agents and the last evaluations: a single one varies."""
-    rows = result.metrics()
-    late = sorted({row["round"] for row in rows})[-LAST_EVALUATIONS:]
-    tail = [row for row in rows if row["round"] in late]
-    main = result.main_figure
-    return mean_of(row[f"validation_{main}"] for row in tail), mean_of(row[f"test_{main}"] for row in tail)
+def _mean(result: RunResult, column: str) -> float:
+    """Average a reported figure over honest agents."""
+    honest = [not agent.liar for agent in result.agents]
+    return mean_known(result.evaluations().reported(column)[honest])
 
 
 def best(rows: Sequence[Row]) -> Row | None:

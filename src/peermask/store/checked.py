@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Iterable
 from math import isclose
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
 from pydantic import BaseModel, Field, FiniteFloat, NonNegativeInt, PositiveInt, ValidationError
 
-from peermask.config.experiment import ExperimentConfig
-from peermask.data.dataset import Task
 from peermask.errors import RunError
 from peermask.files import read_json, write_json
-from peermask.models.outputs import Readout
+from peermask.store.arrays import Table, read_table
 from peermask.store.folder import RunFolder
-from peermask.store.table import Extent, check_extents, extents, read_rows
+from peermask.store.table import RESULT_TABLES, Extent, check_extents, extents
+from peermask.task import Readout, Task
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -44,13 +46,15 @@ class _Layer(BaseModel):
 class _Manifest(BaseModel):
     """Of a manifest what tables and reports rely on."""
 
+    config_hash: str
+    config_sha256: list[str] = Field(min_length=1)  # of config.toml, and of what it was with fewer rounds
     dataset: _Dataset
     graph: _Graph
     agents: list[_Agent] = Field(min_length=1)
     classes: list[str]
-    readout: Readout = "all"  # as all runs of earlier versions
-    task: Task = "classification"
-    figures: list[str] = Field(["accuracy"], min_length=1)  # the one that counts first
+    readout: Readout
+    task: Task
+    figures: list[str] = Field(min_length=1)  # the one that counts first
     weights: PositiveInt
     parameters: PositiveInt
     layers: list[_Layer] = Field(min_length=1)
@@ -62,7 +66,7 @@ class _Result(BaseModel):
     round: NonNegativeInt
     hash: str
     seconds: float
-    tables: dict[str, Extent] = {}
+    tables: dict[str, Extent]
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
@@ -84,9 +88,26 @@ def read_manifest(path: Path) -> dict[str, Any]:
     return content
 
 
+def config_digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def check_config(folder: RunFolder, manifest: dict[str, Any]) -> None:
+    """Check that config.toml is as the run wrote it: an edited one would describe another run."""
+    try:
+        text = folder.config.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise RunError(f"{folder.config} cannot be read: {error}; restore the file") from None
+    if config_digest(text) not in manifest["config_sha256"]:
+        raise RunError(
+            f"{folder.config} was changed since {folder.manifest.name} was written; "
+            "restore the file, or start a new run with the changed one"
+        )
+
+
 def write_result(folder: RunFolder, content: dict[str, Any]) -> None:
-    """The result of a run, with digests of the tables it was computed from."""
-    write_json(folder.result, {**content, "tables": extents(folder.path, content["round"])})
+    """Write the result of a run, with digests of all its tables."""
+    write_json(folder.result, {**content, "tables": extents(folder.path, content["round"], RESULT_TABLES)})
 
 
 def read_result(path: Path) -> dict[str, Any]:
@@ -99,17 +120,14 @@ def read_result(path: Path) -> dict[str, Any]:
     return content
 
 
-def check_tables(folder: RunFolder, config: ExperimentConfig, done: int) -> None:
-    """That all rows up to a checkpoint are there: without them a resumed run would have a wrong result."""
-    every = range(config.evaluation.every, done + 1, config.evaluation.every)
-    metrics = read_rows(folder.metrics)
-    _check_rows(folder.metrics, metrics, {*every, *([done] if done == config.rounds else [])}, config.agents)
-    traffic = read_rows(folder.traffic)
-    _check_rows(folder.traffic, traffic, {int(row["round"]) for row in traffic}, config.agents)
-    last = max((int(row["round"]) for row in metrics), default=0)
-    told = sum(float(row["sent_bytes"]) for row in metrics if int(row["round"]) == last)
-    upto = [row for row in traffic if int(row["round"]) <= last]
-    sent = sum(int(row["links"]) * float(row["coded_bytes"]) for row in upto)
+def check_tables(folder: RunFolder, agents: int, rounds: Iterable[int]) -> None:
+    """Check that a checkpoint's rows are there, with the rounds evaluated: a resumed run would have a wrong result."""
+    metrics, traffic = read_table(folder.metrics), read_table(folder.traffic)
+    _check_rows(metrics, rounds, agents)
+    _check_rows(traffic, traffic.rounds.tolist(), agents)
+    last = int(metrics.rounds.max(initial=0))
+    told = float(np.nansum(metrics["sent_bytes"][-1:]))
+    sent = float(np.nansum((traffic["links"] * traffic["coded_bytes"])[traffic.rounds <= last]))
     if not isclose(sent, told, rel_tol=1e-5):  # tables hold seven digits
         raise RunError(
             f"{folder.traffic} lacks rows: {sent:.0f} bytes sent by round {last}, by metrics.csv {told:.0f}; "
@@ -117,15 +135,19 @@ def check_tables(folder: RunFolder, config: ExperimentConfig, done: int) -> None
         )
 
 
-def _check_rows(path: Path, rows: list[dict[str, str]], rounds: set[int], agents: int) -> None:
-    found = {(int(row["round"]), int(row["agent"])) for row in rows}
-    lacking = sorted({(number, agent) for number in rounds for agent in range(agents)} - found)
-    if lacking:
-        number, agent = lacking[0]
-        raise RunError(f"{path} lacks agent {agent} in round {number}; restore the file, or start a new run")
-    foreign = max(agent for _, agent in found) if found else 0
-    if foreign >= agents:
-        raise RunError(f"{path} has rows of agent {foreign}, of {agents} agents; restore the file, or start a new run")
+def _check_rows(table: Table, rounds: Iterable[int], agents: int) -> None:
+    place, there = {number: place for place, number in enumerate(table.rounds.tolist())}, table.there
+    for number in sorted(rounds):
+        for agent in range(agents):
+            if number not in place or agent >= there.shape[1] or not there[place[number], agent]:
+                raise RunError(
+                    f"{table.path} lacks agent {agent} in round {number}; restore the file, or start a new run"
+                )
+    if there.shape[1] > agents:
+        foreign = there.shape[1] - 1
+        raise RunError(
+            f"{table.path} has rows of agent {foreign}, of {agents} agents; restore the file, or start a new run"
+        )
 
 
 def _check(path: Path, shape: type[Model], content: dict[str, Any], remedy: str) -> Model:

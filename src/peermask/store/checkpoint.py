@@ -10,17 +10,17 @@ from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import safetensors
-import safetensors.torch
-import torch
-from torch import Tensor
 
 from peermask.errors import RunError
 from peermask.files import replacing, writing
 from peermask.store.folder import round_of
 from peermask.store.table import Extent, check_extents, extents
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 KEPT = 2  # the one before is there should the last be damaged
 _UNREADABLE = (safetensors.SafetensorError, AttributeError, KeyError, TypeError, ValueError)
@@ -60,6 +60,8 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint, ready: Callable[[], ob
 
     `ready` is called before the file has its name: it waits for what must be on the disk first.
     """
+    from safetensors.torch import save_file  # tables and progress are read without torch
+
     number, tensors = checkpoint.progress.round, checkpoint.tensors()
     path = folder / checkpoint_name(number)
     progress = json.dumps(asdict(replace(checkpoint.progress, tables=extents(folder.parent, number))))
@@ -69,7 +71,7 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint, ready: Callable[[], ob
         mode = temporary.stat().st_mode
         try:
             # Not `save`, which makes one long string of it first, while no other thread can run.
-            safetensors.torch.save_file(tensors, temporary, metadata=meta)
+            save_file(tensors, temporary, metadata=meta)
         except safetensors.SafetensorError as error:
             code = re.search(r"os error (\d+)", str(error))  # such as that of a full disk
             raise (OSError(int(code[1]), os.strerror(int(code[1]))) if code else OSError(str(error))) from error
@@ -85,16 +87,14 @@ def list_checkpoints(folder: Path) -> list[Path]:
     return sorted(folder.glob("round-*.safetensors"), key=round_of)
 
 
-def load_checkpoint(
-    path: Path, config_hashes: Collection[str], frozen_checksum: str, warn: Callable[[str], None]
-) -> Checkpoint:
+def load_checkpoint(path: Path, config_hashes: Collection[str], frozen_checksum: str) -> Checkpoint:
     """Read a checkpoint of this very config; anything else is refused with one line."""
     try:
         path.open("rb").close()  # what cannot be read need not be damaged, and is not to be deleted
         with safetensors.safe_open(path, framework="pt") as file:
             meta: dict[str, str] = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (it is no dict)
-        if "digest" in meta and meta["digest"] != _digest(meta["progress"], tensors):
+        if meta["digest"] != _digest(meta["progress"], tensors):
             raise ValueError("its digest does not match")
         progress = _progress(json.loads(meta["progress"]))
     except OSError as error:
@@ -104,8 +104,6 @@ def load_checkpoint(
         raise DamagedError(
             f"checkpoint {path} is damaged ({reason}); delete it to resume from the one before, or from the start"
         ) from error
-    if "digest" not in meta:
-        warn(f"checkpoint {path} was written without a digest: damage to it cannot be detected")
     if progress.config_hash not in config_hashes:
         raise RunError(
             f"checkpoint {path} belongs to config {progress.config_hash}, not {' or '.join(config_hashes)}; "
@@ -126,7 +124,7 @@ def last_good(
     problem: DamagedError | None = None
     for path in reversed(list_checkpoints(folder)):
         try:
-            checkpoint = load_checkpoint(path, config_hashes, frozen_checksum, warn)
+            checkpoint = load_checkpoint(path, config_hashes, frozen_checksum)
         except DamagedError as error:
             problem = problem or error
             continue
@@ -142,7 +140,7 @@ def check_tables_since(folder: Path) -> None:
     """That the tables of a run that is not over still hold what they held at its last checkpoint."""
     for path in list_checkpoints(folder)[-1:]:
         try:
-            with safetensors.safe_open(path, framework="pt") as file:
+            with safetensors.safe_open(path, framework="numpy") as file:
                 progress = _progress(json.loads((file.metadata() or {})["progress"]))
         except (OSError, *_UNREADABLE):
             return  # reported when the checkpoint is needed
@@ -161,12 +159,14 @@ def checkpoint_name(round: int) -> str:
 
 
 def _progress(meta: dict[str, Any]) -> Progress:
-    tables = {name: Extent(int(size), str(sha256)) for name, (size, sha256) in meta.get("tables", {}).items()}
+    tables = {name: Extent(int(size), str(sha256)) for name, (size, sha256) in meta["tables"].items()}
     return Progress(**{**meta, "tables": tables})
 
 
 def _digest(progress: str, tensors: Mapping[str, Tensor]) -> str:
     """Over all that a checkpoint says. Hashing lets other threads run, so no round waits for it."""
+    import torch
+
     digest = hashlib.sha256(progress.encode())
     for name, tensor in sorted(tensors.items()):
         digest.update(f"{name}:{tensor.dtype}:{tuple(tensor.shape)};".encode())

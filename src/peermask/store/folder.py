@@ -34,6 +34,7 @@ class RunFolder:
     confusion = FolderFile("confusion.csv")
     trace = FolderFile("trace.csv")
     result = FolderFile("result.json")
+    diverged = FolderFile("diverged.json")  # why a run ended without a result
     checkpoints = FolderFile("checkpoints")
     masks = FolderFile("masks")
     lock = FolderFile(LOCK)  # held by the process that runs it; the file itself says nothing

@@ -15,7 +15,8 @@ from typing import NamedTuple
 from peermask.errors import RunError
 from peermask.files import write_atomically, writing
 
-TABLES = ("metrics.csv", "traffic.csv", "absences.csv", "trace.csv")  # of a run; the last two of fleets
+TABLES = ("metrics.csv", "traffic.csv", "absences.csv", "trace.csv")  # that only grow; the last two of fleets
+RESULT_TABLES = (*TABLES, "confusion.csv")  # the last is replaced at every evaluation
 KEYS = "round,agent"  # the first columns of every table
 WHOLE = frozenset(
     {"round", "agent", "links", "neighbour", "label", "answer", "samples", "heard"}
@@ -24,18 +25,17 @@ WORDS = frozenset({"kind", "why", "used"})  # columns that may hold a word, or n
 
 
 def append_rows(path: Path, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Add rows to a table, with its header if it is new; a table of an earlier version keeps its columns."""
+    """Add rows to a table, with its header if it is new."""
     text = io.StringIO()
     table = csv.writer(text, lineterminator="\n")
     with writing(path), path.open("a+", encoding="utf-8") as file:
         file.seek(0)
-        held = file.readline().rstrip("\n").split(",")
-        if held == [""]:
-            table.writerow(held := list(columns))
-        elif unknown := set(held) - set(columns):
-            raise damaged(path, 1, f"a column {min(unknown)[:20]!r} that this version does not write")
-        places = [columns.index(name) for name in held]
-        table.writerows([row[place] for place in places] for row in rows)
+        header = file.readline().rstrip("\n")
+        if not header:
+            table.writerow(columns)
+        elif header != ",".join(columns):
+            raise damaged(path, 1, "not the columns that this version writes")
+        table.writerows(rows)
         file.write(text.getvalue())
 
 
@@ -62,12 +62,12 @@ class Extent(NamedTuple):
     sha256: str
 
 
-def extents(folder: Path, round: int) -> dict[str, Extent]:
+def extents(folder: Path, round: int, names: Sequence[str] = TABLES) -> dict[str, Extent]:
     """Of all tables of a run by file name, up to a round; rows of later rounds may be added meanwhile.
 
     They are on the disk when this returns, before a checkpoint says so: rows after it would be forgotten anyway.
     """
-    return {name: _extent(_on_disk(folder / name), round) for name in TABLES if (folder / name).exists()}
+    return {name: _extent(_on_disk(folder / name), round) for name in names if (folder / name).exists()}
 
 
 def _on_disk(path: Path) -> bytes:
@@ -116,17 +116,23 @@ class Row(dict[str, str]):
 
 
 def read_rows(path: Path) -> list[dict[str, str]]:
-    """All whole rows, with numbers where numbers belong: readers may convert them without a check.
+    """Read all whole rows, as text."""
+    header, rows = parse(path)
+    return [Row(path, zip(header, values, strict=True)) for values in rows]
+
+
+def parse(path: Path) -> tuple[list[str], list[list[str]]]:
+    """Read header and whole rows, with numbers where numbers belong: callers may convert them without a check.
 
     One that is just being written, or was cut off by a crash, is not there yet.
     """
     text = _table_text(path) or ""
     table = csv.reader(io.StringIO(text[: text.rfind("\n") + 1]))
-    rows: list[dict[str, str]] = []
+    rows: list[list[str]] = []
     try:
         header = next(table, None)
         if header is None:
-            return []
+            return [], []
         if len(set(header)) < len(header):
             raise damaged(path, 1, "a column is there twice")
         for values in table:
@@ -135,10 +141,10 @@ def read_rows(path: Path) -> list[dict[str, str]]:
             for column, value in zip(header, values, strict=True):
                 if not _belongs(value, column):
                     raise damaged(path, table.line_num, f"{column} {value[:20]!r} is not a valid number")
-            rows.append(Row(path, zip(header, values, strict=True)))
+            rows.append(values)
     except csv.Error as error:
         raise damaged(path, table.line_num, str(error)) from None
-    return rows
+    return header, rows
 
 
 def _table_text(path: Path) -> str | None:

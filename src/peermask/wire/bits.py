@@ -105,7 +105,7 @@ class Cursor:
         return bits
 
     def end_bits(self) -> None:
-        """On to the next whole byte; what is skipped must be zero, so that no two frames mean the same."""
+        """Move to the next whole byte; bits before it must be zero, so that no two frames mean the same."""
         if self.take_bits(-self.position % 8).any():
             raise WireError("bits after the last layer are not zero")
 

@@ -37,7 +37,7 @@ class Spread(Protocol):
 
 
 def in_turn(function: Callable[..., T], /, *columns: Iterable[Any]) -> list[T]:
-    """One after another."""
+    """Apply a function to one chunk after another."""
     return list(map(function, *columns))
 
 
@@ -58,22 +58,22 @@ COST_COLUMNS = tuple(field.name for field in fields(Cost))
 
 
 def message_cost(
-    payload: Payload, known: ReceiverState | None, sizes: Sequence[int], spread: Spread = in_turn, first: int = 0
+    payload: Payload, state: ReceiverState | None, sizes: Sequence[int], spread: Spread = in_turn, first: int = 0
 ) -> tuple[Cost, ReceiverState]:
-    """The cost of one round's messages [N, ...], and what receivers know then; `known` is what they knew, if anything.
+    """The cost of one round's messages [N, ...], and the receivers' state after them; `state` is that before, if any.
     The agents are numbered from `first`.
 
     A GPU without Triton has its messages counted on the CPU."""
     leaf = next(iter(payload.values()))
     paper, bitmap = _always(Schema.of_rows(payload, sizes), len(leaf), leaf.device)
     if by_kernels(leaf):
-        assert not isinstance(known, ReceiverRows)
-        (ones, entropy, coded, kind), known = measured_by_kernels(payload, known, sizes)
+        assert not isinstance(state, ReceiverRows)
+        (ones, entropy, coded, kind), state = measured_by_kernels(payload, state, sizes)
     else:
-        assert not isinstance(known, ReceiverTensors)
+        assert not isinstance(state, ReceiverTensors)
         here = {name: rows.cpu() for name, rows in payload.items()}
-        (ones, entropy, coded, kind), known = _measured_by_rows(here, known, sizes, spread, first)
-    return Cost(paper, ones, bitmap, entropy, coded, kind), known
+        (ones, entropy, coded, kind), state = _measured_by_rows(here, state, sizes, spread, first)
+    return Cost(paper, ones, bitmap, entropy, coded, kind), state
 
 
 @lru_cache(maxsize=16)
@@ -84,36 +84,36 @@ def _always(schema: Schema, agents: int, device: torch.device) -> tuple[Tensor, 
 
 
 def measured_by_kernels(
-    payload: Payload, known: ReceiverTensors | None, sizes: Sequence[int]
+    payload: Payload, state: ReceiverTensors | None, sizes: Sequence[int]
 ) -> tuple[tuple[Tensor, Tensor, Tensor, Tensor], ReceiverTensors]:
     """Bits of ones, bytes of the bound, bytes of the frame and its kind of every agent, [N] each; nothing leaves the
     GPU."""
     rows, cuts = _leaves_for_kernels(payload, sizes)
-    if known is None:
+    if state is None:
         first = first_message(payload, Schema.of_rows(payload, sizes))
         assert isinstance(first, ReceiverTensors)
         return count_frames_triton(list(rows.values()), None, cuts), first
-    # Flips of masks are counted by class, so what is held of them is not used here.
-    held = [known.values[name].flatten(1) if name in known.values else row for name, row in rows.items()]
-    flips = {i: flips_size_triton(rows[name], known.masks[name]) for i, name in enumerate(rows) if name in known.masks}
-    return count_frames_triton(list(rows.values()), held, cuts, flips), known.after(payload)
+    # Flips of masks are counted by class, so the masks before are not used here.
+    bases = [state.values[name].flatten(1) if name in state.values else row for name, row in rows.items()]
+    flips = {i: flips_size_triton(rows[name], state.masks[name]) for i, name in enumerate(rows) if name in state.masks}
+    return count_frames_triton(list(rows.values()), bases, cuts, flips), state.after(payload)
 
 
 def _leaves_for_kernels(payload: Payload, sizes: Sequence[int]) -> tuple[dict[str, Tensor], list[tuple[int, ...]]]:
-    """As rows [N, P], and how each is cut into layers."""
+    """Return leaves as rows [N, P], and the layers of each."""
     rows, whole = {name: leaf.flatten(1) for name, leaf in payload.items()}, tuple(sizes)
     return rows, [whole if row.shape[1] == sum(whole) else (row.shape[1],) for row in rows.values()]
 
 
 def _measured_by_rows(
-    payload: Payload, known: ReceiverRows | None, sizes: Sequence[int], spread: Spread, first: int
+    payload: Payload, state: ReceiverRows | None, sizes: Sequence[int], spread: Spread, first: int
 ) -> tuple[tuple[Tensor, Tensor, Tensor, Tensor], ReceiverState]:
     """The same on the cores of a CPU, frames by the codec's own plan. An agent's row is counted and planned while it
     is in the cache."""
     schema, layers = Schema.of_rows(payload, sizes), _cuts(payload, sizes)
 
     def measured(agent: int) -> tuple[list[list[int]], int, bool, History]:
-        row, history = row_of(payload, agent), None if known is None else known.histories[agent]
+        row, history = row_of(payload, agent), None if state is None else state.histories[agent]
         return _counts(row, layers), *coded_row(row, schema, history, first + agent)
 
     agents = range(len(next(iter(payload.values()))))
@@ -128,7 +128,7 @@ def coded_row(row: MessageRow, schema: Schema, history: History | None, agent: i
     try:
         size, is_delta = frame_size(row, schema, history)
     except WireError as error:
-        raise DivergedError(f"agent {agent} would send {error}; try a smaller algorithm.lr") from error
+        raise DivergedError(f"agent {agent} cannot send its message: {error}; try a smaller algorithm.lr") from error
     after = History.begin(row, schema) if history is None else history.after(row)
     return size, is_delta, after
 
@@ -155,7 +155,7 @@ def _counts(row: MessageRow, layers: Sequence[Sequence[int]]) -> list[list[int]]
 
 
 def _cuts(payload: Payload, sizes: Sequence[int]) -> list[Sequence[int]]:
-    """Where ones are counted by layer: in masks; the density of values is one number."""
+    """Return the layers in which ones are counted: those of a mask; the density of values is one number."""
     return [sizes if leaf.dtype == torch.bool else (leaf[0].numel(),) for leaf in payload.values()]
 
 
@@ -203,10 +203,10 @@ def count_frames_triton(
     flips: Mapping[int, Tensor] | None = None,
     block: int = BLOCK,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """For every agent's message: bits of ones and values, bytes of the entropy bound, bytes of its frame, and whether
+    """Count every agent's message: bits of ones and values, bytes of the entropy bound, bytes of its frame, and whether
     that is a delta, [N] each.
 
-    `rows` are its leaves [N, P], bool or float32, each with its layers; `bases` those that receivers hold; `flips` how
+    `rows` are its leaves [N, P], bool or float32, each with its layers; `bases` those that receivers have; `flips` how
     long the flips of each mask leaf are by class, from `flips_size_triton`.
     """
     from peermask.kernels import gaps_triton as kernels

@@ -122,17 +122,6 @@ def is_keyframe(frame: bytes) -> bool:
     return bool(HEADER.unpack_from(frame)[6] == NO_HISTORY)
 
 
-def split_frames(data: bytes) -> list[bytes]:
-    """Frames written one after the other; what is no frame is left for `read_header` to refuse."""
-    frames = []
-    while data:
-        announced = HEADER.unpack_from(data)[-1] if len(data) >= HEADER.size else 0
-        end = FRAME_BYTES + announced
-        frames.append(data[:end])
-        data = data[end:]
-    return frames
-
-
 def read_header(data: bytes, expected: Expected) -> FrameHeader:
     """The header of a frame that is whole, undamaged and meant for this receiver."""
     if not FRAME_BYTES <= len(data) <= MAX_FRAME_BYTES:
@@ -163,13 +152,13 @@ def read_header(data: bytes, expected: Expected) -> FrameHeader:
 def decode_frame(
     data: bytes, expected: Expected, history: History | None = None
 ) -> tuple[FrameHeader, Mapping[str, Array]]:
-    """Header and payload, or a WireError; `history` is what is held of the sender."""
+    """Return header and payload, or raise WireError; `history` is the sender's."""
     header = read_header(data, expected)
     if header.history is None:
         history = None
     elif history is None or history.name != header.history:
-        held = "none is held" if history is None else f"{history.name:08x} is held"
-        raise WireError(f"frame builds on history {header.history:08x} of agent {header.sender}, {held}", "base")
+        present = "none is held" if history is None else f"{history.name:08x} is held"
+        raise WireError(f"frame builds on history {header.history:08x} of agent {header.sender}, {present}", "base")
     cursor = Cursor(data[HEADER.size : -CHECKSUM.size])
     payload: dict[str, Array] = {}
     masks: dict[int, Array] = {}
@@ -183,9 +172,9 @@ def decode_frame(
 
 
 def history_after(
-    frame: bytes, header: FrameHeader, payload: MessageRow, schema: Schema, held: History | None
+    frame: bytes, header: FrameHeader, payload: MessageRow, schema: Schema, history: History | None
 ) -> History:
-    """What both ends know once `frame` was sent or decoded; `header` is the frame's own."""
-    if header.history is None or held is None:
+    """Return the history of both ends once `frame` was sent or decoded; `header` is the frame's own."""
+    if header.history is None or history is None:
         return History.begin(payload, schema, header.round, name_after(frame))
-    return held.after(payload, header.round, name_after(frame))
+    return history.after(payload, header.round, name_after(frame))

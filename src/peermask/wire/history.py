@@ -89,7 +89,7 @@ class Contexts:
 
     @classmethod
     def begin(cls, mask: Mask, layers: Sequence[int]) -> Contexts:
-        """After a keyframe."""
+        """Begin the contexts that follow a keyframe."""
         weights = np.zeros((len(layers), STATES), np.int64)
         for layer, part in zip(weights, slices(layers), strict=True):
             ones = int(np.count_nonzero(mask[part]))
@@ -99,12 +99,12 @@ class Contexts:
 
     @classmethod
     def from_saved(cls, states: Bytes, seen: Integers, flips: Integers, frames: int, layers: Sequence[int]) -> Contexts:
-        """From what cannot be worked out."""
+        """Restore contexts from the parts that cannot be computed from others."""
         weights = np.stack([np.bincount(states[part], minlength=STATES) for part in slices(layers)])
         return cls(tuple(layers), states, weights, seen, flips, frames)
 
     def after(self, flipped: Integers) -> Contexts:
-        """After a frame in which the positions `flipped` changed."""
+        """Return the contexts after a frame in which the positions `flipped` changed."""
         was, frame = self.states[flipped], self.frames + 1
         bounds = np.searchsorted(flipped, np.cumsum(self.layers)[:-1])
         new = np.stack([np.bincount(part, minlength=STATES) for part in np.split(was, bounds)])  # [L, S]
@@ -205,8 +205,10 @@ def decode_flips(cursor: Cursor, contexts: Contexts) -> Integers:
 
 @dataclass(frozen=True)
 class History:
-    """Named by the checksum of its last frame. That frame names the history before it in turn, back to a keyframe, so
-    two ends whose histories have the same name have the same history."""
+    """All that a sender sent since a keyframe, named by the checksum of its last frame.
+
+    That frame names the history before it in turn, so two ends whose histories have the same name have the same one.
+    """
 
     payload: MessageRow  # the last message
     contexts: Mapping[str, Contexts]  # of its masks
@@ -215,21 +217,22 @@ class History:
 
     @classmethod
     def begin(cls, payload: MessageRow, schema: Schema, round: int = 0, name: int = 0) -> History:
-        """After a keyframe."""
+        """Begin the history that follows a keyframe."""
         contexts = {
             leaf.name: Contexts.begin(payload[leaf.name], leaf.layers) for leaf in schema.leaves if leaf.is_mask
         }
         return cls(payload, contexts, round, name)
 
     def after(self, payload: MessageRow, round: int = 0, name: int = 0) -> History:
-        """After a frame that builds on this history."""
+        """Return the history after a frame that builds on this one."""
         contexts = {
-            leaf: known.after(flips_between(self.payload[leaf], payload[leaf])) for leaf, known in self.contexts.items()
+            leaf: before.after(flips_between(self.payload[leaf], payload[leaf]))
+            for leaf, before in self.contexts.items()
         }
         return History(payload, contexts, round, name)
 
     @property
     def nbytes(self) -> int:
-        """Memory that it takes."""
+        """Size in memory."""
         tables = (array for c in self.contexts.values() for array in (c.states, c.weights, c.seen, c.flips))
         return sum(array.nbytes for array in (*self.payload.values(), *tables))

@@ -87,20 +87,20 @@ def plan_mask(mask: Mask, layers: Sequence[int], base: Mask | None, contexts: Co
 
 
 def plan_support(where: Mask, layers: Sequence[int], base: Mask | None) -> MaskPlan:
-    """Where values are; flips are coded by layer."""
+    """Plan the positions of values; flips are coded by layer."""
     if base is None:
         return MaskPlan(False, plan_set(where, layers), tuple(layers))
     return _smaller(where, layers, plan_set(where ^ base, layers), tuple(layers))
 
 
 def _smaller(mask: Mask, layers: Sequence[int], delta: SetPlan, sizes: tuple[int, ...]) -> MaskPlan:
-    """On a tie the keyframe."""
+    """Return the smaller plan; on a tie the keyframe."""
     keyframe = plan_set_within(mask, layers, delta.size)
     return MaskPlan(True, delta, sizes) if keyframe is None else MaskPlan(False, keyframe, tuple(layers))
 
 
 def support(values: Floats) -> Mask:
-    """Where a value is not +0.0; -0.0 counts, or its sign would be lost."""
+    """Mark values other than +0.0; -0.0 counts, or its sign would be lost."""
     where: Mask = values.view(np.uint32) != 0
     return where  # [P]
 

@@ -51,7 +51,7 @@ class ReceiverMasks:
 
 
 def first_receiver_masks(mask: Tensor, layers: tuple[int, ...]) -> ReceiverMasks:
-    """After keyframes; `mask` is [N, P] bool."""
+    """Return the state after keyframes; `mask` is [N, P] bool."""
     agents, device = len(mask), mask.device
     weights = torch.zeros(agents, len(layers), STATES, dtype=torch.int32, device=device)
     ones = torch.stack([mask[:, start:end].sum(1) for start, end in spans_of(layers)], 1)  # [N, L]
@@ -63,7 +63,7 @@ def first_receiver_masks(mask: Tensor, layers: tuple[int, ...]) -> ReceiverMasks
 
 
 def restore_receiver_masks(states: Tensor, sums: Tensor, frames: Tensor, layers: tuple[int, ...]) -> ReceiverMasks:
-    """From what a checkpoint holds."""
+    """Restore the state from the tensors of a checkpoint."""
     index = STATES * torch.arange(len(states), device=states.device)[:, None] + states  # [N, P]
     counts = [
         torch.bincount(index[:, start:end].flatten(), minlength=STATES * len(states)).view(-1, STATES)

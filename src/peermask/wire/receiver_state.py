@@ -31,7 +31,7 @@ _STATES, _SUMS, _FRAMES = ".states", ".sums", ".frames"  # of a mask leaf, after
 
 @dataclass(frozen=True)
 class ReceiverRows:
-    """On a CPU, an agent at a time."""
+    """Histories on a CPU, one for each agent."""
 
     histories: tuple[History, ...]  # N
 
@@ -48,23 +48,23 @@ class ReceiverRows:
 
 @dataclass(frozen=True)
 class ReceiverTensors:
-    """On a GPU, all agents at once."""
+    """Tensors on a GPU, with a row for each agent."""
 
     values: Payload  # leaves that are no masks, as they were sent
     masks: Mapping[str, ReceiverMasks]  # with what was sent in bit 0 of the states
 
     def after(self, payload: Payload) -> ReceiverTensors:
         masks = {
-            name: receiver_masks_after_triton(payload[name].flatten(1), known) for name, known in self.masks.items()
+            name: receiver_masks_after_triton(payload[name].flatten(1), before) for name, before in self.masks.items()
         }
         return ReceiverTensors(_values(payload, masks), masks)
 
     def tensors(self) -> Payload:
         saved = dict(self.values)
-        for name, known in self.masks.items():
-            saved[name] = (known.states & 1).bool()
-            saved[name + _STATES], saved[name + _SUMS] = known.states, known.sums
-            saved[name + _FRAMES] = known.frames.long()
+        for name, mask in self.masks.items():
+            saved[name] = (mask.states & 1).bool()
+            saved[name + _STATES], saved[name + _SUMS] = mask.states, mask.sums
+            saved[name + _FRAMES] = mask.frames.long()
         return saved
 
     @classmethod
@@ -76,7 +76,7 @@ class ReceiverTensors:
     def apart(self) -> list[ReceiverTensors]:
         """Each agent in its own memory, so that keeping one does not keep the others."""
         values = {name: [row.clone() for row in leaf.split(1)] for name, leaf in self.values.items()}
-        masks = {name: split_rows(known) for name, known in self.masks.items()}
+        masks = {name: split_rows(mask) for name, mask in self.masks.items()}
         count = len(next(iter((*values.values(), *masks.values()))))
         return [
             ReceiverTensors(
@@ -90,7 +90,7 @@ ReceiverState = ReceiverRows | ReceiverTensors
 
 
 def first_message(payload: Payload, schema: Schema) -> ReceiverState:
-    """After keyframes of all agents, or openings."""
+    """Return the state after keyframes of all agents, or openings."""
     if by_kernels(next(iter(payload.values()))):
         cuts = {leaf.name: leaf.layers for leaf in schema.leaves if leaf.is_mask}
         masks = {name: first_receiver_masks(payload[name].flatten(1), cut) for name, cut in cuts.items()}
@@ -100,11 +100,11 @@ def first_message(payload: Payload, schema: Schema) -> ReceiverState:
 
 
 def restore_receiver_state(saved: Mapping[str, Tensor], schema: Schema, device: torch.device) -> ReceiverState:
-    """From what `tensors` gave."""
+    """Restore a state from its `tensors`."""
     masks = [leaf for leaf in schema.leaves if leaf.is_mask]
     payload = {leaf.name: saved[leaf.name].to(device) for leaf in schema.leaves}
     if by_kernels(next(iter(payload.values()))):
-        known = {
+        restored = {
             leaf.name: restore_receiver_masks(
                 saved[leaf.name + _STATES].to(device),
                 saved[leaf.name + _SUMS].to(device),
@@ -113,7 +113,7 @@ def restore_receiver_state(saved: Mapping[str, Tensor], schema: Schema, device: 
             )
             for leaf in masks
         }
-        return ReceiverTensors(_values(payload, known), known)
+        return ReceiverTensors(_values(payload, restored), restored)
     agents = range(len(next(iter(payload.values()))))
     return ReceiverRows(
         tuple(
@@ -135,7 +135,7 @@ def _contexts(saved: Mapping[str, Tensor], leaf: Leaf, agent: int) -> Contexts:
 
 
 def empty_receiver_state(schema: Schema) -> Payload:
-    """As `tensors` of no agents."""
+    """Return the `tensors` of no agents."""
     saved = {}
     for leaf in schema.leaves:
         saved[leaf.name] = torch.zeros(0, leaf.size, dtype=torch.bool if leaf.is_mask else torch.float32)

@@ -73,7 +73,7 @@ class Schema:
 
     @classmethod
     def of(cls, payload: MessageRow, layers: Sequence[int]) -> Schema:
-        """Of an agent's payload: leaves of sum(layers) entries are cut by `layers`; any other (a bias) is one layer."""
+        """Return a payload's schema: leaves of sum(layers) entries have `layers`; any other (a bias) is one layer."""
         return _of_types(tuple((name, str(leaf.dtype), leaf.size) for name, leaf in payload.items()), tuple(layers))
 
     @classmethod
@@ -102,7 +102,7 @@ class Schema:
 
 @lru_cache(maxsize=16)
 def _of_types(types: tuple[tuple[str, str, int], ...], layers: tuple[int, ...]) -> Schema:
-    """From the name, type in numpy or torch, and entries of each leaf."""
+    """Return the schema of leaves, each with its name, type in numpy or torch, and number of entries."""
     for name, dtype, _ in types:
         if dtype.removeprefix("torch.") not in ("bool", "float32"):
             raise WireError(f"leaf {name!r} is {dtype}; allowed: bool, float32")

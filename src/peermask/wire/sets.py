@@ -65,7 +65,7 @@ def plan_set(members: Mask, layers: Sequence[int]) -> SetPlan:
 
 
 def plan_set_within(members: Mask, layers: Sequence[int], limit: int) -> SetPlan | None:
-    """As `plan_set`, or nothing where it takes more than `limit` bytes, which mostly shows without planning it."""
+    """Call `plan_set`, or return None if it takes more than `limit` bytes, which mostly shows without planning it."""
     if sum(least_bits(members[part]) for part in slices(layers)) > 8 * limit:
         return None
     plan = plan_set(members, layers)
@@ -94,7 +94,7 @@ def plan_layer(layer: Mask) -> LayerPlan:
 
 
 def plan_positions(positions: Integers, size: int) -> LayerPlan:
-    """As `plan_layer`, for the positions of the members, which rise."""
+    """Plan a layer as `plan_layer` does, from the positions of the members, which rise."""
     if not positions.size:
         return LayerPlan(bytes([Code.EMPTY]))
     entry = bytes([Code.ONES]) + varint(positions.size)

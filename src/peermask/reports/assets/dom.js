@@ -120,7 +120,7 @@ function bars(rows, tint) {
   const box = el("div", { class: "bars" });
   for (const [name, share, text, mark] of rows) {
     const fill = el("i");
-    fill.style.width = `${100 * Math.min(1, share)}%`;
+    fill.style.width = share > 0 ? `max(2px, ${100 * Math.min(1, share)}%)` : 0; // the least bar can still be seen
     fill.style.background = tint ?? "var(--s0)";
     const bar = el("div", { class: "bar" }, fill);
     if (mark != null) {

@@ -76,8 +76,7 @@ function drawAgent() {
   if (taken) panel.append(...confusion(own, taken));
   if (!masks) return;
   const [density, ...overlap] = agentMask(own, agent);
-  $("agent-layers").replaceChildren(el("h3", {}, `agent ${agent.agent}: density per layer`), density);
-  panel.append(...overlap);
+  $("agent-layers").replaceChildren(el("h3", {}, `agent ${agent.agent}: density per layer`), density, ...overlap);
 }
 
 /** Which labels an agent took for which, darker where more often. */

@@ -1,31 +1,43 @@
 // The page as a whole: what is on top, the theme, paper, and data that still grows.
 
 function drawTop() {
-  $("title").textContent = R.title;
-  const first = run();
-  const many = R.runs.length > 1 ? `${R.runs.length} runs of ` : "";
-  $("subtitle").textContent = `${many}${first.agents.length} agents on ${first.dataset}, `
-    + `${first.weights.toLocaleString("en")} masked weights, round ${first.round} of ${first.rounds} (${first.status})`;
-  const worst = first.agents.reduce((low, agent) => ((agent.accuracy ?? Infinity) < (low.accuracy ?? Infinity) ? agent : low));
-  const sent = first.agents.reduce((sum, agent) => sum + agent.sent, 0);
-  const beside = percent(mean(first.agents.map((agent) => agent[`accuracy_${other(first)}`])));
-  const note = first.task === "classification" ? `answers among ${first.readout} labels; among ${other(first)} labels ${beside}` : null;
-  const figures = [[shown(first.figure, first.accuracy), `mean ${named(first.figure)}, ${first.algorithm}`, note], [shown(first.figure, worst.accuracy), `worst agent (${worst.agent})`],
-    [bytes(sent), "sent by all agents"], [percent(mean(first.agents.map((agent) => agent.density))), "mean density"], [duration(first.seconds), "of computing"]];
+  const group = R.series[0].runs.map((place) => R.runs[place]), first = group[0];
+  const agents = group.flatMap((each) => each.agents), over = group.length > 1 ? `, over ${group.length} seeds` : "";
   const [headline, ...versus] = gains();
-  if (headline) figures.unshift([headline[0], headline[1], versus.map(([points, against]) => `${points} ${against}`).join("; ")]);
-  $("summary").replaceChildren(...figures.map(([value, name, title]) => el("div", { class: "figure", title }, el("b", {}, value), el("span", {}, name))));
+  $("title").textContent = headline ?? `${R.series[0].label} reaches ${shown(first.figure, finalMean(R.series[0]))} mean ${named(first.figure)}`;
+  const status = group.every((each) => each.status === first.status) ? first.status : "not all finished";
+  $("subtitle").textContent = `${R.title}: ${first.agents.length} agents on ${first.dataset}, `
+    + `${first.weights.toLocaleString("en")} masked weights, round ${first.round} of ${first.rounds} (${status})${over}`;
+  $("notes").replaceChildren(...[...versus, ...(R.notes ?? [])].map((line) => el("li", {}, line)));
+  const known = agents.filter((agent) => agent.accuracy != null);
+  const worst = known.reduce((low, agent) => (low == null || agent.accuracy < low.accuracy ? agent : low), null);
+  const average = (value) => mean(group.map(value));
+  const sum = (each) => each.agents.reduce((total, agent) => total + agent.sent, 0);
+  const beside = percent(mean(agents.map((agent) => agent[`accuracy_${other(first)}`])));
+  const readout = first.task === "classification" ? `answers among ${first.readout} labels; among ${other(first)} labels ${beside}` : "";
+  const figures = [
+    [shown(first.figure, finalMean(R.series[0])), `mean ${named(first.figure)} of ${R.series[0].label}${over}`, readout],
+    [shown(first.figure, worst?.accuracy), `worst agent${worst ? ` (agent ${worst.agent})` : ""}`],
+    [bytes(average(sum)), `sent by all ${first.agents.length} agents`],
+    [percent(mean(agents.map((agent) => agent.density))), "mean density", "share of weights kept"],
+    [duration(average((each) => each.seconds)), "of computing"]];
+  $("summary").replaceChildren(...figures.map(([value, name, note]) => el("div", { class: "figure" },
+    el("b", {}, value), el("span", {}, name), note ? el("small", {}, note) : null)));
   const sections = [...document.querySelectorAll("main > section[data-name]")].filter((section) => !section.hidden);
   $("nav").replaceChildren(...sections.map((section) => el("a", { href: `#${section.id}` }, section.dataset.name)));
 }
 
+/** Where a curve ends: the mean over agents and seeds of the figure that counts. */
+const finalMean = (series) => series.measures[`test_${R.runs[0].figure}`].mean.filter((value) => value != null).at(-1);
+
 /** What the first curve gains over each other in the end, in points of mean accuracy, or in the figure that counts. */
 function gains() {
-  const last = (values) => values.filter((value) => value != null).at(-1);
-  const [[label, own], ...others] = R.series.map((each) => [each.label, last(each.measures[`test_${run().figure}`].mean)]);
-  return others.filter(([, value]) => own != null && value != null).map(([name, value]) => {
-    const share = isShare(run().figure), points = (share ? 100 : 1) * (own - value);
-    return [`${points < 0 ? "−" : "+"}${Math.abs(points).toFixed(share ? 1 : 3)} ${share ? "points" : named(run().figure)}`, `${label} against ${name}`];
+  const [first, ...others] = R.series, { figure } = R.runs[0], share = isShare(figure), own = finalMean(first);
+  return others.filter((each) => own != null && finalMean(each) != null).map((each) => {
+    const gain = (share ? 100 : 1) * (own - finalMean(each));
+    const size = `${Math.abs(gain).toFixed(share ? 1 : 3)} ${share ? `points of mean ${named(figure)}` : `in mean ${named(figure)}`}`;
+    if (+Math.abs(gain).toFixed(share ? 1 : 3) === 0) return `${first.label} and ${each.label} reach the same mean ${named(figure)}`;
+    return gain > 0 ? `${first.label} gains ${size} over ${each.label}` : `${first.label} is ${size} behind ${each.label}`;
   });
 }
 

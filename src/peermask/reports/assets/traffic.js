@@ -7,15 +7,13 @@ function drawBytes() {
   if (!speaking.length) return;
   const cards = speaking.map((each) => {
     const { keyframes, deltas, headers, bitmap, floats, messages } = each.traffic, sent = keyframes + deltas + headers;
-    // Three orders of magnitude lie between the bars, so their lengths are logarithms.
-    const long = (value) => Math.max(0.02, Math.log10(1 + value / (floats / 1e4)) / Math.log10(1 + 1e4));
+    const long = (value) => value / Math.max(sent, bitmap, floats); // linear: a bar half as long is half as many bytes
     const times = (value) => `${bytes(value)} (${+(value / sent).toPrecision(2)} ×)`;
     return el("div", { class: "card" },
       el("h3", {}, `${each.label}: ${messages.toLocaleString("en")} messages`),
       split([["s0", "deltas", deltas], ["s1", "keyframes", keyframes], ["s7", "headers", headers]], sent),
       bars([["sent", long(sent), bytes(sent)], ["1 bit per weight", long(bitmap), times(bitmap)],
-        ["32 bits per weight", long(floats), times(floats)]], "var(--s7)"),
-      el("p", { class: "note" }, "The lower bars are on a logarithmic scale."));
+        ["32 bits per weight", long(floats), times(floats)]], "var(--s7)"));
   });
   const box = el("div", { class: "chart", id: "chart-bytes" });
   section.append(el("div", { class: speaking.length > 1 ? "two" : "" }, cards), el("div", { class: "card", style: "margin-top:20px" }, el("h3", {}, "bytes of a message, mean over agents, by round"), box));

@@ -1,0 +1,222 @@
+"""Tables as datasets: data frames, CSV and Parquet files, with columns for the target and perhaps for the agent."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from peermask.data.arrays import from_arrays
+from peermask.data.dataset import TASKS, Dataset, Task, datasets
+from peermask.data.folders import natural_order
+from peermask.data.normalisation import Wish
+from peermask.errors import DataError, nearest
+from peermask.streams import stream
+
+Column = NDArray[Any]
+READERS = {".csv": "read_csv", ".parquet": "read_parquet", ".pq": "read_parquet"}
+MOST_CLASSES = 1000  # different values of a target that is taken for labels
+
+
+def from_dataframe(
+    train: Any,
+    test: Any = None,
+    *,
+    target: str | Sequence[str],
+    agent: str | None = None,
+    features: Sequence[str] | None = None,
+    test_share: float = 0.2,
+    task: Task = "classification",
+    name: str = "table",
+    normalise: Wish | None = None,
+) -> Dataset:
+    """Make a dataset from a data frame of pandas, or of a library with the same columns, such as polars.
+
+    Args:
+        train: Training samples, one a row.
+        test: Test samples, with the same columns. If left out, `test_share` of every agent's rows, or of every label's
+            if there are no agents. The same rows are always drawn.
+        target: The column of the target; several for "multi-label", and perhaps for "regression". Labels may be text
+            or numbers.
+        agent: The column that says which agent a row belongs to, for the partition "given". Agents may be text or
+            numbers, and are numbered in their order.
+        features: The columns to learn from, which must be numbers; all others if left out.
+        test_share: The share of rows to test on, if `test` is left out.
+        task: "classification", "multi-label" or "regression".
+        name: What to call the dataset in tables and errors.
+        normalise: As for `from_arrays`.
+
+    Returns:
+        A dataset for `run_experiment(config, dataset=...)`.
+
+    Raises:
+        DataError: A column is missing, holds text, or has rows without a value; the message names it.
+
+    Examples:
+        >>> import pandas, peermask
+        >>> rows = pandas.DataFrame({"width": range(20), "height": range(20), "fruit": ["fig", "pear"] * 10})
+        >>> data = peermask.from_dataframe(rows, target="fruit")
+        >>> data.classes, data.shape, len(data.train), len(data.test)
+        (('fig', 'pear'), (2,), 16, 4)
+    """
+    if task not in TASKS:
+        raise DataError(f"{name} task is {task!r}; {nearest(str(task), TASKS)}")
+    targets = [target] if isinstance(target, str) else list(target)
+    if not targets or (task == "classification" and len(targets) > 1):
+        raise DataError(f"{name} target is {target!r}; {task} needs {'one column' if targets else 'a column'}")
+    frames = [train] if test is None else [train, test]
+    for frame, part in zip(frames, ("train", "test"), strict=False):
+        if not hasattr(frame, "columns") or not hasattr(frame, "__getitem__") or not hasattr(frame, "__len__"):
+            raise DataError(f"{name} {part} is a {type(frame).__name__}; give a data frame, such as one of pandas")
+    special = [*targets, *([agent] if agent is not None else [])]
+    wanted = [column for column in train.columns if column not in special] if features is None else list(features)
+    if not wanted:
+        raise DataError(f"{name} has no columns to learn from beside {', '.join(map(str, special))}")
+    if overlap := [column for column in wanted if column in special]:
+        raise DataError(f"{name} column {overlap[0]!r} is target or agent, and cannot be a feature too")
+    answers, classes = _targets(frames, targets, task, name)
+    owners = None if agent is None else _ranks([_column(frame, agent, name) for frame in frames], name, agent)
+    inputs = [np.stack([_numbers(frame, c, name) for c in wanted], 1) for frame in frames]
+    if test is None:
+        groups = owners[0] if owners else answers[0] if task == "classification" else np.zeros(len(train), np.int64)
+        drawn = _draw_test(groups, test_share, name)
+        inputs, answers = [inputs[0][~drawn], inputs[0][drawn]], [answers[0][~drawn], answers[0][drawn]]
+        owners = owners and [owners[0][~drawn], owners[0][drawn]]
+    return from_arrays(
+        *(inputs[0], answers[0], inputs[1], answers[1], classes, name),
+        kind="features",
+        task=task,
+        normalise=normalise,
+        agent_train=owners[0] if owners else None,
+        agent_test=owners[1] if owners else None,
+    )
+
+
+@datasets.register("table")
+def table(
+    *,
+    path: Annotated[str, Field(min_length=1, description=".csv or .parquet file with training samples, one a row")],
+    target: Annotated[
+        str | list[str], Field(description="column of the target, text or numbers; several for other tasks")
+    ],
+    test: Annotated[str | None, Field(description="file with test samples; default: test_share of the rows")] = None,
+    agent: Annotated[
+        str | None, Field(description="column that says whose a row is, for partition 'given'; default: none")
+    ] = None,
+    features: Annotated[list[str] | None, Field(description="columns to learn from; default: all others")] = None,
+    test_share: Annotated[float, Field(gt=0, lt=1, description="share of rows to test on, if test is not set")] = 0.2,
+    task: Annotated[Task | None, Field(description="what targets are; by default classification")] = None,
+    normalise: Annotated[
+        Wish | None, Field(description="'none', 'statistics', {low, high} or {mean, std}; by default statistics")
+    ] = None,
+) -> Dataset:
+    """Your own table from a CSV or Parquet file, with columns for the target and perhaps for the agent."""
+    return from_dataframe(
+        read_table(Path(path), "dataset.path"),
+        None if test is None else read_table(Path(test), "dataset.test"),
+        target=target,
+        agent=agent,
+        features=features,
+        test_share=test_share,
+        task=task or "classification",
+        name=Path(path).stem,
+        normalise=normalise,
+    )
+
+
+def read_table(file: Path, key: str) -> Any:
+    """Read a CSV or Parquet file as a data frame."""
+    reader = READERS.get(file.suffix.lower())
+    if reader is None:
+        raise DataError(f"{key} {file} is neither .csv nor .parquet; convert it, or use from_dataframe in Python")
+    if not file.is_file():
+        raise DataError(f"{key} {file} does not exist")
+    try:
+        import pandas  # optional
+
+        return getattr(pandas, reader)(file)
+    except ImportError as error:
+        raise DataError(
+            f"reading {file} needs pandas, and pyarrow for Parquet; install them with: pip install 'peermask[table]'"
+        ) from error
+    except (OSError, ValueError) as error:  # also what pyarrow and the parser raise
+        raise DataError(f"{key} {file} cannot be read: {str(error).partition(chr(10))[0]}") from error
+
+
+def _column(frame: Any, column: str, name: str) -> Column:
+    """Return a column without missing values: numbers, or text."""
+    if column not in frame.columns:
+        raise DataError(f"{name} has no column {column!r}; {nearest(str(column), [str(c) for c in frame.columns])}")
+    series = frame[column]
+    if getattr(series, "ndim", 1) != 1:
+        raise DataError(f"{name} has several columns {column!r}; rename them")
+    missing = np.asarray(series.isna() if hasattr(series, "isna") else series.is_null())
+    if missing.any():
+        row = int(missing.argmax())
+        raise DataError(f"{name} column {column!r} has no value in row {row}; fill or remove {missing.sum()} such rows")
+    values = np.asarray(series)
+    return values if values.dtype.kind in "buif" else np.array([str(value) for value in values], dtype=object)
+
+
+def _numbers(frame: Any, column: str, name: str) -> Column:
+    values = _column(frame, column, name)
+    if values.dtype == object:
+        raise DataError(
+            f"{name} column {column!r} holds text such as {values[0]!r}; leave it out, "
+            "or make numbers of it (pandas.get_dummies)"
+        )
+    return values.astype(np.float64)
+
+
+def _targets(
+    frames: Sequence[Any], targets: Sequence[str], task: Task, name: str
+) -> tuple[list[Column], list[str] | None]:
+    """Targets of each frame, and names of classes or outputs."""
+    if task != "classification":
+        return [np.stack([_numbers(frame, c, name) for c in targets], 1) for frame in frames], list(targets)
+    columns = [_column(frame, targets[0], name) for frame in frames]
+    whole = np.concatenate(columns)
+    if whole.dtype.kind == "f" and (whole != np.floor(whole)).any():
+        raise DataError(f"{name} column {targets[0]!r} holds fractions, not labels; or is it task = 'regression'?")
+    if whole.dtype.kind == "f":
+        columns = [column.astype(np.int64) for column in columns]
+    names = _names(columns)
+    if len(names) > MOST_CLASSES:
+        raise DataError(
+            f"{name} column {targets[0]!r} has {len(names)} different values; at most {MOST_CLASSES} labels"
+        )
+    return _places(columns, names), names
+
+
+def _ranks(columns: Sequence[Column], name: str, agent: str) -> list[Column]:
+    """Agents as whole numbers from 0, in the order of those that have training samples."""
+    names = _names(columns[:1])
+    for column in columns[1:]:
+        if stranger := next((str(value) for value in column if str(value) not in names), None):
+            raise DataError(f"{name} column {agent!r}: agent {stranger!r} has test rows but no training rows")
+    return _places(columns, names)
+
+
+def _names(columns: Sequence[Column]) -> list[str]:
+    return sorted({str(value) for column in columns for value in column}, key=natural_order)
+
+
+def _places(columns: Sequence[Column], names: Sequence[str]) -> list[Column]:
+    place = {value: number for number, value in enumerate(names)}
+    return [np.array([place[str(value)] for value in column], np.int64) for column in columns]
+
+
+def _draw_test(groups: Column, share: float, name: str) -> NDArray[np.bool_]:
+    """[n]: which rows are tested on; of every group with two rows or more at least one, and never all."""
+    if not 0 < share < 1:
+        raise DataError(f"{name} test_share is {share}; it must be above 0 and below 1")
+    drawn, draw = np.zeros(len(groups), bool), stream(0, "table-test")  # of no run: all seeds have the same test rows
+    for group in np.unique(groups):
+        rows = np.flatnonzero(groups == group)
+        count = min(max(1, round(share * len(rows))), len(rows) - 1)
+        drawn[rows[draw.permutation(len(rows))[:count]]] = True
+    return drawn

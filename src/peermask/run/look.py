@@ -1,0 +1,152 @@
+"""A look at the data before a run: what every agent has, duplicates, ranges, and classes that nobody has."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from peermask.config.experiment import ExperimentConfig
+from peermask.config.file import as_config
+from peermask.data.dataset import Dataset, Split, Task
+from peermask.data.local import LocalSamples
+from peermask.run.build import check_given, share_data
+
+
+@dataclass(frozen=True)
+class DataSummary:
+    """What a dataset holds, and how it is divided among agents.
+
+    Attributes:
+        name: The dataset's.
+        task: "classification", "multi-label" or "regression".
+        shape: Of one input.
+        classes: Names of labels or outputs.
+        train: Training samples of each agent.
+        validation: Held-out samples of each agent.
+        test: Test samples of each agent.
+        histograms: [agents][classes]: training samples of each label; empty for a regression.
+        shared: Different inputs that more than one agent trains on.
+        leaked: Test samples whose input is also trained on, by any agent.
+        ranges: Lowest and highest value of each feature or channel in the training data; of tokens one pair.
+        constant: Features or channels that have one value only.
+        missing: Classes that no agent trains on.
+
+    Examples:
+        >>> import peermask
+        >>> seen = peermask.describe_data({"agents": 4, "partition": {"name": "labels", "labels_per_agent": 2}})
+        >>> seen.name, len(seen.train), seen.shared
+        ('digits', 4, 0)
+    """
+
+    name: str
+    task: Task
+    shape: tuple[int, ...]
+    classes: tuple[str, ...]
+    train: tuple[int, ...]
+    validation: tuple[int, ...]
+    test: tuple[int, ...]
+    histograms: tuple[tuple[int, ...], ...]
+    shared: int
+    leaked: int
+    ranges: tuple[tuple[float, float], ...]
+    constant: tuple[int, ...]
+    missing: tuple[str, ...]
+
+
+def describe_data(
+    config: ExperimentConfig | Mapping[str, Any] | Path | str, *, dataset: Dataset | None = None
+) -> DataSummary:
+    """Describe the data of a config as its agents would have it. Nothing is learned or written.
+
+    Args:
+        config: A config, plain values as for `make_config`, or the path of a config file.
+        dataset: Data of your own instead of the config's, as for `run_experiment`.
+
+    Returns:
+        Samples and labels of every agent, duplicates, ranges, and classes that nobody has.
+
+    Raises:
+        PeermaskError: A mistake in the config or the data, as a run would report it.
+
+    Examples:
+        >>> import peermask
+        >>> seen = peermask.describe_data({"agents": 1, "partition": {"name": "labels", "labels_per_agent": 8}})
+        >>> len(seen.missing)
+        2
+    """
+    check_given(dataset, None)
+    data, samples = share_data(as_config(config), dataset)
+    return summarise(data, samples)
+
+
+def summarise(data: Dataset, samples: Sequence[LocalSamples]) -> DataSummary:
+    """Summarise what agents have of a dataset."""
+    histograms = [_histogram(data, own) for own in samples]
+    used = np.unique(np.concatenate([own.train for own in samples]))
+    trained = data.train.inputs[used]
+    digests = dict(zip(used.tolist(), _digests(trained), strict=True))
+    ranges = _ranges(trained)
+    return DataSummary(
+        name=data.name,
+        task=data.task,
+        shape=data.shape,
+        classes=data.classes,
+        train=tuple(len(own.train) for own in samples),
+        validation=tuple(len(own.validation) for own in samples),
+        test=tuple(len(own.test) for own in samples),
+        histograms=tuple(histograms) if data.task != "regression" else (),
+        shared=_shared(samples, digests),
+        leaked=_leaked(data.test, samples, set(digests.values())),
+        ranges=ranges,
+        constant=tuple(place for place, (low, high) in enumerate(ranges) if low == high),
+        missing=() if data.task == "regression" else _missing(data.classes, histograms),
+    )
+
+
+def _histogram(data: Dataset, own: LocalSamples) -> tuple[int, ...]:
+    targets = data.train.targets[own.train]
+    if data.has_labels:
+        return tuple(np.bincount(targets.numpy(), minlength=len(data.classes)).tolist())
+    return tuple(int(count) for count in targets.sum(0).tolist())  # of several labels, how many samples have each
+
+
+def _missing(classes: Sequence[str], histograms: Sequence[Sequence[int]]) -> tuple[str, ...]:
+    total = np.sum(histograms, axis=0)  # [classes]
+    return tuple(name for name, count in zip(classes, total, strict=True) if not count)
+
+
+def _digests(inputs: Tensor) -> Iterable[bytes]:
+    """Yield a digest of each input; equal inputs have equal ones."""
+    rows: NDArray[Any] = np.ascontiguousarray(inputs.flatten(1).numpy())
+    if rows.dtype.kind == "f":
+        rows = rows + 0.0  # so that -0.0 equals 0.0
+    return (hashlib.blake2b(row.tobytes(), digest_size=16).digest() for row in rows)
+
+
+def _shared(samples: Sequence[LocalSamples], digests: Mapping[int, bytes]) -> int:
+    seen: set[bytes] = set()
+    shared: set[bytes] = set()
+    for own in samples:
+        has = {digests[sample] for sample in own.train.tolist()}
+        shared |= seen & has
+        seen |= has
+    return len(shared)
+
+
+def _leaked(test: Split, samples: Sequence[LocalSamples], trained: set[bytes]) -> int:
+    used = np.unique(np.concatenate([own.test for own in samples]))
+    return sum(digest in trained for digest in _digests(test.inputs[used]))
+
+
+def _ranges(inputs: Tensor) -> tuple[tuple[float, float], ...]:
+    tokens = inputs.dtype == torch.int64
+    flat = inputs.reshape(1, -1) if tokens else inputs.transpose(0, 1).flatten(1)  # [C, n * ...]
+    return tuple(zip(flat.amin(1).tolist(), flat.amax(1).tolist(), strict=True))
