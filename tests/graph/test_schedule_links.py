@@ -103,3 +103,22 @@ def test_many_agents() -> None:
     heard, which = links.rows(slice(0, 100)).heard
     assert len(heard) <= 100
     assert np.array_equal(heard[which], links.senders[: len(which)])
+
+
+@pytest.mark.parametrize(
+    ("name", "graph", "options", "expected"),
+    [
+        ("redrawn", "erdos-renyi", {}, 22),  # half of 10 * 9 / 2 pairs
+        ("redrawn", "random-regular", {}, 20),  # 10 agents of degree 4
+        ("matching", "complete", {"among": "graph"}, 45),
+        ("matching", "complete", {"among": "all"}, 10),
+        ("one-peer-exponential", "complete", {}, 10),
+        ("matching", "ring", {"among": "graph"}, 10),
+    ],
+)
+def test_expected_links_by_hand(name: str, graph: str, options: dict[str, Any], expected: int) -> None:
+    assert schedule_of(name, 10, graph=graph, **options).expected_links == expected
+
+
+def test_expected_links_of_a_fixed_graph() -> None:
+    assert Schedule(Base("complete", topologies["complete"].options(), 10, 0)).expected_links == 45

@@ -47,11 +47,11 @@ class ConvBlock:
         return y.view(batch, agents, -1, *y.shape[2:]).permute(1, 0, 3, 4, 2)  # [A, B, PH, PW, O]
 
     def convolved(self, side: int, taps: int) -> int:
-        """Pixels along one side of what the convolution gives."""
+        """Pixels along one side of the convolution's output."""
         return side + 2 * self.padding - taps + 1
 
     def pooled(self, side: int) -> int:
-        """Pixels along one side of what pooling makes of them."""
+        """Pixels along one side of the pooled output."""
         return (side + 2 * self.pool_padding - self.pool) // self.pool_stride + 1
 
     @property
@@ -125,7 +125,7 @@ class BlockShape:
 def shapes_of(
     blocks: Sequence[ConvBlock], height: int, width: int, kernels: Iterable[Sequence[int]]
 ) -> tuple[BlockShape, ...]:
-    """Of images through all blocks, with kernels [O, C, R, S]."""
+    """Find the sizes that images meet in all blocks, with kernels [O, C, R, S]."""
     shapes = []
     for block, (out, into, rows, columns) in zip(blocks, kernels, strict=True):
         shapes.append(BlockShape(block, height, width, into, out, rows, columns))
@@ -139,7 +139,7 @@ def trunk_fits(shapes: Sequence[BlockShape], batch: int) -> bool:
 
 
 def fills_tiles(batch: int, tile: int) -> bool:
-    """Whether tiles of images, each for one pixel, are nearly full: such a tile leaves out what lies in the padding."""
+    """Whether tiles of images, each for one pixel, are nearly full. Such a tile skips the padding."""
     return -(-batch // tile) * tile <= 1.1 * batch
 
 

@@ -176,7 +176,7 @@ def pooled(
 
 
 def pooled_gradient(shape: BlockShape, dy: Tensor, bound: Tensor, e: Tensor, reach: Tensor, where: Tensor) -> Tensor:
-    """Before the activation, as scaled halves."""
+    """Gradient before the activation, as scaled halves."""
     from peermask.kernels.conv_triton import ACTIVATIONS
     from peermask.kernels.pool_triton import pool_back_kernel
 

@@ -80,7 +80,7 @@ class _Trunk(torch.autograd.Function):
 def trunk_trials(
     shapes: tuple[BlockShape, ...], x: Tensor, weights: Sequence[Tensor], biased: Sequence[bool]
 ) -> list[Callable[[], object]]:
-    """Every kernel once, so that they can be compiled side by side; [A, B, H, W, C] and [A, O, C, R, S] as in a run."""
+    """Calls of every kernel once, to compile them side by side; [A, B, H, W, C] and [A, O, C, R, S] as in a run."""
     (agents, batch), device = x.shape[:2], x.device
     bound = torch.ones(agents, device=device)
     trials: list[Callable[[], object]] = [partial(halved_images, x, bound, shapes[0])]

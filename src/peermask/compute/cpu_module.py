@@ -13,7 +13,7 @@ from peermask.models.architectures import LocalResponseNorm
 
 
 class CpuModule:
-    """A thread's own copy of a module, optimised, that is called with given parameters: all that it has.
+    """Optimised copy of a module for one thread; a call passes all of its parameters.
 
     `torch.func.functional_call` looks the module's tensors up in every call, and meanwhile holds Python's lock.
     """

@@ -1,4 +1,4 @@
-"""Where a run computes."""
+"""Devices that a run computes on."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def pick_device(name: str) -> torch.device:
 
 
 def made_current(device: torch.device) -> AbstractContextManager[None]:
-    """Triton launches kernels on the current GPU, wherever their tensors are."""
+    """Make a device the current GPU: Triton launches kernels there, wherever their tensors are."""
     return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
 
@@ -60,7 +60,7 @@ def rows_on_cpu(parts: Sequence[Tensor]) -> Tensor:
 
 
 def _empty_on_cpu(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    """Pinned if possible: a machine may limit that."""
+    """Allocate pinned memory if possible: a machine may limit that."""
     if math.prod(shape) * dtype.itemsize <= MOST_PINNED:
         with suppress(RuntimeError):
             return torch.empty(shape, dtype=dtype, pin_memory=True)
@@ -84,7 +84,7 @@ def one_thread_each() -> Iterator[None]:
 
 @cache
 def keep_freed_memory() -> None:
-    """Have this process keep what it frees, where glibc manages its memory; elsewhere nothing changes.
+    """Have glibc keep freed memory in this process; without glibc nothing changes.
 
     Every agent needs large arrays for a moment, of the same sizes in every round. Given back to the kernel and asked
     for again, each of their pages is cleared again, which takes longer than many operations on it.

@@ -144,7 +144,7 @@ class Network:
 
 
 def mean_loss(loss: Loss, outputs: Tensor, targets: Tensor, valid: Tensor | None) -> Tensor:
-    """Over the samples of one agent, [B, ...], that are real."""
+    """Mean loss over the samples of one agent, [B, ...], without padding."""
     if valid is None:
         if loss is cross_entropy:
             return F.cross_entropy(outputs, targets)  # which sums in another order
@@ -184,7 +184,7 @@ def build_network(
 
 
 def _two_samples(module: nn.Module, shape: Sequence[int], *, tokens: bool) -> Tensor:
-    """That differ, to try a module on."""
+    """Make two samples that differ, to try a module on."""
     draw = torch.Generator().manual_seed(0)
     if not tokens:
         return torch.randn(2, *shape, generator=draw)

@@ -1,4 +1,4 @@
-"""Layers with parameters of each agent's own, over the samples of all agents in one batch.
+"""Layers with separate parameters for each agent, over the samples of all agents in one batch.
 
 x is [A * B, ...], agent after agent, and parameters are [A, ...]. Plain torch, for any device: the reference of what
 the kernels compute.
@@ -29,7 +29,7 @@ def knows(layer: nn.Module) -> bool:
 def compute(
     layer: nn.Module, x: Tensor, weight: Tensor, bias: Tensor | None, parts: Sequence[int] | None = None
 ) -> Tensor:
-    """What a layer gives, by each agent's own weight and bias; `parts` as in `StackedChain`."""
+    """Compute a layer with each agent's weight and bias; `parts` as in `StackedChain`."""
     agents = len(weight)
     match layer:
         case nn.Linear():

@@ -27,7 +27,7 @@ class Scaled(NamedTuple):
 
 
 def scale_of(bound: Tensor) -> Tensor:
-    """As half_triton.half_scale: the power of two that scales numbers up to `bound` to below 2^14."""
+    """The power of two that scales numbers up to `bound` to below 2^14, as half_triton.half_scale."""
     exponent = ((bound.view(torch.int32) >> 23) - 127).clamp(-110, 127)
     return ((127 + 13 - exponent) << 23).view(torch.float32)
 
@@ -144,7 +144,7 @@ def zeros(rows: int, agents: int, device: torch.device) -> Tensor:
     return torch.zeros(rows, -(-agents // 4) * 4, device=device)[:, :agents]
 
 
-# Group norm of scaled float16, with an addition and ReLU, as one differentiable step for all agents.
+# Group norm
 
 _TILE = 2048  # numbers that a program has at once
 _WARPS = 8

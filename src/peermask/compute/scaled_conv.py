@@ -33,7 +33,7 @@ class Conv:
 
     @property
     def sides(self) -> tuple[int, int]:
-        """Of what it gives."""
+        """Sides of the output."""
         taps = (self.rows - 2 * self.padding, self.columns - 2 * self.padding)
         return (self.height - taps[0]) // self.stride + 1, (self.width - taps[1]) // self.stride + 1
 
@@ -65,7 +65,7 @@ class Conv:
 
 @cache
 def have_descriptors() -> bool:
-    """Triton has them since 3.4."""
+    """Whether Triton has tensor descriptors, as since 3.4."""
     try:
         from triton.tools.tensor_descriptor import TensorDescriptor  # noqa: F401
     except ImportError:

@@ -56,7 +56,7 @@ class StackedChain:
 
     @cached_property
     def _blocks(self) -> tuple[ConvBlock, ...]:
-        """Of the stages that come first; linear layers follow."""
+        """The blocks of the first stages; linear layers follow."""
         return tuple(stage.block for stage in self.stages if stage.block is not None)
 
     def _trunk(self, params: dict[str, Tensor], x: Tensor) -> Tensor:

@@ -42,11 +42,11 @@ class TracedStack:
 
     @cached_property
     def convolutions(self) -> tuple[tuple[Conv | None, Step], ...]:
-        """Of every layer that convolves: None if kernels cannot, for any batch."""
+        """Each convolution by its layer; None if kernels cannot compute it for any batch."""
         return tuple((conv_of(step), step) for step in self.steps if isinstance(step.layer, nn.modules.conv._ConvNd))
 
     def constant(self, name: str, device: torch.device) -> Tensor:
-        """Copied to a device once."""
+        """A constant, copied to a device once."""
         if (name, device) not in self._moved:
             self._moved[name, device] = self.constants[name].to(device)
         return self._moved[name, device]
@@ -222,7 +222,7 @@ def _is_first(step: Step) -> bool:
 
 
 def _norm_fits(step: Step) -> bool:
-    """Of images: channels, and what is added of the same shape."""
+    """Whether a norm is of images, with channels that fit and an addend of the same shape."""
     assert isinstance(step.layer, nn.GroupNorm)
     return len(step.shapes[0]) == 3 and norm_fits(step.layer.num_channels, step.layer.num_groups)
 

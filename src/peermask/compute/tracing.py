@@ -1,4 +1,4 @@
-"""A module as a list of steps, found by tracing it; None where that fails, or where a step is unknown.
+"""A module as a list of steps, from tracing it; None where that fails, or where a step is unknown.
 
 Samples of all agents go through a traced module in one batch. So an operation without parameters is called unchanged if
 it treats samples independently, which is tested: two samples together must give at every step what each gives alone.
@@ -27,7 +27,7 @@ _ARITHMETIC = (*_ADD, operator.sub, operator.mul, operator.truediv, torch.sub, t
 
 @dataclass(frozen=True)
 class Step:
-    """What an operation of the module is, and what it needs. A norm may end in an addition and ReLU."""
+    """One operation of the module and its inputs. A norm may end in an addition and ReLU."""
 
     node: fx.Node  # where its result is known by
     kind: Kind
@@ -153,12 +153,12 @@ def _of_layer(layer: nn.Module, node: fx.Node, inputs: tuple[fx.Node, ...]) -> S
 
 
 def _names(module: nn.Module) -> set[str]:
-    """As a layout has them: of a layer that stands in two places, the first."""
+    """Names of parameters as in a layout: the first for a layer that is used twice."""
     return {name for name, _ in module.named_parameters()}
 
 
 def _inputs(node: fx.Node) -> tuple[fx.Node, ...]:
-    """With repetitions, in the order of arguments."""
+    """Input nodes in the order of arguments, with repetitions."""
     found: list[fx.Node] = []
 
     def note(own: fx.Node) -> fx.Node:

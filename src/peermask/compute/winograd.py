@@ -75,7 +75,7 @@ def _tiles(size: int, padding: int) -> tuple[_Tile, ...]:
 
 
 def winograd_pays(x: Tensor, weight: Tensor, padding: tuple[int, int]) -> bool:
-    """Whether a convolution with stride 1 is one that this computes, and faster than torch does.
+    """Whether a convolution with stride 1 is supported here and faster than in torch.
 
     As measured: with few channels or images the transforms cost more than the products they save, and a tile that
     lies half beyond the edge saves too little.
@@ -178,7 +178,7 @@ class _Pixels:
         torch.bmm(row.each[2], self.m, out=self.between[:, row.out])
 
     def end(self, column: _Tile) -> None:
-        """After the last tile of a column."""
+        """Finish a column after its last tile."""
         torch.mm(column.a_t, self.between.flatten(1), out=self.y[column.out].flatten(1))
 
 
@@ -190,7 +190,7 @@ class _Points:
         self.between = dy.new_empty(TILE, *self.dy.shape[1:])
 
     def begin(self, column: _Tile) -> None:
-        """Before the first tile of a column."""
+        """Start a column before its first tile."""
         torch.mm(column.a_t.T, self.dy[column.out].flatten(1), out=self.between.flatten(1))
 
     def tile(self, _: _Tile, row: _Tile) -> None:

@@ -1,4 +1,4 @@
-"""All that a config can say, as plain values: `peermask list` prints it, and docs/config.md is made of it.
+"""Catalogue of all config keys and choices as plain values, for `peermask list` and docs/config.md.
 
 It is read off the code and kept in catalogue.json, so that listing needs no import that computes:
 
@@ -53,7 +53,7 @@ This page is generated from the code by `python -m peermask.config.catalogue doc
 
 
 def catalogue() -> dict[str, list[dict[str, Any]]]:
-    """`options`, and what each registry holds: entries with a name, a summary and their options."""
+    """Collect `options` and each registry's entries, with name, summary and options."""
     tables = [_entry("", "at the top of the file", ExperimentConfig)]
     for key, field in ExperimentConfig.model_fields.items():
         kinds = [kind for kind in (field.annotation, *get_args(field.annotation)) if _is_table(kind)]
@@ -108,7 +108,7 @@ def _is_table(kind: Any) -> bool:
 
 
 def _plain(default: object) -> str:
-    """As TOML would have it, or nearly."""
+    """Convert a value to about what TOML would hold."""
     match default:
         case Options():
             return json.dumps(default.model_dump(exclude_none=True)).replace('": ', '" = ')
@@ -124,7 +124,7 @@ def _plain(default: object) -> str:
 
 
 def _values(field: FieldInfo) -> str:
-    """Words that may be given where only some may, or the range of a number."""
+    """The allowed words, or the range of a number."""
     if field.annotation is Choice:
         return "a name, or a table with one"
     if field.annotation is bool:

@@ -15,8 +15,6 @@ from peermask.graph import schedules, topologies
 from peermask.models.architectures import models
 from peermask.registry import Options, Registry
 
-# Turns what a validator says into one line that names the key, the value, and what to write instead.
-
 FORMS = ("int", "float", "str", "bool", "none")
 
 
@@ -38,19 +36,19 @@ def first_problem(error: ValidationError, model: type[BaseModel], prefix: str = 
 
 
 def _most_telling(problems: Sequence[Any]) -> Any:
-    """The first; of a value that may have several forms, the complaint of the form it came nearest to."""
+    """Pick the first complaint; for a value of several forms, that of the nearest form."""
     place = _place(problems[0])
     return max((each for each in problems if _place(each) == place), key=lambda each: len(each["loc"]))
 
 
 def _place(problem: Any) -> tuple[object, ...]:
-    """Where the value is, up to where it may have several forms."""
+    """The path of the value, up to where it may have several forms."""
     loc = problem["loc"]
     return tuple(loc[: next((at for at, part in enumerate(loc) if _is_form(part)), len(loc))])
 
 
 def _is_form(part: object) -> bool:
-    """Whether it is no key, but pydantic's name for one of several forms that a value may have."""
+    """Whether a name is pydantic's for one of several forms of a value, not a key."""
     text = str(part)
     return text.startswith(("constrained-", "function-", "list[", "dict[", "literal[", "tuple[")) or text in FORMS
 
@@ -78,15 +76,10 @@ def _shown(value: object) -> str:
     return text if len(text) <= 60 else text[:57] + "..."
 
 
-# A choice in a config: the name of a registered thing, with its own options beside it in the same table.
-#
-# [graph]
-# name = "erdos-renyi"
-# p = 0.5
-
-
 @dataclass(frozen=True)
 class Choice:
+    """A registered thing and its options, from one table: `name = "erdos-renyi"`, `p = 0.5`."""
+
     name: str
     options: Options
 
@@ -95,7 +88,7 @@ class Choice:
 
 
 class UnknownOptions(Options):
-    """Of something that a plug-in registers, which is not imported here: unchecked."""
+    """Unchecked options of a plug-in that is not imported here."""
 
     model_config = ConfigDict(frozen=True, extra="allow")
 

@@ -167,14 +167,14 @@ class ExperimentConfig(Options):
 
     @property
     def hash(self) -> str:
-        """Equal for two configs that mean the same run, wherever a machine has its plug-ins."""
+        """Hash of the config: equal for the same run, wherever a machine has its plug-ins."""
         table = self.table()
         table.pop("imports", None)
         return hashlib.sha256(json.dumps(table, sort_keys=True).encode()).hexdigest()[:16]
 
     @property
     def resolved_readout(self) -> Readout:
-        """The readout that counts: as the config says, or else as the algorithm declares."""
+        """The readout that counts: the config's, or else the algorithm's default."""
         return self.readout or algorithms[self.algorithm.name].make.readout
 
     def readout_for(self, task: Task) -> Readout:

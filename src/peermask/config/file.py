@@ -82,7 +82,7 @@ DEFAULT = Path(__file__).parent / "default.toml"
 
 
 def as_config(config: ExperimentConfig | Mapping[str, Any] | Path | str) -> ExperimentConfig:
-    """A config, or what one can be made of: plain values, or the path of a file."""
+    """Convert plain values or the path of a file to a config; return a config unchanged."""
     match config:
         case ExperimentConfig():
             return config
@@ -159,7 +159,7 @@ def _checked(values: Mapping[str, Any], context: dict[str, bool] | None = None) 
 
 
 def _with_plugins(values: Mapping[str, Any], beside: Path, further: Iterable[str] = ()) -> dict[str, Any]:
-    """With plug-ins imported and named so that they are found from any folder."""
+    """Import plug-ins and name them so that any folder can find them."""
     named = values.get("imports", [])
     if not isinstance(named, list | tuple) or not all(isinstance(name, str) and name for name in named):
         raise ConfigError(f"imports = {named!r}: must be a list of .py files and modules, such as ['my_method.py']")

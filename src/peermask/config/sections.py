@@ -16,7 +16,7 @@ from peermask.registry import Options, Registry
 
 
 class DataOptions(Options):
-    """What each agent does with the samples it was given."""
+    """Use of each agent's samples."""
 
     fraction: Annotated[float, Field(gt=0, le=1)] = Field(
         1.0, description="share of every agent's samples that is used"
@@ -34,7 +34,7 @@ def _name_in(registry: Registry[Any]) -> BeforeValidator:
 
 
 class FrozenOptions(Options):
-    """The weights all agents share: random, or given."""
+    """The weights all agents share: random, or from a file or module."""
 
     model_config = ConfigDict(serialize_by_alias=True)
 
@@ -85,7 +85,7 @@ class SpeedDraw(Options):
 
 
 def _speeds(value: object) -> object:
-    """Say what is wrong by what was meant: a list or a table."""
+    """Report errors for the probable form: a list or a table."""
     if value is None or isinstance(value, SpeedDraw | Mapping):
         return value
     if not isinstance(value, list | tuple):

@@ -15,8 +15,6 @@ from peermask.data.dataset import TASKS, Dataset, Split, Task, check_finite
 from peermask.data.normalisation import Normalisation, Range, Statistics, Wish, resolve, statistics_of
 from peermask.errors import DataError, nearest
 
-# Targets of your own: labels, several labels at once, or numbers, as the task needs them.
-
 FEW = 1000  # labels up to here may leave out as many as they like
 
 
@@ -57,7 +55,7 @@ def to_numbers(array: NDArray[Any], name: str) -> Tensor:
 
 
 def names_of(targets: Sequence[Tensor], task: Task, classes: Sequence[str] | None, name: str) -> tuple[str, ...]:
-    """The given names of labels or outputs, or else numbers, as many as there are."""
+    """Names of labels or outputs, numbers by default."""
     if classes is not None:
         return tuple(classes)
     if task != "classification":
@@ -66,7 +64,7 @@ def names_of(targets: Sequence[Tensor], task: Task, classes: Sequence[str] | Non
 
 
 def count_of(values: Sequence[Tensor], what: str, key: str) -> int:
-    """How many labels or tokens there are by the highest, unless that lies far beyond how many are different."""
+    """Count labels or tokens by the highest, unless it is far above the number of distinct ones."""
     highest = max((int(each.max()) for each in values if each.numel()), default=0)
     different = len(torch.unique(torch.cat([each.flatten() for each in values]))) if highest >= FEW else 0
     if highest >= FEW and highest >= 10 * different:

@@ -63,7 +63,7 @@ class Augmentation:
             raise DataError(f"augmentation crop is {self.crop}; it must be 0 pixels or more")
 
     def draw(self, count: int, seed: int, agent: int, round: int, step: int = 0) -> tuple[Tensor, Tensor]:
-        """Which images to mirror, [B] bool, and where to cut each, [B, 2] int64 (down, right)."""
+        """Draw which images to mirror, [B] bool, and where to cut each, [B, 2] int64 (down, right)."""
         source = stream(seed, "augment", agent, round, step)
         flips = torch.from_numpy(source.uniform(count) < 0.5) & self.flip  # [B]
         places = torch.from_numpy(source.uniform(2 * count) * (2 * self.crop + 1))

@@ -70,7 +70,7 @@ def cifar10(
 
 
 def read_release(release: Release, folder: Path | None) -> Dataset:
-    """The files of a folder; without one, those that are cached or downloaded."""
+    """Read the files of a folder; without one, of the cache, filled by a download."""
     home = given_folder(folder) if folder is not None else cached_folder(release)
     names = [[name for name in release.sha1 if name.startswith(part)] for part in ("data", "test")]
     splits = [read_split(release, home, part) for part in names]
@@ -107,7 +107,7 @@ def check_archive(release: Release, path: Path) -> None:
 
 
 def unpack(release: Release, archive: Path, home: Path) -> None:
-    """Takes only the six files, by name, and checks each: nothing else in the archive is ever written."""
+    """Unpack only the six files, by name, and check each; write nothing else of the archive."""
     try:
         with tarfile.open(archive) as tar:
             for name in release.sha1:

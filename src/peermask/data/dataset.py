@@ -68,7 +68,7 @@ class Dataset:
 
     @property
     def blank(self) -> Tensor:
-        """One input, as a network sees it, that is all zero: to try a module on."""
+        """One normalised input of zeros, to try a module on."""
         return torch.zeros(1, *self.shape, dtype=torch.float32 if self.vocabulary is None else torch.int64)
 
     @property
@@ -92,7 +92,7 @@ class Dataset:
         return digest.hexdigest()
 
     def normalise(self, inputs: Tensor) -> Tensor:
-        """What a network sees of raw inputs [..., *shape]: float32, or the tokens themselves."""
+        """Normalise raw inputs [..., *shape] to float32; tokens are left unchanged."""
         normalised: Tensor = self._normaliser(inputs)
         return normalised
 
@@ -182,7 +182,7 @@ def _check_targets(name: str, targets: Tensor, about: Dataset) -> None:
 
 
 def check_finite(values: Tensor, name: str) -> None:
-    """The first number that is none, by its place."""
+    """Raise an error that names the first NaN or infinite number."""
     if not bool(torch.isfinite(values).all()):
         row, *place = (~torch.isfinite(values)).nonzero()[0].tolist()
         value = float(values[(row, *place)])

@@ -24,7 +24,7 @@ def cache_folder() -> Path:
 
 
 def download(url: str, target: Path, limit: int, check: Callable[[Path], None]) -> None:
-    """Fetches at most `limit` bytes; `check` raises DataError if the contents are wrong."""
+    """Fetch at most `limit` bytes; `check` raises DataError if the contents are wrong."""
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with replacing(target) as temporary:
@@ -37,7 +37,7 @@ def download(url: str, target: Path, limit: int, check: Callable[[Path], None]) 
 
 
 def copy(source: http.client.HTTPResponse, file: BinaryIO, limit: int, url: str) -> None:
-    """Copies in chunks, with a count on stderr when that is a terminal."""
+    """Copy in chunks, with a count on stderr when that is a terminal."""
     shown = sys.stderr.isatty()
     done = 0
     while chunk := source.read(CHUNK):

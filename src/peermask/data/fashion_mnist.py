@@ -20,10 +20,8 @@ from peermask.data.download import cache_folder, download
 from peermask.data.normalisation import Range
 from peermask.errors import DataError
 
-# IDX files, plain or gzipped: the format of the MNIST family.
-#
-# Two zero bytes, a type byte (8: unsigned bytes), the number of dimensions, each size as a big-endian 32-bit
-# number, then the values.
+# IDX files, plain or gzipped: two zero bytes, a type byte (8: unsigned bytes), the number of dimensions, each size as a
+# big-endian 32-bit number, then the values.
 
 LARGEST = 2**30  # values in one file
 GZIP = b"\x1f\x8b"

@@ -15,8 +15,6 @@ from peermask.data.dataset import Dataset, Split, datasets
 from peermask.data.normalisation import Range
 from peermask.errors import DataError
 
-# An image file as bytes of pixels, read without trust.
-
 MAX_PIXELS = 1 << 26
 
 

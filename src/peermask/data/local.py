@@ -1,4 +1,4 @@
-"""What each agent holds of a dataset: indices of its own train, validation and test samples."""
+"""Local samples: indices of each agent's train, validation and test samples in a dataset."""
 
 from __future__ import annotations
 
@@ -182,7 +182,7 @@ def check_parts(parts: object, name: str, agents: int, samples: int) -> None:
 
 
 def hold_out(counts: Indices, validation: float) -> Indices:
-    """How many of each label to hold out: in proportion, sparing a label's last sample where possible."""
+    """Count how many of each label to hold out: in proportion, sparing a label's last sample where possible."""
     total = max(1, share_of(int(counts.sum()), validation))
     if validation == 0 or counts.sum() < 2:
         return np.zeros_like(counts)

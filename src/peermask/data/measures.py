@@ -23,27 +23,27 @@ metrics: Registry[Metric] = Registry("metric")
 
 @metrics.register("f1")
 def f1(outputs: Tensor, targets: Tensor) -> Tensor:
-    """2 right / (told + there) of each label, told if its logit is above 0; the mean over labels told or there."""
-    told, there = outputs > 0, targets > 0.5  # [n, K]
-    return macro_f1((told & there).sum(0), told.sum(0), there.sum(0))
+    """Macro F1, the mean of 2 right / (predicted + present) over labels that are either; predicted: logit above 0."""
+    predicted, present = outputs > 0, targets > 0.5  # [n, K]
+    return macro_f1((predicted & present).sum(0), predicted.sum(0), present.sum(0))
 
 
 @metrics.register("average_precision")
 def average_precision(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Of each label the mean, over samples that have it, of the precision among outputs no smaller; over labels there.
+    """Mean over labels present of the mean, over samples with the label, of the precision among outputs no smaller.
 
     Samples of equal outputs count together, so their order does not matter.
     """
     found = []
-    for scores, there in zip(outputs.unbind(1), (targets > 0.5).unbind(1), strict=True):
-        if not bool(there.any()):
+    for scores, present in zip(outputs.unbind(1), (targets > 0.5).unbind(1), strict=True):
+        if not bool(present.any()):
             continue
         order = scores.argsort(descending=True, stable=True)
-        ranked, hits = scores[order], there[order].double().cumsum(0)  # [n]
+        ranked, hits = scores[order], present[order].double().cumsum(0)  # [n]
         # The last place of every run of equal outputs stands for all of them.
         last = torch.searchsorted(-ranked, -ranked, right=True) - 1  # [n]
         precision = hits[last] / (last + 1)
-        found.append(precision[there[order]].mean())
+        found.append(precision[present[order]].mean())
     return torch.stack(found).mean() if found else outputs.new_tensor(torch.nan, dtype=torch.float64)
 
 

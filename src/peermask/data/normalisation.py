@@ -69,7 +69,7 @@ def _digits(values: Tensor) -> tuple[float, ...]:
 
 
 def resolve(wish: Wish | None, x: Tensor, default: Wish, name: str) -> Normalisation:
-    """What was wished for, or else the default, with statistics taken of x [n, C, ...]."""
+    """Resolve the requested normalisation, or the default, with statistics of x [n, C, ...]."""
     chosen = default if wish is None else wish
     if chosen == "none":
         return None

@@ -18,11 +18,9 @@ from peermask.errors import DataError
 from peermask.registry import Registry
 from peermask.streams import Stream
 
-# Apportionment: whole numbers in given proportions that sum to exactly a total.
-
 
 def apportion(total: int, weights: ArrayLike) -> NDArray[np.int64]:
-    """Each share of `total` rounded down; what is left goes to the largest remainders, ties to the first."""
+    """Whole numbers in these proportions that sum to `total`: rounded down, the rest to the largest remainders."""
     shares = np.asarray(weights, dtype=np.float64)
     exact = total * shares / shares.sum()
     whole: NDArray[np.int64] = np.floor(exact).astype(np.int64)
@@ -171,7 +169,7 @@ def proportions(alpha: float, agents: int, draw: Stream) -> NDArray[np.float64]:
 
 
 def top_up(parts: list[Indices], min_samples: int) -> list[Indices]:
-    """Moves samples from the agents with most to those with fewer than `min_samples`."""
+    """Move samples from the agents with most to those with fewer than `min_samples`."""
     for i in range(len(parts)):
         while len(parts[i]) < min_samples:
             largest = max(range(len(parts)), key=lambda j: len(parts[j]))

@@ -1,4 +1,4 @@
-"""Which agent hears which (topology) and how strongly (mixing). Importing registers every topology."""
+"""Graphs: which agent hears which (topology) and how strongly (mixing). Importing registers every topology."""
 
 from peermask.graph import built_in
 from peermask.graph.links import Links

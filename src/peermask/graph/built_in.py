@@ -12,12 +12,10 @@ import numpy as np
 from pydantic import Field
 
 from peermask.errors import GraphError
-from peermask.graph.topology import Graph, topologies
+from peermask.graph.topology import Graph, expects_links, topologies
 from peermask.streams import Stream
 
-# Topologies without randomness: ring, path, star, complete, grid.
-#
-# One agent alone is allowed in all of them and has no links; two agents have one link.
+# Fixed shapes. One agent alone is allowed in all of them and has no links; two agents have one link.
 
 
 def from_links(agents: int, links: list[tuple[int, int]]) -> Graph:
@@ -47,6 +45,7 @@ def star(agents: int, _draw: Stream) -> Graph:
 
 
 @topologies.register("complete")
+@expects_links(lambda agents: agents * (agents - 1) // 2)
 def complete(agents: int, _draw: Stream) -> Graph:
     """Every agent is linked to every other."""
     return from_links(agents, [(i, j) for j in range(agents) for i in range(j)])
@@ -72,14 +71,14 @@ def grid(
     return from_links(agents, across + down)
 
 
-# Random topologies, drawn from a keyed stream: networkx does not guarantee the same graph in every version.
-#
-# A single draw need not be connected; topology.py draws again.
+# Random graphs. networkx does not guarantee the same graph in every version, so they are drawn from a keyed stream. A
+# single draw need not be connected; topology.py draws again.
 
 RESTARTS = 1000  # attempts at a pairing; one that gets stuck is started over
 
 
 @topologies.register("erdos-renyi")
+@expects_links(lambda agents, p: p * (agents * (agents - 1) // 2))
 def erdos_renyi(
     agents: int,
     draw: Stream,
@@ -93,6 +92,7 @@ def erdos_renyi(
 
 
 @topologies.register("random-regular")
+@expects_links(lambda agents, degree: agents * degree // 2)
 def random_regular(
     agents: int, draw: Stream, *, degree: Annotated[int, Field(ge=1, description="neighbours of every agent")] = 4
 ) -> Graph:
@@ -127,6 +127,7 @@ def pair_up(agents: int, degree: int, draw: Stream) -> Graph:
 
 
 @topologies.register("small-world")
+@expects_links(lambda agents, degree, rewire: agents * degree // 2)  # noqa: ARG005
 def small_world(
     agents: int,
     draw: Stream,
@@ -167,10 +168,8 @@ def check_degree(agents: int, degree: int) -> None:
         )
 
 
-# A topology read from a file: a list of links, or a square matrix of 0 and 1.
-#
-# A list has one link `i j` per line, agents counted from 0. A matrix has one line per agent with a 1 for every
-# agent it hears, and is symmetric. Numbers are separated by spaces or commas; `#` starts a comment.
+# Graphs from files. A list has one link `i j` per line, agents counted from 0. A matrix has one line per agent with a 1
+# for every agent it hears, and is symmetric. Numbers are separated by spaces or commas; `#` starts a comment.
 
 LARGEST = 64 * 2**20  # bytes; a matrix of 5,000 agents has 50 MB
 

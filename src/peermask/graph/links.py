@@ -199,7 +199,7 @@ class Links:
         return Links(self.starts, self.senders, self.messages, weights.astype(np.float32), self.device)
 
     def by_receiver(self, values: Tensor) -> Tensor:
-        """What is known of receivers [A, ...], on every link: [E, ...], or [A, 1, ...] where links are pairs."""
+        """Values of receivers [A, ...] on every link: [E, ...], or [A, 1, ...] where links are pairs."""
         return values[:, None] if self.is_paired else values[self._on_device(self.receivers)]
 
     def where(self, chosen: Tensor) -> Links:
@@ -209,7 +209,7 @@ class Links:
         return self._fewer(chosen.cpu().numpy())
 
     def median(self, values: Tensor) -> Tensor:
-        """[A]: of the values of each receiver's links, the mean of the middle two; 0 without links."""
+        """Median over each receiver's links, the mean of the middle two: [A]; 0 without links."""
         if self.is_paired:
             ranked = values.masked_fill(~self.pairs, torch.inf).sort(dim=1).values  # [A, K]
             firsts = torch.zeros_like(self.degree)

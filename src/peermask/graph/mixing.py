@@ -65,7 +65,7 @@ class Mixing:
 
     @cached_property
     def voters(self) -> Tensor:
-        """What the counts of `count_open` are divided by: neighbours heard, or the sum of their weights."""
+        """Divisor of the counts of `count_open`: neighbours heard, or the sum of their weights."""
         return self.links.voters  # [A] int64
 
     @cached_property
@@ -201,15 +201,10 @@ def links_of(graph: Graph) -> Links:
     return Links.between(both[:, 0], both[:, 1], graph.number_of_nodes())
 
 
-# How much a message counts by its age in asynchronous runs.
-#
-# The age of a message of round l in round k of its receiver is how far it is behind, in tenths of the receiver's rounds
-# and ten: ⌊10 max(0, k − l) / (k + 10)⌋, 0 to 9. A message of the round before is always new. A number of rounds alone
-# would not do: an agent six rounds behind in the tenth round has learned half of what its receiver has, in the
-# hundredth nearly all. A message of age a counts `weights[a]` times, an older one as often as the last of them, the
-# agent's own as often as a new one. If all messages of a round together count less than a quarter of a new one, none is
-# used: an agent whose only neighbour is far slower would follow a model that has learned next to nothing. Weights are
-# whole numbers, so that votes stay counts, and a node's fusion equals the simulator's bit for bit.
+# Age of a message of round l in round k of its receiver: ⌊10 max(0, k − l) / (k + 10)⌋, 0 to 9, so a message of the
+# round before is always new. Rounds alone would not do: an agent six rounds behind has learned half of what its
+# receiver has in the tenth round, and nearly all in the hundredth. Weights are whole numbers, so that votes stay
+# counts, and a node's fusion equals the simulator's bit for bit.
 
 TENTHS = 10  # distinct ages, and rounds in which there are hardly any
 LEAST = 4  # messages that together count less than this part of a new one are not used
@@ -217,12 +212,19 @@ LEAST = 4  # messages that together count less than this part of a new one are n
 
 @dataclass(frozen=True)
 class Ages:
+    """Weights of messages by age, in asynchronous runs.
+
+    A message of age a counts `weights[a]` times, an older one as often as the last of them, the agent's own as often as
+    a new one. If all messages of a round together count less than a quarter of a new one, none is used: an agent whose
+    only neighbour is far slower would follow a model that has learned next to nothing.
+    """
+
     weights: tuple[int, ...]  # by age
     most: int  # that any agent can count in any round
 
     @classmethod
     def of(cls, weights: tuple[int, ...], mixing: Mixing) -> Ages:
-        """`mixing` is that of all agents."""
+        """Make it from the mixing of all agents."""
         return cls(weights, max(weights) * (mixing.links.most + 1))
 
     def weight(self, round: int, number: int) -> int:

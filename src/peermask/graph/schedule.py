@@ -17,7 +17,7 @@ from pydantic import Field
 from peermask.errors import GraphError
 from peermask.graph.links import Links
 from peermask.graph.mixing import links_of
-from peermask.graph.topology import Graph, build_graph, is_random
+from peermask.graph.topology import Graph, build_graph, expected_links, is_random
 from peermask.registry import Options, Registry
 from peermask.streams import stream
 
@@ -46,6 +46,10 @@ class Base:
 
 # (base: Base, round: int, *, options...) -> Links: those from this round on
 schedules: Registry[Callable[..., Links]] = Registry("schedule")
+_graph_users: dict[str, Callable[..., bool]] = {  # schedules that build the config's graph, by their options
+    "redrawn": lambda **_: True,
+    "matching": lambda among, **_: among == "graph",
+}
 
 
 class Schedule:
@@ -58,6 +62,14 @@ class Schedule:
     @property
     def changes(self) -> bool:
         return self.name is not None
+
+    @property
+    def expected_links(self) -> int:
+        """About how many links the graphs will have, before any is built."""
+        uses_graph = _graph_users.get(self.name) if self.name is not None else lambda **_: True
+        if uses_graph is None or not uses_graph(**dict(self.options or ())):
+            return self.base.agents
+        return expected_links(self.base.name, self.base.options, self.base.agents)
 
     def since(self, round: int) -> int:
         """The round in which the links of this one began."""

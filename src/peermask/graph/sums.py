@@ -37,7 +37,7 @@ def count_votes(links: Links, votes: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def count_by_rows(links: Links, votes: Tensor, dtype: torch.dtype) -> Tensor:
-    """Adds only the rows that are listened to, a byte per vote: on a CPU several times faster than a gather
+    """Add only the rows that are heard, a byte per vote: on a CPU several times faster than a gather
     and a sum, and far faster than a matmul."""
     bytes_ = votes.view(torch.uint8)  # [K, P]
     out = torch.zeros(len(links), votes.shape[1], dtype=dtype)  # [A, P]

@@ -1,7 +1,6 @@
 """Topologies by name: which agents are neighbours, always as one connected graph of agents 0..N-1.
 
-The shapes are in graph/built_in.py, graph/built_in.py and graph/built_in.py; how strongly an agent listens is in
-mixing.py.
+The shapes are in built_in.py; how strongly an agent listens is in mixing.py.
 """
 
 from __future__ import annotations
@@ -29,11 +28,27 @@ NAMED = 10  # agents listed in an error
 Topology = Callable[..., Graph]
 
 topologies: Registry[Topology] = Registry("topology")
+_link_counts: dict[Topology, Callable[..., float]] = {}
+
+
+def expects_links(count: Callable[..., float]) -> Callable[[Topology], Topology]:
+    """Declare about how many links a topology has: `count(agents, **options)`. Default: one an agent."""
+
+    def declare(make: Topology) -> Topology:
+        _link_counts[make] = count
+        return make
+
+    return declare
+
+
+def expected_links(name: str, options: Options, agents: int) -> int:
+    """About how many links a graph will have, before it is built."""
+    count = _link_counts.get(topologies[name].make)
+    return agents if count is None else max(agents, int(count(agents, **dict(options))))
 
 
 def build_graph(name: str, options: Options, agents: int, seed: int, round: int = 1) -> Graph:
-    """The graph of this name; a random one is redrawn until it is connected, `DRAWS` times at most. One that changes
-    is another from each round that it is drawn for."""
+    """Build the graph of this name for a round; a random one is redrawn until connected, `DRAWS` times at most."""
     if agents < 1:
         raise GraphError(f"agents is {agents}: a graph needs at least one")
     make = topologies[name].make
@@ -97,7 +112,7 @@ def named(agents: list[int]) -> str:
 
 
 def remedy(options: Options) -> str:
-    """The first option of a random topology sets how many links it has."""
+    """What to change: the first option of a random topology sets how many links it has."""
     for key, value in options:
         return f"raise graph.{key} (now {value})"
     return "choose another topology or seed"

@@ -10,7 +10,7 @@ from torch import Tensor
 
 @cache
 def have_triton() -> bool:
-    """Triton comes with PyTorch's CUDA builds; elsewhere the reference implementations are used."""
+    """Whether Triton can be used. It comes with PyTorch's CUDA builds; elsewhere reference implementations run."""
     try:
         import triton  # noqa: F401
     except ImportError:
@@ -24,5 +24,5 @@ def by_kernels(x: Tensor) -> bool:
 
 
 def as_tensor(number: float | Tensor, like: Tensor) -> Tensor:
-    """On the device: a number that is passed to a kernel would be the same in every replay of a recorded round."""
+    """Put a number on the device: as an argument it would be the same in every replay of a recorded round."""
     return number if isinstance(number, Tensor) else torch.full((), number, dtype=torch.float32, device=like.device)

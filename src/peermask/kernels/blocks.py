@@ -56,7 +56,7 @@ class LeafTables:
 
 @lru_cache(maxsize=16)
 def leaf_tables(leaves: tuple[tuple[bool, tuple[int, ...]], ...], block: int, device: torch.device) -> LeafTables:
-    """Of leaves that lie one after another: whether each is a mask, and the sizes of its layers."""
+    """Make the tables of consecutive leaves, each with whether it is a mask and the sizes of its layers."""
     blocks = tuple(block_table(sizes, device, block) for _, sizes in leaves)
     first_layers = (0, *accumulate(len(sizes) for _, sizes in leaves))
     spans = [span for _, sizes in leaves for span in spans_of(sizes)]

@@ -1,4 +1,4 @@
-"""Triton kernels for flips by class: how long they are on the wire, and what is known after them (wire/history.py).
+"""Triton kernels for flips by class: their length on the wire, and the history after them (wire/history.py).
 
 A weight's class follows from its layer and state. Within a class weights are numbered in order, and flips are written
 as the gaps between their numbers, or between those of the others where flips are more.
@@ -121,7 +121,7 @@ def class_gaps_kernel(
 
 @triton.jit(do_not_specialize=["BLOCKS"])
 def class_kernel(sizes_ptr, flipped_ptr, found_ptr, lengths_ptr, BLOCKS, BLOCK: tl.constexpr):
-    """What an agent's class takes: the gaps of its blocks, those between blocks, and the choice of `plan_layer`."""
+    """Bits of an agent's class: the gaps of its blocks, those between blocks, and the choice of `plan_layer`."""
     c = tl.program_id(0)
     a = tl.program_id(1).to(tl.int64)
     size = tl.load(sizes_ptr + a * CLASSES + c)
@@ -177,7 +177,7 @@ def flipped_state(state):
 
 @triton.jit(do_not_specialize=["LAYERS"])
 def sums_kernel(weights_ptr, flips_ptr, sums_ptr, frames_ptr, new_weights_ptr, new_sums_ptr, new_frames_ptr, LAYERS):
-    """What a layer's weights and flips [A, LAYERS, STATES] add to the sums [A, LAYERS, 2, STATES], the weights in each
+    """Add a layer's weights and flips [A, LAYERS, STATES] to the sums [A, LAYERS, 2, STATES], the weights in each
     state afterwards, and the number of frames."""
     at = tl.program_id(0).to(tl.int64)
     a = at // LAYERS

@@ -17,7 +17,7 @@ ACTIVATIONS = {"none": 0, "elu": 1, "relu": 2}
 
 @triton.jit
 def activated(acc, inverse, bias, scale, BIAS: tl.constexpr, ACT: tl.constexpr):
-    """From products [BM, BN] to what is written: bias added, activated, and `scale` times as large, a power of two.
+    """Convert products [BM, BN] to outputs: bias added, activated, and `scale` times as large, a power of two.
 
     `inverse` and `bias` [BN] have that scale already. exp(y) - 1 is exact to 2^-24; if all of an agent's products are
     below 2^-11, y itself is nearer. NaN stays NaN, so that a loss shows it: maximum and minimum would drop it.
@@ -37,7 +37,7 @@ def activated(acc, inverse, bias, scale, BIAS: tl.constexpr, ACT: tl.constexpr):
 
 @triton.jit
 def inverse_of(a, n, scale, x_largest_ptr, inverse_ptr, BOUND: tl.constexpr, OUT: tl.constexpr):
-    """What products are multiplied with to undo both operands' scales and have that of the result, [BN]."""
+    """Factor of products that undoes both operands' scales and applies the result's, [BN]."""
     return tl.load(inverse_ptr + a * OUT + n) / half_scale(tl.load(x_largest_ptr + a) * BOUND) * scale
 
 
@@ -49,7 +49,7 @@ def bias_of(a, n, scale, bias_ptr, OUT: tl.constexpr, BIAS: tl.constexpr):
 
 @triton.jit
 def note_largest(sizes, a, scale, largest_ptr):
-    """The agent's, from that of each row [BM], scaled; bits of floats that are not negative are ordered as they are."""
+    """Update the agent's largest number from each row's [BM], scaled; bits of non-negative floats order as they do."""
     tl.atomic_max(largest_ptr + a, (tl.max(sizes, 0) / scale).to(tl.int32, bitcast=True), sem="relaxed")
 
 
@@ -162,7 +162,7 @@ def patch_forward_kernel(
     C: tl.constexpr, OUT: tl.constexpr, R: tl.constexpr, S: tl.constexpr,
     BIAS: tl.constexpr, ACT: tl.constexpr, BM: tl.constexpr, PATCH: tl.constexpr, ACROSS: tl.constexpr,
 ):  # fmt: skip
-    """As forward_kernel, for images of few channels, padded already: a whole patch is one step of the product.
+    """forward_kernel for padded images of few channels: a whole patch is one step of the product.
 
     A program computes `each` tiles, one after another: all weights are loaded once for them. Where ACROSS is not 0,
     tiles have whole rows of so many pixels, some of them behind the end of the image's: places cost less to compute.

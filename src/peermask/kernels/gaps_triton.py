@@ -30,7 +30,7 @@ def members_at(row_ptr, i, valid):
 
 @triton.jit
 def rice_parameter(count, size):
-    """As wire/sets.py; floor(log2) as a count of the powers of two that fit."""
+    """The parameter of wire/sets.py; floor(log2) is a count of the powers of two that fit."""
     ratio = 77 * (2 * size.to(tl.int64) - count) // (160 * tl.maximum(count, 1).to(tl.int64))
     powers = tl.full([32], 2, tl.int64) << tl.arange(0, 32).to(tl.int64)
     return tl.sum((ratio >= powers).to(tl.int32), 0)
@@ -120,7 +120,7 @@ def gaps_kernel(
 def layer_kernel(
     layers_ptr, counts_ptr, found_ptr, lengths_ptr, LAYERS, WIDTH, BLOCKS, SETS: tl.constexpr, BLOCK: tl.constexpr
 ):
-    """What an agent's layer takes: the gaps of its blocks, those between blocks, and the choice of `plan_layer`."""
+    """Bits of an agent's layer: the gaps of its blocks, those between blocks, and the choice of `plan_layer`."""
     layer = tl.program_id(0)
     a = tl.program_id(1).to(tl.int64)
     first = tl.load(layers_ptr + 4 * layer)

@@ -192,7 +192,7 @@ def patches_kernel(
     H: tl.constexpr, W: tl.constexpr, C: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr,
     R: tl.constexpr, S: tl.constexpr, PAD: tl.constexpr, STEP: tl.constexpr, PATCH: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """What each output sees of images of few channels: [A, B, OH, OW, PATCH] halves, in the order of w's (c, r, s)."""
+    """Patch of each output, for images of few channels: [A, B, OH, OW, PATCH] halves, in the order of w's (c, r, s)."""
     a = tl.program_id(1).to(tl.int64)
     t = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     k = t % PATCH

@@ -111,7 +111,7 @@ def norm_backward_kernel(
     PIXELS: tl.constexpr, C: tl.constexpr, G: tl.constexpr, TWO: tl.constexpr, REST: tl.constexpr,
     RELU: tl.constexpr, BP: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """With d = gain dz, and means over a group: dy = slope (d - mean(d) - x mean(d x)); x is normalised y.
+    """dy = slope (d - mean(d) - x mean(d x)) with d = gain dz and means over a group; x is normalised y.
 
     TWO: dz is the sum of two. What is added to the norm gets dz itself, where ReLU let it pass. `sums` are those of dz
     and dz x over an image's pixels, [A, B, 2, C].

@@ -7,8 +7,6 @@ import triton.language as tl
 
 from peermask.kernels.blocks_triton import own_block
 
-# Triton kernels of a step on the scores: by the loss, and by what neighbours agree on.
-
 
 @triton.jit
 def gradient_kernel(g_ptr, w_ptr, z_ptr, out_ptr, g_stride, w_stride, P, BLOCK: tl.constexpr):
@@ -51,7 +49,7 @@ def fine_tune_kernel(z_ptr, g_ptr, votes_ptr, voters_ptr, out_ptr, lr_ptr, P, BL
     tl.store(out_ptr + a * P + i, tl.fma(step, -tl.load(lr_ptr), z), mask=i < P)
 
 
-# Triton kernels of the aggregation tensor's magnitude: mean |z| by layer, then |z| + mean · n where z is not 0.
+# Magnitude of the aggregation tensor: mean |z| by layer, then |z| + mean · n where z is not 0.
 
 
 @triton.jit

@@ -1,4 +1,11 @@
-"""Triton kernels of the selection, and of the masked model."""
+"""Triton kernels of the selection, and of the masked model.
+
+The selection finds the keep-th largest magnitude of every layer of every agent. A sample gives a bracket that almost
+surely holds the answer. One pass over the data counts the entries above it and gathers those inside, a few percent. A
+search among those finds the answer bit by bit. Should a bracket miss, the same search runs over the whole row, so the
+result is always exact. Bit patterns of non-negative floats order as the floats do, so everything compares integers. All
+layers of all agents go through each launch together.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +13,6 @@ import triton
 import triton.language as tl
 
 from peermask.kernels.blocks_triton import own_block
-
-# Triton kernels of the selection: the keep-th largest magnitude of every agent's every layer.
-#
-# A sample gives a bracket that almost surely holds the answer; one pass over the data counts what lies above it and
-# gathers what lies inside, a few percent; among those the answer is found bit by bit. Should a bracket miss, the same
-# search runs over the whole row, so the result is exact in any case. Bit patterns of non-negative floats order as the
-# floats do, so everything compares integers. All layers of all agents go through each launch together.
 
 STRIDE = tl.constexpr(40503)  # 2**16 over the golden ratio: multiples of it spread evenly, without a period
 LAST = tl.constexpr(0x7FFFFFFF)  # no position lies behind it, and no float's bits above it
@@ -86,7 +86,7 @@ def gather_kernel(
 
 @triton.jit
 def keys(x_ptr, place_ptr, at, count, start, listed, tied, TIES: tl.constexpr, BLOCK: tl.constexpr):
-    """What is ranked: bits of entries or, of those whose bits are `tied`, positions, the first being the largest."""
+    """Keys to rank: bits of entries or, of those whose bits are `tied`, positions, the first being the largest."""
     i = at + tl.arange(0, BLOCK)
     bits = tl.load(x_ptr + i, mask=i < count, other=0.0).to(tl.int32, bitcast=True)
     if TIES:
@@ -211,9 +211,6 @@ def mask_kernel(
     threshold = tl.load(threshold_ptr + row)
     kept = (bits > threshold) | ((bits == threshold) & (i <= tl.load(cut_ptr + row)))
     tl.store(mask_ptr + a * width + i, kept.to(tl.uint8), mask=i < end)
-
-
-# Triton kernel of a masked model.
 
 
 @triton.jit

@@ -7,20 +7,18 @@ import triton.language as tl
 
 from peermask.kernels.blocks_triton import own_block
 
-# Triton kernel that counts votes: a product of zeros and ones, which is exact.
-#
-# Where counts fit a byte, two columns are counted as one number: masks c and d as c + 256 d, which a half holds
-# exactly,
-# and their counts likewise.
-
 
 @triton.jit(do_not_specialize=["chosen_ptr", "A", "K"])  # what was compiled for one agent serves any chunk
 def votes_kernel(
     chosen_ptr, votes_ptr, out_ptr, A, K, P, stride,
     PAIRS: tl.constexpr, TILE: tl.constexpr, BLOCK: tl.constexpr, SENDERS: tl.constexpr,
 ):  # fmt: skip
-    """A tile of agents by a block of columns. Neighbouring programs share their columns, so that masks come from memory
-    once and then from the cache."""
+    """Votes of a tile of agents in a block of columns: a product of zeros and ones, which is exact.
+
+    Where counts fit a byte (PAIRS), two columns are counted as one number: masks c and d as c + 256 d, which a half
+    holds exactly, and their counts likewise. Neighbouring programs share their columns, so that masks come from memory
+    once and then from the cache.
+    """
     if PAIRS:
         votes_ptr = votes_ptr.to(tl.pointer_type(tl.int16))
         out_ptr = out_ptr.to(tl.pointer_type(tl.int16))
@@ -35,9 +33,6 @@ def votes_kernel(
         votes = tl.load(votes_ptr + sender * stride + i, mask=(sender < K) & (i < P), other=0)
         count = tl.dot(chosen.to(tl.float16), votes.to(tl.float16), count)
     tl.store(out_ptr + a * P + i, count.to(tl.int32).to(out_ptr.dtype.element_ty), mask=(a < A) & (i < P))
-
-
-# Triton kernels that compare masks, and choose which neighbours to believe.
 
 
 @triton.jit(do_not_specialize=["A", "K", "L"])

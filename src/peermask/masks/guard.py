@@ -1,4 +1,4 @@
-"""Which masks an agent believes: neighbours whose masks are too far from its own are not counted.
+"""Guard against liars: masks that are too far from an agent's own are not counted.
 
 The distance of two masks with a_l and b_l ones in layer l, o of them in common in all:
 
@@ -100,7 +100,7 @@ def _overlaps(masks: Tensor, received: Tensor, heard: Links) -> Tensor:
 
 @lru_cache(maxsize=16)
 def _on_device(sizes: tuple[int, ...], device: torch.device, dtype: torch.dtype = torch.float64) -> Tensor:
-    """Kept there: a copy from the host would make the round wait."""
+    """Cache tensors on the device: a copy from the host would make the round wait."""
     return torch.tensor(sizes, dtype=dtype, device=device)
 
 

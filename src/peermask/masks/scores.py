@@ -1,4 +1,4 @@
-"""Real-valued scores z: how they start, and how a loss reaches them through a mask that has no gradient."""
+"""Real-valued scores z: first values, gradients through a mask that has none, and structured sparsity."""
 
 from __future__ import annotations
 
@@ -13,8 +13,6 @@ from torch import Tensor
 from peermask.kernels import as_tensor, by_kernels
 from peermask.models.layout import Layer, Layout
 from peermask.streams import stream
-
-# Structured sparsity: the filter rule Fil, and the group lasso that drives whole filters to zero.
 
 
 def filter_rule(mask: Tensor, layer: Layer, threshold: int | float) -> Tensor:

@@ -45,7 +45,7 @@ def top_fraction(magnitude: Tensor, keep: Tensor, out: Tensor | None = None) -> 
 
 
 def _top_of_row(values: NDArray[np.float32], keep: int, mask: NDArray[np.bool_]) -> None:
-    """All that reach the keep-th largest value; of those equal to it, the last ones go if they are too many."""
+    """Select all that reach the keep-th largest value; too many equal ones are dropped from the end."""
     threshold = _kth_largest(values, keep)
     np.greater_equal(values, threshold, out=mask)
     surplus = np.count_nonzero(mask) - keep

@@ -30,7 +30,7 @@ STAGES = (
 
 
 def padding(side: int, kernel: int, stride: int) -> tuple[int, int]:
-    """Before and after, as TensorFlow's "same": the larger half after.   ceil(side / stride) outputs"""
+    """Padding before and after, as TensorFlow's "same": the larger half after.   ceil(side / stride) outputs"""
     total = max((-(-side // stride) - 1) * stride + kernel - side, 0)
     return total // 2, total - total // 2
 

@@ -1,4 +1,4 @@
-"""The frozen weights: a function of (architecture, init, seed), or given; the same on every machine, with a checksum.
+"""Frozen weights: a function of (architecture, init, seed), or loaded; the same on every machine, with a checksum.
 
 Two peers with different checksums hold different networks, and masks between them would mean nothing.
 """
@@ -73,7 +73,7 @@ def frozen_weights(
     given: Mapping[str, Tensor] | None = None,
     beside: Mapping[str, Tensor] | None = None,
 ) -> FrozenWeights:
-    """Drawn from a seed, but for those that are given; the checksum covers what is `beside` them too (buffers)."""
+    """Draw weights from a seed, except loaded ones; the checksum covers what is `beside` them too (buffers)."""
     draw_weights = inits[init].make
     given = given or {}
     parts = []

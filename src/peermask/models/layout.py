@@ -1,4 +1,4 @@
-"""Where each parameter of a network lies in one flat vector: masked weights first, then all that is never masked.
+"""Layout of a network's parameters in one flat vector: masked weights first, then all others.
 
     0 ................ P_w ............ P
     | masked weights   | biases, norms  |
@@ -22,11 +22,9 @@ from torch.nn.parameter import is_lazy
 
 from peermask.errors import ModelError, nearest
 
-# A batch norm whose averages are fixed: a factor and a summand for each channel.
-
 
 class ChannelAffine(nn.Module):
-    """x_c · weight_c + bias_c."""
+    """x_c · weight_c + bias_c: a batch norm whose averages are fixed."""
 
     def __init__(self, weight: Tensor, bias: Tensor) -> None:
         super().__init__()
@@ -160,7 +158,7 @@ def find_layout(module: nn.Module, masked: Sequence[str] = ("*",)) -> Layout:
 
 
 def refuse_unsuitable(module: nn.Module) -> None:
-    """Batch norm and dropout have state that is not part of the flat vector, so it would be shared by all agents."""
+    """Refuse batch norm and dropout: their state is not part of the flat vector, so all agents would share it."""
     for name, child in module.named_modules():
         if isinstance(child, _STATEFUL):
             raise ModelError(
@@ -177,7 +175,7 @@ def refuse_unsuitable(module: nn.Module) -> None:
 
 
 def turn_off_dropout(module: nn.Module) -> int:
-    """How many layers had one: a pretrained network is used as it answers, without."""
+    """Turn dropout off, since a pretrained network answers without it; return how many layers had one."""
     count = 0
     for child in module.modules():
         if isinstance(child, _RANDOM) and child.p > 0:

@@ -12,9 +12,8 @@ from torch.nn import functional as F
 from peermask.registry import Registry
 from peermask.task import Readout as Readout
 
-# Losses: how far each output is from its target. One of your own is one function, registered here.
-#
-# A loss takes outputs [n, O] and targets, labels [n] or numbers [n, O], and gives one number for each sample, [n].
+# Loss of outputs [n, O] and targets, labels [n] or numbers [n, O]: one number for each sample, [n]. Your own is one
+# registered function.
 
 Loss: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 
@@ -52,10 +51,8 @@ def huber(outputs: Tensor, targets: Tensor) -> Tensor:
     return F.huber_loss(outputs, targets, reduction="none").mean(-1)
 
 
-# Readouts: which labels an agent's answer is chosen among.
-#
-# `all`: the answer is the largest of all logits. `own`: the largest among the labels in the agent's training data, so
-# that a model which knows more labels than an agent ever meets loses nothing to them.
+# Labels that an answer is chosen among. `all`: the largest of all logits. `own`: the largest among the labels in the
+# agent's training data, so that labels of other agents cost no accuracy.
 
 
 def among(logits: Tensor, own: Tensor) -> Tensor:

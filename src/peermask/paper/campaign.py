@@ -1,4 +1,4 @@
-"""Runs what an output folder still lacks, most telling first.
+"""Campaign: the runs that an output folder still lacks, most informative first.
 
 It can be killed and called again at any time, and several processes may share the work of one folder.
 """
@@ -54,7 +54,7 @@ class Campaign:
         return by_value([cell for name in self.names for cell in cells_of(name, self.seeds)], self.seeds)
 
     def run(self, tell: Tell) -> None:
-        """Every cell that is missing; a method is tuned when it is first met.
+        """Run every missing cell; a method is tuned before its first cell.
 
         What another process on the same folder works on is left to it, and waited for at the end.
         """
@@ -81,17 +81,17 @@ class Campaign:
         return len(self.cells) - self.missing(), len(self.cells)
 
     def job(self, cell: Cell) -> Job | None:
-        """None while its method is not tuned yet."""
+        """The job of a cell; None while its method is not tuned yet."""
         chosen = self.tuning.chosen(cell.of_row.method)
         return None if chosen is None else self.defaults.job(cell, chosen)
 
     def outcome(self, cell: Cell) -> Outcome | None:
-        """None while it has not been run to its end."""
+        """The outcome of a cell; None while its run is unfinished."""
         job = self.job(cell)
         return None if job is None else self.home.outcome(job)
 
     def outcomes(self, experiment: str, row: int, column: int) -> list[Outcome]:
-        """Of the seeds that are done."""
+        """Outcomes of the seeds that are done."""
         found = [self.outcome(Cell(experiment, row, column, seed)) for seed in self.seeds]
         return [outcome for outcome in found if outcome is not None]
 
@@ -99,7 +99,7 @@ class Campaign:
         return sum(self.outcome(cell) is None for cell in self.cells)
 
     def _play(self, jobs: Sequence[tuple[Job, str]], tell: Tell) -> bool:
-        """Run jobs and keep their outcomes; False if all are done, or are being run by other processes."""
+        """Run jobs and save their outcomes; False if all are done, or other processes run them."""
         left = [(job, name) for job, name in jobs if self.home.outcome(job) is None]
         played = False
         while left:
@@ -118,7 +118,7 @@ class Campaign:
         return played
 
     def _keep(self, jobs: Sequence[Job]) -> None:
-        """Run these side by side, and keep the outcomes of those that finished."""
+        """Run jobs side by side, and save the outcomes of those that finished."""
         by_config = {id(job.config): job for job in jobs}
         played = play_side_by_side(
             [job.config for job in jobs], lambda config, gradient: self._run(by_config[id(config)], gradient)

@@ -45,7 +45,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Job:
-    """A run to be made, under a name that says what was asked for.
+    """One run to do, with a name that says what was requested.
 
     The name covers what presets and choices set and not what is left to defaults, so that results are found again
     by a later version that has more options. A preset that means an option's default names it, in case that changes.
@@ -57,7 +57,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Defaults:
-    """What all cells of a call have in common: the scale, and what the user set about it."""
+    """Settings of all cells of a call: the scale, and what the user set about it."""
 
     name: ScaleName
     scale: Scale
@@ -65,7 +65,7 @@ class Defaults:
     imports: tuple[str, ...] = ()  # plug-ins that runs record; a job's name does not cover where they are
 
     def job(self, cell: Cell, chosen: Mapping[str, Any], **changes: Any) -> Job:
-        """The run of a cell, with what was chosen for its method."""
+        """The run of a cell, with its method's tuned options."""
         layers: Sequence[Mapping[str, Any]] = (
             {"algorithm": cell.method.algorithm},
             cell.method.config,
@@ -97,7 +97,7 @@ def cells_of(experiment: str, seeds: Sequence[int]) -> list[Cell]:
 
 
 def tuning_cell(name: str, seed: int) -> Cell:
-    """Where a method is tuned: the middle column, and the middle one of the method's rows."""
+    """The cell where a method is tuned: the middle column, and the middle one of the method's rows."""
     experiment = methods()[name].tuned_on
     shape = preset(experiment)
     rows = [index for index, row in enumerate(shape.rows) if row.method == name]
@@ -105,7 +105,7 @@ def tuning_cell(name: str, seed: int) -> Cell:
 
 
 def by_value(cells: Iterable[Cell], seeds: Sequence[int]) -> list[Cell]:
-    """What says most comes first: the paper's own comparison, then baselines; one seed of all before more of few."""
+    """Order by information: the paper's comparison, then baselines; one seed of all cells before more seeds of few."""
     places = {seed: place for place, seed in enumerate(seeds)}
 
     def rank(cell: Cell) -> int:

@@ -1,6 +1,4 @@
-"""The outcome of a run: small enough to keep when the run itself is deleted, complete enough for every table and
-figure.
-"""
+"""Outcome of a run: the figures that all tables and pictures need, so that the run itself can be deleted."""
 
 from __future__ import annotations
 
@@ -19,8 +17,6 @@ from peermask.store.arrays import Floats, Table, mean_known, read_table, reporte
 from peermask.store.checked import read_result
 from peermask.store.folder import RunFolder
 from peermask.store.mask_snapshots import list_masks, load_masks
-
-# Filters of personal models, read from the masks a run kept: how many are alive, and the first layer's in full.
 
 Masks: TypeAlias = NDArray[np.bool_]
 
@@ -48,7 +44,7 @@ class FirstLayer(BaseModel):
 
 
 def live_filters(folder: RunFolder) -> dict[str, list[int]] | None:
-    """Layer -> how many filters of each agent keep any weight; None where no masks were kept."""
+    """Count filters with any weight, by layer and agent; None without saved masks."""
     masks = _last_masks(folder)  # [N, P_w]
     if masks is None:
         return None
@@ -62,7 +58,7 @@ def live_filters(folder: RunFolder) -> dict[str, list[int]] | None:
 
 
 def first_layer(folder: RunFolder) -> FirstLayer | None:
-    """None where no masks were kept, or the network does not begin with a convolution."""
+    """Read the first layer's masks; None without saved masks or without a convolution there."""
     masks = _last_masks(folder)
     layer = read_json(folder.manifest)["layers"][0]
     if masks is None or len(layer["shape"]) != 4:
@@ -83,7 +79,7 @@ MEANS = ("half_way", "worst", "unmixed", "density", "megabytes", "paper_megabyte
 
 
 class Curve(BaseModel):
-    """After each evaluation."""
+    """Figures after each evaluation."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -94,7 +90,7 @@ class Curve(BaseModel):
 
     @property
     def mean(self) -> list[float]:
-        """Over agents."""
+        """Mean over agents."""
         return [fmean(values) for values in zip(*self.agents, strict=True)]
 
 

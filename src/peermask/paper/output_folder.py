@@ -1,9 +1,9 @@
-"""The output folder of `reproduce`: what is in it, and that it is only ever added to.
+"""The output folder of `reproduce`: its contents, to which runs only add.
 
 reproduce.json   the scale, the data, the tuning seed and the plug-ins everything in it was made with
 choices.json     learning rates and first weights: what was tried, what each reached on held-out data, what was chosen
 outcomes.jsonl   the outcome of every run, a line each; a run with an outcome is never run again
-outcomes/        likewise of runs that ended since the tables were written last, one small file each
+outcomes/        likewise of runs that ended since then, one small file each: several processes can share a folder
 runs/            the run folders themselves, without checkpoints once finished; may be deleted
 configs/         the exact config of every cell
 NAME.md .tex .csv .png .svg, README.md
@@ -30,11 +30,6 @@ from peermask.paper.outcome import Outcome
 from peermask.paper.preset import ScaleName
 from peermask.plugins import Plugin, changed, same
 from peermask.store.folder import RunFolder
-
-# The outcomes of all runs in one table: a line of JSON for each, by key.
-#
-# A run that ends leaves its own small file, so that several processes can share a folder; `fold` moves those files
-# into the table.
 
 
 def read_table(path: Path) -> Mapping[str, dict[str, Any]]:
@@ -111,7 +106,7 @@ class OutputFolder:
         self._check(found, {"scale": scale, "dataset": found.get("dataset")})
 
     def plugins(self) -> list[Plugin]:
-        """What the results here were made with; nothing where there are none yet."""
+        """Plug-ins of the results here; empty without results."""
         if not self._marker.is_file():
             return []
         try:
@@ -120,7 +115,7 @@ class OutputFolder:
             raise RunError(f"{self._marker} is damaged (imports); restore the file") from None
 
     def check_plugins(self, given: Sequence[Plugin]) -> None:
-        """That none has changed: otherwise results of two versions would be mixed."""
+        """Check that no plug-in has changed: otherwise results of two versions would be mixed."""
         for line in changed(self.plugins(), given):
             raise RunError(f"{self.path}: {line}; restore it, or give another --out")
 
@@ -200,15 +195,14 @@ class OutputFolder:
 
 
 def clear_false_start(folder: RunFolder) -> None:
-    """What a run left behind that was killed before its first file was complete; one killed later resumes from its
-    checkpoint."""
+    """Delete the folder of a run that was killed before its first complete file; others resume from a checkpoint."""
     if folder.path.exists() and not folder.is_run:
         with writing(folder.path):
             shutil.rmtree(folder.path)
 
 
 def drop_checkpoints(folder: RunFolder) -> None:
-    """Of a finished run: the states of hundreds would fill a disk."""
+    """Delete the checkpoints of a finished run: the states of hundreds would fill a disk."""
     if folder.checkpoints.is_dir():
         with writing(folder.checkpoints):
             shutil.rmtree(folder.checkpoints)

@@ -1,4 +1,4 @@
-"""Writes everything an output folder shows, from finished runs: tables, figures, configs, an index."""
+"""Pages of an output folder, from finished runs: tables, figures, configs, an index."""
 
 from __future__ import annotations
 
@@ -14,8 +14,6 @@ from peermask.paper.figures import PAPER_AGENTS, draw
 from peermask.paper.outcome import Outcome
 from peermask.paper.preset import preset, preset_names
 from peermask.paper.tables import MISSING, comma_separated, grid, latex, line, markdown, number
-
-# Filters in numbers: how many are alive in every layer, and in the part of the first that the paper shows.
 
 PAPER_COUNTS = {"MCE-PL": 7, "ind-mask": 3}  # live filters the paper reads off its figure for agent 4
 
@@ -69,9 +67,6 @@ def _by_agent(campaign: Campaign, name: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-# The results of agents by retention, for experiments with several.
-
-
 def retention_tables(campaign: Campaign, name: str) -> str:
     """A Markdown table, or nothing where all agents of an experiment have the same retention."""
     shape = preset(name)
@@ -109,7 +104,7 @@ def by_retention(outcomes: list[Outcome]) -> dict[float, float]:
 
 
 def write_pages(campaign: Campaign) -> list[str]:
-    """All experiments of a campaign; returns what could not be done, one line each."""
+    """Write the pages of all experiments; return what could not be done, one line each."""
     problems: list[str] = []
     for name in campaign.names:
         problems += _write_experiment(campaign, name)
@@ -137,7 +132,7 @@ def _write_experiment(campaign: Campaign, name: str) -> list[str]:
 
 
 def _write_configs(campaign: Campaign, name: str) -> None:
-    """One file a cell, with the first seed; the other seeds differ only in that line."""
+    """Write one config a cell, with the first seed; the other seeds differ only in that line."""
     shape = preset(name)
     folder = campaign.home.path / "configs" / name
     with writing(folder):

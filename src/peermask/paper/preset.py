@@ -46,7 +46,7 @@ NAMES = (
 
 
 class Scale(Options):
-    """How large everything is: the config that every experiment starts from."""
+    """Scale of all experiments: the config that each starts from."""
 
     about: str
     seeds: int
@@ -67,7 +67,7 @@ class Method(Options):
 
     @property
     def candidates(self) -> list[ConfigPart]:
-        """What may be chosen for the method, as parts of a config."""
+        """Candidates to tune the method with, as parts of a config."""
         if not self.starts:
             return [{"algorithm": options} for options in self.grid]
         return [{"algorithm": options, "frozen": {"init": start}} for start in self.starts for options in self.grid]

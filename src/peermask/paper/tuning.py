@@ -26,7 +26,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class Tuning:
-    """What was chosen follows from the outcomes of the trials, which are kept like all others."""
+    """Choice of each method's options, from the outcomes of its trials, which are saved like all others."""
 
     defaults: Defaults
     home: OutputFolder
@@ -41,7 +41,7 @@ class Tuning:
         ]
 
     def chosen(self, method: str) -> ConfigPart | None:
-        """None until all candidates have been tried."""
+        """The chosen options; None until all candidates have been tried."""
         if method not in self._chosen:
             trials = self.trials(method)
             outcomes = [self.home.outcome(trial.job) for trial in trials]
@@ -52,7 +52,7 @@ class Tuning:
         return self._chosen[method]
 
     def record(self) -> dict[str, Any]:
-        """Of all methods that are tuned: what was chosen, where, and what every candidate reached."""
+        """Record of all tuned methods: the choice, where, and what every candidate reached."""
         return {
             method: {
                 "chosen": chosen,
@@ -82,7 +82,7 @@ class Tuning:
 
 
 def best(trials: Sequence[Trial], outcomes: Sequence[Outcome]) -> Trial:
-    """Ties, and a method of which nothing converges, go to the smaller step."""
+    """The best trial; ties, and a method that never converges, go to the smaller step."""
 
     def merit(place: int) -> tuple[float, float]:
         reached = outcomes[place].validation

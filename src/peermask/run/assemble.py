@@ -53,7 +53,7 @@ def assemble(experiment: Experiment, device: torch.device) -> tuple[Algorithm[An
 
 
 def openings(experiment: Experiment, agents: Agents) -> Payload:
-    """What agents are assumed to have sent before their first message: [A, ...] on the CPU, empty if nothing."""
+    """Openings: what agents count as having sent before their first message, [A, ...] on the CPU; may be empty."""
     return _algorithm(experiment, experiment.network, torch.device("cpu")).opening(agents)
 
 
@@ -91,8 +91,7 @@ def build_simulator(
 
 
 def agents_at_once(experiment: Experiment, device: torch.device, agents: int | None = None, sharing: int = 1) -> int:
-    """One on a CPU, as on its own device; on a GPU as many as fit, of all or `agents`, if `sharing` processes share
-    it."""
+    """Count agents to compute at once: one on a CPU; as many as fit on a GPU that `sharing` processes use."""
     if device.type == "cpu":
         return 1
     free, _ = torch.cuda.mem_get_info(device)
@@ -115,9 +114,6 @@ def is_fused(experiment: Experiment) -> bool:
 
 def _moved(split: Split, device: torch.device) -> Split:
     return replace(split, inputs=split.inputs.to(device), targets=split.targets.to(device))
-
-
-# The personal models of agents as ordinary modules, from a checkpoint.
 
 
 def personal_models(

@@ -1,4 +1,4 @@
-"""From a config to the parts of a run. Everything a config can get wrong is found here, before any work."""
+"""Parts of a run, from a config. Every mistake in a config is reported here, before any work."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from peermask.algorithms import algorithms
 from peermask.algorithms.contract import Agents, messages_sent
 from peermask.algorithms.liars import pick_liars
 from peermask.compute.network import Network, build_network
-from peermask.config.choice import Choice
 from peermask.config.experiment import ExperimentConfig
 from peermask.data import datasets
 from peermask.data.dataset import Dataset
@@ -31,7 +30,7 @@ LINK_BYTES = 400  # of each link, while a graph and its mixing are built; measur
 
 @dataclass(frozen=True)
 class Experiment:
-    """All that a config means, on the CPU and not yet moving."""
+    """The parts of a run that a config describes, on the CPU."""
 
     config: ExperimentConfig
     schedule: Schedule
@@ -46,12 +45,12 @@ class Experiment:
 
     @property
     def further_metrics(self) -> tuple[str, ...]:
-        """Figures that the config asks for beside those of the task."""
+        """Metrics of the config beside those of the task."""
         return () if self.config.task is None else self.config.task.metrics
 
     @property
     def readout(self) -> Readout:
-        """The one that counts."""
+        """The readout that counts."""
         return self.config.readout_for(self.dataset.task)
 
     @property
@@ -65,7 +64,7 @@ class Experiment:
         return sent
 
     def mixing_of(self, round: int) -> Mixing:
-        """How all agents mix in a round."""
+        """Mixing of all agents in a round."""
         if not self.schedule.changes:
             return self.mixing
         return build_mixing(self.schedule.links(round), self.samples.sizes)
@@ -77,7 +76,7 @@ class Experiment:
 
 
 def build(config: ExperimentConfig, dataset: Dataset | None = None, module: nn.Module | None = None) -> Experiment:
-    """Build a config's parts; a dataset or module given here takes the place of the config's."""
+    """Build a config's parts; a dataset or module passed here replaces the config's."""
     check_given(dataset, module)
     schedule = _schedule(config)
     kept = retentions(config.retention, config.agents, config.seed)
@@ -134,27 +133,19 @@ def share_data(config: ExperimentConfig, dataset: Dataset | None) -> tuple[Datas
 
 
 def _schedule(config: ExperimentConfig) -> Schedule:
-    """How the graph changes, or that it stays. Its first graph is made at once, to find what is wrong."""
+    """Make the schedule of links, and its first graph at once, so that errors show early."""
     base, choice = Base(config.graph.name, config.graph.options, config.agents, config.seed), config.schedule
     if choice is not None and algorithms[config.algorithm.name].make.hears_all:
         raise ConfigError(f"schedule: agents of {config.algorithm.name} use a server, not links; delete it")
     schedule = Schedule(base) if choice is None else Schedule(base, choice.name, choice.options)
-    takes_graph = choice is None or choice.name == "redrawn" or getattr(choice.options, "among", "") == "graph"
-    links = expected_links(config.graph, config.agents) if takes_graph else config.agents
+    links = schedule.expected_links
     check_room(LINK_BYTES * links, f"agents = {config.agents}: about {links:,} links take", "use fewer of either")
     schedule.links(1)
     return schedule
 
 
-def expected_links(graph: Choice, agents: int) -> int:
-    """About how many a graph will have, by what its options say; of a topology without such options, one an agent."""
-    options, pairs = dict(graph.options), agents * (agents - 1) // 2
-    share = 1.0 if graph.name == "complete" else float(options.get("p", 0.0))
-    return max(int(share * pairs), agents * int(options.get("degree", 2)) // 2)
-
-
 def _loss(config: ExperimentConfig, dataset: Dataset) -> Loss:
-    """The one a config names, tried on two samples, or that of the task."""
+    """Loss that a config names, tried on two samples, or that of the task."""
     if config.task is None or config.task.loss is None:
         return losses[DEFAULT_LOSS[dataset.task]].make
     loss = losses[config.task.loss].make

@@ -27,7 +27,7 @@ from peermask.wire.schema import Payload
 
 
 def tensors_of(state: Any) -> dict[str, Tensor]:
-    """Return tensors by name; those of a state within the state have its name before theirs: `personal.scores`."""
+    """Return tensors by name; those of a nested state have its name first: `personal.scores`."""
     named: dict[str, Tensor] = {}
     for one in fields(state):
         value = getattr(state, one.name)
@@ -54,11 +54,11 @@ _RECEIVED = "received/"  # before the names of messages, among a state's
 
 
 class Unrecordable(Exception):
-    """Something that a recording cannot repeat."""
+    """Error: a step that a recording cannot repeat."""
 
 
 class Recording(Protocol):
-    """Repeats, on the same memory, what a function did."""
+    """Replay of a function on the same memory."""
 
     def record(self, function: Callable[[], T]) -> T: ...
     def replay(self) -> None: ...
@@ -90,7 +90,7 @@ class CudaGraph:
 
 
 def cuda_graphs() -> Callable[[], Recording]:
-    """Makes recordings that share their memory: they are replayed in the order they were made in."""
+    """Make recordings that share their memory: they are replayed in the order of recording."""
     pool = torch.cuda.graph_pool_handle()
     return lambda: CudaGraph(pool)
 
@@ -180,7 +180,7 @@ class _Step:
     def watched(
         self, function: Function, inputs: Named, data: LocalData | None, clock: Clock
     ) -> tuple[Any, str | None]:
-        """Played unchanged, and noted what it asks for. Also gives the operation that waits for the device, if nothing
+        """Play a step unchanged and note its requests. Also return the operation that waits for the device, if nothing
         else prevents a recording."""
         seen = check_capture(function, inputs, data, clock)
         self.draws, self.rates, self.shares = seen.draws, seen.rates, seen.shares
@@ -200,7 +200,7 @@ class _Step:
         made: Recording,
         owned: set[int],
     ) -> Any:
-        """Played for the first time from its own memory."""
+        """Play a step for the first time from its own memory."""
         device = next(iter(inputs.values())).device
         # What another recording leaves in its own memory is read from there.
         self.inputs = {name: each if each.data_ptr() in owned else each.clone() for name, each in inputs.items()}
@@ -233,7 +233,7 @@ def _tensors_in(result: Any) -> Iterator[Tensor]:
 
 
 class _RecordedClock(Clock):
-    """Gives numbers that vary as places in memory, in the order they were asked for."""
+    """Clock that gives varying numbers as places in memory, in the order of requests."""
 
     numbers: Tensor  # [rates, _LINE]
     given: list[int]
@@ -252,7 +252,7 @@ class _RecordedClock(Clock):
 
 @dataclass(frozen=True)
 class _DrawnData:
-    """Batches from where their draws are put."""
+    """Batches from the memory that draws are copied to."""
 
     feed: Feed
     draws: dict[int, Draw]

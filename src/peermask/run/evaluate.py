@@ -24,7 +24,7 @@ Answer = Callable[[Tensor, Tensor, Tensor], None]  # is given outputs [A, B, O],
 
 @dataclass(frozen=True)
 class Score:
-    """Of A agents, [A] each; NaN for an agent without samples."""
+    """Figures of A agents, [A] each; NaN for an agent without samples."""
 
     figures: dict[str, Tensor]  # by name; the first is the one that counts
     loss: Tensor  # mean, over all labels for any readout
@@ -36,12 +36,12 @@ class Score:
         return next(iter(self.figures.values()))
 
     def rows(self) -> Tensor:
-        """All of it as one row for each agent: figures, loss, counts."""
+        """One row for each agent: figures, loss, counts."""
         figures = torch.stack([*self.figures.values(), self.loss], 1)
         return figures if self.confusion is None else torch.cat([figures, self.confusion.flatten(1)], 1)
 
     def like(self, rows: Tensor) -> Score:
-        """The same figures of other agents, as `rows` gave them."""
+        """Make the same figures of other agents from their `rows`."""
         *figures, loss = rows[:, : len(self.figures) + 1].unbind(1)
         counts = rows[:, len(self.figures) + 1 :]
         confusion = None if self.confusion is None else counts.unflatten(1, self.confusion.shape[1:])
@@ -58,7 +58,7 @@ def evaluate(
     readout: Readout = "all",
     further: Sequence[str] = (),
 ) -> Score:
-    """Each of the A models on its own samples of a split; `counts` [A, classes] are of the labels it trains on."""
+    """Evaluate A models on their agents' samples of a split; `counts` [A, classes] are of the labels in training."""
     tally = Tally(counts, readout) if dataset.has_labels else None
     named = (*(() if tally else FIGURES[dataset.task]), *further)
     kept = OutputBuffer(dataset, counts, readout) if named else None
@@ -78,7 +78,7 @@ def mean_losses(
     indices: Sequence[NDArray[np.int64]],
     watchers: Sequence[Answer],
 ) -> Tensor:
-    """[A], in passes of which the watchers see every output."""
+    """Mean loss of each agent, [A], in passes whose outputs every watcher gets."""
     device = params.device
     sizes = torch.tensor([len(own) for own in indices], device=device)  # [A]
     loss = torch.zeros(len(params), device=device)
@@ -154,7 +154,7 @@ class OutputBuffer:
         self.valid.append(valid)
 
     def measured(self, name: str) -> Tensor:
-        """[A]; unknown for an agent without samples."""
+        """Measure each agent's metric, [A]; NaN without samples."""
         if not self.valid:
             return torch.full((self.agents,), torch.nan)
         outputs, targets, valid = (torch.cat(parts, 1) for parts in (self.outputs, self.targets, self.valid))

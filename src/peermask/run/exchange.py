@@ -1,4 +1,12 @@
-"""The exchange: the interface between a run and its environment, and the simulator's, where nothing moves."""
+"""The exchange: interface between a run and its environment; and the simulator's, where nothing moves.
+
+One loop of rounds (`run/loop.py`) works with any of them:
+
+    LocalExchange         run/exchange.py               all agents are here; bytes are what the codec would send
+    AsynchronousExchange  run/asynchronous_exchange.py  the same, each agent in its own round
+    Ranked                run/rank_exchange.py          some agents are here, the others in other processes of the run
+    NodeExchange          fleet/exchange.py             one agent is here; bytes are what was actually sent
+"""
 
 from __future__ import annotations
 
@@ -18,26 +26,17 @@ from peermask.run.simulator import Simulator
 from peermask.store.folder import RunFolder
 from peermask.wire.schema import Payload
 
-# The interface between a run and its environment: how the agents of this process receive messages of all others.
-#
-# One loop of rounds (`run/loop.py`) is given an exchange and does not know which:
-#
-#     LocalExchange   run/exchange.py   all agents are here; bytes are what the codec would send
-#     AsynchronousExchange  run/asynchronous_exchange.py  the same, each agent in its own round
-#     Ranked          run/rank_exchange.py          some agents are here, the others in other processes of the run
-#     NodeExchange    fleet/exchange.py              one agent is here; bytes are what was actually sent
-
 
 class Abandoned(Exception):
-    """Raised by an exchange that was stopped while it waited for others: the round is not played."""
+    """Error of an exchange that was stopped while it waited for others: the round is not played."""
 
 
 class Exchange(Protocol):
-    """Of A agents in this process, whose rows are written with those of N: of all agents, or only of its own."""
+    """Exchange of the A agents in this process; N agents' rows are written together, all agents' or only these."""
 
     @property
     def messages(self) -> Payload:
-        """What the agents here sent last [A, ...]; empty where nothing was."""
+        """Last messages of the agents here [A, ...]; empty before the first."""
         ...
 
     def proceed(self, round: int) -> int:
@@ -45,7 +44,7 @@ class Exchange(Protocol):
         ...
 
     def play(self, simulator: Simulator, clock: Clock) -> Tensor:
-        """A round of the agents here, with what came from the others; their losses [A]."""
+        """Play a round of the agents here with the messages of others; return their losses [A]."""
         ...
 
     def count(self, round: int) -> None:
@@ -53,35 +52,32 @@ class Exchange(Protocol):
         ...
 
     def sent_bytes(self) -> Tensor:
-        """[N] float64 on the CPU: so far, over all links."""
+        """Bytes sent so far over all links, [N] float64 on the CPU."""
         ...
 
     def flush(self) -> None:
-        """Write the rows of traffic.csv that are known by now."""
+        """Write the rows of traffic.csv that are complete."""
         ...
 
     def state(self) -> Payload:
-        """What a resumed run must know of messages, on the CPU; it is part of a checkpoint."""
+        """State of messages that a resumed run needs, on the CPU, as part of a checkpoint."""
         ...
 
     def all_gather(self, rows: Tensor) -> Tensor:
-        """[A, ...] of the agents here -> [N, ...] of all whose rows are written together; for a few numbers each."""
+        """All-gather [A, ...] of the agents here to [N, ...]; for a few numbers each."""
         ...
 
     def gather(self, rows: Tensor) -> Tensor:
-        """[A, ...] on the CPU -> [N, ...] in the process that writes the run; elsewhere it is not used."""
+        """Gather [A, ...] on the CPU to [N, ...] in the process that writes the run; others ignore the result."""
         ...
 
     def conclude(self, save: Callable[[], None]) -> None:
-        """After the last round: save it, and stay for neighbours that still need its messages."""
+        """Save the last round, and stay for neighbours that still need its messages."""
         ...
 
 
-# The exchange of the simulator: all agents are in this process, so nothing moves, and messages are only counted.
-
-
 class Counting:
-    """What the exchanges of all simulations have in common: they count what the messages of the agents here cost.
+    """Base of the simulations' exchanges: it counts what the messages of the agents here cost.
 
     Agents elsewhere, if there are any, are `all_gather`'s and `gather`'s."""
 
@@ -112,11 +108,11 @@ class Counting:
         return rows
 
     def conclude(self, save: Callable[[], None]) -> None:
-        """All agents are at the same round."""
+        """Do nothing: all agents are at the same round."""
 
 
 class LocalExchange(Counting):
-    """An `Exchange`: A = K = N, and a message costs what the codec would send."""
+    """`Exchange` of all agents in one process: A = K = N, and a message costs what the codec would send."""
 
     def __init__(self, experiment: Experiment, folder: RunFolder, simulator: Simulator, sent: Payload) -> None:
         super().__init__(simulator, Ledger(experiment, folder, sent or None))

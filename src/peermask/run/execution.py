@@ -1,4 +1,4 @@
-"""How a run is computed and watched: nothing here changes its result."""
+"""Execution of a run: device, observer, stopping. Nothing here changes its result."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Status = Literal["finished", "converged", "interrupted"]
 
 
 class Observer(Protocol):
-    """Is notified of progress: a display, or nothing."""
+    """Receiver of progress, such as a display."""
 
     def begin(self, experiment: Experiment, name: str, round: int) -> None: ...
     def round(self, clock: Clock, losses: Tensor, sent_bytes: float) -> None: ...
@@ -50,7 +50,7 @@ def to_stderr(line: str) -> None:
 
 @dataclass(frozen=True)
 class Execution:
-    """How a run is computed, watched and stopped; nothing here changes its result.
+    """Settings of how a run is computed, observed and stopped.
 
     Attributes:
         device: `"cpu"`, `"cuda"`, `"cuda:1"`, or `"auto"`: the GPU if there is one.
@@ -90,7 +90,7 @@ class Execution:
             object.__setattr__(self, "device", str(self.ranks.device))
 
 
-# Runs in a notebook: a progress line, and an HTML view of the result.
+# In a notebook
 
 PAUSE = 0.2  # seconds between two lines: a notebook keeps all that is written over
 WIDTH, HEIGHT, MARGIN = 480, 200, 36  # of the curve, in pixels

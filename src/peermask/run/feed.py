@@ -1,4 +1,4 @@
-"""Batches of the agents of one chunk, gathered where they are computed, and prefetched for the next round."""
+"""Batches of the agents of one chunk, gathered on the device that computes, and prefetched for the next round."""
 
 from __future__ import annotations
 
@@ -19,8 +19,6 @@ from peermask.data.local import LocalSamples
 from peermask.data.partition import Indices
 from peermask.models.outputs import Readout
 from peermask.run.evaluate import Score, evaluate
-
-# Batches of the agents of one chunk, gathered where they are computed.
 
 Draw = tuple[Tensor, ...]  # [A, B] samples; and where images are augmented [A * B] flips, [A * B, 2] offsets
 STEPS = 1000  # streams kept apart for the steps of one batch
@@ -48,7 +46,7 @@ class Feed:
         return self.gathered(tuple(map(self._moved, self.draw(clock, step))))
 
     def draw(self, clock: Clock, step: int = 0) -> Draw:
-        """What a batch is made of, on the CPU."""
+        """Draw a batch's indices and changes, on the CPU."""
         step += STEPS * clock.batch
         samples = [own.train for own in self.samples]
         index = batch_rows(samples, self.batch_size, self.seed, self.ids, clock.round, step)
@@ -107,16 +105,13 @@ class Feed:
 
 
 def fill(place: Tensor, drawn: Tensor) -> Tensor:
-    """Put what lies on the CPU into its place on a device, without waiting for either."""
+    """Copy a CPU tensor into a device's memory without waiting for either."""
     # More than a few bytes of pageable memory would be copied only after all work under way.
     return place.copy_(drawn.pin_memory() if place.device.type == "cuda" else drawn, non_blocking=True)
 
 
-# Batches of the next round, drawn by another thread while the device is at work on this one.
-
-
 class Prefetch:
-    """`draws` in each step of a round, and `start` at its end."""
+    """Prefetch of the next round's draws by another thread: `draws` in each step, `start` at a round's end."""
 
     def __init__(self) -> None:
         self.thread = ThreadPoolExecutor(1)
@@ -124,7 +119,7 @@ class Prefetch:
         self.following: dict[Clock, Callable[[Clock], list[Draw]]] = {}  # not begun yet
 
     def draws(self, feed: Feed, clock: Clock, steps: Iterable[int]) -> list[Draw]:
-        """What this round's batches are made of, one for each step; the same steps of the next round will follow."""
+        """Draws of this round's batches, one for each step; the same steps of the next round follow."""
 
         def drawn(clock: Clock) -> list[Draw]:
             return [feed.draw(clock, step) for step in steps]
@@ -134,7 +129,7 @@ class Prefetch:
         return drawn(clock) if ahead is None else ahead.result()
 
     def start(self) -> None:
-        """Begin to draw what follows; called after a round was issued, since drawing takes Python's lock from that."""
+        """Begin the next draws; call it after issuing a round, which drawing would slow down (Python's lock)."""
         for clock, drawn in self.following.items():
             self.ahead[clock] = self.thread.submit(drawn, clock)
         self.following.clear()

@@ -1,4 +1,4 @@
-"""What messages cost where links change: each is coded against what this receiver last heard from this sender.
+"""Cost of messages where links change: each is coded against what its receiver last heard from its sender.
 
 Receivers that heard the same messages of a sender share one history, so a fixed graph costs the same as in
 wire/cost.py. A receiver remembers a bounded number of senders and forgets the one heard longest ago; of a sender that
@@ -41,7 +41,7 @@ MOST_LINES = 2**15  # at once: a launch is at most 65,535 wide
 
 
 class RemoteHistory:
-    """In place of the history of a sender that another process has: receivers remember it, too."""
+    """Placeholder for the history of a sender in another process: receivers remember it, too."""
 
 
 Held: TypeAlias = History | ReceiverTensors | RemoteHistory
@@ -49,8 +49,8 @@ Counted: TypeAlias = tuple[Tensor, Tensor, Sequence[Held]]  # [B] bytes, [B] whe
 
 
 class LinkHistories:
-    """What every receiver knows of the senders it remembers. The agents here, whose messages are counted, are numbered
-    from `first`; `opening` is theirs [A, ...]."""
+    """Histories that receivers have of the senders they remember. Messages of the agents here are counted; these are
+    numbered from `first`, and `opening` is theirs [A, ...]."""
 
     def __init__(self, opening: Payload | None = None, remembered: int = REMEMBERED, first: int = 0) -> None:
         self.opening, self.remembered, self.first = opening, remembered, first
@@ -58,8 +58,10 @@ class LinkHistories:
         self.held: defaultdict[int, dict[int, Held]] = defaultdict(dict)
 
     def cost(self, payload: Payload, links: Links, sizes: tuple[int, ...], spread: Spread = in_turn) -> Cost:
-        """Of a round's messages [A, ...], with the links of all agents; `coded_bytes` is the mean over the receivers of
-        each. They know more then. A GPU without Triton has its messages counted on the CPU."""
+        """Count a round's messages [A, ...], with the links of all agents, and update the histories.
+
+        `coded_bytes` is the mean over the receivers of each. A GPU without Triton has its messages counted on the
+        CPU."""
         leaf, self.schema = next(iter(payload.values())), Schema.of_rows(payload, sizes)
         if not by_kernels(leaf):
             payload = {name: rows.cpu() for name, rows in payload.items()}
@@ -103,8 +105,9 @@ class LinkHistories:
         return torch.tensor(bytes_each, dtype=torch.int64), torch.tensor(is_delta, dtype=torch.int64), after
 
     def coded(self, message: MessageRow, schema: Schema, history: Held | None, row: int) -> tuple[int, bool, History]:
-        """On a CPU: bytes of the message of an agent here to receivers with this history of it, or none yet; whether it
-        is a delta; and what is known then."""
+        """Code an agent's message on a CPU, for receivers with this history of it, or none yet.
+
+        Returns its bytes, whether it is a delta, and the history after it."""
         if history is None and self.opening is not None:
             history = History.begin(row_of(self.opening, row), schema)
         assert history is None or isinstance(history, History)
@@ -113,7 +116,7 @@ class LinkHistories:
     def _by_kernels(
         self, payload: Payload, rows: Sequence[int], known: Sequence[Held | None], sizes: tuple[int, ...]
     ) -> Counted:
-        """Nothing leaves the GPU."""
+        """Count on the GPU, without a copy to the CPU."""
         device, schema = next(iter(payload.values())).device, self.schema
         bytes_each, is_delta = torch.zeros(2, len(rows), dtype=torch.int64, device=device)
         after: dict[int, Held] = {}
@@ -140,8 +143,8 @@ class LinkHistories:
             del senders[next(iter(senders))]
 
     def tensors(self) -> Payload:
-        """For a checkpoint: which receivers remember which senders, of all agents, and the histories of the senders
-        here, in the order of senders."""
+        """State for a checkpoint: which receivers remember which senders, and the histories of the senders here, in
+        their order."""
         if not self.held:
             return {}
         everyone = [(to, sender, held) for to, senders in sorted(self.held.items()) for sender, held in senders.items()]
@@ -155,7 +158,7 @@ class LinkHistories:
         return {**(saved or empty_receiver_state(self.schema)), LINKS: links}
 
     def restore(self, saved: Mapping[str, Tensor], payload: Payload, sizes: tuple[int, ...]) -> None:
-        """From what `tensors` gave; `payload` is any message of the agents here, for its leaves."""
+        """Restore the result of `tensors`; `payload` is any message of the agents here, for its leaves."""
         leaf, self.schema = next(iter(payload.values())), Schema.of_rows(payload, sizes)
         device, links = leaf.device if by_kernels(leaf) else torch.device("cpu"), saved[LINKS]
         histories: list[Held] = [RemoteHistory() for _ in range(int(links[:, 2].max()) + 1)]
@@ -169,7 +172,7 @@ class LinkHistories:
 
 
 def shards_of(links: Tensor, agents: Sequence[slice]) -> list[slice]:
-    """Which histories of a checkpoint are of the agents of each shard, as senders."""
+    """Find the histories of a checkpoint whose senders are in each shard."""
     senders = torch.zeros(int(links[:, 2].max()) + 1, dtype=torch.int64)
     senders[links[:, 2]] = links[:, 1]  # in ascending order
     bounds = torch.tensor([(shard.start, shard.stop) for shard in agents])

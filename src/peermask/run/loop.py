@@ -25,18 +25,17 @@ from peermask.store.checkpoint import Background, Checkpoint, list_checkpoints, 
 from peermask.store.folder import RunFolder
 from peermask.store.mask_snapshots import Masks, save_masks
 
-# Losses since the last evaluation: of the latest rounds one by one, of those before them the sum.
-#
-# Evaluations may be as rare as a user likes, and a node runs for weeks: what is kept must not grow with rounds.
-
 KEPT = 256  # rounds
 
 
 class RecentLosses:
-    """Shapes: N agents, R latest rounds."""
+    """Losses since the last evaluation: the latest rounds one by one, those before as a sum.
+
+    Memory must not grow with rounds: evaluations may be rare, and a node runs for weeks.
+    Shapes: N agents, R latest rounds."""
 
     def __init__(self, saved: Mapping[str, Tensor]) -> None:
-        """`saved`: `tensors()` of a checkpoint."""
+        """Start empty, or from `saved`, the `tensors()` of a checkpoint."""
         # [N] each: on a CPU floats, which are small; on a GPU tensors there, since looking at one waits for the device
         self._latest: list[list[float] | Tensor] = saved["recent"].tolist() if saved else []
         self._sum = saved.get("sum")  # [N] float64, of the rounds before the latest
@@ -50,11 +49,11 @@ class RecentLosses:
         return len(self._latest) > KEPT
 
     def add(self, losses: Tensor) -> None:
-        """Of a round, [N]."""
+        """Add the losses of a round, [N]."""
         self._latest.append(losses.tolist() if losses.device.type == "cpu" else losses)
 
     def latest(self, rounds: int = 0) -> Tensor:
-        """[R, N]: of the last `rounds` rounds, or of all that are not summed up."""
+        """Losses [R, N] of the last `rounds` rounds, or of all that are not summed up."""
         return torch.stack([torch.as_tensor(losses).cpu() for losses in self._latest[-rounds:]])
 
     def sum_up(self) -> None:
@@ -65,7 +64,7 @@ class RecentLosses:
         del self._latest[:-1]
 
     def mean(self) -> Tensor:
-        """[N] over all rounds since the last evaluation."""
+        """Mean [N] over all rounds since the last evaluation."""
         latest = self.latest()
         if self._sum is None:
             return latest.mean(0)
@@ -76,7 +75,7 @@ class RecentLosses:
         self._sum, self._summed = None, 0
 
     def tensors(self) -> dict[str, Tensor]:
-        """For a checkpoint; empty where there are none."""
+        """State for a checkpoint; empty without losses."""
         if not self:
             return {}
         latest = {"recent": self.latest()}
@@ -84,7 +83,7 @@ class RecentLosses:
 
 
 class Loop:
-    """Plays, evaluates and saves from a checkpoint to the end, or until asked to stop.
+    """Loop of rounds that plays, evaluates and saves, from a checkpoint to the end or until asked to stop.
 
     Shapes: A agents are in this process, N are those whose rows it writes.
     """
@@ -183,7 +182,7 @@ class Loop:
         return score.like(self.exchange.all_gather(score.rows()))  # one exchange for all
 
     def _check_losses(self, recent: Tensor) -> None:
-        """Of the latest rounds, [R, N]: the first that is NaN or infinite ends the run, before it is saved."""
+        """End the run at the first loss [R, N] that is NaN or infinite, before it is saved."""
         wrong = (~torch.isfinite(recent)).nonzero()
         if len(wrong):
             row, place = wrong[0].tolist()
@@ -231,16 +230,16 @@ class Loop:
             self.disk.wait()
 
     def states(self) -> dict[str, Tensor]:
-        """Of all N agents, in the process that writes the run."""
+        """States of all N agents, in the process that writes the run."""
         return {name: self.exchange.gather(rows) for name, rows in self.simulator.tensors().items()}
 
     def _seconds(self) -> float:
-        """Since the start, with the time before every resumption."""
+        """Seconds since the start, with the time before every resumption."""
         return time.perf_counter() - self.begun
 
 
 def write_state(folder: RunFolder, round: int, checkpoint: Checkpoint | None, masks: Masks | None) -> None:
-    """What was copied from the simulator after a round.
+    """Write the states copied from the simulator after a round.
 
     Masks are there first: a run that is cut off between the two resumes from the checkpoint before, and writes both
     again.
@@ -253,7 +252,7 @@ def write_state(folder: RunFolder, round: int, checkpoint: Checkpoint | None, ma
 
 
 def final_hash(states: Mapping[str, Tensor]) -> str:
-    """Over every agent's whole state: equal only for equal runs."""
+    """Hash of every agent's whole state: equal only for equal runs."""
     digest = hashlib.sha256()
     for name, tensor in sorted(states.items()):
         digest.update(f"{name}:{tensor.dtype}:{tuple(tensor.shape)};".encode())

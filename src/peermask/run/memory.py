@@ -1,4 +1,4 @@
-"""How many agents fit on a device at once, and whether anything fits into this machine at all."""
+"""Memory: how many agents fit on a device at once, and whether anything fits into this machine."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ GENERAL = 5  # of any other pass, which also keeps what lies inside a module; me
 
 
 def chunk_that_fits(agents: int, layout: Layout, activations: int, free: int) -> int:
-    """Agents to stack, as evenly as possible: `activations` bytes an agent's passes need."""
+    """Choose how many agents to stack, as evenly as possible; an agent's passes need `activations` bytes."""
     each = STATE_COPIES * 4 * layout.total + activations
     room = int(0.8 * free) - RESTING * layout.total * agents
     most = max(1, min(agents, room // each))
@@ -28,7 +28,7 @@ def chunk_that_fits(agents: int, layout: Layout, activations: int, free: int) ->
 
 
 def activation_bytes(module: torch.nn.Module, blank: torch.Tensor, batch: int, *, fused: bool) -> int:
-    """What an agent's training step keeps for its backward pass, or its evaluation at the widest layer if that is more.
+    """Bytes that an agent's training step saves for its backward pass, or its evaluation's widest layer if larger.
 
     The module is tried on one input, `blank`, on the CPU.
     """
@@ -49,7 +49,7 @@ def activation_bytes(module: torch.nn.Module, blank: torch.Tensor, batch: int, *
 
 
 def check_room(needed: int, what: str, remedy: str) -> None:
-    """Before anything is allocated: a machine that runs out of memory kills processes."""
+    """Check memory before anything is allocated: a machine that runs out of it kills processes."""
     free = free_memory()
     if needed > free:
         raise RunError(f"{what} about {needed / 1e9:.1f} GB, and {free / 1e9:.1f} GB are free; {remedy}")

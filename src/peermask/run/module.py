@@ -45,7 +45,7 @@ def make_module(config: ExperimentConfig, dataset: Dataset, module: nn.Module | 
 
 
 def model_options(config: ExperimentConfig, dataset: Dataset) -> dict[str, Any]:
-    """Of the config's model; a vocabulary that is left out is the data's."""
+    """Options of the config's model; a missing vocabulary is the data's."""
     options = dict(config.model.options)
     if "vocabulary" in options and options["vocabulary"] is None:
         options["vocabulary"] = dataset.vocabulary
@@ -66,7 +66,7 @@ def _may_be_large(options: Mapping[str, Any]) -> bool:
 
 
 def _parameters(make: Callable[[], nn.Module]) -> int:
-    """Of a network that is not built; 0 if unknown: building it then reports what is wrong."""
+    """Count the parameters of a network without building it; 0 if unknown: building it then reports the error."""
     try:
         with torch.device("meta"):  # shapes only
             return sum(parameter.numel() for parameter in make().parameters())
@@ -74,15 +74,13 @@ def _parameters(make: Callable[[], nn.Module]) -> int:
         return 0
 
 
-# Given weights: where a config says `frozen.from`, they are frozen unchanged, and notes say what was overridden.
-
 MODULE = "module"
 
 
 def with_weights(
     module: nn.Module, config: ExperimentConfig, *, given: bool
 ) -> tuple[nn.Module, bool, tuple[str, ...]]:
-    """The module with the weights that a config asks for, whether those are given, and notes for the user."""
+    """Load the weights that a config names: the module, whether its weights are frozen unchanged, and notes."""
     frozen = config.frozen
     if frozen.source is None:
         if frozen.drawn is not None:
@@ -114,7 +112,7 @@ def prepare(module: nn.Module, source: str, drawn: Sequence[str] = (), *, given:
 
 
 def freeze(network: Network, config: ExperimentConfig, *, given: bool) -> FrozenWeights:
-    """The frozen weights of a network: drawn, or its own but for those that are to be drawn."""
+    """Make the frozen weights of a network: drawn, or the module's except those to draw."""
     frozen, layout = config.frozen, network.layout
     if not given:
         return frozen_weights(layout, frozen.init, frozen.bias_init, config.seed)

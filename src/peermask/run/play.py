@@ -1,4 +1,4 @@
-"""The rounds of one run, by this process alone or with other ranks, from a checkpoint to the end."""
+"""Playing of one run, by this process alone or with other ranks, from a checkpoint to the end."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ OVER = "over"  # what the first rank says of a run that needs no further rounds
 
 
 def device_for(config: ExperimentConfig, name: str) -> torch.device:
-    """Where a config is computed; asynchronous agents one by one, which a GPU would not do faster."""
+    """Pick the device of a config; the CPU for asynchronous agents, which run one by one."""
     if config.asynchronous is None or name == "cpu":
         return pick_device(name)
     if name != "auto":
@@ -80,7 +80,7 @@ def build_arms(
 def play(
     experiment: Experiment, name: str, folder: RunFolder, device: torch.device, execution: Execution, start: Checkpoint
 ) -> PlayResult:
-    """What the process that writes the run does; with ranks, one of them."""
+    """Play a run in the process that writes it; with ranks, in one of them."""
     if execution.ranks is not None:
         start = _share_out(execution.ranks, folder, start, experiment.config.agents)
     return _play(experiment, name, folder, device, execution, start)
@@ -92,7 +92,7 @@ def take_part(
     dataset: Dataset | None = None,
     module: nn.Module | None = None,
 ) -> Status:
-    """What all ranks but the first do while that one runs the same experiment; without a config, by the first's."""
+    """Take part as a rank other than the first; without a config, use the first's."""
     ranks, device = execution.ranks, pick_device(execution.device)
     assert ranks is not None
     told = ranks.tell()
@@ -167,7 +167,7 @@ def _share_out(ranks: Ranks, folder: RunFolder, start: Checkpoint, agents: int) 
 
 
 def _get_share(ranks: Ranks, agents: int) -> tuple[RunFolder, Checkpoint] | None:
-    """What `_share_out` gives; None for a run that is over."""
+    """Receive the result of `_share_out`; None for a run that is over."""
     text = ranks.tell()
     if text == OVER:
         return None

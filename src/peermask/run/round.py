@@ -24,7 +24,7 @@ Move = Callable[[Clock, Sequence[Payload]], tuple[Payload, Sequence[Mixing]]]
 
 
 class Steps(Protocol):
-    """What a round calls of an algorithm, whether played directly or recorded (`run/cuda_graphs.py`)."""
+    """Steps of an algorithm that a round calls, directly or recorded (`run/cuda_graphs.py`)."""
 
     def learn(self, state: Any, data: LocalData, clock: Clock) -> tuple[Any, Tensor]: ...
     def share(self, state: Any) -> Payload: ...
@@ -50,7 +50,7 @@ def play_round(
 
 
 def learn_all(algorithm: Steps, state: Any, data: LocalData, clock: Clock) -> tuple[Any, Tensor]:
-    """All batches of a round, one after the other; the mean of their losses [A]."""
+    """Learn from all batches of a round in turn; return the mean of their losses [A]."""
     losses = []
     for batch in range(clock.batches):
         state, loss = algorithm.learn(state, data, clock.at(batch))
@@ -59,7 +59,7 @@ def learn_all(algorithm: Steps, state: Any, data: LocalData, clock: Clock) -> tu
 
 
 def concatenated(shared: Sequence[Payload], spread: Spread = in_turn, before: int = 0, behind: int = 0) -> Payload:
-    """The messages of all chunks, one row an agent, with room for others before and behind them.
+    """Concatenate the messages of all chunks, one row an agent, with room for others before and after.
 
     Each chunk copies its own rows, so that all cores take part."""
     sizes = [len(next(iter(payload.values()), ())) for payload in shared]

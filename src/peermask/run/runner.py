@@ -1,4 +1,4 @@
-"""Runs an experiment: rounds, evaluations, tables, checkpoints; stops cleanly and resumes exactly."""
+"""Runs of experiments: rounds, evaluations, tables, checkpoints; they stop cleanly and resume exactly."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def resume_experiment(path: Path | str, execution: Execution | None = None, over
 
 
 def config_in(root: Path, overrides: Iterable[str] = ()) -> ExperimentConfig:
-    """The config of the run or comparison in a folder, with the plug-ins it was made with."""
+    """Read the config of the run or comparison in a folder, with its plug-ins."""
     for name in ("compare.toml", "config.toml"):
         if (root / name).is_file():
             found = find_recorded_plugins(root, lambda _: None)  # a change is reported when the run is resumed
@@ -198,7 +198,7 @@ def _run(
 
 
 def _read(folder: RunFolder, execution: Execution) -> RunResult:
-    """A run that is over; other ranks have nothing to do."""
+    """Read a finished run; other ranks have nothing to do."""
     if execution.ranks is not None:
         execution.ranks.tell(OVER)
     return RunResult.open(folder.path)
@@ -232,7 +232,7 @@ def _prepare(
 
 
 def _new_path(name: str) -> Path:
-    """A new folder, created at once: another run may begin in the same second."""
+    """Create a new folder at once: another run may begin in the same second."""
     begun = f"{name}-{datetime.now():%Y%m%d-%H%M%S}"
     for count in itertools.count(1):
         path = Path("runs") / (begun if count == 1 else f"{begun}-{count}")

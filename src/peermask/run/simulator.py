@@ -44,7 +44,7 @@ class Simulator:
         workers: int | None = None,
         changing: Callable[[int], Mixing] | None = None,
     ) -> None:
-        """`changing` gives the mixing of a round where that is not always the same."""
+        """Set up all chunks; `changing` gives the mixing of a round where that changes."""
         self.algorithm = algorithm
         self.device = feed.dataset.train.inputs.device
         self.feeds, self.states = [], []
@@ -76,7 +76,7 @@ class Simulator:
         self._exit.close()
 
     def record(self, say: Callable[[str], None]) -> None:
-        """From the fifth round on, replay recordings instead of issuing launches: on a GPU that holds all agents at
+        """Replay recordings instead of issuing launches from the fifth round on: on a GPU that holds all agents at
         once, and computes them itself. `say` is called if that is not possible."""
         if self.device.type == "cuda" and len(self.states) == 1 and self.feeds[0].network.elsewhere is None:
             self.steps = Recorded(self.algorithm, cuda_graphs(), say)
@@ -86,15 +86,14 @@ class Simulator:
         return tuple(agent for feed in self.feeds for agent in feed.ids)
 
     def play(self, clock: Clock, move: Move | None = None) -> RoundResult:
-        """One round; messages move between the agents that are here, unless given another way."""
+        """Play one round; messages move between the agents here unless `move` is another way."""
         move = move or self.concatenate
         outcome = play_round(self.steps, self.states, self.feeds, move, clock, self.spread)
         self.states = outcome.states
         return outcome
 
     def learn_some(self, chunks: Sequence[int], clocks: Sequence[Clock]) -> list[tuple[Any, Tensor]]:
-        """The first half of a round of some chunks, each at a clock of its own: states, which are not taken yet, and
-        losses [A]."""
+        """Play the first half of a round of some chunks, each at its own clock; return new states and losses [A]."""
         states, feeds = [self.states[place] for place in chunks], [self.feeds[place] for place in chunks]
         return self.spread(partial(learn_all, self.steps), states, feeds, clocks)
 
@@ -106,7 +105,7 @@ class Simulator:
         mixings: Sequence[Mixing],
         clocks: Sequence[Clock],
     ) -> None:
-        """The second half, from what was learned in the first and the messages that came to each."""
+        """Play the second half, from the states of the first and each chunk's messages."""
         fused = self.spread(self.steps.fuse, learned, received, mixings, clocks)
         for place, state in zip(chunks, fused, strict=True):
             self.states[place] = state
@@ -115,7 +114,7 @@ class Simulator:
         return self._score(Feed.test)
 
     def test_unmixed(self, shared: Payload) -> Tensor | None:
-        """[N]: accuracy, or what else counts, of models as they were sent; None for an algorithm that sends none."""
+        """Accuracy, or the task's figure, of models as they were sent, [N]; None for an algorithm that sends none."""
         models = self.algorithm.unmixed_model(shared)  # [N, P]
         if models is None:
             return None
@@ -171,11 +170,11 @@ class Simulator:
         return scores[0].like(rows.cpu())  # one copy: every one waits for the device
 
     def concatenate(self, clock: Clock, shared: Sequence[Payload]) -> tuple[Payload, Sequence[Mixing]]:
-        """All agents are here, so nothing moves."""
+        """Concatenate messages: all agents are here, so nothing moves."""
         return concatenated(shared, self.spread), self.mixings_of(clock.round)
 
     def mixings_of(self, round: int) -> Sequence[Mixing]:
-        """How each chunk mixes the messages of a round."""
+        """Mixing of each chunk in a round."""
         if self._changing is not None:
             before, self._mixing = self._mixing, self._changing(round)
             if self._mixing is not before:

@@ -1,9 +1,9 @@
 """Traces: in each round of each agent, which message of each neighbour it used, in asynchronous runs.
 
-The simulator makes a trace of the agents' speeds (`run/trace.py`) and plays it; a fleet records one, which the
-simulator plays as well. A round has two halves: an agent learns and publishes its message, then it fuses those it has.
-Two agents may use each other's message of the same round. What one uses was published before, so all halves of all
-rounds have an order, and a trace in which they have none was never recorded.
+The simulator makes a trace of the agents' speeds and plays it; it also plays one that a fleet recorded. A round has two
+halves: an agent learns and publishes its message, then it fuses those it has. Two agents may use each other's message
+of the same round. What one uses was published before, so all halves of all rounds have an order, and a trace in which
+they have none was never recorded.
 """
 
 from __future__ import annotations
@@ -124,15 +124,10 @@ def waves(halves: Sequence[Half]) -> Iterator[tuple[list[Event], list[Event]]]:
         yield list(learning.items()), list(fusing.items())
 
 
-# From the speeds of agents to a trace: who would have used which message, had they played at that pace.
-#
-# An agent learns for the length of its round and publishes. It then uses the newest message of each neighbour that is
-# there; one whose message of the round before was at most one round behind, and who has not come to this round yet, has
-# a moment more: the share `grace` of the agent's own round. So agents that are about as fast as each other stay in
-# step,
-# and whoever is much slower is waited for in two rounds at most. A node goes by the same rule (`fleet/puller.py`).
-
-# Shapes: N agents, R rounds, E links
+# An agent learns for the length of its round and publishes. It then uses the newest message of each neighbour. A
+# neighbour that was at most one round behind, and has not published this round, gets the share `grace` of the agent's
+# round more. So agents of about the same speed stay in step, and an agent waits for a much slower one in two rounds at
+# most. A node follows the same rule (`fleet/puller.py`).
 
 Times = NDArray[np.float64]
 

@@ -1,6 +1,4 @@
-"""Gets a GPU ready: its kernels are compiled side by side, since one after another they take most of a short run's
-time.
-"""
+"""Warm-up of a GPU: kernels are compiled side by side; in turn they would take most of a short run's time."""
 
 from __future__ import annotations
 
@@ -92,7 +90,7 @@ def _gather(shape: tuple[int, ...], device: torch.device) -> object:
 
 
 def _count_twice(message: Payload, sizes: Sequence[int]) -> object:
-    """As a first message, and as one that follows another."""
+    """Count a first message, and one that follows another."""
     _, known = message_cost(message, None, sizes)
     return message_cost(message, known, sizes)
 

@@ -10,9 +10,8 @@ from torch import Tensor
 from peermask.paper.theory.networks import Layers, forward, outputs, require_unit_inputs
 from peermask.streams import stream
 
-# Theorem 1's two bounds on how far the agents' subnetworks are apart, and the form of the second that is true.
-#
-# With ε = ε_1 + ε_2 and α_l <= ‖f_1(x) - f_2(x)‖_max <= α_u for every x, the triangle inequality gives
+# Bounds on how far the agents' subnetworks are apart. With ε = ε_1 + ε_2 and α_l <= ‖f_1(x) - f_2(x)‖_max <= α_u for
+# every x, the triangle inequality gives
 #
 #     sup ‖g_m1 - g_m2‖_max <= ε + α_u                                                (25)
 #     inf ‖g_m1 - g_m2‖_max >= max(0, α_l - ε)                                        (26, the valid form)
@@ -25,7 +24,7 @@ SLACK = 1e-12  # rounding: the bounds hold exactly for real numbers
 
 @dataclass(frozen=True)
 class Distances:
-    """What the theorem speaks of, over one set of inputs 𝒳."""
+    """The theorem's distances, over one set of inputs 𝒳."""
 
     where: str
     inputs: int
@@ -72,10 +71,8 @@ class Distances:
         return self.inf >= self.lower_printed - SLACK
 
 
-# A certified bound on how far two networks can be apart anywhere on the cube, from their weights alone.
-#
-# A maximum over samples can only underestimate a supremum. This is the other side of it. Let z be an activation
-# of f with 0 <= z_c <= hi_c, and ẑ that of h with |ẑ_c - z_c| <= e_c. With Δ = h - f (same layer),
+# Certified bound. A maximum over samples can only underestimate a supremum; this bounds it from above. Let z be an
+# activation of f with 0 <= z_c <= hi_c, and ẑ that of h with |ẑ_c - z_c| <= e_c. With Δ = h - f (same layer),
 #
 #     h * ẑ - f * z = Δ * z + h * (ẑ - z),
 #     |·|_o <= max(Σ_c ‖Δ⁺_oc‖_1 hi_c, Σ_c ‖Δ⁻_oc‖_1 hi_c) + Σ_c ‖h_oc‖_1 e_c,
@@ -96,8 +93,6 @@ def certified_distance(f: Layers, h: Layers) -> float:
         high = mine.clamp(min=0).sum((2, 3)) @ high
     return float(error.max())
 
-
-# Measuring the theorem's quantities on inputs: errors, distances, and gradient ascent towards the true supremum.
 
 CLIMB_FROM = 16  # the worst inputs found so far
 CLIMB_STEPS = 40

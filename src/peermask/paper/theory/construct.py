@@ -26,11 +26,9 @@ from peermask.errors import ModelError
 from peermask.paper.theory.networks import Layers, Masks, RandomNet, Target, require_masks
 from peermask.streams import stream
 
-# Random subset-sum problems, many at once: which of these numbers add up to nearly this one?
-#
-# Up to `EXACT_ITEMS` numbers the answer is the best there is, found by meeting in the middle: the 2^(k/2) sums
-# of one half are sorted, and each sum of the other half looks up its nearest partner. Beyond that a search is
-# made: that many numbers are solved exactly, once for each of `TRIES` settings of the others.
+# Subset sums of up to `EXACT_ITEMS` numbers are solved exactly, by meeting in the middle: the 2^(k/2) sums of one half
+# are sorted, and each sum of the other half looks up its nearest partner. With more numbers, that many are solved
+# exactly, once for each of `TRIES` settings of the others.
 
 EXACT_ITEMS = 24
 TRIES = 16
@@ -38,7 +36,7 @@ ENTRIES_AT_ONCE = 1 << 21  # of float64: the largest table that is held at a tim
 
 
 def closest_subsets(items: Tensor, usable: Tensor, targets: Tensor, *, exact_items: int = EXACT_ITEMS) -> Tensor:
-    """For each problem p and each of its targets t, the subset of p's usable items whose sum is nearest to t.
+    """Find the subset of each problem's usable items whose sum is nearest to each of its targets.
 
     items [P, K], usable [P, K] bool, targets [P, T] -> kept [P, T, K] bool. Problems share nothing; the
     targets of one problem share its table of sums, which is what makes a second agent nearly free.
@@ -143,7 +141,7 @@ def out_of_reach(net: RandomNet, target: Target) -> int:
 
 
 def subsets(net: RandomNet, masks: Masks) -> list[Tensor]:
-    """For each target layer, what the mask keeps of every problem's items: the reverse of `layer_masks`."""
+    """Entries that the mask keeps of every problem's items, by target layer: the reverse of `layer_masks`."""
     pairs = zip(net.blocks(), masks[::2], strict=True)
     return [_by_output(mask, second.shape[0]).flatten(0, 3) for (_, second), mask in pairs]  # [P, n] each
 

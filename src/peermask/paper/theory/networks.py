@@ -1,4 +1,10 @@
-"""The theorem's networks: convolutions without bias, targets of class F, and the random network g."""
+"""The theorem's networks: convolutions without bias, targets of class F, and the random network g.
+
+    f(x) = v_L * σ(v_{L-1} * ... σ(v_1 * x))        (20)
+
+The random g of (21) is the same with twice as many layers. Everything is float64: the errors of interest are far below
+what float32 resolves.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +17,6 @@ from torch.nn import functional
 
 from peermask.errors import DataError, ModelError
 from peermask.streams import stream
-
-# The theorem's only kind of network: convolutions without bias, a ReLU between them, zero padding.
-#
-#     f(x) = v_L * σ(v_{L-1} * ... σ(v_1 * x))        (20)
-#
-# and the random g of (21) is the same with twice as many layers. Everything is float64, since the errors to be
-# seen are far below what float32 resolves.
 
 Layers = tuple[Tensor, ...]  # layer l: [O_l, O_{l-1}, d_l, d_l], float64
 IMAGES_AT_ONCE = 256  # bounds the memory of a wide g
@@ -48,8 +47,6 @@ def require_unit_inputs(images: Tensor, channels: int) -> Tensor:
         raise DataError(f"inputs range over [{low:g}, {high:g}]; the theorem needs [0, 1]: divide by the peak value")
     return images
 
-
-# Target networks of the class F: what the masks must approximate, and what the theorem demands of them.
 
 ROUNDING = 1e-12  # a norm scaled to 1 may come out this much above it
 
@@ -99,10 +96,9 @@ def _require_layer(number: int, weight: torch.Tensor, channels: int) -> None:
         raise ModelError(f"{where} has l1 norm {norm:.6g}; class F allows at most 1: divide it by that")
 
 
-# The random network g of equation (21): drawn once, shared by both agents, never trained.
-#
-# For target layer l it has a d x d layer into I_l channels and a 1 x 1 layer back to O_l channels, all entries
-# uniform in [-1, 1]. The over-parameterisation is n = I_l / O_l, the hidden channels for each output channel.
+# For target layer l, the random network g of (21) has a d x d layer into I_l channels and a 1 x 1 layer back to O_l
+# channels, all entries uniform in [-1, 1]. The over-parameterisation is n = I_l / O_l, the hidden channels for each
+# output channel.
 
 MAX_WIDTH = 1024
 Masks = tuple[Tensor, ...]  # one bool tensor for each of g's 2L layers, of that layer's shape

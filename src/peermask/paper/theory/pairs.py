@@ -13,8 +13,6 @@ from peermask.paper.theory.bounds import Distances, distances
 from peermask.paper.theory.construct import closest_subsets, construct_masks, layer_masks, products, subsets
 from peermask.paper.theory.networks import Masks, RandomNet, Target
 
-# Masks for a second agent that stay as near as they can to the first agent's.
-#
 # Solving each agent's subset sums to the last digit picks unrelated subsets for nearly equal weights. But many
 # subsets are good enough. Here agent 2 starts from agent 1's mask and, for each target weight, flips the fewest
 # entries that bring its own weight within a tolerance.
@@ -56,9 +54,6 @@ def nearest_subsets(items: Tensor, usable: Tensor, targets: Tensor, start: Tenso
             kept[rows[good]] = flipped ^ torch.zeros_like(flipped).scatter(1, chosen, True)
             done[rows[good]] = True
     return kept
-
-
-# How much two agents' masks of one g have in common, next to what chance would give.
 
 
 @dataclass(frozen=True)
@@ -113,11 +108,10 @@ def overlap(net: RandomNet, m1: Masks, m2: Masks) -> Overlap:
     return Overlap(entries, usable_count, kept1, kept2, both, chance, math.sqrt(variance))
 
 
-# A case where the lower bound (26) as printed is false: two agents whose best masks of one g are the same.
-#
-# One layer, one channel, 1 x 1 kernels, and g of width 1 with w_1 = w_2 = 1/2. Its subnetworks are 0 and x/4. For
-# f_1(x) = x/10 and f_2(x) = x/20 the nearest of them is 0, so m_1 = m_2. At x = 1: ε_1 + ε_2 = 0.15 > α_l = 0.05,
-# the printed bound promises a distance of at least min{0.1, 0.1, 0.05} = 0.05, and the distance is 0.
+# Counterexample to bound (26) as printed. One layer, one channel, 1 x 1 kernels, and g of width 1 with w_1 = w_2 = 1/2.
+# Its subnetworks are 0 and x/4. For f_1(x) = x/10 and f_2(x) = x/20 the nearest of them is 0, so m_1 = m_2. At x = 1:
+# ε_1 + ε_2 = 0.15 > α_l = 0.05, the printed bound promises a distance of at least min{0.1, 0.1, 0.05} = 0.05, and the
+# distance is 0.
 
 
 def counterexample() -> Distances:

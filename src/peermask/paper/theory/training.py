@@ -15,8 +15,6 @@ from peermask.errors import ConfigError, DataError, DivergedError, ModelError
 from peermask.paper.theory.networks import Layers, Target, forward, outputs, require_unit_inputs
 from peermask.streams import stream
 
-# Training of the targets: f_1 and f_2 learn two agents' labels from one initialisation f_0, inside class F.
-#
 # Each layer is v_l = u_l / max(1, ‖u_l‖_1) with u_l free, so every step stays in F. The theorem's outputs are
 # whole maps [O_L, D, D]; an agent reads label o off as the largest entry of channel o, and its loss is the
 # cross-entropy of those readings times `SHARPNESS`. Neither the reading nor the factor is part of f.
@@ -74,8 +72,6 @@ def accuracy(layers: Layers, examples: Examples) -> float:
 def _in_class(free: list[Tensor]) -> Layers:
     return tuple(weight / weight.abs().sum().clamp(min=1.0) for weight in free)
 
-
-# Two agents' data: different labels of the embedded digits, some of them shared, no image in common.
 
 LABELS_EACH = 3
 CLASSES = 2 * LABELS_EACH  # output channels O_L: enough for two agents with nothing in common

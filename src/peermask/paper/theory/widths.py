@@ -18,8 +18,6 @@ from peermask.paper.theory.networks import Target, draw
 from peermask.paper.theory.pairs import overlap
 from peermask.paper.theory.training import AgentData, accuracy, all_images
 
-# The error against the width: many draws of g, at many widths, for one pair of targets.
-
 IMAGES = 128  # of the agents' data, for the measured columns; the certificate needs none
 
 
@@ -87,8 +85,6 @@ def _trial(
     )
 
 
-# The lemma's logarithmic width, and the constant in it that the measurements support.
-#
 # Lemma 1 asks for I_l >= C · O_l · ln(O_{l-1} O_l d_l^2 L / min{ε, δ}) and promises (22), an error of at most ε with
 # probability at least 1 - δ, for some constant C that it does not give. With n = I_l / O_l and M the largest
 # O_{l-1} O_l d_l^2 L, it promises at width n
