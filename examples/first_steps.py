@@ -2,8 +2,8 @@
 # # First steps
 #
 # Ten agents with five labels and about fourteen images each learn digits, together and alone. Run it top to bottom,
-# `python examples/first_steps.py [FOLDER]`, or cell by cell in an editor that knows `# %%`. It takes a minute and leaves
-# everything in the folder `first-steps`.
+# `python examples/first_steps.py [FOLDER]`, or cell by cell in an editor that knows `# %%`. It takes a minute and
+# leaves everything in the folder `first-steps`.
 
 # %%
 import sys
