@@ -1,8 +1,9 @@
 # %% [markdown]
 # # First steps
 #
-# Ten agents learn digits together and alone. Run it top to bottom, `python examples/first_steps.py [FOLDER]`, or cell
-# by cell in an editor that knows `# %%`. It takes a minute and leaves everything in the folder `first-steps`.
+# Ten agents with five labels and about fourteen images each learn digits, together and alone. Run it top to bottom,
+# `python examples/first_steps.py [FOLDER]`, or cell by cell in an editor that knows `# %%`. It takes a minute and
+# leaves everything in the folder `first-steps`.
 
 # %%
 import sys
@@ -14,15 +15,21 @@ folder = Path(sys.argv[1] if len(sys.argv) > 1 else "first-steps")
 
 # %% [markdown]
 # An experiment is a config: plain values, or a TOML file. What is left out has a default (docs/config.md).
+#
+# Collaboration helps whoever has too little data to learn alone, so agents have few images here. With all images
+# (`"fraction": 1.0`) an agent does well alone, and there is little to gain. The method is accord: agents vote on masks.
 
 # %%
 config = peermask.make_config(
     {
         "name": "first-steps",
         "rounds": 60,
-        "retention": {"choices": [0.2, 0.4]},
-        "graph": {"name": "erdos-renyi", "p": 0.4},
-        "compare": ["ind-mask"],
+        "retention": 0.3,
+        "graph": {"name": "erdos-renyi", "p": 0.5},
+        "partition": {"name": "labels", "labels_per_agent": 5},
+        "data": {"fraction": 0.1},  # of each agent's images
+        "algorithm": "accord",
+        "compare": [{"name": "ind-mask", "lr": 0.3, "momentum": 0.9, "schedule": "cosine"}],
     }
 )
 
@@ -34,6 +41,7 @@ watched = peermask.Execution(observer=peermask.ProgressLine())
 result = peermask.run_experiment(config, folder / "run", execution=watched, resume=True)
 alone = result.compared[0]
 print(f"together {100 * result.mean_accuracy:.1f} %, alone {100 * alone.mean_accuracy:.1f} %")
+print(f"collaboration gave {100 * (result.mean_accuracy - alone.mean_accuracy):+.1f} points")  # +8.6 with this seed
 print(f"sent {result.sent_bytes / 1e6:.2f} MB in all")
 result  # noqa: B018
 

@@ -175,3 +175,24 @@ def test_snippets_about_data_of_a_fleet(tmp_path: Path, monkeypatch: pytest.Monk
         call(own)
     call(statistics)
     assert "normalise" in (tmp_path / "fleet.toml").read_text()
+
+
+WANDB = """
+class Run:
+    def log(self, figures, step): print("log", step, sorted(figures)[0])
+    def finish(self): print("finish")
+def init(project, name, config):
+    assert config["rounds"] == 2
+    return Run()
+"""
+
+
+def test_snippets_about_observers(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    means, wandb, both = snippets("report.md", "python")
+    (tmp_path / "wandb.py").write_text(WANDB)  # which needs an account; the calls are those of its documentation
+    values = {"agents": 3, "rounds": 2, "graph": "ring", "model": "mlp", "retention": 0.5}
+    said = run(tmp_path, "-c", f"import peermask\nconfig = {values!r}\n{means}\n{wandb}\n{both}")
+    assert "log 2" in said
+    assert said.rstrip().endswith("finish")
+    assert list((tmp_path / "logs").glob("*/events*"))

@@ -67,13 +67,21 @@ class Entry(Generic[T]):
 
     @cached_property
     def options(self) -> type[Options]:
-        """A function's keyword-only parameters, or a class's own `Options`."""
+        """The keyword-only parameters of a function or class, or a class's own `Options`."""
         own = getattr(self.make, "Options", None)
         if isinstance(own, type) and issubclass(own, Options):
             return own
-        hints = get_type_hints(self.make, include_extras=True)
+        is_class = isinstance(self.make, type)
+        try:
+            hints = get_type_hints(
+                inspect.getattr_static(self.make, "__init__") if is_class else self.make, include_extras=True
+            )
+        except (NameError, TypeError) as error:
+            raise ConfigError(
+                f"the options of {self.name!r} ({self.origin}) have annotations that fail: {error}"
+            ) from error
         fields: dict[str, Any] = {
-            p.name: (hints[p.name], ... if p.default is p.empty else p.default)
+            p.name: (hints.get(p.name, Any), ... if p.default is p.empty else p.default)
             for p in inspect.signature(self.make).parameters.values()
             if p.kind is p.KEYWORD_ONLY
         }

@@ -11,6 +11,7 @@ import safetensors.torch
 import torch
 from torch import nn
 
+import peermask
 from peermask.cli.main import main
 from peermask.data import datasets
 from peermask.errors import ExportError
@@ -111,11 +112,15 @@ def test_mistakes_are_one_line(result: RunResult, tmp_path: Path, capsys: pytest
         ("7", "a.ticket", "has no agent 7: its agents are 0 to 2"),
         ("-1", "a.ticket", "has no agent -1"),
         ("0", "a.pt", "unknown suffix '.pt'"),
-        ("0", "nowhere/a.ticket", "does not exist"),
+        ("7", "made/a.ticket", "has no agent 7"),
         ("0", ".", "unknown suffix"),
     ):
         assert message in refused(["export", run, "--agent", agent, "--to", str(tmp_path / target)], capsys)
     assert list(tmp_path.iterdir()) == []
+    (tmp_path / "file").write_text("")
+    assert "file is not a folder" in refused(
+        ["export", run, "--agent", "0", "--to", str(tmp_path / "file" / "a.ticket")], capsys
+    )
     (tmp_path / "d.ticket").mkdir()
     assert "is a folder" in refused(["export", run, "--agent", "0", "--to", str(tmp_path / "d.ticket")], capsys)
     assert "not a run folder" in refused(["export", str(tmp_path), "--agent", "0", "--to", "a.ticket"], capsys)
@@ -157,3 +162,15 @@ def test_what_is_too_quick_to_time_is_not_given_in_digits() -> None:
     from peermask.exports.write import _latency
 
     assert [_latency(seconds) for seconds in (3e-6, 1e-4, 0.0016862)] == ["under 0.1 ms", "0.100 ms", "1.686 ms"]
+
+
+def test_a_folder_for_exports_is_made(result: RunResult, tmp_path: Path) -> None:
+    assert export(result, 0, tmp_path / "models" / "new" / "a.ticket").path.is_file()
+
+
+def test_macro_f1_of_own_labels_is_the_run_s(result: RunResult, tmp_path: Path) -> None:
+    agent = result.agents[1]
+    export(result, 1, tmp_path / "a.ticket")
+    dataset = result.dataset or "digits"
+    figures = peermask.evaluate(tmp_path / "a.ticket", dataset).figures
+    assert figures["macro_f1_own"] == pytest.approx(agent.figures["macro_f1"], abs=1e-6)

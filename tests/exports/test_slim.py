@@ -94,3 +94,21 @@ def test_a_layer_whose_filters_are_all_dead_keeps_one() -> None:
 def test_what_cannot_be_followed_is_named(module: nn.Module, message: str) -> None:
     with pytest.raises(NotSlimmable, match=message):
         slim(module, (1, 8, 8))
+
+
+def test_multiply_adds_of_recurrent_layers_by_hand() -> None:
+    class Last(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.gru = nn.GRU(3, 4, num_layers=2, batch_first=True, bidirectional=True)
+            self.out = nn.Linear(8, 2)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            out: torch.Tensor = self.out(self.gru(x)[0][:, -1])
+            return out
+
+    first, second = (
+        3 * 4 * (3 + 4),
+        3 * 4 * (8 + 4),
+    )  # three gates of four units; the second layer reads both directions
+    assert multiply_adds(Last(), torch.zeros(5, 6, 3)) == 6 * 2 * (first + second) + 8 * 2

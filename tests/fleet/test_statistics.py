@@ -185,3 +185,16 @@ def test_summaries_and_fleets_survive_being_written(tmp_path):
     each = [made.model_copy(update={"run": fleet.run, "agent": agent}) for agent in range(3)]
     write_fleet(tmp_path / "fleet.toml", with_statistics(fleet, each))
     assert load_fleet(tmp_path / "fleet.toml").experiment.dataset.options.model_dump()["target_scale"]["mean"] == (1.0,)
+
+
+def test_a_given_partition_counts_only_the_agent_s_own_samples(tmp_path):
+    x = np.array([[1.0, 0.0], [3.0, 0.0], [10.0, 5.0]] * 4, np.float32)
+    y, owner = np.arange(12) % 3, np.array([0, 0, 1] * 4)
+    np.savez(tmp_path / "d.npz", x_train=x, y_train=y, x_test=x, y_test=y, agent_train=owner, agent_test=owner)
+    data = {"name": "npz", "path": str(tmp_path / "d.npz"), "kind": "features"}
+    fleet = tiny_fleet(tiny(agents=3, partition="given", dataset=data, model="mlp"))
+    found = summary_of(fleet, 0)
+    assert (found.samples, found.inputs.mean, found.inputs.variance) == (8, (2.0, 0.0), (1.0, 0.0))
+    assert summary_of(fleet, 1).inputs.mean == (10.0, 5.0)
+    with pytest.raises(NodeError, match="has no training samples of agent 2; check agent_train"):
+        summary_of(fleet, 2)

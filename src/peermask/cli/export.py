@@ -146,7 +146,9 @@ def _print(found: Accuracy, *, confusion: bool) -> None:
     if found.own_samples:
         print(f"its own labels: {_share(found.own_right, found.own_samples)}")
     print(f"all labels: {_share(found.right, found.samples)}")
-    print(f"macro F1: {format_figure('macro_f1', found.figures['macro_f1'])}")
+    if found.own_samples:
+        print(f"macro F1 of its own labels: {format_figure('macro_f1', found.figures['macro_f1_own'])}")
+    print(f"macro F1 of all labels: {format_figure('macro_f1', found.figures['macro_f1'])}")
     print(f"answers were chosen among {'its own' if found.readout == 'own' else 'all'} labels")
     if confusion and found.confusion is not None:
         print("label by answer:")

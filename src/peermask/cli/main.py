@@ -18,6 +18,7 @@ from peermask.cli.operate import operator, push, relay, service, status
 from peermask.cli.paper import reproduce, theory
 from peermask.cli.profile import profile
 from peermask.cli.run import run
+from peermask.cli.runs import runs_app
 from peermask.cli.show import list_things, plan, report, show, watch
 from peermask.cli.swarm import swarm
 from peermask.errors import PeermaskError
@@ -57,6 +58,7 @@ for command in (run, plan, data, list_things, show, reproduce, node, swarm, rela
 for other in (operator, status, push, service):
     fleet_app.command()(other)
 app.add_typer(fleet_app, name="fleet")
+app.add_typer(runs_app, name="runs")
 
 
 def main(arguments: list[str] | None = None) -> None:

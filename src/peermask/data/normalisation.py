@@ -15,8 +15,9 @@ from torch import Tensor, nn
 from peermask.errors import DataError
 from peermask.registry import Options
 
-Mean = Annotated[float, Field(ge=-1e30, le=1e30)]
-Deviation = Annotated[float, Field(gt=0, le=1e30)]
+LARGEST = 1e30  # mean or deviation; its square must fit a float64, and a float32 its products
+Mean = Annotated[float, Field(ge=-LARGEST, le=LARGEST)]
+Deviation = Annotated[float, Field(gt=0, le=LARGEST)]
 
 
 class Range(Options):
@@ -59,6 +60,9 @@ def statistics_of(x: Tensor) -> Statistics:
 
 def statistics(mean: Tensor, std: Tensor) -> Statistics:
     """Return statistics of float64 means and deviations [C]."""
+    largest = float(torch.cat([mean.abs(), std]).max())
+    if not largest <= LARGEST:
+        raise DataError(f"values have a mean or deviation of {largest:.3g}; rescale them to below {LARGEST:g}")
     constant = std <= 1e-12 * mean.abs().clamp(min=1e-12)
     return Statistics(mean=_digits(mean), std=_digits(std.masked_fill(constant, 1.0)))
 

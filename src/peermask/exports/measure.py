@@ -33,7 +33,8 @@ class Accuracy:
         own_samples: Test samples of those labels.
         readout: The model's, by which it answered.
         task: The model's.
-        figures: Those of the task over all samples, such as "macro_f1" or "mae".
+        figures: Those of the task over all samples, such as "macro_f1" or "mae"; "macro_f1_own" is over samples of the
+            labels that the agent learned, as a run computes its "macro_f1".
         confusion: [classes, classes] of a classification: how often a label (row) was answered as one (column).
     """
 
@@ -93,10 +94,13 @@ def evaluate(
     confusion = confusion_of(outputs, targets, len(model.classes))
     hits = outputs.argmax(1) == targets  # [n]
     own = torch.isin(targets, torch.tensor(model.labels, dtype=torch.int64))
-    f1 = macro_f1(confusion.diagonal(), confusion.sum(0), confusion.sum(1))
+    f1, f1_own = (
+        float(macro_f1(counts.diagonal(), counts.sum(0), counts.sum(1)))
+        for counts in (confusion, confusion_of(outputs[own], targets[own], len(model.classes)))
+    )
     return Accuracy(
         *(int(hits.sum()), len(hits), int((hits & own).sum()), int(own.sum()), model.readout, task),
-        {"accuracy": float(hits.float().mean()), "macro_f1": float(f1)},
+        {"accuracy": float(hits.float().mean()), "macro_f1": f1, "macro_f1_own": f1_own},
         confusion,
     )
 

@@ -198,11 +198,15 @@ def parameters(module: nn.Module) -> int:
 
 
 def multiply_adds(module: nn.Module, example: Tensor) -> int:
-    """Of convolutions and linear layers: outputs times the inputs each one sums over."""
+    """Of convolutions and linear layers: outputs times the inputs each one sums over; of recurrent layers: all
+    weights, in each step."""
     total = 0
 
-    def count(layer: nn.Module, _inputs: object, output: object) -> None:
+    def count(layer: nn.Module, inputs: tuple[object, ...], output: object) -> None:
         nonlocal total
+        if isinstance(layer, nn.RNNBase) and isinstance(inputs[0], Tensor):
+            steps = inputs[0].numel() // layer.input_size
+            total += steps * sum(p.numel() for name, p in layer.named_parameters() if name.startswith("weight"))
         if isinstance(layer, nn.Conv1d | nn.Conv2d | nn.Conv3d | nn.Linear) and isinstance(output, Tensor):
             total += output.numel() * layer.weight[0].numel()
 

@@ -21,7 +21,7 @@ from peermask.exports import Precision
 from peermask.exports.digest import KEY, digest_safetensors, seal_onnx
 from peermask.exports.personal import Personal, open_all, open_personal
 from peermask.exports.ticket import About, Architecture, Frozen, Header, Inputs, Ticket
-from peermask.files import write_atomically
+from peermask.files import write_atomically, writing
 from peermask.masks.masker import Masker
 from peermask.run.format import format_bytes
 from peermask.run.module import model_options
@@ -187,6 +187,8 @@ def _written(personal: Personal, path: Path, warnings: tuple[str, ...], precisio
     }
     data, lines = makers[path.suffix](personal)
     try:
+        with writing(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, data)
     except RunError as error:
         reason = getattr(error.__cause__, "strerror", None) or error.__cause__
@@ -204,10 +206,11 @@ def _check_target(path: Path, *, force: bool) -> None:
         raise ExportError(f"cannot write {path}: it is a folder")
     if path.exists() and not force:
         raise ExportError(f"{path} exists; give another name, or replace it with --force")
-    if not path.parent.is_dir():
-        raise ExportError(f"cannot write {path}: the folder {path.parent} does not exist")
-    if not os.access(path.parent, os.W_OK):
-        raise ExportError(f"cannot write {path}: the folder {path.parent} is read-only")
+    folder = next(above for above in path.absolute().parents if above.exists())  # in which others are made
+    if not folder.is_dir():
+        raise ExportError(f"cannot write {path}: {folder} is not a folder")
+    if not os.access(folder, os.W_OK):
+        raise ExportError(f"cannot write {path}: the folder {folder} is read-only")
 
 
 def _ticket(personal: Personal) -> tuple[bytes, tuple[str, ...]]:

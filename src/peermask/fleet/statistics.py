@@ -61,10 +61,14 @@ def summary_of(fleet: Fleet, agent: int) -> Summary:
     data: Dataset = datasets[choice.name].make(**dict(choice.options))
     if data.vocabulary is not None:
         raise NodeError("the data are tokens, which have no mean; no statistics are needed")
-    targets = moments(data.train.targets) if data.task == "regression" else None
-    return Summary(
-        run=fleet.run, agent=agent, samples=len(data.train), inputs=moments(data.train.inputs), targets=targets
-    )
+    inputs, targets = data.train.inputs, data.train.targets
+    if fleet.experiment.partition.name == "given" and data.train.agents is not None:
+        own = data.train.agents == agent
+        if not bool(own.any()):
+            raise NodeError(f"{data.name} has no training samples of agent {agent}; check agent_train")
+        inputs, targets = inputs[own], targets[own]
+    scale = moments(targets) if data.task == "regression" else None
+    return Summary(run=fleet.run, agent=agent, samples=len(inputs), inputs=moments(inputs), targets=scale)
 
 
 def moments(x: Tensor) -> Moments:

@@ -123,7 +123,14 @@ def run_experiment(
     return replace(results[0], root=root, compared=tuple(results[1:]), status=results[-1].status)
 
 
-def resume_experiment(path: Path | str, execution: Execution | None = None, overrides: Iterable[str] = ()) -> RunResult:
+def resume_experiment(
+    path: Path | str,
+    execution: Execution | None = None,
+    overrides: Iterable[str] = (),
+    *,
+    dataset: Dataset | None = None,
+    module: nn.Module | None = None,
+) -> RunResult:
     """Continue the run or comparison in a folder, with the config it was started with.
 
     The result has the same hash as that of a run without the interruption. A finished run is
@@ -134,6 +141,8 @@ def resume_experiment(path: Path | str, execution: Execution | None = None, over
         path: The run folder.
         execution: The device, and how to watch and stop the run.
         overrides: `["rounds=800"]` extends the run, finished or not; nothing else can be changed.
+        dataset: The dataset that was given to `run_experiment`, if one was.
+        module: The module that was given to `run_experiment`, if one was.
 
     Returns:
         The result.
@@ -151,7 +160,8 @@ def resume_experiment(path: Path | str, execution: Execution | None = None, over
         'finished'
     """
     root = Path(path)
-    return run_experiment(config_in(root, overrides), root, resume=True, execution=execution)
+    config = config_in(root, overrides)
+    return run_experiment(config, root, resume=True, execution=execution, dataset=dataset, module=module)
 
 
 def config_in(root: Path, overrides: Iterable[str] = ()) -> ExperimentConfig:

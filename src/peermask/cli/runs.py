@@ -1,0 +1,101 @@
+"""`peermask runs`: list, compare and delete runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+
+from peermask.errors import RunError
+
+if TYPE_CHECKING:
+    from peermask.store.runs import FoundRun
+
+runs_app = typer.Typer(help="List, compare and delete runs.", invoke_without_command=True)
+
+Runs = Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders, or folders of comparisons.")]
+
+
+@runs_app.callback()
+def runs(context: typer.Context) -> None:
+    if context.invoked_subcommand is None:
+        list_runs(Path("runs"))
+
+
+@runs_app.command("list")
+def list_runs(
+    folder: Annotated[Path, typer.Argument(help="Where to look, also in folders inside it.")] = Path("runs"),
+) -> None:
+    """List the runs in a folder, the oldest first."""
+    from peermask.store.runs import find_runs
+
+    found = find_runs(folder)
+    if not found:
+        raise RunError(f"{folder} has no runs; start one with `peermask run CONFIG --out {folder}/NAME`")
+    _print_rows(["created", "algorithm", "status", "round", "result", "sent", "run"], [_row(run) for run in found])
+
+
+@runs_app.command("compare")
+def compare_runs(runs: Runs) -> None:
+    """Print how the configs and results of runs differ."""
+    from peermask.store.runs import differences, read_run, runs_in
+
+    found = [read_run(path) for run in runs for path in runs_in(run) if (path / "manifest.json").is_file()]
+    if len(found) < 2:
+        raise RunError(f"{runs[0]} is one run; name at least two to compare")
+    names = [f"[{number}]" for number in range(1, len(found) + 1)]
+    for name, run in zip(names, found, strict=True):
+        print(f"{name} {run.path}")
+    rows = [["status", *(run.status for run in found)], ["result", *map(_result, found)]]
+    rows += [["sent", *(_bytes(run.sent_bytes) for run in found)]]
+    rows += [[key, *values] for key, values in differences(found).items()]
+    _print_rows(["", *names], rows)
+
+
+@runs_app.command("delete")
+def delete_runs(
+    runs: Runs, yes: Annotated[bool, typer.Option("--yes", "-y", help="Delete without asking.")] = False
+) -> None:
+    """Delete runs and their checkpoints, after asking; files that no run wrote are left."""
+    from peermask.store.runs import delete_run, runs_in, size_of
+
+    folders = list(dict.fromkeys(path for run in runs for path in runs_in(run)))  # all are checked before the first
+    for path in folders:
+        print(f"{path}  {_bytes(size_of(path))}")
+    if not yes and not typer.confirm(f"delete {_count(folders)}?"):
+        raise typer.Abort
+    for path in folders:
+        for left in delete_run(path):
+            print(f"left: {left}, which no run wrote")
+    print(f"deleted {_count([path for path in folders if not path.exists()])}")
+
+
+def _count(folders: list[Path]) -> str:
+    return f"{len(folders)} folder{'s' * (len(folders) != 1)}"
+
+
+def _row(run: FoundRun) -> list[str]:
+    done = "" if run.round is None else str(run.round)
+    created = run.created[:16].replace("T", " ")
+    return [created, run.algorithm, run.status, done, _result(run), _bytes(run.sent_bytes), str(run.path)]
+
+
+def _result(run: FoundRun) -> str:
+    return "" if run.value is None else f"{run.figure} {run.value:.4g}"
+
+
+def _bytes(count: float | None) -> str:
+    from peermask.run.format import format_bytes
+
+    return "" if count is None else format_bytes(count)
+
+
+def _print_rows(headings: list[str], rows: list[list[str]]) -> None:
+    """Print columns as wide as they need: paths and values are never cut, also in a pipe."""
+    widths = [max(map(len, column)) for column in zip(headings, *rows, strict=True)]
+    console = Console(highlight=False, markup=False, soft_wrap=True)
+    for row in (headings, *rows):
+        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        console.print("  ".join(cells).rstrip())

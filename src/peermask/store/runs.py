@@ -1,0 +1,132 @@
+"""Runs on a disk, found by their manifests: what each is, how their configs differ, and deletion. Without torch."""
+
+from __future__ import annotations
+
+import shutil
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from peermask.errors import RunError
+from peermask.files import hold_lock, is_half_written, read_json, writing
+from peermask.store.folder import LOCK, RunFolder
+
+COMPARISON = "compare.toml"
+MANIFEST = "manifest.json"
+WRITTEN = (
+    *("result.json", "metrics.csv", "traffic.csv", "confusion.csv", "trace.csv", "report.html", "checkpoints", "masks"),
+    *(LOCK, COMPARISON, "config.toml", MANIFEST),
+)  # by a run; the manifest goes last, so that a deletion that was interrupted can be repeated
+
+
+@dataclass(frozen=True)
+class FoundRun:
+    """A run folder, read without trust."""
+
+    path: Path
+    config: dict[str, Any]  # as in its file
+    status: str  # finished, stopped, diverged, ...; "not finished" without a result; "damaged"
+    created: str = ""
+    round: int | None = None
+    figure: str = ""  # the name of the one that counts
+    value: float | None = None
+    sent_bytes: float | None = None
+
+    @property
+    def algorithm(self) -> str:
+        chosen = self.config.get("algorithm", "")
+        return str(chosen.get("name", "") if isinstance(chosen, dict) else chosen)
+
+
+def find_runs(root: Path) -> list[FoundRun]:
+    """Find all runs in a folder and those inside it, the oldest first."""
+    if not root.is_dir():
+        raise RunError(f"there is no folder {root}; name the one that has your runs")
+    folders = [path.parent for path in root.rglob(MANIFEST)]
+    return sorted(
+        (read_run(path) for path in folders if RunFolder(path).is_run), key=lambda run: (run.created, run.path)
+    )
+
+
+def read_run(path: Path) -> FoundRun:
+    """Read what a run folder says of its run."""
+    folder = RunFolder(path)
+    if not folder.is_run or not folder.manifest.is_file():
+        raise RunError(f"{path} is not a run folder: it has no {'config.toml' if not folder.is_run else MANIFEST}")
+    try:
+        config = tomllib.loads(folder.config.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return FoundRun(path, {}, "damaged")
+    try:
+        manifest = read_json(folder.manifest)
+        result = read_json(folder.result) if folder.result.is_file() else {}
+    except RunError:
+        return FoundRun(path, config, "damaged")
+    figures = manifest.get("figures")
+    figure = str(figures[0]) if isinstance(figures, list) and figures else "accuracy"
+    return FoundRun(
+        path,
+        config,
+        str(result.get("status", "not finished")),
+        str(manifest.get("created", "")),
+        _number(result.get("round")),
+        figure,
+        _number(result.get(f"test_{figure}")),
+        _number(result.get("sent_bytes")),
+    )
+
+
+def _number(value: object) -> Any:
+    return value if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def differences(runs: Sequence[FoundRun]) -> dict[str, list[str]]:
+    """The config keys that are not the same in all runs, with the value in each."""
+    flat = [dict(_flat(run.config)) for run in runs]
+    keys = dict.fromkeys(key for one in flat for key in one)
+    rows = {key: [one.get(key, "") for one in flat] for key in keys}
+    return {key: values for key, values in rows.items() if len(set(values)) > 1}
+
+
+def _flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    for key, value in table.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", str(value)
+
+
+def runs_in(path: Path) -> list[Path]:
+    """The folders to delete with a run or comparison: those of its runs first, then its own."""
+    if (path / COMPARISON).is_file():
+        return [*(inner.parent for inner in sorted(path.glob(f"*/{MANIFEST}"))), path]
+    read_run(path)  # or it is refused
+    return [path]
+
+
+def size_of(path: Path) -> int:
+    """Bytes of all that a run wrote in a folder."""
+    inside = [file for name in WRITTEN for file in ((path / name), *(path / name).rglob("*"))]
+    return sum(file.lstat().st_size for file in inside if file.is_file())
+
+
+def delete_run(path: Path) -> list[Path]:
+    """Delete what a run wrote in its folder, and the folder if nothing else is there; return what else is there."""
+    busy = RunError(f"{path} is being run by another process; wait for it, or stop it first")
+    if path.is_symlink():
+        raise RunError(f"{path} is a link; delete the folder it leads to: {path.resolve()}")
+    with writing(path):
+        with hold_lock(path / LOCK, busy):
+            half = [file for file in path.iterdir() if is_half_written(file)]
+            for file in (*half, *(path / name for name in WRITTEN if name != LOCK)):
+                if file.is_dir() and not file.is_symlink():
+                    shutil.rmtree(file)
+                else:
+                    file.unlink(missing_ok=True)
+        (path / LOCK).unlink(missing_ok=True)
+        left = sorted(path.iterdir())
+        if not left:
+            path.rmdir()
+    return left

@@ -1,0 +1,123 @@
+"""`peermask runs`: what it lists, how it compares, and what it deletes."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import peermask
+from peermask.cli.main import main
+from peermask.errors import RunError
+from peermask.files import hold_lock
+
+
+@pytest.fixture
+def two(tmp_path: Path, small: Callable[..., peermask.ExperimentConfig]) -> Path:
+    """A run of two rounds, and a comparison that another seed began."""
+    peermask.run_experiment(small(rounds=2), tmp_path / "runs" / "alone")
+    peermask.run_experiment(small(rounds=2, seed=3, compare=[{"name": "ind-mask"}]), tmp_path / "runs" / "both")
+    return tmp_path / "runs"
+
+
+def call(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[object, str, str]:
+    with pytest.raises(SystemExit) as ended:
+        main([str(word) for word in words])
+    said = capsys.readouterr()
+    return ended.value.code, said.out, said.err
+
+
+def test_list_and_compare(two: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(two.parent)
+    code, out, _ = call(capsys, "runs")
+    heading, *rows = out.splitlines()
+    assert (code, heading.split()[-1]) == (0, "run")
+    assert sorted(row.split()[-1] for row in rows) == ["runs/alone", "runs/both/ind-mask", "runs/both/mce-pl"]
+    assert all("finished" in row and "accuracy" in row for row in rows)
+    code, out, _ = call(capsys, "runs", "compare", two / "alone", two / "both" / "mce-pl")
+    assert code == 0
+    assert [line.split() for line in out.splitlines() if line.startswith("seed")] == [["seed", "0", "3"]]
+    assert "rounds" not in out  # it is the same
+    assert "ind-mask" in call(capsys, "runs", "compare", two / "both")[1]
+
+
+def test_a_run_without_a_result_and_a_damaged_one(two: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (two / "alone" / "result.json").unlink()
+    damaged = two / "both" / "mce-pl" / "manifest.json"
+    damaged.write_text(damaged.read_text().replace('"seed": 3', '"seed": 4'))
+    _, out, _ = call(capsys, "runs", "list", two)
+    status = {row.split()[-1]: row for row in out.splitlines()}
+    assert "not finished" in status[str(two / "alone")]
+    assert "damaged" in status[str(two / "both" / "mce-pl")]
+
+
+def test_delete_asks_and_leaves_what_is_not_its_own(
+    two: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO("n\n"))
+    assert call(capsys, "runs", "delete", two / "both")[0] == 130
+    assert (two / "both" / "mce-pl" / "config.toml").is_file()
+    (two / "alone" / "notes.txt").write_text("mine")
+    code, out, _ = call(capsys, "runs", "delete", "--yes", two / "both", two / "alone")
+    assert code == 0
+    assert "deleted 3 folders" in out
+    assert f"left: {two / 'alone' / 'notes.txt'}, which no run wrote" in out
+    assert [path.relative_to(two).as_posix() for path in sorted(two.rglob("*"))] == ["alone", "alone/notes.txt"]
+
+
+def test_nothing_is_deleted_if_one_of_them_is_no_run(two: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = call(capsys, "runs", "delete", "--yes", two / "alone", two)
+    assert (code, err) == (2, f"peermask: {two} is not a run folder: it has no config.toml\n")
+    assert (two / "alone" / "config.toml").is_file()
+
+
+def test_a_run_in_progress_and_a_link_are_refused(two: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with hold_lock(two / "alone" / ".lock", RunError("busy")):
+        code, _, err = call(capsys, "runs", "delete", "--yes", two / "alone")
+    assert code == 2
+    assert "is being run by another process; wait for it" in err
+    (two / "link").symlink_to(two / "alone")
+    code, _, err = call(capsys, "runs", "delete", "--yes", two / "link")
+    assert code == 2
+    assert "is a link; delete the folder it leads to" in err
+    assert (two / "alone" / "result.json").is_file()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["list", "nowhere"], "there is no folder nowhere; name the one that has your runs"),
+        (["list", "."], ". has no runs; start one with"),
+        (["compare", "nowhere"], "nowhere is not a run folder: it has no config.toml"),
+    ],
+)
+def test_mistakes(
+    words: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, _, err = call(capsys, "runs", *words)
+    assert code == 2
+    assert message in err
+
+
+def test_one_run_cannot_be_compared(two: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "is one run; name at least two to compare" in call(capsys, "runs", "compare", two / "alone")[2]
+
+
+@pytest.mark.parametrize("words", [["list"], ["compare", "both"]])
+def test_no_torch_is_imported(two: Path, words: list[str]) -> None:
+    code = f"""
+import sys
+from peermask.cli.main import main
+try:
+    main({["runs", words[0], str(two.joinpath(*words[1:]))]!r})
+except SystemExit as end:
+    assert not end.code
+assert "torch" not in sys.modules
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
