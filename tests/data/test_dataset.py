@@ -82,5 +82,5 @@ def test_digits_are_split_once_and_for_all() -> None:
 
 
 def test_every_dataset_has_a_summary() -> None:
-    assert [entry.name for entry in datasets] == ["cifar10", "digits", "fashion-mnist", "folders", "npz"]
+    assert [entry.name for entry in datasets] == ["cifar10", "digits", "fashion-mnist", "folders", "npz", "table"]
     assert all(entry.summary for entry in datasets)

@@ -5,11 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from peermask.cli.main import main
 from peermask.cli.options import parse_seeds
+from peermask.cli.paper import _print_table
 from peermask.errors import ConfigError
 from peermask.files import write_json
+from peermask.paper.outcome import Outcome, summarise
+from peermask.paper.tables import Entry, Grid
 
 
 def fails(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
@@ -93,5 +97,18 @@ def test_tables_of_what_is_finished_need_no_run(tmp_path: Path, capsys: pytest.C
     with pytest.raises(SystemExit) as stopped:
         main(["reproduce", "table3", "--scale", "quick", "--seeds", "2", "--tables-only", "--out", str(out)])
     assert stopped.value.code == 0
-    assert "8 of 8 cells are missing" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "8 of 8 cells are missing" in said
+    assert "Table III" not in said  # a table of nothing
     assert "| MCE-PL | - (0.639, -) |" in (tmp_path / "out" / "table3.md").read_text()
+
+
+@pytest.mark.parametrize("with_paper", [True, False])
+def test_the_table_is_printed(with_paper: bool, capsys: pytest.CaptureFixture[str]) -> None:
+    entry = Entry("MCE-PL", "ring", 0.639, summarise([Outcome(config={"rounds": 10}, accuracy=0.5)]))
+    made = Grid("table3", ((entry,) * 4,))
+    _print_table(Console(width=80), made, with_paper=with_paper)
+    said = capsys.readouterr().out
+    assert said.startswith("Table III: topologies (accuracy)")
+    assert said.count("0.500") == 4
+    assert said.count("(paper 0.639)") == 4 * with_paper  # on other data the paper's figures say nothing

@@ -63,6 +63,15 @@ def test_a_panel_for_every_row_has_a_line_for_every_column() -> None:
         assert lines[wanted.columns[1].name][1] == pytest.approx([0.25, 0.45])
 
 
+def test_a_table_is_a_bar_for_every_cell_with_the_papers_figure_as_a_mark() -> None:
+    wanted = preset("table3")  # one row, four columns
+    axes: Any = figures._as_bars(Made(), "table3").axes[0]  # type: ignore[arg-type]
+    assert [bar.get_height() for bar in axes.patches] == pytest.approx([0.1, 0.2, 0.3, 0.4])  # means of two seeds
+    (marks,) = (line for line in axes.lines if line.get_label() == "_")
+    assert list(marks.get_ydata()) == list(wanted.rows[0].paper)
+    assert [label.get_text() for label in axes.get_xticklabels()] == [column.name for column in wanted.columns]
+
+
 def test_a_figure_is_the_same_file_every_time_and_none_without_runs() -> None:
     first, again = (figures.draw(Made(), "graphs") for _ in range(2))  # type: ignore[arg-type]
     assert first == again

@@ -14,7 +14,11 @@ from peermask.reports.page import write_report
 @pytest.mark.parametrize(
     ("name", "content", "what"),
     [
-        ("manifest.json", b"{}", r"manifest\.json is damaged \(config_hash: Field required\)"),
+        (
+            "manifest.json",
+            b"{}",
+            r"manifest\.json is damaged \(config_hash: Field required, perhaps as version 1\.0 wrote it\)",
+        ),
         ("metrics.csv", b"\xff\xfe\x00", r"metrics\.csv is damaged \(line 1: byte 0xff is no text\)"),
         ("metrics.csv", b"round,agent,density\n5,0,0.3\n", r"metrics\.csv is damaged \(line 1: no column 'test_acc"),
         ("traffic.csv", b"round,agent\n1,0\n", r"traffic\.csv is damaged \(line 1: no column 'links'\)"),

@@ -60,9 +60,11 @@ class RankRun:
 
     def __init__(self, folder: Path, size: int, *, address: str = "127.0.0.1") -> None:
         self.folder, self.size, self.address = folder, size, address
-        self.port_holder = socket.socket()  # bound and not listening: the port is nobody else's, and rank 0 can take it
+        # Bound at all addresses, as rank 0 will be, and not listening: the port is nobody else's, and rank 0 can take it.
+        self.port_holder = socket.socket(socket.AF_INET6)
         self.port_holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        self.port_holder.bind(("127.0.0.1", 0))
+        self.port_holder.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        self.port_holder.bind(("::", 0))
         self.port = self.port_holder.getsockname()[1]
         self.processes: dict[int, ForkServerProcess] = {}
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -48,3 +50,12 @@ def test_a_table_without_rows_has_every_column(tmp_path: Path) -> None:
     assert table["anything"].shape == (0, 2)
     assert np.isnan(table.reported("anything")).all()
     assert np.isnan(table.last("anything")).all()
+
+
+def test_run_folders_are_read_without_torch() -> None:
+    """Importing torch takes seconds, and a table needs none."""
+    modules = ["arrays", "agent_result", "checked", "checkpoint", "folder", "mask_snapshots", "table"]
+    names = [*(f"peermask.store.{name}" for name in modules), "peermask.run.format", "peermask.reports.tables"]
+    code = f"import sys, {', '.join(names)}; print('torch' in sys.modules)"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout == "False\n"

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from peermask import registry
 from peermask.algorithms.contract import Agents, Clock, LocalData, Setting
+from peermask.compute.network import Batch
 from peermask.masks.masker import Masker
 
 Schedule = Literal["constant", "cosine"]
@@ -59,6 +60,15 @@ def descent(params: Tensor, gradient: Tensor, options: DescentOptions, clock: Cl
     """η (g + ω x): what a step takes away."""
     direction = gradient + options.weight_decay * params if options.weight_decay else gradient
     return learning_rate(options.lr, options.schedule, clock) * direction  # [A, P]
+
+
+def momentum_step(
+    setting: Setting, params: Tensor, velocity: Tensor | None, batch: Batch, options: MomentumOptions, clock: Clock
+) -> tuple[Tensor, Tensor | None, Tensor]:
+    """η (u + ω x), where u ← β u + ∇f(x): what a step takes away, u where momentum is on, and losses [A]."""
+    gradient, loss = setting.network.gradient(params, batch)
+    summed = add_momentum(gradient, velocity, options.momentum)
+    return descent(params, summed, options, clock), summed if options.momentum else None, loss
 
 
 # Magnitude pruning of real-valued parameters to what each agent may keep.

@@ -17,7 +17,7 @@ from pydantic import Field
 from torch import Tensor
 
 from peermask.algorithms.contract import Agents, Algorithm, Clock, LocalData, Setting, algorithms
-from peermask.algorithms.descent import MomentumOptions, add_momentum, common_start, descent, first_velocity
+from peermask.algorithms.descent import MomentumOptions, common_start, first_velocity, momentum_step
 from peermask.algorithms.message import (
     Neighbours,
     as_message,
@@ -65,10 +65,8 @@ class Dsgd(Algorithm[State]):
 
     def learn(self, state: State, data: LocalData, clock: Clock) -> tuple[State, Tensor]:
         params = state.params if state.step is None else state.params - state.step
-        gradient, loss = self.setting.network.gradient(params, data.batch(clock))
-        summed = add_momentum(gradient, state.velocity, self.options.momentum)
-        step = descent(params, summed, self.options, clock)
-        velocity = summed if self.options.momentum else None
+        batch = data.batch(clock)
+        step, velocity, loss = momentum_step(self.setting, params, state.velocity, batch, self.options, clock)
         if self.options.form == "lian":
             return State(state.params, velocity, step if state.step is None else state.step + step), loss
         return State(state.params - step, velocity), loss

@@ -13,7 +13,7 @@ from pydantic import Field
 from torch import Tensor
 
 from peermask.algorithms.contract import Agents, Algorithm, Clock, LocalData, Setting, algorithms
-from peermask.algorithms.descent import MomentumOptions, add_momentum, common_start, descent, first_velocity
+from peermask.algorithms.descent import MomentumOptions, common_start, first_velocity, momentum_step
 from peermask.algorithms.message import as_message, as_params, mix
 from peermask.graph.mixing import Mixing
 from peermask.wire.schema import Payload
@@ -47,10 +47,9 @@ class Fl(Algorithm[State]):
     def learn(self, state: State, data: LocalData, clock: Clock) -> tuple[State, Tensor]:
         params, velocity, losses = state.params, state.velocity, []
         for number in range(self.options.local_steps):
-            gradient, loss = self.setting.network.gradient(params, data.batch(clock, number))
-            summed = add_momentum(gradient, velocity, self.options.momentum)
-            params = params - descent(params, summed, self.options, clock)
-            velocity = summed if self.options.momentum else None
+            batch = data.batch(clock, number)
+            step, velocity, loss = momentum_step(self.setting, params, velocity, batch, self.options, clock)
+            params = params - step
             losses.append(loss)
         return State(params, velocity), torch.stack(losses).mean(0)
 

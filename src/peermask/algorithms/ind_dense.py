@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from peermask.algorithms.contract import Agents, Algorithm, Clock, LocalData, Setting, algorithms
-from peermask.algorithms.descent import MomentumOptions, add_momentum, common_start, descent, first_velocity
+from peermask.algorithms.descent import MomentumOptions, common_start, first_velocity, momentum_step
 from peermask.graph.mixing import Mixing
 from peermask.wire.schema import Payload
 
@@ -33,10 +33,9 @@ class IndDense(Algorithm[State]):
 
     def learn(self, state: State, data: LocalData, clock: Clock) -> tuple[State, Tensor]:
         """x ← x − η (g + ω x)."""
-        gradient, loss = self.setting.network.gradient(state.params, data.batch(clock))
-        summed = add_momentum(gradient, state.velocity, self.options.momentum)
-        params = state.params - descent(state.params, summed, self.options, clock)
-        return State(params, summed if self.options.momentum else None), loss
+        batch = data.batch(clock)
+        step, velocity, loss = momentum_step(self.setting, state.params, state.velocity, batch, self.options, clock)
+        return State(state.params - step, velocity), loss
 
     def share(self, state: State) -> Payload:  # noqa: ARG002
         return {}

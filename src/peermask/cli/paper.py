@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
+from rich.table import Table
 from rich.text import Text
 
 from peermask.cli.options import Import, Interrupt, parse_seeds
@@ -15,6 +16,7 @@ from peermask.errors import ConfigError, nearest
 
 if TYPE_CHECKING:
     from peermask.paper.preset import ScaleName
+    from peermask.paper.tables import Grid
 
 # `peermask reproduce`: the paper's tables and figures, made again.
 
@@ -50,6 +52,7 @@ def reproduce(
     from peermask.paper.output_folder import OutputFolder
     from peermask.paper.pages import write_pages
     from peermask.paper.preset import selected
+    from peermask.paper.tables import grid
     from peermask.plugins import find_plugins, load_plugins
     from peermask.run.execution import Execution, to_stderr
 
@@ -86,6 +89,8 @@ def reproduce(
         finally:
             problems = write_pages(campaign)
             home.fold()
+    for name in campaign.names:
+        _print_table(console, grid(campaign, name), with_paper=size == "paper")
     for problem in problems:
         console.print(problem, soft_wrap=True)
     if missing := campaign.missing():
@@ -93,6 +98,23 @@ def reproduce(
         console.print(f"{missing} of {len(campaign.cells)} cells are missing; {how}", soft_wrap=True)
     print(home.path)
     return interrupt.exit_code if interrupt.requested() else 0
+
+
+def _print_table(console: Console, made: Grid, *, with_paper: bool) -> None:
+    """Print accuracies, and below each the paper's where it is of the same data; nothing before a run has finished."""
+    from peermask.paper.tables import number, with_deviation
+
+    if not any(entry.summary.seeds or entry.summary.diverged for entries in made.entries for entry in entries):
+        return
+    table = Table(title=f"{made.preset.title} (accuracy)", title_justify="left")
+    table.add_column("")
+    for column in made.preset.columns:
+        table.add_column(column.name, justify="right")
+    for entries in made.entries:
+        papers = [f"\n(paper {number(entry.paper)})" if with_paper and entry.paper else "" for entry in entries]
+        cells = (with_deviation(entry.summary) + paper for entry, paper in zip(entries, papers, strict=True))
+        table.add_row(entries[0].row, *cells)
+    console.print(table)
 
 
 def _scale(name: str) -> ScaleName:

@@ -290,9 +290,9 @@ def _load(
 ) -> tuple[ExperimentConfig | None, list[str]]:
     """The config, None of a run that is resumed, and the plug-ins that it needs."""
     from peermask.config.file import load_config
-    from peermask.run.manifest import is_of_fleet
     from peermask.run.resume import find_recorded_plugins
     from peermask.run.trace_file import replay_config
+    from peermask.store.folder import is_of_fleet
 
     if resume is not None:
         if is_of_fleet(resume):

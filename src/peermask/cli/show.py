@@ -26,8 +26,8 @@ def show(run: Annotated[Path, typer.Argument(help="A run folder.")]) -> None:
     """Print the results of a run, finished or not."""
     from peermask.files import read_json
     from peermask.reports.tables import agents_table, closing_lines, label_of
-    from peermask.run.manifest import is_of_fleet
     from peermask.run.result import RunResult
+    from peermask.store.folder import is_of_fleet
 
     console = Console(markup=False)  # paths may hold brackets
     result = RunResult.open(run)

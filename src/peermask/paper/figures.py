@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable
+from math import isnan, nan
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ from peermask.paper.campaign import Campaign
 from peermask.paper.outcome import Outcome
 from peermask.paper.preset import Figure as FigureKind
 from peermask.paper.preset import Row, methods, preset
+from peermask.paper.tables import grid
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -28,7 +30,8 @@ def draw(campaign: Campaign, name: str) -> dict[str, bytes]:
     runs = _finished(campaign, name)
     if kind == "none" or not runs:
         return {}
-    figure = _by_columns(campaign, name) if kind == "columns" else _KINDS[kind](name, runs)
+    of_cells = {"columns": _by_columns, "bars": _as_bars}
+    figure = of_cells[kind](campaign, name) if kind in of_cells else _KINDS[kind](name, runs)
     return {f"{name}.{extension}": _bytes(figure, extension) for extension in FORMATS}
 
 
@@ -126,6 +129,29 @@ def _by_columns(campaign: Campaign, name: str) -> Figure:
         axes.set_title(rows[row].name, fontsize=10)
         _finish(axes, "sent by all agents over all links, MB", "mean test accuracy")
     panels[0, 0].legend(frameon=False, fontsize=9)
+    return figure
+
+
+def _as_bars(campaign: Campaign, name: str) -> Figure:
+    """A table as bars, a group per column: means and deviations over seeds, and the paper's figures as marks."""
+    made = grid(campaign, name)
+    figure, panels = blank(1, 1, (7.2, 4.4))
+    axes, width = panels[0, 0], 0.8 / len(made.entries)
+    for row, entries in enumerate(made.entries):
+        places = [column + width * (row + 0.5) - 0.4 for column in range(len(entries))]
+        means = [nan if entry.summary.mean is None else entry.summary.mean for entry in entries]
+        errors = [entry.summary.deviation or 0.0 for entry in entries]
+        hatch = {"-": "", "--": "//", ":": "..", "-.": "xx"}[_look(name, row)["linestyle"]]
+        colour = _look(name, row)["color"]
+        axes.bar(places, means, width * 0.9, yerr=errors, label=entries[0].row, color=colour, hatch=hatch, ecolor="0.3")
+        papers = [nan if entry.paper is None else entry.paper for entry in entries]
+        if not all(map(isnan, papers)):
+            axes.plot(places, papers, "k_", markersize=9, label="_")
+    axes.set_xticks(range(len(made.preset.columns)), [column.name for column in made.preset.columns])
+    _finish(axes, "", "mean test accuracy")
+    if made.preset.paper_name:
+        axes.plot([], [], "k_", label=f"the paper's {made.preset.paper_name}")
+    figure.legend(loc="outside right upper", frameon=False, fontsize=8)
     return figure
 
 

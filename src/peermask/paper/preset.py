@@ -17,7 +17,7 @@ from peermask.errors import ConfigError, nearest
 from peermask.registry import Options
 
 ScaleName = Literal["paper", "quick"]
-Figure = Literal["none", "rounds", "bytes", "bytes-a-link", "columns", "agents", "masks", "filters"]
+Figure = Literal["none", "rounds", "bytes", "bytes-a-link", "columns", "bars", "agents", "masks", "filters"]
 ConfigPart = dict[str, Any]  # a part of a config, as in a config file
 
 # The order in which `all` and `--list` go through them.

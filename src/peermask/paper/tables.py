@@ -20,6 +20,7 @@ CAPTIONS = {
     "rounds": ("", "Lines are means over seeds; bands reach from the lowest seed to the highest."),
     "bytes": ("", "Lines are means over seeds; bands reach from the lowest seed to the highest."),
     "bytes-a-link": ("", "Lines are means over seeds of the first column; bands reach from the lowest to the highest."),
+    "bars": ("", "Bars are means over seeds, with their standard deviation."),
     "agents": ("", "The first seed."),
 }
 STUCK = (

@@ -13,6 +13,7 @@ from peermask.reports.curves import Curves, Spent, bytes_spent, faults_of, round
 from peermask.reports.mask_pictures import mask_pictures
 from peermask.reports.source import Source
 from peermask.run.result import RunResult
+from peermask.store.arrays import REPORTED
 
 # Where the agents of a graph lie on paper.
 
@@ -66,6 +67,7 @@ def run_detail(source: Source, curves: Curves, label: str) -> dict[str, Any]:
         "figures": list(result.figures),
         "confusion": _confusion(source),
         "accuracy": _known(result.mean(result.main_figure)),  # or whatever figure counts
+        "reported": REPORTED,
         "agents": _agents(result),
         "shown": shown,
         "graph": {

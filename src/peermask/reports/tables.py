@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from math import isnan, nan
+from typing import TYPE_CHECKING
 
 import numpy as np
 from rich.table import Table
 
 from peermask.run.format import figure_name, format_bytes, format_figure
-from peermask.run.result import RunResult
 from peermask.store.arrays import REPORTED, read_table
 from peermask.task import FIGURES
+
+if TYPE_CHECKING:
+    from peermask.run.result import RunResult  # which needs torch
 
 LISTED = 200  # agents with their own row
 UNEVEN = ("dirichlet", "shards", "quantity", "everything")  # partitions whose label frequencies deserve a column

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from math import isnan
+from typing import TYPE_CHECKING
 
-from peermask.run.evaluate import Score
+if TYPE_CHECKING:
+    from peermask.run.evaluate import Score  # which needs torch
 
 
 def format_bytes(count: float) -> str:

@@ -82,11 +82,6 @@ def manifest(experiment: Experiment, device: torch.device) -> dict[str, Any]:
     }
 
 
-def is_of_fleet(folder: Path) -> bool:
-    """Whether devices made the run in a folder, and not the simulator: then only they can resume it."""
-    return (folder / "absences.csv").is_file() or (folder / "agents").is_dir()
-
-
 def describe(device: torch.device) -> str:
     if device.type == "cuda":
         return f"{device}: {torch.cuda.get_device_name(device)}"

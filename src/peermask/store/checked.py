@@ -156,4 +156,5 @@ def _check(path: Path, shape: type[Model], content: dict[str, Any], remedy: str)
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(map(str, first["loc"]))
-        raise RunError(f"{path} is damaged ({place}: {first['msg']}); {remedy}") from None
+        older = ", perhaps as version 1.0 wrote it" if first["type"] == "missing" else ""
+        raise RunError(f"{path} is damaged ({place}: {first['msg']}{older}); {remedy}") from None

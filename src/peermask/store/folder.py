@@ -69,6 +69,11 @@ class RunFolder:
             self.checkpoints.mkdir(parents=True, exist_ok=True)
 
 
+def is_of_fleet(folder: Path) -> bool:
+    """Whether devices made the run in a folder, and not the simulator: then only they can resume it."""
+    return (folder / "absences.csv").is_file() or (folder / "agents").is_dir()
+
+
 def round_of(path: Path) -> int:
     """Of a file named round-NNNNNN."""
     number = path.stem.removeprefix("round-")

@@ -105,7 +105,7 @@ function tableCard(id, title, table) {
 
 function drawTables() {
   const section = $("table");
-  heading(section, "Table", "", runSelect());
+  heading(section, "Table", `Accuracies and other figures of an agent are means over ${run().reported}.`, runSelect());
   if (R.runs.length > 1) section.append(tableCard("table-runs", "runs", runRows()));
   section.append(tableCard("table-agents", `agents of ${run().label}`, agentRows()));
 }
