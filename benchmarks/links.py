@@ -51,7 +51,7 @@ def main() -> None:
                 told[device] = cost.coded_bytes.tolist()
                 spent[device].append(synchronised(device) - begun)
             assert len({tuple(each) for each in told.values()}) == 1, f"round {number}: bytes differ"
-            lines.append(len({id(h) for held in histories["cpu"].held.values() for h in held.values()}))
+            lines.append(len({id(h) for held in histories["cpu"].by_receiver.values() for h in held.values()}))
             mask = mask ^ flips(rates, generator)
     print("| counted on | histories | ms a round |\n|---|---|---|")
     for device, seconds in spent.items():

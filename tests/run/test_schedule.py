@@ -151,11 +151,11 @@ def test_a_receiver_forgets_who_was_heard_longest_ago() -> None:
     for sender in (1, 2, 1, 3, 2, 1):  # 3 takes the place of 2, then 2 that of 1, which was heard before 3
         links = make_links(0, sender)
         kinds.append(int(histories.cost({"mask": mask}, links, (64,)).kind[sender]))
-        assert len(histories.held[0]) <= 2
+        assert len(histories.by_receiver[0]) <= 2
     assert kinds == [0, 0, 1, 0, 0, 0]
     again = LinkHistories(remembered=2)
     again.restore(histories.tensors(), {"mask": mask}, (64,))
-    assert list(again.held[0]) == list(histories.held[0]) == [2, 1]
+    assert list(again.by_receiver[0]) == list(histories.by_receiver[0]) == [2, 1]
 
 
 def test_histories_of_two_halves_are_those_of_the_whole() -> None:

@@ -42,15 +42,15 @@ class _Trunk(torch.autograd.Function):
         largest, reach = _zeros(2 * len(shapes), agents, x.device).split(len(shapes))
         bound = torch.linalg.vector_norm(x, ord=torch.inf, dim=(1, 2, 3, 4))  # [A] of the block's input
         x = halved_images(x, bound, shapes[0])
-        kept: list[Tensor] = []
+        saved: list[Tensor] = []
         for place, (shape, w, bias) in enumerate(zip(shapes, weights, biases, strict=True)):
             assert w is not None
             e = convolved(shape, x, bound, w, bias, largest[place], reach[place])
             y, where = pooled(shape, e, reach[place], largest[place], half=place + 1 < len(shapes), places=learning)
             if learning:  # an evaluation has no use for them, and images enough to fill the memory
-                kept += [x, bound, w, e, reach[place], where]
+                saved += [x, bound, w, e, reach[place], where]
             x, bound = y, largest[place]
-        ctx.save_for_backward(*kept)
+        ctx.save_for_backward(*saved)
         ctx.shapes, ctx.biased = shapes, [bias is not None for bias in biases]
         return x
 
@@ -58,7 +58,7 @@ class _Trunk(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         shapes: tuple[BlockShape, ...] = ctx.shapes
-        kept = ctx.saved_tensors
+        saved = ctx.saved_tensors
         dy = gradients[0].contiguous()
         bound = torch.linalg.vector_norm(dy.flatten(1), ord=torch.inf, dim=1)  # [A] of dy
         largest = _zeros(len(shapes), len(dy), dy.device)
@@ -66,7 +66,7 @@ class _Trunk(torch.autograd.Function):
         biases: list[Tensor | None] = [None] * len(shapes)
         for place in reversed(range(len(shapes))):
             shape = shapes[place]
-            x, x_bound, w, e, reach, where = kept[6 * place : 6 * place + 6]
+            x, x_bound, w, e, reach, where = saved[6 * place : 6 * place + 6]
             de = pooled_gradient(shape, dy, bound, e, reach, where)  # [A, B, OH, OW, O] halves
             weights[place] = weight_gradient(shape, x, x_bound, de, bound)
             if ctx.biased[place]:

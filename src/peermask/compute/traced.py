@@ -53,8 +53,8 @@ class TracedStack:
 
     def fits_kernels(self, _layout: Layout, _shape: Sequence[int], batch: int) -> bool:
         """Whether kernels compute the convolutions: all of them, and there are some."""
-        found = bool(self.convolutions) and have_descriptors()
-        return found and all(
+        convolutions = bool(self.convolutions) and have_descriptors()
+        return convolutions and all(
             conv is not None and (conv.fits(batch) or (_is_first(step) and conv.fits_patches(batch)))
             for conv, step in self.convolutions
         )
@@ -65,18 +65,18 @@ class TracedStack:
         """Each kernel once, for one agent, to be called in any order."""
         if not have_descriptors():
             return []
-        found: dict[object, Callable[[], object]] = {}
+        convolutions: dict[object, Callable[[], object]] = {}
         for step in self.steps:
             conv = conv_of(step)
             if conv is not None:
                 biased = step.layer is not None and step.layer.bias is not None
-                found[conv, biased] = partial(_try_conv, conv, batch, biased, _is_first(step), device)
+                convolutions[conv, biased] = partial(_try_conv, conv, batch, biased, _is_first(step), device)
             elif step.kind == "norm" and _norm_fits(step):
                 assert isinstance(step.layer, nn.GroupNorm)
                 users = min(2, self.needed[step.node])
                 form = (tuple(step.shapes[0]), step.layer.num_groups, len(step.inputs) > 1, step.relu, users)
-                found[form] = partial(_try_norm, step, batch, users, device)
-        return list(found.values())
+                convolutions[form] = partial(_try_norm, step, batch, users, device)
+        return list(convolutions.values())
 
 
 def plan_traced(module: nn.Module, samples: Tensor) -> TracedStack | None:

@@ -88,16 +88,16 @@ class _Recorder(fx.Interpreter):
 
 def _varied(graph: fx.Graph) -> list[fx.Node]:
     """Nodes that depend on the samples."""
-    found: dict[fx.Node, None] = {}
+    varied: dict[fx.Node, None] = {}
     for node in graph.nodes:
-        if node.op == "placeholder" or any(own in found for own in node.all_input_nodes):
-            found[node] = None
-    return [node for node in found if node.op != "output"]
+        if node.op == "placeholder" or any(source in varied for source in node.all_input_nodes):
+            varied[node] = None
+    return [node for node in varied if node.op != "output"]
 
 
 def _one_by_one(together: Any, alone: list[Any]) -> bool:
     if isinstance(together, tuple | list) and not isinstance(together, torch.Size):
-        return all(_one_by_one(own, [one[place] for one in alone]) for place, own in enumerate(together))
+        return all(_one_by_one(part, [one[place] for one in alone]) for place, part in enumerate(together))
     if not isinstance(together, Tensor):
         return True  # a size, which matters only if a tensor depends on it
     if together.dim() == 0 or len(together) != len(alone) or any(one.shape[:1] != (1,) for one in alone):
@@ -112,7 +112,7 @@ def _one_by_one(together: Any, alone: list[Any]) -> bool:
 
 def _step(module: nn.Module, node: fx.Node) -> Step | None:
     inputs = _inputs(node)
-    of_parameters = any(_is_parameter(module, own) for own in inputs)
+    of_parameters = any(_is_parameter(module, source) for source in inputs)
     if _changes_its_input(module, node) and len(inputs[0].users) > 1:
         return None
     match node.op:
@@ -144,10 +144,10 @@ def _of_layer(layer: nn.Module, node: fx.Node, inputs: tuple[fx.Node, ...]) -> S
         return Step(node, "same", inputs)
     if type(layer) is nn.ReLU:
         return Step(node, "relu", inputs)
-    own = dict(layer.named_parameters())
-    if not own:
+    parameters = dict(layer.named_parameters())
+    if not parameters:
         return None if any(True for _ in layer.buffers()) else Step(node, "call", inputs, layer)
-    if not knows(layer) or "weight" not in own:
+    if not knows(layer) or "weight" not in parameters:
         return None
     return Step(node, "norm" if type(layer) is nn.GroupNorm else "layer", inputs, layer, str(node.target))
 
@@ -159,14 +159,14 @@ def _names(module: nn.Module) -> set[str]:
 
 def _inputs(node: fx.Node) -> tuple[fx.Node, ...]:
     """Input nodes in the order of arguments, with repetitions."""
-    found: list[fx.Node] = []
+    inputs: list[fx.Node] = []
 
-    def note(own: fx.Node) -> fx.Node:
-        found.append(own)
-        return own
+    def note(source: fx.Node) -> fx.Node:
+        inputs.append(source)
+        return source
 
     fx.node.map_arg((node.args, node.kwargs), note)
-    return tuple(found)
+    return tuple(inputs)
 
 
 def _is_parameter(module: nn.Module, node: fx.Node) -> bool:
@@ -188,10 +188,12 @@ def _fused(steps: list[Step]) -> tuple[Step, ...]:
     by_node = {step.node: step for step in steps}
     for step in list(steps):
         if step.kind == "add":
-            own = next((n for n in step.inputs if by_node[n].kind == "norm" and _is_last(by_node[n], needed)), None)
-            other = [n for n in step.inputs if n is not own]
-            if own is not None and len(other) == 1 and step.shapes[0] == step.shapes[1]:
-                norm = by_node.pop(own)
+            norm_node = next(
+                (n for n in step.inputs if by_node[n].kind == "norm" and _is_last(by_node[n], needed)), None
+            )
+            other = [n for n in step.inputs if n is not norm_node]
+            if norm_node is not None and len(other) == 1 and step.shapes[0] == step.shapes[1]:
+                norm = by_node.pop(norm_node)
                 joined = (*norm.inputs, *other)
                 by_node[step.node] = replace(
                     norm, node=step.node, inputs=joined, shapes=(norm.shapes[0], step.shapes[0])

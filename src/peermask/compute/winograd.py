@@ -111,7 +111,7 @@ class _Convolution(torch.autograd.Function):
         taps = weight.permute(3, 2, 1, 0).reshape(TAPS * TAPS, channels * outputs)
         u = (GG @ taps.double()).float().view(TILE * TILE, channels, outputs)
         result = x.new_empty(total, down[-1].out.stop, across[-1].out.stop, outputs).permute(0, 3, 1, 2)
-        kept, keeps = [], any(ctx.needs_input_grad)
+        saved, keeps = [], any(ctx.needs_input_grad)
         for part in _parts(total):
             rows, y = _turned(x[part]), _empty_turned(result[part])
             images = rows.shape[2]
@@ -128,20 +128,20 @@ class _Convolution(torch.autograd.Function):
                     torch.bmm(v, u, out=m)
                     transformed.tile(column, row)
                     if keeps:
-                        kept.append(v)
+                        saved.append(v)
                 transformed.end(column)
             torch.add(y, 0 if bias is None else bias, out=result[part].permute(3, 2, 0, 1))
         ctx.tiles = down, across
-        ctx.save_for_backward(x, u, *kept)
+        ctx.save_for_backward(x, u, *saved)
         return result
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor | None, None]:
         down, across = ctx.tiles
-        x, u, *kept = ctx.saved_tensors
+        x, u, *saved = ctx.saved_tensors
         _, channels, outputs = u.shape
-        tiles, u_t = iter(kept), u.transpose(1, 2)
+        tiles, u_t = iter(saved), u.transpose(1, 2)
         du, dx = torch.zeros_like(u), torch.empty_like(x)
         for part in _parts(len(x)):
             dy, drows = _turned(gradient[part]), _empty_turned(x[part]).zero_()

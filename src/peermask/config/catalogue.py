@@ -65,15 +65,15 @@ def catalogue() -> dict[str, list[dict[str, Any]]]:
     return {**named, "options": tables}
 
 
-def as_markdown(found: dict[str, list[dict[str, Any]]]) -> str:
+def as_markdown(content: dict[str, list[dict[str, Any]]]) -> str:
     parts = [BEGINNING]
-    for entry in found["options"]:
+    for entry in content["options"]:
         title = f"`{entry['name']}`\n\n{entry['summary']}" if entry["name"] else "At the top"
         parts.append(f"## {title}\n")
         parts.append(_table(entry["options"]))
     for kind, (where, _) in REGISTRIES.items():
         parts.append(f"## {kind.capitalize()}: `{where}`\n")
-        for entry in found[kind]:
+        for entry in content[kind]:
             parts.append(f"### {entry['name']}\n\n{entry['summary']}\n")
             if entry["options"]:
                 parts.append(_table(entry["options"]))

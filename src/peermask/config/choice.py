@@ -20,22 +20,24 @@ FORMS = ("int", "float", "str", "bool", "none")
 
 def first_problem(error: ValidationError, model: type[BaseModel], prefix: str = "") -> ConfigError:
     problems = error.errors()
-    found = _most_telling(problems)
-    location = [str(part) for part in found["loc"] if not _is_form(part)]
+    problem = _most_specific(problems)
+    location = [str(part) for part in problem["loc"] if not _is_form(part)]
     key = ".".join(([prefix] if prefix else []) + location) or "config"
-    if found["type"] == "extra_forbidden":
+    if problem["type"] == "extra_forbidden":
         text = f"{key}: unknown key; {nearest(location[-1], _keys_at(model, location[:-1]))}"
-    elif found["type"] == "missing":
+    elif problem["type"] == "missing":
         text = f"{key}: must be given"
     else:
-        alike = [each for each in problems if _place(each) == _place(found) and len(each["loc"]) == len(found["loc"])]
-        text = f"{key} = {_shown(found['input'])}: {', or '.join(dict.fromkeys(map(_plain, alike)))}"
-    others = {_place(each) for each in problems} - {_place(found)}
+        alike = [
+            each for each in problems if _place(each) == _place(problem) and len(each["loc"]) == len(problem["loc"])
+        ]
+        text = f"{key} = {_format_value(problem['input'])}: {', or '.join(dict.fromkeys(map(_plain, alike)))}"
+    others = {_place(each) for each in problems} - {_place(problem)}
     more = f" (and {len(others)} more)" if others else ""
     return ConfigError(text + more)
 
 
-def _most_telling(problems: Sequence[Any]) -> Any:
+def _most_specific(problems: Sequence[Any]) -> Any:
     """Pick the first complaint; for a value of several forms, that of the nearest form."""
     place = _place(problems[0])
     return max((each for each in problems if _place(each) == place), key=lambda each: len(each["loc"]))
@@ -66,12 +68,12 @@ def _keys_at(model: type[BaseModel], path: list[str]) -> list[str]:
     return [field.alias or name for name, field in model.model_fields.items()]
 
 
-def _plain(found: Any) -> str:
-    message = str(found["msg"]).removeprefix("Value error, ")
+def _plain(problem: Any) -> str:
+    message = str(problem["msg"]).removeprefix("Value error, ")
     return message[0].lower() + message[1:]
 
 
-def _shown(value: object) -> str:
+def _format_value(value: object) -> str:
     text = repr(value)
     return text if len(text) <= 60 else text[:57] + "..."
 

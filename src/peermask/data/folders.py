@@ -67,10 +67,10 @@ def folders(
     if size is not None and min(size) < 1:
         raise DataError(f"dataset.size is {list(size)}; a height and a width of at least 1 are needed")
     parts = {part: find_images(root / part, agents=agents) for part in ("train", "test")}
-    both = [found for part in parts.values() for found in part]
-    classes = sorted({found.label for found in both}, key=natural_order)
-    owners = sorted({found.agent for found in parts["train"]}, key=natural_order)
-    splits = [read_split(found, classes, owners if agents else None, size, grey=grey) for found in parts.values()]
+    both = [images for part in parts.values() for images in part]
+    classes = sorted({images.label for images in both}, key=natural_order)
+    owners = sorted({images.agent for images in parts["train"]}, key=natural_order)
+    splits = [read_split(images, classes, owners if agents else None, size, grey=grey) for images in parts.values()]
     return Dataset(root.name or "folders", splits[0], splits[1], tuple(classes), Range(high=255.0))
 
 
@@ -79,7 +79,7 @@ def find_images(folder: Path, *, agents: bool) -> list[Found]:
     if not folder.is_dir():
         raise DataError(f"dataset.path: there is no folder {folder}")
     depth = 3 if agents else 2
-    found = []
+    images = []
     for file in folder.rglob("*"):
         if file.suffix.lower() not in SUFFIXES or not file.is_file():
             continue
@@ -87,10 +87,10 @@ def find_images(folder: Path, *, agents: bool) -> list[Found]:
         if len(place) != depth:
             form = "AGENT/CLASS/image" if agents else "CLASS/image"
             raise DataError(f"{file} is not {folder}/{form}; set dataset.agents, or move it")
-        found.append(Found(file, place[0] if agents else "", place[-2]))
-    if not found:
+        images.append(Found(file, place[0] if agents else "", place[-2]))
+    if not images:
         raise DataError(f"{folder} has no images ({', '.join(SUFFIXES)})")
-    return sorted(found, key=lambda one: [natural_order(part) for part in one.path.parts])
+    return sorted(images, key=lambda one: [natural_order(part) for part in one.path.parts])
 
 
 def read_split(

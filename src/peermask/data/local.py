@@ -75,10 +75,10 @@ class AllSamples(Sequence[LocalSamples]):
     def _draw(self, agent: int) -> LocalSamples:
         """Draw from the agent's own streams, so that its samples depend on no other agent."""
         part, draw, outline = self.parts[agent], stream(self.seed, "local-samples", agent), self._outline(agent)
-        by_label = np.split(part[np.argsort(self.labels[part], kind="stable")], np.cumsum(outline.held)[:-1])
-        kept = [shuffled(every, draw)[:count] for every, count in zip(by_label, outline.kept, strict=True)]
-        cut = list(zip(kept, outline.kept - outline.train, strict=True))
-        own = outline.own
+        by_label = np.split(part[np.argsort(self.labels[part], kind="stable")], np.cumsum(outline.available)[:-1])
+        kept = [shuffled(every, draw)[:count] for every, count in zip(by_label, outline.used, strict=True)]
+        cut = list(zip(kept, outline.used - outline.train, strict=True))
+        own = outline.train_labels
         return LocalSamples(
             train=np.sort(np.concatenate([samples[n:] for samples, n in cut])),
             validation=np.sort(np.concatenate([samples[:n] for samples, n in cut])),
@@ -91,12 +91,14 @@ class AllSamples(Sequence[LocalSamples]):
         present, held = np.unique(self.labels[self.parts[agent]], return_counts=True)
         kept = np.array([max(1, share_of(int(count), self.fraction)) for count in held])
         outline = Outline(present, held, kept, kept - hold_out(kept, self.validation))
-        if not outline.own:
+        if not outline.train_labels:
             raise DataError(f"agent {agent} has no training samples: raise data.fraction or use fewer agents")
-        if not len(self._test(agent, outline.own)):
+        if not len(self._test(agent, outline.train_labels)):
             if self.owners is not None:
                 raise DataError(f"agent {agent} has no test samples: agent_test has none of its")
-            raise DataError(f"agent {agent} holds labels {list(outline.own)}, of which the test split has no sample")
+            raise DataError(
+                f"agent {agent} holds labels {list(outline.train_labels)}, of which the test split has no sample"
+            )
         return outline
 
     def _test(self, agent: int, own: tuple[int, ...]) -> Indices:
@@ -113,12 +115,12 @@ class Outline:
     """How many samples of each label an agent has; which ones is drawn."""
 
     labels: Indices  # in its part of the partition
-    held: Indices  # samples of each in that part
-    kept: Indices  # of which it uses
+    available: Indices  # samples of each in that part
+    used: Indices  # of which it uses
     train: Indices  # of which it trains on
 
     @property
-    def own(self) -> tuple[int, ...]:
+    def train_labels(self) -> tuple[int, ...]:
         """The labels it trains on."""
         return tuple(self.labels[self.train > 0].tolist())
 

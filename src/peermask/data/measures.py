@@ -34,7 +34,7 @@ def average_precision(outputs: Tensor, targets: Tensor) -> Tensor:
 
     Samples of equal outputs count together, so their order does not matter.
     """
-    found = []
+    precisions = []
     for scores, present in zip(outputs.unbind(1), (targets > 0.5).unbind(1), strict=True):
         if not bool(present.any()):
             continue
@@ -43,8 +43,8 @@ def average_precision(outputs: Tensor, targets: Tensor) -> Tensor:
         # The last place of every run of equal outputs stands for all of them.
         last = torch.searchsorted(-ranked, -ranked, right=True) - 1  # [n]
         precision = hits[last] / (last + 1)
-        found.append(precision[present[order]].mean())
-    return torch.stack(found).mean() if found else outputs.new_tensor(torch.nan, dtype=torch.float64)
+        precisions.append(precision[present[order]].mean())
+    return torch.stack(precisions).mean() if precisions else outputs.new_tensor(torch.nan, dtype=torch.float64)
 
 
 @metrics.register("r2")
@@ -52,9 +52,9 @@ def r2(outputs: Tensor, targets: Tensor) -> Tensor:
     """1 - Σ (y - o)² / Σ (y - mean y)², in the mean over outputs; unknown where all targets are the same."""
     y, o = targets.double(), outputs.double()
     around = (y - y.mean(0)).square().sum(0)  # [O]
-    known = around > 0
-    each = 1.0 - (y - o).square().sum(0) / around.masked_fill(~known, 1.0)
-    return each[known].mean()
+    varies = around > 0
+    each = 1.0 - (y - o).square().sum(0) / around.masked_fill(~varies, 1.0)
+    return each[varies].mean()
 
 
 @metrics.register("mae")

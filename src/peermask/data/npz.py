@@ -55,9 +55,9 @@ def npz(
             there = [key for key in AGENTS if f"{key}.npy" in archive.namelist()]
             for key in (*ARRAYS, *there):
                 check_header(archive, file, key)
-        with np.load(file, allow_pickle=False) as held:
-            x_train, y_train, x_test, y_test = (held[key] for key in ARRAYS)
-            agents: dict[str, Any] = {key: held[key] for key in there}
+        with np.load(file, allow_pickle=False) as arrays:
+            x_train, y_train, x_test, y_test = (arrays[key] for key in ARRAYS)
+            agents: dict[str, Any] = {key: arrays[key] for key in there}
     except FileNotFoundError as error:
         raise DataError(f"dataset.path {file} does not exist") from error
     except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error, RuntimeError) as error:

@@ -112,7 +112,7 @@ def named(agents: list[int]) -> str:
 
 
 def remedy(options: Options) -> str:
-    """What to change: the first option of a random topology sets how many links it has."""
+    """Say what to change: the first option of a random topology sets how many links it has."""
     for key, value in options:
         return f"raise graph.{key} (now {value})"
     return "choose another topology or seed"

@@ -19,7 +19,7 @@ Ratio = Annotated[float, Field(gt=0, le=1)]
 
 
 class MaskOptions(Options):
-    """What a mask may cover, the same for every method of a comparison."""
+    """Coverage of masks, the same for every method of a comparison."""
 
     fc_keep: Ratio | Literal["r"] = Field(0.9, description="share kept in linear layers; 'r' for the agent's own")
     filter_threshold: Annotated[float, Field(ge=0)] = Field(

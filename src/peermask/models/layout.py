@@ -127,7 +127,7 @@ def find_layout(module: nn.Module, masked: Sequence[str] = ("*",)) -> Layout:
     """
     refuse_unsuitable(module)
     seen: dict[int, str] = {}
-    found: list[tuple[str, Kind, tuple[int, ...], int]] = []
+    layers: list[tuple[str, Kind, tuple[int, ...], int]] = []
     for prefix, child in module.named_modules():
         for short, parameter in child.named_parameters(recurse=False):
             name = f"{prefix}.{short}" if prefix else short
@@ -140,8 +140,8 @@ def find_layout(module: nn.Module, masked: Sequence[str] = ("*",)) -> Layout:
                 )
             seen[id(parameter)] = name
             shape = tuple(parameter.shape)
-            found.append((name, _kind(child, short), shape, _fan_in(child, shape)))
-    maskable = [name for name, kind, _, _ in found if kind in MASKABLE]
+            layers.append((name, _kind(child, short), shape, _fan_in(child, shape)))
+    maskable = [name for name, kind, _, _ in layers if kind in MASKABLE]
     if not maskable:
         raise ModelError("the model has no convolution, linear, embedding or recurrent layer to mask")
     for pattern in masked:
@@ -150,7 +150,7 @@ def find_layout(module: nn.Module, masked: Sequence[str] = ("*",)) -> Layout:
     chosen = {name for name in maskable if any(fnmatchcase(name, pattern) for pattern in masked)}
     offset = 0
     groups: tuple[list[Layer], list[Layer]] = ([], [])
-    for name, kind, shape, fan_in in sorted(found, key=lambda item: item[0] not in chosen):
+    for name, kind, shape, fan_in in sorted(layers, key=lambda item: item[0] not in chosen):
         layer = Layer(name, kind, shape, offset, fan_in)
         groups[name not in chosen].append(layer)
         offset += layer.size

@@ -25,7 +25,7 @@ def read_weights(path: Path) -> dict[str, Tensor]:
     try:
         if path.suffix == ".safetensors":
             return safetensors.torch.load_file(path)
-        held = torch.load(path, map_location="cpu", weights_only=True)  # which builds nothing else
+        tensors = torch.load(path, map_location="cpu", weights_only=True)  # which builds nothing else
     except FileNotFoundError:
         raise ModelError(f"frozen.from = {str(path)!r}: there is no such file") from None
     except OSError as error:
@@ -34,11 +34,15 @@ def read_weights(path: Path) -> dict[str, Tensor]:
         raise ModelError(
             f"frozen.from = {str(path)!r} is damaged, or neither .safetensors nor a state dict of tensors alone"
         ) from None
-    if isinstance(held, Mapping):
-        held = next((held[key] for key in NESTED if isinstance(held.get(key), Mapping)), held)
-    if not isinstance(held, Mapping) or not held or not all(isinstance(value, Tensor) for value in held.values()):
-        raise ModelError(f"frozen.from = {str(path)!r} holds a {type(held).__name__}, not tensors by name")
-    return {str(name): tensor for name, tensor in held.items()}
+    if isinstance(tensors, Mapping):
+        tensors = next((tensors[key] for key in NESTED if isinstance(tensors.get(key), Mapping)), tensors)
+    if (
+        not isinstance(tensors, Mapping)
+        or not tensors
+        or not all(isinstance(value, Tensor) for value in tensors.values())
+    ):
+        raise ModelError(f"frozen.from = {str(path)!r} holds a {type(tensors).__name__}, not tensors by name")
+    return {str(name): tensor for name, tensor in tensors.items()}
 
 
 def put_weights(module: nn.Module, weights: Mapping[str, Tensor], where: str, drawn: Sequence[str] = ()) -> None:

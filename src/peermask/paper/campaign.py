@@ -92,8 +92,8 @@ class Campaign:
 
     def outcomes(self, experiment: str, row: int, column: int) -> list[Outcome]:
         """Outcomes of the seeds that are done."""
-        found = [self.outcome(Cell(experiment, row, column, seed)) for seed in self.seeds]
-        return [outcome for outcome in found if outcome is not None]
+        outcomes = [self.outcome(Cell(experiment, row, column, seed)) for seed in self.seeds]
+        return [outcome for outcome in outcomes if outcome is not None]
 
     def missing(self) -> int:
         return sum(self.outcome(cell) is None for cell in self.cells)

@@ -35,10 +35,10 @@ from peermask.store.folder import RunFolder
 def read_table(path: Path) -> Mapping[str, dict[str, Any]]:
     """key -> outcome; empty where there is no table. Read again only after it changed."""
     try:
-        found = path.stat()
+        table = path.stat()
     except FileNotFoundError:
         return {}
-    return _read(path, found.st_mtime_ns, found.st_size)
+    return _read(path, table.st_mtime_ns, table.st_size)
 
 
 @lru_cache(maxsize=2)
@@ -84,11 +84,11 @@ class OutputFolder:
         """Make the folder, or check that it holds results of this scale, data and plug-ins; new plug-ins are added."""
         about: dict[str, Any] = {"scale": scale, "dataset": {"name": dataset.name, "sha256": dataset.fingerprint}}
         if not self._is_new():
-            found = read_json(self._marker)
-            self._check(found, about)
-            if new := [plugin for plugin in plugins if not any(same(plugin, held) for held in self.plugins())]:
-                held = [*found.get("imports", []), *(plugin.table() for plugin in new)]
-                write_json(self._marker, {**found, "imports": held})
+            marker = read_json(self._marker)
+            self._check(marker, about)
+            if new := [plugin for plugin in plugins if not any(same(plugin, recorded) for recorded in self.plugins())]:
+                recorded = [*marker.get("imports", []), *(plugin.table() for plugin in new)]
+                write_json(self._marker, {**marker, "imports": recorded})
         if plugins:
             about["imports"] = [plugin.table() for plugin in plugins]
         with writing(self.path):
@@ -102,8 +102,8 @@ class OutputFolder:
         """Check that the folder holds results of this scale, which can be shown without the data."""
         if not self._marker.is_file():
             raise RunError(f"{self.path} holds no results of `peermask reproduce`")
-        found = read_json(self._marker)
-        self._check(found, {"scale": scale, "dataset": found.get("dataset")})
+        marker = read_json(self._marker)
+        self._check(marker, {"scale": scale, "dataset": marker.get("dataset")})
 
     def plugins(self) -> list[Plugin]:
         """Plug-ins of the results here; empty without results."""
@@ -130,24 +130,24 @@ class OutputFolder:
 
     def _is_new(self) -> bool:
         """Whether there is nothing yet but, perhaps, another process's marker on its way; anything else is not ours."""
-        there = [each.name for each in self.path.iterdir()] if self.path.is_dir() else []
+        names = [each.name for each in self.path.iterdir()] if self.path.is_dir() else []
         if self._marker.is_file():
             return False
-        if self.path.is_file() or any(not name.startswith(f".{self._marker.name}.") for name in there):
+        if self.path.is_file() or any(not name.startswith(f".{self._marker.name}.") for name in names):
             raise RunError(f"{self.path} exists and was not made by `peermask reproduce`; give another --out")
         return True
 
-    def _check(self, found: dict[str, Any], wanted: dict[str, Any]) -> None:
-        if found.get("scale") != wanted["scale"]:
+    def _check(self, recorded: dict[str, Any], requested: dict[str, Any]) -> None:
+        if recorded.get("scale") != requested["scale"]:
             raise RunError(
-                f"{self.path} holds results of scale {found.get('scale')!r}, not {wanted['scale']!r}; "
+                f"{self.path} holds results of scale {recorded.get('scale')!r}, not {requested['scale']!r}; "
                 "give another --out, or the original scale"
             )
-        if found.get("dataset") != wanted["dataset"]:
-            before = found.get("dataset") or {}
+        if recorded.get("dataset") != requested["dataset"]:
+            before = recorded.get("dataset") or {}
             raise RunError(
                 f"{self.path} was run on {before.get('name')} data with hash {str(before.get('sha256'))[:12]}, "
-                f"here it is {wanted['dataset']['name']} {wanted['dataset']['sha256'][:12]}; give another --out"
+                f"here it is {requested['dataset']['name']} {requested['dataset']['sha256'][:12]}; give another --out"
             )
 
     @property
@@ -165,11 +165,11 @@ class OutputFolder:
         """The outcome of a run; None while it has not finished."""
         path, remedy = self._outcome_path(job), "delete it to run it again"
         if path.is_file():
-            found: dict[str, Any] | None = read_json(path, remedy)
+            content: dict[str, Any] | None = read_json(path, remedy)
         else:
-            path, found = self._table, read_table(self._table).get(job.key)
+            path, content = self._table, read_table(self._table).get(job.key)
         try:
-            return None if found is None else Outcome.model_validate(found)
+            return None if content is None else Outcome.model_validate(content)
         except ValidationError as error:
             raise RunError(f"{path}, {job.key}: damaged ({str(error).splitlines()[0]}); {remedy}") from error
 

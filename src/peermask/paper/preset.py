@@ -131,7 +131,7 @@ def add_own(path: Path) -> str:
     if taken := next((method for method in tables if method in _built_in_methods()), None):
         raise ConfigError(f"{path}: methods.{taken} is built in; give yours another name")
     try:
-        found = Preset.model_validate({"about": "", "rank": 0, **table})
+        content = Preset.model_validate({"about": "", "rank": 0, **table})
         own = {
             method: Method.model_validate({"label": method, "colour": "#444444", "tuned_on": name, **each})
             for method, each in tables.items()
@@ -139,15 +139,15 @@ def add_own(path: Path) -> str:
     except ValidationError as error:
         model = Method if error.title == Method.__name__ else Preset
         raise ConfigError(f"{path}: {first_problem(error, model)}") from None
-    for row in found.rows:
+    for row in content.rows:
         if row.method not in {**_built_in_methods(), **own}:
             raise ConfigError(f"{path}: unknown method {row.method!r}; {nearest(row.method, [*methods(), *own])}")
     for method, each in own.items():
         if each.tuned_on not in (*NAMES, name) or (
-            each.tuned_on == name and method not in {row.method for row in found.rows}
+            each.tuned_on == name and method not in {row.method for row in content.rows}
         ):
             raise ConfigError(f"{path}: methods.{method} is tuned on {each.tuned_on!r}, which has no row of it")
-    _own[name] = found
+    _own[name] = content
     _own_methods.update(own)
     return name
 

@@ -19,7 +19,7 @@ from peermask.graph.mixing import Ages, Mixing
 from peermask.run.assemble import openings
 from peermask.run.build import Experiment
 from peermask.run.exchange import Counting
-from peermask.run.link_cost import LINKS, Held, LinkHistories
+from peermask.run.link_cost import LINKS, LinkHistories, SavedHistory
 from peermask.run.metrics import Ledger
 from peermask.run.simulator import Simulator
 from peermask.run.trace import FUSE, Event, Trace, waves
@@ -38,7 +38,7 @@ class Message:
     payload: Payload  # [1, ...]
     measures: Tensor  # [4] what it costs each receiver: see `message_measures`
     # By the history of a receiver: that, the bytes of the frame, whether it is a delta, and the history after it
-    coded: dict[int, tuple[Held | None, int, bool, History]] = field(default_factory=dict)
+    coded: dict[int, tuple[SavedHistory | None, int, bool, History]] = field(default_factory=dict)
 
 
 class AsynchronousExchange(Counting):
@@ -156,18 +156,18 @@ class AsynchronousExchange(Counting):
         """Count what reaches these agents: messages that they did not use in the round before, coded against what
         each has heard of the sender."""
         taken: list[tuple[int, int, Message]] = []
-        new: dict[tuple[int, int], tuple[int, Message, Held | None]] = {}  # each once, for all receivers
+        new: dict[tuple[int, int], tuple[int, Message, SavedHistory | None]] = {}  # each once, for all receivers
         for agent, number in events:
             before = self.trace.used((agent, number - 1))
             for j, used in self.trace.used((agent, number)).items():
-                message, history = self.held[j, used], self.histories.held[agent].get(j)
+                message, history = self.held[j, used], self.histories.by_receiver[agent].get(j)
                 if used != before.get(j):
                     taken.append((agent, j, message))
                     if id(history) not in message.coded:
                         new[id(message), id(history)] = j, message, history
         schema = Schema.of_rows(self.messages, self.sizes)
 
-        def coded(sender: int, message: Message, history: Held | None) -> tuple[int, bool, History]:
+        def coded(sender: int, message: Message, history: SavedHistory | None) -> tuple[int, bool, History]:
             return self.histories.coded(row_of(message.payload, 0), schema, history, sender)
 
         lines = list(new.values())
@@ -176,7 +176,7 @@ class AsynchronousExchange(Counting):
         ):
             message.coded[id(history)] = history, *outcome
         for agent, j, message in taken:
-            _, size, is_delta, after = message.coded[id(self.histories.held[agent].get(j))]
+            _, size, is_delta, after = message.coded[id(self.histories.by_receiver[agent].get(j))]
             self.histories.remember(agent, j, after)
             self.taken[j] += torch.cat([message.measures, torch.tensor([size, is_delta, 1.0], dtype=torch.float64)])
 

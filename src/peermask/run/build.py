@@ -79,14 +79,14 @@ def build(config: ExperimentConfig, dataset: Dataset | None = None, module: nn.M
     """Build a config's parts; a dataset or module passed here replaces the config's."""
     check_given(dataset, module)
     schedule = _schedule(config)
-    kept = retentions(config.retention, config.agents, config.seed)
+    ratios = retentions(config.retention, config.agents, config.seed)
     dataset, samples = share_data(config, dataset)
     config.readout_for(dataset.task)  # which may be refused
     if (config.data.flip or config.data.crop) and len(dataset.shape) != 3:
         raise ConfigError("data.flip and data.crop are for images, and these inputs are not; remove them")
-    made, given, notes = with_weights(make_module(config, dataset, module), config, given=module is not None)
+    network_module, given, notes = with_weights(make_module(config, dataset, module), config, given=module is not None)
     network = build_network(
-        made,
+        network_module,
         dataset.shape,
         len(dataset.classes),
         config.mask.layers,
@@ -101,7 +101,7 @@ def build(config: ExperimentConfig, dataset: Dataset | None = None, module: nn.M
         samples=samples,
         network=network,
         frozen=freeze(network, config, given=given),
-        agents=agents_with(kept, network, config),
+        agents=agents_with(ratios, network, config),
         liars=() if config.liars is None else pick_liars(config.liars, config.agents, config.seed),
         notes=notes,
     )
@@ -109,10 +109,10 @@ def build(config: ExperimentConfig, dataset: Dataset | None = None, module: nn.M
 
 def agents_with(retentions: tuple[float, ...], network: Network, config: ExperimentConfig) -> Agents:
     """Agents with these retentions; those of the config come first, and others may have joined them."""
-    kept = retentions
+    ratios = retentions
     if algorithms[config.algorithm.name].make.common_retention:
-        kept = (min(retentions[: config.agents]),) * len(retentions)
-    counts = kept_counts(network.layout, kept, config.mask)
+        ratios = (min(retentions[: config.agents]),) * len(retentions)
+    counts = kept_counts(network.layout, ratios, config.mask)
     return Agents(tuple(range(len(retentions))), counts, torch.tensor(retentions))
 
 

@@ -75,7 +75,7 @@ class CudaGraph:
         if spare < torch.cuda.max_memory_allocated():
             raise Unrecordable("a recording keeps the memory of a round to itself, and there is too little")
         generator = torch.cuda.default_generators[torch.cuda.current_device()]
-        own = generator.graphsafe_get_state()
+        state = generator.graphsafe_get_state()
         # A capture that fails leaves the generator's state unusable, so it is given another one.
         generator.graphsafe_set_state(generator.clone_state())
         try:
@@ -83,7 +83,7 @@ class CudaGraph:
             with torch.cuda.graph(self.graph, pool=self.pool, capture_error_mode="thread_local"):
                 return function()
         finally:
-            generator.graphsafe_set_state(own)
+            generator.graphsafe_set_state(state)
 
     def replay(self) -> None:
         self.graph.replay()
@@ -106,7 +106,7 @@ class Recorded:
         self.mixing: Mixing | None = None
         self.drawing = Prefetch()
         self.failed = False
-        self.told: set[str] = set()  # steps of which it was said why they are not recorded
+        self.reported: set[str] = set()  # steps whose missing recording was reported
         self.results: set[int] = set()  # where recordings leave theirs
         self.shares: set[float] = set()  # of all rounds, after which steps may do something else
 
@@ -129,14 +129,14 @@ class Recorded:
         self.mixing = self.mixing or mixing
         if mixing is not self.mixing:  # links that change
             return self.algorithm.fuse(state, received, mixing, clock)
-        own = tensors_of(state)
+        tensors = tensors_of(state)
 
         def fuse(inputs: Named, _: LocalData, clock: Clock) -> Any:
             messages = {name: inputs[_RECEIVED + name] for name in received}
-            before = with_tensors(state, {name: inputs[name] for name in own})
+            before = with_tensors(state, {name: inputs[name] for name in tensors})
             return self.algorithm.fuse(before, messages, mixing, clock)
 
-        inputs = own | {_RECEIVED + name: leaf for name, leaf in received.items()}
+        inputs = tensors | {_RECEIVED + name: leaf for name, leaf in received.items()}
         return self._play("fuse", fuse, inputs, None, clock)
 
     def _play(self, name: str, function: Function, inputs: Named, data: LocalData | None, clock: Clock) -> Any:
@@ -160,8 +160,8 @@ class Recorded:
         if step.stage == "watch":
             result, waits = step.watched(function, inputs, data, clock)
             self.shares |= step.shares
-            if waits and name not in self.told:
-                self.told.add(name)
+            if waits and name not in self.reported:
+                self.reported.add(name)
                 self.say(f"{name} runs without CUDA graphs: it waits for the device ({waits})")
             return result
         step.stage = "watch" if step.stage == "first" else step.stage
@@ -182,13 +182,13 @@ class _Step:
     ) -> tuple[Any, str | None]:
         """Play a step unchanged and note its requests. Also return the operation that waits for the device, if nothing
         else prevents a recording."""
-        seen = check_capture(function, inputs, data, clock)
-        self.draws, self.rates, self.shares = seen.draws, seen.rates, seen.shares
-        given = {tensor.data_ptr() for tensor in inputs.values()}
-        state_only = not isinstance(seen.result, tuple)
-        idle = state_only and all(tensor.data_ptr() in given for tensor in _tensors_in(seen.result))
-        self.stage = "never" if seen.odd or idle or seen.waits else "record"
-        return seen.result, None if seen.odd else seen.waits
+        check = check_capture(function, inputs, data, clock)
+        self.draws, self.rates, self.shares = check.draws, check.rates, check.shares
+        addresses = {tensor.data_ptr() for tensor in inputs.values()}
+        state_only = not isinstance(check.result, tuple)
+        idle = state_only and all(tensor.data_ptr() in addresses for tensor in _tensors_in(check.result))
+        self.stage = "never" if check.odd or idle or check.waits else "record"
+        return check.result, None if check.odd else check.waits
 
     def recorded(
         self,
@@ -197,7 +197,7 @@ class _Step:
         data: LocalData | None,
         clock: Clock,
         drawing: Prefetch,
-        made: Recording,
+        recording: Recording,
         owned: set[int],
     ) -> Any:
         """Play a step for the first time from its own memory."""
@@ -207,8 +207,8 @@ class _Step:
         self.draws = {step: tuple(part.to(device) for part in draw) for step, draw in self.draws.items()}
         self.numbers = torch.zeros(len(self.rates), _LINE, device=device)
         source = _DrawnData(data, self.draws) if isinstance(data, Feed) else data
-        self.result = made.record(lambda: function(self.inputs, source, _RecordedClock.of(clock, self.numbers)))
-        self.made, self.stage = made, "replay"
+        self.result = recording.record(lambda: function(self.inputs, source, _RecordedClock.of(clock, self.numbers)))
+        self.recording, self.stage = recording, "replay"
         owned.update(tensor.data_ptr() for tensor in _tensors_in(self.result))
         return self.replayed(inputs, data, clock, drawing)
 
@@ -223,7 +223,7 @@ class _Step:
                     fill(place, drawn)
         if self.rates:
             fill(self.numbers[:, 0], torch.tensor([rate(clock.progress) for rate in self.rates]))
-        self.made.replay()
+        self.recording.replay()
         return self.result
 
 
@@ -240,10 +240,10 @@ class _RecordedClock(Clock):
 
     @classmethod
     def of(cls, clock: Clock, numbers: Tensor) -> _RecordedClock:
-        made = cls(clock.round, clock.rounds, clock.batch, clock.batches)
-        object.__setattr__(made, "numbers", numbers)
-        object.__setattr__(made, "given", [])
-        return made
+        recorded = cls(clock.round, clock.rounds, clock.batch, clock.batches)
+        object.__setattr__(recorded, "numbers", numbers)
+        object.__setattr__(recorded, "given", [])
+        return recorded
 
     def varying(self, of: Callable[[float], float]) -> Tensor:  # noqa: ARG002
         self.given.append(len(self.given))

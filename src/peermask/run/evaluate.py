@@ -61,12 +61,12 @@ def evaluate(
     """Evaluate A models on their agents' samples of a split; `counts` [A, classes] are of the labels in training."""
     tally = Tally(counts, readout) if dataset.has_labels else None
     named = (*(() if tally else FIGURES[dataset.task]), *further)
-    kept = OutputBuffer(dataset, counts, readout) if named else None
-    watchers = [watcher.add for watcher in (tally, kept) if watcher is not None]
+    buffer = OutputBuffer(dataset, counts, readout) if named else None
+    watchers = [watcher.add for watcher in (tally, buffer) if watcher is not None]
     loss = mean_losses(network, params, dataset, split, indices, watchers)
     figures = tally.figures() if tally else {}
-    if kept is not None:
-        figures |= {name: kept.measured(name).to(loss) for name in named if name not in figures}
+    if buffer is not None:
+        figures |= {name: buffer.measured(name).to(loss) for name in named if name not in figures}
     return Score(figures, loss, tally.confusion if tally else None)
 
 
@@ -80,15 +80,15 @@ def mean_losses(
 ) -> Tensor:
     """Mean loss of each agent, [A], in passes whose outputs every watcher gets."""
     device = params.device
-    sizes = torch.tensor([len(own) for own in indices], device=device)  # [A]
+    sizes = torch.tensor([len(places_of_agent) for places_of_agent in indices], device=device)  # [A]
     loss = torch.zeros(len(params), device=device)
     at_once = AT_ONCE_ON_CPU if device.type == "cpu" else AT_ONCE
     # Agents whose samples are used up repeat any sample; these are not counted. All places go to a GPU in one copy:
     # it has the whole evaluation to do before it is waited for.
     width = max(map(len, indices))
     padded = np.zeros((len(indices), width), np.int64)
-    for row, own in zip(padded, indices, strict=True):
-        row[: len(own)] = own
+    for row, places_of_agent in zip(padded, indices, strict=True):
+        row[: len(places_of_agent)] = places_of_agent
     places = torch.from_numpy(padded).to(device)  # [A, S]
     for start in range(0, width, at_once):
         index = places[:, start : start + at_once]  # [A, B]
@@ -110,7 +110,7 @@ class Tally:
         self.own_labels = (counts > 0)[:, None]  # [A, 1, classes]
         # For each label how many samples there are, and how many answers of either kind are right.
         self.right = torch.zeros(*counts.shape, 3, device=counts.device)
-        self.told = torch.zeros_like(counts)  # how many answers are this label, by the readout that counts
+        self.answered = torch.zeros_like(counts)  # how many answers are this label, by the readout that counts
         classes = counts.shape[1]
         self.confusion = counts.new_zeros(len(counts), classes, classes) if classes <= CONFUSABLE else None
 
@@ -118,10 +118,10 @@ class Tally:
         answers = torch.stack([labels, logits.argmax(-1), among(logits, self.own_labels).argmax(-1)], -1)  # [A, B, 3]
         right = (answers == labels[..., None]) & valid[..., None]
         self.right.scatter_add_(1, labels[..., None].expand_as(right), right.float())
-        told = answers[..., 1 if self.of_all else 2]
-        self.told.scatter_add_(1, told, valid.to(self.told))
+        answered = answers[..., 1 if self.of_all else 2]
+        self.answered.scatter_add_(1, answered, valid.to(self.answered))
         if self.confusion is not None:
-            places = labels * self.confusion.shape[-1] + told  # [A, B]
+            places = labels * self.confusion.shape[-1] + answered  # [A, B]
             self.confusion.flatten(1).scatter_add_(1, places, valid.to(self.confusion))
 
     def figures(self) -> dict[str, Tensor]:
@@ -133,7 +133,7 @@ class Tally:
             "accuracy_all": accuracy_all,  # the answer is the largest of all logits
             "accuracy_own": accuracy_own,  # the answer is the largest among the labels an agent trains on
             "accuracy_weighted": weighted(right, samples, self.counts),  # labels as often as in the training data
-            "macro_f1": macro_f1(right, self.told, samples).to(right),
+            "macro_f1": macro_f1(right, self.answered, samples).to(right),
         }
 
 
@@ -148,8 +148,8 @@ class OutputBuffer:
         self.valid: list[Tensor] = []
 
     def add(self, outputs: Tensor, targets: Tensor, valid: Tensor) -> None:
-        told = outputs if self.own_labels is None else among(outputs, self.own_labels)
-        self.outputs.append(self.dataset.unscale(told))
+        answers = outputs if self.own_labels is None else among(outputs, self.own_labels)
+        self.outputs.append(self.dataset.unscale(answers))
         self.targets.append(self.dataset.unscale(targets))
         self.valid.append(valid)
 
@@ -161,8 +161,10 @@ class OutputBuffer:
         metric = metrics[name].make
         return torch.stack(
             [
-                metric(own[real], wanted[real]).double() if bool(real.any()) else own.new_tensor(torch.nan).double()
-                for own, wanted, real in zip(outputs, targets, valid, strict=True)
+                metric(answers[real], truth[real]).double()
+                if bool(real.any())
+                else answers.new_tensor(torch.nan).double()
+                for answers, truth, real in zip(outputs, targets, valid, strict=True)
             ]
         )
 
@@ -172,5 +174,5 @@ def weighted(right: Tensor, samples: Tensor, counts: Tensor) -> Tensor:
 
     All [A, classes]; gives [A].
     """
-    known = counts * (samples > 0)
-    return (known * right / samples.clamp(min=1)).sum(1) / known.sum(1)
+    present = counts * (samples > 0)
+    return (present * right / samples.clamp(min=1)).sum(1) / present.sum(1)

@@ -48,7 +48,7 @@ class Feed:
     def draw(self, clock: Clock, step: int = 0) -> Draw:
         """Draw a batch's indices and changes, on the CPU."""
         step += STEPS * clock.batch
-        samples = [own.train for own in self.samples]
+        samples = [local.train for local in self.samples]
         index = batch_rows(samples, self.batch_size, self.seed, self.ids, clock.round, step)
         if self.augmentation == Augmentation():
             return (torch.from_numpy(index),)
@@ -70,10 +70,10 @@ class Feed:
         return self.validate(params).main
 
     def validate(self, params: Tensor) -> Score:
-        return self._evaluate(params, self.dataset.train, [own.validation for own in self.samples])
+        return self._evaluate(params, self.dataset.train, [local.validation for local in self.samples])
 
     def test(self, params: Tensor) -> Score:
-        return self._evaluate(params, self.dataset.test, [own.test for own in self.samples])
+        return self._evaluate(params, self.dataset.test, [local.test for local in self.samples])
 
     def _evaluate(self, params: Tensor, split: Split, indices: Sequence[Indices]) -> Score:
         return evaluate(self.network, params, self.dataset, split, indices, self._counts, self.readout, self.metrics)
@@ -81,20 +81,20 @@ class Feed:
     @cached_property
     def sizes(self) -> Tensor:
         """[A] float32: training samples of each agent."""
-        return self._moved(torch.tensor([float(len(own.train)) for own in self.samples]))
+        return self._moved(torch.tensor([float(len(local.train)) for local in self.samples]))
 
     @cached_property
     def _counts(self) -> Tensor:
         """[A, classes] training samples of each label."""
         counts = np.zeros((len(self.samples), len(self.dataset.classes)), np.float32)
-        for row, own in zip(counts, self.samples, strict=True):
-            row[list(own.labels)] = own.counts
+        for row, local in zip(counts, self.samples, strict=True):
+            row[list(local.labels)] = local.counts
         return self._moved(torch.from_numpy(counts))
 
     @cached_property
     def _valid(self) -> Tensor | None:
         """[A, B] 1 where a place of a batch holds a sample for the first time; None where all do."""
-        sizes = [min(self.batch_size, len(own.train)) for own in self.samples]
+        sizes = [min(self.batch_size, len(local.train)) for local in self.samples]
         if min(sizes) == max(sizes):
             return None
         return self._moved(torch.from_numpy((np.arange(max(sizes)) < np.array(sizes)[:, None]).astype(np.float32)))

@@ -44,8 +44,10 @@ class RemoteHistory:
     """Placeholder for the history of a sender in another process: receivers remember it, too."""
 
 
-Held: TypeAlias = History | ReceiverTensors | RemoteHistory
-Counted: TypeAlias = tuple[Tensor, Tensor, Sequence[Held]]  # [B] bytes, [B] whether deltas, what is known then
+SavedHistory: TypeAlias = History | ReceiverTensors | RemoteHistory
+Counted: TypeAlias = tuple[
+    Tensor, Tensor, Sequence[SavedHistory]
+]  # [B] bytes, [B] whether deltas, histories after them
 
 
 class LinkHistories:
@@ -55,7 +57,7 @@ class LinkHistories:
     def __init__(self, opening: Payload | None = None, remembered: int = REMEMBERED, first: int = 0) -> None:
         self.opening, self.remembered, self.first = opening, remembered, first
         # receiver -> sender -> history; the sender heard last is last
-        self.held: defaultdict[int, dict[int, Held]] = defaultdict(dict)
+        self.by_receiver: defaultdict[int, dict[int, SavedHistory]] = defaultdict(dict)
 
     def cost(self, payload: Payload, links: Links, sizes: tuple[int, ...], spread: Spread = in_turn) -> Cost:
         """Count a round's messages [A, ...], with the links of all agents, and update the histories.
@@ -66,45 +68,55 @@ class LinkHistories:
         if not by_kernels(leaf):
             payload = {name: rows.cpu() for name, rows in payload.items()}
         lines: dict[tuple[int, int], list[int]] = defaultdict(list)  # sender, history -> receivers
-        known: dict[tuple[int, int], Held | None] = {}
+        histories: dict[tuple[int, int], SavedHistory | None] = {}
         for receiver, sender in zip(links.receivers.tolist(), links.senders.tolist(), strict=True):
-            history = self.held[receiver].get(sender)
+            history = self.by_receiver[receiver].get(sender)
             lines[sender, id(history)].append(receiver)
-            known[sender, id(history)] = history
-        own = [line for line in lines if 0 <= line[0] - self.first < len(leaf)]
-        rows = [sender - self.first for sender, _ in own]
-        held = [known[line] for line in own]
+            histories[sender, id(history)] = history
+        local = [line for line in lines if 0 <= line[0] - self.first < len(leaf)]
+        rows = [sender - self.first for sender, _ in local]
+        before = [histories[line] for line in local]
         if by_kernels(leaf):
-            bytes_each, is_delta, after = self._by_kernels(payload, rows, held, sizes)
+            bytes_each, is_delta, after = self._by_kernels(payload, rows, before, sizes)
         else:
-            bytes_each, is_delta, after = self._by_rows(payload, rows, held, spread)
-        newly = dict(zip(own, after, strict=True))
+            bytes_each, is_delta, after = self._by_rows(payload, rows, before, spread)
+        newly = dict(zip(local, after, strict=True))
         for line, receivers in lines.items():
             history = newly.get(line) or RemoteHistory()
             for receiver in receivers:
                 self.remember(receiver, line[0], history)
-        heard = torch.tensor([len(lines[line]) for line in own], dtype=torch.int64, device=bytes_each.device)  # [B]
+        receiver_counts = torch.tensor(
+            [len(lines[line]) for line in local], dtype=torch.int64, device=bytes_each.device
+        )  # [B]
         index = torch.tensor(rows, dtype=torch.int64, device=bytes_each.device)
         total, frames, deltas = torch.zeros(3, len(leaf), dtype=torch.int64, device=bytes_each.device)
-        for sums, values in ((total, bytes_each * heard), (frames, heard), (deltas, is_delta * heard)):
+        for sums, values in (
+            (total, bytes_each * receiver_counts),
+            (frames, receiver_counts),
+            (deltas, is_delta * receiver_counts),
+        ):
             sums.index_add_(0, index, values)
         kind = torch.where(frames == 0, 3, torch.where(deltas == 0, 0, torch.where(deltas == frames, 1, 2)))
         paper, ones, bitmap, entropy = message_measures(payload, sizes, spread)
         return Cost(paper, ones, bitmap, entropy, total / frames.clamp(min=1).double(), kind)
 
-    def _by_rows(self, payload: Payload, rows: Sequence[int], known: Sequence[Held | None], spread: Spread) -> Counted:
+    def _by_rows(
+        self, payload: Payload, rows: Sequence[int], histories: Sequence[SavedHistory | None], spread: Spread
+    ) -> Counted:
         schema = self.schema
         # A copy: a history that is remembered for long must not keep the messages of all agents.
         sent = {row: {name: leaf.copy() for name, leaf in row_of(payload, row).items()} for row in set(rows)}
 
-        def measured(row: int, history: Held | None) -> tuple[int, bool, History]:
+        def measured(row: int, history: SavedHistory | None) -> tuple[int, bool, History]:
             return self.coded(sent[row], schema, history, row)
 
-        each = spread(measured, rows, known)
+        each = spread(measured, rows, histories)
         bytes_each, is_delta, after = zip(*each, strict=True) if each else ((), (), ())
         return torch.tensor(bytes_each, dtype=torch.int64), torch.tensor(is_delta, dtype=torch.int64), after
 
-    def coded(self, message: MessageRow, schema: Schema, history: Held | None, row: int) -> tuple[int, bool, History]:
+    def coded(
+        self, message: MessageRow, schema: Schema, history: SavedHistory | None, row: int
+    ) -> tuple[int, bool, History]:
         """Code an agent's message on a CPU, for receivers with this history of it, or none yet.
 
         Returns its bytes, whether it is a delta, and the history after it."""
@@ -114,20 +126,20 @@ class LinkHistories:
         return coded_row(message, schema, history, self.first + row)
 
     def _by_kernels(
-        self, payload: Payload, rows: Sequence[int], known: Sequence[Held | None], sizes: tuple[int, ...]
+        self, payload: Payload, rows: Sequence[int], histories: Sequence[SavedHistory | None], sizes: tuple[int, ...]
     ) -> Counted:
         """Count on the GPU, without a copy to the CPU."""
         device, schema = next(iter(payload.values())).device, self.schema
         bytes_each, is_delta = torch.zeros(2, len(rows), dtype=torch.int64, device=device)
-        after: dict[int, Held] = {}
+        after: dict[int, SavedHistory] = {}
         step = max(1, min(MOST_LINES, AT_ONCE // sum(leaf.size for leaf in schema.leaves)))
-        new = [place for place, history in enumerate(known) if history is None]
-        old = [place for place, history in enumerate(known) if history is not None]
+        new = [place for place, history in enumerate(histories) if history is None]
+        old = [place for place, history in enumerate(histories) if history is not None]
         for places in (part[at : at + step] for part in (new, old) for at in range(0, len(part), step)):
             senders, index = [rows[place] for place in places], torch.tensor(places, device=device)
-            held = [history for place in places if isinstance(history := known[place], ReceiverTensors)]
-            before: ReceiverState | None = ReceiverTensors.stacked(held) if held else None
-            if not held and self.opening is not None:
+            stack = [history for place in places if isinstance(history := histories[place], ReceiverTensors)]
+            before: ReceiverState | None = ReceiverTensors.stacked(stack) if stack else None
+            if not stack and self.opening is not None:
                 before = first_message({name: leaf[senders].to(device) for name, leaf in self.opening.items()}, schema)
             assert not isinstance(before, ReceiverRows)
             sent = {name: leaf[senders] for name, leaf in payload.items()}
@@ -135,8 +147,8 @@ class LinkHistories:
             after.update(zip(places, then.apart(), strict=True))
         return bytes_each, is_delta, [after[place] for place in range(len(rows))]
 
-    def remember(self, receiver: int, sender: int, history: Held) -> None:
-        senders = self.held[receiver]
+    def remember(self, receiver: int, sender: int, history: SavedHistory) -> None:
+        senders = self.by_receiver[receiver]
         senders.pop(sender, None)
         senders[sender] = history
         if len(senders) > self.remembered:
@@ -145,15 +157,19 @@ class LinkHistories:
     def tensors(self) -> Payload:
         """State for a checkpoint: which receivers remember which senders, and the histories of the senders here, in
         their order."""
-        if not self.held:
+        if not self.by_receiver:
             return {}
-        everyone = [(to, sender, held) for to, senders in sorted(self.held.items()) for sender, held in senders.items()]
-        by_id = {id(held): (sender, held) for _, sender, held in everyone}
+        links_and_histories = [
+            (to, sender, history)
+            for to, senders in sorted(self.by_receiver.items())
+            for sender, history in senders.items()
+        ]
+        by_id = {id(history): (sender, history) for _, sender, history in links_and_histories}
         ordered = sorted(by_id.values(), key=lambda each: each[0])
-        places = {id(held): place for place, (_, held) in enumerate(ordered)}
-        links = torch.tensor([(to, sender, places[id(held)]) for to, sender, held in everyone])
-        rows = ReceiverRows(tuple(held for _, held in ordered if isinstance(held, History)))
-        stacks = [held for _, held in ordered if isinstance(held, ReceiverTensors)]
+        places = {id(history): place for place, (_, history) in enumerate(ordered)}
+        links = torch.tensor([(to, sender, places[id(history)]) for to, sender, history in links_and_histories])
+        rows = ReceiverRows(tuple(history for _, history in ordered if isinstance(history, History)))
+        stacks = [history for _, history in ordered if isinstance(history, ReceiverTensors)]
         saved = ReceiverTensors.stacked(stacks).tensors() if stacks else rows.tensors() if rows.histories else {}
         return {**(saved or empty_receiver_state(self.schema)), LINKS: links}
 
@@ -161,14 +177,14 @@ class LinkHistories:
         """Restore the result of `tensors`; `payload` is any message of the agents here, for its leaves."""
         leaf, self.schema = next(iter(payload.values())), Schema.of_rows(payload, sizes)
         device, links = leaf.device if by_kernels(leaf) else torch.device("cpu"), saved[LINKS]
-        histories: list[Held] = [RemoteHistory() for _ in range(int(links[:, 2].max()) + 1)]
-        (own,) = shards_of(links, [slice(self.first, self.first + len(leaf))])
-        for row, place in enumerate(range(own.start, own.stop)):
+        histories: list[SavedHistory] = [RemoteHistory() for _ in range(int(links[:, 2].max()) + 1)]
+        (shard,) = shards_of(links, [slice(self.first, self.first + len(leaf))])
+        for row, place in enumerate(range(shard.start, shard.stop)):
             one = {name: rows[row : row + 1] for name, rows in saved.items() if name != LINKS}
-            known = restore_receiver_state(one, self.schema, device)
-            histories[place] = known.histories[0] if isinstance(known, ReceiverRows) else known
+            state = restore_receiver_state(one, self.schema, device)
+            histories[place] = state.histories[0] if isinstance(state, ReceiverRows) else state
         for receiver, sender, place in links.tolist():
-            self.held[receiver][sender] = histories[place]
+            self.by_receiver[receiver][sender] = histories[place]
 
 
 def shards_of(links: Tensor, agents: Sequence[slice]) -> list[slice]:

@@ -188,10 +188,10 @@ class Loop:
             row, place = wrong[0].tolist()
             self.disk.wait()
             saved = list_checkpoints(self.folder.checkpoints)
-            kept = f"the last good checkpoint is {saved[-1]}" if saved else "there is no checkpoint yet"
+            checkpoints = f"the last good checkpoint is {saved[-1]}" if saved else "there is no checkpoint yet"
             raise DivergedError(
                 f"the loss of agent {self.ids[place]} is {float(recent[row, place])} in round "
-                f"{self.progress.round - len(recent) + 1 + row}; {kept}; try a smaller algorithm.lr"
+                f"{self.progress.round - len(recent) + 1 + row}; {checkpoints}; try a smaller algorithm.lr"
             )
 
     def _wait_for_rise(self, signal: float) -> None:

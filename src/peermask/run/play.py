@@ -185,11 +185,11 @@ def _get_share(ranks: Ranks, agents: int) -> tuple[RunFolder, Checkpoint] | None
 def _share_histories(ranks: Ranks, sent: Payload, agents: int) -> Payload:
     """Send every rank the histories of its agents, and with changing links which receivers remember them."""
     shards, links = ranks.shards(agents), sent.get(LINKS)
-    own = {}
+    shard = {}
     if links is not None:
-        own[LINKS] = ranks.from_first(links)
+        shard[LINKS] = ranks.from_first(links)
         shards = shards_of(links, shards)
-    return {**own, **{name: ranks.distribute(rows, shards) for name, rows in sent.items() if name != LINKS}}
+    return {**shard, **{name: ranks.distribute(rows, shards) for name, rows in sent.items() if name != LINKS}}
 
 
 def _shapes(tensors: Mapping[str, Tensor]) -> dict[str, tuple[int, list[int]]]:

@@ -168,8 +168,8 @@ def config_in(root: Path, overrides: Iterable[str] = ()) -> ExperimentConfig:
     """Read the config of the run or comparison in a folder, with its plug-ins."""
     for name in ("compare.toml", "config.toml"):
         if (root / name).is_file():
-            found = find_recorded_plugins(root, lambda _: None)  # a change is reported when the run is resumed
-            return read_config(root / name, overrides).model_copy(update={"imports": found or None})
+            config = find_recorded_plugins(root, lambda _: None)  # a change is reported when the run is resumed
+            return read_config(root / name, overrides).model_copy(update={"imports": config or None})
     raise RunError(f"{root} is not a run folder: it has no config.toml")
 
 

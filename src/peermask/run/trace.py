@@ -93,7 +93,7 @@ class Trace:
                 levels[i, number, FUSE] = levels[senders, wanted, LEARN].max(initial=levels[i, number, LEARN]) + 1
                 done[i] = number
         for i in np.flatnonzero(done < self.rounds)[:1].tolist():
-            j, number = next((j, number) for j, held in waiting.items() for number, k in held if k == i)
+            j, number = next((j, number) for j, waiters in waiting.items() for number, k in waiters if k == i)
             raise RunError(
                 f"in this trace agent {i} uses round {number} of agent {j} in its round {done[i] + 1}, which builds on "
                 "that round in turn; it was not recorded like this"
@@ -103,10 +103,10 @@ class Trace:
 
 def _awake(waiting: dict[int, list[tuple[int, int]]], sender: int, number: int) -> list[int]:
     """Agents that have waited for a message of this round of a sender."""
-    held = waiting.pop(sender, [])
-    if still := [(wanted, agent) for wanted, agent in held if wanted > number]:
+    waiters = waiting.pop(sender, [])
+    if still := [(due, agent) for due, agent in waiters if due > number]:
         waiting[sender] = still
-    return [agent for wanted, agent in held if wanted <= number]
+    return [agent for due, agent in waiters if due <= number]
 
 
 def waves(halves: Sequence[Half]) -> Iterator[tuple[list[Event], list[Event]]]:

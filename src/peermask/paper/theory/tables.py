@@ -149,9 +149,11 @@ def lemma_table(study: Study) -> Table:
     for eps in LEVELS:
         enough = [row for row in study.successes if row.eps == eps and row.rate >= 1 - DELTA]
         needed = needed_width(study.constant, study.problems, eps, DELTA)
-        found = min(enough, key=lambda row: row.width, default=None)
-        measured = "beyond the sweep" if found is None else str(found.width)
-        spread = "" if found is None else f"{found.rate:.2f} [{found.interval[0]:.2f}, {found.interval[1]:.2f}]"
+        constant = min(enough, key=lambda row: row.width, default=None)
+        measured = "beyond the sweep" if constant is None else str(constant.width)
+        spread = (
+            "" if constant is None else f"{constant.rate:.2f} [{constant.interval[0]:.2f}, {constant.interval[1]:.2f}]"
+        )
         rows.append((f"{eps:g}", measured, spread, f"{math.ceil(needed)}"))
     return Table(
         f"Width for success with probability at least 1 − δ = {1 - DELTA:g}",
