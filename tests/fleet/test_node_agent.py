@@ -15,6 +15,7 @@ from peermask.errors import DivergedError, NodeError, NotYetError, RunError
 from peermask.files import read_json
 from peermask.fleet.agent import NodeAgent, experiment_id_of
 from peermask.fleet.collect import collect_run
+from peermask.fleet.exchange import NodeExchange
 from peermask.fleet.journal import ranges
 from peermask.fleet.messages import Greeting, decode_request
 from peermask.fleet.responder import Responder
@@ -206,6 +207,30 @@ def test_the_others_go_on_without_a_killed_agent(fleet, missing):
         assert [(row["why"], row["used"]) for row in rows] == [("gone", "3" if missing == "last" else "")] * 3
         assert any("round 4: agent 2 is gone" in line for line in made.notes[neighbour].lines)
     assert read_json(RunFolder(made.out(0)).result)["absent"] == {}
+
+
+@pytest.mark.parametrize("name", ["accord", "mce-pl", "dsgd"])
+def test_a_dead_agent_counts_by_age_and_then_not_at_all(fleet, name):
+    """Agent 2 is killed in round 3 of 12: in the weights of its message, halved each round, and in the table."""
+    made, seen = fleet(tiny(rounds=12, algorithm={"name": name})), {}
+    exchange_of = NodeExchange._mixed
+
+    def looked_at(self, own, received, mixing, round):
+        payload, mixed = exchange_of(self, own, received, mixing, round)
+        if self.agent == 1:
+            seen[round] = mixed.links.strengths.tolist(), mixed.own_weight
+        return payload, mixed
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(NodeExchange, "_mixed", looked_at)
+        start_all(made, agent_2={"on_round": killed_in(3)})
+        made.join()
+    assert [made.results.get(agent) for agent in range(4)] == ["finished", "finished", None, "finished"]
+    assert [seen[number] for number in range(3, 9)] == [
+        ([1, 1], 1), ([2, 1], 2), ([4, 1], 4), ([8, 1], 8), ([16, 1], 16), ([1], 1),
+    ]  # fmt: skip
+    rows = read_rows(made.out(1) / "absences.csv")
+    assert [row["used"] for row in rows] == ["3"] * 4 + [""] * 5
 
 
 def test_a_killed_agent_rejoins_in_the_round_the_fleet_has_reached(fleet, tmp_path):
