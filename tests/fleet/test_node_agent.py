@@ -254,6 +254,60 @@ def test_a_killed_agent_rejoins_in_the_round_the_fleet_has_reached(fleet, tmp_pa
     assert collected(made, tmp_path).status == "finished"
 
 
+def test_an_agent_hundreds_of_rounds_behind_its_only_neighbour_is_back_at_once(fleet):
+    made = fleet(tiny(agents=2, rounds=400, graph={"name": "path"}, checkpoint={"every": 5}, evaluation={"every": 400}))
+    began = []
+
+    def restart(report):
+        if report.round == 300:
+            made.threads[1].join(300)
+            began.append(made.time.monotonic())
+            made.start(1, on_round=lambda _: began.append(made.time.monotonic()))
+
+    start_all(made, agent_1={"on_round": killed_in(7)}, agent_0={"on_round": restart})
+    made.join()
+    assert set(made.results.values()) == {"finished"}
+    assert made.notes[1].reports[0].round >= 300
+    assert began[1] - began[0] < 5
+    missed = made.nodes[0].journal.absent_rounds()[1]
+    assert missed[0] == 8
+    assert missed[-1] <= 302
+    for agent in (0, 1):
+        result = read_json(RunFolder(made.out(agent)).result)
+        assert (result["refused"], result["out_of_step"]) == ({}, {})
+
+
+@pytest.mark.parametrize("behind", [(3,), (0, 1)])
+def test_after_a_power_cut_all_go_on_from_the_newest_checkpoint_that_all_have(fleet, tmp_path, behind):
+    """Checkpoints of rounds 4 and 8; some agents have lost the last."""
+    config = tiny(rounds=12, checkpoint={"every": 4})
+    made = fleet(config, missing="wait")
+    start_all(made, **{f"agent_{agent}": {"on_round": killed_in(9)} for agent in range(4)})
+    made.join()
+    assert made.results == {}
+    for agent in behind:
+        list_checkpoints(made.out(agent) / "checkpoints")[-1].unlink()
+    start_all(made)
+    made.join()
+    assert set(made.results.values()) == {"finished"}
+    assert collected(made, tmp_path).hash == simulated(config, tmp_path / "sim").hash
+    went_back = {agent for agent in range(4) if any("going back" in line for line in made.notes[agent].lines)}
+    assert went_back == set(range(4)) - set(behind)
+
+
+def test_agents_without_a_common_checkpoint_say_that_the_result_differs(fleet):
+    made = fleet(tiny(rounds=20, checkpoint={"every": 4}), missing="wait")
+    start_all(made, **{f"agent_{agent}": {"on_round": killed_in(17)} for agent in range(4)})
+    made.join()
+    for path in list_checkpoints(made.out(3) / "checkpoints"):
+        path.unlink()
+    start_all(made)
+    made.join()
+    assert set(made.results.values()) == {"finished"}
+    said = [line for agent in (0, 2) for line in made.notes[agent].lines if "the result will differ" in line]
+    assert len(said) == 2
+
+
 def test_a_late_joiner_finds_the_fleet_and_ends_with_it(fleet):
     made = fleet(tiny(rounds=20), start_limit=1.0)
 

@@ -185,9 +185,9 @@ def test_before_the_first_round_no_single_peer_moves_the_clock(others):
 
 
 @pytest.mark.parametrize(
-    ("claims", "reached"), [((7,), 3), ((7, 8), 7), ((0, 8), 3), ((0, 7, 8), 3), ((9, 7, 8, 0), 7)]
+    ("claims", "reached"), [((7,), 7), ((7, 8), 7), ((0, 8), 3), ((0, 7, 8), 7), ((0, 0, 9), 3), ((9, 7, 8, 0), 7)]
 )
-def test_the_round_reached_is_the_median_of_the_neighbourhood(claims, reached):
+def test_the_round_reached_is_the_median_of_the_neighbours(claims, reached):
     asker = pair()[0]
     asker.publish(1, 2, 3)
     asker.around.newest = dict(enumerate(claims, 1))

@@ -44,6 +44,14 @@ class Received:
     rounds: dict[int, int]  # of the payloads
 
 
+class RollBack(Exception):
+    """A neighbour needs rounds that this agent no longer keeps: it must play on from the checkpoint of `round`."""
+
+    def __init__(self, round: int) -> None:
+        super().__init__(f"back to round {round}")
+        self.round = round
+
+
 def no_opening(_agent: int) -> MessageRow | None:
     return None
 
@@ -59,6 +67,7 @@ class Puller:
         self.around, self.admit, self.rounds = around, admit, rounds
         self.inbox: Inbox | None = None
         self.latest = rounds  # frames of later rounds are refused
+        self.look_back: Callable[[], None] = lambda: None  # raises RollBack if a neighbour needs an earlier round
 
     def follow(self, neighbours: tuple[int, ...], forgotten: Collection[int] = ()) -> None:
         """Receive from these from now on; drop messages of all others, and earlier ones of `forgotten`."""
@@ -90,6 +99,7 @@ class Puller:
         end = around.time.monotonic() + limit
         stopping, pause = False, PAUSES[0]
         while wanted:
+            self.look_back()
             if around.should_stop() and not stopping:
                 stopping, end = True, min(end, around.time.monotonic() + LEAVE_WITHIN)
             left = end - around.time.monotonic()
