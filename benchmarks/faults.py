@@ -13,6 +13,8 @@ Every trial is a run of its own: four agents in four processes, on a ring over m
     disk         the disk of one is full; it is started again once there is room (needs root, for a disk of its own)
     cut          the cable of one is cut for three deadlines (needs root; devices are network namespaces)
     loss         a fifth of all packets is lost at every device, from the start (needs root)
+    death        one of the ten agents of the default experiment is killed after round 4, and never returns: the others
+                 lose at most a point of accuracy against the simulator without it
 
 A trial counts if all four end with exit code 0, who was lost plays again before the end, and all files are whole: what
 the agents wrote is collected as one finished run. After a cut, everybody must hear everybody again. However slow a
@@ -43,16 +45,20 @@ from typing import Any
 
 import peermask.cli.node
 from benchmarks.cables import cabled, cut, enter, host, lose, mend
+from benchmarks.deaths import others_accuracy
 from benchmarks.fleet import free_ports
 from peermask.cli.main import main as peermask_command
-from peermask.config.file import make_config
+from peermask.config.experiment import ExperimentConfig
+from peermask.config.file import load_config, make_config
 from peermask.errors import PeermaskError
+from peermask.files import read_json
 from peermask.fleet.certificates import make_certificates
 from peermask.fleet.collect import collect_run
 from peermask.fleet.fleet import Fleet
 from peermask.fleet.fleet_file import new_fleet, save_fleet
 from peermask.fleet.start import certificates_of
 from peermask.fleet.status import Report
+from peermask.run.build import build
 
 CONTEXT = multiprocessing.get_context("forkserver")  # importing torch takes longer than a trial
 AGENTS, DEADLINE = 4, 1.0
@@ -60,6 +66,7 @@ PATIENCE = 180.0  # seconds in which nothing happens
 ROUNDS, PACE = 120, 0.03
 CUT_ROUNDS, CUT_PACE = 400, 0.05  # enough that the run is still on when a cable is mended
 LOSS = 20  # percent
+DEATH_AGENTS, DEATH_ROUNDS, DEATH_ROUND = 10, 60, 4
 
 
 class Failed(Exception):
@@ -91,26 +98,38 @@ def agent_process(arguments: list[str], log: str, pace: float, namespace: str | 
     peermask_command(arguments)
 
 
+def death_config() -> ExperimentConfig:
+    """The default experiment with accord."""
+    every = {"every": DEATH_ROUNDS}
+    table = {"algorithm": "accord", "compare": [], "rounds": DEATH_ROUNDS, "evaluation": every}
+    return make_config(load_config().table() | table)
+
+
 class Trial:
     def __init__(self, folder: Path, kind: str, namespaces: Sequence[str]) -> None:
         self.folder, self.namespaces = folder, namespaces
         self.rounds, self.pace = (CUT_ROUNDS, CUT_PACE) if kind == "cut" else (ROUNDS, PACE)
-        config = make_config(
-            {
-                "agents": AGENTS,
-                "rounds": self.rounds,
-                "batch_size": 8,
-                "retention": 0.3,
-                "graph": {"name": "ring"},
-                "data": {"fraction": 0.1},
-                "model": {"name": "mlp", "hidden": [12]},
-                "evaluation": {"every": self.rounds},
-                "checkpoint": {"every": 1},
-            }
+        self.agents = DEATH_AGENTS if kind == "death" else AGENTS
+        config = (
+            death_config()
+            if kind == "death"
+            else make_config(
+                {
+                    "agents": AGENTS,
+                    "rounds": self.rounds,
+                    "batch_size": 8,
+                    "retention": 0.3,
+                    "graph": {"name": "ring"},
+                    "data": {"fraction": 0.1},
+                    "model": {"name": "mlp", "hidden": [12]},
+                    "evaluation": {"every": self.rounds},
+                    "checkpoint": {"every": 1},
+                }
+            )
         )
-        limits = {"round_deadline": DEADLINE, "start_limit": 60.0}
+        limits = {"start_limit": 60.0} if kind == "death" else {"round_deadline": DEADLINE, "start_limit": 60.0}
         fleet = new_fleet(config, [host(i) for i in range(AGENTS)]) if namespaces else None
-        self.fleet: Fleet = (fleet or new_fleet(config, port=free_ports(AGENTS))).model_copy(update=limits)
+        self.fleet: Fleet = (fleet or new_fleet(config, port=free_ports(self.agents))).model_copy(update=limits)
         self.path = folder / "fleet.toml"
         save_fleet(self.path, self.fleet)
         make_certificates(self.fleet, certificates_of(self.path, self.fleet))
@@ -158,7 +177,7 @@ class Trial:
         while not happened():
             looks += 1
             if looks % 256 == 0:  # which takes longer
-                before, played = played, sum(len(self.reports(agent)) for agent in range(AGENTS))
+                before, played = played, sum(len(self.reports(agent)) for agent in range(self.agents))
                 since = since if played == before else time.monotonic()
                 if time.monotonic() - since > PATIENCE:
                     raise Failed(f"{what}, and nobody got on for {PATIENCE:.0f} s")
@@ -200,7 +219,27 @@ class Trial:
             raise Failed(f"the run is {run.status}")
 
 
+def play_death(trial: Trial, dead: int) -> None:
+    others = [agent for agent in range(trial.agents) if agent != dead]
+    trial.start(*range(trial.agents))
+    trial.until_round(dead, DEATH_ROUND)
+    trial.kill(dead)
+    for agent in others:
+        trial.until_end(agent)
+        if trial.processes[agent].exitcode != 0:
+            raise trial.ended(agent)
+    found = [float(read_json(trial.out(agent) / "result.json")["test_accuracy"]) for agent in others]
+    mean = sum(found) / len(found)
+    without = others_accuracy(build(trial.fleet.experiment), [dead], 0, DEATH_ROUNDS + 1, None)
+    print(f"agent {dead} died: the others reach {100 * mean:.1f} %, without it {100 * without:.1f} %", flush=True)
+    if mean < without - 0.01:
+        raise Failed(f"the others reach {100 * mean:.1f} %, without agent {dead} {100 * without:.1f} %")
+
+
 def play(kind: str, trial: Trial, draw: random.Random) -> None:
+    if kind == "death":
+        play_death(trial, draw.randrange(trial.agents))
+        return
     lost = draw.sample(range(AGENTS), {"two": 2, "power": AGENTS}.get(kind, 1))
     one = lost[0]
     if kind == "loss":
@@ -259,7 +298,7 @@ def small_disks(folder: Path, wanted: bool) -> Iterator[None]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    kinds = ("kill", "two", "checkpoint", "stopped", "power", "disk", "cut", "loss")
+    kinds = ("kill", "two", "checkpoint", "stopped", "power", "disk", "cut", "loss", "death")
     parser.add_argument("kinds", nargs="*", default=kinds, metavar="kind", help=", ".join(kinds))
     parser.add_argument("--trials", type=int, default=10)
     parser.add_argument("--first", type=int, default=0, metavar="TRIAL", help="begin with this one")

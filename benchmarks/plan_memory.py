@@ -17,7 +17,7 @@ CASES = (
     ["agents=10", "model=cnn", "algorithm=accord"],
     ["agents=8", "model.name=mlp", "model.hidden=[1500,1500]", "algorithm=accord"],
 )
-LOAD = "import sys, peermask; from peermask.config.file import load_config; config = load_config(sys.argv[1], sys.argv[2:]); "
+LOAD = "import sys, peermask; config = peermask.load_config(sys.argv[1], sys.argv[2:]); "
 PLAN = LOAD + "print(max(plan.memory for plan in peermask.plan(config, device='cpu').values()) // 1024)"
 # The peak is read inside: what wait4 says of a child includes the parent it was forked from.
 RUN = (

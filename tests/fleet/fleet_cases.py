@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
-from contextlib import ExitStack, nullcontext, suppress
+from contextlib import ExitStack, suppress
 from functools import cache
 from pathlib import Path
 
@@ -142,10 +142,10 @@ class MemoryFleet:
             self.network.leave(agent)
 
     def join(self, *agents):
-        with nullcontext() if self.time is None else self.time.away():
-            for agent in agents or tuple(self.threads):
-                self.threads[agent].join(300)
+        if self.time is not None:
+            self.time.join(*(self.threads[agent] for agent in agents or tuple(self.threads)))
         for agent in agents or tuple(self.threads):
+            self.threads[agent].join(300)
             assert not self.threads[agent].is_alive(), f"agent {agent} does not end"
 
     def run(self):

@@ -32,6 +32,8 @@ class MovedTime:
         self._elapsed, self._begun = 1000.0, datetime.now(UTC)
         self._running: set[object] = {threading.current_thread()}
         self._waiters: set[Waiter] = set()
+        self._ended: set[threading.Thread] = set()  # of those that `start` began
+        self._joined: dict[threading.Thread, set[threading.Thread]] = {}  # who waits -> for which threads
         self._actions: list[tuple[Any, ...]] = []  # a heap of when, number, what
         self._numbers = itertools.count()
         self._mutex = threading.RLock()
@@ -64,7 +66,7 @@ class MovedTime:
             try:
                 target(*arguments)
             finally:
-                self._leave(thread)
+                self._end(thread)
 
         thread = threading.Thread(target=run, daemon=True)
         with self._mutex:
@@ -84,11 +86,30 @@ class MovedTime:
                 self._running.add(thread)
 
     def join(self, *threads):
-        """Wait until these threads have ended."""
-        with self.away():
-            for thread in threads:
-                thread.join(STUCK)
-                assert not thread.is_alive(), "a thread does not end"
+        """Wait until these threads have ended. The caller takes part again from the moment at which the last one ends:
+        otherwise the clock would move on, past limits of others, until the system runs the caller."""
+        joiner = threading.current_thread()
+        with self._mutex:
+            left = {thread for thread in threads if thread.is_alive()} - self._ended
+            if left:
+                self._joined[joiner] = left
+                self._running.discard(joiner)
+        self._move()
+        for thread in threads:
+            thread.join(STUCK)
+            assert not thread.is_alive(), "a thread does not end"
+        with self._mutex:
+            self._joined.pop(joiner, None)
+            self._running.add(joiner)
+
+    def _end(self, thread):
+        with self._mutex:
+            self._ended.add(thread)
+            for joiner, left in self._joined.items():
+                left.discard(thread)
+                if not left:
+                    self._running.add(joiner)
+        self._leave(thread)
 
     def until(self, holds, seconds=1000.0):
         """Let the others go on until something holds, at most for so long by this clock."""

@@ -15,6 +15,7 @@ from peermask.errors import DivergedError, NodeError, NotYetError, RunError
 from peermask.files import read_json
 from peermask.fleet.agent import NodeAgent, experiment_id_of
 from peermask.fleet.collect import collect_run
+from peermask.fleet.exchange import NodeExchange
 from peermask.fleet.journal import ranges
 from peermask.fleet.messages import Greeting, decode_request
 from peermask.fleet.responder import Responder
@@ -208,6 +209,30 @@ def test_the_others_go_on_without_a_killed_agent(fleet, missing):
     assert read_json(RunFolder(made.out(0)).result)["absent"] == {}
 
 
+@pytest.mark.parametrize("name", ["accord", "mce-pl", "dsgd"])
+def test_a_dead_agent_counts_by_age_and_then_not_at_all(fleet, name):
+    """Agent 2 is killed in round 3 of 12: in the weights of its message, halved each round, and in the table."""
+    made, seen = fleet(tiny(rounds=12, algorithm={"name": name})), {}
+    exchange_of = NodeExchange._mixed
+
+    def looked_at(self, own, received, mixing, round):
+        payload, mixed = exchange_of(self, own, received, mixing, round)
+        if self.agent == 1:
+            seen[round] = mixed.links.strengths.tolist(), mixed.own_weight
+        return payload, mixed
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(NodeExchange, "_mixed", looked_at)
+        start_all(made, agent_2={"on_round": killed_in(3)})
+        made.join()
+    assert [made.results.get(agent) for agent in range(4)] == ["finished", "finished", None, "finished"]
+    assert [seen[number] for number in range(3, 9)] == [
+        ([1, 1], 1), ([2, 1], 2), ([4, 1], 4), ([8, 1], 8), ([16, 1], 16), ([1], 1),
+    ]  # fmt: skip
+    rows = read_rows(made.out(1) / "absences.csv")
+    assert [row["used"] for row in rows] == ["3"] * 4 + [""] * 5
+
+
 def test_a_killed_agent_rejoins_in_the_round_the_fleet_has_reached(fleet, tmp_path):
     made = fleet(tiny(rounds=30))
     again = {"done": False}
@@ -227,6 +252,60 @@ def test_a_killed_agent_rejoins_in_the_round_the_fleet_has_reached(fleet, tmp_pa
     assert 15 <= missed[-1] < 30
     assert any("agent 2 is back" in line for line in made.notes[1].lines)
     assert collected(made, tmp_path).status == "finished"
+
+
+def test_an_agent_hundreds_of_rounds_behind_its_only_neighbour_is_back_at_once(fleet):
+    made = fleet(tiny(agents=2, rounds=400, graph={"name": "path"}, checkpoint={"every": 5}, evaluation={"every": 400}))
+    began = []
+
+    def restart(report):
+        if report.round == 300:
+            made.threads[1].join(300)
+            began.append(made.time.monotonic())
+            made.start(1, on_round=lambda _: began.append(made.time.monotonic()))
+
+    start_all(made, agent_1={"on_round": killed_in(7)}, agent_0={"on_round": restart})
+    made.join()
+    assert set(made.results.values()) == {"finished"}
+    assert made.notes[1].reports[0].round >= 300
+    assert began[1] - began[0] < 5
+    missed = made.nodes[0].journal.absent_rounds()[1]
+    assert missed[0] == 8
+    assert missed[-1] <= 302
+    for agent in (0, 1):
+        result = read_json(RunFolder(made.out(agent)).result)
+        assert (result["refused"], result["out_of_step"]) == ({}, {})
+
+
+@pytest.mark.parametrize("behind", [(3,), (0, 1)])
+def test_after_a_power_cut_all_go_on_from_the_newest_checkpoint_that_all_have(fleet, tmp_path, behind):
+    """Checkpoints of rounds 4 and 8; some agents have lost the last."""
+    config = tiny(rounds=12, checkpoint={"every": 4})
+    made = fleet(config, missing="wait")
+    start_all(made, **{f"agent_{agent}": {"on_round": killed_in(9)} for agent in range(4)})
+    made.join()
+    assert made.results == {}
+    for agent in behind:
+        list_checkpoints(made.out(agent) / "checkpoints")[-1].unlink()
+    start_all(made)
+    made.join()
+    assert set(made.results.values()) == {"finished"}
+    assert collected(made, tmp_path).hash == simulated(config, tmp_path / "sim").hash
+    went_back = {agent for agent in range(4) if any("going back" in line for line in made.notes[agent].lines)}
+    assert went_back == set(range(4)) - set(behind)
+
+
+def test_agents_without_a_common_checkpoint_say_that_the_result_differs(fleet):
+    made = fleet(tiny(rounds=20, checkpoint={"every": 4}), missing="wait")
+    start_all(made, **{f"agent_{agent}": {"on_round": killed_in(17)} for agent in range(4)})
+    made.join()
+    for path in list_checkpoints(made.out(3) / "checkpoints"):
+        path.unlink()
+    start_all(made)
+    made.join()
+    assert set(made.results.values()) == {"finished"}
+    said = [line for agent in (0, 2) for line in made.notes[agent].lines if "the result will differ" in line]
+    assert len(said) == 2
 
 
 def test_a_late_joiner_finds_the_fleet_and_ends_with_it(fleet):

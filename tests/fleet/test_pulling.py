@@ -57,6 +57,17 @@ def test_a_silent_neighbour_costs_its_deadline_and_no_more(missing):
         assert same(heard.payloads[1], 1, 1)
 
 
+@pytest.mark.parametrize("missing", ["last", "wait"])
+def test_the_last_message_of_a_neighbour_that_is_gone_expires(missing):
+    asker, other = pair(missing=missing)
+    other.publish(1)
+    asker.pull(1)
+    asker.network.leave(1)
+    heard = [asker.pull(number) for number in range(2, 8)]
+    assert [one.absent[0].used for one in heard] == [1, 1, 1, 1, None, None]
+    assert [list(one.payloads) for one in heard] == [[1]] * 4 + [[]] * 2
+
+
 def test_a_neighbour_behind_gives_what_it_has_when_the_time_is_over():
     asker, slow = pair()
     slow.publish(1, 2)
@@ -174,9 +185,9 @@ def test_before_the_first_round_no_single_peer_moves_the_clock(others):
 
 
 @pytest.mark.parametrize(
-    ("claims", "reached"), [((7,), 3), ((7, 8), 7), ((0, 8), 3), ((0, 7, 8), 3), ((9, 7, 8, 0), 7)]
+    ("claims", "reached"), [((7,), 7), ((7, 8), 7), ((0, 8), 3), ((0, 7, 8), 7), ((0, 0, 9), 3), ((9, 7, 8, 0), 7)]
 )
-def test_the_round_reached_is_the_median_of_the_neighbourhood(claims, reached):
+def test_the_round_reached_is_the_median_of_the_neighbours(claims, reached):
     asker = pair()[0]
     asker.publish(1, 2, 3)
     asker.around.newest = dict(enumerate(claims, 1))

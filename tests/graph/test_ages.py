@@ -81,3 +81,21 @@ def test_counts_are_of_one_type_in_every_round() -> None:
     few, all_ = ages.weigh(centre, 2, {1: 1})[1], ages.weigh(centre, 2, dict.fromkeys(range(1, 71), 1))[1]
     leaf = ages.weigh(many.rows(slice(5, 6)), 2, {0: 1})[1]
     assert few.count_dtype == all_.count_dtype == leaf.count_dtype == torch.int16
+
+
+def test_a_message_of_an_agent_that_is_missing_counts_half_as_much_each_round_and_expires() -> None:
+    missing = Ages.of_missing(STAR)
+    assert [missing.weight(9, number) for number in (12, 9, 8, 7, 6, 5, 4, 1)] == [16, 16, 8, 4, 2, 1, 0, 0]
+    assert [missing.weight(1000, number) for number in (1000, 999, 996, 995)] == [16, 8, 1, 0]
+
+
+def test_votes_by_hand_where_an_agent_is_missing() -> None:
+    """In round 9, 1 and 2 sent this round, 3 two rounds ago: weights 16, 16, 4, own 16; by their factor 4: 4, 4, 1."""
+    columns, mixing = Ages.of_missing(STAR).weigh(CENTRE, 9, {1: 9, 2: 9, 3: 7})
+    assert columns == [0, 1, 2, 3]
+    assert mixing.count_open(MASKS).tolist() == [[5, 9, 1, 5]]
+    assert mixing.voters.tolist() == [9]
+    columns, mixing = Ages.of_missing(STAR).weigh(CENTRE, 12, {1: 12, 2: 12, 3: 7})
+    assert columns == [0, 1, 2]
+    assert mixing.links.weights is None
+    assert mixing.voters.tolist() == [2]

@@ -60,7 +60,7 @@ class RankRun:
 
     def __init__(self, folder: Path, size: int, *, address: str = "127.0.0.1") -> None:
         self.folder, self.size, self.address = folder, size, address
-        # Bound at all addresses, as rank 0 will be, and not listening: the port is nobody else's, and rank 0 can take it.
+        # Bound at all addresses, as rank 0 will be, and not listening: rank 0 can take the port, and nobody else can.
         self.port_holder = socket.socket(socket.AF_INET6)
         self.port_holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self.port_holder.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)

@@ -89,9 +89,12 @@ class Allowance:
 
 # Refused messages of neighbours, counted by neighbour and reason; the first of each kind are logged.
 #
-# Lines are limited for each neighbour, so that one that sends only garbage does not flood the log.
+# Lines are limited for each neighbour, so that one that sends only garbage does not flood the log. An honest neighbour
+# that is late or early is out of step: such refusals are counted apart, and use up no lines of bad messages.
 
 LINES = 20  # logged for one neighbour; further ones are only counted
+OUT_OF_STEP_LINES = 3  # the same for messages of another round
+OUT_OF_STEP = frozenset({"ahead", "old", "flood"})  # why messages of honest neighbours are refused
 
 
 class Refusals:
@@ -100,15 +103,15 @@ class Refusals:
     def __init__(self, say: Callable[[str], None]) -> None:
         self._say = say
         self._counts: dict[int, Counter[str]] = defaultdict(Counter)
-        self._said: dict[int, set[str]] = defaultdict(set)
+        self._said: dict[tuple[int, bool], set[str]] = defaultdict(set)  # by neighbour, and whether out of step
         self._lock = threading.Lock()
 
     def note(self, neighbour: int, why: str, line: str) -> None:
         """Count a refusal, and log its line unless it was logged before."""
         with self._lock:
             self._counts[neighbour][why] += 1
-            said = self._said[neighbour]
-            if line in said or len(said) >= LINES:
+            said, most = self._said[neighbour, why in OUT_OF_STEP], OUT_OF_STEP_LINES if why in OUT_OF_STEP else LINES
+            if line in said or len(said) >= most:
                 return
             said.add(line)
             last = len(said) == LINES
@@ -118,10 +121,18 @@ class Refusals:
                 f"agent {neighbour} was refused for {LINES} different reasons; further ones are counted, not logged"
             )
 
-    def counts(self) -> dict[int, dict[str, int]]:
-        """Neighbour -> why -> how often."""
+    def counts(self, out_of_step: bool | None = None) -> dict[int, dict[str, int]]:
+        """Neighbour -> why -> how often: of all messages, of those out of step, or of the bad ones."""
         with self._lock:
-            return {neighbour: dict(sorted(held.items())) for neighbour, held in sorted(self._counts.items())}
+            found = {
+                neighbour: {
+                    why: count
+                    for why, count in sorted(held.items())
+                    if out_of_step is None or (why in OUT_OF_STEP) == out_of_step
+                }
+                for neighbour, held in sorted(self._counts.items())
+            }
+        return {neighbour: held for neighbour, held in found.items() if held}
 
 
 # Counts of messages and bytes, by neighbour and by round.

@@ -1,9 +1,10 @@
 """One agent of a fleet from its first round to its last: learns, exchanges, evaluates, saves.
 
 An agent that starts late, or is restarted, finds its neighbours in a later round. With `missing = "wait"` they wait for
-it: it plays all rounds from its checkpoint on, and the result is the same as without the interruption. Otherwise they
-continue, and it jumps to their round: it skips rounds, and the others lose no time. In an asynchronous run agents
-neither wait nor jump: each plays all its rounds at its own pace.
+it: it plays all rounds from its checkpoint on, and the result is the same as without the interruption. If it needs
+rounds that they no longer keep, they go back to an earlier checkpoint. Otherwise they continue, and it jumps to their
+round: it skips rounds, and the others lose no time. In an asynchronous run agents neither wait nor jump: each plays all
+its rounds at its own pace.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from peermask.fleet.fleet import Fleet
 from peermask.fleet.journal import Journal
 from peermask.fleet.messages import ExperimentId
 from peermask.fleet.neighbourhood import Neighbourhood, Patience
-from peermask.fleet.puller import Puller
+from peermask.fleet.puller import Puller, RollBack
 from peermask.fleet.responder import AnswerLimits, Responder
 from peermask.fleet.roster import by_roster
 from peermask.fleet.status import AgentObserver, Report
@@ -102,11 +103,17 @@ class NodeAgent:
             raise NodeError(f"asynchronous: agents of such runs compute on a CPU; use --device cpu, not {device}")
         card = experiment_id_of(fleet, experiment)
         self.responder = Responder(
-            agent, fleet.neighbours(agent), card, observer.say, newest_only=not waits, limits=limits, time=time
-        )
+            agent, fleet.neighbours(agent), card, observer.say,
+            newest_only=not waits, exact=fleet.missing == "wait", limits=limits, time=time,
+        )  # fmt: skip
         self._later: tuple[Fleet, frozenset[int]] | None = None  # a later roster, for the next round
         self._lock = threading.Lock()
-        self.simulator = build_simulator(experiment, torch.device(device), rows=slice(agent, agent + 1))
+        self.device, self._went_back = torch.device(device), 0  # the round from which this agent last went back
+        self._begin()
+
+    def _begin(self) -> None:
+        experiment = self.experiment
+        self.simulator = build_simulator(experiment, self.device, rows=slice(self.agent, self.agent + 1))
         self.start = Checkpoint(Progress(0, experiment.config.hash, experiment.frozen.checksum), {}, {}, {})
 
     def restore(self) -> None:
@@ -124,11 +131,47 @@ class NodeAgent:
 
     def run(self, transport: Transport) -> Status:
         """Play all rounds, or until asked to stop. Every wait for neighbours has a time limit."""
+        while True:
+            try:
+                return self._run(transport)
+            except RollBack as back:
+                self._go_back(back.round)
+
+    def _look_back(self) -> None:
+        """With `missing = "wait"`: go back if a neighbour, restarted from an earlier checkpoint, needs earlier rounds.
+
+        So all agents agree on the newest checkpoint that all have. One that cannot go back, or has not played further
+        since it last did, says so, and gives its newest message instead.
+        """
+        needed, newest = self.responder.needed, self.responder.newest
+        if not needed:
+            return
+        before = self.journal.checkpoint_before(needed)
+        if before is not None and newest > self._went_back:
+            self._went_back = newest
+            raise RollBack(before)
+        self.observer.say(
+            f"a neighbour needs the message of round {needed}, and no checkpoint here is that old: it gets the one of "
+            f"round {newest}, and the result will differ from that of a run without interruption"
+        )
+        self.responder.answer_newest()
+
+    def _go_back(self, round: int) -> None:
+        self.observer.say(
+            f"a neighbour was restarted from an earlier round: going back from round {self._went_back} to {round}"
+        )
+        self.journal.go_back(round)
+        self.responder.start_again()
+        self._begin()
+        self.restore()
+
+    def _run(self, transport: Transport) -> Status:
         fleet, start, last = self.fleet, self.start, LastEvaluation()
         patience = Patience(fleet.missing, fleet.round_deadline, fleet.wait_limit, fleet.start_limit)
         neighbours, founders = fleet.neighbours(self.agent), self.experiment.config.agents
         around = Neighbourhood(transport, self.responder, neighbours, patience, self.should_stop, founders, self.time)
         puller = Puller(around, self._admission(), self.rounds)
+        puller.look_back = self._look_back
 
         def report() -> None:
             alive = len(transport.alive() & frozenset(around.neighbours))
@@ -221,6 +264,7 @@ class NodeAgent:
     def _finish(self, progress: Progress, hash: str, sent_bytes: float) -> None:
         evaluated = read_table(self.journal.folder.metrics)
         main = FIGURES[self.experiment.dataset.task][0]
+        refused, late = (self.responder.refusals.counts(apart) for apart in (False, True))  # since its last start
         result: dict[str, Any] = {
             "status": "finished",
             "agent": self.agent,
@@ -230,8 +274,7 @@ class NodeAgent:
             f"test_{main}": float(evaluated.reported(f"test_{main}")[self.agent]),
             "sent_bytes": sent_bytes,
             "absent": {str(j): rounds for j, rounds in self.journal.absent_rounds().items()},
-            "refused": {
-                str(j): counts for j, counts in self.responder.refusals.counts().items()
-            },  # since its last start
+            "refused": {str(j): counts for j, counts in refused.items()},
+            "out_of_step": {str(j): counts for j, counts in late.items()},
         }
         write_result(self.journal.folder, result)

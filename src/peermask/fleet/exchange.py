@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from peermask.algorithms.contract import Clock
+from peermask.algorithms.contract import Clock, algorithms
 from peermask.errors import DivergedError
 from peermask.fleet.journal import Journal, changes
 from peermask.fleet.puller import Absence, Puller, Received
@@ -52,6 +52,8 @@ class NodeExchange:
         self.mixing = experiment.mixing.rows(slice(self.agent, self.agent + 1))  # [1, N]
         options = experiment.config.asynchronous
         self.ages = None if options is None else Ages.of(options.weights, experiment.mixing)
+        self.missing = Ages.of_missing(experiment.mixing)
+        self.hears_all = algorithms[experiment.config.algorithm.name].make.hears_all
         self.grace = 0.0 if options is None else options.grace  # as a share of a round
 
     def resume(self, round: int, messages: Payload) -> None:
@@ -85,7 +87,7 @@ class NodeExchange:
         for line in changes(clock.round, self.absent, received.absent):
             self.responder.say(line)
         self.messages, self.absent, self.reached = own, received.absent, received.behind
-        messages, mixing = self._mixed(own, received, mixing)
+        messages, mixing = self._mixed(own, received, mixing, clock.round)
         return messages, [mixing]
 
     def move_on(self, clock: Clock, shared: Sequence[Payload]) -> tuple[Payload, Sequence[Mixing]]:
@@ -110,7 +112,7 @@ class NodeExchange:
         if not own:
             return None
         received = self.puller.newest_messages(round, self._schema(round, own), self._opening)
-        return self._mixed(own, received, self._mixing_of(round)) if received.payloads else None
+        return self._mixed(own, received, self._mixing_of(round), 0) if received.payloads else None
 
     def _mixing_of(self, round: int) -> Mixing:
         """[1, N]: the neighbours that the agent receives from in a round."""
@@ -118,11 +120,20 @@ class NodeExchange:
             return self.mixing
         return self.experiment.mixing_of(round).rows(slice(self.agent, self.agent + 1))
 
-    def _mixed(self, own: Payload, received: Received, mixing: Mixing) -> tuple[Payload, Mixing]:
-        """Own and received messages [K, ...], and how to mix them."""
-        columns = sorted([self.agent, *received.payloads])  # [K]
-        device = next(iter(own.values())).device
-        return self._stacked(own, columns, received), mixing.restrict(torch.tensor(columns)).to(device)
+    def _mixed(self, own: Payload, received: Received, mixing: Mixing, round: int) -> tuple[Payload, Mixing]:
+        """Own and received messages [K, ...], and how to mix them: those before `round` count by their age.
+
+        Where links change, or a server would weigh all agents, older messages are left out: senders of the round before
+        are others, and accord has a memory of its own.
+        """
+        rounds, device = received.rounds, next(iter(own.values())).device
+        fixed = not self.experiment.schedule.changes and not self.hears_all
+        if fixed and any(number < round for number in rounds.values()):
+            columns, mixing = self.missing.weigh(mixing, round, rounds)
+        else:
+            columns = sorted([self.agent, *(j for j, number in rounds.items() if number >= round)])  # [K]
+            mixing = mixing.restrict(torch.tensor(columns))
+        return self._stacked(own, columns, received), mixing.to(device)
 
     def count(self, round: int) -> None:
         self.journal.record(round, self.messages)

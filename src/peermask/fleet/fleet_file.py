@@ -31,7 +31,7 @@ from peermask.plugins import Plugin, find_plugins, records
 
 HEADER = """\
 # A peermask fleet: give this same file to every device, each with its own certificate and key.
-# missing: "wait" for a neighbour that does not answer, use its "last" mask, or "skip" it.
+# missing: "wait" for a neighbour that does not answer, count its "last" mask by age, or "skip" it.
 """
 
 

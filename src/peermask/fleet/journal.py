@@ -29,7 +29,7 @@ from peermask.run.trace_file import TRACE
 from peermask.store.arrays import read_table
 from peermask.store.checked import read_result
 from peermask.store.checkpoint import Checkpoint, checkpoint_name, forget_checkpoints_after, last_good, list_checkpoints
-from peermask.store.folder import RunFolder, clear_leftovers
+from peermask.store.folder import RunFolder, clear_leftovers, round_of
 from peermask.store.mask_snapshots import forget_masks_after
 from peermask.store.table import Extent, append_rows, check_extents, forget_after, read_rows
 from peermask.wire.cost import in_turn, message_measures
@@ -77,6 +77,18 @@ class Journal:
         traffic = read_table(self.folder.traffic)
         self.sent_before = float(np.nansum(traffic["links"] * traffic["coded_bytes"]))
         return checkpoint
+
+    def checkpoint_before(self, round: int) -> int | None:
+        """The round of the last checkpoint before `round`; 0 for the start, if no checkpoint was deleted yet."""
+        saved = [round_of(path) for path in list_checkpoints(self.folder.checkpoints)]
+        if not saved or saved[0] <= self.experiment.config.checkpoint.every:
+            saved = [0, *saved]
+        return max((number for number in saved if number < round), default=None)
+
+    def go_back(self, round: int) -> None:
+        """Drop checkpoints after a round; `open` drops rows."""
+        forget_checkpoints_after(self.folder.checkpoints, round)
+        self._used, self._costs = [], {}
 
     def _cut_tables(self, known: Mapping[str, Extent], done: int, say: Callable[[str], None]) -> None:
         """Drop rows after a round. The agent's state does not depend on tables: one that is damaged is set aside."""

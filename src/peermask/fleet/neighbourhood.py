@@ -87,14 +87,14 @@ class Neighbourhood:
     def gather(self, limit: float) -> set[int]:
         """Wait until all neighbours have appeared once, at most `limit` seconds; returns those that have not.
 
-        A restarted agent whose neighbour is rounds ahead waits for the others no longer than a round does: the fleet
-        continues without them.
+        A restarted agent whose neighbour is rounds ahead waits at most a second for the others: the fleet continues
+        without them, and waits for this agent in its round.
         """
         end = self.time.monotonic() + limit
         while True:
             self.meet()
             if self._is_behind():
-                end = min(end, self.time.monotonic() + self.patience.round_limit)
+                end = min(end, self.time.monotonic() + min(SLICE, self.patience.round_limit))
             lacking = set(self.neighbours) & self.responder.neighbours
             lacking -= self.responder.met | self.responder.turned_away
             left = end - self.time.monotonic()
@@ -123,11 +123,15 @@ class Neighbourhood:
             )
 
     def common_round(self, *, joining: bool = False) -> int:
-        """The round that more than half of the neighbourhood has reached: this agent and all neighbours met, including
-        those that have published nothing. A single peer cannot move it, whatever round it claims. An agent that joins
-        has no round yet, and takes the lower median of the others'."""
-        rounds = sorted(self.newest.values() if joining else [self.responder.newest, *self.newest.values()])
-        return rounds[(len(rounds) - 1) // 2] if rounds else 0
+        """The round that most connected neighbours have reached, or this agent's if that is later.
+
+        It is the lower median of what neighbours say, including those that have published nothing: of two or more, a
+        single one cannot move it. An agent with one connected neighbour has nobody else to ask, and believes it. An
+        agent that has published nothing yet counts itself too, unless it joins a fleet that has begun.
+        """
+        played = self.responder.newest
+        rounds = sorted([*self.newest.values(), *([] if joining or played else [0])])
+        return max(played, rounds[(len(rounds) - 1) // 2]) if rounds else played
 
     def begin_together(self, steps: int, limit: float) -> None:
         """In asynchronous runs: wait until all agents have found their neighbours, at most `limit` seconds.

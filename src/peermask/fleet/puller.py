@@ -9,9 +9,9 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Set
 from dataclasses import dataclass
 
 from peermask.errors import WireError
-from peermask.fleet.fleet import Missing
 from peermask.fleet.messages import NOTHING, Answer, Greeting, Pull
 from peermask.fleet.neighbourhood import SLICE, Neighbourhood
+from peermask.graph.mixing import MISSING
 from peermask.run.exchange import Abandoned
 from peermask.run.trace import may_come
 from peermask.wire import FrameHeader, Inbox, Schema
@@ -31,7 +31,7 @@ class Absence:
     round: int
     neighbour: int
     why: str  # gone, silent, refused, or refused (...) with the reason
-    used: int | None  # the round of its last message, which was used instead; None if it was left out
+    used: int | None  # the round of its last message, which counts by its age; None if it was left out
 
 
 @dataclass(frozen=True)
@@ -42,6 +42,14 @@ class Received:
     absent: list[Absence]
     behind: int | None  # the round to jump to, if neighbours no longer keep this one
     rounds: dict[int, int]  # of the payloads
+
+
+class RollBack(Exception):
+    """A neighbour needs rounds that this agent no longer keeps: it must play on from the checkpoint of `round`."""
+
+    def __init__(self, round: int) -> None:
+        super().__init__(f"back to round {round}")
+        self.round = round
 
 
 def no_opening(_agent: int) -> MessageRow | None:
@@ -59,6 +67,7 @@ class Puller:
         self.around, self.admit, self.rounds = around, admit, rounds
         self.inbox: Inbox | None = None
         self.latest = rounds  # frames of later rounds are refused
+        self.look_back: Callable[[], None] = lambda: None  # raises RollBack if a neighbour needs an earlier round
 
     def follow(self, neighbours: tuple[int, ...], forgotten: Collection[int] = ()) -> None:
         """Receive from these from now on; drop messages of all others, and earlier ones of `forgotten`."""
@@ -90,6 +99,7 @@ class Puller:
         end = around.time.monotonic() + limit
         stopping, pause = False, PAUSES[0]
         while wanted:
+            self.look_back()
             if around.should_stop() and not stopping:
                 stopping, end = True, min(end, around.time.monotonic() + LEAVE_WITHIN)
             left = end - around.time.monotonic()
@@ -141,7 +151,7 @@ class Puller:
         around.ignore(silent, REST)
         lacking = (around.expected() - around.transport.alive()) | around.refused | silent | around.bad.keys()
         ended = {j for j in around.neighbours if self._holds(j, self.rounds)}  # these have published their last message
-        return self._received(round, lacking - ended, None, missing="last")
+        return self._received(round, lacking - ended, None, any_age=True)
 
     def stay_until_sent(self, round: int) -> None:
         """In asynchronous runs: stay until connected neighbours have this agent's last message, or for a deadline."""
@@ -221,8 +231,16 @@ class Puller:
             raise WireError(f"its frame is of round {header.round}, but no agent here is beyond {self.latest}", "ahead")
         self.admit(header.sender, payload)
 
-    def _received(self, round: int, wanted: Set[int], behind: int | None, missing: Missing | None = None) -> Received:
-        """All messages held, without those of `wanted` neighbours if missing ones are left out."""
+    def _used_instead(self, neighbour: int, round: int, any_age: bool) -> int | None:
+        """The round of the last message of a neighbour that is missing, unless it is left out or expired."""
+        held = self.inbox.held(neighbour) if self.inbox is not None else None
+        if held is None or any_age:
+            return held
+        expired = round - held >= len(MISSING) - 1
+        return None if expired or self.around.patience.missing == "skip" else held
+
+    def _received(self, round: int, wanted: Set[int], behind: int | None, *, any_age: bool = False) -> Received:
+        """All messages held, without those of `wanted` neighbours that are left out or expired."""
         assert self.inbox is not None
         around = self.around
         alive, here = around.transport.alive(), around.responder.neighbours
@@ -231,8 +249,7 @@ class Puller:
             why = "refused" if j in around.refused else "silent" if j in alive else "gone"
             if around.bad.get(j):
                 why = f"refused ({around.bad[j][-1]})"
-            used = None if (missing or around.patience.missing) == "skip" else self.inbox.held(j)
-            absent.append(Absence(round, j, why, used))
+            absent.append(Absence(round, j, why, self._used_instead(j, round, any_age)))
         left_out = {absence.neighbour for absence in absent if absence.used is None}
         held = {
             j: self.inbox.newest[j]

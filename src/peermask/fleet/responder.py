@@ -56,10 +56,12 @@ class Responder:
         say: Callable[[str], None],
         *,
         newest_only: bool = False,
+        exact: bool = False,
         limits: AnswerLimits | None = None,
         time: TimeSource = SYSTEM_TIME,
     ) -> None:
-        """With `newest_only`, for asynchronous runs, the answer is always the newest round."""
+        """With `newest_only`, for asynchronous runs, the answer is always the newest round. With `exact`, for fleets
+        that wait, the newest never replaces a round that is no longer kept: `needed` says that one was asked for."""
         self.agent, self.card = agent, card
         self.say, self.refusals, self.newest_only = say, Refusals(say), newest_only
         self.limits = limits or (ANY_TIME if newest_only else AnswerLimits())
@@ -74,6 +76,7 @@ class Responder:
         self._active: set[int] = set()  # neighbours that sent a request since `take_active`
         self._sent: dict[int, Sent] = {}  # by round
         self._sent_bytes = 0
+        self._exact, self._needed = exact, 0
         self._waiting: dict[int, Waiting] = {}
         self._questions: dict[int, Allowance] = {}
         self._bytes: dict[int, Allowance] = {}
@@ -105,6 +108,24 @@ class Responder:
         """The last round published; 0 before the first."""
         with self._lock:
             return (self._outbox.newest or 0) if self._outbox is not None else 0
+
+    @property
+    def needed(self) -> int:
+        """The earliest round that a neighbour has asked for and that is no longer kept; 0: none."""
+        with self._lock:
+            return self._needed
+
+    def answer_newest(self) -> None:
+        """Answer with the newest round from now on, where the one asked for is no longer kept."""
+        with self._lock:
+            self._exact, self._needed = False, 0
+
+    def start_again(self) -> None:
+        """Forget what was published: the agent has gone back to an earlier round."""
+        with self._lock:
+            self._outbox, self._needed, self._sent_bytes = None, 0, 0
+            for known in (self._handed, self._asked, self._sent):
+                known.clear()
 
     @property
     def met(self) -> frozenset[int]:
@@ -238,6 +259,9 @@ class Responder:
         frame, number = None, self.newest
         if self._outbox is not None:
             number = question.round if question.round in self._outbox.payloads else number
+            if self._exact and question.round < min(self._outbox.payloads):
+                self._needed = min(question.round, self._needed or question.round)
+                return Answer(number, None).encode()
             frame = self._outbox.answer(asker, question.history, number)
         if frame is not None:
             if not self._bytes[asker].spend(len(frame)):

@@ -201,35 +201,48 @@ def links_of(graph: Graph) -> Links:
     return Links.between(both[:, 0], both[:, 1], graph.number_of_nodes())
 
 
-# Age of a message of round l in round k of its receiver: ⌊10 max(0, k − l) / (k + 10)⌋, 0 to 9, so a message of the
-# round before is always new. Rounds alone would not do: an agent six rounds behind has learned half of what its
-# receiver has in the tenth round, and nearly all in the hundredth. Weights are whole numbers, so that votes stay
-# counts, and a node's fusion equals the simulator's bit for bit.
+# How much a message counts by its age. Weights are whole numbers, so that votes stay counts, and a node's fusion equals
+# the simulator's bit for bit. The agent's own message counts as often as a new one.
+#
+# Where agents play the same round, a message of round l is k - l rounds old in round k. That of an agent that is
+# missing counts half as much each round, and expires: 16, 8, 4, 2, 1, then nothing. An agent that died, or that repeats
+# its first message, has no influence after four rounds.
+#
+# In asynchronous runs an agent may be slow and alive, so the age is how far it is behind, in tenths of the receiver's
+# rounds and ten: ⌊10 max(0, k − l) / (k + 10)⌋, 0 to 9. A message of the round before is always new. An agent six
+# rounds behind in the tenth round has learned half of what its receiver has, in the hundredth nearly all. An older
+# message counts as often as the last of `weights`.
+#
+# If all messages of a round together count less than a quarter of a new one, none is used: an agent whose only
+# neighbour is far slower would follow a model that has learned next to nothing.
 
-TENTHS = 10  # distinct ages, and rounds in which there are hardly any
+MISSING = (16, 8, 4, 2, 1, 0)  # how often a message counts by the rounds that its sender has missed
+TENTHS = 10  # distinct ages in asynchronous runs, and rounds in which there are hardly any
 LEAST = 4  # messages that together count less than this part of a new one are not used
 
 
 @dataclass(frozen=True)
 class Ages:
-    """Weights of messages by age, in asynchronous runs.
+    """Weights of messages by age."""
 
-    A message of age a counts `weights[a]` times, an older one as often as the last of them, the agent's own as often as
-    a new one. If all messages of a round together count less than a quarter of a new one, none is used: an agent whose
-    only neighbour is far slower would follow a model that has learned next to nothing.
-    """
-
-    weights: tuple[int, ...]  # by age
+    weights: tuple[int, ...]  # by age; older messages count as the last
     most: int  # that any agent can count in any round
+    in_rounds: bool = False  # the age, not in tenths of the receiver's rounds
 
     @classmethod
     def of(cls, weights: tuple[int, ...], mixing: Mixing) -> Ages:
-        """Make it from the mixing of all agents."""
+        """Make the weights of an asynchronous run; `mixing` is that of all agents."""
         return cls(weights, max(weights) * (mixing.links.most + 1))
+
+    @classmethod
+    def of_missing(cls, mixing: Mixing) -> Ages:
+        """Where agents play the same round; `mixing` is that of all agents."""
+        return cls(MISSING, max(MISSING) * (mixing.links.most + 1), in_rounds=True)
 
     def weight(self, round: int, number: int) -> int:
         """Return the weight of a message of round `number` in a round of its receiver."""
-        age = TENTHS * max(0, round - number) // (round + TENTHS)
+        late = max(0, round - number)
+        age = late if self.in_rounds else TENTHS * late // (round + TENTHS)
         return self.weights[min(age, len(self.weights) - 1)]
 
     def weigh(self, mixing: Mixing, round: int, heard: Mapping[int, int]) -> tuple[list[int], Mixing]:
