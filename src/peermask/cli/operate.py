@@ -159,12 +159,18 @@ def service(
     ] = None,
     metrics: Annotated[int | None, typer.Option(min=1, max=65535, help="Port of metrics and health.")] = None,
     device: Annotated[str, typer.Option(help="cpu, cuda, cuda:N or auto.")] = "cpu",
+    memory_max: Annotated[
+        str | None, typer.Option(metavar="SIZE", help="End it above this much memory, such as 512M or 50%.")
+    ] = None,
+    cpu_quota: Annotated[
+        str | None, typer.Option(metavar="PERCENT", help="Slow it down above this share of one core, such as 80%.")
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="Write it here instead of printing it.")] = None,
     import_: Import = None,
 ) -> None:
     """Print a systemd unit that runs one agent and restarts it."""
     from peermask.files import write_atomically
-    from peermask.fleet.service import unit
+    from peermask.fleet.service import ServiceLimits, unit
 
     held = read_fleet(fleet, import_)
     held.member(agent)
@@ -175,7 +181,8 @@ def service(
     arguments += ["--metrics", str(metrics)] if metrics is not None else []
     for name in held.experiment.imports or ():
         arguments += ["--import", name]
-    text = unit(agent, user, where, program, [fleet.name, *arguments], gpu=device != "cpu")
+    limits = ServiceLimits(memory_max, cpu_quota)
+    text = unit(agent, user, where, program, [fleet.name, *arguments], gpu=device != "cpu", limits=limits)
     if out is None:
         print(text, end="")
         return
