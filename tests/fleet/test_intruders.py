@@ -29,7 +29,9 @@ def credentials(folder, agent, authority, valid=timedelta(days=1)):
     own = ec.generate_private_key(ec.SECP256R1())
     files = Credentials.of(folder, agent)
     files.ca.write_bytes(certificate.public_bytes(PEM))
-    files.certificate.write_bytes(sign_agent(agent, "127.0.0.1", own, certificate, key, valid).public_bytes(PEM))
+    files.certificate.write_bytes(
+        sign_agent(agent, "127.0.0.1", own.public_key(), certificate, key, valid).public_bytes(PEM)
+    )
     files.key.write_bytes(own.private_bytes(PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()))
     return files
 

@@ -74,6 +74,36 @@ def test_a_neighbour_cannot_speak_for_another_neighbour():
     assert [absence.neighbour for absence in heard.absent] == [1]
 
 
+def test_who_asks_and_never_answers_uses_up_ever_fewer_rounds():
+    """As one does whose frames are too large to arrive. By hand: rests of 0, 2, 6, 14, 30 limits of two rounds each."""
+    network = moved_network((0, 1), (0, 2))
+    asker, honest = Peer(network, 0, (1, 2), deadline=0.25), Peer(network, 2, (0,))
+    time, costly = network.time, []
+
+    def greets_only(_asker, request, reply):
+        if isinstance(decode_request(request), Greeting):
+            reply(Greeting(CARD, 1).encode())
+
+    network.join(1, greets_only)
+    for number in range(1, 111):
+        honest.publish(number)
+        question = Pull(CARD.identity, number, None, 0).encode()
+        time.later(0.0625, asker.responder, 1, question, lambda _: None)  # it is there
+        before = time.monotonic()
+        heard = asker.pull(number)
+        assert list(heard.payloads) == [2]
+        if time.monotonic() > before:
+            costly.append(number)
+        time.sleep(0.125)
+    assert costly == [1, 2, 6, 18, 46, 106]
+    back = Peer(network, 1, (0,))
+    back.publish(number + 1)
+    honest.publish(number + 1)
+    time.sleep(62 * 0.25)
+    assert asker.pull(number + 1).absent == []
+    assert asker.around.strikes == {}
+
+
 def test_a_stranger_gets_no_answer():
     _, peer = pair()
     answers = []

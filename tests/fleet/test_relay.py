@@ -14,8 +14,10 @@ import pytest
 from fleet_cases import free_ports, simulated, tiny, tiny_fleet, written
 from fleet_process import ProcessFleet, relay_process
 from test_node_cli import peermask, refused  # noqa: F401
+from test_status import fetch, samples
 from waiting import PATIENCE
 
+from peermask.cli.operate import serve_metrics
 from peermask.errors import NodeError
 from peermask.fleet.certificates import make_certificates, make_operator
 from peermask.fleet.credentials import Credentials, find_operator, find_relay
@@ -135,6 +137,39 @@ def test_it_joins_neighbours_and_operators_and_nobody_else(served):
         await leave(*(writer for _, writer in (waiting, stranger, nobody, beyond, operator, waits)))
 
     asyncio.run(play())
+
+
+def test_its_status_counts_who_waits_who_was_joined_and_who_was_refused(served, capsys):
+    _, folder = served
+    fleet = relayed_fleet(tiny(), {0, 1, 2, 3})
+    with open_relay(fleet, find_relay(folder), "127.0.0.1", 0) as opened:
+
+        async def play(held):
+            first = await come(held, Credentials.of(folder, 0), WAIT)
+            await until_so(lambda: opened.status().waiting_agents == 1)
+            stranger = await come(held, Credentials.of(folder, 2), dial(0))
+            assert await stranger[0].read() == b""
+            neighbour = await come(held, Credentials.of(folder, 1), dial(0))
+            assert await neighbour[0].readexactly(1) == GO
+            now = opened.status()
+            assert (now.clients >= 2, now.connections >= 2) == (True, True)
+            assert (now.waiting_agents, now.joined, now.refused, now.roster) == (0, 1, 1, 0)
+            await leave(*(writer for _, writer in (first, stranger, neighbour)))
+
+        asyncio.run(play(at(fleet, opened)))
+        with serve_metrics(("127.0.0.1", 0), opened):
+            port = int(capsys.readouterr().out.strip().removesuffix("/metrics").rpartition(":")[2])
+            assert fetch(port, "/healthz") == (200, b"ok\n")
+            found = samples(fetch(port)[1].decode())
+    assert (found["peermask_relay_joined_total"], found["peermask_relay_refused_total"]) == (1, 1)
+    assert found["peermask_relay_roster"] == 0
+    assert found["peermask_relay_certificate_expiry_timestamp_seconds"] > 0
+
+
+async def until_so(holds):
+    async with asyncio.timeout(PATIENCE):
+        while not await asyncio.to_thread(holds):
+            await asyncio.sleep(0)
 
 
 def test_without_a_certificate_of_the_fleet_there_is_no_way_in(served, tmp_path):

@@ -13,7 +13,7 @@ from fleet_cases import tiny_fleet, written
 from test_node_cli import peermask, refused  # noqa: F401
 
 from peermask.errors import NodeError
-from peermask.fleet.service import unit
+from peermask.fleet.service import ServiceLimits, unit
 
 
 def test_the_unit_runs_the_agent_and_may_write_its_folder_alone(peermask, tmp_path):  # noqa: F811
@@ -34,10 +34,28 @@ def test_the_unit_runs_the_agent_and_may_write_its_folder_alone(peermask, tmp_pa
     assert "exists; give another --out" in refused(peermask(*command, "--out", tmp_path / "a.service"))
 
 
+def test_limits_of_memory_and_cpu_are_written_and_checked(peermask, tmp_path):  # noqa: F811
+    path = written(tmp_path, tiny_fleet())
+    command = ["fleet", "service", path, "--agent", 3]
+    out = peermask(*command, "--memory-max", "512M", "--cpu-quota", "150%")[1]
+    assert "\nMemoryMax=512M\nCPUQuota=150%\n" in out
+    assert "MemoryMax" not in peermask(*command)[1]
+    for option, value in (("--memory-max", "lots"), ("--memory-max", "1M\nUser=root"), ("--cpu-quota", "0.8")):
+        assert f"{option} {value!r} is not a" in refused(peermask(*command, option, value))
+
+
 @pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="needs systemd-analyze")
 @pytest.mark.parametrize("gpu", [False, True])
 def test_systemd_finds_nothing_wrong(tmp_path, gpu):
-    text = unit(3, "root", tmp_path, Path(sys.executable), ["fleet 100%.toml", "--import", 'a "b" $c'], gpu=gpu)
+    text = unit(
+        3,
+        "root",
+        tmp_path,
+        Path(sys.executable),
+        ["fleet 100%.toml", "--import", 'a "b" $c'],
+        gpu=gpu,
+        limits=ServiceLimits("512M", "80%"),
+    )
     (tmp_path / "peermask-agent.service").write_text(text)
     command = ["systemd-analyze", "verify", "--man=no", str(tmp_path / "peermask-agent.service")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)

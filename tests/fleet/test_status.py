@@ -19,7 +19,7 @@ from peermask.errors import NodeError, NotYetError
 from peermask.fleet import http_endpoint
 from peermask.fleet.http_endpoint import open_endpoint
 from peermask.fleet.log import Line
-from peermask.fleet.metrics import Metrics
+from peermask.fleet.metrics import AgentMetrics
 from peermask.fleet.puller import Absence
 from peermask.fleet.status import Report, StatusMonitor
 
@@ -56,7 +56,7 @@ def test_rounds_absences_and_seconds_are_counted():
     assert now.last_absence == {"round": 3, "neighbour": 2, "why": "refused (damaged)"}
     assert now.seconds == pytest.approx(7.4)  # round 2 ended when it was first told
     assert now.buckets == (0, 0, 0, 1, 0, 0, 1, 0, 0, 0, 0)  # 0.2 s and 7.2 s
-    found = samples(Metrics(kept).text().decode())
+    found = samples(AgentMetrics(kept).text().decode())
     assert found["peermask_round"] == 3
     assert found["peermask_absences_total{neighbour=0,why=silent}"] == 1
     assert found["peermask_round_seconds_bucket{le=0.3}"] == 1
@@ -68,15 +68,15 @@ def test_no_round_for_long_is_trouble_until_one_ends_or_all_are_over():
     time = MovedTime()
     kept = StatusMonitor(Notes(), tiny_fleet(), 1, stalled_after=30.0, time=time)
     time.sleep(31)
-    assert kept.trouble() == "no round has ended for 31 s, since its start; neighbours connected: 0 of 2"
+    assert kept.health().trouble == "no round has ended for 31 s, since its start; neighbours connected: 0 of 2"
     kept.round(report(2))
-    assert kept.trouble() is None
+    assert kept.health().trouble is None
     time.sleep(31)
-    assert kept.trouble() == "no round has ended for 31 s, after round 2 of 6; neighbours connected: 2 of 2"
-    assert samples(Metrics(kept).text().decode())["peermask_healthy"] == 0
+    assert kept.health().trouble == "no round has ended for 31 s, after round 2 of 6; neighbours connected: 2 of 2"
+    assert samples(AgentMetrics(kept).text().decode())["peermask_healthy"] == 0
     kept.round(report(6))
     time.sleep(1000)
-    assert kept.trouble() is None
+    assert kept.health().trouble is None
 
 
 def test_by_default_trouble_begins_after_every_limit_of_the_fleet():

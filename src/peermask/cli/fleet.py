@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from peermask.config.experiment import ExperimentConfig
     from peermask.exports.profile import Kind
 
+Agent = Annotated[int, typer.Argument(metavar="AGENT", help="Number of the agent.")]
+Days = Annotated[int, typer.Option(min=1, max=3650, help="How long the certificates are valid.")]
+
 fleet_app = typer.Typer(help="Write the file and the certificates of a fleet of devices.", no_args_is_help=True)
 
 
@@ -73,7 +76,11 @@ def retentions_by(profiles: list[Path], config: ExperimentConfig) -> tuple[float
 @fleet_app.command()
 def certs(
     fleet: FleetFile,
-    days: Annotated[int, typer.Option(min=1, max=3650, help="How long the certificates are valid.")] = 365,
+    days: Days = 365,
+    requests: Annotated[
+        bool,
+        typer.Option("--requests", help="Make no keys of agents: their devices do, with `peermask fleet request`."),
+    ] = False,
     import_: Import = None,
 ) -> None:
     """Make an authority and certificates; existing ones are kept."""
@@ -84,10 +91,47 @@ def certs(
 
     held = read_fleet(fleet, import_)
     folder = certificates_of(fleet, held)
-    made = make_certificates(held, folder, days)
+    made = make_certificates(held, folder, days, agents=() if requests else None)
     if held.serial:  # the authority may be a new one
         write_fleet(fleet, held.model_copy(update={"signature": sign(folder, encode_roster(held))}))
     print(f"{folder}: {len(made)} certificates made; do not copy {folder / 'ca.key'} to devices")
+
+
+@fleet_app.command()
+def request(
+    fleet: FleetFile,
+    agent: Agent,
+    new_key: Annotated[bool, typer.Option("--new-key", help="Replace the key that this device has.")] = False,
+    import_: Import = None,
+) -> None:
+    """On a device: make its key, and a request for a certificate."""
+    from peermask.fleet.enrolment import make_request
+    from peermask.fleet.start import certificates_of
+
+    held = read_fleet(fleet, import_)
+    path, fingerprint = make_request(held, certificates_of(fleet, held), agent, new_key=new_key)
+    print(f"{path}: send it to the person who has ca.key; the key stays here")
+    print(f"fingerprint: {fingerprint}")
+
+
+@fleet_app.command()
+def enrol(
+    fleet: FleetFile,
+    agent: Agent,
+    request: Annotated[Path, typer.Argument(help="The file that `fleet request` wrote on the agent's device.")],
+    fingerprint: Annotated[str | None, typer.Option(help="What `fleet request` showed on the device.")] = None,
+    replace: Annotated[bool, typer.Option("--replace", help="The agent's device has a new key.")] = False,
+    days: Days = 365,
+    import_: Import = None,
+) -> None:
+    """Sign a device's request for the certificate of an agent."""
+    from peermask.fleet.enrolment import enrol as sign_request
+    from peermask.fleet.start import certificates_of
+
+    held = read_fleet(fleet, import_)
+    folder = certificates_of(fleet, held)
+    made = sign_request(held, folder, agent, request, fingerprint, days, replace=replace)
+    print(f"{made}: copy it and {folder / 'ca.pem'} to the device of agent {agent}")
 
 
 @fleet_app.command()

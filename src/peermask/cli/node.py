@@ -26,6 +26,14 @@ Insecure = Annotated[
     bool, typer.Option("--insecure", help="No certificates: no encryption, and anybody can join. Only for trials.")
 ]
 
+Metrics = Annotated[
+    str | None,
+    typer.Option(metavar="PORT", help="Serve Prometheus metrics at /metrics and health at /healthz, on loopback."),
+]
+MetricsHost = Annotated[
+    str | None, typer.Option(help="Serve them on this address instead; any non-loopback address exposes them.")
+]
+
 
 def node(
     fleet: FleetFile,
@@ -35,19 +43,14 @@ def node(
     device: Annotated[str, typer.Option(help="cpu, cuda, cuda:N or auto.")] = "cpu",
     events: Annotated[bool, typer.Option("--events", help="Print a line of JSON per round.")] = False,
     log: Annotated[str, typer.Option(help="text, or json: one object per line on stdout.")] = "text",
-    metrics: Annotated[
-        str | None,
-        typer.Option(metavar="PORT", help="Serve Prometheus metrics at /metrics and health at /healthz, on loopback."),
-    ] = None,
-    metrics_host: Annotated[
-        str | None, typer.Option(help="Serve them on this address instead; any non-loopback address exposes them.")
-    ] = None,
+    metrics: Metrics = None,
+    metrics_host: MetricsHost = None,
     stalled_after: Annotated[
         float | None,
         typer.Option(
             min=1,
             metavar="SECONDS",
-            help="Unhealthy if no round ends for this many seconds; by default twice the fleet's limit.",
+            help="Failing if no round ends for this many seconds; by default twice the fleet's limit.",
         ),
     ] = None,
     profile: Annotated[

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,11 +17,13 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
+from peermask.cli.node import Metrics, MetricsHost, metrics_address
 from peermask.cli.options import FleetFile, Import, Interrupt, read_fleet
 from peermask.errors import NodeError, NotYetError, PeermaskError
 
 if TYPE_CHECKING:
     from peermask.fleet.operator import Answered
+    from peermask.fleet.relay import OpenRelay
 
 # `peermask fleet operator`, `status`, `push` and `service`: for operators of a fleet.
 
@@ -29,6 +32,7 @@ Operator = Annotated[
 ]
 Wait = Annotated[float, typer.Option(min=0.1, max=300, help="Seconds to wait for an agent.")]
 
+DEGRADED = 3  # exit code of `fleet status`; 2 is for mistakes
 ROSTER_ANSWERS = ("taken", "known already")
 HEADINGS = ("agent", "address", "round", "accuracy", "heard", "sent", "received", "last absence", "refusals",
             "cert days", "roster", "version", "state")  # fmt: skip
@@ -62,7 +66,7 @@ def status(
 ) -> int:
     """Show the status of every agent.
 
-    The exit code is 1 if one is unreachable or unhealthy.
+    The exit code is 1 if one is unreachable or failing, 3 if one is degraded, 0 if all are ok.
     """
     from peermask.fleet.credentials import find_operator
     from peermask.fleet.operator import ask_status
@@ -82,7 +86,13 @@ def status(
                 live.update(_table(ask_status(held, credentials, wait)), refresh=True)
     else:
         Console(width=None if sys.stdout.isatty() else 200).print(_table(answers))
-    return int(any(answer.trouble is not None for answer in answers))
+    return exit_code_of(answers)
+
+
+def exit_code_of(answers: Sequence[Answered]) -> int:
+    """By the worst state."""
+    states = {answer.state for answer in answers}
+    return 1 if states & {"unreachable", "failing"} else DEGRADED if "degraded" in states else 0
 
 
 def push(fleet: FleetFile, operator: Operator = None, wait: Wait = 5.0, import_: Import = None) -> int:
@@ -109,8 +119,12 @@ def _table(answers: Sequence[Answered]) -> Table:
         left = heading in ("address", "last absence", "state")
         table.add_column(heading, justify="left" if left else "right", overflow="fold")
     for answer in answers:
-        table.add_row(str(answer.agent), answer.address, *_row(answer.standing or {}), answer.trouble or "ok")
+        table.add_row(str(answer.agent), answer.address, *_row(answer.standing or {}), _state(answer))
     return table
+
+
+def _state(answer: Answered) -> str:
+    return answer.state if answer.trouble is None else f"{answer.state}: {answer.trouble}"
 
 
 def _row(standing: dict[str, Any]) -> list[str]:
@@ -145,12 +159,18 @@ def service(
     ] = None,
     metrics: Annotated[int | None, typer.Option(min=1, max=65535, help="Port of metrics and health.")] = None,
     device: Annotated[str, typer.Option(help="cpu, cuda, cuda:N or auto.")] = "cpu",
+    memory_max: Annotated[
+        str | None, typer.Option(metavar="SIZE", help="End it above this much memory, such as 512M or 50%.")
+    ] = None,
+    cpu_quota: Annotated[
+        str | None, typer.Option(metavar="PERCENT", help="Slow it down above this share of one core, such as 80%.")
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="Write it here instead of printing it.")] = None,
     import_: Import = None,
 ) -> None:
     """Print a systemd unit that runs one agent and restarts it."""
     from peermask.files import write_atomically
-    from peermask.fleet.service import unit
+    from peermask.fleet.service import ServiceLimits, unit
 
     held = read_fleet(fleet, import_)
     held.member(agent)
@@ -161,7 +181,8 @@ def service(
     arguments += ["--metrics", str(metrics)] if metrics is not None else []
     for name in held.experiment.imports or ():
         arguments += ["--import", name]
-    text = unit(agent, user, where, program, [fleet.name, *arguments], gpu=device != "cpu")
+    limits = ServiceLimits(memory_max, cpu_quota)
+    text = unit(agent, user, where, program, [fleet.name, *arguments], gpu=device != "cpu", limits=limits)
     if out is None:
         print(text, end="")
         return
@@ -181,6 +202,8 @@ def relay(
     listen: Annotated[
         str | None, typer.Option(metavar="HOST:PORT", help="Where to listen, if not at the fleet's `relay` address.")
     ] = None,
+    metrics: Metrics = None,
+    metrics_host: MetricsHost = None,
     import_: Import = None,
 ) -> int:
     """Connect agents of a fleet that cannot dial each other.
@@ -198,13 +221,14 @@ def relay(
         raise NodeError(
             f'{fleet} names no relay; add `relay = "host:port"`, and `relayed = true` to agents that need it'
         )
+    address = metrics_address(metrics, metrics_host)
     credentials = find_relay(certificates_of(fleet, held))
     verify = verifier(credentials.ca)
     check_signed(held, verify)
     where = listen or held.relay
     with Interrupt() as interrupt:
         try:
-            with open_relay(held, credentials, *split_address(where)) as opened:
+            with open_relay(held, credentials, *split_address(where)) as opened, serve_metrics(address, opened):
                 print(f"relay at {where} (Ctrl-C ends it)", flush=True)
                 file = FleetFileWatch(fleet, held, verify)
                 while not interrupt.requested():
@@ -220,3 +244,18 @@ def relay(
         except OSError as error:
             raise NotYetError(f"cannot listen on {where}: {error.strerror or error}") from None
     return interrupt.exit_code
+
+
+@contextmanager
+def serve_metrics(address: tuple[str, int] | None, relay: OpenRelay) -> Iterator[None]:
+    """Serve metrics and health of a relay at an address, if one is given."""
+    if address is None:
+        yield
+        return
+    from peermask.fleet.health import Health
+    from peermask.fleet.http_endpoint import open_endpoint, status_pages
+    from peermask.fleet.metrics import RelayMetrics
+
+    with open_endpoint(*address, status_pages(RelayMetrics(relay.status).text, Health)) as opened:
+        print(f"metrics: http://{address[0]}:{opened.port}/metrics", flush=True)
+        yield

@@ -5,6 +5,7 @@ All but `renew` write the next roster into the fleet file and sign it; the agent
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -34,6 +35,9 @@ def add(
     relayed: Annotated[
         bool, typer.Option("--relayed", help="It cannot be dialled; neighbours reach it through the fleet's relay.")
     ] = False,
+    request: Annotated[
+        bool, typer.Option("--request", help="Make no key; its device makes one with `peermask fleet request`.")
+    ] = False,
     days: Days = 365,
     import_: Import = None,
 ) -> None:
@@ -43,13 +47,16 @@ def add(
     held = read_fleet(fleet, import_)
     made = add_agent(held, host, port, link or (), retention, relayed=relayed)
     new = made.agents[-1]
-    folder = _publish(fleet, made, days)
+    folder = _publish(fleet, made, days, agents=() if request else (new.agent,))
     others = ", ".join(map(str, made.neighbours(new.agent)))
     print(f"agent {new.agent} at {new.address}, linked to {others}, retention {new.retention:g}")
     if len(made.neighbours(new.agent)) == 1:
         print(f"it has one neighbour, agent {others}, and relies on it for the fleet's round")
     name = f"{folder / f'agent-{new.agent}'}"
-    print(f"give its device {fleet}, {folder / 'ca.pem'}, {name}.pem and {name}.key; {_hand_on(fleet)}")
+    files = "" if request else f", {name}.pem and {name}.key"
+    print(f"give its device {fleet}, {folder / 'ca.pem'}{files}; {_hand_on(fleet)}")
+    if request:
+        print(f"then, on the device: peermask fleet request {fleet.name} {new.agent}")
 
 
 def remove(fleet: FleetFile, agents: Numbers, import_: Import = None) -> None:
@@ -90,15 +97,21 @@ def revoke(
     import_: Import = None,
 ) -> None:
     """Revoke the certificates of agents, and make new ones; or those of operators."""
+    from peermask.fleet.certificates import is_enrolled
     from peermask.fleet.roster import revoke_certificates
+    from peermask.fleet.start import certificates_of
 
     held, chosen = read_fleet(fleet, import_), tuple(agents or ())
     if not chosen and not operator:
         raise NodeError("no agent and no operator is given; name agents by their numbers, operators by --operator NAME")
-    folder = _publish(fleet, revoke_certificates(held, chosen, operator or ()), days, renew=chosen)
+    made_there = [agent for agent in chosen if is_enrolled(certificates_of(fleet, held), agent)]
+    made_here = [agent for agent in chosen if agent not in made_there]
+    folder = _publish(fleet, revoke_certificates(held, chosen, operator or ()), days, renew=made_here)
     print(_hand_on(fleet))
-    for agent in chosen:
+    for agent in made_here:
         print(f"agent {agent} continues once its device has its new {folder / f'agent-{agent}'}.pem and .key")
+    for agent in made_there:
+        print(f"agent {agent}: copy {fleet} to its device, there `peermask fleet request FLEET {agent} --new-key`")
 
 
 def renew(
@@ -110,12 +123,12 @@ def renew(
     import_: Import = None,
 ) -> None:
     """Renew certificates of agents, which may be running."""
-    from peermask.fleet.certificates import make_certificates
+    from peermask.fleet.certificates import is_enrolled, make_certificates
     from peermask.fleet.start import certificates_of
 
     held = read_fleet(fleet, import_)
-    chosen = tuple(agents or (member.agent for member in held.agents))
     folder = certificates_of(fleet, held)
+    chosen = tuple(agents or (one.agent for one in held.agents if not is_enrolled(folder, one.agent)))
     make_certificates(held, folder, days, chosen)
     print(f"{folder}: {len(chosen)} certificates renewed; copy each with its key to its device")
 
@@ -128,8 +141,10 @@ def sign(fleet: FleetFile, import_: Import = None) -> None:
     _change(fleet, held, next_roster(held))
 
 
-def _publish(path: Path, made: Fleet, days: int = 365, renew: tuple[int, ...] = ()) -> Path:
-    """Sign and write a roster, and make the certificates it needs."""
+def _publish(
+    path: Path, made: Fleet, days: int = 365, renew: Collection[int] = (), agents: Collection[int] = ()
+) -> Path:
+    """Sign and write a roster, and make certificates of `agents`, and again those of `renew`."""
     from peermask.fleet.certificates import make_certificates
     from peermask.fleet.certificates import sign as signature_of
     from peermask.fleet.fleet_file import write_fleet
@@ -137,7 +152,7 @@ def _publish(path: Path, made: Fleet, days: int = 365, renew: tuple[int, ...] = 
     from peermask.fleet.start import certificates_of
 
     folder = certificates_of(path, made)
-    make_certificates(made, folder, days, renew)
+    make_certificates(made, folder, days, renew, agents)
     write_fleet(path, made.model_copy(update={"signature": signature_of(folder, encode_roster(made))}))
     print(f"{path}: roster {made.serial}, {len(made.agents)} agents, {len(made.links)} links")
     return folder

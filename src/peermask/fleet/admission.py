@@ -117,9 +117,8 @@ class Refusals:
             last = len(said) == LINES
         self._say(Line(line, "refused", "warning", neighbour=neighbour, why=why))
         if last:
-            self._say(
-                f"agent {neighbour} was refused for {LINES} different reasons; further ones are counted, not logged"
-            )
+            text = f"agent {neighbour} was refused for {LINES} different reasons; further ones are counted, not logged"
+            self._say(Line(text, "refused", "warning", neighbour=neighbour, why="many"))
 
     def counts(self, out_of_step: bool | None = None) -> dict[int, dict[str, int]]:
         """Neighbour -> why -> how often: of all messages, of those out of step, or of the bad ones."""
@@ -149,15 +148,23 @@ class Totals:
 class Tally:
     """Thread-safe: the transport's thread sends, the agent's receives, and others read."""
 
-    def __init__(self) -> None:
+    def __init__(self, time: TimeSource = SYSTEM_TIME) -> None:
+        self.time = time
         self._messages: Counter[int] = Counter()
         self._bytes: Counter[int] = Counter()
+        self._last: dict[int, float] = {}
         self._lock = threading.Lock()
 
     def add(self, neighbour: int, size: int) -> None:
         with self._lock:
             self._messages[neighbour] += 1
             self._bytes[neighbour] += size
+            self._last[neighbour] = self.time.monotonic()
+
+    def last(self) -> dict[int, float]:
+        """Neighbour -> when the last message was counted, by the clock that only goes forward."""
+        with self._lock:
+            return dict(self._last)
 
     def totals(self) -> Totals:
         with self._lock:

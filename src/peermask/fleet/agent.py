@@ -28,6 +28,7 @@ from peermask.fleet.admission import Admission
 from peermask.fleet.exchange import NodeExchange
 from peermask.fleet.fleet import Fleet
 from peermask.fleet.journal import Journal
+from peermask.fleet.log import Line
 from peermask.fleet.messages import ExperimentId
 from peermask.fleet.neighbourhood import Neighbourhood, Patience
 from peermask.fleet.puller import Puller, RollBack
@@ -178,7 +179,8 @@ class NodeAgent:
             sent, absent = float(exchange.sent_bytes()), tuple(exchange.absent)
             standing = (loop.progress.round, self.rounds, last.accuracy, last.evaluated, sent)
             main = FIGURES[self.experiment.dataset.task][0]
-            self.observer.round(Report(*standing, alive, len(around.neighbours), absent, main, last.loss))
+            behind = max(0, around.common_round(joining=True) - loop.progress.round)
+            self.observer.round(Report(*standing, alive, len(around.neighbours), absent, main, last.loss, behind))
 
         def follow() -> None:
             self._follow(puller, exchange)
@@ -212,7 +214,9 @@ class NodeAgent:
         end = self.time.monotonic() + self.fleet.start_limit
         lacking = around.gather(FINISHED_LIMIT if over else self.fleet.start_limit)
         for j in sorted(lacking if not over and not self.should_stop() else ()):
-            self.observer.say(f"agent {j} has not appeared; starting without it")
+            self.observer.say(
+                Line(f"agent {j} has not appeared; starting without it", "unseen", "warning", neighbour=j)
+            )
         around.check_not_alone()
         if self.experiment.config.asynchronous is not None and not self.start.progress.round:
             around.begin_together(self.experiment.mixing.links.distance_from(self.agent), end - self.time.monotonic())

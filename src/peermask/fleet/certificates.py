@@ -4,10 +4,13 @@ ca.pem        the authority's certificate; every device has it
 ca.key        its key; who has it can act as any agent, so it must not be on the devices
 agent-3.pem   agent 3's certificate
 agent-3.key   its key; on that device only
+
+For trials, keys are made here and copied. With enrolment.py an agent's key is made on its device and stays there.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -39,20 +42,37 @@ CA_DAYS = 3650
 EARLIER = timedelta(hours=1)  # certificates are valid from then on, since clocks of devices differ
 
 
-def make_certificates(fleet: Fleet, folder: Path, days: int = 365, renew: tuple[int, ...] = ()) -> list[Path]:
-    """Make missing certificates, and those of the agents in `renew` again; others are kept."""
+def make_certificates(
+    fleet: Fleet,
+    folder: Path,
+    days: int = 365,
+    renew: Collection[int] = (),
+    agents: Collection[int] | None = None,
+) -> list[Path]:
+    """Make missing certificates, and those of the agents in `renew` again; others are kept.
+
+    `agents`: those that get one, by default all. An agent whose key is on its device needs a request instead.
+    """
     for agent in renew:
         fleet.member(agent)
+        if is_enrolled(folder, agent):
+            raise NodeError(
+                f"the key of agent {agent} is on its device; run `peermask fleet request FLEET {agent}` there, and "
+                f"`peermask fleet enrol` here"
+            )
     with writing(folder):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    authority, key = _authority(folder)
+    authority, key = open_authority(folder)
     made = []
     for member in fleet.agents:
+        if agents is not None and member.agent not in (*agents, *renew):
+            continue
         files = Credentials.of(folder, member.agent)
         if files.certificate.exists() and member.agent not in renew:
             continue
         own = ec.generate_private_key(ec.SECP256R1())
-        signed = sign_agent(member.agent, member.host, own, authority, key, timedelta(days=days), member.name)
+        public, valid = own.public_key(), timedelta(days=days)
+        signed = sign_agent(member.agent, member.host, public, authority, key, valid, member.name)
         _write(files, own, signed)
         made.append(files.certificate)
     if fleet.relay is not None and not relay_files(folder).certificate.exists():
@@ -60,10 +80,16 @@ def make_certificates(fleet: Fleet, folder: Path, days: int = 365, renew: tuple[
     return made
 
 
+def is_enrolled(folder: Path, agent: int) -> bool:
+    """Whether the agent's certificate was made by request, so that its key is not here."""
+    files = Credentials.of(folder, agent)
+    return files.certificate.exists() and not files.key.exists()
+
+
 def sign_agent(
     agent: int,
     host: str,
-    own: ec.EllipticCurvePrivateKey,
+    own: ec.EllipticCurvePublicKey,
     authority: x509.Certificate,
     key: ec.EllipticCurvePrivateKey,
     valid: timedelta,
@@ -76,7 +102,7 @@ def sign_agent(
 
 def _signed(
     name: str,
-    own: ec.EllipticCurvePrivateKey,
+    own: ec.EllipticCurvePublicKey,
     authority: x509.Certificate,
     key: ec.EllipticCurvePrivateKey,
     valid: timedelta,
@@ -105,7 +131,7 @@ def make_authority() -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
     name = "peermask fleet"
     usage = x509.KeyUsage(False, False, False, False, False, True, True, False, False)  # only signs certificates
     certificate = (
-        _builder(name, key, timedelta(days=CA_DAYS))
+        _builder(name, key.public_key(), timedelta(days=CA_DAYS))
         .issuer_name(_name(name))
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(usage, critical=True)
@@ -117,11 +143,12 @@ def make_authority() -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
 
 def sign(folder: Path, content: bytes) -> str:
     """The authority's signature of a roster, in hex."""
-    _, key = _authority(folder)
+    _, key = open_authority(folder)
     return key.sign(ROSTER + content, ec.ECDSA(hashes.SHA256())).hex()
 
 
-def _authority(folder: Path) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
+def open_authority(folder: Path) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
+    """The authority's certificate and key; both are made if neither exists."""
     path, key_path = folder / "ca.pem", folder / "ca.key"
     if path.exists() != key_path.exists():
         there, lost = (path, key_path) if path.exists() else (key_path, path)
@@ -135,12 +162,18 @@ def _authority(folder: Path) -> tuple[x509.Certificate, ec.EllipticCurvePrivateK
     return certificate, key
 
 
-def _builder(name: str, key: ec.EllipticCurvePrivateKey, valid: timedelta) -> x509.CertificateBuilder:
+def existing_authority(folder: Path) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
+    if not (folder / "ca.key").exists():
+        raise NodeError(f"{folder / 'ca.key'} does not exist; run this where the fleet's certificates were made")
+    return open_authority(folder)
+
+
+def _builder(name: str, key: ec.EllipticCurvePublicKey, valid: timedelta) -> x509.CertificateBuilder:
     now = datetime.now(UTC)
     return (
         x509.CertificateBuilder()
         .subject_name(_name(name))
-        .public_key(key.public_key())
+        .public_key(key)
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - EARLIER + min(valid, timedelta()))  # a negative validity is in the past, for tests
         .not_valid_after(now + valid)
@@ -154,12 +187,10 @@ def _name(text: str) -> x509.Name:
 def make_operator(folder: Path, name: str, days: int) -> Credentials:
     """An operator's certificate: it can query agents, and act neither as a server nor as an agent."""
     check_operator_name(name)
-    if not (folder / "ca.key").exists():
-        raise NodeError(f"{folder / 'ca.key'} does not exist; run this where the fleet's certificates were made")
-    authority, key = _authority(folder)
+    authority, key = existing_authority(folder)
     files, own = operator_files(folder, name), ec.generate_private_key(ec.SECP256R1())
     usage = [ExtendedKeyUsageOID.CLIENT_AUTH]
-    _write(files, own, _signed(f"operator-{name}", own, authority, key, timedelta(days=days), usage))
+    _write(files, own, _signed(f"operator-{name}", own.public_key(), authority, key, timedelta(days=days), usage))
     return files
 
 
@@ -169,5 +200,5 @@ def _make_relay(
     """The relay's certificate: it can act as a server for agents, and not as an agent."""
     files, own = relay_files(folder), ec.generate_private_key(ec.SECP256R1())
     usage = [ExtendedKeyUsageOID.SERVER_AUTH]
-    _write(files, own, _signed("relay", own, authority, key, valid, usage, host))
+    _write(files, own, _signed("relay", own.public_key(), authority, key, valid, usage, host))
     return files.certificate

@@ -49,7 +49,7 @@ def load_certificate(path: Path, agent: int | None) -> x509.Certificate:
     except FileNotFoundError:
         whose = f"agent {agent} has no certificate: " if agent is not None else ""
         raise NodeError(
-            f"{whose}{path} does not exist; make it with `peermask fleet certs`, or run with --insecure"
+            f"{whose}{path} does not exist; make it with `peermask fleet certs` or `request`, or run with --insecure"
         ) from None
     except OSError as error:
         raise NodeError(f"certificate {path} cannot be read: {error.strerror}") from None
@@ -110,6 +110,12 @@ ROSTER = b"peermask roster 1\n"  # prefix of what is signed, so that no other si
 MINUTES = "%Y-%m-%d %H:%M UTC"
 
 
+def name_in(subject: x509.Name) -> str:
+    """The common name of a certificate or a request."""
+    names = subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+    return str(names[0].value) if names else "nobody"
+
+
 def common_name(agent: int) -> str:
     return f"agent-{agent}"
 
@@ -141,8 +147,7 @@ def check_credentials(fleet: Fleet, folder: Path, agent: int, now: datetime | No
     files = Credentials.of(folder, agent)
     authority = load_certificate(files.ca, agent)
     certificate = load_certificate(files.certificate, agent)
-    names = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
-    name = str(names[0].value) if names else "nobody"
+    name = name_in(certificate.subject)
     again = f"make it again with `peermask fleet renew FLEET {agent}`"
     if name != fleet.member(agent).name:
         if name.startswith(f"{common_name(agent)}-") or name == common_name(agent):

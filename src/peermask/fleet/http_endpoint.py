@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from peermask.errors import NodeError
+from peermask.fleet.health import Health
 from peermask.fleet.sockets import Server, loop_in_thread, run_in
 
 SECONDS = 5.0
@@ -21,6 +22,7 @@ LOCAL_NAMES = ("localhost", "127.0.0.1", "[::1]")
 REASONS = {200: "OK", 400: "Bad Request", 403: "Forbidden", 404: "Not Found", 405: "Method Not Allowed",
            503: "Service Unavailable"}  # fmt: skip
 TEXT = "text/plain; charset=utf-8"
+METRICS_TEXT = "text/plain; version=0.0.4; charset=utf-8"
 
 Answer = tuple[int, str, bytes]  # status, content type, body
 Page = Callable[[], Answer]
@@ -66,6 +68,16 @@ class Endpoint:
             return 403, TEXT, b"unknown host\n"
         page = self.pages.get(words[1].partition("?")[0])
         return page() if page is not None else (404, TEXT, f"not found; pages: {', '.join(self.pages)}\n".encode())
+
+
+def status_pages(metrics: Callable[[], bytes], health: Callable[[], Health]) -> dict[str, Page]:
+    """`/metrics`, and `/healthz`: 503 if failing. A degraded agent answers 200, since a restart does not help it."""
+
+    def healthz() -> Answer:
+        found = health()
+        return 503 if found.state == "failing" else 200, TEXT, f"{found}\n".encode()
+
+    return {"/metrics": lambda: (200, METRICS_TEXT, metrics()), "/healthz": healthz}
 
 
 @contextmanager

@@ -1,12 +1,14 @@
-"""The status of an agent as Prometheus metrics: computed when requested, in a separate registry."""
+"""The status of an agent, and of a relay, as Prometheus metrics: computed when requested, in a separate registry."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import accumulate
 from platform import python_version
 
 from peermask.errors import NodeError
+from peermask.fleet.health import STATES
+from peermask.fleet.relay import RelayStatus
 from peermask.fleet.status import BUCKETS, AgentStatus, StatusMonitor
 
 try:
@@ -22,22 +24,47 @@ try:
 except ImportError as error:
     raise NodeError("metrics need another package: pip install 'peermask[node]'") from error
 
-CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+Values = Mapping[str, tuple[str, float | None]]  # name -> description, value; None if there is none
 
 
-class Metrics(Collector):
+class _Metrics(Collector):
+    def text(self) -> bytes:
+        registry = CollectorRegistry(auto_describe=False)
+        registry.register(self)
+        return generate_latest(registry)
+
+
+class RelayMetrics(_Metrics):
+    def __init__(self, standing: Callable[[], RelayStatus]) -> None:
+        self.standing = standing
+
+    def collect(self) -> Iterable[Metric]:
+        now = self.standing()
+        yield from _gauges(
+            "peermask_relay",
+            {
+                "gate_connections": ("Open connections at the relay's port.", now.connections),
+                "clients": ("Agents and operators that are connected, by their certificates.", now.clients),
+                "waiting_agents": ("Agents that wait to be dialled.", now.waiting_agents),
+                "roster": ("Number of the roster in use.", now.roster),
+                "certificate_expiry_timestamp_seconds": ("When its certificate expires.", now.certificate_ends),
+            },
+        )
+        yield CounterMetricFamily("peermask_relay_joined", "Connections that were joined.", value=now.joined)
+        yield CounterMetricFamily(
+            "peermask_relay_refused", "Connections that were not admitted, or dialled in vain.", value=now.refused
+        )
+
+
+class AgentMetrics(_Metrics):
     def __init__(self, watched: StatusMonitor) -> None:
         self.watched = watched
-        self._registry = CollectorRegistry(auto_describe=False)
-        self._registry.register(self)
-
-    def text(self) -> bytes:
-        return generate_latest(self._registry)
 
     def collect(self) -> Iterable[Metric]:
         now = self.watched.standing()
         yield InfoMetricFamily("peermask_build", "What runs here.", value=_about(now))
-        yield from _gauges(now)
+        yield from _gauges("peermask", _values(now))
+        yield from _labelled_gauges(now)
         yield from _counters(now)
         rounds = HistogramMetricFamily(
             "peermask_round_seconds",
@@ -59,13 +86,13 @@ def _about(now: AgentStatus) -> dict[str, str]:
     }
 
 
-def _gauges(now: AgentStatus) -> Iterator[Metric]:
-    values = {
+def _values(now: AgentStatus) -> Values:
+    return {
         "round": ("The last round played.", now.round),
         "rounds": ("Rounds of the run.", now.rounds),
         "healthy": (
             "1 while rounds end in time or are finished, 0 when /healthz answers 503.",
-            int(now.trouble is None),
+            int(now.state != "failing"),
         ),
         "loss": ("Training loss of the last round.", now.loss),
         "accuracy": (f"Test {now.figure} of the last evaluation.", now.accuracy),
@@ -73,12 +100,30 @@ def _gauges(now: AgentStatus) -> Iterator[Metric]:
         "neighbours": ("Neighbours in the graph.", now.neighbours),
         "neighbours_alive": ("Neighbours that are connected.", now.alive),
         "neighbours_heard": ("Neighbours whose message arrived in the last round.", now.heard),
+        "rounds_behind": ("Rounds that most neighbours are ahead.", now.behind),
+        "gate_connections": ("Open connections at the agent's port.", now.connections),
+        "disk_free_bytes": ("Free space where the agent's folder is.", now.disk_free),
         "checkpoint_age_seconds": ("Seconds since the last checkpoint was written.", now.checkpoint_age),
         "certificate_expiry_timestamp_seconds": ("When the agent's certificate expires.", now.certificate_ends),
     }
+
+
+def _gauges(prefix: str, values: Values) -> Iterator[Metric]:
     for name, (text, value) in values.items():
         if value is not None:
-            yield GaugeMetricFamily(f"peermask_{name}", text, value=float(value))
+            yield GaugeMetricFamily(f"{prefix}_{name}", text, value=float(value))
+
+
+def _labelled_gauges(now: AgentStatus) -> Iterator[Metric]:
+    state = GaugeMetricFamily("peermask_state", "1 for the state of the agent, 0 for the others.", labels=["state"])
+    for name in STATES:
+        state.add_metric([name], float(name == now.state))
+    yield state
+    text = "Seconds since a message of a neighbour arrived, or since the start."
+    ages = GaugeMetricFamily("peermask_neighbour_heard_age_seconds", text, labels=["neighbour"])
+    for neighbour, seconds in now.heard_ages.items():
+        ages.add_metric([str(neighbour)], seconds)
+    yield ages
 
 
 def _counters(now: AgentStatus) -> Iterator[Metric]:

@@ -16,6 +16,7 @@ from peermask.fleet.time_source import SYSTEM_TIME, TimeSource
 from peermask.fleet.transport import Transport
 
 SLICE = 1.0  # seconds a request may take; it is repeated until the deadline, so that a stop is noticed
+STRIKES = 6  # limits in a row that a neighbour used up, after which its rests get no longer: 62 limits
 TRIES = 3  # refused frames of a neighbour after which a round continues without it
 
 
@@ -52,6 +53,7 @@ class Neighbourhood:
         self.refused: set[int] = set()
         self.newest: dict[int, int] = {}  # the last round that each neighbour has published, as it said; of those met
         self.silent: dict[int, float] = {}  # neighbours that did not answer for a whole limit; not asked until then
+        self.strikes: dict[int, int] = {}  # limits in a row that a neighbour used up although it was there
         self.bad: dict[int, list[str]] = {}  # why messages of a neighbour were refused in this round
 
     def follow(self, neighbours: tuple[int, ...], forgotten: Collection[int] = ()) -> None:
@@ -60,6 +62,7 @@ class Neighbourhood:
         kept = frozenset(neighbours) - frozenset(forgotten)
         self.newest = {j: newest for j, newest in self.newest.items() if j in kept}
         self.silent = {j: until for j, until in self.silent.items() if j in kept}
+        self.strikes = {j: count for j, count in self.strikes.items() if j in kept}
         self.refused &= kept
 
     def expected(self) -> frozenset[int]:
@@ -185,7 +188,18 @@ class Neighbourhood:
         """Do not ask these neighbours for some time, unless they connect again or send a request."""
         self.silent = dict.fromkeys(silent, self.time.monotonic() + seconds) | self.silent
 
+    def back_off(self, neighbours: Collection[int], limit: float) -> None:
+        """Do not ask neighbours that send requests, but gave no valid answer for a whole limit.
+
+        The first time they are asked again at once; then they rest for 2, 6, 14, ... limits, whatever they send.
+        """
+        for j in neighbours:
+            strikes = self.strikes[j] = min(self.strikes.get(j, 0) + 1, STRIKES)
+            if strikes > 1:
+                self.silent[j] = self.time.monotonic() + (2**strikes - 2) * limit
+
     def ask_again(self, active: frozenset[int]) -> None:
         """Ask neighbours again that have connected or sent a request, and those that were ignored long enough."""
-        now = self.time.monotonic()
-        self.silent = {j: until for j, until in self.silent.items() if j not in active and now < until}
+        now, resting = self.time.monotonic(), {j for j, strikes in self.strikes.items() if strikes > 1}
+        asked = active - resting
+        self.silent = {j: until for j, until in self.silent.items() if j not in asked and now < until}

@@ -16,6 +16,7 @@ from typing import Any
 from peermask.errors import NodeError
 from peermask.fleet.credentials import Credentials
 from peermask.fleet.fleet import Fleet, split_address
+from peermask.fleet.health import STATES
 from peermask.fleet.operator_server import LARGEST, LENGTH, name_of, tls_context
 from peermask.fleet.relayed import open_relayed
 from peermask.fleet.roster import signed_roster
@@ -107,7 +108,8 @@ class Answered:
     agent: int
     address: str
     standing: dict[str, Any] | None
-    trouble: str | None  # why it is unreachable or unhealthy
+    trouble: str | None  # why it is unreachable or not ok
+    state: str = "unreachable"  # or a `State`
 
 
 def ask_status(fleet: Fleet, credentials: Credentials, seconds: float = SECONDS) -> Sequence[Answered]:
@@ -119,7 +121,10 @@ def ask_status(fleet: Fleet, credentials: Credentials, seconds: float = SECONDS)
             standing = json.loads(ask(fleet, credentials, agent, "status", seconds=seconds))
             if not isinstance(standing, dict) or standing.get("agent") != agent or "trouble" not in standing:
                 raise Unreachable("its answer is not a status")
-            return Answered(agent, address, standing, standing["trouble"])
+            state = standing.get("state", "ok" if standing["trouble"] is None else "failing")  # older ones have none
+            if not isinstance(state, str) or state not in STATES:
+                raise Unreachable("its answer is not a status")
+            return Answered(agent, address, standing, standing["trouble"], state)
         except Refused as error:
             return error
         except ValueError:

@@ -177,8 +177,11 @@ class Puller:
 
     def _take_older(self, wanted: set[int], there: Set[int], round: int) -> None:
         """The time is over: take older messages, and ignore neighbours that do not answer at all."""
-        silent = wanted - self.around.bad.keys() - self._pull_once(there, round, 0.0).keys()
-        self.around.ignore(silent, RECALL * self.around.patience.round_limit)
+        around, limit = self.around, self.around.patience.round_limit
+        mute = wanted - self._pull_once(there, round, 0.0).keys()
+        costly = mute & around.responder.take_active()  # they are there, and use up the time
+        around.back_off(costly, limit)
+        around.ignore(mute - costly - around.bad.keys(), RECALL * limit)
 
     def _lacking(self, neighbours: Iterable[int], round: int) -> set[int]:
         return {j for j in neighbours if not self._holds(j, round)}
@@ -209,7 +212,10 @@ class Puller:
                 answers[j] = answer
         if latest is not None:
             self.latest = latest()
-        return {j: answer for j, answer in answers.items() if answer.frame is None or self._accepted(j, answer.frame)}
+        valid = {j: answer for j, answer in answers.items() if answer.frame is None or self._accepted(j, answer.frame)}
+        for j in valid:
+            self.around.strikes.pop(j, None)
+        return valid
 
     def _request(self, neighbour: int, round: int, patience: float) -> Pull:
         history = self.inbox.history(neighbour) if self.inbox is not None else None

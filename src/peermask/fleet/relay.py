@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
-from peermask.fleet.credentials import Credentials
+from peermask.fleet.credentials import Credentials, validity
 from peermask.fleet.fleet import Fleet
 from peermask.fleet.gate import open_gate
 from peermask.fleet.operator_server import OPERATOR, name_of, tls_context
@@ -47,6 +47,19 @@ class RelayLimits:
 RELAY_LIMITS = RelayLimits()
 
 
+@dataclass(frozen=True)
+class RelayStatus:
+    """The status of a relay at one moment; counts are since its process started."""
+
+    connections: int  # at its port
+    clients: int  # of them, by their certificates
+    waiting_agents: int  # that can be dialled
+    joined: int
+    refused: int  # not admitted, or dialled in vain
+    roster: int
+    certificate_ends: float  # seconds since 1970
+
+
 @dataclass
 class _Waiting:
     reader: Reader
@@ -65,6 +78,13 @@ class Relay:
         self._here: Counter[str] = Counter()
         self._writers: dict[Writer, str] = {}  # and whose they are
         self._server = Server(self._serve)
+        self._joined = self._refused = 0
+        self._ends = validity(credentials)[1].timestamp()
+
+    async def status(self, connections: int) -> RelayStatus:
+        waiting = sum(bool(held) for held in self._waiting.values())
+        counts = (self._joined, self._refused)
+        return RelayStatus(connections, len(self._writers), waiting, *counts, self.fleet.serial, self._ends)
 
     async def open(self) -> tuple[str, int]:
         context = tls_context(ssl.PROTOCOL_TLS_SERVER, self.credentials, PROTOCOL)
@@ -96,6 +116,8 @@ class Relay:
         try:
             if self._admits(name) and self._here[name] <= self.limits.connections:
                 await self._handle(name, reader, writer)
+            else:
+                self._refused += 1
         except (TimeoutError, asyncio.IncompleteReadError, OSError):
             pass
         finally:
@@ -113,6 +135,8 @@ class Relay:
             await self._wait(agent, _Waiting(reader, writer))
         elif wish == DIAL and (agent is None or wanted in self.fleet.neighbours(agent)):
             await self._join(self._waiting.get(wanted, []), reader, writer)
+        else:
+            self._refused += 1
 
     async def _wait(self, agent: int, one: _Waiting) -> None:
         """Wait until the agent is dialled and that connection ends, or until it disconnects."""
@@ -138,8 +162,10 @@ class Relay:
 
     async def _join(self, held: list[_Waiting], reader: Reader, writer: Writer) -> None:
         if not held:
+            self._refused += 1
             writer.write(NOBODY)
             return
+        self._joined += 1
         other = held.pop()  # the newest is the most likely to be alive
         other.dialled.set()
         await other.stopped.wait()
@@ -188,6 +214,7 @@ async def pump(one: tuple[Reader, Writer], other: tuple[Reader, Writer]) -> None
 class OpenRelay:
     address: tuple[str, int]
     follow: Callable[[Fleet], None]  # makes it use a later roster
+    status: Callable[[], RelayStatus]
 
 
 @contextmanager
@@ -203,7 +230,10 @@ def open_relay(
         def follow(later: Fleet) -> None:
             run_in(gate.loop, relay.follow(later))
 
+        def status() -> RelayStatus:
+            return run_in(gate.loop, relay.status(gate.connections))
+
         try:
-            yield OpenRelay(gate.address, follow)
+            yield OpenRelay(gate.address, follow, status)
         finally:
             run_in(gate.loop, relay.close())

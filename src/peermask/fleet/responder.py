@@ -66,7 +66,7 @@ class Responder:
         self.say, self.refusals, self.newest_only = say, Refusals(say), newest_only
         self.limits = limits or (ANY_TIME if newest_only else AnswerLimits())
         self.time = time
-        self.sent, self.received = Tally(), Tally()  # by neighbour
+        self.sent, self.received = Tally(time), Tally(time)  # by neighbour
         self._outbox: Outbox | None = None
         self._handed: dict[int, int] = {}  # the newest round that each neighbour was sent, or has
         self._asked: dict[int, int] = {}  # the highest round each neighbour has asked for

@@ -181,7 +181,7 @@ def latest(fleet: Fleet, verify: Verify, kept: Path, say: Callable[[str], None])
     try:
         known = read_signed(kept.read_bytes(), fleet, verify)
     except (NodeError, OSError) as error:
-        say(f"{kept} is not used: {error}")
+        say(Line(f"{kept} is not used: {error}", "roster", "warning"))
         return fleet
     if known.serial > fleet.serial:
         say(f"using roster {known.serial}, received from neighbours; the fleet file has {fleet.serial}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from peermask.errors import NodeError
@@ -26,7 +27,7 @@ RestartSec=10
 RestartPreventExitStatus=2
 SuccessExitStatus=143
 TimeoutStopSec=90
-
+{limits}
 UMask=0077
 ReadWritePaths={folder}
 ProtectSystem=strict
@@ -54,7 +55,32 @@ WantedBy=multi-user.target
 """
 
 
-def unit(agent: int, user: str, folder: Path, program: Path, arguments: Sequence[str], *, gpu: bool = False) -> str:
+@dataclass(frozen=True)
+class ServiceLimits:
+    """What the agent may use: systemd ends it above `memory`, and slows it down above `cpu`."""
+
+    memory: str | None = None  # bytes with K, M, G or T, or a percentage of the device's
+    cpu: str | None = None  # a percentage of one core
+
+    def lines(self) -> str:
+        if self.memory is not None and not re.fullmatch(r"[1-9]\d*[KMGT]?|[1-9]\d?%|100%", self.memory):
+            raise NodeError(f"--memory-max {self.memory!r} is not a size such as 512M, or a percentage such as 50%")
+        if self.cpu is not None and not re.fullmatch(r"[1-9]\d*%", self.cpu):
+            raise NodeError(f"--cpu-quota {self.cpu!r} is not a percentage of one core, such as 80% or 200%")
+        found = {"MemoryMax": self.memory, "CPUQuota": self.cpu}
+        return "".join(f"{name}={value}\n" for name, value in found.items() if value is not None)
+
+
+def unit(
+    agent: int,
+    user: str,
+    folder: Path,
+    program: Path,
+    arguments: Sequence[str],
+    *,
+    gpu: bool = False,
+    limits: ServiceLimits | None = None,
+) -> str:
     """`gpu`: whether it needs the GPU's device files under /dev."""
     if not re.fullmatch(r"[a-z_][a-z0-9_-]{0,31}", user):
         raise NodeError(f"--user {user!r} is not the name of a user")
@@ -63,7 +89,8 @@ def unit(agent: int, user: str, folder: Path, program: Path, arguments: Sequence
             raise NodeError(f"{path} is not an absolute path; systemd needs one")
     words = " ".join(quoted(word) for word in (str(program), "node", *arguments))
     devices = "" if gpu else "PrivateDevices=yes\n"
-    return UNIT.format(agent=agent, user=user, folder=path_line(folder), command=words, devices=devices)
+    allowed = (limits or ServiceLimits()).lines()
+    return UNIT.format(agent=agent, user=user, folder=path_line(folder), command=words, devices=devices, limits=allowed)
 
 
 def quoted(word: str) -> str:

@@ -160,6 +160,8 @@ def open_session(
     with open_relayed(fleet, credentials, wanted, inside, watched.say) as through:
         settings = session_settings(fleet, agent, credentials, largest, through)
         with open_zenoh(settings, agent, responder, sessions, desk) as transport:
+            gate = transport.gate
+            watched.connections = lambda: None if gate is None else gate.connections
             yield transport
 
 
@@ -169,17 +171,10 @@ def serve_status(metrics: Address | None, watched: StatusMonitor) -> Iterator[No
     if metrics is None:
         yield
         return
-    from peermask.fleet.http_endpoint import TEXT, open_endpoint
-    from peermask.fleet.metrics import CONTENT_TYPE, Metrics
+    from peermask.fleet.http_endpoint import open_endpoint, status_pages
+    from peermask.fleet.metrics import AgentMetrics
 
-    def health() -> tuple[int, str, bytes]:
-        trouble = watched.trouble()
-        return (200, TEXT, b"ok\n") if trouble is None else (503, TEXT, f"{trouble}\n".encode())
-
-    gathered = Metrics(watched)
-    with open_endpoint(
-        *metrics, {"/metrics": lambda: (200, CONTENT_TYPE, gathered.text()), "/healthz": health}
-    ) as open_:
+    with open_endpoint(*metrics, status_pages(AgentMetrics(watched).text, watched.health)) as open_:
         watched.say(Line(f"metrics: http://{metrics[0]}:{open_.port}/metrics", "metrics", port=open_.port))
         yield
 

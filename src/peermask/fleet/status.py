@@ -5,6 +5,7 @@ An observer that forwards everything. A report costs a few additions; everything
 
 from __future__ import annotations
 
+import shutil
 import threading
 from bisect import bisect_left
 from collections import Counter, defaultdict
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from peermask.fleet.fleet import Fleet
+from peermask.fleet.health import COSTLY_ROUNDS, Health, State, assess
 from peermask.fleet.puller import Absence
 from peermask.fleet.responder import Responder
 from peermask.fleet.roster import digest_of
@@ -38,6 +40,7 @@ class Report:
     absent: tuple[Absence, ...]
     figure: str = "accuracy"  # the figure that `accuracy` is, by the task
     loss: float | None = None  # in the last round
+    behind: int = 0  # rounds that most neighbours are ahead
 
 
 class AgentObserver(Protocol):
@@ -57,7 +60,8 @@ class AgentStatus:
     agent: int
     run: str
     version: str
-    trouble: str | None  # why it is not healthy
+    state: State
+    trouble: str | None  # why it is not ok
     round: int
     rounds: int
     loss: float | None
@@ -70,12 +74,16 @@ class AgentStatus:
     neighbours: int
     alive: int
     heard: int  # neighbours whose message arrived in the last round
+    heard_ages: dict[int, float]  # seconds since a message of each neighbour arrived, or since the start
+    behind: int  # rounds that most neighbours are ahead
     absences: dict[int, dict[str, int]]  # neighbour -> why -> rounds
     last_absence: dict[str, Any] | None  # round, neighbour, why
     refusals: dict[int, dict[str, int]]  # neighbour -> why -> how often
     seconds: float  # of all rounds timed
     buckets: tuple[int, ...]  # rounds by BUCKETS; the last counts longer ones
     checkpoint_age: float | None  # seconds
+    connections: int | None  # at the gate; None without certificates
+    disk_free: int | None  # bytes, where its folder is
     certificate_ends: float | None  # seconds since 1970
     roster: int  # its number
     roster_digest: str  # the same on all agents with this number
@@ -84,9 +92,14 @@ class AgentStatus:
         return asdict(self)
 
 
+def round_limit_of(fleet: Fleet) -> float:
+    """How many seconds a round waits for neighbours."""
+    return fleet.wait_limit if fleet.missing == "wait" else fleet.round_deadline
+
+
 def patience_of(fleet: Fleet) -> float:
     """After how many seconds without the end of a round something is wrong: longer than any limit of the fleet."""
-    return 2 * max(fleet.start_limit, fleet.wait_limit if fleet.missing == "wait" else fleet.round_deadline) + 30
+    return 2 * max(fleet.start_limit, round_limit_of(fleet)) + 30
 
 
 class StatusMonitor:
@@ -109,15 +122,17 @@ class StatusMonitor:
         self.responder: Responder | None = None
         self.folder: RunFolder | None = None
         self.latest: Callable[[], Fleet] = lambda: fleet  # by the roster in use
+        self.connections: Callable[[], int | None] = lambda: None  # at the gate
         links = len(fleet.neighbours(agent))
         self._report = Report(0, fleet.experiment.rounds, None, 0, 0.0, 0, links, ())
         self._ended: float | None = None  # when the last round ended
-        self._quiet_since = self.time.monotonic()  # when a round last ended, or the start
+        self._started = self._quiet_since = self.time.monotonic()  # when a round last ended, or the start
         self._over = False
         self._seconds = 0.0
         self._buckets = [0] * (len(BUCKETS) + 1)
         self._absences: dict[int, Counter[str]] = defaultdict(Counter)
         self._last_absence: dict[str, Any] | None = None
+        self._costs: Counter[int] = Counter()  # rounds that a neighbour used up since it was last heard
         self._lock = threading.Lock()
 
     def follow(self, responder: Responder, out: Path) -> None:
@@ -136,6 +151,10 @@ class StatusMonitor:
 
     def _count(self, report: Report) -> None:
         now = self.time.monotonic()
+        slow = self._ended is not None and now - self._ended >= round_limit_of(self.fleet)
+        late = {absence.neighbour for absence in report.absent if slow and absence.why != "gone"}
+        absent = {absence.neighbour for absence in report.absent}
+        self._costs = Counter({j: self._costs[j] + (j in late) for j in absent})
         if self._ended is not None:  # the first round after a start includes waiting for the others
             self._seconds += now - self._ended
             self._buckets[bisect_left(BUCKETS, now - self._ended)] += 1
@@ -144,19 +163,33 @@ class StatusMonitor:
             self._absences[absence.neighbour][absence.why.partition(" ")[0]] += 1
             self._last_absence = {"round": absence.round, "neighbour": absence.neighbour, "why": absence.why}
 
-    def trouble(self) -> str | None:
-        """Why it is not healthy; None while rounds end in time, or after the last."""
+    def health(self) -> Health:
+        """The state of the agent now; ok after its last round."""
         with self._lock:
             idle, report, over = self.time.monotonic() - self._quiet_since, self._report, self._over
-        if over or idle <= self.stalled_after:
-            return None
-        since = f"after round {report.round} of {report.rounds}" if self._ended is not None else "since its start"
-        return (
-            f"no round has ended for {idle:.0f} s, {since}; neighbours connected: {report.alive} of {report.neighbours}"
+            costly = [j for j, rounds in self._costs.items() if rounds >= COSTLY_ROUNDS]
+        if over:
+            return Health()
+        stalled = None
+        if idle > self.stalled_after:
+            since = f"after round {report.round} of {report.rounds}" if self._ended is not None else "since its start"
+            there = f"neighbours connected: {report.alive} of {report.neighbours}"
+            stalled = f"no round has ended for {idle:.0f} s, {since}; {there}"
+        refused = {absence.neighbour for absence in report.absent if absence.why.startswith("refused")}
+        if self.responder is not None:
+            refused |= self.responder.turned_away
+        return assess(
+            neighbours=report.neighbours,
+            heard=report.neighbours - len(report.absent),
+            refused=len(refused),
+            # in an asynchronous run every agent plays at its own pace
+            behind=report.behind if self.fleet.experiment.asynchronous is None else 0,
+            costly=costly,
+            stalled=stalled,
         )
 
     def standing(self) -> AgentStatus:
-        trouble, end = self.trouble(), self.ends()
+        health, end, fleet = self.health(), self.ends(), self.latest()
         with self._lock:
             report, seconds, buckets = self._report, self._seconds, tuple(self._buckets)
             absences = {j: dict(sorted(counts.items())) for j, counts in sorted(self._absences.items())}
@@ -168,7 +201,8 @@ class StatusMonitor:
             agent=self.agent,
             run=self.fleet.run,
             version=self.version,
-            trouble=trouble,
+            state=health.state,
+            trouble=health.trouble,
             round=report.round,
             rounds=report.rounds,
             loss=report.loss,
@@ -181,16 +215,30 @@ class StatusMonitor:
             neighbours=report.neighbours,
             alive=report.alive,
             heard=report.neighbours - len(report.absent) if report.round else 0,
+            heard_ages=self._heard_ages(fleet),
+            behind=report.behind,
             absences=absences,
             last_absence=last_absence,
             refusals=responder.refusals.counts() if responder is not None else {},
             seconds=seconds,
             buckets=buckets,
             checkpoint_age=self._checkpoint_age(),
+            connections=self.connections(),
+            disk_free=self._disk_free(),
             certificate_ends=None if end is None else end.timestamp(),
-            roster=self.latest().serial,
-            roster_digest=digest_of(self.latest()).hex(),
+            roster=fleet.serial,
+            roster_digest=digest_of(fleet).hex(),
         )
+
+    def _heard_ages(self, fleet: Fleet) -> dict[int, float]:
+        now, last = self.time.monotonic(), self.responder.received.last() if self.responder is not None else {}
+        return {j: now - last.get(j, self._started) for j in fleet.neighbours(self.agent)}
+
+    def _disk_free(self) -> int | None:
+        try:
+            return shutil.disk_usage(self.folder.path).free if self.folder is not None else None
+        except OSError:  # the folder does not exist yet
+            return None
 
     def _checkpoint_age(self) -> float | None:
         try:

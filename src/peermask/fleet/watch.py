@@ -89,7 +89,8 @@ class Watch:
         self.rosters.news.set()
         self._thread.join(LEAVE)
         if self._thread.is_alive():
-            self.say(f"the thread that watches for changes has not ended within {LEAVE:.0f} s; ending without it")
+            text = f"the thread that watches for changes has not ended within {LEAVE:.0f} s; ending without it"
+            self.say(Line(text, "watch", "warning"))
         if self._crash is not None:
             raise self._crash
 
@@ -123,7 +124,7 @@ class Watch:
                 else:
                     self._replace_stale_session()
             except PeermaskError as error:  # such as an incomplete file, or an address that is not up yet
-                self._say_once(str(error))
+                self._say_once(Line(str(error), "rejected", "warning"))
 
     def _look(self) -> None:
         """Read files that have changed, once they are the same in two checks: copying takes time."""
@@ -180,7 +181,7 @@ class Watch:
                 return
             write_fleet(self.path, self.fleet)
         except (OSError, ValueError, PeermaskError) as error:
-            self._say_once(f"{self.path} keeps its earlier roster: {error}")
+            self._say_once(Line(f"{self.path} keeps its earlier roster: {error}", "roster", "warning"))
         self._files["fleet"] = self._seen["fleet"] = stamp(self.path)
 
     def _take_certificate(self) -> None:
@@ -210,7 +211,8 @@ class Watch:
         if stale and self.time.monotonic() > self._reopened + REOPEN:
             self._reopened = self.time.monotonic()
             self._reopen()
-            self.say(f"reopened its session: the link to agent {', '.join(map(str, sorted(stale)))} was stale")
+            text = f"reopened its session: the link to agent {', '.join(map(str, sorted(stale)))} was stale"
+            self.say(Line(text, "stale", "warning", neighbours=sorted(stale)))
 
     def _warn_of_expiry(self) -> None:
         if self.valid is None:

@@ -17,7 +17,7 @@ from typing import Any
 
 from peermask.errors import NodeError, NotYetError
 from peermask.fleet.fleet import split_address
-from peermask.fleet.gate import open_gate
+from peermask.fleet.gate import Gate, open_gate
 from peermask.fleet.messages import DOUBLED
 from peermask.fleet.operator_server import OperatorServer
 from peermask.fleet.sessions import Sessions, alive_key, ask_key
@@ -40,7 +40,7 @@ class ZenohTransport:
 
     def __init__(self, session: zenoh.Session, agent: int, sessions: Sessions) -> None:
         self.session, self.agent, self.sessions, self.time = session, agent, sessions, sessions.time
-        self.address: tuple[str, int] | None = None  # where it listens, behind a gate
+        self.gate: Gate | None = None  # where it listens; none without certificates
         self._alive: set[int] = set()
         self._known: set[int] = set()  # neighbours that have been alive
         self._silent: dict[int, float] = {}  # known neighbours that are linked without a token, and since when
@@ -131,9 +131,9 @@ def open_zenoh(
     """A session that answers requests with `handler`, and declares itself alive once it can. `desk`: for operators."""
     sessions = sessions or Sessions("", {}, lambda _line: None)
     zenoh.init_log_from_env_or("error,zenoh::api::handlers=off")  # an answer after the timeout is no error
-    with _open(settings, desk) as (session, address), ExitStack() as leaving:
+    with _open(settings, desk) as (session, gate), ExitStack() as leaving:
         transport = ZenohTransport(session, agent, sessions)
-        transport.address = address
+        transport.gate = gate
         session.info.declare_link_events_listener(
             zenoh.handlers.Callback(transport.linked, indirect=False), history=True
         )
@@ -151,9 +151,7 @@ def open_zenoh(
 
 
 @contextmanager
-def _open(
-    settings: Mapping[str, Any], desk: OperatorServer | None
-) -> Iterator[tuple[zenoh.Session, tuple[str, int] | None]]:
+def _open(settings: Mapping[str, Any], desk: OperatorServer | None) -> Iterator[tuple[zenoh.Session, Gate | None]]:
     """A session; with TLS it is behind a gate at an address, and closed before it: its last messages are forwarded."""
     scheme, _, address = settings["listen/endpoints"][0].partition("/")
     if scheme != "tls":
@@ -167,7 +165,7 @@ def _open(
             raise _cannot_listen(address, str(error), taken=error.errno == errno.EADDRINUSE) from error
         session, inside = _session_inside(settings)
         gate.lead_to(inside)
-        yield leaving.enter_context(_closed_after(session)), gate.address
+        yield leaving.enter_context(_closed_after(session)), gate
 
 
 @contextmanager
