@@ -218,6 +218,17 @@ def test_what_is_not_admitted_is_not_kept():
     assert (heard.payloads, heard.absent[0].why) == ({}, "refused (counts)")
 
 
+def test_a_neighbour_that_repeats_its_first_message_has_no_influence_after_four_rounds():
+    network = moved_network((0, 1))
+    liar(network, 1, framed(1))
+    asker = Peer(network, 0, (1,))
+    assert asker.pull(1).absent == []
+    heard = [asker.pull(number) for number in range(2, 8)]
+    assert {one.absent[0].why for one in heard} == {"refused (old)"}
+    assert [one.absent[0].used for one in heard] == [1, 1, 1, 1, None, None]
+    assert [list(one.payloads) for one in heard] == [[1]] * 4 + [[]] * 2
+
+
 def test_one_that_sends_garbage_does_not_hide_the_next():
     network = moved_network((0, 1), (0, 2))
     peer = Peer(network, 0, (1, 2))
