@@ -309,7 +309,7 @@ def test_an_agent_whose_answers_fail_ends_with_the_reason(opened):
     def fails(*_):
         raise KeyError("history")
 
-    with opened(0, 0, handler=fails) as first, opened(1, 0, first.address[1]) as second:
+    with opened(0, 0, handler=fails) as first, opened(1, 0, first.gate.address[1]) as second:
         until(lambda: 0 in second.alive())
         assert second.ask({0: b"anything"}, 0.5) == {}
         line = r"answering neighbours failed \(KeyError: 'history'\); start it again: it resumes from its checkpoint"
@@ -318,8 +318,8 @@ def test_an_agent_whose_answers_fail_ends_with_the_reason(opened):
 
 
 def test_two_agents_link_through_their_gates_and_a_taken_port_is_said(opened):
-    with opened(0, 0) as first, opened(1, 0, first.address[1]) as second:
+    with opened(0, 0) as first, opened(1, 0, first.gate.address[1]) as second:
         until(lambda: 1 in first.alive() and 0 in second.alive())
         taken = pytest.raises(NodeError, match=r"cannot listen on 127\.0\.0\.1:\d+; is another agent running there")
-        with taken, opened(1, second.address[1]):
+        with taken, opened(1, second.gate.address[1]):
             pass

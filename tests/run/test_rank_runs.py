@@ -18,6 +18,7 @@ from rank_process import PATIENCE, RankRun
 from peermask.algorithms import algorithms
 from peermask.cli.main import main
 from peermask.config.experiment import ExperimentConfig
+from peermask.plugins import imported
 from peermask.run.execution import Execution
 from peermask.run.result import RunResult
 from peermask.run.runner import resume_experiment, run_experiment
@@ -209,6 +210,7 @@ def test_processes_of_this_machine(
     """The first rank is the process that was started, here that of the test."""
     config = five(small, rounds=3)
     monkeypatch.chdir(tmp_path)
+    imported.clear()  # plug-ins of other tests, which the second rank does not have
     with pytest.raises(SystemExit) as ended:
         main(["run", written(config, tmp_path), "--device", "cpu", "--processes", "2", "--out", "run"])
     assert (ended.value.code, capsys.readouterr().err) == (0, "")
