@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 Agent = Annotated[int, typer.Argument(metavar="AGENT", help="Number of the agent.")]
 Days = Annotated[int, typer.Option(min=1, max=3650, help="How long the certificates are valid.")]
 
-fleet_app = typer.Typer(help="Write the file and the certificates of a fleet of devices.", no_args_is_help=True)
+fleet_app = typer.Typer(help="Set up, change and monitor a fleet of devices.", no_args_is_help=True)
 
 
 @fleet_app.command()
