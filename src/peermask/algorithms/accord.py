@@ -117,7 +117,7 @@ class Accord(Algorithm[State]):
         )
         personal_lr: Annotated[float, Field(gt=0)] = Field(0.5, description="η' of the personal mask, in parts of lr")
         personal_pull: Annotated[float, Field(ge=0)] = Field(
-            0.15, description="γ' of the personal mask is this, divided by the square root of an agent's training samples"
+            0.15, description="γ' of the personal mask is this / sqrt(an agent's training samples)"
         )
 
     def __init__(self, options: Options, setting: Setting) -> None:

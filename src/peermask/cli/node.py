@@ -50,7 +50,7 @@ def node(
         typer.Option(
             min=1,
             metavar="SECONDS",
-            help="Failing if no round ends for this many seconds; by default twice the fleet's limit.",
+            help="Failing if no round ends for this many seconds; by default twice the longest limit, plus 30.",
         ),
     ] = None,
     profile: Annotated[
