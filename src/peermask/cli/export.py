@@ -116,7 +116,7 @@ def evaluate(
 ) -> None:
     """Test exported models and print their accuracy.
 
-    Their accuracy, once on the labels their agents learned and once on all, and other figures of their task.
+    Samples of the labels that their agents learned are counted apart from all. Other figures of the task follow.
     """
     from peermask.config.choice import choose
     from peermask.config.file import split_override

@@ -1,4 +1,4 @@
-"""`peermask fleet`: writes the file and the certificates of a deployment; roster.py has how it changes."""
+"""`peermask fleet`: file and certificates of a deployment; roster.py changes it, operate.py monitors it."""
 
 from __future__ import annotations
 

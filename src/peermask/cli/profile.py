@@ -52,7 +52,7 @@ def profile(
 ) -> None:
     """Measure what a model costs on this machine, by retention.
 
-    In onnxruntime. Scattered zeros make it no faster, filters that are gone do; int8 makes the file smaller.
+    In onnxruntime. Scattered zeros do not make it faster, removed filters do; int8 makes the file smaller.
     """
     from peermask.config.file import split_override
     from peermask.exports import Precision

@@ -11,9 +11,8 @@ agent's address, and zenoh only on loopback, at a few ports that each take one h
 If more are ready than can be tried, addresses with the fewest connections come first, and of one address the newest
 connection: a neighbour does not wait behind unknown clients. Nothing is decrypted; zenoh verifies certificates.
 
-Operators ask for another protocol in their ClientHello (ALPN), and are forwarded to the agent's desk
-(fleet/operator_server.py)
-instead, under the same limits. They are never linked, so the limit of a handshake applies to the whole connection.
+Operators ask for another protocol in their ClientHello (ALPN), and are forwarded to the operator server
+(fleet/operator_server.py), under the same limits. They are never linked, so the limit of a handshake applies to the whole connection.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ from peermask.fleet.sockets import (
 BACKLOG = 256  # connections that the system accepts before the gate does
 STUCK_MS = 10_000  # a peer that has acknowledged nothing for this long is closed
 Address = tuple[str, int]
-VISITORS = 4  # operators at the desk at the same time
+VISITORS = 4  # operators at the server at the same time
 
 
 @dataclass(frozen=True)
@@ -153,7 +152,7 @@ class Gate:
     def __init__(self, loop: asyncio.AbstractEventLoop, limits: GateLimits = GATE_LIMITS) -> None:
         self.loop, self.limits = loop, limits
         self.address: Address = ("", 0)  # once it is open
-        self.links, self.visits = _Lane(), _Lane()  # to zenoh's ports, and to the desk
+        self.links, self.visits = _Lane(), _Lane()  # to zenoh's ports, and to the operator server
         self._held: dict[_Outside, None] = {}  # not linked yet, the oldest first
         self._here: set[_Outside] = set()
         self._inside: set[_Inside] = set()

@@ -140,7 +140,7 @@ def open_session(
     watched: StatusMonitor,
     rosters: Rosters,
 ) -> Iterator[ZenohTransport]:
-    """The network of one agent by a roster: its links, through a relay if necessary, and a desk for operators."""
+    """The network of one agent by a roster: its links, through a relay if necessary, and a server for operators."""
     from peermask.fleet.operator_server import OperatorServer
     from peermask.fleet.relayed import open_relayed
     from peermask.fleet.sessions import Sessions, session_settings
