@@ -111,7 +111,7 @@ class Ready:
 @dataclass(frozen=True)
 class Answer:
     newest: int
-    frame: bytes | None  # one or several in sequence; None if there is nothing newer than what the asker holds
+    frame: bytes | None  # None if there is nothing newer than what the asker holds
 
     def encode(self) -> bytes:
         head = _ANSWER.pack(self.newest)
