@@ -58,7 +58,7 @@ def test_lines_take_the_codecs_bytes(monkeypatch: pytest.MonkeyPatch, opening: b
     for module, kernel in (
         (cost, "flips_size_triton"),
         (cost, "count_frames_triton"),
-        (receiver_state, "known_after_triton"),
+        (receiver_state, "receiver_masks_after_triton"),
     ):
         monkeypatch.setattr(
             module, kernel, partial(getattr(module, kernel), block=32)
