@@ -283,6 +283,12 @@ def test_a_far_mask_is_not_believed() -> None:
     assert fused.votes.tolist() == [[0, 2, 2, 0]]
 
 
+def test_options_that_do_not_fit_together_are_named_without_their_table() -> None:
+    with pytest.raises(ConfigError) as caught:
+        make_config({"algorithm": {"name": "accord", "own_votes": 0, "step": "absolute"}})
+    assert str(caught.value) == "algorithm: lr = 'auto' is for step = 'relative'; give a number"
+
+
 @pytest.mark.parametrize(
     ("option", "value", "says"),
     [

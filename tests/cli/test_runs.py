@@ -69,6 +69,16 @@ def test_delete_asks_and_leaves_what_is_not_its_own(
     assert [path.relative_to(two).as_posix() for path in sorted(two.rglob("*"))] == ["alone", "alone/notes.txt"]
 
 
+def test_a_diverged_run_is_listed_as_such_and_deleted_as_a_whole(
+    tmp_path: Path, small: Callable[..., peermask.ExperimentConfig], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(peermask.PeermaskError, match=r"smaller algorithm\.lr"):
+        peermask.run_experiment(small(rounds=3, algorithm={"name": "dsgd", "lr": 1e20}), tmp_path / "run")
+    assert "  diverged  " in call(capsys, "runs", "list", tmp_path)[1]
+    assert "deleted 1 folder" in call(capsys, "runs", "delete", "--yes", tmp_path / "run")[1]
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_nothing_is_deleted_if_one_of_them_is_no_run(two: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, _, err = call(capsys, "runs", "delete", "--yes", two / "alone", two)
     assert (code, err) == (2, f"peermask: {two} is not a run folder: it has no config.toml\n")

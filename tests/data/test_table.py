@@ -93,6 +93,11 @@ def test_parquet_is_read_where_it_can_be(tmp_path: Path) -> None:
         (ROWS.assign(width=[None, *range(7)]), {"target": "fruit", "agent": "farm"}, "'width' has no value in row 0"),
         (ROWS.assign(fruit=[*"abcdefg", None]), {"target": "fruit", "agent": "farm"}, "'fruit' has no value in row 7"),
         (ROWS.assign(fruit=0.5), {"target": "fruit", "agent": "farm"}, "holds fractions, not labels.*'regression'"),
+        (ROWS.assign(fruit=np.inf), {"target": "fruit", "agent": "farm"}, "holds fractions, not labels"),
+        (ROWS.assign(fruit=1e300), {"target": "fruit", "agent": "farm"}, "holds fractions, not labels"),
+        (ROWS[:0], {"target": "fruit", "agent": "farm"}, "table train has no samples"),
+        (ROWS[:0], {"target": "fruit"}, "table train has no samples"),
+        (ROWS, {"target": None}, "table has no column None"),
         (ROWS.assign(width=np.inf), {"target": "fruit", "agent": "farm"}, "NaN or infinite"),
         ([1, 2], {"target": "fruit"}, "table train is a list; give a data frame"),
         (pd.concat([ROWS, ROWS], axis=1), {"target": "fruit", "agent": "farm"}, "several columns 'fruit'; rename"),
@@ -101,6 +106,19 @@ def test_parquet_is_read_where_it_can_be(tmp_path: Path) -> None:
 def test_what_is_wrong_is_named(frame: Any, options: dict[str, Any], message: str) -> None:
     with pytest.raises(DataError, match=message):
         peermask.from_dataframe(frame, **options)
+
+
+def test_names_of_columns_may_be_numbers() -> None:
+    rows = ROWS.set_axis(range(4), axis=1)  # as of a CSV file without a header
+    assert peermask.from_dataframe(rows, target=2, agent=3).classes == ("fig", "pear")
+    assert peermask.from_dataframe(rows[[0, 1]], target=0, task="regression").classes == ("0",)
+
+
+def test_an_error_in_the_table_of_test_samples_says_so() -> None:
+    with pytest.raises(DataError, match="table test has no column 'width'"):
+        peermask.from_dataframe(ROWS, ROWS.drop(columns="width"), target="fruit", agent="farm")
+    with pytest.raises(DataError, match="table test has no samples"):
+        peermask.from_dataframe(ROWS, ROWS[:0], target="fruit", agent="farm")
 
 
 def test_an_agent_without_training_rows() -> None:

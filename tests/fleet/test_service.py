@@ -40,7 +40,12 @@ def test_limits_of_memory_and_cpu_are_written_and_checked(peermask, tmp_path):  
     out = peermask(*command, "--memory-max", "512M", "--cpu-quota", "150%")[1]
     assert "\nMemoryMax=512M\nCPUQuota=150%\n" in out
     assert "MemoryMax" not in peermask(*command)[1]
-    for option, value in (("--memory-max", "lots"), ("--memory-max", "1M\nUser=root"), ("--cpu-quota", "0.8")):
+    for option, value in (
+        ("--memory-max", "lots"),
+        ("--memory-max", "512"),
+        ("--memory-max", "1M\nUser=root"),
+        ("--cpu-quota", "0.8"),
+    ):
         assert f"{option} {value!r} is not a" in refused(peermask(*command, option, value))
 
 

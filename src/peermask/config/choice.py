@@ -31,7 +31,10 @@ def first_problem(error: ValidationError, model: type[BaseModel], prefix: str = 
         alike = [
             each for each in problems if _place(each) == _place(problem) and len(each["loc"]) == len(problem["loc"])
         ]
-        text = f"{key} = {_format_value(problem['input'])}: {', or '.join(dict.fromkeys(map(_plain, alike)))}"
+        # A check of several keys names those it is about; the whole table would hide them.
+        of_table = problem["type"] == "value_error" and isinstance(problem["input"], dict)
+        value = "" if of_table else f" = {_format_value(problem['input'])}"
+        text = f"{key}{value}: {', or '.join(dict.fromkeys(map(_plain, alike)))}"
     others = {_place(each) for each in problems} - {_place(problem)}
     more = f" (and {len(others)} more)" if others else ""
     return ConfigError(text + more)

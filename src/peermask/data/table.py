@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +18,9 @@ from peermask.errors import DataError, nearest
 from peermask.streams import stream
 
 Column = NDArray[Any]
+Name: TypeAlias = str | int  # of a column; numbers where a file had no header
 READERS = {".csv": "read_csv", ".parquet": "read_parquet", ".pq": "read_parquet"}
+MOST_WHOLE = 2.0**53  # float64 has all whole numbers below it
 MOST_CLASSES = 1000  # different values of a target that is taken for labels
 
 
@@ -26,9 +28,9 @@ def from_dataframe(
     train: Any,
     test: Any = None,
     *,
-    target: str | Sequence[str],
-    agent: str | None = None,
-    features: Sequence[str] | None = None,
+    target: Name | Sequence[Name],
+    agent: Name | None = None,
+    features: Sequence[Name] | None = None,
     test_share: float = 0.2,
     task: Task = "classification",
     name: str = "table",
@@ -65,13 +67,15 @@ def from_dataframe(
     """
     if task not in TASKS:
         raise DataError(f"{name} task is {task!r}; {nearest(str(task), TASKS)}")
-    targets = [target] if isinstance(target, str) else list(target)
+    targets = list(target) if isinstance(target, Sequence) and not isinstance(target, str) else [target]
     if not targets or (task == "classification" and len(targets) > 1):
         raise DataError(f"{name} target is {target!r}; {task} needs {'one column' if targets else 'a column'}")
-    frames = [train] if test is None else [train, test]
-    for frame, part in zip(frames, ("train", "test"), strict=False):
+    frames = {name: train} if test is None else {name: train, f"{name} test": test}
+    for frame, part in zip(frames.values(), ("train", "test"), strict=False):
         if not hasattr(frame, "columns") or not hasattr(frame, "__getitem__") or not hasattr(frame, "__len__"):
             raise DataError(f"{name} {part} is a {type(frame).__name__}; give a data frame, such as one of pandas")
+        if len(frame) == 0:
+            raise DataError(f"{name} {part} has no samples")
     special = [*targets, *([agent] if agent is not None else [])]
     wanted = [column for column in train.columns if column not in special] if features is None else list(features)
     if not wanted:
@@ -79,8 +83,8 @@ def from_dataframe(
     if overlap := [column for column in wanted if column in special]:
         raise DataError(f"{name} column {overlap[0]!r} is target or agent, and cannot be a feature too")
     answers, classes = _targets(frames, targets, task, name)
-    owners = None if agent is None else _ranks([_column(frame, agent, name) for frame in frames], name, agent)
-    inputs = [np.stack([_numbers(frame, c, name) for c in wanted], 1) for frame in frames]
+    owners = None if agent is None else _ranks([_column(*part, agent) for part in frames.items()], name, agent)
+    inputs = [np.stack([_numbers(*part, c) for c in wanted], 1) for part in frames.items()]
     if test is None:
         groups = owners[0] if owners else answers[0] if task == "classification" else np.zeros(len(train), np.int64)
         drawn = _draw_test(groups, test_share, name)
@@ -147,7 +151,7 @@ def read_table(file: Path, key: str) -> Any:
         raise DataError(f"{key} {file} cannot be read: {str(error).partition(chr(10))[0]}") from error
 
 
-def _column(frame: Any, column: str, name: str) -> Column:
+def _column(name: str, frame: Any, column: Name) -> Column:
     """Return a column without missing values: numbers, or text."""
     if column not in frame.columns:
         raise DataError(f"{name} has no column {column!r}; {nearest(str(column), [str(c) for c in frame.columns])}")
@@ -162,8 +166,8 @@ def _column(frame: Any, column: str, name: str) -> Column:
     return values if values.dtype.kind in "buif" else np.array([str(value) for value in values], dtype=object)
 
 
-def _numbers(frame: Any, column: str, name: str) -> Column:
-    values = _column(frame, column, name)
+def _numbers(name: str, frame: Any, column: Name) -> Column:
+    values = _column(name, frame, column)
     if values.dtype == object:
         raise DataError(
             f"{name} column {column!r} holds text such as {values[0]!r}; leave it out, "
@@ -173,15 +177,17 @@ def _numbers(frame: Any, column: str, name: str) -> Column:
 
 
 def _targets(
-    frames: Sequence[Any], targets: Sequence[str], task: Task, name: str
+    frames: Mapping[str, Any], targets: Sequence[Name], task: Task, name: str
 ) -> tuple[list[Column], list[str] | None]:
     """Targets of each frame, and names of classes or outputs."""
     if task != "classification":
-        return [np.stack([_numbers(frame, c, name) for c in targets], 1) for frame in frames], list(targets)
-    columns = [_column(frame, targets[0], name) for frame in frames]
+        return [np.stack([_numbers(*part, c) for c in targets], 1) for part in frames.items()], [*map(str, targets)]
+    columns = [_column(*part, targets[0]) for part in frames.items()]
     whole = np.concatenate(columns)
-    if whole.dtype.kind == "f" and (whole != np.floor(whole)).any():
-        raise DataError(f"{name} column {targets[0]!r} holds fractions, not labels; or is it task = 'regression'?")
+    if whole.dtype.kind == "f" and ((whole != np.floor(whole)) | (np.abs(whole) >= MOST_WHOLE)).any():
+        raise DataError(
+            f"{name} column {targets[0]!r} holds fractions, not labels, or infinity; is it task = 'regression'?"
+        )
     if whole.dtype.kind == "f":
         columns = [column.astype(np.int64) for column in columns]
     names = _names(columns)
@@ -192,7 +198,7 @@ def _targets(
     return _places(columns, names), names
 
 
-def _ranks(columns: Sequence[Column], name: str, agent: str) -> list[Column]:
+def _ranks(columns: Sequence[Column], name: str, agent: Name) -> list[Column]:
     """Agents as whole numbers from 0, in the order of those that have training samples."""
     names = _names(columns[:1])
     for column in columns[1:]:

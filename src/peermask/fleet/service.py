@@ -63,7 +63,7 @@ class ServiceLimits:
     cpu: str | None = None  # a percentage of one core
 
     def lines(self) -> str:
-        if self.memory is not None and not re.fullmatch(r"[1-9]\d*[KMGT]?|[1-9]\d?%|100%", self.memory):
+        if self.memory is not None and not re.fullmatch(r"[1-9]\d*[KMGT]|[1-9]\d?%|100%", self.memory):
             raise NodeError(f"--memory-max {self.memory!r} is not a size such as 512M, or a percentage such as 50%")
         if self.cpu is not None and not re.fullmatch(r"[1-9]\d*%", self.cpu):
             raise NodeError(f"--cpu-quota {self.cpu!r} is not a percentage of one core, such as 80% or 200%")

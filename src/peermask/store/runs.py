@@ -16,8 +16,8 @@ from peermask.store.folder import LOCK, RunFolder
 COMPARISON = "compare.toml"
 MANIFEST = "manifest.json"
 WRITTEN = (
-    *("result.json", "metrics.csv", "traffic.csv", "confusion.csv", "trace.csv", "report.html", "checkpoints", "masks"),
-    *(LOCK, COMPARISON, "config.toml", MANIFEST),
+    *("result.json", "diverged.json", "metrics.csv", "traffic.csv", "confusion.csv", "trace.csv", "report.html"),
+    *("checkpoints", "masks", LOCK, COMPARISON, "config.toml", MANIFEST),
 )  # by a run; the manifest goes last, so that a deletion that was interrupted can be repeated
 
 
@@ -69,7 +69,7 @@ def read_run(path: Path) -> FoundRun:
     return FoundRun(
         path,
         config,
-        str(result.get("status", "not finished")),
+        str(result.get("status", "diverged" if folder.diverged.is_file() else "not finished")),
         str(manifest.get("created", "")),
         _number(result.get("round")),
         figure,
