@@ -12,7 +12,8 @@ If more are ready than can be tried, addresses with the fewest connections come 
 connection: a neighbour does not wait behind unknown clients. Nothing is decrypted; zenoh verifies certificates.
 
 Operators ask for another protocol in their ClientHello (ALPN), and are forwarded to the operator server
-(fleet/operator_server.py), under the same limits. They are never linked, so the limit of a handshake applies to the whole connection.
+(fleet/operator_server.py), under the same limits. They are never linked, so the limit of a handshake applies to the
+whole connection.
 """
 
 from __future__ import annotations
