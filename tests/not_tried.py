@@ -19,6 +19,8 @@ SUBJECTS = {  # by a word in the reason of a skip
     "fashion-mnist": "Fashion-MNIST",
     "systemd": "systemd",
     "IPv6": "IPv6",
+    "pyarrow": "Parquet",
+    "promtool": "alert rules",
 }
 
 
