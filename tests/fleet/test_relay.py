@@ -157,7 +157,7 @@ def test_its_status_counts_who_waits_who_was_joined_and_who_was_refused(served, 
             await leave(*(writer for _, writer in (first, stranger, neighbour)))
 
         asyncio.run(play(at(fleet, opened)))
-        with serve_metrics(("127.0.0.1", 0), opened):
+        with serve_metrics(("127.0.0.1", 0), opened.status):
             port = int(capsys.readouterr().out.strip().removesuffix("/metrics").rpartition(":")[2])
             assert fetch(port, "/healthz") == (200, b"ok\n")
             found = samples(fetch(port)[1].decode())

@@ -116,8 +116,8 @@ def identify(
     path: Path, fleet: Fleet, agent: int, kept: Path, observer: AgentObserver, *, insecure: bool
 ) -> tuple[Fleet, Credentials | None, Verify | None]:
     """The fleet by the latest roster known here, the agent's certificates, and how rosters are verified."""
-    from peermask.fleet.credentials import Credentials, check_credentials, verifier
-    from peermask.fleet.rosters import latest
+    from peermask.fleet.credentials import Credentials, check_credentials, install_authorities, verifier
+    from peermask.fleet.rosters import is_kept, latest
 
     address = fleet.member(agent).address
     if insecure:
@@ -125,9 +125,11 @@ def identify(
         observer.say(Line(text, "insecure", "warning"))
         return fleet, None, None
     folder = certificates_of(path, fleet)
-    verify = verifier(Credentials.of(folder, agent).ca, agent)
-    fleet = latest(fleet, verify, kept, observer.say)
-    return fleet, check_credentials(fleet, folder, agent), verify
+    ca = Credentials.of(folder, agent).ca
+    fleet = latest(fleet, verifier(ca, agent), kept, observer.say)
+    if not is_kept(fleet, kept):
+        install_authorities(ca, fleet.authorities)
+    return fleet, check_credentials(fleet, folder, agent), verifier(ca, agent)
 
 
 @contextmanager
