@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import asdict
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -23,7 +24,6 @@ from peermask.errors import NodeError, NotYetError, PeermaskError
 
 if TYPE_CHECKING:
     from peermask.fleet.operator import Answered
-    from peermask.fleet.relay import RelayStatus
 
 # `peermask fleet operator`, `status`, `push` and `service`: for operators of a fleet.
 
@@ -247,7 +247,12 @@ def relay(
     with Interrupt() as interrupt, ExitStack() as serving, ExitStack() as relaying:
         try:
             opened = relaying.enter_context(open_relay(held, credentials, *split_address(where)))
-            serving.enter_context(serve_metrics(address, lambda: opened.status()))
+            if address is not None:
+                from peermask.fleet.health import Health
+                from peermask.fleet.metrics import RelayMetrics, serve_metrics
+
+                relay_metrics = RelayMetrics(lambda: opened.status())
+                serving.enter_context(serve_metrics(*address, relay_metrics, Health, partial(print, flush=True)))
             print(f"relay at {where} (Ctrl-C ends it)", flush=True)
             while not interrupt.requested():
                 time.sleep(POLL)
@@ -261,18 +266,3 @@ def relay(
         except OSError as error:
             raise NotYetError(f"cannot listen on {where}: {error.strerror or error}") from None
     return interrupt.exit_code
-
-
-@contextmanager
-def serve_metrics(address: tuple[str, int] | None, status: Callable[[], RelayStatus]) -> Iterator[None]:
-    """Serve metrics and health of a relay at an address, if one is given."""
-    if address is None:
-        yield
-        return
-    from peermask.fleet.health import Health
-    from peermask.fleet.http_endpoint import open_endpoint, status_pages
-    from peermask.fleet.metrics import RelayMetrics
-
-    with open_endpoint(*address, status_pages(RelayMetrics(status).text, Health)) as opened:
-        print(f"metrics: http://{address[0]}:{opened.port}/metrics", flush=True)
-        yield

@@ -82,7 +82,10 @@ def run_node(
     busy = f"agent {agent} is being run in {out} by another process; stop that one first, or wait for its end"
     # The lock is next to the folder, which does not exist at first.
     with ExitStack() as leaving:
-        leaving.enter_context(serve_status(metrics, watched))
+        if metrics is not None:
+            from peermask.fleet.metrics import AgentMetrics, serve_metrics
+
+            leaving.enter_context(serve_metrics(*metrics, AgentMetrics(watched), watched.health, watched.say))
         experiment = build_member(fleet, agent)
         leaving.enter_context(hold_lock(out.parent / f".{out.name}.lock", NodeError(busy)))
         node = NodeAgent(fleet, experiment, agent, out, watched, stopping, where, time)
@@ -165,20 +168,6 @@ def open_session(
             gate = transport.gate
             watched.connections = lambda: None if gate is None else gate.connections
             yield transport
-
-
-@contextmanager
-def serve_status(metrics: Address | None, watched: StatusMonitor) -> Iterator[None]:
-    """Serve metrics and health at an address, if one is given."""
-    if metrics is None:
-        yield
-        return
-    from peermask.fleet.http_endpoint import open_endpoint, status_pages
-    from peermask.fleet.metrics import AgentMetrics
-
-    with open_endpoint(*metrics, status_pages(AgentMetrics(watched).text, watched.health)) as open_:
-        watched.say(Line(f"metrics: http://{metrics[0]}:{open_.port}/metrics", "metrics", port=open_.port))
-        yield
 
 
 def certificates_of(path: Path, fleet: Fleet) -> Path:
