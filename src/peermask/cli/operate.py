@@ -33,9 +33,10 @@ Operator = Annotated[
 Wait = Annotated[float, typer.Option(min=0.1, max=300, help="Seconds to wait for an agent.")]
 
 DEGRADED = 3  # exit code of `fleet status`; 2 is for mistakes
+REFUSALS = ("refusals", "out_of_step")  # bad messages, and those of honest neighbours that are late or early
 ROSTER_ANSWERS = ("taken", "known already")
-HEADINGS = ("agent", "address", "round", "accuracy", "heard", "sent", "received", "last absence", "refusals",
-            "cert days", "roster", "version", "state")  # fmt: skip
+HEADINGS = ("agent", "address", "round", "accuracy", "heard", "sent", "received", "last absence", "bad",
+            "out of step", "cert days", "roster", "version", "state")  # fmt: skip
 
 
 def operator(
@@ -140,7 +141,7 @@ def _row(standing: dict[str, Any]) -> list[str]:
         format_bytes(standing["sent_bytes"]),
         format_bytes(standing["received_bytes"]),
         "-" if absence is None else f"{absence['neighbour']} in {absence['round']}: {absence['why']}",
-        str(sum(sum(counts.values()) for counts in standing["refusals"].values())),
+        *(str(sum(sum(counts.values()) for counts in standing.get(kind, {}).values())) for kind in REFUSALS),
         "-" if ends is None else f"{(ends - time.time()) / 86_400:.0f}",
         f"{standing['roster']} {standing['roster_digest'][:6]}" if "roster" in standing else "-",
         standing["version"],

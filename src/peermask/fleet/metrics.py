@@ -176,7 +176,9 @@ def _counters(now: AgentStatus) -> Iterator[Metric]:
         yield _labelled(f"peermask_{name}_messages", text, {j: {"": n} for j, n in counts.items()}, ["neighbour"])
     reasons = ["neighbour", "why"]
     yield _labelled("peermask_absences", "Rounds without a message of a neighbour.", now.absences, reasons)
-    yield _labelled("peermask_refusals", "Messages of a neighbour that were refused.", now.refusals, reasons)
+    yield _labelled("peermask_refusals", "Bad messages of a neighbour, which were refused.", now.refusals, reasons)
+    text = "Messages of a neighbour that were refused because it was late or early."
+    yield _labelled("peermask_out_of_step", text, now.out_of_step, reasons)
 
 
 def _labelled(name: str, text: str, counts: Mapping[int, Mapping[str, int]], labels: list[str]) -> Metric:
