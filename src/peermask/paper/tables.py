@@ -102,6 +102,7 @@ def markdown(campaign: Campaign, made: Grid, figure: str | None) -> str:
     shape = made.preset
     seeds = ", ".join(map(str, campaign.seeds))
     name, scale = campaign.defaults.name, campaign.defaults.scale
+    note = note_of(campaign, shape)
     lines = [
         f"# {shape.title}",
         "",
@@ -111,6 +112,7 @@ def markdown(campaign: Campaign, made: Grid, figure: str | None) -> str:
         *([OTHER_DATA] if shape.paper_name and name != "paper" else []),
         "",
         *_accuracy_table(made),
+        *(["", note] if note else []),
         "",
         *_detail_table(made),
         "",
@@ -122,6 +124,11 @@ def markdown(campaign: Campaign, made: Grid, figure: str | None) -> str:
     if figure is not None:
         lines += ["", f"![{shape.title}]({figure})", *CAPTIONS.get(shape.figure, ())]
     return "\n".join(lines) + "\n"
+
+
+def note_of(campaign: Campaign, shape: Preset) -> str:
+    """What a table does not show at its scale."""
+    return shape.notes.get(campaign.defaults.name, campaign.defaults.scale.note)
 
 
 def _accuracy_table(made: Grid) -> list[str]:
