@@ -99,6 +99,7 @@ class Preset(Options):
     rank: int
     figure: Figure = "none"
     paper_name: str = ""  # where in the paper its figures are
+    compared: str = ""  # the row that others are compared with, seed by seed and agent by agent
     notes: dict[ScaleName, str] = Field(default_factory=dict)  # under the table, instead of the scale's
     config: ConfigPart = Field(default_factory=dict)
     scale: dict[ScaleName, ConfigPart] = Field(default_factory=dict)
