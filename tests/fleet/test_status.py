@@ -12,7 +12,6 @@ import pytest
 from fleet_cases import Notes, tiny_fleet
 from moved_time import MovedLoop, MovedTime
 from prometheus_client.parser import text_string_to_metric_families
-from waiting import until
 
 from peermask.cli.node import JsonLines, Lines, metrics_address
 from peermask.errors import NodeError, NotYetError
@@ -22,6 +21,7 @@ from peermask.fleet.log import Line
 from peermask.fleet.metrics import AgentMetrics
 from peermask.fleet.puller import Absence
 from peermask.fleet.status import Report, StatusMonitor
+from waiting import until
 
 
 def report(round, *absent, rounds=6, loss=0.5):
