@@ -159,16 +159,13 @@ def test_the_exit_code_of_status_follows_the_worst(states, code):
 
 def test_a_state_that_does_not_exist_is_no_status(monkeypatch):
     fleet = tiny_fleet()
-    said = iter(
-        [
-            {"agent": 0, "trouble": None},  # of an older version
-            {"agent": 1, "trouble": "stuck"},
-            {"agent": 2, "trouble": "late", "state": "degraded"},
-            {"agent": 3, "trouble": None, "state": ["ok"]},
-        ]
+    said = (
+        {"agent": 0, "trouble": None},  # of an older version
+        {"agent": 1, "trouble": "stuck"},
+        {"agent": 2, "trouble": "late", "state": "degraded"},
+        {"agent": 3, "trouble": None, "state": ["ok"]},
     )
-    monkeypatch.setattr(operator, "AT_ONCE", 1)
-    monkeypatch.setattr(operator, "ask", lambda *_, **__: json.dumps(next(said)).encode())
+    monkeypatch.setattr(operator, "ask", lambda _fleet, _files, agent, *_, **__: json.dumps(said[agent]).encode())
     answers = ask_status(fleet, None)
     assert [one.state for one in answers] == ["ok", "failing", "degraded", "unreachable"]
     assert answers[3].trouble == "its answer is not a status"

@@ -15,7 +15,6 @@ from fleet_cases import free_ports, simulated, tiny, tiny_fleet, written
 from fleet_process import ProcessFleet, relay_process
 from test_node_cli import peermask, refused  # noqa: F401
 from test_status import fetch, samples
-from waiting import PATIENCE
 
 from peermask.errors import NodeError
 from peermask.fleet.certificates import make_certificates, make_operator
@@ -28,6 +27,7 @@ from peermask.fleet.operator import ask
 from peermask.fleet.operator_server import name_of, tls_context
 from peermask.fleet.relay import AGENT, DIAL, GO, NOBODY, PROTOCOL, READY, WAIT, Relay, RelayLimits, open_relay
 from peermask.fleet.relayed import open_relayed
+from waiting import PATIENCE
 
 
 def relayed_fleet(config, relayed, **keys):

@@ -12,7 +12,6 @@ import pytest
 from fleet_cases import Notes, tiny_fleet
 from moved_time import MovedTime
 from prometheus_client.parser import text_string_to_metric_families
-from waiting import until
 
 from peermask import page_server
 from peermask.cli.node import JsonLines, Lines, metrics_address
@@ -23,6 +22,7 @@ from peermask.fleet.metrics import AgentMetrics, serve_metrics
 from peermask.fleet.puller import Absence
 from peermask.fleet.status import Report, StatusMonitor
 from peermask.page_server import CONNECTIONS, PageServer, serve_pages
+from waiting import until
 
 
 def report(round, *absent, rounds=6, loss=0.5):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
@@ -43,7 +43,7 @@ class State:
 
 
 @pytest.fixture
-def counting() -> Iterator[str]:
+def counting() -> str:
     """Each round adds the agent's number + 1 to all weights; agents mean what they hear."""
 
     class CountUp(Algorithm[State]):
@@ -71,8 +71,7 @@ def counting() -> Iterator[str]:
             return state.weights
 
     algorithms.register("count-up")(CountUp)
-    yield "count-up"
-    del algorithms._entries["count-up"]
+    return "count-up"
 
 
 def test_three_agents_by_hand(counting: str, small: Small, tmp_path: Path) -> None:
