@@ -17,7 +17,7 @@ import typer
 
 from peermask.cli.options import FleetFile, Import, Interrupt, import_plugins
 from peermask.errors import NodeError, PeermaskError
-from peermask.fleet.log import Line
+from peermask.fleet.environment import Line
 
 if TYPE_CHECKING:
     from peermask.fleet.status import Report

@@ -11,8 +11,8 @@ from itertools import accumulate
 from platform import python_version
 
 from peermask.errors import NodeError
+from peermask.fleet.environment import Line
 from peermask.fleet.health import STATES, Health
-from peermask.fleet.log import Line
 from peermask.fleet.relay import RelayStatus
 from peermask.fleet.status import BUCKETS, AgentStatus, StatusMonitor
 from peermask.page_server import TEXT, Answer, Pages, PageServer, serve_pages

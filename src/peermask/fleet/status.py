@@ -16,12 +16,12 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Protocol
 
+from peermask.fleet.environment import SYSTEM_TIME, TimeSource
 from peermask.fleet.fleet import Fleet
 from peermask.fleet.health import COSTLY_ROUNDS, Health, State, assess
 from peermask.fleet.puller import Absence
 from peermask.fleet.responder import Responder
 from peermask.fleet.roster import digest_of
-from peermask.fleet.time_source import SYSTEM_TIME, TimeSource
 from peermask.store.checkpoint import list_checkpoints
 from peermask.store.folder import RunFolder
 
