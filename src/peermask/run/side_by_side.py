@@ -131,7 +131,7 @@ def runs_at_once(config: ExperimentConfig, dataset: Dataset | None, device: torc
 
     One on a CPU, whose cores are busy with it, and where it is not known that each ends with the numbers it has alone.
     """
-    if device.type == "cpu" or config.asynchronous is not None:
+    if device.type == "cpu" or config.traced_by is not None:
         return 1
     experiment = build(config, dataset)
     if not is_fused(experiment):
