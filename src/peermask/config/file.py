@@ -68,17 +68,6 @@ def _put(values: dict[str, Any], key: str, value: Any) -> None:
     table[last] = value
 
 
-def flatten(table: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
-    """`{"graph": {"p": 0.5}}` as `{"graph.p": "0.5"}`."""
-    flat: dict[str, str] = {}
-    for key, value in table.items():
-        if isinstance(value, Mapping):
-            flat |= flatten(value, f"{prefix}{key}.")
-        else:
-            flat[f"{prefix}{key}"] = str(value)
-    return flat
-
-
 DEFAULT = Path(__file__).parent / "default.toml"
 
 
