@@ -110,3 +110,10 @@ def test_an_override_without_a_value() -> None:
 def test_two_arms_of_one_algorithm_have_names_of_their_own() -> None:
     config = make_config({"compare": [{"name": "mce-pl", "lr": 0.1}, {"name": "ind-mask"}]})
     assert list(config.arms()) == ["mce-pl", "mce-pl-2", "ind-mask"]
+
+
+def test_masks_have_no_values_to_round() -> None:
+    with pytest.raises(ConfigError, match="accord sends masks, one bit a weight, and no real values; leave it out"):
+        make_config({"algorithm": "accord", "exchange": {"values": "float16"}})
+    assert make_config({"algorithm": "dsgd", "exchange": {"values": "float16"}}).exchange is not None
+    assert "exchange" not in make_config({"algorithm": "dsgd"}).table()

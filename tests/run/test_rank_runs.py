@@ -111,6 +111,7 @@ SCHEDULES: dict[str, dict[str, Any]] = {
     "redrawn": {"schedule": {"name": "redrawn", "every": 2}, "liars": {"count": 1, "kind": "inverted"}},
     "one-peer": {"schedule": "one-peer-exponential", "algorithm": "accord"},
     "matching": {"schedule": "matching", "algorithm": "dsgd"},  # one of five is left over
+    "half precision": {"exchange": {"values": "float16"}, "algorithm": "dis-pfl"},
 }
 
 

@@ -26,6 +26,7 @@ from peermask.config.sections import (
     DataOptions,
     DeathOptions,
     EvaluationOptions,
+    ExchangeOptions,
     FrozenOptions,
     StopOptions,
     TaskOptions,
@@ -85,6 +86,7 @@ class ExperimentConfig(Options):
     mask: MaskOptions = MaskOptions()
     algorithm: AlgorithmChoice = Field({}, validate_default=True, description="default mce-pl")
     compare: tuple[ComparedChoice, ...] = Field((), description="further algorithms on the same data, graph and seeds")
+    exchange: ExchangeOptions | None = Field(None, description="how messages are sent; default: values as float32")
     evaluation: EvaluationOptions = EvaluationOptions()
     stop: StopOptions = StopOptions()
     checkpoint: CheckpointOptions = CheckpointOptions()
@@ -104,6 +106,17 @@ class ExperimentConfig(Options):
                 raise ConfigError(
                     f"liars.kind = 'crafted': only masks can be crafted, and {choice.name} sends real values; "
                     "random and inverted lies work with every algorithm"
+                )
+        return self
+
+    @model_validator(mode="after")
+    def _has_values_to_round(self) -> ExperimentConfig:
+        half = self.exchange is not None and self.exchange.values == "float16"
+        for choice in (self.algorithm, *self.compare):
+            if half and choice.name in algorithms and algorithms[choice.name].make.over_frozen_weights:
+                raise ConfigError(
+                    f"exchange.values = 'float16': {choice.name} sends masks, one bit a weight, and no real values; "
+                    "leave it out"
                 )
         return self
 
