@@ -16,7 +16,7 @@ from rich.table import Table
 
 from peermask.cli.options import Import, Interrupt, import_plugins, parse_seeds
 from peermask.errors import ConfigError, DivergedError, RunError
-from peermask.run.rank_place import Place, rank_from_env
+from peermask.run.rank_control import Place, rank_from_env
 
 if TYPE_CHECKING:
     from peermask.config.experiment import ExperimentConfig
@@ -234,10 +234,9 @@ def run(
     from peermask.cli.display import display
     from peermask.reports.observers import ObserverList, loggers
     from peermask.run.execution import Execution
-    from peermask.run.play import take_part
+    from peermask.run.play import check_ranks, take_part
     from peermask.run.result import RunResult
     from peermask.run.runner import config_in, resume_experiment, run_experiment
-    from peermask.run.same_inputs import check_ranks
 
     loaded, imports = _load(config, set_ or [], resume, replay, import_ or [])
     if processes is not None and processes > 1:
