@@ -44,11 +44,11 @@ HASH_CHARACTERS = 12  # in a message
 
 
 def device_for(config: ExperimentConfig, name: str) -> torch.device:
-    """Pick the device of a config; the CPU for asynchronous agents, which run one by one."""
-    if config.asynchronous is None or name == "cpu":
+    """Pick the device of a config; the CPU for agents that run one by one."""
+    if config.traced_by is None or name == "cpu":
         return pick_device(name)
     if name != "auto":
-        raise RunError(f"asynchronous: agents are computed one by one, on a CPU; use --device cpu, not {name}")
+        raise RunError(f"{config.traced_by}: agents are computed one by one, on a CPU; use --device cpu, not {name}")
     return torch.device("cpu")
 
 
@@ -130,7 +130,7 @@ def _play(
             chunk = chunk or agents_at_once(experiment, device, len(range(agents)[rows]), ranks.sharing)
             if device.type == "cpu":
                 stack.enter_context(one_thread_each())  # a rank's only agent, too
-        if experiment.config.asynchronous is not None:
+        if experiment.config.traced_by is not None:
             chunk = 1  # agents are in their own rounds
         simulator = stack.enter_context(build_simulator(experiment, device, chunk, workers, rows))
         if start.states:
@@ -138,7 +138,7 @@ def _play(
         simulator.record(execution.warn)
         execution.observer.begin(experiment, name, start.progress.round)
         exchange: Exchange
-        if experiment.config.asynchronous is not None:
+        if experiment.config.traced_by is not None:
             exchange = AsynchronousExchange(experiment, folder, simulator, trace_for(experiment, folder), start.sent)
         elif ranks is None:
             exchange = LocalExchange(experiment, folder, simulator, start.sent)
@@ -214,8 +214,8 @@ def check_ranks(size: int, config: ExperimentConfig) -> None:
             f"{size} ranks and agents = {config.agents}: a rank has at least one agent; "
             f"start at most {config.agents} ranks"
         )
-    if config.asynchronous is not None:  # its order is one agent after another
-        raise RunError("asynchronous: such a run cannot be divided between processes; use one process")
+    if config.traced_by is not None:  # its order is one agent after another
+        raise RunError(f"{config.traced_by}: such a run cannot be divided between processes; use one process")
 
 
 def _check_same(ranks: Ranks, inputs: dict[str, str]) -> None:
