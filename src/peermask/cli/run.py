@@ -15,7 +15,7 @@ from rich.console import Console
 
 from peermask.cli.options import Import, Interrupt, import_plugins, parse_seeds
 from peermask.errors import ConfigError, DivergedError, RunError
-from peermask.run.rank_place import Place, rank_from_env
+from peermask.run.rank_control import Place, rank_from_env
 
 if TYPE_CHECKING:
     from peermask.config.experiment import ExperimentConfig
@@ -238,8 +238,8 @@ def _plan_sweep(
 def _check_processes(
     processes: int, loaded: ExperimentConfig | None, resume: Path | None, overrides: Sequence[str]
 ) -> None:
+    from peermask.run.play import check_ranks
     from peermask.run.runner import config_in
-    from peermask.run.same_inputs import check_ranks
 
     check_ranks(processes, loaded or config_in(resume or Path(), overrides))
 

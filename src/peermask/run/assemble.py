@@ -18,7 +18,6 @@ from peermask.data.batches import Augmentation
 from peermask.data.dataset import Dataset, Split
 from peermask.data.normalisation import FromRaw
 from peermask.graph import Mixing
-from peermask.kernels import have_triton
 from peermask.masks.masker import Masker
 from peermask.models.outputs import Readout, with_readout
 from peermask.run.build import Experiment
@@ -104,15 +103,10 @@ def agents_at_once(experiment: Experiment, device: torch.device, agents: int | N
 
 
 def is_fused(experiment: Experiment) -> bool:
-    """Whether a GPU here would compute gradients by the kernels."""
+    """Whether a GPU would compute gradients by the kernels."""
     network = experiment.network
-    return (
-        have_triton()
-        and network.stack is not None
-        and network.stack.fits_kernels(
-            network.layout, experiment.dataset.shape, max(experiment.config.batch_size, AT_ONCE)
-        )
-    )
+    batch = max(experiment.config.batch_size, AT_ONCE)
+    return network.stack is not None and network.stack.fits_kernels(network.layout, experiment.dataset.shape, batch)
 
 
 def _moved(split: Split, device: torch.device) -> Split:
