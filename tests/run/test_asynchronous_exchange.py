@@ -21,7 +21,6 @@ from peermask.errors import ConfigError, RunError
 from peermask.graph.mixing import Mixing
 from peermask.run.build import build
 from peermask.run.execution import Execution
-from peermask.run.result import RunResult
 from peermask.run.runner import resume_experiment, run_experiment
 from peermask.run.trace import LEARN, Trace, round_lengths, trace_of_speeds
 from peermask.run.trace_file import read_trace, speeds_of, trace_for, write_trace
@@ -33,7 +32,6 @@ from peermask.wire.schema import Payload
 Small = Callable[..., ExperimentConfig]
 CPU = Execution(device="cpu")
 UNEVEN = {"speeds": [0.2, 1.0, 1.0, 0.7], "weights": [100, 50, 1]}  # counts do not fit into a byte
-PEERS = [entry.name for entry in algorithms if not (entry.make.hears_all or entry.make.needs_every_message)]
 
 
 @dataclass(frozen=True)
@@ -111,35 +109,6 @@ def test_the_table_has_what_was_taken(counting: str, small: Small, tmp_path: Pat
         ("3", "0", "1"), ("3", "1", "2"), ("3", "2", "2"),  # 0 from 1; 1 from 0 and 2; 2 from 1; 1 from 2
     ]  # fmt: skip
     assert [row["kind"] for row in rows if row["links"] == "0"] == [""] * 3
-
-
-@pytest.mark.parametrize("name", PEERS)
-def test_every_algorithm_goes_on_after_an_interruption_and_can_be_played_again(
-    name: str, small: Small, tmp_path: Path
-) -> None:
-    config = small(algorithm=name, rounds=5, asynchronous=UNEVEN)
-    whole = run_experiment(config, tmp_path / "whole", execution=CPU)
-    asked = iter([False, True])
-    stopped = Execution(device="cpu", workers=3, should_stop=lambda: next(asked, False))
-    assert run_experiment(config, tmp_path / "cut", execution=stopped).status == "interrupted"
-    assert resume_experiment(tmp_path / "cut", CPU).hash == whole.hash
-    for table in ("traffic.csv", "metrics.csv"):
-        assert without_seconds(tmp_path / "cut" / table) == without_seconds(tmp_path / "whole" / table)
-    again = replay(config, tmp_path)
-    assert again.hash == whole.hash
-    assert without_seconds(again.root / "traffic.csv") == without_seconds(whole.root / "traffic.csv")
-
-
-def replay(config: ExperimentConfig, folder: Path) -> RunResult:
-    """By a trace in a file, as a fleet leaves one."""
-    write_trace(folder / "trace.csv", trace_for(build(config), RunFolder(folder / "none")))
-    table = config.table()
-    table["asynchronous"] = {"weights": table["asynchronous"]["weights"], "trace": str(folder / "trace.csv")}
-    return run_experiment(make_config(table), folder / "again", execution=CPU)
-
-
-def without_seconds(path: Path) -> list[dict[str, str]]:
-    return [{key: value for key, value in row.items() if key != "seconds"} for row in read_rows(path)]
 
 
 def test_a_replay_goes_on_with_the_trace_it_began_with(small: Small, tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from peermask.run.cuda_graphs import tensors_of
 from peermask.run.execution import Execution
 from peermask.run.link_cost import LINKS, LinkHistories, shards_of
 from peermask.run.loop import final_hash
-from peermask.run.runner import resume_experiment, run_experiment
+from peermask.run.runner import run_experiment
 from peermask.store.table import read_rows
 from peermask.wire import FrameHeader, Schema, encode_frame
 from peermask.wire.frame import Expected, history_after, read_header
@@ -100,19 +100,6 @@ def test_a_run_equals_a_plain_one(small: Small, tmp_path: Path, schedule: dict[s
         models = torch.stack([torch.cat([p.flatten() for p in m.parameters()]) for m in result.local_models()])
         plain = torch.cat([state.params for state in states])
         torch.testing.assert_close(plain.sort(1).values, models.sort(1).values, rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.parametrize("schedule", SCHEDULES, ids=lambda each: "-".join(map(str, each.values())))
-def test_a_resumed_run_ends_as_one_left_alone(small: Small, tmp_path: Path, schedule: dict[str, Any]) -> None:
-    config = small(**FIVE, schedule=schedule)
-    whole = run_experiment(config, tmp_path / "whole", execution=CPU)
-    asked = iter([False, False, True])
-    stopped = Execution(device="cpu", should_stop=lambda: next(asked, False))
-    assert run_experiment(config, tmp_path / "cut", execution=stopped).status == "interrupted"
-    resumed = resume_experiment(tmp_path / "cut", execution=CPU)
-    assert resumed.hash == whole.hash
-    assert read_rows(resumed.folder.traffic) == read_rows(whole.folder.traffic)
-    assert resumed.sent_bytes == whole.sent_bytes
 
 
 def test_a_graph_that_is_never_redrawn_is_one_that_stays(small: Small, tmp_path: Path) -> None:
