@@ -159,35 +159,6 @@ def test_a_config_without_it_is_what_it_was(small: Small) -> None:
     assert "asynchronous" not in small().table()
 
 
-@pytest.mark.parametrize(
-    ("changes", "line"),
-    [
-        ({"algorithm": "fl"}, "asynchronous: agents of fl wait for a server"),
-        ({"compare": ["fl"]}, "asynchronous: agents of fl wait for a server"),
-        ({"schedule": {"name": "matching"}}, "asynchronous: schedule needs synchronous rounds"),
-        ({"liars": {"count": 1}}, "asynchronous: liars needs synchronous rounds"),
-        ({"evaluation": {"unmixed": True}}, "asynchronous: evaluation.unmixed needs synchronous rounds"),
-        ({"asynchronous": {"speeds": [1.0, 0.1]}}, "asynchronous.speeds: 2 numbers for 4 agents"),
-        ({"asynchronous": {"speeds": [1, 1, 0, 1]}}, "agent 2 has 0; every speed must be above 0"),
-        ({"asynchronous": {"speeds": [1, 1, "x", 1]}}, "agent 2 has 'x'"),
-        ({"asynchronous": {"speeds": [1, 1, float("nan"), 1]}}, "agent 2 has nan"),
-        ({"asynchronous": {"speeds": 0.1}}, "must be a list with one number per agent"),
-        ({"asynchronous": {"speeds": {"choices": []}}}, "asynchronous.speeds"),
-        ({"asynchronous": {"weights": [1, 2]}}, "asynchronous.weights = .*must begin above 0 and not increase"),
-        ({"asynchronous": {"weights": [0]}}, "must begin above 0"),
-        ({"asynchronous": {"weights": [0.5]}}, "asynchronous.weights"),
-        ({"asynchronous": {"weights": []}}, "asynchronous.weights"),
-        ({"asynchronous": {"jitter": 1.0}}, "asynchronous.jitter"),
-        ({"asynchronous": {"latency": -1}}, "asynchronous.latency"),
-        ({"asynchronous": {"pace": 1}}, "asynchronous.pace: unknown key"),
-    ],
-)
-def test_what_cannot_be_is_one_line(small: Small, changes: dict[str, object], line: str) -> None:
-    with pytest.raises(ConfigError, match=line) as caught:
-        small(**{"asynchronous": {}, **changes})
-    assert "\n" not in str(caught.value)
-
-
 def test_it_cannot_be_extended(small: Small, tmp_path: Path) -> None:
     run_experiment(small(asynchronous={}), tmp_path / "run", execution=CPU)
     with pytest.raises(RunError, match="is asynchronous: fast agents may have ended long before"):

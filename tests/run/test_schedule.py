@@ -173,25 +173,6 @@ def make_links(receiver: int, sender: int) -> Links:
     return Links.between(np.array([receiver]), np.array([sender]), 4)
 
 
-BAD: list[tuple[dict[str, Any], str]] = [
-    ({"schedule": {"name": "redrawn", "every": 0}, "graph": "erdos-renyi"}, r"schedule\.every = 0: .*greater than"),
-    ({"schedule": {"name": "matching", "every": 0}}, r"schedule\.every = 0"),
-    ({"schedule": {"name": "redrawn"}}, r"schedule\.name = 'redrawn': a ring graph is not random"),
-    ({"schedule": "weekly"}, r"schedule\.name: unknown schedule 'weekly'; .*one-peer-exponential"),
-    ({"schedule": {"name": "matching"}, "agents": 1, "retention": 0.5}, "agents must be 2 or more"),
-    ({"schedule": "one-peer-exponential", "agents": 1, "retention": 0.5}, "agents must be 2 or more"),
-    ({"schedule": "matching", "algorithm": "fl"}, "schedule: agents of fl use a server"),
-    ({"schedule": {"name": "matching", "among": "nobody"}}, r"schedule\.among = 'nobody'"),
-]
-
-
-@pytest.mark.parametrize(("change", "message"), BAD)
-def test_mistakes_are_one_line(small: Small, change: dict[str, Any], message: str) -> None:
-    with pytest.raises(PeermaskError, match=message) as caught:
-        build(small(**change))
-    assert "\n" not in str(caught.value)
-
-
 def test_a_fleet_has_the_links_of_all_rounds(small: Small) -> None:
     fleet = new_fleet(small(agents=8, rounds=4, retention=0.3, schedule="one-peer-exponential"))
     back = {(min(i, (i - far) % 8), max(i, (i - far) % 8)) for i in range(8) for far in (1, 2, 4)}
