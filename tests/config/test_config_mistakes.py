@@ -92,10 +92,7 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
     ({"asynchronous": {}, "compare": ["fl"]}, "asynchronous: agents of fl wait for a server"),
     ({"asynchronous": {}, "schedule": {"name": "matching"}}, "asynchronous: schedule needs synchronous rounds"),
     ({"asynchronous": {}, "liars": {"count": 1}}, "asynchronous: liars needs synchronous rounds"),
-    (
-        {"asynchronous": {}, "evaluation": {"unmixed": True}},
-        "asynchronous: evaluation.unmixed needs synchronous",
-    ),
+    ({"asynchronous": {}, "evaluation": {"unmixed": True}}, "asynchronous: evaluation.unmixed needs synchronous"),
     ({"asynchronous": {"speeds": [1.0, 0.1]}}, "asynchronous.speeds: 2 numbers for 4 agents"),
     ({"asynchronous": {"speeds": [1, 1, 0, 1]}}, "agent 2 has 0; every speed must be above 0"),
     ({"asynchronous": {"speeds": [1, 1, "x", 1]}}, "agent 2 has 'x'"),
