@@ -14,8 +14,7 @@ from test_status import report, samples
 from peermask.cli import operate
 from peermask.fleet import operator
 from peermask.fleet.health import Health, assess
-from peermask.fleet.http_endpoint import status_pages
-from peermask.fleet.metrics import AgentMetrics
+from peermask.fleet.metrics import AgentMetrics, status_pages
 from peermask.fleet.operator import Answered, ask_status
 from peermask.fleet.responder import Responder
 from peermask.fleet.status import StatusMonitor

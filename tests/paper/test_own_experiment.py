@@ -71,7 +71,7 @@ def test_an_experiment_with_a_plug_in(tmp_path: Path, capsys: pytest.CaptureFixt
     record = json.loads((tmp_path / "out" / "reproduce.json").read_text())
     held = {"file": str(tmp_path / "method.py"), "sha256": file_digest(tmp_path / "method.py", "sha256")}
     assert record["imports"] == [held]
-    (manifest, _) = sorted((tmp_path / "out" / "runs").glob("own-mask-*/manifest.json"))
+    (manifest,) = sorted((tmp_path / "out" / "runs").glob("own-mask-*/manifest.json"))
     assert json.loads(manifest.read_text())["imports"] == [held]
     table = (tmp_path / "out" / "mine.csv").read_text()
     assert "own" in table

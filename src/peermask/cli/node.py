@@ -113,7 +113,7 @@ def private_files() -> Iterator[None]:
 
 def metrics_address(metrics: str | None, host: str | None) -> tuple[str, int] | None:
     """Loopback, unless an address was named for that very purpose."""
-    from peermask.fleet.http_endpoint import is_loopback
+    from peermask.page_server import is_loopback
 
     if metrics is None:
         if host is not None:

@@ -34,6 +34,7 @@ from peermask.errors import ConfigError
 from peermask.masks.budget import MaskOptions, Retention, RetentionDraw
 from peermask.models.outputs import Readout
 from peermask.registry import Options
+from peermask.task import arm_names
 
 
 class ExperimentConfig(Options):
@@ -196,10 +197,7 @@ class ExperimentConfig(Options):
             >>> list(peermask.make_config({"algorithm": "mce-pl", "compare": ["ind-mask"]}).arms())
             ['mce-pl', 'ind-mask']
         """
-        arms: dict[str, ExperimentConfig] = {}
-        for choice in (self.algorithm, *self.compare):
-            name, count = choice.name, 2
-            while name in arms:
-                name, count = f"{choice.name}-{count}", count + 1
-            arms[name] = self.model_copy(update={"algorithm": choice, "compare": ()})
-        return arms
+        choices = (self.algorithm, *self.compare)
+        names = arm_names(choice.name for choice in choices)
+        arms = (self.model_copy(update={"algorithm": choice, "compare": ()}) for choice in choices)
+        return dict(zip(names, arms, strict=True))

@@ -16,46 +16,53 @@ from peermask.fleet.admission import Refusals
 from peermask.fleet.fleet import Fleet
 from peermask.fleet.log import Line
 from peermask.fleet.messages import RosterMessage, decode_roster_message
-from peermask.fleet.roster import Verify, digest_of, encode_roster, read_file, read_signed, signed_roster
+from peermask.fleet.roster import Verify, digest_of, encode_roster, read_signed, signed_roster
 from peermask.fleet.time_source import SYSTEM_TIME, TimeSource
 from peermask.fleet.transport import Reply, Transport
 
 PATIENCE = 1.0  # seconds a neighbour has to answer
 
 
-def stamp(path: Path) -> object:
-    """A value that differs once the file has changed."""
-    try:
-        held = path.stat()
-    except OSError:
-        return None
-    return held.st_mtime_ns, held.st_size, held.st_ino
+class FileWatch:
+    """Notices that files have changed, once they are the same in two checks: copying takes time."""
 
+    def __init__(self, **paths: Path) -> None:
+        self.paths = paths
+        self._used = self._seen = self._stamps()
 
-class FleetFileWatch:
-    """Watches a fleet file for a later roster, for a relay, which has no neighbours to get one from."""
-
-    def __init__(self, path: Path, fleet: Fleet, verify: Verify) -> None:
-        self.path, self.fleet, self.verify = path, fleet, verify
-        self._read = self._seen = stamp(path)
-
-    def look(self) -> Fleet | None:
-        """The fleet with a later roster, once the file is the same in two calls; a NodeError if it is not valid."""
-        now = stamp(self.path)
+    def changed(self) -> set[str]:
+        """Names of the files that have changed since the last call that named them."""
+        now = self._stamps()
         settled, self._seen = now == self._seen, now
-        if now == self._read or not settled:
-            return None
-        self._read = now
-        later = read_file(self.path, self.fleet, self.verify)
-        if later.serial < self.fleet.serial:
-            raise NodeError(
-                f"roster {later.serial} is refused: it is older than {self.fleet.serial}, which is known here"
-            )
-        if later.serial == self.fleet.serial:
-            check_same(later, self.fleet)
-            return None
-        self.fleet = later
-        return later
+        changed = {name for name in now if now[name] != self._used[name]} if settled else set()
+        self._used = self._used | {name: now[name] for name in changed}
+        return changed
+
+    def is_current(self, name: str) -> bool:
+        return self._stamps()[name] == self._used[name]
+
+    def ignore(self, name: str) -> None:
+        """Do not report the present content of a file, which was written by this process."""
+        self._used[name] = self._seen[name] = self._stamps()[name]
+
+    def _stamps(self) -> dict[str, object]:
+        found: dict[str, object] = {}
+        for name, path in self.paths.items():
+            try:
+                status = path.stat()
+                found[name] = status.st_mtime_ns, status.st_size, status.st_ino
+            except OSError:
+                found[name] = None
+        return found
+
+
+def is_later(later: Fleet, known: Fleet) -> bool:
+    """Whether a genuine roster is newer than the known one; a NodeError if it is older, or the number is taken."""
+    if later.serial < known.serial:
+        raise NodeError(f"roster {later.serial} is refused: it is older than {known.serial}, which is known here")
+    if later.serial == known.serial:
+        check_same(later, known)
+    return later.serial > known.serial
 
 
 class Rosters:
@@ -78,15 +85,11 @@ class Rosters:
     def take(self, later: Fleet) -> bool:
         """Use a roster that is known to be genuine; a NodeError if it is not newer than the current one."""
         with self._lock:
-            known = self._fleet
-            if later.serial > known.serial:
+            taken = is_later(later, self._fleet)
+            if taken:
                 self._fleet = later
                 self.news.set()
-                return True
-        if later.serial < known.serial:
-            raise NodeError(f"roster {later.serial} is refused: it is older than {known.serial}, which is known here")
-        check_same(later, known)
-        return False
+        return taken
 
     def hand_in(self, data: bytes) -> bool:
         """Accept a signed roster from any source, if it is newer; a NodeError says why not."""
@@ -196,3 +199,8 @@ def keep(fleet: Fleet, kept: Path) -> None:
     roster = signed_roster(fleet)
     if roster:
         write_atomically(kept, roster)
+
+
+def is_kept(fleet: Fleet, kept: Path) -> bool:
+    """Whether this agent has used the roster before."""
+    return kept.is_file() and kept.read_bytes() == signed_roster(fleet)

@@ -66,11 +66,7 @@ def build_arms(
     device = device_for(config, execution.device)
     wake(device)
     with enough_memory(device):
-        built = {name: build(arm, dataset, module) for name, arm in config.arms().items()}
-    experiments = {
-        name: replace(experiment, network=replace(experiment.network, elsewhere=execution.gradient))
-        for name, experiment in built.items()
-    }
+        experiments = {name: build(arm, dataset, module) for name, arm in config.arms().items()}
     if ranks is not None:
         for experiment in experiments.values():
             check_experiment(ranks, experiment)
