@@ -1,7 +1,8 @@
-"""Tasks, the figures of each, and readouts: words of configs and manifests, which need no torch."""
+"""Tasks, the figures of each, readouts and arms: words of configs and manifests, which need no torch."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Literal, TypeAlias
 
 Task: TypeAlias = Literal["classification", "multi-label", "regression"]
@@ -13,3 +14,14 @@ FIGURES: dict[Task, tuple[str, ...]] = {
     "multi-label": ("f1", "average_precision"),
     "regression": ("r2", "mae"),
 }
+
+
+def arm_names(algorithms: Iterable[str]) -> list[str]:
+    """Name the arms of a comparison: two of one algorithm are `mce-pl` and `mce-pl-2`."""
+    names: list[str] = []
+    for algorithm in algorithms:
+        name, count = algorithm, 2
+        while name in names:
+            name, count = f"{algorithm}-{count}", count + 1
+        names.append(name)
+    return names

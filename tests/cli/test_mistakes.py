@@ -146,9 +146,8 @@ def test_what_is_no_data_set_and_no_module(small: Small, tmp_path: Path) -> None
     ],
 )
 def test_topologies_of_ones_own_that_are_none(
-    small: Small, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, graph: Callable[[int], object], message: str
+    small: Small, tmp_path: Path, graph: Callable[[int], object], message: str
 ) -> None:
-    monkeypatch.setattr(topologies, "_entries", dict(topologies._entries))
     topologies.register("mine")(lambda agents, draw: graph(agents))  # type: ignore[arg-type, return-value]  # noqa: ARG005
     with pytest.raises(PeermaskError, match=message):
         peermask.run_experiment(small(graph="mine"), tmp_path / "run")
@@ -165,9 +164,8 @@ def test_topologies_of_ones_own_that_are_none(
     ],
 )
 def test_partitions_of_ones_own_that_are_none(
-    small: Small, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, parts: Callable[[int], object], message: str
+    small: Small, tmp_path: Path, parts: Callable[[int], object], message: str
 ) -> None:
-    monkeypatch.setattr(partitions, "_entries", dict(partitions._entries))
     partitions.register("mine")(lambda labels, agents, draw: parts(agents))  # type: ignore[arg-type, return-value]  # noqa: ARG005
     with pytest.raises(PeermaskError, match=message):
         peermask.run_experiment(small(partition="mine"), tmp_path / "run")

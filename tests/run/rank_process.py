@@ -12,15 +12,15 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from multiprocessing.connection import wait
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
 
+from waiting import PATIENCE, until
+
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(["rank_process", "peermask.cli.main", "peermask.run.runner"])
 CLONE_NEWNET = 0x40000000
-PATIENCE = 120.0  # seconds; a test that needs them fails
 
 
 def rank_process(
@@ -121,9 +121,12 @@ class RankRun:
 
     def until(self, met: Callable[[], bool]) -> None:
         """Wait for a condition, while all ranks live."""
-        sentinels = [process.sentinel for process in self.processes.values()]
-        while not met():
-            assert not wait(sentinels, 0.02), f"a rank has ended: {self.lines()}"
+
+        def ended() -> bool:
+            return any(process.exitcode is not None for process in self.processes.values())
+
+        until(lambda: met() or ended())
+        assert met(), f"a rank has ended: {self.lines()}"
 
     def join(self) -> list[int | None]:
         for process in self.processes.values():

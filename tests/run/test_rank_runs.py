@@ -8,17 +8,15 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
-from rank_process import PATIENCE, RankRun
+from rank_process import RankRun
 
 from peermask.algorithms import algorithms
 from peermask.cli.main import main
 from peermask.config.experiment import ExperimentConfig
-from peermask.plugins import imported
 from peermask.run.execution import Execution
 from peermask.run.result import RunResult
 from peermask.run.runner import resume_experiment, run_experiment
@@ -26,6 +24,7 @@ from peermask.store.checkpoint import list_checkpoints
 from peermask.store.folder import RunFolder
 from peermask.store.mask_snapshots import list_masks, load_masks
 from peermask.store.table import read_rows
+from waiting import PATIENCE, until
 
 ON_CPU = Execution(device="cpu", workers=1)
 Small = Callable[..., ExperimentConfig]
@@ -210,7 +209,6 @@ def test_processes_of_this_machine(
     """The first rank is the process that was started, here that of the test."""
     config = five(small, rounds=3)
     monkeypatch.chdir(tmp_path)
-    imported.clear()  # plug-ins of other tests, which the second rank does not have
     with pytest.raises(SystemExit) as ended:
         main(["run", written(config, tmp_path), "--device", "cpu", "--processes", "2", "--out", "run"])
     assert (ended.value.code, capsys.readouterr().err) == (0, "")
@@ -234,10 +232,9 @@ def test_no_rank_outlives_its_parent(small: Small, tmp_path: Path, command: list
     """The first process is killed once it has started another and a file exists."""
     path = written(five(small, rounds=10**5), tmp_path)
     with subprocess.Popen([*command, path, "--device", "cpu", "--out", "run"], cwd=tmp_path, **QUIET) as first:
-        while not (ranks := ranks_of(first.pid)) or not (tmp_path / file).exists():
-            with suppress(subprocess.TimeoutExpired):
-                assert first.wait(0.02) is None, "it has ended"
-        descriptors = [os.pidfd_open(rank) for rank in ranks]
+        until(lambda: first.poll() is not None or (ranks_of(first.pid) and (tmp_path / file).exists()))
+        assert first.poll() is None, "it has ended"
+        descriptors = [os.pidfd_open(rank) for rank in ranks_of(first.pid)]
         first.kill()
     for descriptor in descriptors:
         assert select.select([descriptor], [], [], PATIENCE)[0], "a rank is left"
@@ -261,9 +258,8 @@ def test_ctrl_c_reaches_all_processes_and_saves(small: Small, tmp_path: Path) ->
     arguments: dict[str, Any] = {"cwd": tmp_path, "stderr": subprocess.PIPE, "stdout": subprocess.DEVNULL}
     command = [*PROCESSES, path, "--device", "cpu", "--out", "run"]
     with subprocess.Popen(command, start_new_session=True, **arguments) as first:
-        while not (tmp_path / "run" / "metrics.csv").exists():
-            with suppress(subprocess.TimeoutExpired):
-                assert first.wait(0.02) is None, "it has ended"
+        until(lambda: first.poll() is not None or (tmp_path / "run" / "metrics.csv").exists())
+        assert first.poll() is None, "it has ended"
         os.killpg(first.pid, signal.SIGINT)
         assert first.communicate()[1] == b""
     assert first.returncode == 128 + signal.SIGINT

@@ -26,11 +26,11 @@ def show(run: Annotated[Path, typer.Argument(help="A run folder.")]) -> None:
     """Print the results of a run, finished or not."""
     from peermask.files import read_json
     from peermask.reports.tables import agents_table, closing_lines, label_of
-    from peermask.run.result import RunResult
     from peermask.store.folder import is_of_fleet
+    from peermask.store.result import StoredRun
 
     console = Console(markup=False)  # paths may hold brackets
-    result = RunResult.open(run)
+    result = StoredRun.open(run)
     console.print(agents_table(result))
     for line in closing_lines(result):
         console.print(line, soft_wrap=True, highlight=False)

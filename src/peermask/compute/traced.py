@@ -32,9 +32,9 @@ class TracedStack:
     kernels: bool = True  # whether to use them, where there is a GPU
     _moved: dict[tuple[str, torch.device], Tensor] = field(default_factory=dict, init=False, repr=False, compare=False)
 
-    def __call__(self, params: dict[str, Tensor], inputs: Tensor, parts: Sequence[int] | None = None) -> Tensor:
-        """Outputs [A, B, O] of inputs [A, B, ...] under each agent's own parameters; `parts` as in `StackedChain`."""
-        return _Pass(self, params, inputs, parts).run()
+    def __call__(self, params: dict[str, Tensor], inputs: Tensor) -> Tensor:
+        """Outputs [A, B, O] of inputs [A, B, ...] under each agent's own parameters."""
+        return _Pass(self, params, inputs).run()
 
     @cached_property
     def needed(self) -> dict[fx.Node, int]:
@@ -90,10 +90,8 @@ def plan_traced(module: nn.Module, samples: Tensor) -> TracedStack | None:
 class _Pass:
     """One evaluation."""
 
-    def __init__(
-        self, stack: TracedStack, params: dict[str, Tensor], inputs: Tensor, parts: Sequence[int] | None
-    ) -> None:
-        self.stack, self.params, self.inputs, self.parts = stack, params, inputs, parts
+    def __init__(self, stack: TracedStack, params: dict[str, Tensor], inputs: Tensor) -> None:
+        self.stack, self.params, self.inputs = stack, params, inputs
         self.agents, self.batch = inputs.shape[:2]
         self.fast = stack.kernels and by_kernels(inputs) and have_descriptors()
         self.values: dict[fx.Node, list[Value]] = {}  # once for each use that is still to come
@@ -142,7 +140,7 @@ class _Pass:
             return scaled_conv(conv, x if isinstance(x, Scaled) else to_scaled(self._apart(x)), weight, bias)
         if conv is not None and conv.fits_patches(self.batch) and isinstance(x, Tensor) and not x.requires_grad:
             return conv_of_patches(conv, self._apart(x), weight, bias)
-        return compute(step.layer, _plain(x), weight, bias, self.parts)
+        return compute(step.layer, _plain(x), weight, bias)
 
     def _norm(self, step: Step) -> Value:
         assert isinstance(step.layer, nn.GroupNorm)

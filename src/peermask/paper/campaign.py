@@ -7,12 +7,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
-from peermask.compute.device import pick_device
-from peermask.compute.network import Gradient
 from peermask.config.choice import choose
 from peermask.data import datasets
 from peermask.data.dataset import Dataset
@@ -24,7 +21,6 @@ from peermask.paper.preset import ScaleName, scales
 from peermask.paper.tuning import Tuning
 from peermask.run.execution import Execution
 from peermask.run.runner import run_experiment
-from peermask.run.side_by_side import play_side_by_side, runs_at_once
 
 Tell = Callable[[int, int, str], None]  # cells done, cells in all, what begins now
 
@@ -100,60 +96,31 @@ class Campaign:
 
     def _play(self, jobs: Sequence[tuple[Job, str]], tell: Tell) -> bool:
         """Run jobs and save their outcomes; False if all are done, or other processes run them."""
-        left = [(job, name) for job, name in jobs if self.home.outcome(job) is None]
         played = False
-        while left:
+        for job, name in jobs:
+            if self.home.outcome(job) is not None:
+                continue
             if self.execution.should_stop():
                 raise Stopped
-            at_once = self._at_once(left[0][0])
-            with ExitStack() as claims:
-                ours = []
-                for job, name in left[:at_once]:
-                    if claims.enter_context(self.home.claim(job)) and self.home.outcome(job) is None:
-                        ours.append(job)
-                        tell(*self._done(), name)
-                self._keep(ours)
-                played |= bool(ours)
-            left = left[at_once:]
+            with self.home.claim(job) as claimed:
+                if claimed and self.home.outcome(job) is None:
+                    tell(*self._done(), name)
+                    self.home.keep(job, self._run(job))
+                    drop_checkpoints(self.home.run(job))
+                    played = True
         return played
-
-    def _keep(self, jobs: Sequence[Job]) -> None:
-        """Run jobs side by side, and save the outcomes of those that finished."""
-        by_config = {id(job.config): job for job in jobs}
-        played = play_side_by_side(
-            [job.config for job in jobs], lambda config, gradient: self._run(by_config[id(config)], gradient)
-        )
-        for job, outcome in zip(jobs, played, strict=True):
-            if isinstance(outcome, Outcome):
-                self.home.keep(job, outcome)
-                drop_checkpoints(self.home.run(job))
-        for outcome in played:
-            if isinstance(outcome, BaseException):
-                raise outcome
-
-    def _at_once(self, job: Job) -> int:
-        """Runs to compute side by side; asked once for each number of agents, since it builds a network."""
-        agents = job.config.agents
-        if agents not in self._fitting:
-            self._fitting[agents] = runs_at_once(job.config, self.dataset, pick_device(self.execution.device))
-        return self._fitting[agents]
-
-    @cached_property
-    def _fitting(self) -> dict[int, int]:
-        return {}
 
     def _wait(self) -> None:
         if self.execution.should_stop():
             raise Stopped
         time.sleep(PATIENCE)
 
-    def _run(self, job: Job, gradient: Gradient | None) -> Outcome:
+    def _run(self, job: Job) -> Outcome:
         folder = self.home.run(job)
         clear_false_start(folder)
         try:
-            execution = replace(self.execution, gradient=gradient)
             result = run_experiment(
-                job.config, folder.path, resume=folder.is_run, execution=execution, dataset=self.dataset
+                job.config, folder.path, resume=folder.is_run, execution=self.execution, dataset=self.dataset
             )
         except DivergedError as error:
             # A step that is too large is a result, and no reason to give up the rest.

@@ -49,15 +49,15 @@ def assemble(experiment: Experiment, device: torch.device) -> tuple[Algorithm[An
         experiment.readout,
         experiment.further_metrics,
     )
-    return _algorithm(experiment, network, device), feed
+    return algorithm_on(experiment, network, device), feed
 
 
 def openings(experiment: Experiment, agents: Agents) -> Payload:
     """Openings: what agents count as having sent before their first message, [A, ...] on the CPU; may be empty."""
-    return _algorithm(experiment, experiment.network, torch.device("cpu")).opening(agents)
+    return algorithm_on(experiment, experiment.network, torch.device("cpu")).opening(agents)
 
 
-def _algorithm(experiment: Experiment, network: Network, device: torch.device) -> Algorithm[Any]:
+def algorithm_on(experiment: Experiment, network: Network, device: torch.device) -> Algorithm[Any]:
     config, frozen = experiment.config, experiment.frozen
     masker = Masker(network.layout, frozen.values.to(device), config.mask, frozen.given)
     first = experiment.retentions[: config.agents]  # of agents that were there from the beginning

@@ -41,11 +41,11 @@ OVER = "over"  # what the first rank says of a run that needs no further rounds
 
 
 def device_for(config: ExperimentConfig, name: str) -> torch.device:
-    """Pick the device of a config; the CPU for asynchronous agents, which run one by one."""
-    if config.asynchronous is None or name == "cpu":
+    """Pick the device of a config; the CPU for agents that run one by one."""
+    if config.traced_by is None or name == "cpu":
         return pick_device(name)
     if name != "auto":
-        raise RunError(f"asynchronous: agents are computed one by one, on a CPU; use --device cpu, not {name}")
+        raise RunError(f"{config.traced_by}: agents are computed one by one, on a CPU; use --device cpu, not {name}")
     return torch.device("cpu")
 
 
@@ -66,11 +66,7 @@ def build_arms(
     device = device_for(config, execution.device)
     wake(device)
     with enough_memory(device):
-        built = {name: build(arm, dataset, module) for name, arm in config.arms().items()}
-    experiments = {
-        name: replace(experiment, network=replace(experiment.network, elsewhere=execution.gradient))
-        for name, experiment in built.items()
-    }
+        experiments = {name: build(arm, dataset, module) for name, arm in config.arms().items()}
     if ranks is not None:
         for experiment in experiments.values():
             check_experiment(ranks, experiment)
@@ -124,7 +120,7 @@ def _play(
             chunk = chunk or agents_at_once(experiment, device, len(range(agents)[rows]), ranks.sharing)
             if device.type == "cpu":
                 stack.enter_context(one_thread_each())  # a rank's only agent, too
-        if experiment.config.asynchronous is not None:
+        if experiment.config.traced_by is not None:
             chunk = 1  # agents are in their own rounds
         simulator = stack.enter_context(build_simulator(experiment, device, chunk, workers, rows))
         if start.states:
@@ -132,7 +128,7 @@ def _play(
         simulator.record(execution.warn)
         execution.observer.begin(experiment, name, start.progress.round)
         exchange: Exchange
-        if experiment.config.asynchronous is not None:
+        if experiment.config.traced_by is not None:
             exchange = AsynchronousExchange(experiment, folder, simulator, trace_for(experiment, folder), start.sent)
         elif ranks is None:
             exchange = LocalExchange(experiment, folder, simulator, start.sent)

@@ -28,8 +28,8 @@ def check_ranks(size: int, config: ExperimentConfig) -> None:
             f"start at most {config.agents} ranks"
         )
 
-    if config.asynchronous is not None:  # its order is one agent after another
-        raise RunError("asynchronous: such a run cannot be divided between processes; use one process")
+    if config.traced_by is not None:  # its order is one agent after another
+        raise RunError(f"{config.traced_by}: such a run cannot be divided between processes; use one process")
 
 
 def check_config(ranks: Ranks, config: ExperimentConfig) -> None:

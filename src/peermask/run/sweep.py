@@ -18,14 +18,11 @@ import json
 import re
 import tomllib
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from math import isnan, nan
 from pathlib import Path
 from statistics import fmean, stdev
 
-from peermask.compute.device import pick_device
-from peermask.compute.network import Gradient
 from peermask.config.experiment import ExperimentConfig
 from peermask.config.file import flatten, load_config
 from peermask.data import datasets
@@ -36,7 +33,6 @@ from peermask.run.execution import Execution
 from peermask.run.result import RunResult
 from peermask.run.resume import is_over
 from peermask.run.runner import run_experiment
-from peermask.run.side_by_side import play_side_by_side, runs_at_once
 from peermask.store.arrays import mean_known
 from peermask.store.folder import RunFolder
 
@@ -118,48 +114,27 @@ class Sweep:
     diverged: list[str] = field(default_factory=list)
 
     def run(self, execution: Execution, tell: Callable[[int, int, str], None]) -> None:
-        """Run what no process has run or is running, until stopped: one after another, or several at once on a GPU."""
+        """Run what no process has run or is running, one after another, until stopped."""
         self._claim_folder()
         data: dict[str, Dataset] = {}
-        at_once = 1
-        left = list(self.cells)
-        while left:
-            source = json.dumps(left[0].config.dataset.table())
+        for cell in self.cells:
+            choice = cell.config.dataset
+            source = json.dumps(choice.table())
             if source not in data:
-                data = {source: datasets[left[0].config.dataset.name].make(**dict(left[0].config.dataset.options))}
-                at_once = runs_at_once(left[0].config, data[source], pick_device(execution.device))
-            alike = [cell for cell in left if json.dumps(cell.config.dataset.table()) == source]
-            with ExitStack() as claims:
-                ours: list[Cell] = []
-                for cell in alike:
-                    if len(ours) < at_once:
-                        left.remove(cell)
-                        lock = claims.enter_context(try_lock(cell.path.with_name(f".{cell.path.name}.lock")))
-                        ours += [cell] if lock and not _is_finished(cell) else []
-                if ours and not self._play(ours, execution, data[source], tell):
-                    return
-
-    def _play(
-        self, cells: Sequence[Cell], execution: Execution, dataset: Dataset, tell: Callable[[int, int, str], None]
-    ) -> bool:
-        """Run these side by side; False if one was interrupted."""
-        paths = {id(cell.config): cell.path for cell in cells}
-
-        def play(config: ExperimentConfig, gradient: Gradient | None) -> RunResult:
-            own = replace(execution, gradient=gradient)
-            return run_experiment(config, paths[id(config)], resume=True, execution=own, dataset=dataset)
-
-        results = play_side_by_side([cell.config for cell in cells], play)
-        for cell, result in zip(cells, results, strict=True):
-            if isinstance(result, DivergedError):
-                self.diverged.append(f"{_title(cell)}: {result}")
-            elif isinstance(result, BaseException):
-                raise result
-            elif result.status == "interrupted":
-                return False
-            else:
-                tell(sum(map(_is_finished, self.cells)), len(self.cells), _title(cell))
-        return True
+                data = {source: datasets[choice.name].make(**dict(choice.options))}
+            with try_lock(cell.path.with_name(f".{cell.path.name}.lock")) as lock:
+                if not lock or _is_finished(cell):
+                    continue
+                try:
+                    result = run_experiment(
+                        cell.config, cell.path, resume=True, execution=execution, dataset=data[source]
+                    )
+                except DivergedError as error:
+                    self.diverged.append(f"{_title(cell)}: {error}")
+                    continue
+            if result.status == "interrupted":
+                return
+            tell(sum(map(_is_finished, self.cells)), len(self.cells), _title(cell))
 
     def _claim_folder(self) -> None:
         marker = self.root / "sweep.json"
