@@ -22,7 +22,7 @@ import os
 import platform
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -77,14 +77,14 @@ def config_of(method: str, rounds: int, seed: int, dead: int | None = None, afte
     return make_config(table)
 
 
-def show(name: str, before: NDArray[np.float64], after: NDArray[np.float64]) -> None:
+def show(name: str, before: NDArray[np.float64], after: NDArray[np.float64], dead: Sequence[object]) -> None:
     """Of pairs [agents that die, seeds]."""
     lost = before - after
     error, spread = (lost.std(ddof=1) / lost.size**0.5, lost.std(ddof=1)) if lost.size > 1 else (np.nan, np.nan)
     worst = lost.mean(1)
     print(
         f"| {name} | {before.mean():.1f} | {after.mean():.1f} | {lost.mean():.2f} ± {error:.2f} | {spread:.1f} | "
-        f"{worst.max():.1f} ({worst.argmax()}) |",
+        f"{worst.max():.1f} ({dead[worst.argmax()]}) |",
         flush=True,
     )
 
@@ -120,10 +120,10 @@ def main() -> None:
         without = everybody(method, MISSING, 0.0) if options.loss else others(method, 0, MISSING)
         for rule in options.rules:
             if options.loss:
-                show(f"{method} | {rule} | ", without, everybody(method, RULES[rule], options.loss / 100))
+                show(f"{method} | {rule} | ", without, everybody(method, RULES[rule], options.loss / 100), ["none"])
             else:
                 for at in options.at:
-                    show(f"{method} | {rule} | {at}", without, others(method, at, RULES[rule]))
+                    show(f"{method} | {rule} | {at}", without, others(method, at, RULES[rule]), options.dead)
     print(f"{time.perf_counter() - begun:.0f} s")
 
 
