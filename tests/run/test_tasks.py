@@ -224,11 +224,7 @@ def test_plan_accounts_for_every_parameter() -> None:
         ),
     ],
 )
-def test_plan_says_how_a_gpu_computes_gradients(
-    name: str, module: nn.Module | None, path: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for asked in ("plan", "assemble"):
-        monkeypatch.setattr(f"peermask.run.{asked}.have_triton", lambda: True)
+def test_plan_says_how_a_gpu_computes_gradients(name: str, module: nn.Module | None, path: str) -> None:
     make, changes, _ = CASES[name]
     experiment = build(peermask.make_config(config(**({} if module else changes))), make(), module)
     assert gradient_path(experiment, torch.device("cuda")) == path

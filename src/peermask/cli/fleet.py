@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, cast, get_args
 import typer
 
 from peermask.cli.options import FleetFile, Import, read_fleet
-from peermask.cli.roster import COMMANDS
+from peermask.cli.roster import COMMANDS, change_authority
 from peermask.cli.run import Config, Set
 from peermask.errors import NodeError
 
@@ -81,14 +81,25 @@ def certs(
         bool,
         typer.Option("--requests", help="Make no keys of agents: their devices do, with `peermask fleet request`."),
     ] = False,
+    new_authority: Annotated[
+        bool, typer.Option("--new-authority", help="Make a new authority; agents trust both until one is retired.")
+    ] = False,
+    retire_authority: Annotated[
+        bool, typer.Option("--retire-authority", help="End the trust in the earlier of two authorities.")
+    ] = False,
     import_: Import = None,
 ) -> None:
-    """Make an authority and certificates; existing ones are kept."""
+    """Make an authority and certificates; existing ones stay. Or replace the authority of a fleet that runs."""
     from peermask.fleet.certificates import make_certificates, sign
     from peermask.fleet.fleet_file import write_fleet
     from peermask.fleet.roster import encode_roster
     from peermask.fleet.start import certificates_of
 
+    if new_authority or retire_authority:
+        if requests or (new_authority and retire_authority):
+            raise NodeError("--new-authority, --retire-authority and --requests exclude each other; give one of them")
+        change_authority(fleet, read_fleet(fleet, import_), retire=retire_authority)
+        return
     held = read_fleet(fleet, import_)
     folder = certificates_of(fleet, held)
     made = make_certificates(held, folder, days, agents=() if requests else None)

@@ -17,7 +17,7 @@ import typer
 
 from peermask.cli.options import FleetFile, Import, Interrupt, import_plugins
 from peermask.errors import NodeError, PeermaskError
-from peermask.fleet.log import Line
+from peermask.fleet.environment import Line
 
 if TYPE_CHECKING:
     from peermask.fleet.status import Report
@@ -113,7 +113,7 @@ def private_files() -> Iterator[None]:
 
 def metrics_address(metrics: str | None, host: str | None) -> tuple[str, int] | None:
     """Loopback, unless an address was named for that very purpose."""
-    from peermask.fleet.http_endpoint import is_loopback
+    from peermask.page_server import is_loopback
 
     if metrics is None:
         if host is not None:

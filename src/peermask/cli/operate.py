@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import asdict
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -23,7 +24,6 @@ from peermask.errors import NodeError, NotYetError, PeermaskError
 
 if TYPE_CHECKING:
     from peermask.fleet.operator import Answered
-    from peermask.fleet.relay import OpenRelay
 
 # `peermask fleet operator`, `status`, `push` and `service`: for operators of a fleet.
 
@@ -33,9 +33,10 @@ Operator = Annotated[
 Wait = Annotated[float, typer.Option(min=0.1, max=300, help="Seconds to wait for an agent.")]
 
 DEGRADED = 3  # exit code of `fleet status`; 2 is for mistakes
+REFUSALS = ("refusals", "out_of_step")  # bad messages, and those of honest neighbours that are late or early
 ROSTER_ANSWERS = ("taken", "known already")
-HEADINGS = ("agent", "address", "round", "accuracy", "heard", "sent", "received", "last absence", "refusals",
-            "cert days", "roster", "version", "state")  # fmt: skip
+HEADINGS = ("agent", "address", "round", "accuracy", "heard", "sent", "received", "last absence", "bad",
+            "out of step", "cert days", "roster", "version", "state")  # fmt: skip
 
 
 def operator(
@@ -140,7 +141,7 @@ def _row(standing: dict[str, Any]) -> list[str]:
         format_bytes(standing["sent_bytes"]),
         format_bytes(standing["received_bytes"]),
         "-" if absence is None else f"{absence['neighbour']} in {absence['round']}: {absence['why']}",
-        str(sum(sum(counts.values()) for counts in standing["refusals"].values())),
+        *(str(sum(sum(counts.values()) for counts in standing.get(kind, {}).values())) for kind in REFUSALS),
         "-" if ends is None else f"{(ends - time.time()) / 86_400:.0f}",
         f"{standing['roster']} {standing['roster_digest'][:6]}" if "roster" in standing else "-",
         standing["version"],
@@ -210,10 +211,11 @@ def relay(
 
     It runs until stopped, and can neither read nor forge what passes.
     """
-    from peermask.fleet.credentials import find_relay, verifier
+    from peermask.fleet.credentials import find_relay, install_authorities, verifier
     from peermask.fleet.fleet import split_address
     from peermask.fleet.relay import open_relay
-    from peermask.fleet.rosters import FleetFileWatch, check_signed
+    from peermask.fleet.roster import read_file
+    from peermask.fleet.rosters import FileWatch, check_signed, is_later
     from peermask.fleet.start import certificates_of
 
     held = read_fleet(fleet, import_)
@@ -221,41 +223,47 @@ def relay(
         raise NodeError(
             f'{fleet} names no relay; add `relay = "host:port"`, and `relayed = true` to agents that need it'
         )
-    address = metrics_address(metrics, metrics_host)
-    credentials = find_relay(certificates_of(fleet, held))
-    verify = verifier(credentials.ca)
-    check_signed(held, verify)
-    where = listen or held.relay
-    with Interrupt() as interrupt:
+    address, where = metrics_address(metrics, metrics_host), listen or held.relay
+    folder = certificates_of(fleet, held)
+    credentials = find_relay(folder)
+    check_signed(held, verifier(credentials.ca))
+    install_authorities(credentials.ca, held.authorities)
+    files = FileWatch(fleet=fleet, **asdict(credentials))
+
+    def look() -> bool:
+        """Take a later roster; returns whether there are other certificates."""
+        nonlocal held
+        changed = files.changed()
+        if changed & {"fleet", "ca"}:
+            later = read_file(fleet, held, verifier(credentials.ca))
+            if is_later(later, held):
+                held = later
+                opened.follow(held)
+                print(f"roster {held.serial}: {len(held.agents)} agents", flush=True)
+                if install_authorities(credentials.ca, held.authorities):
+                    files.ignore("ca")
+                    changed.add("ca")
+        return bool(changed - {"fleet"}) and find_relay(folder) is not None
+
+    with Interrupt() as interrupt, ExitStack() as serving, ExitStack() as relaying:
         try:
-            with open_relay(held, credentials, *split_address(where)) as opened, serve_metrics(address, opened):
-                print(f"relay at {where} (Ctrl-C ends it)", flush=True)
-                file = FleetFileWatch(fleet, held, verify)
-                while not interrupt.requested():
-                    time.sleep(POLL)
-                    try:
-                        later = file.look()
-                    except PeermaskError as error:
-                        print(f"peermask: {error}", file=sys.stderr, flush=True)
-                        continue
-                    if later is not None:
-                        opened.follow(later)
-                        print(f"roster {later.serial}: {len(later.agents)} agents", flush=True)
+            opened = relaying.enter_context(open_relay(held, credentials, *split_address(where)))
+            if address is not None:
+                from peermask.fleet.health import Health
+                from peermask.fleet.metrics import RelayMetrics, serve_metrics
+
+                relay_metrics = RelayMetrics(lambda: opened.status())
+                serving.enter_context(serve_metrics(*address, relay_metrics, Health, partial(print, flush=True)))
+            print(f"relay at {where} (Ctrl-C ends it)", flush=True)
+            while not interrupt.requested():
+                time.sleep(POLL)
+                try:
+                    if look():
+                        relaying.close()  # agents dial again at once
+                        opened = relaying.enter_context(open_relay(held, credentials, *split_address(where)))
+                        print("relay: uses the certificates that it has now", flush=True)
+                except PeermaskError as error:
+                    print(f"peermask: {error}", file=sys.stderr, flush=True)
         except OSError as error:
             raise NotYetError(f"cannot listen on {where}: {error.strerror or error}") from None
     return interrupt.exit_code
-
-
-@contextmanager
-def serve_metrics(address: tuple[str, int] | None, relay: OpenRelay) -> Iterator[None]:
-    """Serve metrics and health of a relay at an address, if one is given."""
-    if address is None:
-        yield
-        return
-    from peermask.fleet.health import Health
-    from peermask.fleet.http_endpoint import open_endpoint, status_pages
-    from peermask.fleet.metrics import RelayMetrics
-
-    with open_endpoint(*address, status_pages(RelayMetrics(relay.status).text, Health)) as opened:
-        print(f"metrics: http://{address[0]}:{opened.port}/metrics", flush=True)
-        yield

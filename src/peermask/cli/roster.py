@@ -128,9 +128,31 @@ def renew(
 
     held = read_fleet(fleet, import_)
     folder = certificates_of(fleet, held)
-    chosen = tuple(agents or (one.agent for one in held.agents if not is_enrolled(folder, one.agent)))
-    make_certificates(held, folder, days, chosen)
-    print(f"{folder}: {len(chosen)} certificates renewed; copy each with its key to its device")
+    chosen = tuple(agents or (one.agent for one in held.agents))
+    enrolled = [agent for agent in chosen if is_enrolled(folder, agent)]
+    made = make_certificates(held, folder, days, chosen, (), renew_relay=not agents)
+    print(f"{folder}: {len(made)} certificates renewed; copy each with its key to its device")
+    if enrolled:
+        print(f"without a key for agent {', '.join(map(str, enrolled))}, whose device has it")
+
+
+def change_authority(path: Path, fleet: Fleet, *, retire: bool) -> None:
+    """Make a roster with a new authority beside the present one, or without the earlier one."""
+    from peermask.fleet.certificates import newest_authority, replace_authority, retire_authority
+    from peermask.fleet.roster import next_roster
+    from peermask.fleet.start import certificates_of
+
+    folder = certificates_of(path, fleet)
+    lost = not (folder / "ca.key").exists()
+    authorities = newest_authority(fleet, folder) if retire else replace_authority(folder)
+    _publish(path, next_roster(fleet, authorities=authorities))  # signed by both
+    if retire:
+        retire_authority(folder)
+    elif lost:
+        print(f"the key of the earlier authority is lost: copy {folder / 'ca.pem'} to every device, then {path}")
+    print(_hand_on(path))
+    if not retire:
+        print(f"once `fleet status` shows roster {fleet.serial + 1} everywhere: peermask fleet renew {path}")
 
 
 def sign(fleet: FleetFile, import_: Import = None) -> None:

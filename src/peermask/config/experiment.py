@@ -26,6 +26,7 @@ from peermask.config.sections import (
     DataOptions,
     DeathOptions,
     EvaluationOptions,
+    ExchangeOptions,
     FrozenOptions,
     StopOptions,
     TaskOptions,
@@ -35,6 +36,7 @@ from peermask.errors import ConfigError
 from peermask.masks.budget import MaskOptions, Retention, RetentionDraw
 from peermask.models.outputs import Readout
 from peermask.registry import Options
+from peermask.task import arm_names
 
 
 class ExperimentConfig(Options):
@@ -84,6 +86,7 @@ class ExperimentConfig(Options):
     mask: MaskOptions = MaskOptions()
     algorithm: AlgorithmChoice = Field({}, validate_default=True, description="default mce-pl")
     compare: tuple[ComparedChoice, ...] = Field((), description="further algorithms on the same data, graph and seeds")
+    exchange: ExchangeOptions | None = Field(None, description="how messages are sent; default: values as float32")
     evaluation: EvaluationOptions = EvaluationOptions()
     stop: StopOptions = StopOptions()
     checkpoint: CheckpointOptions = CheckpointOptions()
@@ -103,6 +106,17 @@ class ExperimentConfig(Options):
                 raise ConfigError(
                     f"liars.kind = 'crafted': only masks can be crafted, and {choice.name} sends real values; "
                     "random and inverted lies work with every algorithm"
+                )
+        return self
+
+    @model_validator(mode="after")
+    def _has_values_to_round(self) -> ExperimentConfig:
+        half = self.exchange is not None and self.exchange.values == "float16"
+        for choice in (self.algorithm, *self.compare):
+            if half and choice.name in algorithms and algorithms[choice.name].make.over_frozen_weights:
+                raise ConfigError(
+                    f"exchange.values = 'float16': {choice.name} sends masks, one bit a weight, and no real values; "
+                    "leave it out"
                 )
         return self
 
@@ -229,10 +243,7 @@ class ExperimentConfig(Options):
             >>> list(peermask.make_config({"algorithm": "mce-pl", "compare": ["ind-mask"]}).arms())
             ['mce-pl', 'ind-mask']
         """
-        arms: dict[str, ExperimentConfig] = {}
-        for choice in (self.algorithm, *self.compare):
-            name, count = choice.name, 2
-            while name in arms:
-                name, count = f"{choice.name}-{count}", count + 1
-            arms[name] = self.model_copy(update={"algorithm": choice, "compare": ()})
-        return arms
+        choices = (self.algorithm, *self.compare)
+        names = arm_names(choice.name for choice in choices)
+        arms = (self.model_copy(update={"algorithm": choice, "compare": ()}) for choice in choices)
+        return dict(zip(names, arms, strict=True))

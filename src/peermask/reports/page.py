@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 
 from peermask.config.experiment import ExperimentConfig
-from peermask.config.file import flatten
 from peermask.errors import RunError
 from peermask.files import read_json, write_atomically
 from peermask.reports.curves import Curves, curves_of, rounded, spread
 from peermask.reports.run_detail import run_detail
 from peermask.reports.source import Source, open_sources
 from peermask.run.result import RunResult
+from peermask.task import flatten
 
 # Names for the curves of a comparison: the algorithm, and the keys in which runs differ.
 
