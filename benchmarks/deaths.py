@@ -1,7 +1,7 @@
 """Ten agents of which one dies, or whose messages get lost: what that costs, by the rule for messages that are missing.
 
     python -m benchmarks.deaths [--seeds 3] [--rounds 60] [--dead 0 ...] [--at 4 30 1] [--loss 20]
-                                [--methods accord mce-pl dsgd] [--rules "by age" skip full]
+                                [--methods accord mce-pl dsgd] [--rules "by age" skip short two full]
 
 The default experiment (digits, five labels an agent, a random graph), in the simulator. Each agent of `--dead` in turn
 (all ten by default) plays its last round `--at`. Printed are the accuracy of the others in percent, without it from the
@@ -10,6 +10,8 @@ deviation of a single pair, and the agent whose death costs most in the mean ove
 
     by age    counts half as much each round, and expires (graph/mixing.py): `missing = "last"` of a fleet
     skip      is left out at once: `missing = "skip"`
+    short     counts half in the next round, and then expires
+    two       counts in full for two rounds
     full      counts in full for ever, as in version 1.0
 
 With `--loss` nobody dies, and so many percent of all messages are lost, against none.
@@ -48,7 +50,9 @@ METHODS: Mapping[str, dict[str, Any]] = {
     "mce-pl": {"name": "mce-pl", **TRAINED, "lr": 0.3},
     "dsgd": {"name": "dsgd", **TRAINED, "lr": 0.02},
 }
-RULES: Mapping[str, tuple[int, ...]] = {"by age": MISSING, "skip": (1,), "full": (1,) * 1_000}
+RULES: Mapping[str, tuple[int, ...]] = {
+    "by age": MISSING, "skip": (1,), "short": (2, 1), "two": (1, 1, 1), "full": (1,) * 1_000,
+}  # fmt: skip
 
 
 def accuracies(config: ExperimentConfig, rule: tuple[int, ...] = MISSING, loss: float = 0.0) -> NDArray[np.float64]:
