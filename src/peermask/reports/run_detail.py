@@ -45,7 +45,7 @@ AGENTS_SHOWN = 100  # one by one; mean and spread are always over all
 ELSEWHERE = ("agents", "graph", "layers")  # parts of a manifest that the page shows in its own way
 
 
-def run_detail(source: Source, curves: Curves, label: str) -> dict[str, Any]:
+def run_detail(source: Source, curves: Curves, label: str, *, masks: bool = True) -> dict[str, Any]:
     result = source.result
     manifest, config = result.manifest, result.config
     shown = min(len(result.agents), AGENTS_SHOWN)
@@ -76,7 +76,7 @@ def run_detail(source: Source, curves: Curves, label: str) -> dict[str, Any]:
             "sent": spent.per_agent.tolist(),  # over one link
         },
         "curves": _curves(curves, shown),
-        "masks": mask_pictures(source, shown),
+        "masks": mask_pictures(source, shown) if masks else None,
         "traffic": _traffic(spent),
         "faults": faults_of(source.rows("absences.csv")),
         "config": source.config,
