@@ -157,7 +157,7 @@ def _series(group: list[Run], places: list[int]) -> dict[str, Any]:
     }
 
 
-SCRIPTS = ("uplot", "dom", "save", "curves", "network", "masks", "traffic", "faults", "tables", "sweep", "page")
+SCRIPTS = ("uplot", "dom", "save", "curves", "network", "masks", "traffic", "faults", "tables", "sweep", "data", "page")
 STYLES = ("uplot", "page")
 TITLED = 4
 

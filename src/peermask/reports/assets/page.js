@@ -51,7 +51,7 @@ function draw() {
     return;
   }
   state.agent = Math.min(state.agent, run().shown - 1);
-  for (const part of [drawSweep, drawCurves, drawAgents, drawMasks, drawBytes, drawFaults, drawTables, drawConfig, drawTop]) part();
+  for (const part of [drawSweep, drawCurves, drawAgents, drawData, drawMasks, drawBytes, drawFaults, drawTables, drawConfig, drawTop]) part();
 }
 
 /** Plots are as wide as their boxes, whatever the window does. */
