@@ -67,9 +67,15 @@ def test_public_copies_are_what_receivers_have_added_up() -> None:
     [
         ({"algorithm": {"name": "choco", "topk": 0}}, "algorithm.topk = 0.*greater than 0"),
         ({"algorithm": {"name": "choco", "topk": 1.5}}, "algorithm.topk = 1.5.*less than or equal to 1"),
-        ({"algorithm": "choco", "schedule": "matching"}, "schedule: choco needs every message"),
-        ({"algorithm": "choco", "asynchronous": {}}, "asynchronous: choco needs every message"),
-        ({"algorithm": "dsgd", "compare": ["choco"], "schedule": "matching"}, "schedule: choco needs every message"),
+        (
+            {"algorithm": "choco", "schedule": "matching"},
+            "schedule and algorithm = 'choco': it needs every message.*delete schedule, or choose another",
+        ),
+        ({"algorithm": "choco", "asynchronous": {}}, "asynchronous and algorithm = 'choco': it needs every message"),
+        (
+            {"algorithm": "dsgd", "compare": ["choco"], "schedule": "matching"},
+            "schedule and compare = 'choco': it needs every message.*delete schedule, or choose another",
+        ),
     ],
 )
 def test_what_it_cannot_do_is_refused_in_one_line(changes: dict[str, Any], says: str) -> None:
