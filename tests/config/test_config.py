@@ -55,7 +55,9 @@ def test_naming_another_choice_drops_the_options_of_the_one_before() -> None:
 def test_files_that_are_missing_or_not_toml(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"nowhere\.toml does not exist"):
         load_config(tmp_path / "nowhere.toml")
-    with pytest.raises(ConfigError, match=r"is a folder; a run in it goes on with --resume"):
+    with pytest.raises(
+        ConfigError, match=r"is a folder; give a TOML file, such as .*/config\.toml of a run, or resume"
+    ):
         load_config(tmp_path)
     picture = tmp_path / "picture.png"
     picture.write_bytes(b"\x89PNG\xff")

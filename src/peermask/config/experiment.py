@@ -122,13 +122,13 @@ class ExperimentConfig(Options):
 
     @model_validator(mode="after")
     def _every_message_comes(self) -> ExperimentConfig:
-        for choice in (self.algorithm, *self.compare):
+        for place, choice in enumerate((self.algorithm, *self.compare)):
             if choice.name in algorithms and algorithms[choice.name].make.needs_every_message:
                 for key in ("schedule", "asynchronous", "deaths"):
                     if getattr(self, key) is not None:
                         raise ConfigError(
-                            f"{key}: {choice.name} needs every message of every neighbour in each round; delete one of "
-                            "the two"
+                            f"{key} and {'compare' if place else 'algorithm'} = {choice.name!r}: it needs every "
+                            f"message of every neighbour in each round; delete {key}, or choose another algorithm"
                         )
         return self
 

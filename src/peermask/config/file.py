@@ -28,7 +28,10 @@ def read_toml(path: Path) -> dict[str, Any]:
     except FileNotFoundError:
         raise ConfigError(f"config file {path} does not exist") from None
     except IsADirectoryError:
-        raise ConfigError(f"config file {path} is a folder; a run in it goes on with --resume {path}") from None
+        raise ConfigError(
+            f"config file {path} is a folder; give a TOML file, such as {path / 'config.toml'} of a run, or resume the "
+            f"run with `peermask run --resume {path}`"
+        ) from None
     except OSError as error:
         raise ConfigError(f"config file {path} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import isnan
+from pathlib import Path
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from peermask.run.format import figure_name, format_bytes, format_figure
+from peermask.run.format import format_bytes, format_figure
 from peermask.store.arrays import REPORTED
 from peermask.store.sweeps import SweepFolder, best_rows, spread
 
@@ -67,13 +68,14 @@ def _format_spread(figure: str, values: tuple[float, float]) -> str:
     return f"{mean:.3f} ± {deviation:.3f}" if figure == "r2" else f"{100 * mean:.1f} ± {100 * deviation:.1f} %"
 
 
-def sweep_data(sweep: SweepFolder) -> dict[str, Any]:
-    """The data of a page's section on the sweep."""
+def sweep_data(sweep: SweepFolder, series: Sequence[Sequence[Path]]) -> dict[str, Any]:
+    """The data of a page's section on the sweep; `series` are the run folders of each curve on the page."""
     rows = sweep.rows
     best = best_rows(rows)
+    first = sweep.root / best[0].runs[0].path if best else None
     return {
         "keys": list(sweep.keys),
-        "figure": figure_name(rows[0].figure) if rows else "accuracy",
+        "figure": rows[0].figure if rows else "accuracy",
         "rows": [
             {
                 "values": row.values,
@@ -90,7 +92,7 @@ def sweep_data(sweep: SweepFolder) -> dict[str, Any]:
             for row in rows
         ],
         "missing": sweep.missing,
-        "best_run": str(sweep.root / best[0].runs[0].path) if best else None,
+        "top": next((place for place, paths in enumerate(series) if first in paths), 0),  # the curve of the best
     }
 
 
