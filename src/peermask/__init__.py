@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from peermask.data.table import from_dataframe
     from peermask.data.torch_dataset import from_torch
     from peermask.errors import PeermaskError
-    from peermask.exports.measure import evaluate
+    from peermask.exports.predict import evaluate
     from peermask.exports.rebuild import load_ticket
     from peermask.exports.write import export
     from peermask.graph.mixing import Mixing
@@ -61,7 +61,7 @@ _HOMES = {
     "RunResult": "peermask.run.result",
     "Setting": "peermask.algorithms.contract",
     "describe_data": "peermask.run.look",
-    "evaluate": "peermask.exports.measure",
+    "evaluate": "peermask.exports.predict",
     "export": "peermask.exports.write",
     "from_arrays": "peermask.data.arrays",
     "from_dataframe": "peermask.data.table",
