@@ -54,15 +54,13 @@ def test_from_run_to_export(name: str, tmp_path: Path) -> None:
     assert f'"figure":"{figures[0]}"' in page.replace(" ", "")
 
 
-def test_a_recurrent_network_of_ones_own(tmp_path: Path) -> None:
+def test_a_recurrent_network_of_ones_own(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     make, _, _ = CASES["tokens"]
     module, data = Lstm(), make()
-    lines: list[str] = []
-    execution = peermask.Execution(warn=lines.append)
-    result = peermask.run_experiment(config(), tmp_path / "run", dataset=data, module=module, execution=execution)
-    (line,) = lines
+    result = peermask.run_experiment(config(), tmp_path / "run", dataset=data, module=module)
+    (line,) = caplog.messages
     assert line.startswith("the module's own weights are not used: frozen.init = 'signed-constant' draws others; ")
-    at_once = peermask.Execution(chunk=3, warn=lines.append)
+    at_once = peermask.Execution(chunk=3)
     both = peermask.run_experiment(config(), tmp_path / "stack", dataset=data, module=module, execution=at_once)
     assert both.hash == result.hash
     peermask.export(result, 0, tmp_path / "a.ticket")
