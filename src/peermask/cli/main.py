@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from contextlib import suppress
@@ -34,6 +35,13 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+
+
+class _OneLine(logging.Handler):
+    """A warning as one line on the stderr of the moment: a live display replaces it."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        print(f"peermask: {record.getMessage()}", file=sys.stderr, flush=True)
 
 
 def _print_version(wanted: bool) -> None:
@@ -70,6 +78,7 @@ def main(arguments: list[str] | None = None) -> None:
         sys.stderr = Path(os.devnull).open("w")  # noqa: SIM115 (until the process ends)
     if sys.stdout is None:  # `>&-`; the next file to be opened would take its place
         _fail("standard output is closed; send it to a file, or to /dev/null")
+    logging.getLogger("peermask").handlers = [_OneLine()]
     try:
         code = app(args=given, standalone_mode=False)
         sys.stdout.flush()

@@ -296,7 +296,7 @@ def _load(
         if is_of_fleet(resume):
             raise ConfigError(f"{resume} was made by a fleet; resume it with `peermask swarm FLEET` or `peermask node`")
         import_plugins(imports)
-        return None, [*imports, *find_recorded_plugins(resume, lambda _: None)]  # other ranks need them too
+        return None, [*imports, *find_recorded_plugins(resume, quiet=True)]  # other ranks need them too
     if replay is not None:
         import_plugins(imports)
         return replay_config(replay), imports

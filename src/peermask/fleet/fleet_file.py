@@ -96,7 +96,7 @@ def load_fleet(path: Path) -> Fleet:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
         if "experiment" not in values:
             raise NodeError(f"is not a fleet file; make one of an experiment with `peermask fleet new FLEET {path}`")
-        found = find_plugins(_imports(values), str(path), _ignore, exact=True)
+        found = find_plugins(_imports(values), str(path), exact=True)
         fleet = Fleet.model_validate(values)
         check(fleet)
     except FileNotFoundError:
@@ -125,7 +125,3 @@ def _imports(values: dict[str, Any]) -> list[Plugin]:
         return [Plugin.model_validate(one) for one in held]
     except ValidationError as error:
         raise first_problem(error, Plugin, "imports") from None
-
-
-def _ignore(line: str) -> None:
-    """No warnings: a plug-in that has changed is an error here."""
