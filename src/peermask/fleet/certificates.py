@@ -106,7 +106,7 @@ def is_enrolled(folder: Path, agent: int) -> bool:
 def sign_agent(
     agent: int,
     host: str,
-    own: ec.EllipticCurvePublicKey,
+    public: ec.EllipticCurvePublicKey,
     authority: x509.Certificate,
     key: ec.EllipticCurvePrivateKey,
     valid: timedelta,
@@ -114,12 +114,12 @@ def sign_agent(
 ) -> x509.Certificate:
     """An agent's certificate: its number as the common name, its host as the only alternative name."""
     usage = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
-    return _signed(name or common_name(agent), own, authority, key, valid, usage, host)
+    return _signed(name or common_name(agent), public, authority, key, valid, usage, host)
 
 
 def _signed(
     name: str,
-    own: ec.EllipticCurvePublicKey,
+    public: ec.EllipticCurvePublicKey,
     authority: x509.Certificate,
     key: ec.EllipticCurvePrivateKey,
     valid: timedelta,
@@ -127,7 +127,7 @@ def _signed(
     host: str | None = None,
 ) -> x509.Certificate:
     made = (
-        _builder(name, own, valid, authority.not_valid_after_utc)
+        _builder(name, public, valid, authority.not_valid_after_utc)
         .issuer_name(authority.subject)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(x509.ExtendedKeyUsage(usage), critical=False)
@@ -271,9 +271,11 @@ def make_operator(folder: Path, name: str, days: int) -> Credentials:
     """An operator's certificate: it can query agents, and act neither as a server nor as an agent."""
     check_operator_name(name)
     authority, key = existing_authority(folder)
-    files, own = operator_files(folder, name), ec.generate_private_key(ec.SECP256R1())
+    files, private = operator_files(folder, name), ec.generate_private_key(ec.SECP256R1())
     usage = [ExtendedKeyUsageOID.CLIENT_AUTH]
-    _write(files, own, _signed(f"operator-{name}", own.public_key(), authority, key, timedelta(days=days), usage))
+    _write(
+        files, private, _signed(f"operator-{name}", private.public_key(), authority, key, timedelta(days=days), usage)
+    )
     return files
 
 
@@ -281,7 +283,7 @@ def _make_relay(
     host: str, folder: Path, authority: x509.Certificate, key: ec.EllipticCurvePrivateKey, valid: timedelta
 ) -> Path:
     """The relay's certificate: it can act as a server for agents, and not as an agent."""
-    files, own = relay_files(folder), ec.generate_private_key(ec.SECP256R1())
+    files, private = relay_files(folder), ec.generate_private_key(ec.SECP256R1())
     usage = [ExtendedKeyUsageOID.SERVER_AUTH]
-    _write(files, own, _signed("relay", own.public_key(), authority, key, valid, usage, host))
+    _write(files, private, _signed("relay", private.public_key(), authority, key, valid, usage, host))
     return files.certificate
