@@ -17,7 +17,6 @@ from pathlib import Path
 from peermask.errors import NodeError
 from peermask.files import writing
 from peermask.fleet.credentials import (
-    MOST_AUTHORITIES,
     ROSTER,
     Credentials,
     authority_texts,
@@ -25,16 +24,13 @@ from peermask.fleet.credentials import (
     host_name,
     issuer_of,
     load_authorities,
-    load_certificate,
-    load_keys,
     name_in,
     operator_files,
     relay_files,
     write_authorities,
-    write_keys,
-    write_private,
 )
 from peermask.fleet.fleet import Fleet, FleetMember, check_operator_name, split_address
+from peermask.fleet.pem import MOST_AUTHORITIES, load_certificate, load_keys, write_keys, write_private
 
 try:
     from cryptography import x509
