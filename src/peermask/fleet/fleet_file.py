@@ -114,14 +114,16 @@ def load_fleet(path: Path) -> Fleet:
 
 def _imports(values: dict[str, Any]) -> list[Plugin]:
     """The plug-ins of a fleet; checked before the rest, which uses what they register."""
-    held, experiment = values.get("imports", []), values["experiment"]
+    tables, experiment = values.get("imports", []), values["experiment"]
     if isinstance(experiment, dict) and "imports" in experiment:
         raise NodeError(
             "experiment.imports: a fleet lists plug-ins with their hashes; write it with `peermask fleet new --import`"
         )
-    if not isinstance(held, list):
-        raise NodeError(f"imports = {held!r}: must be tables [[imports]], as `peermask fleet new --import` writes them")
+    if not isinstance(tables, list):
+        raise NodeError(
+            f"imports = {tables!r}: must be tables [[imports]], as `peermask fleet new --import` writes them"
+        )
     try:
-        return [Plugin.model_validate(one) for one in held]
+        return [Plugin.model_validate(one) for one in tables]
     except ValidationError as error:
         raise first_problem(error, Plugin, "imports") from None
