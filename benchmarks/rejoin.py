@@ -6,8 +6,9 @@ One process an agent, on a path or a ring over mutual TLS, `missing = "last"`, a
 (-9). The checkpoints of all agents but one are moved ahead by so many rounds, and these agents play on without it. Then
 it is started. Printed are, for the slowest trial, seconds until it has played a round with every neighbour: from its
 start, and from the line in which it says that it continues (before that, Python and its checkpoint are loaded).
-Rounds per second are those of its neighbours, in the slowest `WINDOW` rounds in a row: normally, with all agents, and
-from the start of the agent until `AFTER` rounds after it is back.
+Rounds per second are those of its neighbours, in the slowest `WINDOW` rounds in a row: normally, with all agents; while
+the agent loads, which takes time of the cores that all share here; and from its first line until `AFTER` rounds after
+it is back.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import platform
 import tempfile
 import time
 from dataclasses import replace
+from math import nan
 from pathlib import Path
 
 from benchmarks.trial import Failed, Trial, small_config
@@ -42,10 +44,10 @@ def move_ahead(trial: Trial, agent: int, rounds: int) -> None:
 
 def slowest(times: list[float]) -> float:
     """Rounds per second in the slowest WINDOW rounds in a row."""
-    return min(WINDOW / (last - first) for first, last in zip(times, times[WINDOW:], strict=False))
+    return min((WINDOW / (last - first) for first, last in zip(times, times[WINDOW:], strict=False)), default=nan)
 
 
-def measure(trial: Trial, behind: int) -> tuple[float, float, float, float]:
+def measure(trial: Trial, behind: int) -> tuple[float, float, float, float, float]:
     """Seconds until agent 0 is back, from its start and from its first line; its neighbours' speed, normal and then."""
     late, others = 0, list(range(1, trial.agents))
     neighbours = trial.fleet.neighbours(late)
@@ -83,8 +85,9 @@ def measure(trial: Trial, behind: int) -> tuple[float, float, float, float]:
     end = times(late, done)[AFTER]
     lines = (line.partition(" ") for line in trial.log(late).read_text().splitlines())
     ready = max(float(when) for when, _, line in lines if "continuing after" in line)
-    speed = min(slowest(times(j, started - 1.0, end)) for j in neighbours)
-    return done - started, done - ready, normal, speed
+    loading = min(slowest(times(j, started, ready)) for j in neighbours)
+    speed = min(slowest(times(j, ready, end)) for j in neighbours)
+    return done - started, done - ready, normal, loading, speed
 
 
 def main() -> None:
@@ -94,7 +97,7 @@ def main() -> None:
     parser.add_argument("--trials", type=int, default=3)
     options = parser.parse_args()
     print(f"{options.trials} trials each; {platform.machine()}, {os.cpu_count()} cores", flush=True)
-    print("agents  rounds behind  s from its start  s from its first line  rounds/s: normal, slowest", flush=True)
+    print("agents  rounds behind  s from its start  s from its first line  rounds/s: normal, loading, then", flush=True)
     for agents in options.agents:
         for behind in options.behind:
             found = []
@@ -111,11 +114,9 @@ def main() -> None:
                         trial.end_processes()
             if found:
                 start, ready = (max(column) for column in list(zip(*found, strict=True))[:2])
-                *_, normal, speed = min(found, key=lambda each: each[3] / each[2])
-                print(
-                    f"{agents:6d}  {behind:13,d}  {start:16.1f}  {ready:21.1f}  {normal:16.1f}, {speed:7.1f}",
-                    flush=True,
-                )
+                *_, normal, loading, speed = min(found, key=lambda each: each[4] / each[2])
+                speeds = f"{normal:16.1f}, {loading:7.1f}, {speed:4.1f}"
+                print(f"{agents:6d}  {behind:13,d}  {start:16.1f}  {ready:21.1f}  {speeds}", flush=True)
 
 
 if __name__ == "__main__":

@@ -71,6 +71,8 @@ def test_an_existing_file_is_never_overwritten(tmp_path):
         (lambda v: v.update(missing="never"), "missing = 'never'"),
         (lambda v: v.update(round_deadline=0), "round_deadline = 0"),
         (lambda v: v.update(run="x"), "run = 'x'"),
+        (lambda v: v["experiment"].update(liars={"count": 1}), "experiment.liars: only the simulator supports liars"),
+        (lambda v: v["experiment"].update(deaths={"after": 1, "count": 1}), "experiment.deaths: only the simulator"),
         (lambda v: v.pop("run"), "run: must be given"),
         (lambda v: v["agents"].pop(), r"agents are numbered \[0, 1, 2\]"),
         (lambda v: v["agents"][2].update(agent=7), r"agents are numbered \[0, 1, 7, 3\]"),
