@@ -29,9 +29,9 @@ def one_line(ranks: RankRun, codes: list[int]) -> str:
 
 
 def of_another_version() -> None:
-    import peermask.run.same_inputs as same_inputs
+    import peermask.run.play as play
 
-    same_inputs.version = lambda _: "0.0.1"  # type: ignore[assignment]
+    play.version = lambda _: "0.0.1"  # type: ignore[assignment]
 
 
 def test_more_ranks_than_agents(small: Small, tmp_path: Path) -> None:

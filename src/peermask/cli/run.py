@@ -173,8 +173,8 @@ def _plan_sweep(
 def _check_processes(
     processes: int, loaded: ExperimentConfig | None, resume: Path | None, overrides: Sequence[str]
 ) -> None:
+    from peermask.run.play import check_ranks
     from peermask.run.runner import config_in
-    from peermask.run.same_inputs import check_ranks
 
     check_ranks(processes, loaded or config_in(resume or Path(), overrides))
 

@@ -73,9 +73,9 @@ def check_same_config(before: ExperimentConfig, now: ExperimentConfig, folder: R
         told = ", ".join(f"{key} = {one.get(key, 'nothing')}, not {other.get(key, 'nothing')}" for key in keys[:NAMED])
         more = f", and {len(keys) - NAMED} more" if len(keys) > NAMED else ""
         raise RunError(f"{folder.path} was run with {told}{more}; only rounds can be increased: start a new run")
-    if before.asynchronous is not None and now.rounds > before.rounds:
+    if before.traced_by is not None and now.rounds > before.rounds:
         raise RunError(
-            f"{folder.path} is asynchronous: fast agents may have ended long before slow ones, so rounds cannot be "
+            f"{folder.path} has {before.traced_by}: some agents may have ended long before others, so rounds cannot be "
             "increased; start a new run"
         )
     if now.rounds < before.rounds:
