@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from peermask.cli.show import KINDS
 from peermask.config.catalogue import KEPT, as_markdown, catalogue
 from peermask.config.experiment import ExperimentConfig
 from peermask.config.file import make_config
+from peermask.run.runner import run_experiment
 
 DOCS = Path(__file__).parents[2] / "docs"
 AGAIN = "run: python -m peermask.config.catalogue docs/config.md"
@@ -54,6 +56,16 @@ def test_the_defaults_it_gives_are_those_a_config_has() -> None:
 
 @pytest.mark.parametrize("arguments", [[], ["-h"], ["--help"], ["--version"], ["list"], ["run", "--help"], ["fleet"]])
 def test_nothing_that_computes_is_imported_for_what_computes_nothing(arguments: list[str]) -> None:
+    assert imported_by(arguments, "torch", "numpy", "networkx") == []
+
+
+def test_a_run_is_shown_without_torch(tmp_path: Path, small: Callable[..., ExperimentConfig]) -> None:
+    run_experiment(small(rounds=2, compare=[{"name": "ind-mask"}]), tmp_path / "run")
+    assert imported_by(["show", str(tmp_path / "run")], "torch", "networkx") == []
+
+
+def imported_by(arguments: list[str], *heavy: str) -> list[str]:
+    """Of these modules, those that a command imports."""
     look = f"""
 import sys
 from peermask.cli.main import main
@@ -61,12 +73,13 @@ try:
     main({arguments!r})
 except SystemExit as end:
     assert not end.code
-heavy = sorted({{"torch", "numpy", "networkx"}} & set(sys.modules))
-assert not heavy, heavy
+print(*sorted({set(heavy)!r} & set(sys.modules)))
 """
     done = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout
+    *said, loaded = done.stdout.split("\n")[:-1]
+    assert said
+    return loaded.split()
 
 
 def test_the_summary_of_every_command_fits_its_line(

@@ -107,8 +107,9 @@ def test_tables_of_what_is_finished_need_no_run(tmp_path: Path, capsys: pytest.C
 def test_the_table_is_printed(with_paper: bool, capsys: pytest.CaptureFixture[str]) -> None:
     entry = Entry("MCE-PL", "ring", 0.639, summarise([Outcome(config={"rounds": 10}, accuracy=0.5)]))
     made = Grid("table3", ((entry,) * 4,))
-    _print_table(Console(width=80), made, with_paper=with_paper)
+    _print_table(Console(width=80), made, "It ranks nothing.", with_paper=with_paper)
     said = capsys.readouterr().out
+    assert said.endswith("It ranks nothing.\n")
     assert said.startswith("Table III: topologies (accuracy)")
     assert said.count("0.500") == 4
     assert said.count("(paper 0.639)") == 4 * with_paper  # on other data the paper's figures say nothing

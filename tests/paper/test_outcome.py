@@ -129,3 +129,13 @@ def test_half_way_and_the_agents_that_are_stuck() -> None:
     assert summarise([outcome, outcome]).stuck == 2
     assert Outcome(config={}, accuracy=0.6, curve=curve).stuck is None
     assert summarise([Outcome(config={}, accuracy=0.6)]).half_way is None
+
+
+def test_a_constant_answer_is_stuck_with_any_number_of_labels() -> None:
+    """The mean of 0.2, 0.2 and 0.2 is above 1/5 in floats, and 1/6 has four digits in a curve."""
+    for labels in range(2, 11):
+        share = round(1 / labels, 4)
+        curve = Curve(rounds=[8, 9, 10], agents=[[share] * 3, [share + 0.001] * 3], megabytes=[], paper_megabytes=[])
+        config = {"partition": {"name": "labels", "labels_per_agent": labels}}
+        assert Outcome(config=config, curve=curve).stuck == 1
+    assert Outcome(config={"partition": {"labels_per_agent": [2, 3]}}, curve=curve).stuck is None

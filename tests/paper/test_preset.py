@@ -25,7 +25,8 @@ def test_every_cell_is_a_valid_config_with_everything_its_method_may_be_tuned_to
         for candidate in cell.method.candidates:
             config = defaults.job(cell, candidate).config
             assert config.algorithm.name == cell.method.algorithm["name"]
-            assert config.algorithm.table().items() >= candidate["algorithm"].items()
+            row = cell.of_row.config.get("algorithm", {})  # which has the last word
+            assert config.algorithm.table().items() >= {**candidate["algorithm"], **row}.items()
             assert "frozen" not in candidate or config.frozen.init == candidate["frozen"]["init"]
 
 
@@ -68,3 +69,16 @@ def test_names_are_selected_once_in_their_order() -> None:
     assert selected(()) == selected(("all",)) == NAMES
     with pytest.raises(ConfigError, match="unknown experiment 'tabel1'; did you mean 'table1'"):
         selected(("tabel1",))
+
+
+def test_methods_of_a_table_try_as_many_settings_over_as_many_rounds() -> None:
+    for name in (name for name in NAMES if name not in ("accord-easy", "dslth")):
+        used = [methods()[row.method] for row in preset(name).rows]
+        for kind in ("short", "whole"):
+            same = [method for method in used if method.tuned_for == kind]
+            assert len({(len(method.candidates), method.output_tuned) for method in same}) <= 1, name
+
+
+def test_a_method_may_be_tuned_on_another_experiment() -> None:
+    assert methods()["accord@fashion"].tuned_on == "fashion"
+    assert methods()["accord@fashion"].candidates == methods()["accord"].candidates

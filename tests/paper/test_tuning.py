@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from tiny_scale import DIGITS, tiny_defaults
 
+from peermask.files import write_json
+from peermask.paper.cells import Defaults
 from peermask.paper.outcome import Outcome
 from peermask.paper.output_folder import OutputFolder
-from peermask.paper.tuning import Tuning
+from peermask.paper.preset import ConfigPart, scales
+from peermask.paper.tuning import Tuning, at_edge, format_choice
 
 DEAD: dict[float, float | None] = {1.0: None, 0.1: None, 0.01: None, 0.001: None}
 
@@ -72,3 +76,57 @@ def test_a_choice_is_recorded_with_all_that_was_tried(tuning: Tuning) -> None:
     assert entry["chosen"] == choice(0.1, "kaiming-normal")
     assert [one["validation_accuracy"] for one in entry["tried"]] == [None, 0.6123, 0.5, 0.2, None, None, None, None]
     assert entry["on"] == "table1: DSGD, c = 4, seed 5, 1 rounds"
+
+
+def two_seeds(tuning: Tuning, reached: dict[float, tuple[float | None, float | None]]) -> Tuning:
+    """MCE-PL's trials with seeds 5 and 6 came to this, by learning rate."""
+    scale = tuning.defaults.scale.model_copy(update={"tuning_seeds": 2})
+    both = replace(tuning, defaults=replace(tuning.defaults, scale=scale))
+    for trial in both.trials("mce-pl"):
+        value = reached.get(trial.candidate["algorithm"]["lr"], (0.1, 0.1))[trial.job.config.seed - 5]
+        both.home.keep(trial.job, Outcome(config={}, validation=value, diverged=None if value else "nan"))
+    return both
+
+
+def test_the_mean_over_seeds_decides_and_a_seed_that_diverges_excludes(tuning: Tuning) -> None:
+    both = two_seeds(tuning, {10.0: (0.9, None), 1.0: (0.5, 0.7), 0.1: (0.65, 0.5)})
+    assert both.chosen("mce-pl") == {"algorithm": {"lr": 1.0}}
+    entry = both.record()["mce-pl"]
+    assert [one["seed"] for one in entry["tried"][:2]] == [5, 6]
+    assert entry["on"].endswith("c = 4, seed 5 to 6, 1 rounds")
+
+
+def test_values_at_an_edge_are_named() -> None:
+    tried: list[ConfigPart] = [{"algorithm": {"lr": lr, "step": "relative"}} for lr in (1.0, 0.1, 0.01)]
+    assert at_edge(tried[0], tried) == at_edge(tried[2], tried) == ["lr"]
+    assert at_edge(tried[1], tried) == []
+    assert at_edge(tried[0], tried[:2]) == []  # two values have no inside
+
+
+def test_the_papers_network_is_tried_with_and_without_its_last_elu(tuning: Tuning) -> None:
+    paper = replace(tuning, defaults=Defaults("paper", scales()["paper"], scales()["paper"].config))
+    assert len(paper.candidates("dsgd")) == 2 * len(tuning.candidates("dsgd")) == 16
+    assert [one["model"]["out_act"] for one in paper.candidates("dsgd")] == ["elu"] * 8 + ["none"] * 8
+    assert len(paper.trials("dsgd")) == 32  # two seeds
+    assert len(paper.candidates("mask-pm1")) == 4  # dslth sets it
+
+
+def test_a_recorded_choice_stays_where_the_grid_has_changed(tuning: Tuning) -> None:
+    entry = {"chosen": choice(0.5, "kaiming-normal"), "on": "table1", "tried": []}
+    write_json(tuning.home.choices, {"dsgd": entry})
+    assert tuning.chosen("dsgd") == entry["chosen"]
+    assert tuning.record() == {"dsgd": entry}
+
+
+def test_a_single_candidate_needs_no_trial(tuning: Tuning) -> None:
+    assert tuning.trials("accord-plain") == []
+    assert tuning.chosen("accord-plain") == {"algorithm": {"own_votes": 5}}
+
+
+def test_a_choice_as_text() -> None:
+    candidate: ConfigPart = {
+        "algorithm": {"lr": 0.10, "step": "relative"},
+        "frozen": {"init": "torch-default"},
+        "model": {"out_act": "none"},
+    }
+    assert format_choice(candidate) == "lr = 0.1, step = relative, torch-default weights, no ELU on the logits"

@@ -40,6 +40,10 @@ def reproduce(
         Path | None, typer.Option(help="Folder of the dataset; found or downloaded by default.")
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Output folder; reproduce-SCALE by default.")] = None,
+    released: Annotated[
+        Path | None,
+        typer.Option(help="Copy of the authors' repository: also use its graph and labels, in further columns."),
+    ] = None,
     tables_only: Annotated[
         bool, typer.Option("--tables-only", help="Write tables of finished runs; run nothing.")
     ] = False,
@@ -48,13 +52,15 @@ def reproduce(
 ) -> int:
     """Run the paper's experiments and write their tables and figures."""
     from peermask.compute.device import pick_device
-    from peermask.paper.campaign import Stopped, plan_campaign, read_data
+    from peermask.paper.campaign import plan_campaign, read_data
     from peermask.paper.output_folder import OutputFolder
     from peermask.paper.pages import write_pages
     from peermask.paper.preset import selected
-    from peermask.paper.tables import grid
+    from peermask.paper.released import add_released
+    from peermask.paper.tables import grid, note_of
     from peermask.plugins import find_plugins, load_plugins
     from peermask.run.execution import Execution, to_stderr
+    from peermask.run.jobs import Stopped
 
     plugins = load_plugins(import_ or ())
     console = Console(highlight=False, markup=False)
@@ -62,6 +68,8 @@ def reproduce(
         _print_list(console)
         return 0
     wanted, size = selected(tuple(names or ())), _scale(scale)
+    if released is not None:
+        add_released(wanted, released)
     chosen = None if seeds is None else parse_seeds(seeds)
     home = OutputFolder(out or Path(f"reproduce-{size}"))
     home.check_plugins(plugins)
@@ -90,7 +98,8 @@ def reproduce(
             problems = write_pages(campaign)
             home.fold()
     for name in campaign.names:
-        _print_table(console, grid(campaign, name), with_paper=size == "paper")
+        made = grid(campaign, name)
+        _print_table(console, made, note_of(campaign, made.preset), with_paper=size == "paper")
     for problem in problems:
         console.print(problem, soft_wrap=True)
     if missing := campaign.missing():
@@ -100,7 +109,7 @@ def reproduce(
     return interrupt.exit_code if interrupt.requested() else 0
 
 
-def _print_table(console: Console, made: Grid, *, with_paper: bool) -> None:
+def _print_table(console: Console, made: Grid, note: str, *, with_paper: bool) -> None:
     """Print accuracies, and below each the paper's where it is of the same data; nothing before a run has finished."""
     from peermask.paper.tables import number, with_deviation
 
@@ -115,6 +124,8 @@ def _print_table(console: Console, made: Grid, *, with_paper: bool) -> None:
         cells = (with_deviation(entry.summary) + paper for entry, paper in zip(entries, papers, strict=True))
         table.add_row(entries[0].row, *cells)
     console.print(table)
+    if note:
+        console.print(note, soft_wrap=True)
 
 
 def _scale(name: str) -> ScaleName:

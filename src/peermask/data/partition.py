@@ -8,6 +8,7 @@ place of their labels. What an agent makes of its samples is in local.py.
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Annotated
 
 import numpy as np
@@ -29,7 +30,8 @@ def apportion(total: int, weights: ArrayLike) -> NDArray[np.int64]:
 
 
 Indices = NDArray[np.int64]
-BY_LABEL = ("labels", "shards", "dirichlet")  # which need one label for each sample
+BY_LABEL = ("labels", "counts", "dominant", "shards", "dirichlet")  # which need one label for each sample
+LARGEST = 16 * 2**20  # bytes of a file of counts
 REDRAWS = 100  # of a Dirichlet partition that leaves an agent with too few samples
 
 partitions: Registry[Callable[..., list[Indices]]] = Registry("partition")
@@ -74,6 +76,83 @@ def deal_labels(present: Indices, wanted: list[int], draw: Stream) -> list[set[i
         others = [int(label) for label in shuffled(present, draw) if label not in own]
         own.update(others[: count - len(own)])
     return held
+
+
+@partitions.register("counts")
+def by_counts(
+    labels: Indices,
+    agents: int,
+    draw: Stream,  # noqa: ARG001
+    *,
+    path: Annotated[str, Field(min_length=1, description="text file: a line per agent, samples of each label in it")],
+    labels_per_agent: Annotated[
+        int | None, Field(ge=1, description="labels with samples that every line must have; by default any number")
+    ] = None,
+) -> list[Indices]:
+    """Samples of each label as a file says, one after another; in its proportions where there are fewer."""
+    counts, kinds = read_counts(Path(path), agents), int(labels.max()) + 1
+    if counts.shape[1] != kinds:
+        raise DataError(f"{path} has {counts.shape[1]} numbers in a line; this data has {kinds} labels")
+    for agent, held in enumerate((counts > 0).sum(1)):
+        if labels_per_agent is not None and held != labels_per_agent:
+            raise DataError(
+                f"{path}: agent {agent} has {held} labels; partition.labels_per_agent is {labels_per_agent}"
+            )
+    parts: list[list[Indices]] = [[] for _ in range(agents)]
+    for label, wanted in enumerate(counts.T):
+        samples = np.flatnonzero(labels == label)
+        taken = wanted if wanted.sum() <= len(samples) else apportion(len(samples), wanted)
+        for part, share in zip(parts, np.split(samples, np.cumsum(taken)), strict=False):
+            part.append(share)
+    return finished([np.concatenate(part) for part in parts], "partition.path", path)
+
+
+def read_counts(path: Path, agents: int, largest: int = 10**7) -> Indices:
+    """Read whole numbers [agents, labels], separated by spaces or commas."""
+    try:
+        with path.open(encoding="utf-8") as lines:
+            text = lines.read(LARGEST + 1)
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"cannot read {path}: {getattr(error, 'strerror', None) or 'not a text file'}") from None
+    rows = [words for line in text.splitlines() if (words := line.replace(",", " ").split())]
+    if len(text) > LARGEST or len(rows) != agents:
+        raise DataError(f"{path} has {len(rows)} lines of numbers; there are {agents} agents, and each needs one")
+    for number, row in enumerate(rows):
+        if len(row) != len(rows[0]):
+            raise DataError(f"{path}: agent {number} has {len(row)} numbers, agent 0 has {len(rows[0])}; give as many")
+        for word in row:
+            if not (word.isascii() and word.isdigit() and len(word) < 10 and int(word) <= largest):
+                raise DataError(f"{path}: agent {number} has {word[:20]!r}; give whole numbers from 0 to {largest}")
+    return np.array(rows, np.int64)
+
+
+@partitions.register("dominant")
+def dominant(
+    labels: Indices,
+    agents: int,
+    draw: Stream,
+    *,
+    samples: Annotated[int, Field(ge=1, description="samples of every agent")] = 600,
+    labels_per_agent: Annotated[int, Field(ge=1, description="dominant labels of every agent")] = 3,
+    uniform: Annotated[float, Field(ge=0, le=1, description="share of samples spread over all labels")] = 0.2,
+) -> list[Indices]:
+    """Every agent has all labels, most samples from a few of them (FedPAC's split)."""
+    present = np.unique(labels)
+    if labels_per_agent > len(present):
+        raise DataError(f"partition.labels_per_agent is {labels_per_agent}, but the data has {len(present)} labels")
+    held = deal_labels(present, [labels_per_agent] * agents, draw)
+    spread = round(samples * uniform)
+    pools = {int(label): shuffled(np.flatnonzero(labels == label), draw) for label in present}
+    parts: list[list[Indices]] = [[] for _ in range(agents)]
+    for part, own in zip(parts, held, strict=True):
+        wanted = apportion(spread, np.ones(len(present)))
+        wanted += apportion(samples - spread, np.isin(present, list(own)))
+        for label, count in zip(present.tolist(), wanted.tolist(), strict=True):
+            if count > len(pools[label]):
+                raise DataError(f"partition.samples is {samples}: too many for {agents} agents, label {label} runs out")
+            part.append(pools[label][:count])
+            pools[label] = pools[label][count:]
+    return finished([np.concatenate(part) for part in parts], "partition.samples", samples)
 
 
 @partitions.register("iid")

@@ -64,8 +64,8 @@ class Defaults:
     base: ConfigPart  # the scale's config, with the user's data folder in it
     imports: tuple[str, ...] = ()  # plug-ins that runs record; a job's name does not cover where they are
 
-    def job(self, cell: Cell, chosen: Mapping[str, Any], **changes: Any) -> Job:
-        """The run of a cell, with its method's tuned options."""
+    def table(self, cell: Cell, chosen: Mapping[str, Any], **changes: Any) -> ConfigPart:
+        """The config of a cell as presets, choices and changes set it; an experiment's row has the last word."""
         layers: Sequence[Mapping[str, Any]] = (
             {"algorithm": cell.method.algorithm},
             cell.method.config,
@@ -73,15 +73,23 @@ class Defaults:
             cell.preset.config,
             cell.preset.scale.get(self.name, {}),
             cell.of_column.config,
-            cell.of_row.config,
             chosen,
+            cell.of_row.config,
+            cell.of_row.scale.get(self.name, {}),
             {"seed": cell.seed},
             changes,
         )
         table = self.base
         for layer in layers:
             table = merge(table, layer)
+        return table
+
+    def job(self, cell: Cell, chosen: Mapping[str, Any], **changes: Any) -> Job:
+        """The run of a cell, with its method's tuned options."""
+        table = self.table(cell, chosen, **changes)
         digest = hashlib.sha256(json.dumps(table, sort_keys=True).encode()).hexdigest()[:16]
+        for section in ("graph", "partition") if cell.of_column.files else ():
+            table[section] = {key: cell.of_column.files.get(value, value) for key, value in table[section].items()}
         named = {**table, "imports": list(self.imports)} if self.imports else table
         return Job(f"{cell.method.algorithm['name']}-{digest}", make_config(named))
 
@@ -101,7 +109,8 @@ def tuning_cell(name: str, seed: int) -> Cell:
     experiment = methods()[name].tuned_on
     shape = preset(experiment)
     rows = [index for index, row in enumerate(shape.rows) if row.method == name]
-    return Cell(experiment, rows[len(rows) // 2], len(shape.columns) // 2, seed)
+    columns = [index for index, column in enumerate(shape.columns) if not column.files]  # without --released
+    return Cell(experiment, rows[len(rows) // 2], columns[len(columns) // 2], seed)
 
 
 def by_value(cells: Iterable[Cell], seeds: Sequence[int]) -> list[Cell]:

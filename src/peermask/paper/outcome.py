@@ -21,6 +21,7 @@ from peermask.store.mask_snapshots import list_masks, load_masks
 Masks: TypeAlias = NDArray[np.bool_]
 
 MIDDLE = 20  # filters of the first layer that the paper's figures show
+ROUNDING = 5e-5  # of accuracies in a curve, which have four digits
 
 
 class FirstLayer(BaseModel):
@@ -152,12 +153,19 @@ class Outcome(BaseModel):
     @property
     def stuck(self) -> int | None:
         """Agents that are no better than a constant answer: the share of one of their c labels."""
-        labels: int | None = self.config.get("partition", {}).get("labels_per_agent")
-        if self.curve is None or labels is None:
+        labels = self.config.get("partition", {}).get("labels_per_agent")
+        reached = self.by_agent
+        if reached is None or not isinstance(labels, int):
+            return None
+        return int((reached <= 1 / labels + ROUNDING).sum())
+
+    @property
+    def by_agent(self) -> Floats | None:
+        """Accuracy of each agent, as reported: [N]."""
+        if self.curve is None:
             return None
         values = np.array(self.curve.agents).T  # [E, N]
-        reached = reported(np.array(self.curve.rounds), values, ~np.isnan(values))
-        return int((reached <= 1 / labels).sum())
+        return reported(np.array(self.curve.rounds), values, ~np.isnan(values))
 
 
 def measure(folder: RunFolder) -> Outcome:

@@ -42,6 +42,13 @@ NAMES = (
     "exchanges",
     "liars",
     "graphs",
+    "as-written",
+    "sensitivity",
+    "ablation",
+    "fashion",
+    "resnet",
+    "heterofl",
+    "fedpac",
 )
 
 
@@ -49,8 +56,10 @@ class Scale(Options):
     """Scale of all experiments: the config that each starts from."""
 
     about: str
+    note: str = ""  # under the tables of experiments that do not say what they show at this scale
     seeds: int
     tuning_rounds: int
+    tuning_seeds: int = 1
     config: ConfigPart
 
 
@@ -60,6 +69,7 @@ class Method(Options):
     algorithm: ConfigPart
     grid: tuple[ConfigPart, ...] = Field(min_length=1)  # options of the algorithm
     starts: tuple[str, ...] = ()  # `frozen.init` to try with each of them; none: what the config says
+    output_tuned: bool = False  # whether the paper's network is tried with and without its ELU on the logits
     tuned_on: str
     tuned_for: Literal["short", "whole"] = "short"  # the scale's `tuning_rounds`, or as many rounds as the experiment
     config: ConfigPart = Field(default_factory=dict)
@@ -76,6 +86,7 @@ class Method(Options):
 class Column(Options):
     name: str
     config: ConfigPart = Field(default_factory=dict)
+    files: dict[str, str] = Field(default_factory=dict)  # hash, as `config` names a file -> where it is
 
 
 class Row(Options):
@@ -83,6 +94,7 @@ class Row(Options):
     method: str
     group: str = ""  # rows of a group share a panel of a figure
     config: ConfigPart = Field(default_factory=dict)
+    scale: dict[ScaleName, ConfigPart] = Field(default_factory=dict)
     paper: tuple[float, ...] = ()  # the paper's figure in every column
     rank: int | None = None  # when to run: low ones first
 
@@ -95,6 +107,8 @@ class Preset(Options):
     rank: int
     figure: Figure = "none"
     paper_name: str = ""  # where in the paper its figures are
+    compared: str = ""  # the row that others are compared with, seed by seed and agent by agent
+    notes: dict[ScaleName, str] = Field(default_factory=dict)  # under the table, instead of the scale's
     config: ConfigPart = Field(default_factory=dict)
     scale: dict[ScaleName, ConfigPart] = Field(default_factory=dict)
     columns: tuple[Column, ...] = Field(min_length=1)
@@ -117,7 +131,28 @@ def methods() -> dict[str, Method]:
 
 def preset_names() -> tuple[str, ...]:
     """Names of all experiments, the built-in ones first."""
-    return (*NAMES, *_own)
+    return tuple(dict.fromkeys((*NAMES, *_own)))
+
+
+def add_columns(name: str, columns: tuple[Column, ...]) -> None:
+    """Give an experiment these columns, in this process."""
+    _own[name] = preset(name).model_copy(
+        update={
+            "columns": columns,
+            "rows": tuple(row.model_copy(update={"paper": _papers(name, row, columns)}) for row in preset(name).rows),
+        }
+    )
+
+
+def _papers(name: str, row: Row, columns: tuple[Column, ...]) -> tuple[float, ...]:
+    """The paper's figures of a row: an added column has those of the one before it."""
+    if not row.paper:
+        return ()
+    known = [column.name for column in preset(name).columns]
+    figures: list[float] = []
+    for column in columns:
+        figures.append(row.paper[known.index(column.name)] if column.name in known else figures[-1])
+    return tuple(figures)
 
 
 def add_own(path: Path) -> str:
@@ -159,7 +194,12 @@ def _built_in(name: str) -> Preset:
 
 @cache
 def _built_in_methods() -> dict[str, Method]:
-    return {name: Method.model_validate(table) for name, table in _read("methods").items()}
+    """Read the methods; NAME@EXPERIMENT, in an experiment's row, is the method NAME tuned on that experiment."""
+    found = {name: Method.model_validate(table) for name, table in _read("methods").items()}
+    for row in (row for name in NAMES for row in _built_in(name).rows if "@" in row.method):
+        name, _, experiment = row.method.partition("@")
+        found[row.method] = found[name].model_copy(update={"tuned_on": experiment})
+    return found
 
 
 @cache

@@ -7,6 +7,7 @@ import io
 from dataclasses import dataclass
 
 from peermask.paper.campaign import Campaign
+from peermask.paper.differences import Difference, paired_difference
 from peermask.paper.outcome import Summary, summarise
 from peermask.paper.preset import Preset, methods, preset
 from peermask.paper.tuning import format_choice
@@ -16,13 +17,19 @@ MISSING = "-"
 OTHER_DATA = "The paper's figures are of CIFAR-10 and its own network: here they show where a difference would stand."
 
 
+SEEDS = "Thick lines are medians over seeds, thin lines the seeds."
 CAPTIONS = {
-    "rounds": ("", "Lines are means over seeds; bands reach from the lowest seed to the highest."),
-    "bytes": ("", "Lines are means over seeds; bands reach from the lowest seed to the highest."),
-    "bytes-a-link": ("", "Lines are means over seeds of the first column; bands reach from the lowest to the highest."),
+    "rounds": ("", SEEDS),
+    "bytes": ("", SEEDS),
+    "bytes-a-link": ("", f"The first column. {SEEDS}"),
     "bars": ("", "Bars are means over seeds, with their standard deviation."),
     "agents": ("", "The first seed."),
+    "masks": ("", "The first seed; on the right two filters of agents 4 and 8, which keep as many weights."),
 }
+PAIRED = (
+    "mean over seeds and agents, each agent compared with itself, and a 95 % interval that resamples seeds and agents. "
+    "An interval with 0 in it is no evidence of a difference."
+)
 STUCK = (
     "Half-way: accuracy after half of the rounds. Stuck: agents, of all seeds together, that came to no more than one "
     "answer for every image gets."
@@ -41,6 +48,7 @@ class Entry:
     column: str
     paper: float | None
     summary: Summary
+    gain: Difference | None = None  # of the row that others are compared with over this one
 
     @property
     def difference(self) -> float | None:
@@ -68,6 +76,12 @@ class Grid:
 
 def grid(campaign: Campaign, name: str) -> Grid:
     shape = preset(name)
+    best = next((place for place, row in enumerate(shape.rows) if row.name == shape.compared), None)
+    outcomes = {
+        (line, place): campaign.outcomes(name, line, place)
+        for line in range(len(shape.rows))
+        for place in range(len(shape.columns))
+    }
     return Grid(
         name,
         tuple(
@@ -76,7 +90,8 @@ def grid(campaign: Campaign, name: str) -> Grid:
                     row.name,
                     column.name,
                     row.paper[place] if row.paper else None,
-                    summarise(campaign.outcomes(name, line, place)),
+                    summarise(outcomes[line, place]),
+                    None if best in (None, line) else paired_difference(outcomes[best, place], outcomes[line, place]),
                 )
                 for place, column in enumerate(shape.columns)
             )
@@ -102,6 +117,7 @@ def markdown(campaign: Campaign, made: Grid, figure: str | None) -> str:
     shape = made.preset
     seeds = ", ".join(map(str, campaign.seeds))
     name, scale = campaign.defaults.name, campaign.defaults.scale
+    note = note_of(campaign, shape)
     lines = [
         f"# {shape.title}",
         "",
@@ -111,7 +127,9 @@ def markdown(campaign: Campaign, made: Grid, figure: str | None) -> str:
         *([OTHER_DATA] if shape.paper_name and name != "paper" else []),
         "",
         *_accuracy_table(made),
+        *(["", note] if note else []),
         "",
+        *_difference_table(made),
         *_detail_table(made),
         "",
         STUCK,
@@ -122,6 +140,11 @@ def markdown(campaign: Campaign, made: Grid, figure: str | None) -> str:
     if figure is not None:
         lines += ["", f"![{shape.title}]({figure})", *CAPTIONS.get(shape.figure, ())]
     return "\n".join(lines) + "\n"
+
+
+def note_of(campaign: Campaign, shape: Preset) -> str:
+    """What a table does not show at its scale."""
+    return shape.notes.get(campaign.defaults.name, campaign.defaults.scale.note)
 
 
 def _accuracy_table(made: Grid) -> list[str]:
@@ -135,6 +158,25 @@ def _accuracy_table(made: Grid) -> list[str]:
             cells.append(with_deviation(entry.summary) + paper)
         lines.append(line([entries[0].row, *cells]))
     return lines
+
+
+def _difference_table(made: Grid) -> list[str]:
+    rows = [entries for entries in made.entries if any(entry.gain for entry in entries)]
+    if not rows:
+        return []
+    lines = [f"{made.preset.compared} minus the other rows: {PAIRED}", ""]
+    lines += [line(["", *(column.name for column in made.preset.columns)])]
+    lines += [line(["---", *("---:" for _ in made.preset.columns)])]
+    lines += [line([entries[0].row, *(with_interval(entry.gain) for entry in entries)]) for entries in rows]
+    return [*lines, ""]
+
+
+def with_interval(gain: Difference | None) -> str:
+    """`+0.020 (+0.011, +0.029)`."""
+    if gain is None:
+        return MISSING
+    mean, low, high = (number(value, sign=True) for value in gain)
+    return f"{mean} ({low}, {high})"
 
 
 _DETAILS = (
@@ -238,11 +280,11 @@ def comma_separated(made: Grid) -> str:
     text = io.StringIO()
     table = csv.writer(text, lineterminator="\n")
     figures = tuple(Summary.model_fields)
-    table.writerow(["experiment", "row", "column", *figures, "paper", "difference"])
+    table.writerow(["experiment", "row", "column", *figures, "paper", "difference", "gain", "gain_low", "gain_high"])
     for entries in made.entries:
         for entry in entries:
             values = [getattr(entry.summary, name) for name in figures]
-            shown = [_plain(value) for value in (*values, entry.paper, entry.difference)]
+            shown = [_plain(value) for value in (*values, entry.paper, entry.difference, *(entry.gain or (None,) * 3))]
             table.writerow([made.name, entry.row, entry.column, *shown])
     return text.getvalue()
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
+from statistics import fmean
 from typing import Any
 
-from peermask.paper.cells import Cell, Defaults, Job, tuning_cell
+from peermask.files import read_json
+from peermask.paper.cells import Defaults, Job, tuning_cell
 from peermask.paper.outcome import Outcome
 from peermask.paper.output_folder import OutputFolder
 from peermask.paper.preset import ConfigPart, methods
@@ -14,14 +17,14 @@ from peermask.paper.preset import ConfigPart, methods
 
 @dataclass(frozen=True)
 class Trial:
-    """One candidate of a method's, and the short run that tries it."""
+    """One candidate of a method's, and the run that tries it with one seed."""
 
     candidate: ConfigPart
     job: Job
 
     @property
     def name(self) -> str:
-        return format_choice(self.candidate)
+        return f"{format_choice(self.candidate)}, seed {self.job.config.seed}"
 
 
 @dataclass(frozen=True)
@@ -30,69 +33,122 @@ class Tuning:
 
     defaults: Defaults
     home: OutputFolder
-    seed: int
+    seed: int  # the first one; the scale says how many there are
     _chosen: dict[str, ConfigPart] = field(default_factory=dict)  # outcomes never change once they are there
 
+    def candidates(self, method: str) -> list[ConfigPart]:
+        """Candidates of a method; in the paper's network each with and without the ELU on the logits."""
+        listed = methods()[method].candidates
+        model = self.defaults.table(tuning_cell(method, self.seed), {})["model"]
+        if not methods()[method].output_tuned or model["name"] != "alexnet" or "out_act" in model:
+            return listed
+        return [{**one, "model": {"out_act": act}} for act in ("elu", "none") for one in listed]
+
     def trials(self, method: str) -> list[Trial]:
-        cell = self._cell(method)
+        """Every candidate with every tuning seed; none where there is nothing to choose."""
+        candidates = self.candidates(method)
         short = {"rounds": self.defaults.scale.tuning_rounds} if methods()[method].tuned_for == "short" else {}
-        return [
-            Trial(candidate, self.defaults.job(cell, candidate, **short)) for candidate in methods()[method].candidates
-        ]
+        cells = [tuning_cell(method, seed) for seed in self._seeds]
+        if len(candidates) == 1:
+            return []
+        return [Trial(one, self.defaults.job(cell, one, **short)) for one in candidates for cell in cells]
 
     def chosen(self, method: str) -> ConfigPart | None:
-        """The chosen options; None until all candidates have been tried."""
+        """The chosen options; None until all candidates have been tried.
+
+        What a folder's choices.json records stays chosen where the candidates have changed since.
+        """
         if method not in self._chosen:
-            trials = self.trials(method)
-            outcomes = [self.home.outcome(trial.job) for trial in trials]
-            reached = [outcome for outcome in outcomes if outcome is not None]
-            if len(reached) < len(trials):
+            outcomes = [(trial.candidate, self.home.outcome(trial.job)) for trial in self.trials(method)]
+            reached = [(candidate, outcome) for candidate, outcome in outcomes if outcome is not None]
+            if not outcomes:
+                self._chosen[method] = self.candidates(method)[0]
+            elif len(reached) == len(outcomes):
+                self._chosen[method] = best(reached)
+            elif method in self._recorded:
+                self._chosen[method] = self._recorded[method]["chosen"]
+            else:
                 return None
-            self._chosen[method] = best(trials, reached).candidate
         return self._chosen[method]
 
     def record(self) -> dict[str, Any]:
-        """Record of all tuned methods: the choice, where, and what every candidate reached."""
+        """Record of all tuned methods: the choice, where, what every candidate reached, and values at a grid's edge."""
         return {
-            method: {
-                "chosen": chosen,
-                "on": self._where(method),
-                "tried": [self._line(trial) for trial in self.trials(method)],
-            }
+            method: self._entry(method, chosen)
             for method in methods()
-            if (chosen := self.chosen(method)) is not None
+            if self.trials(method) and (chosen := self.chosen(method))
         }
 
-    def _cell(self, method: str) -> Cell:
-        return tuning_cell(method, self.seed)
+    def _entry(self, method: str, chosen: ConfigPart) -> dict[str, Any]:
+        trials = self.trials(method)
+        if any(self.home.outcome(trial.job) is None for trial in trials):
+            return dict(self._recorded[method])
+        return {
+            "chosen": chosen,
+            "on": self._where(method),
+            "at_edge": at_edge(chosen, self.candidates(method)),
+            "tried": [self._line(trial) for trial in trials],
+        }
+
+    @cached_property
+    def _recorded(self) -> Mapping[str, Any]:
+        return read_json(self.home.choices) if self.home.choices.is_file() else {}
+
+    @property
+    def _seeds(self) -> range:
+        return range(self.seed, self.seed + self.defaults.scale.tuning_seeds)
 
     def _where(self, method: str) -> str:
         short = methods()[method].tuned_for == "short"
         rounds = f"{self.defaults.scale.tuning_rounds} rounds" if short else "all rounds"
-        return f"{self._cell(method).name}, {rounds}"
+        cell = tuning_cell(method, self.seed)
+        others = f" to {self._seeds[-1]}" if len(self._seeds) > 1 else ""
+        return f"{cell.name}{others}, {rounds}"
 
     def _line(self, trial: Trial) -> dict[str, Any]:
         outcome = self.home.outcome(trial.job)
         reached = None if outcome is None else outcome.validation
         return {
             "candidate": trial.candidate,
+            "seed": trial.job.config.seed,
             "validation_accuracy": None if reached is None else round(reached, 4),
             "run": trial.job.key,
         }
 
 
-def best(trials: Sequence[Trial], outcomes: Sequence[Outcome]) -> Trial:
-    """The best trial; ties, and a method that never converges, go to the smaller step."""
+def best(reached: Sequence[tuple[ConfigPart, Outcome]]) -> ConfigPart:
+    """The candidate with the best mean over seeds; ties go to the smaller step.
 
-    def merit(place: int) -> tuple[float, float]:
-        reached = outcomes[place].validation
-        return -1.0 if reached is None else reached, -float(trials[place].candidate["algorithm"]["lr"])
+    One that diverges with any seed is chosen only where all do.
+    """
+    candidates = list({format_choice(candidate): candidate for candidate, _ in reached}.values())
 
-    return trials[max(range(len(trials)), key=merit)]
+    def merit(candidate: ConfigPart) -> tuple[float, float]:
+        values = [outcome.validation for one, outcome in reached if one == candidate]
+        known = [value for value in values if value is not None]
+        lr = candidate["algorithm"].get("lr", 0.0)
+        return fmean(known) if len(known) == len(values) else -1.0, 0.0 if isinstance(lr, str) else -lr
+
+    return max(candidates, key=merit)
+
+
+def at_edge(chosen: ConfigPart, candidates: Sequence[ConfigPart]) -> list[str]:
+    """Name the chosen numbers of the algorithm that are the smallest or the largest of three or more tried."""
+    found = []
+    for name, value in chosen["algorithm"].items():
+        tried = {one["algorithm"].get(name, value) for one in candidates} - {"auto"}
+        if len(tried) > 2 and not isinstance(value, str) and value in (min(tried), max(tried)):
+            found.append(name)
+    return found
 
 
 def format_choice(candidate: ConfigPart) -> str:
     """`lr = 0.1, torch-default weights`."""
-    options = [f"{name} = {value:g}" for name, value in candidate["algorithm"].items()]
-    start = candidate.get("frozen")
-    return ", ".join([*options, *([f"{start['init']} weights"] if start else [])])
+    options = [
+        f"{name} = {value if isinstance(value, str) else format(value, 'g')}"
+        for name, value in candidate["algorithm"].items()
+    ]
+    starts = [f"{candidate['frozen']['init']} weights"] if "frozen" in candidate else []
+    last = {"elu": "ELU on the logits", "none": "no ELU on the logits"}
+    outputs = [last[candidate["model"]["out_act"]]] if "model" in candidate else []
+    return ", ".join([*options, *starts, *outputs])
