@@ -5,8 +5,8 @@
 Five agents on a ring share a small table of scikit-learn. With given weights, ten agents learn the digits 5 to 9, three
 labels and about twenty images each, by a network trained on the digits 0 to 4 whose last layer is drawn anew. Printed
 are means over agents and seeds, and the least seed: R² of a regression (0 is the mean of the targets), accuracy
-otherwise. `torch, alone` trains all weights of the same network by Adam on each agent's own samples, with as many
-batches.
+otherwise. `torch, alone` trains all weights of the same network on each agent's own samples, with as many batches, by
+Adam at 0.003, which is not tuned.
 """
 
 from __future__ import annotations
