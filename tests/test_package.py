@@ -103,6 +103,7 @@ def test_nothing_reads_pickles_or_evaluates_text() -> None:
         ("cryptography", "fleet.credentials", "node"),
         ("cryptography", "fleet.pem", "node"),
         ("prometheus_client", "fleet.metrics", "node"),
+        ("onnx", "exports.onnx", "export"),
         ("onnxscript", "exports.onnx", "export"),
         ("torch.utils.tensorboard", "reports.tensorboard", "tensorboard"),
     ],

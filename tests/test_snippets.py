@@ -124,14 +124,20 @@ config = peermask.make_config(
 
 
 def test_snippets_about_data(tmp_path: Path) -> None:
-    arrays, frame, functions = snippets("data.md", "python")
+    arrays, frame, functions, group_norms = snippets("data.md", "python")
     table, task, folders, weights, photographs = snippets("data.md", "toml")
-    assert len(snippets("data.md")) == 11  # one is a tree of folders; commands are in the next test
+    assert len(snippets("data.md")) == 12  # one is a tree of folders; commands are in the next test
 
     prelude = f"TASK = {tomllib.loads(task)!r}\n" + ARRAYS
-    said = run(tmp_path, "-c", functions + prelude + arrays + "print(result.status, result.agents[0].figures)\n")
-    assert said.startswith("finished")
-    assert "within-10" in said
+    network = """
+from torch import nn
+def MyNet():
+    return nn.Sequential(nn.Linear(x_train.shape[1], 8), nn.BatchNorm1d(8), nn.Linear(8, 1))
+"""
+    told = "print(result.status, result.agents[0].figures)\n"
+    said = run(tmp_path, "-c", functions + prelude + arrays + told + network + group_norms + told).splitlines()
+    assert [line.split()[0] for line in said] == ["finished", "finished"]
+    assert "within-10" in said[0]
 
     pandas = pytest.importorskip("pandas")
     farms = [f"farm {number % 12}" for number in range(96)]

@@ -101,6 +101,10 @@ def test_group_norms_replace_batch_norms_in_a_copy() -> None:
         replaced = without_batch_norm(nn.BatchNorm1d(channels))
         assert isinstance(replaced, nn.GroupNorm)
         assert replaced.num_groups == groups
+    with pytest.raises(ModelError, match=r"model parameter '1.weight' has no shape yet"):
+        without_batch_norm(nn.Sequential(nn.Linear(2, 2), nn.LazyBatchNorm1d()))
+    with pytest.raises(ModelError, match="module is a str; give"):
+        without_batch_norm("net")  # type: ignore[arg-type]
 
 
 def test_files_are_read_and_others_refused(tmp_path: Path) -> None:

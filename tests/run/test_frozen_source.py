@@ -63,6 +63,14 @@ def test_with_full_retention_they_are_kept_bit_for_bit(how: str, tmp_path: Path)
             peermask.load_ticket(tmp_path / "a.ticket", weights=tmp_path / "other.safetensors")
 
 
+def test_small_retentions_of_given_weights_are_noted() -> None:
+    few = values(retention={"choices": [0.9, 0.1]}, frozen={"from": "module"})
+    line = build(peermask.make_config(few), None, trained()).notes[-1]
+    assert line.startswith("retention 0.1 removes most of the given weights, and what they have learned; 0.9 with")
+    most = peermask.make_config(values(retention=0.9, frozen={"from": "module"}))
+    assert len(build(most, None, trained()).notes) == 1  # what is masked and kept
+
+
 def test_other_weights_under_the_same_name_are_noticed(tmp_path: Path) -> None:
     path = tmp_path / "w.safetensors"
     safetensors.torch.save_file(trained().state_dict(), path)

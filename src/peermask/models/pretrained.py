@@ -11,6 +11,7 @@ import safetensors
 import safetensors.torch
 import torch
 from torch import Tensor, fx, nn
+from torch.nn.parameter import is_lazy
 from torch.nn.utils.fusion import fuse_conv_bn_eval, fuse_linear_bn_eval
 
 from peermask.errors import ModelError
@@ -119,12 +120,20 @@ def without_batch_norm(module: nn.Module) -> nn.Module:
     Returns:
         The copy.
 
+    Raises:
+        ModelError: It is not a module, or a parameter has no shape yet.
+
     Examples:
         >>> import peermask
         >>> from torch import nn
         >>> peermask.without_batch_norm(nn.Sequential(nn.Linear(4, 16), nn.BatchNorm1d(16)))[1].num_groups
         4
     """
+    if not isinstance(module, nn.Module):
+        raise ModelError(f"module is a {type(module).__name__}; give a torch.nn.Module")
+    for name, parameter in module.named_parameters():
+        if is_lazy(parameter):
+            raise ModelError(f"model parameter {name!r} has no shape yet; call the module once before passing it")
     module = copy.deepcopy(module)
     for name, norm in list(module.named_modules()):
         if isinstance(norm, _BatchNorm):

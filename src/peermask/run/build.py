@@ -25,6 +25,7 @@ from peermask.models.outputs import Loss, Readout, cross_entropy, losses
 from peermask.run.memory import check_room
 from peermask.run.module import freeze, make_module, name_values, with_weights
 
+FEW = 0.5  # retention of given weights below which a note advises more
 LINK_BYTES = 400  # of each link, while a graph and its mixing are built; measured: 370
 
 
@@ -95,6 +96,9 @@ def build(config: ExperimentConfig, dataset: Dataset | None = None, module: nn.M
     )
     if module is not None:
         notes = (name_values(network.layout, config), *notes)
+    if config.frozen.source is not None and min(ratios) < FEW:
+        line = f"retention {min(ratios):g} removes most of the given weights, and what they have learned; "
+        notes = (*notes, line + "0.9 with mask.fc_keep = 0.5 was better on digits (docs/data.md)")
     return Experiment(
         config=config,
         schedule=schedule,
