@@ -15,7 +15,6 @@ from __future__ import annotations
 import csv
 import json
 import re
-import sys
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -32,8 +31,8 @@ def table(spec: dict[str, Any], results: Path = ROOT / "results" / "paper") -> s
     """The Markdown table of a specification."""
     cells: Cells = {}
     for name in spec["from"]:
-        with (results / f"{name}.csv").open(encoding="utf-8", newline="") as lines:
-            cells.update({(line["row"], line["column"]): line for line in csv.DictReader(lines)})
+        with (results / f"{name}.csv").open(encoding="utf-8", newline="") as file:
+            cells.update({(line["row"], line["column"]): line for line in csv.DictReader(file)})
     wanted = spec.get("columns", list(dict.fromkeys(column for _, column in cells)))
     columns = wanted if isinstance(wanted, dict) else dict.fromkeys(wanted, spec["show"])
     rows = spec.get("rows", list(dict.fromkeys(row for row, _ in cells)))
@@ -74,4 +73,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

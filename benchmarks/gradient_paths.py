@@ -33,8 +33,8 @@ def time_others(network: Network, params: Tensor, batch: Batch, seconds: Timer) 
 
 
 def _ways(network: Network, params: Tensor, batch: Batch) -> Iterator[tuple[str, Callable[[], object]]]:
-    yield "ours", lambda: network.gradient_here(params, batch)
-    yield "vectorised (vmap)", lambda: replace(network, stack=None).gradient_here(params, batch)
+    yield "ours", lambda: network.gradient(params, batch)
+    yield "vectorised (vmap)", lambda: replace(network, stack=None).gradient(params, batch)
     grouped = _grouped(network, batch)
     if grouped is None:
         return

@@ -29,8 +29,9 @@ from peermask.fleet.certificates import make_certificates
 from peermask.fleet.credentials import check_credentials
 from peermask.fleet.fleet import Fleet, split_address
 from peermask.fleet.fleet_file import new_fleet, save_fleet
+from peermask.fleet.metrics import AgentMetrics, serve_metrics
 from peermask.fleet.sessions import Sessions, session_settings
-from peermask.fleet.start import certificates_of, serve_status
+from peermask.fleet.start import certificates_of
 from peermask.fleet.status import Report, StatusMonitor
 from peermask.fleet.zenoh_transport import open_zenoh
 from peermask.run.build import build
@@ -117,7 +118,8 @@ def measured(path: Path, fleet: Fleet, options: argparse.Namespace) -> tuple[Tur
                 scrapes.append(time.perf_counter() - begun)
 
     reader = threading.Thread(target=scrape)
-    with serve_status(("127.0.0.1", port), watched), open_zenoh(settings, 0, node.responder, sessions) as transport:
+    serving = serve_metrics("127.0.0.1", port, AgentMetrics(watched), watched.health, watched.say)
+    with serving, open_zenoh(settings, 0, node.responder, sessions) as transport:
         reader.start()
         node.run(transport)
         over.set()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -13,6 +13,7 @@ from hypothesis import settings
 from not_tried import pytest_terminal_summary as pytest_terminal_summary
 from peermask.config.experiment import ExperimentConfig
 from peermask.config.file import make_config
+from plugin_state import forget_plugins
 
 # A test that asserts a time fails on a busy machine.
 # A test has the same examples everywhere, so that it does not fail by luck; EXPLORE=1 draws new ones.
@@ -42,6 +43,13 @@ def one_thread() -> None:
 def one_seed() -> None:
     """A test draws the same numbers alone, after others, and in any order."""
     torch.manual_seed(0)
+
+
+@pytest.fixture(autouse=True)
+def no_plugins() -> Iterator[None]:
+    """What a test registers is forgotten with it, so that no other test sees it."""
+    yield
+    forget_plugins()
 
 
 @pytest.fixture(scope="session")

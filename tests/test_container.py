@@ -72,12 +72,12 @@ def test_the_agents_options_exist() -> None:
 
 @pytest.mark.parametrize(("status", "code"), [(200, 0), (503, 1)])
 def test_the_health_check_tells_healthy_from_stalled(status: int, code: int) -> None:
-    from peermask.fleet.http_endpoint import open_endpoint
+    from peermask.page_server import PageServer, serve_pages
 
     check = json.loads(last("HEALTHCHECK").partition("CMD ")[2])
     port = json.loads(last("ENTRYPOINT"))[json.loads(last("ENTRYPOINT")).index("--metrics") + 1]
     assert f":{port}/healthz" in check[-1]
-    with open_endpoint("127.0.0.1", 0, {"/healthz": lambda: (status, "text/plain", b"\n")}) as opened:
+    with serve_pages(PageServer("127.0.0.1", 0, {"/healthz": lambda: (status, "text/plain", b"\n")})) as opened:
         script = check[-1].replace(f":{port}/", f":{opened.port}/")
         done = subprocess.run([sys.executable, *check[1:-1], script], capture_output=True, timeout=60)
     assert done.returncode == code, done.stderr

@@ -15,7 +15,7 @@ from peermask.errors import PeermaskError
 ROOT = Path(peermask.__file__).parent
 ORDER = [
     {"errors"},
-    {"files", "streams", "registry", "positions", "task"},
+    {"files", "page_server", "streams", "registry", "positions", "task"},
     {"plugins"},
     {"kernels"},
     {"data", "graph", "wire", "models"},
@@ -80,6 +80,7 @@ def test_the_public_names_are_these() -> None:
         "report",
         "resume_experiment",
         "run_experiment",
+        "without_batch_norm",
     }
     assert all(hasattr(peermask, name) for name in peermask.__all__)
 

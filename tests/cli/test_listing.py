@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from peermask.cli.show import KINDS
 from peermask.config.catalogue import KEPT, as_markdown, catalogue
 from peermask.config.experiment import ExperimentConfig
 from peermask.config.file import make_config
+from peermask.run.runner import run_experiment
 
 DOCS = Path(__file__).parents[2] / "docs"
 AGAIN = "run: python -m peermask.config.catalogue docs/config.md"
@@ -27,12 +29,16 @@ def test_the_lists_and_the_reference_are_those_of_the_code() -> None:
     assert set(found) == set(KINDS)
 
 
-def test_every_key_of_a_config_is_described() -> None:
-    found = {entry["name"]: entry["options"] for entry in catalogue()["options"]}
+def test_everything_and_every_option_is_described() -> None:
+    content = catalogue()
+    found = {entry["name"]: entry["options"] for entry in content["options"]}
     for table in ("[data]", "[mask]", "[frozen]", "[evaluation]", "[stop]", "[checkpoint]", "[retention]"):
         assert found[table]
     assert {option["key"] for option in found[""]} >= {"agents", "rounds", "seed", "retention", "graph", "compare"}
-    assert [option["key"] for options in found.values() for option in options if not option["about"]] == []
+    every = [(kind, entry) for kind, entries in content.items() for entry in entries]
+    assert [(kind, entry["name"]) for kind, entry in every if not entry["summary"]] == []
+    options = [(kind, entry["name"], option) for kind, entry in every for option in entry["options"]]
+    assert [(*where, option["key"]) for *where, option in options if not option["about"]] == []
 
 
 def test_the_defaults_it_gives_are_those_a_config_has() -> None:
@@ -50,6 +56,16 @@ def test_the_defaults_it_gives_are_those_a_config_has() -> None:
 
 @pytest.mark.parametrize("arguments", [[], ["-h"], ["--help"], ["--version"], ["list"], ["run", "--help"], ["fleet"]])
 def test_nothing_that_computes_is_imported_for_what_computes_nothing(arguments: list[str]) -> None:
+    assert imported_by(arguments, "torch", "numpy", "networkx") == []
+
+
+def test_a_run_is_shown_without_torch(tmp_path: Path, small: Callable[..., ExperimentConfig]) -> None:
+    run_experiment(small(rounds=2, compare=[{"name": "ind-mask"}]), tmp_path / "run")
+    assert imported_by(["show", str(tmp_path / "run")], "torch", "networkx") == []
+
+
+def imported_by(arguments: list[str], *heavy: str) -> list[str]:
+    """Of these modules, those that a command imports."""
     look = f"""
 import sys
 from peermask.cli.main import main
@@ -57,12 +73,13 @@ try:
     main({arguments!r})
 except SystemExit as end:
     assert not end.code
-heavy = sorted({{"torch", "numpy", "networkx"}} & set(sys.modules))
-assert not heavy, heavy
+print(*sorted({set(heavy)!r} & set(sys.modules)))
 """
     done = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout
+    *said, loaded = done.stdout.split("\n")[:-1]
+    assert said
+    return loaded.split()
 
 
 def test_the_summary_of_every_command_fits_its_line(

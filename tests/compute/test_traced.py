@@ -83,8 +83,7 @@ def from_general(name: str, agents: int, batch: int, valid: bool = False) -> lis
     real[0, 1:] = 0
     given = Batch(inputs, torch.randint(0, 5, (agents, batch)), real if valid else None)
     results = [
-        [*own.gradient_here(params, given), own.outputs(params, inputs)]
-        for own in (network, replace(network, stack=None))
+        [*own.gradient(params, given), own.outputs(params, inputs)] for own in (network, replace(network, stack=None))
     ]
     return [apart(one, other) for one, other in zip(*results, strict=True)]
 
@@ -103,15 +102,6 @@ def test_a_traced_module_is_the_vectorised_one(name: str, valid: bool) -> None:
 )
 def test_of_any_number_of_agents_and_samples(name: str, agents: int, batch: int) -> None:
     assert max(from_general(name, agents, batch)) < 1e-4
-
-
-def test_agents_of_several_runs_are_computed_as_those_of_one() -> None:
-    network = build_network(Normed(), (7,), 5)
-    params, inputs = torch.randn(5, network.layout.total), torch.randn(5, 3, 7)
-    batch = Batch(inputs, torch.zeros(5, 3, dtype=torch.int64))
-    together = network.gradient_here(params, batch, [2, 3])[0]
-    alone = network.gradient_here(params[:2], Batch(inputs[:2], batch.targets[:2]))[0]
-    assert apart(together[:2], alone) < 1e-6
 
 
 def test_norms_take_in_the_addition_and_the_activation_that_follow() -> None:

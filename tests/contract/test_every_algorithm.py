@@ -122,30 +122,6 @@ def test_a_node_that_hears_its_neighbours_fuses_as_the_simulator_does(experiment
                 assert differs(tensor, tensors_of(whole)[name]) < 1e-3, name
 
 
-def test_the_same_seed_gives_the_same_run_on_any_number_of_workers(experiment: Experiment) -> None:
-    results = []
-    for workers in (1, 3):
-        with build_simulator(experiment, CPU, workers=workers) as simulator:
-            for number in range(1, 4):
-                simulator.play(Clock(number, 3))
-            results.append(simulator.tensors())
-    for name, tensor in results[0].items():
-        assert torch.equal(tensor, results[1][name]), name
-
-
-def test_stopping_and_going_on_changes_nothing(experiment: Experiment) -> None:
-    left_alone = played(experiment, rounds=4).tensors()
-    with build_simulator(experiment, CPU) as first:
-        for number in (1, 2):
-            first.play(Clock(number, 4))
-    with build_simulator(experiment, CPU) as second:
-        second.restore(first.tensors())
-        for number in (3, 4):
-            second.play(Clock(number, 4))
-    for name, tensor in second.tensors().items():
-        assert torch.equal(tensor, left_alone[name]), name
-
-
 def differs(a: Tensor, b: Tensor) -> float:
     """The share of entries that are not equal within rounding."""
     if a.dtype == torch.bool or not a.is_floating_point():

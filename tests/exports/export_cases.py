@@ -16,7 +16,7 @@ from peermask.run.build import build
 from peermask.run.execution import Execution
 from peermask.run.result import RunResult
 from peermask.run.runner import run_experiment
-from peermask.store.agent_result import AgentResult
+from peermask.store.result import AgentResult
 
 CNN: dict[str, Any] = {
     "agents": 3,
@@ -46,5 +46,5 @@ def untrained_alexnet(retention: float) -> Personal:
     params = masker.model(masker.mask(torch.from_numpy(scores), keep), keep)[0]
     agent = AgentResult(0, (0,), retention, 0.5, 0.5, 0.5, 0.0, 0)
     manifest = {"config_hash": experiment.config.hash, "readout": "all", "task": "classification"}
-    result = RunResult(Path("run"), experiment.config, manifest, (agent,), "finished", 400, None, 0.0)
+    result = RunResult(Path("run"), experiment.config.table(), manifest, (agent,), "finished", 400, None, 0.0)
     return Personal(result, 0, experiment, params, 400, own_module=False)

@@ -15,7 +15,6 @@ import signal
 import socket
 import sys
 import threading
-import time
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -26,19 +25,17 @@ from peermask.fleet.collect import collect_run
 from peermask.fleet.fleet import split_address
 from peermask.fleet.start import certificates_of
 from peermask.store.folder import RunFolder
+from waiting import PATIENCE, until
 
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(["fleet_process", "peermask.fleet.zenoh_transport"])
 CLONE_NEWNET = 0x40000000
-PATIENCE = 120.0  # seconds in which no process of the fleet prints a line: what a test waits for never comes
-LOOK_SECONDS = 0.05  # between two looks at what no line announces: a file, a port
 
 
-def command_process(arguments, outputs, turns, limit=math.inf, pace=0.0, namespace=None, folder=None):
+def command_process(arguments, outputs, turns, limit=math.inf, namespace=None, folder=None):
     """`peermask ...`, inside a network namespace or folder if one is named.
 
-    `outputs`: for stdout and stderr. After round `limit` an agent waits for a higher limit from `turns`. It
-    plays at most one round every `pace` seconds.
+    `outputs`: for stdout and stderr. After round `limit` an agent waits for a higher limit from `turns`.
     """
     for number, output in zip((1, 2), outputs, strict=True):
         os.dup2(output.fileno(), number)
@@ -56,7 +53,6 @@ def command_process(arguments, outputs, turns, limit=math.inf, pace=0.0, namespa
     def in_turn(self, report):
         nonlocal limit
         at_once(self, report)
-        time.sleep(pace)
         while report.round >= limit:
             try:
                 limit = turns.recv()
@@ -65,17 +61,6 @@ def command_process(arguments, outputs, turns, limit=math.inf, pace=0.0, namespa
 
     peermask.cli.node.Events.round = in_turn  # type: ignore[method-assign]
     main(arguments)
-
-
-def until(condition, changed, printed, what):
-    """Wait for a condition, as long as `printed` grows: a busy machine is slow, and nothing hangs that gets on."""
-    lines, since = -1, 0.0
-    while not condition():
-        if printed() != lines:
-            lines, since = printed(), time.monotonic()
-        assert time.monotonic() < since + PATIENCE, what()
-        with changed:
-            changed.wait(LOOK_SECONDS)
 
 
 class CommandProcess:
@@ -121,7 +106,12 @@ class CommandProcess:
             self._turns.send(limit)
 
     def until(self, condition, what):
-        until(condition, self.changed, lambda: len(self.lines), lambda: f"{what} never came: {self.lines[-5:]}")
+        until(
+            condition,
+            lambda: f"{what}: {self.lines[-5:]}",
+            changed=self.changed,
+            progress=lambda: len(self.lines),
+        )
 
     def until_said(self, words):
         self.until(lambda: any(words in line for line in self.lines), repr(words))
@@ -154,8 +144,8 @@ class ProcessFleet:
     An agent plays on until the round that `hold` names, and waits there for the test; without one it never waits.
     """
 
-    def __init__(self, path: Path, fleet, *, pace=0.0, insecure=False, namespaces=(), folders=(), flags=None):
-        self.path, self.fleet, self.pace, self.insecure = path, fleet, pace, insecure
+    def __init__(self, path: Path, fleet, *, insecure=False, namespaces=(), folders=(), flags=None):
+        self.path, self.fleet, self.insecure = path, fleet, insecure
         self.namespaces, self.folders = namespaces, folders
         self.flags = flags or {}  # agent -> more of its command line
         self.processes = {}
@@ -188,7 +178,6 @@ class ProcessFleet:
                 arguments,
                 self.changed,
                 limit=self.limits.get(agent, math.inf),
-                pace=self.pace,
                 namespace=self.namespaces[agent] if self.namespaces else None,
                 folder=self.folders[agent] if self.folders else None,
             )
@@ -234,9 +223,9 @@ class ProcessFleet:
 
         until(
             holds,
-            self.changed,
-            lambda: sum(len(self.lines(agent)) for agent in self.processes),
-            lambda: f"{what} never came: {[self.lines(agent)[-5:] for agent in self.processes]}",
+            lambda: f"{what}: {[self.lines(agent)[-5:] for agent in self.processes]}",
+            changed=self.changed,
+            progress=lambda: sum(len(self.lines(agent)) for agent in self.processes),
         )
 
     def _play_on(self, agent, what):

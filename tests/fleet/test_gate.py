@@ -13,7 +13,6 @@ from contextlib import ExitStack, contextmanager, suppress
 import pytest
 from fleet_cases import tiny
 from moved_time import MovedLoop
-from waiting import PATIENCE, until
 
 from peermask.errors import NodeError, NotYetError
 from peermask.fleet import gate
@@ -24,6 +23,7 @@ from peermask.fleet.gate import GateLimits, open_gate
 from peermask.fleet.sessions import session_settings
 from peermask.fleet.sockets import Server, hello_length, loop_in_thread, protocols, run_in
 from peermask.fleet.zenoh_transport import open_zenoh
+from waiting import PATIENCE, until
 
 LOOPBACK = "127.0.0.1"
 LIMITS = GateLimits()

@@ -10,6 +10,7 @@ import ssl
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 
 import pytest
 import zenoh
@@ -18,7 +19,6 @@ from fleet_process import ProcessFleet
 from test_intruders import answers, session
 from test_node_cli import peermask, refused  # noqa: F401
 from test_status import samples
-from waiting import PATIENCE, until
 
 from peermask.errors import NodeError
 from peermask.fleet.certificates import make_certificates, make_operator
@@ -28,6 +28,7 @@ from peermask.fleet.operator import Refused, ask, ask_status
 from peermask.fleet.operator_server import LENGTH, tls_context
 from peermask.fleet.roster import signed_roster
 from peermask.fleet.sessions import alive_key, ask_key
+from waiting import PATIENCE, until
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +37,7 @@ def running(tmp_path_factory):
     folder = tmp_path_factory.mktemp("watched")
     held = tiny_fleet(tiny(agents=3, rounds=100_000, graph={"name": "path"}), missing="wait", wait_limit=600.0)
     flags = {agent: ["--metrics", "0", "--stalled-after", "2"] for agent in (0, 1)}
-    with ProcessFleet(written(folder, held), held, pace=0.05, flags=flags) as made:
+    with ProcessFleet(written(folder, held), held, flags=flags) as made:
         make_operator(folder / "certs", "ann", 30)
         made.start()
         for agent in (0, 1, 2):
@@ -237,7 +238,7 @@ def test_an_operator_whose_certificate_was_taken_back_is_refused_by_all(running,
         return False
 
     for agent in (0, 1):
-        until(lambda agent=agent: refuses(agent))
+        until(partial(refuses, agent))
     assert json.loads(ask(running.fleet, find_operator(tmp_path / "certs", "ann"), 1, "status"))["agent"] == 1
     shutil.copy(path, running.path)  # what follows goes on from this roster
     (running.path.parent / "certs" / "operator-bob.pem").unlink()

@@ -15,18 +15,19 @@ from fleet_cases import free_ports, simulated, tiny, tiny_fleet, written
 from fleet_process import ProcessFleet, relay_process
 from test_node_cli import peermask, refused  # noqa: F401
 from test_status import fetch, samples
-from waiting import PATIENCE
 
-from peermask.cli.operate import serve_metrics
 from peermask.errors import NodeError
 from peermask.fleet.certificates import make_certificates, make_operator
 from peermask.fleet.credentials import Credentials, find_operator, find_relay
 from peermask.fleet.fleet import check, split_address
 from peermask.fleet.fleet_file import load_fleet
+from peermask.fleet.health import Health
+from peermask.fleet.metrics import RelayMetrics, serve_metrics
 from peermask.fleet.operator import ask
 from peermask.fleet.operator_server import name_of, tls_context
 from peermask.fleet.relay import AGENT, DIAL, GO, NOBODY, PROTOCOL, READY, WAIT, Relay, RelayLimits, open_relay
 from peermask.fleet.relayed import open_relayed
+from waiting import PATIENCE
 
 
 def relayed_fleet(config, relayed, **keys):
@@ -139,7 +140,7 @@ def test_it_joins_neighbours_and_operators_and_nobody_else(served):
     asyncio.run(play())
 
 
-def test_its_status_counts_who_waits_who_was_joined_and_who_was_refused(served, capsys):
+def test_its_status_counts_who_waits_who_was_joined_and_who_was_refused(served):
     _, folder = served
     fleet = relayed_fleet(tiny(), {0, 1, 2, 3})
     with open_relay(fleet, find_relay(folder), "127.0.0.1", 0) as opened:
@@ -157,8 +158,7 @@ def test_its_status_counts_who_waits_who_was_joined_and_who_was_refused(served, 
             await leave(*(writer for _, writer in (first, stranger, neighbour)))
 
         asyncio.run(play(at(fleet, opened)))
-        with serve_metrics(("127.0.0.1", 0), opened):
-            port = int(capsys.readouterr().out.strip().removesuffix("/metrics").rpartition(":")[2])
+        with serve_metrics("127.0.0.1", 0, RelayMetrics(opened.status), Health, print) as port:
             assert fetch(port, "/healthz") == (200, b"ok\n")
             found = samples(fetch(port)[1].decode())
     assert (found["peermask_relay_joined_total"], found["peermask_relay_refused_total"]) == (1, 1)

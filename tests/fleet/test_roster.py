@@ -37,7 +37,7 @@ from peermask.fleet.roster import (
     signed_roster,
     unlink_agents,
 )
-from peermask.fleet.rosters import FleetFileWatch, Rosters, keep, latest
+from peermask.fleet.rosters import FileWatch, Rosters, is_later, keep, latest
 from peermask.run.build import build
 
 FLEET = new_fleet(tiny())  # a ring of four
@@ -354,29 +354,32 @@ def test_an_agent_started_again_goes_by_the_later_of_two_rosters(certs, tmp_path
         latest(second.model_copy(update={"links": FLEET.links[1:]}), verify, kept, lines.append)
 
 
-def test_a_relay_takes_a_later_roster_from_its_file_and_no_earlier_one(certs, tmp_path):
-    path, first = tmp_path / "fleet.toml", with_signature(revoke_certificates(FLEET, [3]), certs)
-    second = with_signature(revoke_certificates(first, [2]), certs)
-    save_fleet(path, first)
-    file = FleetFileWatch(path, first, verifier(certs / "ca.pem"))
-    assert file.look() is None
-    write_fleet(path, second)
-    assert file.look() is None  # it may not be copied completely yet
-    later = file.look()
-    assert (later.serial, later.agents) == (2, second.agents)
-    assert file.look() is None
-    write_fleet(path, first)
-    file.look()
-    with pytest.raises(NodeError, match="roster 1 is refused: it is older than 2"):
-        file.look()
-    write_fleet(path, with_signature(revoke_certificates(first, [1]), certs))
-    file.look()
-    with pytest.raises(NodeError, match="there are two rosters 2: "):
-        file.look()
+def test_files_are_read_once_they_are_the_same_in_two_checks(tmp_path):
+    path, other = tmp_path / "fleet.toml", tmp_path / "ca.pem"
+    path.write_text("1")
+    watch = FileWatch(fleet=path, ca=other)
+    assert watch.changed() == set()
+    path.write_text("22")
+    assert not watch.is_current("fleet")
+    assert watch.changed() == set()  # it may not be copied completely yet
+    assert watch.changed() == {"fleet"}
+    assert watch.changed() == set()
     path.unlink()
-    file.look()
-    with pytest.raises(NodeError, match=r"has changed and is not used: .*No such file"):
-        file.look()
+    other.write_text("3")
+    watch.ignore("ca")  # written by this process
+    watch.changed()
+    assert watch.changed() == {"fleet"}
+
+
+def test_only_a_later_roster_is_taken(certs):
+    first = with_signature(revoke_certificates(FLEET, [3]), certs)
+    second = with_signature(revoke_certificates(first, [2]), certs)
+    assert is_later(second, first)
+    assert not is_later(first, first)
+    with pytest.raises(NodeError, match="roster 1 is refused: it is older than 2"):
+        is_later(first, second)
+    with pytest.raises(NodeError, match="there are two rosters 2: "):
+        is_later(with_signature(revoke_certificates(first, [1]), certs), second)
 
 
 def test_a_fleet_that_never_changed_is_written_as_before(tmp_path):

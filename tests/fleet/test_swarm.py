@@ -10,7 +10,6 @@ import sys
 
 import pytest
 from fleet_cases import PATIENT, Notes, free_ports, simulated, tiny, tiny_fleet, written
-from fleet_process import PATIENCE, CommandProcess
 
 from peermask.errors import NodeError
 from peermask.files import try_lock
@@ -18,6 +17,7 @@ from peermask.fleet.certificates import make_certificates
 from peermask.fleet.start import agent_out, certificates_of, default_out, run_node
 from peermask.fleet.swarm import run_swarm
 from peermask.run.result import RunResult
+from waiting import PATIENCE, until
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes are forked and signalled as on Linux")
 
@@ -37,20 +37,39 @@ def swarm(path, *arguments, **variables):
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env)
 
 
+# In every process of Python: an agent waits after round 5 until it is told to stop.
+WAITING = """
+import signal, threading
+import peermask.cli.node
+
+said = peermask.cli.node.Events.round
+
+
+def stay(events, report):
+    said(events, report)
+    if report.round == 5:
+        stop, told = signal.getsignal(signal.SIGTERM), threading.Event()
+        signal.signal(signal.SIGTERM, lambda *which: (stop(*which), told.set()))
+        told.wait()
+
+
+peermask.cli.node.Events.round = stay
+"""
+
+
 def test_a_swarm_stops_goes_on_and_gives_an_ordinary_run_folder(tmp_path, monkeypatch):
     path, held = two_agents(tmp_path, 100, missing="wait")
     run = tmp_path / default_out(held)
-    stopped = CommandProcess(["swarm", path], folder=tmp_path)
-    try:
-        saved = agent_out(run, 1) / "checkpoints"
-        stopped.until(lambda: any(saved.glob("*.safetensors")), "a checkpoint")
-        stopped.process.terminate()
-        stopped.until(lambda: stopped.exitcode is not None, "the end")
-        assert stopped.exitcode == 128 + signal.SIGTERM
-        assert any("rerun the same command to resume" in line for line in stopped.lines)
-    finally:
-        stopped.kill()
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "waiting").mkdir()
+    (tmp_path / "waiting" / "sitecustomize.py").write_text(WAITING)
+    with swarm(path, PYTHONPATH=os.pathsep.join(map(str, ["waiting", *filter(None, sys.path)]))) as stopped:
+        saved = [agent_out(run, agent) / "checkpoints" for agent in (0, 1)]
+        until(lambda: stopped.poll() is not None or all(any(one.glob("*.safetensors")) for one in saved))
+        stopped.terminate()
+        out, err = stopped.communicate()
+    assert (stopped.returncode, err) == (128 + signal.SIGTERM, "")
+    assert "rerun the same command to resume" in out
     with swarm(path, FORCE_COLOR="1") as again:  # as to a terminal
         out, err = again.communicate()
     assert (again.returncode, err) == (0, "")

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from math import isnan
 from pathlib import Path
 
 import pytest
 import torch
+from moved_time import MovedTime
 
 from peermask.config.file import make_config
 from peermask.errors import NodeError
@@ -24,6 +24,9 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a C
 class Alone:
     """A network on which nobody else is."""
 
+    def __init__(self, time: MovedTime) -> None:
+        self.time = time
+
     def alive(self) -> frozenset[int]:
         return frozenset()
 
@@ -34,7 +37,7 @@ class Alone:
         return frozenset()
 
     def await_change(self, seconds: float) -> None:
-        time.sleep(seconds)
+        self.time.sleep(seconds)
 
 
 class Precisions:
@@ -52,14 +55,14 @@ def test_a_node_computes_in_fast_float32(tmp_path: Path) -> None:
     settings = {"agents": 2, "rounds": 3, "retention": 0.3, "graph": "path", "model": "mlp", "algorithm": "dsgd"}
     config = make_config({**settings, "evaluation": {"every": 2, "unmixed": True}})
     fleet = new_fleet(config).model_copy(update={"start_limit": 0.05})
-    precisions, before = Precisions(), torch.get_float32_matmul_precision()
-    node = NodeAgent(fleet, build(config), 0, tmp_path / "agent-0", precisions, device="cuda")
+    precisions, before, time = Precisions(), torch.get_float32_matmul_precision(), MovedTime()
+    node = NodeAgent(fleet, build(config), 0, tmp_path / "agent-0", precisions, device="cuda", time=time)
     node.restore()
     node.responder._met.add(1)  # a neighbour was there once: a node does not begin alone
     with pytest.raises(
         NodeError, match="no message of a neighbour arrived"
     ):  # which is said at the end, when all is written
-        node.run(Alone())
+        node.run(Alone(time))
     assert precisions.seen == ["high", "high"]
     assert torch.get_float32_matmul_precision() == before
     assert not any(isnan(float(row["unmixed_accuracy"])) for row in read_rows(tmp_path / "agent-0" / "metrics.csv"))

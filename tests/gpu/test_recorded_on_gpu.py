@@ -58,22 +58,3 @@ def test_rates_and_augmentation_change_in_replays() -> None:
     issued = played(algorithm, record=False, **values)
     for name, found in played(algorithm, record=True, **values).items():
         assert torch.equal(issued[name], found), name
-
-
-def test_a_step_that_waits_for_the_device_is_played_as_it_is() -> None:
-    config = make_config({"agents": 4, "rounds": 6, "retention": 0.3, "model": "mlp", "algorithm": "mce-pl"})
-    said: list[str] = []
-    with build_simulator(build(config), torch.device("cuda")) as simulator:
-        simulator.record(said.append)
-        learn = simulator.algorithm.learn
-
-        def waiting(*args: Any) -> Any:
-            learned, loss = learn(*args)
-            float(loss.sum())  # no recording can do that
-            return learned, loss
-
-        setattr(simulator.algorithm, "learn", waiting)  # noqa: B010
-        for number in range(1, 7):
-            losses = simulator.play(Clock(number, 6)).losses
-    assert torch.isfinite(losses).all()
-    assert said == ["learn runs without CUDA graphs: it waits for the device (__float__)"]

@@ -10,15 +10,12 @@ from torch import nn
 
 from peermask.compute.network import Batch, Network, build_network
 from peermask.compute.scaled import scaled_norm, to_floats, to_scaled
-from peermask.compute.scaled_conv import Conv, have_descriptors, scaled_conv
+from peermask.compute.scaled_conv import Conv, scaled_conv
 from peermask.compute.traced import TracedStack
-from peermask.kernels import have_triton
 from peermask.models.architectures import ResidualBlock, models
 from trunk_reference import apart
 
-pytestmark = pytest.mark.skipif(
-    not have_triton() or not have_descriptors(), reason="needs a CUDA device and Triton 3.4 or later"
-)
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
 
 def on_gpu(network: Network, agents: int) -> tuple[Network, torch.Tensor]:
@@ -59,14 +56,14 @@ def test_a_text_network_follows_the_general_path() -> None:
     assert apart(network.gradient(params, batch)[0], general.gradient(params, batch)[0]) < 0.01
 
 
-def test_an_agent_is_computed_alike_in_any_chunk() -> None:
+def test_an_agent_has_the_same_gradient_in_any_chunk() -> None:
     torch.manual_seed(0)
     network, params = on_gpu(residual(), 8)
     batch = Batch(torch.randn(8, 20, 3, 16, 16, device="cuda"), torch.randint(0, 10, (8, 20), device="cuda"))
     rows = slice(3, 5)
     few = Batch(batch.inputs[rows], batch.targets[rows])
-    together, alone = network.gradient_here(params, batch, [3, 2, 3])[0], network.gradient_here(params[rows], few)[0]
-    assert torch.equal(together[rows], alone)
+    together, alone = network.gradient(params, batch)[0], network.gradient(params[rows], few)[0]
+    assert apart(together[rows], alone) < 0.01  # a library multiplies larger stacks of matrices in another order
 
 
 @pytest.mark.parametrize("conv", [Conv(7, 7, 32, 32, 3, 3, 1, 1), Conv(8, 8, 64, 128, 3, 3, 2, 1)])

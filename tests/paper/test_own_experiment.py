@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from peermask.algorithms import algorithms
 from peermask.cli.main import main
 from peermask.files import file_digest
 from peermask.paper import preset
-from peermask.plugins import imported
+from plugin_state import forget_plugins
 
 METHOD = '''
 from typing import ClassVar
@@ -54,12 +52,9 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def forget() -> None:
     """As in a new process."""
-    imported.clear()
     preset._own.clear()
     preset._own_methods.clear()
-    algorithms._entries.pop("own-mask", None)
-    for name in [name for name in sys.modules if name.startswith("peermask_plugin_")]:
-        del sys.modules[name]
+    forget_plugins()
 
 
 def reproduce(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,18 +10,14 @@ import pytest
 
 from command_process import process
 from peermask import plugins
-from peermask.algorithms import algorithms
 from peermask.cli.main import main
 from peermask.config.file import make_config
-from peermask.data.measures import metrics
 from peermask.errors import ConfigError
 from peermask.files import file_digest
 from peermask.graph import topologies
-from peermask.models.outputs import losses
-from peermask.plugins import imported
 from peermask.registry import Registry
+from plugin_state import forget_plugins
 
-PACKAGE = str(Path(plugins.__file__).parent)
 METHOD = '''
 """Learns alone, by {rate} a step."""
 
@@ -92,20 +87,7 @@ every = 2
 
 @pytest.fixture(autouse=True)
 def home(tmp_path, monkeypatch):
-    """A folder of its own; plug-ins are forgotten with the test."""
     monkeypatch.chdir(tmp_path)
-    yield
-    forget()
-
-
-def forget():
-    """As in a new process, where nothing is imported."""
-    imported.clear()
-    for registry in (algorithms, losses, metrics):
-        for name in [entry.name for entry in registry if not entry.origin.startswith(PACKAGE)]:
-            del registry._entries[name]
-    for name in [name for name in sys.modules if name.startswith("peermask_plugin_")]:
-        del sys.modules[name]
 
 
 @pytest.fixture
@@ -131,7 +113,7 @@ def peermask(capsys):
     """Run a command as a new process would: exit code, stdout, stderr."""
 
     def run(*arguments):
-        forget()
+        forget_plugins()
         with pytest.raises(SystemExit) as ended:
             main([str(argument) for argument in arguments])
         out, err = capsys.readouterr()
@@ -331,7 +313,6 @@ def test_the_same_file_replaces_and_another_is_refused(tmp_path):
     other.write_text(source("thrice"))
     with pytest.raises(ConfigError, match=rf"topology 'wheel' is registered in {first} and again in {other}; rename"):
         plugins.load_plugins([str(other)])
-    del topologies._entries["wheel"]
 
 
 def test_a_cell_of_a_notebook_run_twice_replaces():

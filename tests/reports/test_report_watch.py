@@ -6,7 +6,6 @@ import json
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.client import HTTPConnection, HTTPResponse
@@ -18,7 +17,8 @@ import pytest
 from report_cases import write_run
 
 from peermask.errors import RunError
-from peermask.reports.watch import Server, make_server
+from peermask.page_server import PageServer, serve_pages
+from peermask.reports.watch import make_server
 from peermask.run.metrics import METRICS
 from peermask.store.folder import RunFolder
 from peermask.store.mask_snapshots import save_masks
@@ -26,18 +26,12 @@ from peermask.store.table import append_rows
 
 
 @contextmanager
-def served(path: Path) -> Iterator[Server]:
-    with make_server([path]) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        try:
-            yield server
-        finally:
-            server.shutdown()
-            thread.join()
+def served(path: Path) -> Iterator[PageServer]:
+    with serve_pages(make_server([path])) as server:
+        yield server
 
 
-def ask(server: Server, path: str, method: str = "GET", **headers: str) -> tuple[HTTPResponse, bytes]:
+def ask(server: PageServer, path: str, method: str = "GET", **headers: str) -> tuple[HTTPResponse, bytes]:
     connection = HTTPConnection("127.0.0.1", server.server_address[1], timeout=10)
     try:
         connection.request(method, path, headers=headers)

@@ -12,15 +12,18 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from multiprocessing.connection import wait
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
 
+from peermask.store.folder import RunFolder
+from peermask.store.mask_snapshots import list_masks, load_masks
+from peermask.store.table import read_rows
+from waiting import PATIENCE, until
+
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(["rank_process", "peermask.cli.main", "peermask.run.runner"])
 CLONE_NEWNET = 0x40000000
-PATIENCE = 120.0  # seconds; a test that needs them fails
 
 
 def rank_process(
@@ -53,6 +56,18 @@ def peermask(*arguments: str) -> None:
     from peermask.cli.main import main
 
     main(list(arguments))
+
+
+def assert_same(one: Path, other: Path) -> None:
+    """All that two runs wrote, but for the time they took."""
+    for name in ("metrics.csv", "traffic.csv"):
+        ours, theirs = (read_rows(folder / name) for folder in (one, other))
+        assert [{**row, "seconds": ""} for row in ours] == [{**row, "seconds": ""} for row in theirs]
+    kept, other_kept = (list_masks(RunFolder(folder).masks) for folder in (one, other))
+    assert list(kept) == list(other_kept)
+    weights = 64 * 12 + 12 * 10
+    for number, path in kept.items():
+        assert (load_masks(path, weights) == load_masks(other_kept[number], weights)).all()
 
 
 class RankRun:
@@ -121,9 +136,12 @@ class RankRun:
 
     def until(self, met: Callable[[], bool]) -> None:
         """Wait for a condition, while all ranks live."""
-        sentinels = [process.sentinel for process in self.processes.values()]
-        while not met():
-            assert not wait(sentinels, 0.02), f"a rank has ended: {self.lines()}"
+
+        def ended() -> bool:
+            return any(process.exitcode is not None for process in self.processes.values())
+
+        until(lambda: met() or ended())
+        assert met(), f"a rank has ended: {self.lines()}"
 
     def join(self) -> list[int | None]:
         for process in self.processes.values():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
@@ -21,7 +21,6 @@ from peermask.errors import ConfigError, RunError
 from peermask.graph.mixing import Mixing
 from peermask.run.build import build
 from peermask.run.execution import Execution
-from peermask.run.result import RunResult
 from peermask.run.runner import resume_experiment, run_experiment
 from peermask.run.trace import LEARN, Trace, round_lengths, trace_of_speeds
 from peermask.run.trace_file import read_trace, speeds_of, trace_for, write_trace
@@ -33,7 +32,6 @@ from peermask.wire.schema import Payload
 Small = Callable[..., ExperimentConfig]
 CPU = Execution(device="cpu")
 UNEVEN = {"speeds": [0.2, 1.0, 1.0, 0.7], "weights": [100, 50, 1]}  # counts do not fit into a byte
-PEERS = [entry.name for entry in algorithms if not (entry.make.hears_all or entry.make.needs_every_message)]
 
 
 @dataclass(frozen=True)
@@ -43,7 +41,7 @@ class State:
 
 
 @pytest.fixture
-def counting() -> Iterator[str]:
+def counting() -> str:
     """Each round adds the agent's number + 1 to all weights; agents mean what they hear."""
 
     class CountUp(Algorithm[State]):
@@ -71,8 +69,7 @@ def counting() -> Iterator[str]:
             return state.weights
 
     algorithms.register("count-up")(CountUp)
-    yield "count-up"
-    del algorithms._entries["count-up"]
+    return "count-up"
 
 
 def test_three_agents_by_hand(counting: str, small: Small, tmp_path: Path) -> None:
@@ -98,6 +95,45 @@ def test_three_agents_by_hand(counting: str, small: Small, tmp_path: Path) -> No
         torch.testing.assert_close(values, torch.full_like(values, float(expected)))
 
 
+def test_a_death_by_hand(counting: str, small: Small, tmp_path: Path) -> None:
+    """0 - 1 - 2, and 2 dies after the first round: its message, 3, counts half of a new one in the second round and a
+    quarter in the third. In the second run it returns in the third round, from the 2.5 that it had."""
+    config = {"algorithm": counting, "agents": 3, "rounds": 3, "retention": 0.5, "graph": {"name": "path"}}
+    one_2 = (2 * (2 + 2) + 2 * (1.5 + 1) + 3) / 5
+    zero_3, one_3 = (2.5 + 4) / 2 + 1, one_2 + 2
+    for returns, expected in (
+        ({}, [(zero_3 + one_3) / 2, (4 * one_3 + 4 * zero_3 + 3) / 9, 2.5]),
+        ({"returning": 1, "back": 3}, [(zero_3 + one_3) / 2, (zero_3 + one_3 + 5.5) / 3, (one_3 + 5.5) / 2]),
+    ):
+        run = run_experiment(
+            small(**config, deaths={"after": 1, "agents": [2], **returns}), tmp_path / str(len(returns))
+        )
+        found = [next(model.parameters()).flatten()[0].item() for model in run.local_models()]
+        assert found == pytest.approx(expected)
+    rows = read_rows(tmp_path / "0" / "traffic.csv")
+    assert [row["links"] for row in rows] == [
+        "1",
+        "2",
+        "1",
+        "1",
+        "1",
+        "0",
+        "1",
+        "1",
+        "0",
+    ]  # nothing from or to the dead
+
+
+def test_until_a_death_all_is_as_without(small: Small, tmp_path: Path) -> None:
+    config = {"rounds": 4, "evaluation": {"every": 1}}
+    run_experiment(small(**config), tmp_path / "all", execution=CPU)
+    run_experiment(small(**config, deaths={"after": 2, "count": 1}), tmp_path / "dead", execution=CPU)
+    for table, same in (("metrics.csv", True), ("traffic.csv", False)):
+        alive, dead = (without_seconds(tmp_path / name / table) for name in ("all", "dead"))
+        assert alive[:8] == dead[:8]
+        assert same or alive[8:] != dead[8:]
+
+
 def test_the_table_has_what_was_taken(counting: str, small: Small, tmp_path: Path) -> None:
     """In the order of test_trace.py, six halves a row: who took a message it had not used before."""
     config = small(
@@ -114,29 +150,20 @@ def test_the_table_has_what_was_taken(counting: str, small: Small, tmp_path: Pat
     assert [row["kind"] for row in rows if row["links"] == "0"] == [""] * 3
 
 
-@pytest.mark.parametrize("name", PEERS)
-def test_every_algorithm_goes_on_after_an_interruption_and_can_be_played_again(
-    name: str, small: Small, tmp_path: Path
+@pytest.mark.parametrize("after", [0, 1, 3])
+@pytest.mark.parametrize("asynchronous", [None, UNEVEN])
+def test_deaths_are_the_same_after_an_interruption(
+    after: int, asynchronous: object, small: Small, tmp_path: Path
 ) -> None:
-    config = small(algorithm=name, rounds=5, asynchronous=UNEVEN)
+    deaths = {"after": after, "count": 2, "returning": 1, "back": 5}
+    config = small(algorithm="accord", rounds=6, deaths=deaths, asynchronous=asynchronous)
     whole = run_experiment(config, tmp_path / "whole", execution=CPU)
-    asked = iter([False, True])
-    stopped = Execution(device="cpu", workers=3, should_stop=lambda: next(asked, False))
-    assert run_experiment(config, tmp_path / "cut", execution=stopped).status == "interrupted"
-    assert resume_experiment(tmp_path / "cut", CPU).hash == whole.hash
-    for table in ("traffic.csv", "metrics.csv"):
-        assert without_seconds(tmp_path / "cut" / table) == without_seconds(tmp_path / "whole" / table)
-    again = replay(config, tmp_path)
-    assert again.hash == whole.hash
-    assert without_seconds(again.root / "traffic.csv") == without_seconds(whole.root / "traffic.csv")
-
-
-def replay(config: ExperimentConfig, folder: Path) -> RunResult:
-    """By a trace in a file, as a fleet leaves one."""
-    write_trace(folder / "trace.csv", trace_for(build(config), RunFolder(folder / "none")))
-    table = config.table()
-    table["asynchronous"] = {"weights": table["asynchronous"]["weights"], "trace": str(folder / "trace.csv")}
-    return run_experiment(make_config(table), folder / "again", execution=CPU)
+    for stop in (1, 2, 4):
+        asked = iter([False] * stop + [True])
+        stopped = Execution(device="cpu", should_stop=lambda asked=asked: next(asked, False))  # type: ignore[misc]
+        assert run_experiment(config, tmp_path / str(stop), execution=stopped).status == "interrupted"
+        assert resume_experiment(tmp_path / str(stop), CPU).hash == whole.hash
+        assert without_seconds(tmp_path / str(stop) / "traffic.csv") == without_seconds(whole.root / "traffic.csv")
 
 
 def without_seconds(path: Path) -> list[dict[str, str]]:
@@ -194,35 +221,46 @@ def test_a_config_without_it_is_what_it_was(small: Small) -> None:
 @pytest.mark.parametrize(
     ("changes", "line"),
     [
-        ({"algorithm": "fl"}, "asynchronous: agents of fl wait for a server"),
-        ({"compare": ["fl"]}, "asynchronous: agents of fl wait for a server"),
-        ({"schedule": {"name": "matching"}}, "asynchronous: schedule needs synchronous rounds"),
-        ({"liars": {"count": 1}}, "asynchronous: liars needs synchronous rounds"),
-        ({"evaluation": {"unmixed": True}}, "asynchronous: evaluation.unmixed needs synchronous rounds"),
-        ({"asynchronous": {"speeds": [1.0, 0.1]}}, "asynchronous.speeds: 2 numbers for 4 agents"),
-        ({"asynchronous": {"speeds": [1, 1, 0, 1]}}, "agent 2 has 0; every speed must be above 0"),
-        ({"asynchronous": {"speeds": [1, 1, "x", 1]}}, "agent 2 has 'x'"),
-        ({"asynchronous": {"speeds": [1, 1, float("nan"), 1]}}, "agent 2 has nan"),
-        ({"asynchronous": {"speeds": 0.1}}, "must be a list with one number per agent"),
-        ({"asynchronous": {"speeds": {"choices": []}}}, "asynchronous.speeds"),
-        ({"asynchronous": {"weights": [1, 2]}}, "asynchronous.weights = .*must begin above 0 and not increase"),
-        ({"asynchronous": {"weights": [0]}}, "must begin above 0"),
-        ({"asynchronous": {"weights": [0.5]}}, "asynchronous.weights"),
-        ({"asynchronous": {"weights": []}}, "asynchronous.weights"),
-        ({"asynchronous": {"jitter": 1.0}}, "asynchronous.jitter"),
-        ({"asynchronous": {"latency": -1}}, "asynchronous.latency"),
-        ({"asynchronous": {"pace": 1}}, "asynchronous.pace: unknown key"),
+        ({"agents": [0], "count": 1}, "deaths: give either agents, a list of their numbers, or count"),
+        ({}, "deaths: give either agents"),
+        ({"agents": [4]}, "deaths.agents: 4 must be from 0 to 3, and once in the list"),
+        ({"agents": [1, 1]}, "deaths.agents: 1 must be from 0 to 3, and once"),
+        ({"agents": []}, "deaths.agents"),
+        ({"count": 4}, "deaths: all 4 agents would die; at most 3 can"),
+        ({"count": 1, "after": 4}, "deaths.after = 4: must be below rounds = 4"),
+        ({"count": 1, "after": -1}, "deaths.after"),
+        ({"count": 1, "returning": 2, "back": 3}, "deaths.returning = 2: only 1 die"),
+        ({"count": 1, "returning": 1}, "deaths: returning and back belong together"),
+        ({"count": 1, "back": 3}, "deaths: returning and back belong together"),
+        (
+            {"count": 1, "returning": 1, "back": 2},
+            "deaths.back = 2: must be above after \\+ 1 = 2, and at most rounds = 4",
+        ),
+        ({"count": 1, "returning": 1, "back": 5}, "deaths.back = 5"),
     ],
 )
-def test_what_cannot_be_is_one_line(small: Small, changes: dict[str, object], line: str) -> None:
+def test_impossible_deaths_are_one_line(small: Small, changes: dict[str, object], line: str) -> None:
     with pytest.raises(ConfigError, match=line) as caught:
-        small(**{"asynchronous": {}, **changes})
+        small(rounds=4, deaths={"after": 1, **changes})
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        ({"algorithm": "fl"}, "deaths: agents of fl wait for a server"),
+        ({"algorithm": "choco"}, "deaths: choco needs every message"),
+        ({"liars": {"count": 1}}, "deaths: liars needs synchronous rounds that all agents play"),
+    ],
+)
+def test_deaths_need_rounds_by_a_trace(small: Small, changes: dict[str, object], line: str) -> None:
+    with pytest.raises(ConfigError, match=line):
+        small(deaths={"after": 1, "count": 1}, **changes)
 
 
 def test_it_cannot_be_extended(small: Small, tmp_path: Path) -> None:
     run_experiment(small(asynchronous={}), tmp_path / "run", execution=CPU)
-    with pytest.raises(RunError, match="is asynchronous: fast agents may have ended long before"):
+    with pytest.raises(RunError, match="has asynchronous: some agents may have ended long before"):
         resume_experiment(tmp_path / "run", CPU, ["rounds=8"])
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -17,7 +15,6 @@ from peermask.algorithms.contract import Clock
 from peermask.config.file import make_config
 from peermask.run.assemble import build_simulator
 from peermask.run.build import build
-from peermask.run.capture_check import waits
 from peermask.run.cuda_graphs import Recorded, Unrecordable, tensors_of
 from peermask.run.simulator import Simulator
 
@@ -118,32 +115,36 @@ def test_what_cannot_be_recorded_is_said_once_and_played_as_it_is() -> None:
     assert said == ["rounds run without CUDA graphs: learn cannot be recorded: no memory"]
 
 
-def test_operations_that_wait_for_a_device() -> None:
-    far, near = torch.empty(3, device="meta"), torch.empty(3)
-    true = torch.empty(3, dtype=torch.bool, device="meta")
-    assert waits(Tensor.item, (far,), {}, 1.0)
-    assert waits(torch.nonzero, (far,), {}, far)
-    assert waits(Tensor.__getitem__, (far, true), {}, far)
-    assert waits(Tensor.__setitem__, (far, (true,), far), {}, None)
-    assert waits(torch.where, (true,), {}, (far,))
-    assert waits(Tensor.to, (far, "cpu"), {}, near)
-    assert not waits(Tensor.item, (near,), {}, 1.0)
-    assert not waits(Tensor.__getitem__, (far, far.long()), {}, far)
-    assert not waits(Tensor.__setitem__, (far, true, 0.0), {}, None)
-    assert not waits(torch.where, (true, far, 0.0), {}, far)
-    assert not waits(Tensor.to, (near, "meta"), {}, far)
-    assert not waits(torch.mul, (far, near), {}, far)
+@pytest.mark.parametrize(("declared", "recordings"), [((), 0), (("fuse",), 2), (("learn", "fuse"), 4)])
+def test_only_declared_steps_are_recorded(declared: tuple[str, ...], recordings: int) -> None:
+    """Of even and odd rounds."""
+    plain, replaying = simulator_of("dsgd"), simulator_of("dsgd")
+    made: list[Again] = []
+
+    def recording() -> Again:
+        made.append(Again())
+        return made[-1]
+
+    class Declaring(type(replaying.algorithm)):  # type: ignore[misc]
+        recordable = declared
+
+    replaying.algorithm.__class__ = Declaring
+    replaying.steps = Recorded(replaying.algorithm, recording, pytest.fail)
+    for wanted, found in zip(played(plain, 11), played(replaying, 11), strict=True):
+        assert torch.equal(wanted, found)
+    assert len(made) == recordings
 
 
-def test_watching_imports_no_compiler() -> None:
-    """A dispatch mode would import torch._dynamo, which takes seconds."""
-    script = (
-        "import sys, torch\n"
-        "from peermask.run.capture_check import _Waits\n"
-        "with _Waits() as waiting: float(torch.ones(2).sum())\n"
-        "assert waiting.found is None and 'torch._dynamo' not in sys.modules"
-    )
-    subprocess.run([sys.executable, "-c", script], check=True, timeout=100)
+@pytest.mark.parametrize("name", ["dis-pfl", "lottery-dsgd"])
+def test_a_false_declaration_is_said_and_changes_no_result(name: str) -> None:
+    plain, lying = simulator_of(name), simulator_of(name)
+    said: list[str] = []
+    lying.algorithm.recordable = ("learn",)  # type: ignore[misc]
+    lying.steps = Recorded(lying.algorithm, Again, said.append)
+    for wanted, found in zip(played(plain, 11), played(lying, 11), strict=True):
+        assert torch.equal(wanted, found)
+    reason = "it reads clock.round, which a recording would repeat"
+    assert said == [f"rounds run without CUDA graphs: learn cannot be recorded: {reason}"]
 
 
 def test_restored_states_are_taken_over() -> None:

@@ -54,7 +54,7 @@ def test_a_table_without_rows_has_every_column(tmp_path: Path) -> None:
 
 def test_run_folders_are_read_without_torch() -> None:
     """Importing torch takes seconds, and a table needs none."""
-    modules = ["arrays", "agent_result", "checked", "checkpoint", "folder", "mask_snapshots", "table"]
+    modules = ["arrays", "checked", "checkpoint", "folder", "mask_snapshots", "result", "table"]
     names = [*(f"peermask.store.{name}" for name in modules), "peermask.run.format", "peermask.reports.tables"]
     code = f"import sys, {', '.join(names)}; print('torch' in sys.modules)"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -86,6 +86,7 @@ class Accord(Algorithm[State]):
 
     over_frozen_weights: ClassVar[bool] = True
     common_retention: ClassVar[bool] = True
+    recordable = ("learn", "fuse")
 
     class Options(ScoreOptions):
         lr: Lr = Field("auto", description="η, step size of the scores; auto, of relative steps: min(0.1, 8 / rounds)")

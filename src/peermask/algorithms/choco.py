@@ -46,6 +46,7 @@ class Choco(Algorithm[State]):
     """CHOCO-SGD: decentralised gradient descent that sends only the largest changes of a model."""
 
     needs_every_message: ClassVar[bool] = True
+    recordable = ("learn", "fuse")
 
     class Options(MomentumOptions):
         topk: Annotated[float, Field(gt=0, le=1)] = Field(0.01, description="k, the share of parameters that is sent")

@@ -227,6 +227,15 @@ class Algorithm(Protocol[State]):
     readout: ClassVar[Readout] = "all"
     """Which labels an agent's answer is chosen among unless a config says otherwise."""
 
+    @property
+    def recordable(self) -> tuple[str, ...]:
+        """Which of "learn" and "fuse" a GPU may record in one round and replay in others (a CUDA graph).
+
+        Such a step reads no value of a tensor on the host, and no shape depends on one. Of the clock it uses only
+        `batch`, `varying` and `is_after`, of the data only batches and sizes. tests/contract proves it on a CPU.
+        """
+        return ()
+
     def __init__(self, options: Any, setting: Setting) -> None: ...
 
     def init(self, agents: Agents) -> State:

@@ -75,6 +75,8 @@ class State:
 class DisPfl(Algorithm[State]):
     """Personal sparse models whose masks move by dropping and regrowing weights."""
 
+    recordable = ("fuse",)
+
     class Options(MomentumOptions):
         lr: Annotated[float, Field(gt=0)] = Field(0.1, description="η, step size of the parameters")
         drop: Annotated[float, Field(ge=0, lt=1)] = Field(

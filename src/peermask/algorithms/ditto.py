@@ -37,6 +37,8 @@ class State:
 class Ditto(Algorithm[State]):
     """Ditto over DSGD: a personal model beside the agreed one, pulled towards it."""
 
+    recordable = ("learn", "fuse")
+
     class Options(MomentumOptions):
         closeness: Annotated[float, Field(ge=0)] = Field(
             0.3, description="λ, how strongly the personal model is pulled towards the agreed one"

@@ -59,6 +59,10 @@ class Dsgd(Algorithm[State]):
     def __init__(self, options: Options, setting: Setting) -> None:
         self.options, self.setting = options, setting
 
+    @property
+    def recordable(self) -> tuple[str, ...]:
+        return ("learn", "fuse") if self.options.clip is None else ("learn",)  # distances are compared on the host
+
     def init(self, agents: Agents) -> State:
         params = common_start(self.setting.masker, agents)
         return State(params, first_velocity(params, self.options.momentum))

@@ -34,6 +34,8 @@ class State:
 class DsgdProx(Algorithm[State]):
     """DSGD with a proximal pull towards the neighbours' mean (P1) or the round's first model (P2)."""
 
+    recordable = ("learn", "fuse")
+
     class Options(DescentOptions):
         form: Literal["personal", "literal"] = Field(
             "personal", description="P1: the mean only pulls; P2: it replaces the model, as in FedProx"

@@ -39,6 +39,7 @@ class FedMask(Algorithm[State]):
     """Binary masks averaged where they overlap; scores are reset from the average."""
 
     over_frozen_weights: ClassVar[bool] = True
+    recordable = ("fuse",)
 
     class Options(registry.Options):
         variant: Literal["support", "overlap"] = Field(

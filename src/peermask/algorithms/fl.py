@@ -30,6 +30,7 @@ class Fl(Algorithm[State]):
     """Federated averaging: one global model from a server that hears all agents."""
 
     hears_all: ClassVar[bool] = True  # a message goes to the server and one comes back, with any graph
+    recordable = ("learn", "fuse")
 
     class Options(MomentumOptions):
         shares: Literal["samples", "uniform"] = Field(

@@ -22,6 +22,8 @@ class State:
 class IndDense(Algorithm[State]):
     """Each agent trains all weights on its own data; nothing is pruned or exchanged."""
 
+    recordable = ("learn", "fuse")
+
     Options = MomentumOptions
 
     def __init__(self, options: MomentumOptions, setting: Setting) -> None:

@@ -27,6 +27,7 @@ class IndMask(Algorithm[State]):
     """Each agent learns its own mask; nothing is exchanged."""
 
     over_frozen_weights: ClassVar[bool] = True
+    recordable = ("learn", "fuse")
 
     Options = ScoreOptions
 

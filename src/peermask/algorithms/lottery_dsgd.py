@@ -38,6 +38,8 @@ class State:
 class LotteryDsgd(Algorithm[State]):
     """Lottery tickets pruned by each agent and averaged where they overlap."""
 
+    recordable = ("fuse",)
+
     class Options(DescentOptions):
         lr: Annotated[float, Field(gt=0)] = Field(0.1, description="η, step size of the parameters")
         prune_share: Annotated[float, Field(gt=0, lt=1)] = Field(0.2, description="p, of what is alive, per pruning")

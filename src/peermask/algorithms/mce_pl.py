@@ -57,6 +57,7 @@ class McePl(Algorithm[State]):
     """The paper's method: masks travel, are averaged, and pull the scores where neighbours agree."""
 
     over_frozen_weights: ClassVar[bool] = True
+    recordable = ("learn", "fuse")
 
     class Options(ScoreOptions):
         lr_fine_tune: Annotated[float, Field(ge=0)] | None = Field(

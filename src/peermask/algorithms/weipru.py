@@ -88,6 +88,7 @@ def register(
 
     @algorithms.register(name)
     class Weipru(Algorithm[State]):
+        recordable = ("learn", "fuse")
         __doc__ = summary
         Options = options_class
 

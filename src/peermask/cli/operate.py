@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import asdict
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,12 +19,11 @@ from rich.live import Live
 from rich.table import Table
 
 from peermask.cli.node import Metrics, MetricsHost, metrics_address
-from peermask.cli.options import FleetFile, Import, Interrupt, read_fleet
+from peermask.cli.options import FleetFile, Import, Interrupt, open_fleet, read_fleet
 from peermask.errors import NodeError, NotYetError, PeermaskError
 
 if TYPE_CHECKING:
     from peermask.fleet.operator import Answered
-    from peermask.fleet.relay import OpenRelay
 
 # `peermask fleet operator`, `status`, `push` and `service`: for operators of a fleet.
 
@@ -33,30 +33,30 @@ Operator = Annotated[
 Wait = Annotated[float, typer.Option(min=0.1, max=300, help="Seconds to wait for an agent.")]
 
 DEGRADED = 3  # exit code of `fleet status`; 2 is for mistakes
+REFUSALS = ("refusals", "out_of_step")  # bad messages, and those of honest neighbours that are late or early
 ROSTER_ANSWERS = ("taken", "known already")
-HEADINGS = ("agent", "address", "round", "accuracy", "heard", "sent", "received", "last absence", "refusals",
-            "cert days", "roster", "version", "state")  # fmt: skip
+HEADINGS = ("agent", "address", "round", "accuracy", "heard", "sent", "received", "last absence", "bad",
+            "out of step", "cert days", "roster", "version", "state")  # fmt: skip
 
 
 def operator(
-    fleet: FleetFile,
+    path: FleetFile,
     name: Annotated[str, typer.Argument(metavar="NAME", help="Lower-case letters, digits and hyphens.")],
     days: Annotated[int, typer.Option(min=1, max=3650, help="How long the certificate is valid.")] = 90,
     import_: Import = None,
 ) -> None:
     """Make an operator's certificate, for `status` and `push`."""
     from peermask.fleet.certificates import make_operator
-    from peermask.fleet.start import certificates_of
 
-    held = read_fleet(fleet, import_)
-    if name in held.revoked_operators:
+    fleet, folder = open_fleet(path, import_)
+    if name in fleet.revoked_operators:
         raise NodeError(f"operator {name} was revoked, and no certificate of that name counts; give another name")
-    files = make_operator(certificates_of(fleet, held), name, days)
-    print(f"{files.certificate}: with {files.key.name}, {files.ca.name} and {fleet.name} it is all an operator needs")
+    files = make_operator(folder, name, days)
+    print(f"{files.certificate}: with {files.key.name}, {files.ca.name} and {path.name} it is all an operator needs")
 
 
 def status(
-    fleet: FleetFile,
+    path: FleetFile,
     operator: Operator = None,
     json_: Annotated[bool, typer.Option("--json", help="Print everything that agents report, as JSON.")] = False,
     watch: Annotated[bool, typer.Option("--watch", help="Refresh until Ctrl-C.")] = False,
@@ -70,20 +70,19 @@ def status(
     """
     from peermask.fleet.credentials import find_operator
     from peermask.fleet.operator import ask_status
-    from peermask.fleet.start import certificates_of
 
-    held = read_fleet(fleet, import_)
-    credentials = find_operator(certificates_of(fleet, held), operator)
+    fleet, folder = open_fleet(path, import_)
+    credentials = find_operator(folder, operator)
     if watch and json_:
         raise NodeError("--watch and --json exclude each other; give one of them")
-    answers = ask_status(held, credentials, wait)
+    answers = ask_status(fleet, credentials, wait)
     if json_:
         print(json.dumps([asdict(answer) for answer in answers], indent=2))
     elif watch:
         with Live(_table(answers), console=Console(), auto_refresh=False) as live:
             while True:
                 time.sleep(every)
-                live.update(_table(ask_status(held, credentials, wait)), refresh=True)
+                live.update(_table(ask_status(fleet, credentials, wait)), refresh=True)
     else:
         Console(width=None if sys.stdout.isatty() else 200).print(_table(answers))
     return exit_code_of(answers)
@@ -95,19 +94,18 @@ def exit_code_of(answers: Sequence[Answered]) -> int:
     return 1 if states & {"unreachable", "failing"} else DEGRADED if "degraded" in states else 0
 
 
-def push(fleet: FleetFile, operator: Operator = None, wait: Wait = 5.0, import_: Import = None) -> int:
+def push(path: FleetFile, operator: Operator = None, wait: Wait = 5.0, import_: Import = None) -> int:
     """Send the signed roster in FLEET to every reachable agent.
 
     The exit code is 1 if none is reachable.
     """
     from peermask.fleet.credentials import find_operator
     from peermask.fleet.operator import push_roster
-    from peermask.fleet.start import certificates_of
 
-    held = read_fleet(fleet, import_)
-    if held.signature is None:
-        raise NodeError(f"{fleet} has no signed roster; `peermask fleet sign {fleet}` and every change make one")
-    answers = push_roster(held, find_operator(certificates_of(fleet, held), operator), wait)
+    fleet, folder = open_fleet(path, import_)
+    if fleet.signature is None:
+        raise NodeError(f"{path} has no signed roster; `peermask fleet sign {path}` and every change make one")
+    answers = push_roster(fleet, find_operator(folder, operator), wait)
     for agent, said in answers.items():
         print(f"agent {agent}: {said}")
     return int(not any(said in ROSTER_ANSWERS for said in answers.values()))
@@ -140,7 +138,7 @@ def _row(standing: dict[str, Any]) -> list[str]:
         format_bytes(standing["sent_bytes"]),
         format_bytes(standing["received_bytes"]),
         "-" if absence is None else f"{absence['neighbour']} in {absence['round']}: {absence['why']}",
-        str(sum(sum(counts.values()) for counts in standing["refusals"].values())),
+        *(str(sum(sum(counts.values()) for counts in standing.get(kind, {}).values())) for kind in REFUSALS),
         "-" if ends is None else f"{(ends - time.time()) / 86_400:.0f}",
         f"{standing['roster']} {standing['roster_digest'][:6]}" if "roster" in standing else "-",
         standing["version"],
@@ -148,7 +146,7 @@ def _row(standing: dict[str, Any]) -> list[str]:
 
 
 def service(
-    fleet: FleetFile,
+    path: FleetFile,
     agent: Annotated[int, typer.Option(min=0, help="Which agent of the fleet the device runs.")],
     user: Annotated[str, typer.Option(help="User that runs it.")] = "peermask",
     folder: Annotated[
@@ -172,17 +170,17 @@ def service(
     from peermask.files import write_atomically
     from peermask.fleet.service import ServiceLimits, unit
 
-    held = read_fleet(fleet, import_)
-    held.member(agent)
-    where = folder or fleet.resolve().parent
+    fleet = read_fleet(path, import_)
+    fleet.member(agent)
+    where = folder or path.resolve().parent
     program = command or Path(sys.executable).with_name("peermask")
     arguments = ["--agent", str(agent)]
     arguments += ["--device", device] if device != "cpu" else []
     arguments += ["--metrics", str(metrics)] if metrics is not None else []
-    for name in held.experiment.imports or ():
+    for name in fleet.experiment.imports or ():
         arguments += ["--import", name]
     limits = ServiceLimits(memory_max, cpu_quota)
-    text = unit(agent, user, where, program, [fleet.name, *arguments], gpu=device != "cpu", limits=limits)
+    text = unit(agent, user, where, program, [path.name, *arguments], gpu=device != "cpu", limits=limits)
     if out is None:
         print(text, end="")
         return
@@ -198,7 +196,7 @@ POLL = 0.2  # seconds between looks for a signal
 
 
 def relay(
-    fleet: FleetFile,
+    path: FleetFile,
     listen: Annotated[
         str | None, typer.Option(metavar="HOST:PORT", help="Where to listen, if not at the fleet's `relay` address.")
     ] = None,
@@ -210,52 +208,57 @@ def relay(
 
     It runs until stopped, and can neither read nor forge what passes.
     """
-    from peermask.fleet.credentials import find_relay, verifier
+    from peermask.fleet.credentials import find_relay, install_authorities, verifier
     from peermask.fleet.fleet import split_address
     from peermask.fleet.relay import open_relay
-    from peermask.fleet.rosters import FleetFileWatch, check_signed
-    from peermask.fleet.start import certificates_of
+    from peermask.fleet.roster import read_file
+    from peermask.fleet.rosters import FileWatch, check_signed, is_later
 
-    held = read_fleet(fleet, import_)
-    if held.relay is None:
+    fleet, folder = open_fleet(path, import_)
+    if fleet.relay is None:
         raise NodeError(
-            f'{fleet} names no relay; add `relay = "host:port"`, and `relayed = true` to agents that need it'
+            f'{path} names no relay; add `relay = "host:port"`, and `relayed = true` to agents that need it'
         )
-    address = metrics_address(metrics, metrics_host)
-    credentials = find_relay(certificates_of(fleet, held))
-    verify = verifier(credentials.ca)
-    check_signed(held, verify)
-    where = listen or held.relay
-    with Interrupt() as interrupt:
+    address, where = metrics_address(metrics, metrics_host), listen or fleet.relay
+    credentials = find_relay(folder)
+    check_signed(fleet, verifier(credentials.ca))
+    install_authorities(credentials.ca, fleet.authorities)
+    files = FileWatch(fleet=path, **asdict(credentials))
+
+    def look() -> bool:
+        """Take a later roster; returns whether there are other certificates."""
+        nonlocal fleet
+        changed = files.changed()
+        if changed & {"fleet", "ca"}:
+            later = read_file(path, fleet, verifier(credentials.ca))
+            if is_later(later, fleet):
+                fleet = later
+                opened.follow(fleet)
+                print(f"roster {fleet.serial}: {len(fleet.agents)} agents", flush=True)
+                if install_authorities(credentials.ca, fleet.authorities):
+                    files.ignore("ca")
+                    changed.add("ca")
+        return bool(changed - {"fleet"}) and find_relay(folder) is not None
+
+    with Interrupt() as interrupt, ExitStack() as serving, ExitStack() as relaying:
         try:
-            with open_relay(held, credentials, *split_address(where)) as opened, serve_metrics(address, opened):
-                print(f"relay at {where} (Ctrl-C ends it)", flush=True)
-                file = FleetFileWatch(fleet, held, verify)
-                while not interrupt.requested():
-                    time.sleep(POLL)
-                    try:
-                        later = file.look()
-                    except PeermaskError as error:
-                        print(f"peermask: {error}", file=sys.stderr, flush=True)
-                        continue
-                    if later is not None:
-                        opened.follow(later)
-                        print(f"roster {later.serial}: {len(later.agents)} agents", flush=True)
+            opened = relaying.enter_context(open_relay(fleet, credentials, *split_address(where)))
+            if address is not None:
+                from peermask.fleet.health import Health
+                from peermask.fleet.metrics import RelayMetrics, serve_metrics
+
+                relay_metrics = RelayMetrics(lambda: opened.status())
+                serving.enter_context(serve_metrics(*address, relay_metrics, Health, partial(print, flush=True)))
+            print(f"relay at {where} (Ctrl-C ends it)", flush=True)
+            while not interrupt.requested():
+                time.sleep(POLL)
+                try:
+                    if look():
+                        relaying.close()  # agents dial again at once
+                        opened = relaying.enter_context(open_relay(fleet, credentials, *split_address(where)))
+                        print("relay: uses the certificates that it has now", flush=True)
+                except PeermaskError as error:
+                    print(f"peermask: {error}", file=sys.stderr, flush=True)
         except OSError as error:
             raise NotYetError(f"cannot listen on {where}: {error.strerror or error}") from None
     return interrupt.exit_code
-
-
-@contextmanager
-def serve_metrics(address: tuple[str, int] | None, relay: OpenRelay) -> Iterator[None]:
-    """Serve metrics and health of a relay at an address, if one is given."""
-    if address is None:
-        yield
-        return
-    from peermask.fleet.health import Health
-    from peermask.fleet.http_endpoint import open_endpoint, status_pages
-    from peermask.fleet.metrics import RelayMetrics
-
-    with open_endpoint(*address, status_pages(RelayMetrics(relay.status).text, Health)) as opened:
-        print(f"metrics: http://{address[0]}:{opened.port}/metrics", flush=True)
-        yield

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import copy
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 
@@ -44,9 +44,6 @@ class Batch:
         return Batch(self.inputs[own], self.targets[own], None if self.valid is None else self.valid[own])
 
 
-Gradient = Callable[["Network", Tensor, Batch], tuple[Tensor, Tensor]]
-
-
 class _OwnCopies(threading.local):
     """A copy of the module for each thread: calling one replaces its parameters during the call."""
 
@@ -61,22 +58,17 @@ class Network:
     stack: StackedChain | TracedStack | None = None  # how to compute many agents at once; None: vectorised
     loss: Loss = cross_entropy
     in_turn: bool = False  # whether many agents are computed one after another
-    elsewhere: Gradient | None = None  # where gradients are computed, if not here: beside those of other runs
     _copies: _OwnCopies = field(default_factory=_OwnCopies, init=False, repr=False, compare=False)
 
     def gradient(self, params: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
         """∂ℓ/∂v of the mean loss, and ℓ itself: [A, P], [A]."""
-        return self.gradient_here(params, batch) if self.elsewhere is None else self.elsewhere(self, params, batch)
-
-    def gradient_here(self, params: Tensor, batch: Batch, parts: Sequence[int] | None = None) -> tuple[Tensor, Tensor]:
-        """`parts`: how many agents of each run, where they are those of several."""
         if len(params) == 1 and (params.device.type == "cpu" or self.in_turn):
             return self._gradient_alone(params, batch)
         if self.in_turn:
             each = [self._gradient_alone(params[a : a + 1], batch.row(a)) for a in range(len(params))]
             return torch.cat([gradient for gradient, _ in each]), torch.cat([loss for _, loss in each])
         if self.stack is not None:
-            return self._gradient_stacked(self.stack, params, batch, parts)
+            return self._gradient_stacked(self.stack, params, batch)
         return self._gradient_vectorised(params, batch)
 
     def outputs(self, params: Tensor, inputs: Tensor) -> Tensor:  # [A, P], [A, B, ...] -> [A, B, O]
@@ -119,11 +111,11 @@ class Network:
         return torch.backends.cudnn.flags(enabled=False) if self.in_turn else nullcontext()
 
     def _gradient_stacked(
-        self, stack: StackedChain | TracedStack, params: Tensor, batch: Batch, parts: Sequence[int] | None
+        self, stack: StackedChain | TracedStack, params: Tensor, batch: Batch
     ) -> tuple[Tensor, Tensor]:
         leaves = {name: view.requires_grad_() for name, view in self.layout.unflatten(params.detach()).items()}
         with torch.enable_grad():
-            outputs = stack(leaves, batch.inputs, parts)  # [A, B, O]
+            outputs = stack(leaves, batch.inputs)  # [A, B, O]
             each = self.loss(outputs.flatten(0, 1), batch.targets.flatten(0, 1)).view(outputs.shape[:2])  # [A, B]
             losses = each.mean(1) if batch.valid is None else (each * batch.valid).sum(1) / batch.valid.sum(1)
         # Agents share nothing, so that each has its own.

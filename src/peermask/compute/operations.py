@@ -6,8 +6,6 @@ the kernels compute.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -26,17 +24,15 @@ def knows(layer: nn.Module) -> bool:
     return type(layer) in (nn.Linear, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm, ChannelAffine)
 
 
-def compute(
-    layer: nn.Module, x: Tensor, weight: Tensor, bias: Tensor | None, parts: Sequence[int] | None = None
-) -> Tensor:
-    """Compute a layer with each agent's weight and bias; `parts` as in `StackedChain`."""
+def compute(layer: nn.Module, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """Compute a layer with each agent's weight and bias."""
     agents = len(weight)
     match layer:
         case nn.Linear():
-            return _linear(x, weight, bias, parts or [agents])
+            return _linear(x, weight, bias)
         case nn.Conv2d() if _is_pointwise(layer):
             rows = x[:, :, :: layer.stride[0], :: layer.stride[1]].permute(0, 2, 3, 1)  # [A * B, H, W, C]
-            return _linear(rows, weight.flatten(2), bias, parts or [agents]).permute(0, 3, 1, 2)
+            return _linear(rows, weight.flatten(2), bias).permute(0, 3, 1, 2)
         case nn.Conv1d() | nn.Conv2d() | nn.Conv3d():
             return _convolution(layer, x, weight, bias)
         case nn.GroupNorm():
@@ -70,12 +66,9 @@ def _affine(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     return y.flatten(0, 1)
 
 
-def _linear(x: Tensor, weight: Tensor, bias: Tensor | None, parts: Sequence[int]) -> Tensor:
+def _linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     agents, out, into = weight.shape
-    rows = x.reshape(agents, -1, into)
-    each = zip(rows.split(list(parts)), weight.split(list(parts)), strict=True)
-    products = [own @ w.transpose(1, 2) for own, w in each]  # [A, n, I] @ [A, I, O]
-    y = products[0] if len(products) == 1 else torch.cat(products)
+    y = x.reshape(agents, -1, into) @ weight.transpose(1, 2)  # [A, n, I] @ [A, I, O]
     y = y if bias is None else y + bias[:, None]
     return y.reshape(*x.shape[:-1], out)
 

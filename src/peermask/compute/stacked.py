@@ -35,24 +35,14 @@ class Stage:
 class StackedChain:
     stages: tuple[Stage, ...]
 
-    def __call__(self, params: dict[str, Tensor], inputs: Tensor, parts: Sequence[int] | None = None) -> Tensor:
-        """Outputs [A, B, O] of inputs [A, B, ...] under each agent's own parameters; blocks take images.
-
-        Where agents are those of several runs, so many of each, `parts` keeps their linear layers apart: a library
-        chooses how to multiply by how many agents there are, and so rounds otherwise than for a run alone.
-        """
+    def __call__(self, params: dict[str, Tensor], inputs: Tensor) -> Tensor:
+        """Outputs [A, B, O] of inputs [A, B, ...] under each agent's own parameters; blocks take images."""
         if self._blocks:
             x = self._trunk(params, inputs.permute(0, 1, 3, 4, 2))  # channels last: [A, B, H, W, C]
             x = x.permute(0, 1, 4, 2, 3).flatten(2)  # as nn.Flatten orders: channels, rows, columns
         else:
             x = inputs.flatten(2)
-        stages = self.stages[len(self._blocks) :]
-        if parts is None:
-            return _linear(stages, params, x)
-        names = [name for stage in stages for name in (stage.weight, stage.bias) if name is not None]
-        each = zip(*(params[name].split(parts) for name in names), strict=True)
-        own = [dict(zip(names, tensors, strict=True)) for tensors in each]
-        return torch.cat([_linear(stages, part, xs) for part, xs in zip(own, x.split(parts), strict=True)])
+        return _linear(self.stages[len(self._blocks) :], params, x)
 
     @cached_property
     def _blocks(self) -> tuple[ConvBlock, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Iterable, Mapping
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,10 @@ def read_toml(path: Path) -> dict[str, Any]:
     except FileNotFoundError:
         raise ConfigError(f"config file {path} does not exist") from None
     except IsADirectoryError:
-        raise ConfigError(f"config file {path} is a folder; a run in it goes on with --resume {path}") from None
+        raise ConfigError(
+            f"config file {path} is a folder; give a TOML file, such as {path / 'config.toml'} of a run, or resume the "
+            f"run with `peermask run --resume {path}`"
+        ) from None
     except OSError as error:
         raise ConfigError(f"config file {path} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
@@ -65,17 +69,6 @@ def _put(values: dict[str, Any], key: str, value: Any) -> None:
     if last == "name" and tables and table.get("name") != value:
         table.clear()  # another choice has other options
     table[last] = value
-
-
-def flatten(table: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
-    """`{"graph": {"p": 0.5}}` as `{"graph.p": "0.5"}`."""
-    flat: dict[str, str] = {}
-    for key, value in table.items():
-        if isinstance(value, Mapping):
-            flat |= flatten(value, f"{prefix}{key}.")
-        else:
-            flat[f"{prefix}{key}"] = str(value)
-    return flat
 
 
 DEFAULT = Path(__file__).parent / "default.toml"
@@ -143,12 +136,15 @@ def load_config(
     return make_config(apply_overrides(values, overrides))
 
 
-def read_config(path: Path, overrides: Iterable[str] = (), *, unchecked: bool = False) -> ExperimentConfig:
-    """Read the config of a run folder, which may be somebody else's: nothing it names is imported.
+def read_config(
+    source: Path | Mapping[str, Any], overrides: Iterable[str] = (), *, unchecked: bool = False
+) -> ExperimentConfig:
+    """Read the config of a run folder, or its values. It may be somebody else's: nothing it names is imported.
 
     With `unchecked`, names that only a plug-in knows are let through.
     """
-    return _checked(apply_overrides(read_toml(path), overrides), UNCHECKED if unchecked else None)
+    values = read_toml(source) if isinstance(source, Path) else deepcopy(dict(source))
+    return _checked(apply_overrides(values, overrides), UNCHECKED if unchecked else None)
 
 
 def _checked(values: Mapping[str, Any], context: dict[str, bool] | None = None) -> ExperimentConfig:

@@ -16,7 +16,7 @@ from peermask.run.assemble import answering, build_simulator
 from peermask.run.build import Experiment, build
 from peermask.run.execution import to_stderr
 from peermask.run.result import RunResult
-from peermask.store.agent_result import AgentResult
+from peermask.store.result import AgentResult
 
 
 @dataclass(frozen=True)

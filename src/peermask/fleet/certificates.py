@@ -1,7 +1,7 @@
 """Makes the certificates of a fleet: one authority, and one certificate per agent with its number and address.
 
-ca.pem        the authority's certificate; every device has it
-ca.key        its key; who has it can act as any agent, so it must not be on the devices
+ca.pem        the authority's certificate; every device has it. Of two while one replaces the other, the newer first
+ca.key        its key, or theirs; who has it can act as any agent, so it must not be on the devices
 agent-3.pem   agent 3's certificate
 agent-3.key   its key; on that device only
 
@@ -17,18 +17,24 @@ from pathlib import Path
 from peermask.errors import NodeError
 from peermask.files import writing
 from peermask.fleet.credentials import (
+    MOST_AUTHORITIES,
     ROSTER,
     Credentials,
+    authority_texts,
     common_name,
     host_name,
+    issuer_of,
+    load_authorities,
     load_certificate,
-    load_key,
+    load_keys,
+    name_in,
     operator_files,
     relay_files,
-    write_key,
+    write_authorities,
+    write_keys,
     write_private,
 )
-from peermask.fleet.fleet import Fleet, check_operator_name, split_address
+from peermask.fleet.fleet import Fleet, FleetMember, check_operator_name, split_address
 
 try:
     from cryptography import x509
@@ -48,36 +54,47 @@ def make_certificates(
     days: int = 365,
     renew: Collection[int] = (),
     agents: Collection[int] | None = None,
+    *,
+    renew_relay: bool = False,
 ) -> list[Path]:
-    """Make missing certificates, and those of the agents in `renew` again; others are kept.
+    """Make missing certificates, and those of the agents in `renew` again; others stay.
 
-    `agents`: those that get one, by default all. An agent whose key is on its device needs a request instead.
+    `agents`: those that get one, by default all. An agent whose key is on its device keeps that key.
     """
     for agent in renew:
         fleet.member(agent)
-        if is_enrolled(folder, agent):
-            raise NodeError(
-                f"the key of agent {agent} is on its device; run `peermask fleet request FLEET {agent}` there, and "
-                f"`peermask fleet enrol` here"
-            )
     with writing(folder):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     authority, key = open_authority(folder)
-    made = []
+    made, valid = [], timedelta(days=days)
     for member in fleet.agents:
         if agents is not None and member.agent not in (*agents, *renew):
             continue
         files = Credentials.of(folder, member.agent)
         if files.certificate.exists() and member.agent not in renew:
             continue
-        own = ec.generate_private_key(ec.SECP256R1())
-        public, valid = own.public_key(), timedelta(days=days)
-        signed = sign_agent(member.agent, member.host, public, authority, key, valid, member.name)
-        _write(files, own, signed)
+        if is_enrolled(folder, member.agent):
+            private, public = None, _enrolled_key(files, member)
+        else:
+            private = ec.generate_private_key(ec.SECP256R1())
+            public = private.public_key()
+        _write(files, private, sign_agent(member.agent, member.host, public, authority, key, valid, member.name))
         made.append(files.certificate)
-    if fleet.relay is not None and not relay_files(folder).certificate.exists():
-        made.append(_make_relay(split_address(fleet.relay)[0], folder, authority, key, timedelta(days=days)))
+    if fleet.relay is not None and (renew_relay or not relay_files(folder).certificate.exists()):
+        made.append(_make_relay(split_address(fleet.relay)[0], folder, authority, key, valid))
     return made
+
+
+def _enrolled_key(files: Credentials, member: FleetMember) -> ec.EllipticCurvePublicKey:
+    """The public key of an agent whose private key is on its device."""
+    certificate = load_certificate(files.certificate, member.agent)
+    key = certificate.public_key()
+    if name_in(certificate.subject) != member.name or not isinstance(key, ec.EllipticCurvePublicKey):
+        raise NodeError(
+            f"the key of agent {member.agent} was revoked, and is on its device; run `peermask fleet request FLEET "
+            f"{member.agent} --new-key` there, and `peermask fleet enrol` here"
+        )
+    return key
 
 
 def is_enrolled(folder: Path, agent: int) -> bool:
@@ -110,7 +127,7 @@ def _signed(
     host: str | None = None,
 ) -> x509.Certificate:
     made = (
-        _builder(name, own, valid)
+        _builder(name, own, valid, authority.not_valid_after_utc)
         .issuer_name(authority.subject)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(x509.ExtendedKeyUsage(usage), critical=False)
@@ -121,8 +138,9 @@ def _signed(
     return made.sign(key, hashes.SHA256())
 
 
-def _write(files: Credentials, own: ec.EllipticCurvePrivateKey, certificate: x509.Certificate) -> None:
-    write_key(files.key, own)
+def _write(files: Credentials, key: ec.EllipticCurvePrivateKey | None, certificate: x509.Certificate) -> None:
+    if key is not None:
+        write_keys(files.key, key)
     write_private(files.certificate, certificate.public_bytes(serialization.Encoding.PEM), 0o644)
 
 
@@ -142,24 +160,86 @@ def make_authority() -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
 
 
 def sign(folder: Path, content: bytes) -> str:
-    """The authority's signature of a roster, in hex."""
-    _, key = open_authority(folder)
-    return key.sign(ROSTER + content, ec.ECDSA(hashes.SHA256())).hex()
+    """The signatures of a roster by all authorities whose keys are here, in hex."""
+    open_authority(folder)
+    signatures = (key.sign(ROSTER + content, ec.ECDSA(hashes.SHA256())) for _, key in _authorities(folder))
+    return ",".join(signature.hex() for signature in signatures)
+
+
+def _authorities(folder: Path) -> list[tuple[x509.Certificate, ec.EllipticCurvePrivateKey]]:
+    """Certificates with their keys, the newest first; those of which the key is lost, or not used yet, are left out."""
+    keys = load_keys(folder / "ca.key") if (folder / "ca.key").exists() else []
+    return [
+        (certificate, key)
+        for certificate in load_authorities(folder / "ca.pem")
+        for key in keys
+        if key.public_key() == certificate.public_key()
+    ]
 
 
 def open_authority(folder: Path) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
-    """The authority's certificate and key; both are made if neither exists."""
+    """The newest authority's certificate and key; both are made if neither exists."""
     path, key_path = folder / "ca.pem", folder / "ca.key"
-    if path.exists() != key_path.exists():
-        there, lost = (path, key_path) if path.exists() else (key_path, path)
+    if not path.exists() and not key_path.exists():
+        certificate, key = make_authority()
+        _write(Credentials(path, path, key_path), key, certificate)
+        return certificate, key
+    if not path.exists():
+        raise NodeError(f"{key_path} exists without {path}; copy that from any device")
+    found = _authorities(folder)
+    if not found or found[0][0] != load_authorities(path)[0]:
         raise NodeError(
-            f"{there} exists without {lost}; restore that, or delete {folder} and make all certificates again"
+            f"{path} exists without its key in {key_path}; restore that, or replace the authority: "
+            "`peermask fleet certs FLEET --new-authority`"
         )
-    if path.exists():
-        return load_certificate(path, None), load_key(key_path)
+    return found[0]
+
+
+def replace_authority(folder: Path) -> tuple[str, ...]:
+    """Make a new authority beside the present one, whose key may be lost; returns both, for a roster.
+
+    The keys are written first: one without a certificate is not used, should this be interrupted.
+    """
+    present = load_authorities(folder / "ca.pem")
+    if len(present) == MOST_AUTHORITIES:
+        raise NodeError(
+            f"{folder / 'ca.pem'} holds {MOST_AUTHORITIES} authorities already; retire the earlier one first: "
+            "`peermask fleet certs FLEET --retire-authority`"
+        )
+    earlier = [key for _, key in _authorities(folder)]
     certificate, key = make_authority()
-    _write(Credentials(path, path, key_path), key, certificate)
-    return certificate, key
+    write_keys(folder / "ca.key", key, *earlier)
+    write_authorities(folder / "ca.pem", [certificate, *present])
+    return authority_texts([certificate, *present])
+
+
+def newest_authority(fleet: Fleet, folder: Path) -> tuple[str, ...]:
+    """The authority that stays once the earlier one is retired, for a roster; an error if that is still in use."""
+    if len(load_authorities(folder / "ca.pem")) < MOST_AUTHORITIES:
+        raise NodeError(
+            f"{folder / 'ca.pem'} holds one authority, which cannot be retired; make another one first: "
+            "`peermask fleet certs FLEET --new-authority`"
+        )
+    newest, _ = open_authority(folder)
+    agents = [Credentials.of(folder, member.agent).certificate for member in fleet.agents]
+    revoked = {operator_files(folder, name).certificate for name in fleet.revoked_operators}
+    others = [relay_files(folder).certificate, *sorted(set(folder.glob("operator-*.pem")) - revoked)]
+    for path in filter(Path.exists, (*agents, *others)):
+        certificate = load_certificate(path, None)
+        if certificate.not_valid_after_utc > datetime.now(UTC) and issuer_of(certificate, [newest]) is None:
+            again = "operator FLEET NAME" if path.name.startswith("operator-") else "renew FLEET"
+            raise NodeError(
+                f"{path} is of the authority that is to be retired; run `peermask fleet {again}`, copy the certificate "
+                "to its device, and retire the authority then"
+            )
+    return authority_texts([newest])
+
+
+def retire_authority(folder: Path) -> None:
+    """Trust only the newest authority, and delete the key of the earlier one."""
+    certificate, key = open_authority(folder)
+    write_authorities(folder / "ca.pem", [certificate])
+    write_keys(folder / "ca.key", key)
 
 
 def existing_authority(folder: Path) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
@@ -168,7 +248,10 @@ def existing_authority(folder: Path) -> tuple[x509.Certificate, ec.EllipticCurve
     return open_authority(folder)
 
 
-def _builder(name: str, key: ec.EllipticCurvePublicKey, valid: timedelta) -> x509.CertificateBuilder:
+def _builder(
+    name: str, key: ec.EllipticCurvePublicKey, valid: timedelta, latest: datetime | None = None
+) -> x509.CertificateBuilder:
+    """`latest`: when the authority's certificate ends; one of its certificates ends no later."""
     now = datetime.now(UTC)
     return (
         x509.CertificateBuilder()
@@ -176,7 +259,7 @@ def _builder(name: str, key: ec.EllipticCurvePublicKey, valid: timedelta) -> x50
         .public_key(key)
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - EARLIER + min(valid, timedelta()))  # a negative validity is in the past, for tests
-        .not_valid_after(now + valid)
+        .not_valid_after(min(now + valid, latest or now + valid))
     )
 
 

@@ -22,7 +22,7 @@ from peermask.fleet.credentials import (
     load_certificate,
     load_key,
     name_in,
-    write_key,
+    write_keys,
     write_private,
 )
 from peermask.fleet.fleet import Fleet
@@ -52,7 +52,7 @@ def make_request(fleet: Fleet, folder: Path, agent: int, *, new_key: bool = Fals
         key = load_key(files.key)
     else:
         key = ec.generate_private_key(ec.SECP256R1())
-        write_key(files.key, key)
+        write_keys(files.key, key)
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, member.name)])
     made = x509.CertificateSigningRequestBuilder().subject_name(name).sign(key, hashes.SHA256())
     path = request_path(folder, agent)

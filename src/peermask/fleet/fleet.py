@@ -78,7 +78,9 @@ class Fleet(Options):
     serial: Annotated[int, Field(ge=0, lt=2**32)] = 0  # of the roster: how often agents or links changed
     left: tuple[int, ...] = ()  # agents that have left permanently; a number is never used twice
     revoked_operators: tuple[str, ...] = ()  # their names cannot be used again either
-    signature: str | None = None  # of the roster, by the fleet's authority
+    # Certificates of the authorities, DER in base64, once one has replaced another; until then ca.pem alone counts.
+    authorities: Annotated[tuple[Annotated[str, Field(max_length=4096)], ...], Field(max_length=2)] = ()
+    signature: str | None = None  # of the roster, by the fleet's authority, or two of them, in hex
     imports: tuple[Plugin, ...] = ()  # which every device must have, allowed by its user
     experiment: ExperimentConfig
 
@@ -150,8 +152,9 @@ def check(fleet: Fleet) -> None:
         relayed = next(member.agent for member in fleet.agents if member.relayed)
         raise NodeError(f'agent {relayed} is relayed, and there is no relay; add `relay = "host:port"`')
     retentions(config.retention, config.agents, config.seed)
-    if config.liars is not None:
-        raise NodeError("experiment.liars: only the simulator supports liars; delete it")
+    for key in ("liars", "deaths"):
+        if getattr(config, key) is not None:
+            raise NodeError(f"experiment.{key}: only the simulator supports {key}; delete it")
     if config.schedule is not None and config.rounds > GRAPHS:
         raise NodeError(f"experiment.schedule: a fleet supports at most {GRAPHS:,} rounds of it, not {config.rounds:,}")
     if config.compare:

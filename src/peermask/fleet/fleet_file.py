@@ -71,7 +71,7 @@ def write_fleet(path: Path, fleet: Fleet) -> None:
     """Write a fleet file, even if it exists."""
     values = fleet.model_dump(mode="json", exclude_none=True)
     values["experiment"].pop("imports", None)  # they are paths on this machine
-    for key in ("imports", "left", "serial", "revoked_operators"):
+    for key in ("imports", "left", "serial", "revoked_operators", "authorities"):
         if not values[key]:
             del values[key]
     for member in values["agents"]:

@@ -1,15 +1,21 @@
-"""The status of an agent, and of a relay, as Prometheus metrics: computed when requested, in a separate registry."""
+"""The status of an agent, and of a relay, as Prometheus metrics: computed when requested, in a separate registry.
+
+`GET /metrics` and `GET /healthz` serve it, on loopback unless configured otherwise.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from itertools import accumulate
 from platform import python_version
 
 from peermask.errors import NodeError
-from peermask.fleet.health import STATES
+from peermask.fleet.environment import Line
+from peermask.fleet.health import STATES, Health
 from peermask.fleet.relay import RelayStatus
 from peermask.fleet.status import BUCKETS, AgentStatus, StatusMonitor
+from peermask.page_server import TEXT, Answer, Pages, PageServer, serve_pages
 
 try:
     from prometheus_client import CollectorRegistry, generate_latest
@@ -25,6 +31,36 @@ except ImportError as error:
     raise NodeError("metrics need another package: pip install 'peermask[node]'") from error
 
 Values = Mapping[str, tuple[str, float | None]]  # name -> description, value; None if there is none
+
+
+METRICS_TEXT = "text/plain; version=0.0.4; charset=utf-8"
+
+
+@contextmanager
+def serve_metrics(
+    host: str, port: int, metrics: _Metrics, health: Callable[[], Health], say: Callable[[str], None]
+) -> Iterator[int]:
+    """Serve metrics and health until the block ends, at a port that is returned; port 0 means any free one."""
+    try:
+        server = PageServer(host, port, status_pages(metrics.text, health))
+    except (OSError, OverflowError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise NodeError(
+            f"metrics cannot be served on {host}:{port}: {reason}; give another --metrics port or --metrics-host"
+        ) from error
+    with serve_pages(server):
+        say(Line(f"metrics: {server.url}metrics", "metrics", port=server.port))
+        yield server.port
+
+
+def status_pages(metrics: Callable[[], bytes], health: Callable[[], Health]) -> Pages:
+    """`/metrics`, and `/healthz`: 503 if failing. A degraded agent answers 200, since a restart does not help it."""
+
+    def healthz() -> Answer:
+        now = health()
+        return 503 if now.state == "failing" else 200, TEXT, f"{now}\n".encode()
+
+    return {"/metrics": lambda: (200, METRICS_TEXT, metrics()), "/healthz": healthz}
 
 
 class _Metrics(Collector):
@@ -140,7 +176,9 @@ def _counters(now: AgentStatus) -> Iterator[Metric]:
         yield _labelled(f"peermask_{name}_messages", text, {j: {"": n} for j, n in counts.items()}, ["neighbour"])
     reasons = ["neighbour", "why"]
     yield _labelled("peermask_absences", "Rounds without a message of a neighbour.", now.absences, reasons)
-    yield _labelled("peermask_refusals", "Messages of a neighbour that were refused.", now.refusals, reasons)
+    yield _labelled("peermask_refusals", "Bad messages of a neighbour, which were refused.", now.refusals, reasons)
+    text = "Messages of a neighbour that were refused because it was late or early."
+    yield _labelled("peermask_out_of_step", text, now.out_of_step, reasons)
 
 
 def _labelled(name: str, text: str, counts: Mapping[int, Mapping[str, int]], labels: list[str]) -> Metric:

@@ -6,6 +6,7 @@ authority.
     links      which agents are neighbours
     left       agents that have left permanently
     revoked_operators    operators whose certificates were revoked
+    authorities          those to trust from now on, once one has replaced another
 
 It is signed in a canonical form, so its content determines its bytes. A roster is sent and stored as the signature in
 hex, a line break, and those bytes; the signature is verified before anything else is parsed.
@@ -38,7 +39,14 @@ LARGEST = 2**19  # bytes of a signed roster; a session allows a little more
 PORT = 7450
 FEWEST = 2  # default links of a new agent, so that it does not depend on a single neighbour
 
-CHANGING = ("serial", "agents", "links", "left", "revoked_operators")  # keys of a fleet file that are in a roster
+CHANGING = (
+    "serial",
+    "agents",
+    "links",
+    "left",
+    "revoked_operators",
+    "authorities",
+)  # keys of a fleet file that are in a roster
 
 Verify = Callable[[bytes, str], bool]  # bytes, signature in hex
 
@@ -50,6 +58,7 @@ class Roster(Options):
     links: tuple[Link, ...]
     left: tuple[int, ...]
     revoked_operators: tuple[str, ...] = ()
+    authorities: Annotated[tuple[Annotated[str, Field(max_length=4096)], ...], Field(max_length=2)] = ()
 
 
 def encode_roster(fleet: Fleet) -> bytes:
@@ -59,6 +68,8 @@ def encode_roster(fleet: Fleet) -> bytes:
     values = {"run": fleet.run, "serial": fleet.serial, "agents": agents, "links": links, "left": sorted(fleet.left)}
     if fleet.revoked_operators:
         values["revoked_operators"] = sorted(fleet.revoked_operators)
+    if fleet.authorities:
+        values["authorities"] = fleet.authorities
     return json.dumps(values, sort_keys=True, separators=(",", ":")).encode()
 
 

@@ -14,12 +14,11 @@ from peermask.compute.device import pick_device
 from peermask.errors import NodeError
 from peermask.files import hold_lock
 from peermask.fleet.agent import NodeAgent
+from peermask.fleet.environment import SYSTEM_TIME, Line, TimeSource
 from peermask.fleet.fleet import Fleet
 from peermask.fleet.fleet_file import load_fleet
-from peermask.fleet.log import Line
 from peermask.fleet.roster import build_member
 from peermask.fleet.status import AgentObserver
-from peermask.fleet.time_source import SYSTEM_TIME, TimeSource
 from peermask.run.execution import Status
 from peermask.store.folder import RunFolder
 
@@ -82,7 +81,10 @@ def run_node(
     busy = f"agent {agent} is being run in {out} by another process; stop that one first, or wait for its end"
     # The lock is next to the folder, which does not exist at first.
     with ExitStack() as leaving:
-        leaving.enter_context(serve_status(metrics, watched))
+        if metrics is not None:
+            from peermask.fleet.metrics import AgentMetrics, serve_metrics
+
+            leaving.enter_context(serve_metrics(*metrics, AgentMetrics(watched), watched.health, watched.say))
         experiment = build_member(fleet, agent)
         leaving.enter_context(hold_lock(out.parent / f".{out.name}.lock", NodeError(busy)))
         node = NodeAgent(fleet, experiment, agent, out, watched, stopping, where, time)
@@ -116,8 +118,8 @@ def identify(
     path: Path, fleet: Fleet, agent: int, kept: Path, observer: AgentObserver, *, insecure: bool
 ) -> tuple[Fleet, Credentials | None, Verify | None]:
     """The fleet by the latest roster known here, the agent's certificates, and how rosters are verified."""
-    from peermask.fleet.credentials import Credentials, check_credentials, verifier
-    from peermask.fleet.rosters import latest
+    from peermask.fleet.credentials import Credentials, check_credentials, install_authorities, verifier
+    from peermask.fleet.rosters import is_kept, latest
 
     address = fleet.member(agent).address
     if insecure:
@@ -125,9 +127,11 @@ def identify(
         observer.say(Line(text, "insecure", "warning"))
         return fleet, None, None
     folder = certificates_of(path, fleet)
-    verify = verifier(Credentials.of(folder, agent).ca, agent)
-    fleet = latest(fleet, verify, kept, observer.say)
-    return fleet, check_credentials(fleet, folder, agent), verify
+    ca = Credentials.of(folder, agent).ca
+    fleet = latest(fleet, verifier(ca, agent), kept, observer.say)
+    if not is_kept(fleet, kept):
+        install_authorities(ca, fleet.authorities)
+    return fleet, check_credentials(fleet, folder, agent), verifier(ca, agent)
 
 
 @contextmanager
@@ -163,20 +167,6 @@ def open_session(
             gate = transport.gate
             watched.connections = lambda: None if gate is None else gate.connections
             yield transport
-
-
-@contextmanager
-def serve_status(metrics: Address | None, watched: StatusMonitor) -> Iterator[None]:
-    """Serve metrics and health at an address, if one is given."""
-    if metrics is None:
-        yield
-        return
-    from peermask.fleet.http_endpoint import open_endpoint, status_pages
-    from peermask.fleet.metrics import AgentMetrics
-
-    with open_endpoint(*metrics, status_pages(AgentMetrics(watched).text, watched.health)) as open_:
-        watched.say(Line(f"metrics: http://{metrics[0]}:{open_.port}/metrics", "metrics", port=open_.port))
-        yield
 
 
 def certificates_of(path: Path, fleet: Fleet) -> Path:

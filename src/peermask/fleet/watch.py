@@ -1,8 +1,9 @@
 """A thread that watches for changes of the fleet, and applies them within seconds.
 
-It checks the fleet file and the certificate every second, and asks neighbours for their roster every few seconds. A
+It checks the fleet file and the certificates every second, and asks neighbours for their roster every few seconds. A
 newer roster takes effect immediately, even during a round: an agent that is no longer a neighbour gets no answers, and
-its links are closed with the session. The agent exchanges messages with new neighbours from the next round on.
+its links are closed with the session. The agent exchanges messages with new neighbours from the next round on. If the
+roster names authorities, they replace those in ca.pem, and the session is opened again.
 """
 
 from __future__ import annotations
@@ -10,20 +11,19 @@ from __future__ import annotations
 import threading
 import tomllib
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
+from dataclasses import asdict
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any
 
 from peermask.errors import NodeError, PeermaskError
-from peermask.fleet.credentials import MINUTES, Credentials, check_credentials, validity
+from peermask.fleet.credentials import MINUTES, Credentials, check_credentials, install_authorities, validity, verifier
+from peermask.fleet.environment import SYSTEM_TIME, Line, TimeSource
 from peermask.fleet.fleet import Fleet, FleetMember
 from peermask.fleet.fleet_file import write_fleet
-from peermask.fleet.log import Line
 from peermask.fleet.responder import Responder
 from peermask.fleet.roster import read_file
-from peermask.fleet.rosters import Rosters, keep, stamp
-from peermask.fleet.time_source import SYSTEM_TIME, TimeSource
+from peermask.fleet.rosters import FileWatch, Rosters, keep
 from peermask.fleet.transport import ReconnectingTransport, Transport
 
 LOOK = 1.0  # seconds between checks of files
@@ -60,7 +60,8 @@ class Watch:
         self.fleet = rosters.fleet  # the one in use
         self.valid: tuple[datetime, datetime] | None = None  # of the certificate in use
         self.left = False  # whether the agent was removed from the fleet
-        self._files = self._seen = self._stamps()  # in use, and at the last check
+        files = {} if credentials is None else asdict(credentials)
+        self._files = FileWatch(fleet=path, **files)
         self._due = False  # a session has to be opened, since the roster has changed or there is none
         self._renewed = False  # there may be a new certificate
         self._compared = -PAUSE  # when rosters were last compared
@@ -127,15 +128,13 @@ class Watch:
                 self._say_once(Line(str(error), "rejected", "warning"))
 
     def _look(self) -> None:
-        """Read files that have changed, once they are the same in two checks: copying takes time."""
-        now = self._stamps()
-        settled, self._seen = now == self._seen, now
-        changed = {name for name in now if now[name] != self._files[name]}
-        if not changed or not settled:
-            return
-        self._files = now
-        self._renewed |= self.credentials is not None and bool(changed - {"fleet"})
-        if "fleet" in changed:
+        """Read files that have changed."""
+        changed = self._files.changed()
+        self._renewed |= bool(changed - {"fleet"})
+        if "ca" in changed and self.credentials is not None:
+            with suppress(NodeError):  # _take_certificate says it
+                self.rosters.verify = verifier(self.credentials.ca)
+        if changed & {"fleet", "ca"}:
             self.rosters.take(read_file(self.path, self.fleet, self.rosters.verify))
 
     def _compare(self, neighbours: frozenset[int]) -> None:
@@ -148,6 +147,7 @@ class Watch:
         """Use a later roster."""
         before, self.fleet = _places(self.fleet, self.agent), fleet
         known = frozenset(before) - {self.agent}
+        self._install_authorities(fleet)
         keep(fleet, self.kept)
         self._update_file()
         if self.agent in fleet.left:
@@ -169,12 +169,29 @@ class Watch:
         finally:  # the old session is closed by now
             self.responder.follow(fleet.neighbours(self.agent))
 
+    def _install_authorities(self, fleet: Fleet) -> None:
+        """Trust the authorities of a roster; the session has to be opened again if they are others."""
+        if self.credentials is None:
+            return
+        try:
+            if not install_authorities(self.credentials.ca, fleet.authorities):
+                return
+        except PeermaskError as error:
+            self._say_once(Line(str(error), "rejected", "warning"))
+            return
+        self._files.ignore("ca")
+        self.rosters.verify, self._due = verifier(self.credentials.ca), True
+        count = len(fleet.authorities)
+        self.say(
+            Line(f"trusts {count} {'authority' if count == 1 else 'authorities'} by roster {fleet.serial}", "roster")
+        )
+
     def _update_file(self) -> None:
         """Write a later roster into the fleet file, so that operators on this device go by it.
 
         A file that was changed since it was last read is left alone: it may be somebody's work.
         """
-        if self.credentials is None or stamp(self.path) != self._files["fleet"]:
+        if self.credentials is None or not self._files.is_current("fleet"):
             return
         try:
             if tomllib.loads(self.path.read_text(encoding="utf-8")).get("serial", 0) >= self.fleet.serial:
@@ -182,7 +199,7 @@ class Watch:
             write_fleet(self.path, self.fleet)
         except (OSError, ValueError, PeermaskError) as error:
             self._say_once(Line(f"{self.path} keeps its earlier roster: {error}", "roster", "warning"))
-        self._files["fleet"] = self._seen["fleet"] = stamp(self.path)
+        self._files.ignore("fleet")
 
     def _take_certificate(self) -> None:
         """Reopen the session with the present certificate; if that is not valid, there is no session."""
@@ -223,12 +240,6 @@ class Watch:
             renew = f"run `peermask fleet renew FLEET {self.agent}` before"
             text = f"its certificate expires {end:{MINUTES}}; {renew}"
             self._say_once(Line(text, "certificate", "warning", ends=f"{end:{MINUTES}}"), f"{end} {left.days}")
-
-    def _stamps(self) -> dict[str, Any]:
-        files = {"fleet": self.path}
-        if self.credentials is not None:
-            files |= {"certificate": self.credentials.certificate, "key": self.credentials.key}
-        return {name: stamp(path) for name, path in files.items()}
 
     def _say_once(self, line: str, key: str | None = None) -> None:
         if (key or line) not in self._said:

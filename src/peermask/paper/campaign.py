@@ -6,34 +6,26 @@ It can be killed and called again at any time, and several processes may share t
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
 
-from peermask.compute.device import pick_device
-from peermask.compute.network import Gradient
 from peermask.config.choice import choose
 from peermask.data import datasets
 from peermask.data.dataset import Dataset
 from peermask.errors import ConfigError, DivergedError
 from peermask.paper.cells import Cell, Defaults, Job, by_value, cells_of
 from peermask.paper.outcome import Outcome, measure
-from peermask.paper.output_folder import OutputFolder, clear_false_start, drop_checkpoints
+from peermask.paper.output_folder import OutputFolder, drop_checkpoints
 from peermask.paper.preset import ScaleName, scales
 from peermask.paper.tuning import Tuning
 from peermask.run.execution import Execution
-from peermask.run.runner import run_experiment
-from peermask.run.side_by_side import play_side_by_side, runs_at_once
-
-Tell = Callable[[int, int, str], None]  # cells done, cells in all, what begins now
-
+from peermask.run.jobs import Job as Run
+from peermask.run.jobs import JobQueue, Stopped, Tell
+from peermask.run.result import RunResult
+from peermask.store.folder import RunFolder
 
 PATIENCE = 1.0  # seconds between two looks at what other processes have finished
-
-
-class Stopped(Exception):
-    """The user asked to stop; what is done is kept."""
 
 
 @dataclass(frozen=True)
@@ -100,67 +92,26 @@ class Campaign:
 
     def _play(self, jobs: Sequence[tuple[Job, str]], tell: Tell) -> bool:
         """Run jobs and save their outcomes; False if all are done, or other processes run them."""
-        left = [(job, name) for job, name in jobs if self.home.outcome(job) is None]
-        played = False
-        while left:
-            if self.execution.should_stop():
-                raise Stopped
-            at_once = self._at_once(left[0][0])
-            with ExitStack() as claims:
-                ours = []
-                for job, name in left[:at_once]:
-                    if claims.enter_context(self.home.claim(job)) and self.home.outcome(job) is None:
-                        ours.append(job)
-                        tell(*self._done(), name)
-                self._keep(ours)
-                played |= bool(ours)
-            left = left[at_once:]
-        return played
-
-    def _keep(self, jobs: Sequence[Job]) -> None:
-        """Run jobs side by side, and save the outcomes of those that finished."""
-        by_config = {id(job.config): job for job in jobs}
-        played = play_side_by_side(
-            [job.config for job in jobs], lambda config, gradient: self._run(by_config[id(config)], gradient)
-        )
-        for job, outcome in zip(jobs, played, strict=True):
-            if isinstance(outcome, Outcome):
-                self.home.keep(job, outcome)
-                drop_checkpoints(self.home.run(job))
-        for outcome in played:
-            if isinstance(outcome, BaseException):
-                raise outcome
-
-    def _at_once(self, job: Job) -> int:
-        """Runs to compute side by side; asked once for each number of agents, since it builds a network."""
-        agents = job.config.agents
-        if agents not in self._fitting:
-            self._fitting[agents] = runs_at_once(job.config, self.dataset, pick_device(self.execution.device))
-        return self._fitting[agents]
+        runs = [Run(name, job.config, self.home.run(job).path) for job, name in jobs]
+        return self._queue.run(runs, lambda run: tell(*self._done(), run.name))
 
     @cached_property
-    def _fitting(self) -> dict[int, int]:
-        return {}
+    def _queue(self) -> JobQueue:
+        def is_done(run: Run) -> bool:
+            return self.home.outcome(Job(run.path.name, run.config)) is not None
+
+        return JobQueue(self.execution, is_done, self._keep, self.dataset)
+
+    def _keep(self, run: Run, result: RunResult | DivergedError) -> None:
+        folder, diverged = RunFolder(run.path), str(result) if isinstance(result, DivergedError) else None
+        outcome = Outcome(config=run.config.table(), diverged=diverged) if diverged else measure(folder)
+        self.home.keep(Job(run.path.name, run.config), outcome)
+        drop_checkpoints(folder)
 
     def _wait(self) -> None:
         if self.execution.should_stop():
             raise Stopped
         time.sleep(PATIENCE)
-
-    def _run(self, job: Job, gradient: Gradient | None) -> Outcome:
-        folder = self.home.run(job)
-        clear_false_start(folder)
-        try:
-            execution = replace(self.execution, gradient=gradient)
-            result = run_experiment(
-                job.config, folder.path, resume=folder.is_run, execution=execution, dataset=self.dataset
-            )
-        except DivergedError as error:
-            # A step that is too large is a result, and no reason to give up the rest.
-            return Outcome(config=job.config.table(), diverged=str(error))
-        if result.status == "interrupted":
-            raise Stopped
-        return measure(folder)
 
 
 def _by_place(cells: Sequence[Cell]) -> list[list[Cell]]:

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from math import isnan, nan
-from typing import TYPE_CHECKING
 
 import numpy as np
 from rich.table import Table
 
 from peermask.run.format import figure_name, format_bytes, format_figure
 from peermask.store.arrays import REPORTED, read_table
+from peermask.store.result import StoredRun
 from peermask.task import FIGURES
-
-if TYPE_CHECKING:
-    from peermask.run.result import RunResult  # which needs torch
 
 LISTED = 200  # agents with their own row
 UNEVEN = ("dirichlet", "shards", "quantity", "everything")  # partitions whose label frequencies deserve a column
@@ -23,22 +20,22 @@ def percent(share: float) -> str:
     return format_figure("density", share)
 
 
-def label_of(result: RunResult) -> str:
+def label_of(result: StoredRun) -> str:
     """The algorithm, or in a comparison the folder's name, which tells two runs of one algorithm apart."""
-    return result.folder.path.name if result.compared else result.config.algorithm.name
+    return result.folder.path.name if result.compared else result.algorithm
 
 
-def mean_density(result: RunResult) -> float:
+def mean_density(result: StoredRun) -> float:
     return sum(agent.density for agent in result.agents) / len(result.agents)
 
 
-def _worst(result: RunResult, figure: str) -> float:
+def _worst(result: StoredRun, figure: str) -> float:
     """The lowest, or of an error the largest."""
     values = [agent.value(figure) for agent in result.agents if not agent.liar]
     return (max if figure == "mae" else min)((value for value in values if not isnan(value)), default=nan)
 
 
-def agents_table(result: RunResult) -> Table:
+def agents_table(result: StoredRun) -> Table:
     """Per agent what it holds, keeps, reaches and sends; then the mean, and the worst of each column of accuracies.
 
     Of other tasks than classification it has the figures of the task in place of labels and accuracies.
@@ -93,13 +90,13 @@ def agents_table(result: RunResult) -> Table:
     return table
 
 
-def _beside(result: RunResult) -> dict[str, str]:
+def _beside(result: StoredRun) -> dict[str, str]:
     """Figures with their own column, and its heading: those that differ from the accuracy that counts."""
     if result.task != "classification":
         return {figure: figure_name(figure) for figure in result.figures[1:]}
     other = _other(result)
     headings = {f"test_accuracy_{other}": f"{other}\nlabels"}
-    if result.config.partition.name in UNEVEN:
+    if result.settings["partition"]["name"] in UNEVEN:
         headings["test_accuracy_weighted"] = "weighted"
     standard = FIGURES["classification"]
     return {figure: figure_name(figure) for figure in result.figures if figure not in standard} | {
@@ -109,12 +106,12 @@ def _beside(result: RunResult) -> dict[str, str]:
     }
 
 
-def _other(result: RunResult) -> str:
+def _other(result: StoredRun) -> str:
     """The readout that does not count."""
     return "all" if result.readout == "own" else "own"
 
 
-def _readouts(name: str, result: RunResult) -> str:
+def _readouts(name: str, result: StoredRun) -> str:
     """The mean accuracy by either readout, and weighted."""
     other = _other(result)
     return (
@@ -124,7 +121,7 @@ def _readouts(name: str, result: RunResult) -> str:
     )
 
 
-def _lost(result: RunResult, other: RunResult, gain: float) -> list[str]:
+def _lost(result: StoredRun, other: StoredRun, gain: float) -> list[str]:
     """What to change where agents that exchanged messages did worse than agents that did not."""
     if bool(result.sent_bytes) == bool(other.sent_bytes):
         return []
@@ -134,13 +131,13 @@ def _lost(result: RunResult, other: RunResult, gain: float) -> list[str]:
     remedy = {
         "accord": "raise algorithm.personal_lr, lower algorithm.personal_pull",
         "mce-pl": "lower algorithm.aggregation_gain, try accord",
-    }.get(together.config.algorithm.name, "try accord, whose agents deploy a personal mask")
+    }.get(together.algorithm, "try accord, whose agents deploy a personal mask")
     name = label_of(together) if together is result else together.root.name
     own = label_of(alone) if alone is result else alone.root.name
     return [f"collaboration lost here: {name} is behind {own}, which sends nothing; {remedy}, or learn alone"]
 
 
-def closing_lines(result: RunResult) -> list[str]:
+def closing_lines(result: StoredRun) -> list[str]:
     """The result, in sentences."""
     arms = {label_of(result): result, **{other.root.name: other for other in result.compared}}
     lines = [_readouts(name, arm) for name, arm in arms.items() if not isnan(arm.mean_accuracy)]

@@ -18,7 +18,6 @@ from peermask.data.batches import Augmentation
 from peermask.data.dataset import Dataset, Split
 from peermask.data.normalisation import FromRaw
 from peermask.graph import Mixing
-from peermask.kernels import have_triton
 from peermask.masks.masker import Masker
 from peermask.models.outputs import Readout, with_readout
 from peermask.run.build import Experiment
@@ -50,15 +49,15 @@ def assemble(experiment: Experiment, device: torch.device) -> tuple[Algorithm[An
         experiment.readout,
         experiment.further_metrics,
     )
-    return _algorithm(experiment, network, device), feed
+    return algorithm_on(experiment, network, device), feed
 
 
 def openings(experiment: Experiment, agents: Agents) -> Payload:
     """Openings: what agents count as having sent before their first message, [A, ...] on the CPU; may be empty."""
-    return _algorithm(experiment, experiment.network, torch.device("cpu")).opening(agents)
+    return algorithm_on(experiment, experiment.network, torch.device("cpu")).opening(agents)
 
 
-def _algorithm(experiment: Experiment, network: Network, device: torch.device) -> Algorithm[Any]:
+def algorithm_on(experiment: Experiment, network: Network, device: torch.device) -> Algorithm[Any]:
     config, frozen = experiment.config, experiment.frozen
     masker = Masker(network.layout, frozen.values.to(device), config.mask, frozen.given)
     first = experiment.retentions[: config.agents]  # of agents that were there from the beginning
@@ -104,15 +103,10 @@ def agents_at_once(experiment: Experiment, device: torch.device, agents: int | N
 
 
 def is_fused(experiment: Experiment) -> bool:
-    """Whether a GPU here would compute gradients by the kernels."""
+    """Whether a GPU would compute gradients by the kernels."""
     network = experiment.network
-    return (
-        have_triton()
-        and network.stack is not None
-        and network.stack.fits_kernels(
-            network.layout, experiment.dataset.shape, max(experiment.config.batch_size, AT_ONCE)
-        )
-    )
+    batch = max(experiment.config.batch_size, AT_ONCE)
+    return network.stack is not None and network.stack.fits_kernels(network.layout, experiment.dataset.shape, batch)
 
 
 def _moved(split: Split, device: torch.device) -> Split:

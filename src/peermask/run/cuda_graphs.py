@@ -5,8 +5,8 @@ With twenty agents a host takes longer to issue a round, launch by launch, than 
 inputs are copied to where they were, batches are drawn on the host and put in the place of those before, and a number
 that changes from round to round comes from memory, too (`Clock.varying`).
 
-An algorithm knows nothing of this. A step is first played unchanged, then watched, then recorded, and then replayed.
-One that looks at the clock in any other way, or wants more of its data than batches, is never recorded.
+An algorithm declares which steps can be recorded (`Algorithm.recordable`). Such a step is first played unchanged, then
+its batches and varying numbers are noted, then it is recorded, and then replayed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from torch import Tensor
 from peermask.algorithms.contract import Algorithm, Clock, LocalData
 from peermask.compute.network import Batch
 from peermask.graph.mixing import Mixing
-from peermask.run.capture_check import Function, Named, check_capture
 from peermask.run.feed import Draw, Feed, Prefetch, fill
 from peermask.wire.schema import Payload
 
@@ -48,6 +47,8 @@ def with_tensors(state: Any, tensors: Mapping[str, Tensor]) -> Any:
 
 
 T = TypeVar("T")
+Named = Mapping[str, Tensor]
+Function = Callable[[Named, Any, Clock], Any]  # inputs, data, clock -> a state, with or without losses [A]
 
 _LINE = 4  # floats from one number to the next: kernels are compiled for memory aligned to 16 bytes
 _RECEIVED = "received/"  # before the names of messages, among a state's
@@ -106,7 +107,6 @@ class Recorded:
         self.mixing: Mixing | None = None
         self.drawing = Prefetch()
         self.failed = False
-        self.reported: set[str] = set()  # steps whose missing recording was reported
         self.results: set[int] = set()  # where recordings leave theirs
         self.shares: set[float] = set()  # of all rounds, after which steps may do something else
 
@@ -140,13 +140,13 @@ class Recorded:
         return self._play("fuse", fuse, inputs, None, clock)
 
     def _play(self, name: str, function: Function, inputs: Named, data: LocalData | None, clock: Clock) -> Any:
+        if self.failed or name not in self.algorithm.recordable:
+            return function(inputs, data, clock)
         # One for each form of a state: later batches of a round find tensors that the first does not. One for each part
         # of the run. And two in turn: every other round begins with what the one before left in its memory, and copies
         # nothing.
         part = sum(clock.is_after(share) for share in self.shares)
         step = self.steps.setdefault((name, part, clock.round % 2, *inputs), _Step())
-        if self.failed:
-            return function(inputs, data, clock)
         if step.stage == "replay":
             return step.replayed(inputs, data, clock, self.drawing)
         if step.stage == "record":
@@ -158,11 +158,8 @@ class Recorded:
                 self.failed = True  # the memory that recordings share cannot be trusted now
                 return function(inputs, data, clock)
         if step.stage == "watch":
-            result, waits = step.watched(function, inputs, data, clock)
+            result = step.watched(function, inputs, data, clock)
             self.shares |= step.shares
-            if waits and name not in self.reported:
-                self.reported.add(name)
-                self.say(f"{name} runs without CUDA graphs: it waits for the device ({waits})")
             return result
         step.stage = "watch" if step.stage == "first" else step.stage
         return function(inputs, data, clock)
@@ -177,18 +174,15 @@ class _Step:
     rates: list[Callable[[float], float]] = field(default_factory=list)  # by progress
     shares: set[float] = field(default_factory=set)  # see `Clock.is_after`
 
-    def watched(
-        self, function: Function, inputs: Named, data: LocalData | None, clock: Clock
-    ) -> tuple[Any, str | None]:
-        """Play a step unchanged and note its requests. Also return the operation that waits for the device, if nothing
-        else prevents a recording."""
-        check = check_capture(function, inputs, data, clock)
-        self.draws, self.rates, self.shares = check.draws, check.rates, check.shares
+    def watched(self, function: Function, inputs: Named, data: LocalData | None, clock: Clock) -> Any:
+        """Play a step unchanged, and note what it asks for."""
+        source = _StepData(data, clock, self.draws, recording=False) if isinstance(data, Feed) else data
+        result = function(inputs, source, _NotingClock.of(clock, self))
         addresses = {tensor.data_ptr() for tensor in inputs.values()}
-        state_only = not isinstance(check.result, tuple)
-        idle = state_only and all(tensor.data_ptr() in addresses for tensor in _tensors_in(check.result))
-        self.stage = "never" if check.odd or idle or check.waits else "record"
-        return check.result, None if check.odd else check.waits
+        state_only = not isinstance(result, tuple)
+        idle = state_only and all(tensor.data_ptr() in addresses for tensor in _tensors_in(result))
+        self.stage = "never" if idle else "record"
+        return result
 
     def recorded(
         self,
@@ -206,8 +200,8 @@ class _Step:
         self.inputs = {name: each if each.data_ptr() in owned else each.clone() for name, each in inputs.items()}
         self.draws = {step: tuple(part.to(device) for part in draw) for step, draw in self.draws.items()}
         self.numbers = torch.zeros(len(self.rates), _LINE, device=device)
-        source = _DrawnData(data, self.draws) if isinstance(data, Feed) else data
-        self.result = recording.record(lambda: function(self.inputs, source, _RecordedClock.of(clock, self.numbers)))
+        source = _StepData(data, clock, self.draws, recording=True) if isinstance(data, Feed) else data
+        self.result = recording.record(lambda: function(self.inputs, source, RecordedClock.of(clock, self.numbers)))
         self.recording, self.stage = recording, "replay"
         owned.update(tensor.data_ptr() for tensor in _tensors_in(self.result))
         return self.replayed(inputs, data, clock, drawing)
@@ -232,37 +226,71 @@ def _tensors_in(result: Any) -> Iterator[Tensor]:
     return iter(tensors_of(state).values())
 
 
-class _RecordedClock(Clock):
-    """Clock that gives varying numbers as places in memory, in the order of requests."""
+class _NotingClock(Clock):
+    """Clock that notes numbers that vary, and shares of a run."""
 
-    numbers: Tensor  # [rates, _LINE]
-    given: list[int]
+    step: _Step
 
     @classmethod
-    def of(cls, clock: Clock, numbers: Tensor) -> _RecordedClock:
+    def of(cls, clock: Clock, step: _Step) -> _NotingClock:
+        noting = cls(clock.round, clock.rounds, clock.batch, clock.batches)
+        object.__setattr__(noting, "step", step)
+        return noting
+
+    def varying(self, of: Callable[[float], float]) -> float | Tensor:
+        self.step.rates.append(of)
+        return super().varying(of)
+
+    def is_after(self, share: float) -> bool:
+        self.step.shares.add(share)
+        return super().is_after(share)
+
+
+class RecordedClock(Clock):
+    """Clock that gives varying numbers as places in memory, in the order of requests."""
+
+    clock: Clock
+    places: Iterator[Tensor]
+
+    @classmethod
+    def of(cls, clock: Clock, numbers: Tensor) -> RecordedClock:  # [rates, _LINE]
         recorded = cls(clock.round, clock.rounds, clock.batch, clock.batches)
-        object.__setattr__(recorded, "numbers", numbers)
-        object.__setattr__(recorded, "given", [])
+        object.__setattr__(recorded, "clock", clock)
+        object.__setattr__(recorded, "places", iter(numbers[:, 0]))
         return recorded
 
+    def __getattribute__(self, name: str) -> Any:
+        if name in ("round", "progress"):
+            raise Unrecordable(f"it reads clock.{name}, which a recording would repeat")
+        return super().__getattribute__(name)
+
     def varying(self, of: Callable[[float], float]) -> Tensor:  # noqa: ARG002
-        self.given.append(len(self.given))
-        return self.numbers[self.given[-1], 0]
+        return next(self.places)
+
+    def is_after(self, share: float) -> bool:
+        return self.clock.is_after(share)
 
 
 @dataclass(frozen=True)
-class _DrawnData:
-    """Batches from the memory that draws are copied to."""
+class _StepData:
+    """Batches whose draws are noted, or, in a recording, come from the memory that draws are copied to."""
 
     feed: Feed
+    clock: Clock
     draws: dict[int, Draw]
+    recording: bool
 
     @property
     def sizes(self) -> Tensor:
         return self.feed.sizes
 
     def batch(self, clock: Clock, step: int = 0) -> Batch:  # noqa: ARG002
-        return self.feed.gathered(self.draws[step])
+        if self.recording:
+            return self.feed.gathered(self.draws[step])
+        self.draws[step] = self.feed.draw(self.clock, step)
+        return self.feed.batch(self.clock, step)
 
-    def validation_accuracy(self, params: Tensor) -> Tensor:  # noqa: ARG002
-        raise Unrecordable("it looks at validation data")
+    def validation_accuracy(self, params: Tensor) -> Tensor:
+        if self.recording:
+            raise Unrecordable("it looks at validation data")
+        return self.feed.validation_accuracy(params)

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Literal, Protocol
 from torch import Tensor
 
 from peermask.algorithms.contract import Clock
-from peermask.compute.network import Gradient
 from peermask.run.build import Experiment
 from peermask.run.format import figure_name, format_figure, format_headline
 from peermask.run.metrics import Evaluation
@@ -60,7 +59,6 @@ class Execution:
         should_stop: Asked after every round; if it returns True, the run is saved and ends as "interrupted".
         final_checkpoint: Whether to save the agents' states at the end. `local_models` and exports need them.
         writes: Write checkpoints while the next rounds are computed ("beside"), before them ("first"), or "never".
-        gradient: Computes the gradients instead of the network itself: see `peermask.run.side_by_side`.
         ranks: The other processes that agents are divided between, where there are any; see docs/scale.md. Their
             device takes the place of `device`.
         warn: Is given a line of text for each problem that the run continues after.
@@ -81,7 +79,6 @@ class Execution:
     final_checkpoint: bool = True  # hundreds of runs of which only the tables matter can do without
     # Checkpoints: beside the rounds that follow, or before the first of them; or another process writes the run
     writes: Literal["beside", "first", "never"] = "beside"
-    gradient: Gradient | None = None  # where gradients are computed, if beside those of other runs
     ranks: Ranks | None = None
     warn: Callable[[str], None] = to_stderr  # called for problems that do not stop the run
 

@@ -76,9 +76,9 @@ class Simulator:
         self._exit.close()
 
     def record(self, say: Callable[[str], None]) -> None:
-        """Replay recordings instead of issuing launches from the fifth round on: on a GPU that holds all agents at
-        once, and computes them itself. `say` is called if that is not possible."""
-        if self.device.type == "cuda" and len(self.states) == 1 and self.feeds[0].network.elsewhere is None:
+        """Replay recordings instead of issuing launches from the fifth round on: on a GPU that computes all
+        agents at once. `say` is called if that is not possible."""
+        if self.device.type == "cuda" and len(self.states) == 1:
             self.steps = Recorded(self.algorithm, cuda_graphs(), say)
 
     @property

@@ -1,0 +1,116 @@
+"""A read-only HTTP server of a few pages, such as metrics or a report. On loopback it answers to local names only.
+
+Every connection has a thread, and SECONDS for each step. If there are more than CONNECTIONS, the oldest is closed: slow
+clients keep nobody out.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import ipaddress
+import re
+import socket
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from http.server import BaseHTTPRequestHandler
+from socketserver import ThreadingTCPServer
+from typing import Any
+
+SECONDS = 5.0
+CONNECTIONS = 16
+LOCAL_NAMES = ("localhost", "127.0.0.1", "[::1]")
+TEXT = "text/plain; charset=utf-8"
+
+Answer = tuple[int, str, bytes]  # status, content type, body
+Pages = Mapping[str, Callable[[], Answer]]
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: PageServer
+    server_version, sys_version = "peermask", ""
+    timeout = SECONDS
+
+    def do_GET(self) -> None:
+        host, page = self.headers.get("Host", ""), self.server.pages.get(self.path.partition("?")[0])
+        # A web page elsewhere may point its host name at this machine (DNS rebinding).
+        if self.server.is_local and host and re.sub(r":\d+$", "", host) not in LOCAL_NAMES:
+            status, kind, body = 403, TEXT, b"unknown host\n"
+        elif page is None:
+            status, kind, body = 404, TEXT, f"not found; pages: {', '.join(self.server.pages)}\n".encode()
+        else:
+            status, kind, body = page()
+        tag = f'"{hashlib.sha256(body).hexdigest()[:16]}"'
+        if status == 200 and self.headers.get("If-None-Match") == tag:
+            status, body = 304, b""
+        self.send_response(status)
+        for name, value in (("Content-Type", kind), ("Content-Length", str(len(body))), ("ETag", tag),
+                            ("Cache-Control", "no-store"), ("X-Content-Type-Options", "nosniff")):  # fmt: skip
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *arguments: object) -> None:
+        """Silent: no access log."""
+
+
+class PageServer(ThreadingTCPServer):
+    """Is bound by its constructor, which raises an OSError or OverflowError; port 0 means any free one."""
+
+    daemon_threads = allow_reuse_address = True
+
+    def __init__(self, host: str, port: int, pages: Pages) -> None:
+        self.pages, self.is_local = pages, is_loopback(host)
+        self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self._open: dict[Any, None] = {}  # connections, the oldest first
+        self._lock = threading.Lock()
+        super().__init__((host, port), _Handler)
+
+    @property
+    def port(self) -> int:
+        return int(self.server_address[1])
+
+    @property
+    def url(self) -> str:
+        host = str(self.server_address[0])
+        return f"http://{f'[{host}]' if ':' in host else host}:{self.port}/"
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        with self._lock:
+            self._open[request] = None
+            oldest = next(iter(self._open)) if len(self._open) > CONNECTIONS else None
+            self._open.pop(oldest, None)
+        if oldest is not None:
+            with suppress(OSError):
+                oldest.shutdown(socket.SHUT_RDWR)  # its thread then ends
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        with self._lock:
+            self._open.pop(request, None)
+        super().shutdown_request(request)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        if not isinstance(sys.exc_info()[1], OSError):  # the client has gone
+            super().handle_error(request, client_address)
+
+
+@contextmanager
+def serve_pages(server: PageServer) -> Iterator[PageServer]:
+    """Serve in another thread until the block ends."""
+    with server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.05,), name="pages", daemon=True)
+        thread.start()
+        try:
+            yield server
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
