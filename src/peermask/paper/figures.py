@@ -224,8 +224,8 @@ def _compared_filters(layer: FirstLayer) -> list[int]:
     """Two of the middle filters that the zoomed agents keep, those that most of them keep first."""
     if max(ZOOMED) > len(layer.agents):
         return []
-    kept = sum(layer.middle(number - 1).any(axis=(1, 2, 3)).astype(int) for number in ZOOMED)
-    return sorted(sorted(range(len(kept)), key=lambda k: -int(kept[k]))[:2])
+    masks = [layer.middle(number - 1) for number in ZOOMED]
+    return sorted(sorted(range(len(masks[0])), key=lambda k: -sum(bool(mask[k].any()) for mask in masks))[:2])
 
 
 def _zoom(axes: Axes, mask: Masks, filters: list[int]) -> None:
