@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from tiny_scale import DIGITS, SMALL, Told, campaign
 
+from peermask.config.file import make_config
 from peermask.errors import RunError
 from peermask.files import read_json, try_lock, write_json
 from peermask.paper import preset as presets
@@ -34,8 +36,8 @@ def choose(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 def test_a_table_runs_is_written_and_is_not_run_again(tmp_path: Path) -> None:
     first, told = campaign(tmp_path / "out", "table3"), Told()
     first.run(told)
-    assert ["tuning" in name for name in told.names] == [True] * 3 + [False] * 4  # the grid; ring, 0.3, 0.5 and 0.7
-    assert told.names[3:] == [cell.name for cell in first.cells]
+    assert ["tuning" in name for name in told.names] == [True] * 8 + [False] * 4  # the grid; ring, 0.3, 0.5 and 0.7
+    assert told.names[8:] == [cell.name for cell in first.cells]
     assert first.missing() == 0
     assert write_pages(first) == []
     page = (tmp_path / "out" / "table3.md").read_text()
@@ -226,3 +228,11 @@ def test_a_folder_is_tuned_with_one_seed_whichever_are_asked_for(tmp_path: Path)
     assert told.names == [cell.name for cell in other.cells if cell.seed == 7]
     assert read_json(first.home.choices) == record
     assert "seed 4" in record["mce-pl"]["on"]
+
+
+def test_an_experiment_on_other_data_reads_its_own(tmp_path: Path) -> None:
+    """`accord-easy` is on digits at every scale, `fashion` on Fashion-MNIST."""
+    made = campaign(tmp_path / "out", "accord-easy")
+    config = make_config({"dataset": "digits"})
+    assert replace(made, dataset=DIGITS)._queue._read(config) is DIGITS
+    assert replace(made, dataset=replace(DIGITS, name="cifar10"))._queue._read(config).name == "digits"

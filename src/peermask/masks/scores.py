@@ -30,9 +30,9 @@ def filter_rule(mask: Tensor, layer: Layer, threshold: int | float) -> Tensor:
 
 
 def filter_means(magnitude: Tensor, layout: Layout) -> Tensor:
-    """Give every entry the mean magnitude of its filter, so that whole filters are ranked: [A, P_w]."""
-    means = torch.empty_like(magnitude)
-    for layer in layout.masked:
+    """Give every entry of a convolution the mean magnitude of its filter, so that filters are ranked: [A, P_w]."""
+    means = magnitude.clone()
+    for layer in (layer for layer in layout.masked if layer.kind == "conv"):
         by_filter = magnitude[:, layer.span].unflatten(-1, (layer.filters, -1))  # [A, O, F]
         means[:, layer.span] = by_filter.mean(-1, keepdim=True).expand_as(by_filter).flatten(-2)
     return means

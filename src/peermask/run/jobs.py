@@ -47,7 +47,7 @@ class JobQueue:
     execution: Execution
     is_done: Callable[[Job], bool]
     keep: Callable[[Job, RunResult | DivergedError], None] = lambda _job, _result: None
-    dataset: Dataset | None = None  # of all jobs; by default the one that each config names
+    dataset: Dataset | None = None  # of jobs whose config names it; others are read as their configs say
     _data: dict[str, Dataset] = field(default_factory=dict)
 
     def run(self, jobs: Sequence[Job], begin: Callable[[Job], None]) -> bool:
@@ -88,7 +88,7 @@ class JobQueue:
 
     def _read(self, config: ExperimentConfig) -> Dataset:
         """The dataset of a config; the last one is kept."""
-        if self.dataset is not None:
+        if self.dataset is not None and self.dataset.name == config.dataset.name:
             return self.dataset
         source = json.dumps(config.dataset.table())
         if source not in self._data:
