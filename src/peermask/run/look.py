@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +16,7 @@ from torch import Tensor
 
 from peermask.config.experiment import ExperimentConfig
 from peermask.config.file import as_config
-from peermask.data.dataset import Dataset, Split, Task
+from peermask.data.dataset import Dataset, Task
 from peermask.data.local import LocalSamples
 from peermask.run.build import check_given, share_data
 
@@ -89,11 +90,20 @@ def describe_data(
 
 def summarise(data: Dataset, samples: Sequence[LocalSamples]) -> DataSummary:
     """Summarise what agents have of a dataset."""
-    histograms = [_histogram(data, own) for own in samples]
-    used = np.unique(np.concatenate([own.train for own in samples]))
+    histograms = [] if data.task == "regression" else [_histogram(data, own) for own in samples]
+    used, tested = (
+        np.unique(np.concatenate(parts)) for parts in zip(*((own.train, own.test) for own in samples), strict=True)
+    )
     trained = data.train.inputs[used]
     digests = dict(zip(used.tolist(), _digests(trained), strict=True))
-    ranges = _ranges(trained)
+    holders = Counter(digest for own in samples for digest in {digests[sample] for sample in own.train.tolist()})
+    flat = (
+        trained.reshape(1, -1) if trained.dtype == torch.int64 else trained.transpose(0, 1).flatten(1)
+    )  # [C, n * ...]
+    ranges = tuple(zip(flat.amin(1).tolist(), flat.amax(1).tolist(), strict=True))
+    missing = [
+        name for name, counts in zip(data.classes, zip(*histograms, strict=True), strict=False) if not any(counts)
+    ]
     return DataSummary(
         name=data.name,
         task=data.task,
@@ -102,12 +112,12 @@ def summarise(data: Dataset, samples: Sequence[LocalSamples]) -> DataSummary:
         train=tuple(len(own.train) for own in samples),
         validation=tuple(len(own.validation) for own in samples),
         test=tuple(len(own.test) for own in samples),
-        histograms=tuple(histograms) if data.task != "regression" else (),
-        shared=_shared(samples, digests),
-        leaked=_leaked(data.test, samples, set(digests.values())),
+        histograms=tuple(histograms),
+        shared=sum(count > 1 for count in holders.values()),
+        leaked=sum(digest in holders for digest in _digests(data.test.inputs[tested])),
         ranges=ranges,
         constant=tuple(place for place, (low, high) in enumerate(ranges) if low == high),
-        missing=() if data.task == "regression" else _missing(data.classes, histograms),
+        missing=tuple(missing),
     )
 
 
@@ -118,35 +128,9 @@ def _histogram(data: Dataset, own: LocalSamples) -> tuple[int, ...]:
     return tuple(int(count) for count in targets.sum(0).tolist())  # of several labels, how many samples have each
 
 
-def _missing(classes: Sequence[str], histograms: Sequence[Sequence[int]]) -> tuple[str, ...]:
-    total = np.sum(histograms, axis=0)  # [classes]
-    return tuple(name for name, count in zip(classes, total, strict=True) if not count)
-
-
 def _digests(inputs: Tensor) -> Iterable[bytes]:
     """Yield a digest of each input; equal inputs have equal ones."""
     rows: NDArray[Any] = np.ascontiguousarray(inputs.flatten(1).numpy())
     if rows.dtype.kind == "f":
         rows = rows + 0.0  # so that -0.0 equals 0.0
     return (hashlib.blake2b(row.tobytes(), digest_size=16).digest() for row in rows)
-
-
-def _shared(samples: Sequence[LocalSamples], digests: Mapping[int, bytes]) -> int:
-    seen: set[bytes] = set()
-    shared: set[bytes] = set()
-    for own in samples:
-        has = {digests[sample] for sample in own.train.tolist()}
-        shared |= seen & has
-        seen |= has
-    return len(shared)
-
-
-def _leaked(test: Split, samples: Sequence[LocalSamples], trained: set[bytes]) -> int:
-    used = np.unique(np.concatenate([own.test for own in samples]))
-    return sum(digest in trained for digest in _digests(test.inputs[used]))
-
-
-def _ranges(inputs: Tensor) -> tuple[tuple[float, float], ...]:
-    tokens = inputs.dtype == torch.int64
-    flat = inputs.reshape(1, -1) if tokens else inputs.transpose(0, 1).flatten(1)  # [C, n * ...]
-    return tuple(zip(flat.amin(1).tolist(), flat.amax(1).tolist(), strict=True))
