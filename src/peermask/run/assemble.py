@@ -6,12 +6,13 @@ import copy
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
 from peermask.algorithms.contract import Agents, Algorithm, Setting, make_algorithm
+from peermask.algorithms.half_precision import HalfPrecision
 from peermask.compute.network import Network
 from peermask.data.batches import Augmentation
 from peermask.data.dataset import Dataset, Split
@@ -61,7 +62,9 @@ def algorithm_on(experiment: Experiment, network: Network, device: torch.device)
     masker = Masker(network.layout, frozen.values.to(device), config.mask, frozen.given)
     first = experiment.retentions[: config.agents]  # of agents that were there from the beginning
     setting = Setting(network, masker, config.seed, first, experiment.schedule.changes)
-    return make_algorithm(config.algorithm.name, config.algorithm.options, setting)
+    algorithm = make_algorithm(config.algorithm.name, config.algorithm.options, setting)
+    half = config.exchange is not None and config.exchange.values == "float16"
+    return cast(Algorithm[Any], HalfPrecision(algorithm)) if half else algorithm
 
 
 def build_simulator(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +18,9 @@ from peermask.config.file import as_config
 from peermask.data.dataset import Dataset, Task
 from peermask.data.local import LocalSamples
 from peermask.run.build import check_given, share_data
+
+LARGEST_BYTES = 2**26  # of inputs, and training samples of all agents, that are searched for duplicates before a run
+LARGEST_SAMPLES = 10**6
 
 
 @dataclass(frozen=True)
@@ -90,20 +92,9 @@ def describe_data(
 
 def summarise(data: Dataset, samples: Sequence[LocalSamples]) -> DataSummary:
     """Summarise what agents have of a dataset."""
-    histograms = [] if data.task == "regression" else [_histogram(data, own) for own in samples]
-    used, tested = (
-        np.unique(np.concatenate(parts)) for parts in zip(*((own.train, own.test) for own in samples), strict=True)
-    )
-    trained = data.train.inputs[used]
-    digests = dict(zip(used.tolist(), _digests(trained), strict=True))
-    holders = Counter(digest for own in samples for digest in {digests[sample] for sample in own.train.tolist()})
-    flat = (
-        trained.reshape(1, -1) if trained.dtype == torch.int64 else trained.transpose(0, 1).flatten(1)
-    )  # [C, n * ...]
-    ranges = tuple(zip(flat.amin(1).tolist(), flat.amax(1).tolist(), strict=True))
-    missing = [
-        name for name, counts in zip(data.classes, zip(*histograms, strict=True), strict=False) if not any(counts)
-    ]
+    histograms = [_histogram(data, own) for own in samples]
+    ranges = _ranges(data.train.inputs[_trained(samples)])
+    shared, leaked = count_duplicates(data, samples)
     return DataSummary(
         name=data.name,
         task=data.task,
@@ -112,12 +103,12 @@ def summarise(data: Dataset, samples: Sequence[LocalSamples]) -> DataSummary:
         train=tuple(len(own.train) for own in samples),
         validation=tuple(len(own.validation) for own in samples),
         test=tuple(len(own.test) for own in samples),
-        histograms=tuple(histograms),
-        shared=sum(count > 1 for count in holders.values()),
-        leaked=sum(digest in holders for digest in _digests(data.test.inputs[tested])),
+        histograms=tuple(histograms) if data.task != "regression" else (),
+        shared=shared,
+        leaked=leaked,
         ranges=ranges,
         constant=tuple(place for place, (low, high) in enumerate(ranges) if low == high),
-        missing=tuple(missing),
+        missing=() if data.task == "regression" else _missing(data.classes, histograms),
     )
 
 
@@ -128,9 +119,46 @@ def _histogram(data: Dataset, own: LocalSamples) -> tuple[int, ...]:
     return tuple(int(count) for count in targets.sum(0).tolist())  # of several labels, how many samples have each
 
 
+def _missing(classes: Sequence[str], histograms: Sequence[Sequence[int]]) -> tuple[str, ...]:
+    total = np.sum(histograms, axis=0)  # [classes]
+    return tuple(name for name, count in zip(classes, total, strict=True) if not count)
+
+
 def _digests(inputs: Tensor) -> Iterable[bytes]:
     """Yield a digest of each input; equal inputs have equal ones."""
     rows: NDArray[Any] = np.ascontiguousarray(inputs.flatten(1).numpy())
     if rows.dtype.kind == "f":
         rows = rows + 0.0  # so that -0.0 equals 0.0
     return (hashlib.blake2b(row.tobytes(), digest_size=16).digest() for row in rows)
+
+
+def quick_duplicates(data: Dataset, samples: Sequence[LocalSamples]) -> dict[str, int] | None:
+    """Duplicates for a run's manifest; None where counting them would delay the run."""
+    inputs = data.train.inputs
+    if inputs.nbytes > LARGEST_BYTES or sum(len(own.train) for own in samples) > LARGEST_SAMPLES:
+        return None
+    return dict(zip(("shared", "leaked"), count_duplicates(data, samples), strict=True))
+
+
+def count_duplicates(data: Dataset, samples: Sequence[LocalSamples]) -> tuple[int, int]:
+    """Count inputs that several agents train on, and test samples that are also trained on."""
+    used = _trained(samples)
+    digests = dict(zip(used.tolist(), _digests(data.train.inputs[used]), strict=True))
+    seen: set[bytes] = set()
+    shared: set[bytes] = set()
+    for own in samples:
+        has = {digests[sample] for sample in own.train.tolist()}
+        shared |= seen & has
+        seen |= has
+    tested = np.unique(np.concatenate([own.test for own in samples]))
+    return len(shared), sum(digest in seen for digest in _digests(data.test.inputs[tested]))
+
+
+def _trained(samples: Sequence[LocalSamples]) -> NDArray[np.int64]:
+    return np.unique(np.concatenate([own.train for own in samples]))
+
+
+def _ranges(inputs: Tensor) -> tuple[tuple[float, float], ...]:
+    tokens = inputs.dtype == torch.int64
+    flat = inputs.reshape(1, -1) if tokens else inputs.transpose(0, 1).flatten(1)  # [C, n * ...]
+    return tuple(zip(flat.amin(1).tolist(), flat.amax(1).tolist(), strict=True))
