@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TypeVar
 
 import pytest
@@ -40,6 +41,11 @@ class Again:
             place.copy_(value)
 
 
+def recording(made: list[Again]) -> Again:
+    made.append(Again())
+    return made[-1]
+
+
 def _tensors(result: Any) -> list[Tensor]:
     state, *losses = result if isinstance(result, tuple) else (result,)
     return [*tensors_of(state).values(), *losses]
@@ -62,12 +68,7 @@ def played(simulator: Simulator, rounds: int, batches: int = 1, of: int = 11) ->
 def test_recorded_rounds_end_in_the_same_state(name: str, batches: int, caplog: pytest.LogCaptureFixture) -> None:
     plain, replaying = simulator_of(name), simulator_of(name)
     made: list[Again] = []
-
-    def recording() -> Again:
-        made.append(Again())
-        return made[-1]
-
-    replaying.steps = Recorded(replaying.algorithm, recording)
+    replaying.steps = Recorded(replaying.algorithm, partial(recording, made))
     for wanted, found in zip(played(plain, 11, batches), played(replaying, 11, batches), strict=True):
         assert torch.equal(wanted, found)
     assert not caplog.messages
@@ -81,12 +82,7 @@ def test_each_part_of_a_run_has_its_own_recordings() -> None:
     halves: dict[str, Any] = {"algorithm": {"name": "accord", "personal_from": 0.5}}
     plain, replaying = simulator_of("accord", **halves), simulator_of("accord", **halves)
     made: list[Again] = []
-
-    def recording() -> Again:
-        made.append(Again())
-        return made[-1]
-
-    replaying.steps = Recorded(replaying.algorithm, recording)
+    replaying.steps = Recorded(replaying.algorithm, partial(recording, made))
     for wanted, found in zip(played(plain, 20, of=20), played(replaying, 20, of=20), strict=True):
         assert torch.equal(wanted, found)
     assert [each.replays for each in made] == [3] * 8
@@ -119,15 +115,11 @@ def test_only_declared_steps_are_recorded(declared: tuple[str, ...], recordings:
     plain, replaying = simulator_of("dsgd"), simulator_of("dsgd")
     made: list[Again] = []
 
-    def recording() -> Again:
-        made.append(Again())
-        return made[-1]
-
     class Declaring(type(replaying.algorithm)):  # type: ignore[misc]
         recordable = declared
 
     replaying.algorithm.__class__ = Declaring
-    replaying.steps = Recorded(replaying.algorithm, recording)
+    replaying.steps = Recorded(replaying.algorithm, partial(recording, made))
     for wanted, found in zip(played(plain, 11), played(replaying, 11), strict=True):
         assert torch.equal(wanted, found)
     assert len(made) == recordings

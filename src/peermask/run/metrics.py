@@ -81,7 +81,7 @@ class Evaluation:
 
 def write_evaluation(folder: RunFolder, evaluation: Evaluation, ids: Sequence[int]) -> None:
     """One row per agent, with its number."""
-    test, validation = evaluation.test, evaluation.validation
+    test, validation, unmixed = evaluation.test, evaluation.validation, evaluation.unmixed_accuracy
     _, *others = test.figures
     columns = (
         evaluation.train_loss,
@@ -92,7 +92,7 @@ def write_evaluation(folder: RunFolder, evaluation: Evaluation, ids: Sequence[in
         evaluation.density,
         evaluation.sent_bytes,
         torch.full_like(evaluation.sent_bytes, evaluation.seconds),
-        _or_unknown(evaluation.unmixed_accuracy, evaluation.sent_bytes),
+        torch.full_like(evaluation.sent_bytes, nan) if unmixed is None else unmixed,
         *(test.figures[name] for name in others),
         *(validation.figures[name] for name in others),
     )
@@ -168,8 +168,9 @@ class Ledger:
                 self._of_links.restore(self._saved, shared, self.sizes)
         links = self.experiment.schedule.links(number)
         with ThreadPoolExecutor() as pool:  # a simulator on a GPU has none, and may count on the CPU
-            on_cores = spread if next(iter(shared.values())).device.type == "cpu" else _spread_over(pool)
-            cost = self._of_links.cost(shared, links, self.sizes, on_cores)
+            if next(iter(shared.values())).device.type != "cpu":
+                spread = lambda function, /, *columns: list(pool.map(function, *columns))  # noqa: E731
+            cost = self._of_links.cost(shared, links, self.sizes, spread)
         return number, cost, torch.from_numpy(links.sent).double()
 
     def record_taken(self, number: int, cost: Cost, taken: Tensor) -> None:
@@ -197,8 +198,9 @@ class Ledger:
         told = self.all_gather(torch.stack(costs, 1).cpu())  # [N, rounds, columns]
         links = torch.stack([counts for _, _, counts in self._pending], 1)  # [N, rounds]
         self.sent += (links * told[:, :, COST_COLUMNS.index("coded_bytes")]).round().sum(1)
+        # Twelve digits of mean bytes: times the number of receivers, rounded, they are the whole number sent.
         rows = [
-            [number, agent, int(count), *map(_number, values), _precise(coded), KINDS[int(kind)]]
+            [number, agent, int(count), *map(_number, values), f"{coded:.12g}", KINDS[int(kind)]]
             for place, (number, _, counts) in enumerate(self._pending)
             for agent, (count, (*values, coded, kind)) in enumerate(
                 zip(counts.tolist(), told[:, place].tolist(), strict=True)
@@ -207,19 +209,6 @@ class Ledger:
         if self.folder is not None:
             append_rows(self.folder.traffic, TRAFFIC, rows)
         self._pending.clear()
-
-
-def _spread_over(pool: ThreadPoolExecutor) -> Spread:
-    return lambda function, /, *columns: list(pool.map(function, *columns))
-
-
-def _precise(coded: float) -> str:
-    """Bytes of a message, or the mean over its receivers: times their number, rounded, it is the whole number sent."""
-    return f"{coded:.12g}"
-
-
-def _or_unknown(values: Tensor | None, like: Tensor) -> Tensor:
-    return torch.full_like(like, nan) if values is None else values
 
 
 def _number(value: float) -> int | str:

@@ -124,10 +124,7 @@ class Ranks:
             whole = rows.new_empty(shards[-1].stop, *rows.shape[1:])
             whole[: len(rows)] = rows
             for rank in range(1, self.size):
-                part = whole[shards[rank]]
-                packed = torch.empty(len(part) * packed_width(part), dtype=torch.uint8)
-                dist.recv(packed, rank)
-                unpack(packed.view(len(part), -1), part)
+                _receive(whole[shards[rank]], rank)
         return whole
 
     def distribute(self, whole: Tensor, shards: Sequence[slice]) -> Tensor:
@@ -139,9 +136,7 @@ class Ranks:
                     dist.send(pack(whole[shards[rank]]).flatten(), rank)
                 return whole[own]
             rows = torch.empty(own.stop - own.start, *whole.shape[1:], dtype=whole.dtype)
-            packed = torch.empty(len(rows) * packed_width(rows), dtype=torch.uint8)
-            dist.recv(packed, 0)
-            unpack(packed.view(len(rows), -1), rows)
+            _receive(rows, 0)
         return rows
 
     def swap(self, outgoing: Mapping[int, Tensor], incoming: Mapping[int, int]) -> dict[int, Tensor]:
@@ -223,6 +218,13 @@ def own_device(name: str, place: Place) -> torch.device:
     if device.type == "cuda" and device.index is None:
         return torch.device("cuda", place.local_rank % torch.cuda.device_count())
     return device
+
+
+def _receive(rows: Tensor, rank: int) -> None:
+    """Fill rows on the CPU with those that a rank sends packed."""
+    packed = torch.empty(len(rows) * packed_width(rows), dtype=torch.uint8)
+    dist.recv(packed, rank)
+    unpack(packed.view(len(rows), -1), rows)
 
 
 def _register_gloo(address: str) -> str:

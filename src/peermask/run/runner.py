@@ -82,25 +82,40 @@ def run_experiment(
     execution = execution or Execution()
     config = as_config(config)
     device = device_for(config, execution.device)
-    arms = config.arms()
     if execution.ranks is not None:
         execution.ranks.tell(config.toml())
     experiments = build_arms(config, execution, dataset, module)
     for note in next(iter(experiments.values())).notes:
         logger.warning(note)
-    root = Path(out) if out is not None else _new_path(config.name)
+    folder = RunFolder(Path(out) if out is not None else _new_path(config.name))
     if execution.ranks is not None:
-        execution.ranks.control.remedy = f"go on with `peermask run --resume {root}`"
-    if len(arms) == 1:
+        execution.ranks.control.remedy = f"go on with `peermask run --resume {folder.path}`"
+    if len(experiments) > 1:
+        result = _run_comparison(config, experiments, folder, device, execution, resume=resume)
+    else:
         ((name, experiment),) = experiments.items()
-        only = _run(experiment, name, RunFolder(root), device, execution, resume=resume)
-        return replace(only, dataset=dataset, module=module)
-    whole, compare = RunFolder(root), root / "compare.toml"
+        result = _run(experiment, name, folder, device, execution, resume=resume)
+    compared = tuple(replace(one, dataset=dataset, module=module) for one in result.compared)
+    return replace(result, dataset=dataset, module=module, compared=compared)
+
+
+def _run_comparison(
+    config: ExperimentConfig,
+    experiments: Mapping[str, Experiment],
+    whole: RunFolder,
+    device: torch.device,
+    execution: Execution,
+    *,
+    resume: bool,
+) -> RunResult:
+    """Run each algorithm in a folder inside that of the comparison, which is locked meanwhile."""
+    compare = whole.path / "compare.toml"
+    folders = {name: RunFolder(whole.path / name) for name in experiments}
     if resume := resume and compare.is_file():
         check_same_config(read_config(compare), config, whole)
     else:
         whole.check_free()
-    ended = resume and all(is_over(RunFolder(root / name), arm) for name, arm in arms.items())
+    ended = resume and all(is_over(folders[name], experiments[name].config) for name in folders)
     with nullcontext() if ended else lock_folder(whole):  # it is only read, perhaps where nothing can be written
         if not resume:
             whole.create()
@@ -112,19 +127,18 @@ def run_experiment(
         for place, (name, experiment) in enumerate(experiments.items()):
             key = f"compare[{place - 1}].lr" if place else "algorithm.lr"
             try:
-                one = _run(experiment, name, RunFolder(root / name), device, execution, resume=resume, key=key)
+                results.append(_run(experiment, name, folders[name], device, execution, resume=resume, key=key))
             except DivergedError as error:  # the other algorithms may do well
                 diverged = diverged or DivergedError(f"{name}: {error}")
-                diverged.root = root
+                diverged.root = whole.path
                 if execution.ranks is not None:  # all ranks have ended
                     break
                 continue
-            results.append(replace(one, dataset=dataset, module=module))
             if results[-1].status == "interrupted":
                 break
         if diverged is not None and not (results and results[-1].status == "interrupted"):
             raise diverged
-    return replace(results[0], root=root, compared=tuple(results[1:]), status=results[-1].status)
+    return replace(results[0], root=whole.path, compared=tuple(results[1:]), status=results[-1].status)
 
 
 def resume_experiment(

@@ -30,7 +30,7 @@ _UNREADABLE = (safetensors.SafetensorError, AttributeError, KeyError, TypeError,
 
 
 class DamagedError(RunError):
-    """A checkpoint that is none; one of another config is whole, and no reason to take the one before."""
+    """Error: an unreadable checkpoint; the previous one can be used. A wrong config is another error."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint, ready: Callable[[], ob
 
 
 def list_checkpoints(folder: Path) -> list[Path]:
-    """Oldest first."""
+    """List checkpoints, oldest first."""
     return sorted(folder.glob("round-*.safetensors"), key=round_of)
 
 
@@ -126,7 +126,7 @@ def last_good(
     frozen_checksum: str,
     warn: Callable[[str], None] = logger.warning,  # a fleet's log has a format of its own
 ) -> Checkpoint | None:
-    """The last checkpoint, or, with a warning, the one before if that is damaged; None if there is none yet."""
+    """Load the last checkpoint, or with a warning the previous one if it is damaged; None without any."""
     problem: DamagedError | None = None
     for path in reversed(list_checkpoints(folder)):
         try:
@@ -143,7 +143,7 @@ def last_good(
 
 
 def check_tables_since(folder: Path) -> None:
-    """That the tables of a run that is not over still hold what they held at its last checkpoint."""
+    """Check that the tables of an unfinished run still have the rows of its last checkpoint."""
     for path in list_checkpoints(folder)[-1:]:
         try:
             with safetensors.safe_open(path, framework="numpy") as file:
@@ -154,7 +154,7 @@ def check_tables_since(folder: Path) -> None:
 
 
 def forget_checkpoints_after(folder: Path, round: int) -> None:
-    """Those that are damaged: a run resumes from the last that is not."""
+    """Delete damaged checkpoints: a run resumes from the last that is whole."""
     for path in list_checkpoints(folder):
         if round_of(path) > round:
             path.unlink(missing_ok=True)
@@ -170,7 +170,7 @@ def _progress(meta: dict[str, Any]) -> Progress:
 
 
 def _digest(progress: str, tensors: Mapping[str, Tensor]) -> str:
-    """Over all that a checkpoint says. Hashing lets other threads run, so no round waits for it."""
+    """Hash all of a checkpoint. Hashing lets other threads run, so no round waits for it."""
     import torch
 
     digest = hashlib.sha256(progress.encode())
@@ -188,10 +188,9 @@ def _group(tensors: dict[str, Tensor], group: str) -> dict[str, Tensor]:
 
 
 class Background:
-    """Does one thing at a time, in order, beside the caller. Use as a context manager, which waits for the last.
+    """Thread that does one thing at a time, in order. Use as a context manager, which waits for the last.
 
-    What goes wrong is raised where the caller next waits, which every `do` does first: never more than one thing
-    is on its way, and what was written before it is complete.
+    Errors are raised where the caller next waits. Every `do` waits first, so earlier writes are complete.
     """
 
     def __init__(self) -> None:
