@@ -33,9 +33,9 @@ def test_a_network_with_fewer_products_has_the_same_gradients() -> None:
     assert [name for name, _ in ready.named_parameters()] == [name for name, _ in plain.named_parameters()]
     seen: list[bool] = []
     ready[3].register_forward_pre_hook(lambda conv, args: seen.append(winograd_pays(args[0], conv.weight, (2, 2))))  # type: ignore[index]
-    images = torch.randn(32, 1, 28, 28)
+    images = torch.randn(64, 1, 28, 28)
     for module, x in ((plain, images), (ready, channels_last(images))):
-        nn.functional.cross_entropy(module(x), torch.arange(32) % 10).backward()
+        nn.functional.cross_entropy(module(x), torch.arange(64) % 10).backward()
     assert seen == [True]
     for one, other in zip(ready.parameters(), plain.parameters(), strict=True):
         assert one.grad is not None

@@ -55,7 +55,9 @@ def test_naming_another_choice_drops_the_options_of_the_one_before() -> None:
 def test_files_that_are_missing_or_not_toml(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"nowhere\.toml does not exist"):
         load_config(tmp_path / "nowhere.toml")
-    with pytest.raises(ConfigError, match=r"is a folder; a run in it goes on with --resume"):
+    with pytest.raises(
+        ConfigError, match=r"is a folder; give a TOML file, such as .*/config\.toml of a run, or resume"
+    ):
         load_config(tmp_path)
     picture = tmp_path / "picture.png"
     picture.write_bytes(b"\x89PNG\xff")
@@ -77,3 +79,10 @@ def test_an_override_without_a_value() -> None:
 def test_two_arms_of_one_algorithm_have_names_of_their_own() -> None:
     config = make_config({"compare": [{"name": "mce-pl", "lr": 0.1}, {"name": "ind-mask"}]})
     assert list(config.arms()) == ["mce-pl", "mce-pl-2", "ind-mask"]
+
+
+def test_masks_have_no_values_to_round() -> None:
+    with pytest.raises(ConfigError, match="accord sends masks, one bit a weight, and no real values; leave it out"):
+        make_config({"algorithm": "accord", "exchange": {"values": "float16"}})
+    assert make_config({"algorithm": "dsgd", "exchange": {"values": "float16"}}).exchange is not None
+    assert "exchange" not in make_config({"algorithm": "dsgd"}).table()

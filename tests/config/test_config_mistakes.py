@@ -74,9 +74,9 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
     ),
     ({"algorithm": {"name": "choco", "topk": 0}}, "algorithm.topk = 0.*greater than 0"),
     ({"algorithm": {"name": "choco", "topk": 1.5}}, "algorithm.topk = 1.5.*less than or equal to 1"),
-    ({"algorithm": "choco", "schedule": "matching"}, "schedule: choco needs every message"),
-    ({"algorithm": "choco", "asynchronous": {}}, "asynchronous: choco needs every message"),
-    ({"algorithm": "dsgd", "compare": ["choco"], "schedule": "matching"}, "schedule: choco needs every message"),
+    ({"algorithm": "choco", "schedule": "matching"}, "schedule and algorithm = 'choco': it needs every message"),
+    ({"algorithm": "choco", "asynchronous": {}}, "asynchronous and algorithm = 'choco': it needs every message"),
+    ({"algorithm": "dsgd", "compare": ["choco"], "schedule": "matching"}, "schedule and compare = 'choco': it needs"),
     ({"algorithm": "dsgd", "liars": CRAFTED}, r"liars\.kind = 'crafted': only masks .* dsgd sends real values"),
     ({"algorithm": "mce-pl", "compare": ["fl"], "liars": CRAFTED}, r"only masks .* fl sends real values; random"),
     ({"liars": {"count": 5}, **TEN}, r"liars\.count = 5: the guard cannot handle half of 10 agents or more.*at most 4"),
@@ -106,6 +106,41 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
     ({"asynchronous": {"jitter": 1.0}}, "asynchronous.jitter"),
     ({"asynchronous": {"latency": -1}}, "asynchronous.latency"),
     ({"asynchronous": {"pace": 1}}, "asynchronous.pace: unknown key"),
+    (
+        {"deaths": {"after": 1, "agents": [0], "count": 1}},
+        "deaths: give either agents, a list of their",
+    ),
+    (
+        {
+            "deaths": {
+                "after": 1,
+            }
+        },
+        "deaths: give either agents",
+    ),
+    ({"deaths": {"after": 1, "agents": [4]}}, "deaths.agents: 4 must be from 0 to 3, and once in the list"),
+    ({"deaths": {"after": 1, "agents": [1, 1]}}, "deaths.agents: 1 must be from 0 to 3, and once"),
+    ({"deaths": {"after": 1, "agents": []}}, "deaths.agents"),
+    ({"deaths": {"after": 1, "count": 4}}, "deaths: all 4 agents would die; at most 3 can"),
+    ({"deaths": {"count": 1, "after": 4}}, "deaths.after = 4: must be below rounds = 4"),
+    ({"deaths": {"count": 1, "after": -1}}, "deaths.after"),
+    ({"deaths": {"after": 1, "count": 1, "returning": 2, "back": 3}}, "deaths.returning = 2: only 1 die"),
+    ({"deaths": {"after": 1, "count": 1, "returning": 1}}, "deaths: returning and back belong together"),
+    ({"deaths": {"after": 1, "count": 1, "back": 3}}, "deaths: returning and back belong together"),
+    (
+        {"deaths": {"after": 1, "count": 1, "returning": 1, "back": 2}},
+        r"deaths\.back = 2: must be above after \+ 1 = 2",
+    ),
+    ({"deaths": {"after": 1, "count": 1, "returning": 1, "back": 5}}, "deaths.back = 5"),
+    ({"deaths": {"after": 1, "count": 1}, "algorithm": "fl"}, "deaths: agents of fl wait for a server"),
+    (
+        {"deaths": {"after": 1, "count": 1}, "algorithm": "choco"},
+        "deaths and algorithm = 'choco': it needs every",
+    ),
+    (
+        {"deaths": {"after": 1, "count": 1}, "liars": {"count": 1}},
+        "deaths: liars needs synchronous rounds that all",
+    ),
 ]
 
 

@@ -22,9 +22,13 @@ CPU = torch.device("cpu")
 Small = Callable[..., ExperimentConfig]
 
 
-@pytest.fixture(params=NAMES)
+HALF = [f"{entry.name}, float16" for entry in algorithms if not entry.make.over_frozen_weights]
+
+
+@pytest.fixture(params=[*NAMES, *HALF])
 def experiment(request: pytest.FixtureRequest, small: Small) -> Experiment:
-    return build(small(algorithm=request.param))
+    name, _, values = request.param.partition(", ")
+    return build(small(algorithm=name, **({"exchange": {"values": values}} if values else {})))
 
 
 def played(experiment: Experiment, chunk: int = 1, rounds: int = 3) -> Simulator:
@@ -54,13 +58,13 @@ def test_a_round_ends_with_what_it_began_with(experiment: Experiment) -> None:
         assert tensor.dtype == before[name].dtype, name
 
 
-def test_messages_are_masks_or_float32_rows(experiment: Experiment) -> None:
+def test_messages_are_masks_or_rows_of_values(experiment: Experiment) -> None:
     algorithm, feed = assemble(experiment, CPU)
     state, loss = algorithm.learn(algorithm.init(experiment.agents), feed, Clock(1, 3))
     assert loss.shape == (4,)
     for name, leaf in algorithm.share(state).items():
         assert len(leaf) == 4, name
-        assert leaf.dtype in (torch.bool, torch.float32), name
+        assert leaf.dtype in (torch.bool, torch.float16 if experiment.config.exchange else torch.float32), name
 
 
 def test_models_in_messages_are_those_of_their_senders(experiment: Experiment) -> None:
@@ -75,7 +79,8 @@ def test_models_in_messages_are_those_of_their_senders(experiment: Experiment) -
         assert models is not None
         # A lottery's model is that after the round; a personal one is not sent.
         sent = next((getattr(state, name) for name in ("ticket", "agreed") if hasattr(state, name)), None)
-        assert torch.equal(models, algorithm.local_model(state) if sent is None else sent)
+        expected = algorithm.local_model(state) if sent is None else sent
+        assert torch.equal(models, expected.half().float() if experiment.config.exchange else expected)
 
 
 def test_a_local_model_is_a_whole_parameter_vector(experiment: Experiment) -> None:

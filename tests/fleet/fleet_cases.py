@@ -12,8 +12,8 @@ from memory_network import MemoryNetwork
 
 from peermask.config.file import make_config
 from peermask.fleet.agent import NodeAgent
+from peermask.fleet.environment import SYSTEM_TIME
 from peermask.fleet.fleet_file import new_fleet, save_fleet
-from peermask.fleet.time_source import SYSTEM_TIME
 from peermask.run.build import build
 from peermask.run.execution import Execution
 from peermask.run.runner import run_experiment

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from functools import partial
 
-from peermask.fleet.time_source import SYSTEM_TIME
+from peermask.fleet.environment import SYSTEM_TIME
 from peermask.fleet.transport import Handler
 
 

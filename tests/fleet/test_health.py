@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 from fleet_cases import MemoryFleet, Notes, tiny, tiny_fleet
@@ -109,12 +109,22 @@ def test_metrics_to_alert_on(tmp_path):
     kept.connections = lambda: 7
     time.sleep(10)
     responder.received.add(2, 100)
+    for why in ("damaged", "old", "ahead"):
+        responder.refusals.note(2, why, why)
     time.sleep(5)
     kept.round(report(1, (0, "gone"), (2, "gone")))
     found = samples(AgentMetrics(kept).text().decode())
     assert found["peermask_neighbour_heard_age_seconds{neighbour=0}"] == 15
     assert found["peermask_neighbour_heard_age_seconds{neighbour=2}"] == 5
     assert found["peermask_gate_connections"] == 7
+    assert {name: value for name, value in found.items() if "neighbour=2,why" in name} == {
+        "peermask_absences_total{neighbour=2,why=gone}": 1,
+        "peermask_refusals_total{neighbour=2,why=damaged}": 1,
+        "peermask_out_of_step_total{neighbour=2,why=ahead}": 1,
+        "peermask_out_of_step_total{neighbour=2,why=old}": 1,
+    }
+    shown = dict(zip(operate.HEADINGS[2:-1], operate._row(asdict(kept.standing())), strict=True))
+    assert (shown["bad"], shown["out of step"]) == ("1", "2")
     assert found["peermask_disk_free_bytes"] > 0
     states = [found[f"peermask_state{{state={state}}}"] for state in ("ok", "degraded", "failing")]
     assert (states, found["peermask_healthy"]) == ([0, 1, 0], 1)

@@ -16,8 +16,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from peermask import page_server
 from peermask.cli.node import JsonLines, Lines, metrics_address
 from peermask.errors import NodeError, NotYetError
+from peermask.fleet.environment import Line
 from peermask.fleet.health import Health
-from peermask.fleet.log import Line
 from peermask.fleet.metrics import AgentMetrics, serve_metrics
 from peermask.fleet.puller import Absence
 from peermask.fleet.status import Report, StatusMonitor

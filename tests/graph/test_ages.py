@@ -58,11 +58,13 @@ def test_new_messages_are_mixed_as_where_all_wait() -> None:
 
 
 def test_messages_that_together_count_too_little_are_not_used() -> None:
-    """In round 40 a message of round 1 has age ⌊390/50⌋ and counts 1 of 8: two make a quarter, one does not."""
+    """In round 40 a message of round 25 has age ⌊150/50⌋ and counts 1 of 8: two make a quarter, one does not. One of
+    round 20 has age 4, and has expired."""
     ages = Ages.of((8, 4, 2, 1), STAR)
-    assert ages.weigh(CENTRE, 40, {1: 1})[0] == [0]
-    assert ages.weigh(CENTRE, 40, {1: 1, 2: 1})[0] == [0, 1, 2]
-    assert ages.weigh(CENTRE, 40, {1: 1, 2: 40})[0] == [0, 1, 2]
+    assert ages.weigh(CENTRE, 40, {1: 25})[0] == [0]
+    assert ages.weigh(CENTRE, 40, {1: 25, 2: 25})[0] == [0, 1, 2]
+    assert ages.weigh(CENTRE, 40, {1: 25, 2: 40})[0] == [0, 1, 2]
+    assert ages.weigh(CENTRE, 40, {1: 20, 2: 40})[0] == [0, 2]
 
 
 def test_who_hears_nobody_keeps_its_own() -> None:

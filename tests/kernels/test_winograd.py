@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from peermask.compute.winograd import A_T, B_T, IMAGES, G, winograd, winograd_pays
+from peermask.compute.winograd import HEIGHTS, matrices, winograd, winograd_pays
 
 Case = tuple[int, int, int, tuple[int, int], tuple[int, int]]  # images, channels in and out, pixels, padding
 CASES: list[Case] = [
@@ -18,7 +18,9 @@ CASES: list[Case] = [
     (1, 1, 1, (5, 5), (0, 0)),  # one output
     (2, 3, 5, (7, 18), (4, 1)),  # unequal axes; the widest padding
     (2, 4, 4, (1, 2), (2, 2)),  # an image smaller than the filter
-    (IMAGES + 3, 2, 3, (6, 9), (1, 2)),  # more images than are transformed at once
+    (67, 2, 3, (6, 9), (1, 2)),  # many images
+    (2, 4, 8, (28, 10), (2, 0)),  # four tiles of seven rows
+    (2, 4, 8, (9, 10), (0, 2)),  # one of five
 ]
 
 
@@ -38,10 +40,13 @@ def apart(a: Tensor, b: Tensor) -> float:
     return float((a - b).norm() / b.norm())
 
 
-def test_the_matrices_compute_a_correlation() -> None:
-    d, g = torch.arange(8.0).double().square(), torch.tensor([1.0, -2.0, 0.5, 3.0, -1.0]).double()
-    y = A_T.double() @ ((G @ g) * (B_T.double() @ d))
+@pytest.mark.parametrize("height", HEIGHTS)
+def test_the_matrices_compute_a_correlation(height: int) -> None:
+    d, g = torch.arange(height + 4.0).double().square(), torch.tensor([1.0, -2.0, 0.5, 3.0, -1.0]).double()
+    a_t, g_matrix, b_t = matrices(height)
+    y = a_t @ ((g_matrix @ g) * (b_t @ d))
     assert torch.allclose(y, F.conv1d(d[None, None], g[None, None])[0, 0])
+    assert (a_t[:, 0] == 1).all()  # where a bias is added
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -78,12 +83,14 @@ def test_it_is_taken_for_large_convolutions_alone() -> None:
     assert not winograd_pays(torch.zeros(32, 14, 14), torch.zeros(32, 32, 5, 5), (2, 2))  # one image without an axis
     x, weight = torch.zeros(64, 32, 14, 14), torch.zeros(64, 32, 5, 5)
     assert winograd_pays(x, weight, (2, 2))
-    assert winograd_pays(x[:, :, :12], weight, (0, 2))
-    assert not winograd_pays(x[:8], weight, (2, 2))  # few images
-    assert not winograd_pays(x[:, :16], weight[:, :16], (2, 2))  # few channels
-    assert not winograd_pays(x, weight[:40], (2, 2))  # rows that start inside a line of the cache
-    assert not winograd_pays(x, weight[..., :3, :3], (1, 1))  # other filters
-    assert not winograd_pays(x[..., :5, :5], weight, (2, 2))  # little of the second tile is used
+    assert winograd_pays(x, weight, (1, 4))
+    assert not winograd_pays(x[:32], weight, (2, 2))  # few products
+    assert not winograd_pays(x[:, :16].repeat(4, 1, 1, 1), weight[:, :16], (2, 2))  # few channels
+    assert not winograd_pays(x.repeat(2, 1, 1, 1), weight[:40], (2, 2))  # rows that start inside a line of the cache
+    assert not winograd_pays(x.repeat(4, 1, 1, 1), weight[..., :3, :3], (1, 1))  # other filters
+    assert not winograd_pays(
+        x[:, :, :2].repeat(8, 1, 1, 1), weight, (2, 2)
+    )  # too few rows to save half of the products
     assert not winograd_pays(x[..., :4, :4], weight, (0, 0))  # nothing comes out
     assert not winograd_pays(x, weight, (5, 5))
     assert not winograd_pays(x.double(), weight.double(), (2, 2))

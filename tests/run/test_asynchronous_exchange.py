@@ -95,6 +95,45 @@ def test_three_agents_by_hand(counting: str, small: Small, tmp_path: Path) -> No
         torch.testing.assert_close(values, torch.full_like(values, float(expected)))
 
 
+def test_a_death_by_hand(counting: str, small: Small, tmp_path: Path) -> None:
+    """0 - 1 - 2, and 2 dies after the first round: its message, 3, counts half of a new one in the second round and a
+    quarter in the third. In the second run it returns in the third round, from the 2.5 that it had."""
+    config = {"algorithm": counting, "agents": 3, "rounds": 3, "retention": 0.5, "graph": {"name": "path"}}
+    one_2 = (2 * (2 + 2) + 2 * (1.5 + 1) + 3) / 5
+    zero_3, one_3 = (2.5 + 4) / 2 + 1, one_2 + 2
+    for returns, expected in (
+        ({}, [(zero_3 + one_3) / 2, (4 * one_3 + 4 * zero_3 + 3) / 9, 2.5]),
+        ({"returning": 1, "back": 3}, [(zero_3 + one_3) / 2, (zero_3 + one_3 + 5.5) / 3, (one_3 + 5.5) / 2]),
+    ):
+        run = run_experiment(
+            small(**config, deaths={"after": 1, "agents": [2], **returns}), tmp_path / str(len(returns))
+        )
+        found = [next(model.parameters()).flatten()[0].item() for model in run.local_models()]
+        assert found == pytest.approx(expected)
+    rows = read_rows(tmp_path / "0" / "traffic.csv")
+    assert [row["links"] for row in rows] == [
+        "1",
+        "2",
+        "1",
+        "1",
+        "1",
+        "0",
+        "1",
+        "1",
+        "0",
+    ]  # nothing from or to the dead
+
+
+def test_until_a_death_all_is_as_without(small: Small, tmp_path: Path) -> None:
+    config = {"rounds": 4, "evaluation": {"every": 1}}
+    run_experiment(small(**config), tmp_path / "all", execution=CPU)
+    run_experiment(small(**config, deaths={"after": 2, "count": 1}), tmp_path / "dead", execution=CPU)
+    for table, same in (("metrics.csv", True), ("traffic.csv", False)):
+        alive, dead = (without_seconds(tmp_path / name / table) for name in ("all", "dead"))
+        assert alive[:8] == dead[:8]
+        assert same or alive[8:] != dead[8:]
+
+
 def test_the_table_has_what_was_taken(counting: str, small: Small, tmp_path: Path) -> None:
     """In the order of test_trace.py, six halves a row: who took a message it had not used before."""
     config = small(
@@ -109,6 +148,26 @@ def test_the_table_has_what_was_taken(counting: str, small: Small, tmp_path: Pat
         ("3", "0", "1"), ("3", "1", "2"), ("3", "2", "2"),  # 0 from 1; 1 from 0 and 2; 2 from 1; 1 from 2
     ]  # fmt: skip
     assert [row["kind"] for row in rows if row["links"] == "0"] == [""] * 3
+
+
+@pytest.mark.parametrize("after", [0, 1, 3])
+@pytest.mark.parametrize("asynchronous", [None, UNEVEN])
+def test_deaths_are_the_same_after_an_interruption(
+    after: int, asynchronous: object, small: Small, tmp_path: Path
+) -> None:
+    deaths = {"after": after, "count": 2, "returning": 1, "back": 5}
+    config = small(algorithm="accord", rounds=6, deaths=deaths, asynchronous=asynchronous)
+    whole = run_experiment(config, tmp_path / "whole", execution=CPU)
+    for stop in (1, 2, 4):
+        asked = iter([False] * stop + [True])
+        stopped = Execution(device="cpu", should_stop=lambda asked=asked: next(asked, False))  # type: ignore[misc]
+        assert run_experiment(config, tmp_path / str(stop), execution=stopped).status == "interrupted"
+        assert resume_experiment(tmp_path / str(stop), CPU).hash == whole.hash
+        assert without_seconds(tmp_path / str(stop) / "traffic.csv") == without_seconds(whole.root / "traffic.csv")
+
+
+def without_seconds(path: Path) -> list[dict[str, str]]:
+    return [{key: value for key, value in row.items() if key != "seconds"} for row in read_rows(path)]
 
 
 def test_a_replay_goes_on_with_the_trace_it_began_with(small: Small, tmp_path: Path) -> None:
@@ -161,7 +220,7 @@ def test_a_config_without_it_is_what_it_was(small: Small) -> None:
 
 def test_it_cannot_be_extended(small: Small, tmp_path: Path) -> None:
     run_experiment(small(asynchronous={}), tmp_path / "run", execution=CPU)
-    with pytest.raises(RunError, match="is asynchronous: fast agents may have ended long before"):
+    with pytest.raises(RunError, match="has asynchronous: some agents may have ended long before"):
         resume_experiment(tmp_path / "run", CPU, ["rounds=8"])
 
 

@@ -19,7 +19,7 @@ from peermask.data.measures import metrics
 from peermask.data.normalisation import Statistics
 from peermask.errors import ConfigError, DataError, ExportError, ModelError, RunError
 from peermask.models.outputs import losses
-from peermask.reports.page import gather, open_runs
+from peermask.reports.page import gather
 from peermask.reports.tables import agents_table, closing_lines
 from peermask.run.build import build
 from peermask.run.plan import gradient_path, make_plan
@@ -103,7 +103,7 @@ def test_confusion_is_of_each_agents_test_samples(tmp_path: Path) -> None:
     for row in read_rows(result.folder.confusion):
         written[int(row["agent"]), int(row["label"]), int(row["answer"])] = int(row["samples"])
     assert torch.equal(written, torch.stack(result.confusion()))
-    shown = gather(open_runs([result.root]))["runs"][0]["confusion"]
+    shown = gather([result.root])["runs"][0]["confusion"]
     assert sorted(shown) == list(range(len(result.agents)))
     assert sum(count for _, _, count in shown[0]) == len(samples[0].test)
     for agent, (counts, own) in enumerate(zip(result.confusion(), samples, strict=True)):
@@ -224,11 +224,7 @@ def test_plan_accounts_for_every_parameter() -> None:
         ),
     ],
 )
-def test_plan_says_how_a_gpu_computes_gradients(
-    name: str, module: nn.Module | None, path: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for asked in ("plan", "assemble"):
-        monkeypatch.setattr(f"peermask.run.{asked}.have_triton", lambda: True)
+def test_plan_says_how_a_gpu_computes_gradients(name: str, module: nn.Module | None, path: str) -> None:
     make, changes, _ = CASES[name]
     experiment = build(peermask.make_config(config(**({} if module else changes))), make(), module)
     assert gradient_path(experiment, torch.device("cuda")) == path

@@ -24,7 +24,9 @@ from peermask.config.sections import (
     AsynchronousOptions,
     CheckpointOptions,
     DataOptions,
+    DeathOptions,
     EvaluationOptions,
+    ExchangeOptions,
     FrozenOptions,
     StopOptions,
     TaskOptions,
@@ -84,12 +86,13 @@ class ExperimentConfig(Options):
     mask: MaskOptions = MaskOptions()
     algorithm: AlgorithmChoice = Field({}, validate_default=True, description="default mce-pl")
     compare: tuple[ComparedChoice, ...] = Field((), description="further algorithms on the same data, graph and seeds")
+    exchange: ExchangeOptions | None = Field(None, description="how messages are sent; default: values as float32")
     evaluation: EvaluationOptions = EvaluationOptions()
     stop: StopOptions = StopOptions()
     checkpoint: CheckpointOptions = CheckpointOptions()
     task: TaskOptions | None = Field(None, description="loss and metrics; default: those of the data's task")
     liars: LiarOptions | None = Field(None, description="agents that send false messages, to test a method")
-
+    deaths: DeathOptions | None = Field(None, description="agents that stop, to test a method; default: none")
     asynchronous: AsynchronousOptions | None = Field(
         None, description="agents do not wait for each other; default: synchronous rounds"
     )
@@ -107,35 +110,78 @@ class ExperimentConfig(Options):
         return self
 
     @model_validator(mode="after")
-    def _every_message_comes(self) -> ExperimentConfig:
+    def _has_values_to_round(self) -> ExperimentConfig:
+        half = self.exchange is not None and self.exchange.values == "float16"
         for choice in (self.algorithm, *self.compare):
-            if choice.name in algorithms and algorithms[choice.name].make.needs_every_message:
-                for key, value in (("schedule", self.schedule), ("asynchronous", self.asynchronous)):
-                    if value is not None:
-                        raise ConfigError(
-                            f"{key}: {choice.name} needs every message of every neighbour in each round; delete one of "
-                            "the two"
-                        )
+            if half and choice.name in algorithms and algorithms[choice.name].make.over_frozen_weights:
+                raise ConfigError(
+                    f"exchange.values = 'float16': {choice.name} sends masks, one bit a weight, and no real values; "
+                    "leave it out"
+                )
         return self
 
     @model_validator(mode="after")
-    def _can_be_asynchronous(self) -> ExperimentConfig:
-        if self.asynchronous is None:
+    def _every_message_comes(self) -> ExperimentConfig:
+        for place, choice in enumerate((self.algorithm, *self.compare)):
+            if choice.name in algorithms and algorithms[choice.name].make.needs_every_message:
+                for key in ("schedule", "asynchronous", "deaths"):
+                    if getattr(self, key) is not None:
+                        raise ConfigError(
+                            f"{key} and {'compare' if place else 'algorithm'} = {choice.name!r}: it needs every "
+                            f"message of every neighbour in each round; delete {key}, or choose another algorithm"
+                        )
+        return self
+
+    @property
+    def traced_by(self) -> str | None:
+        """The key for which agents are computed one by one, by a trace; None where all play the same rounds."""
+        return next((key for key in ("asynchronous", "deaths") if getattr(self, key) is not None), None)
+
+    @model_validator(mode="after")
+    def _can_be_traced(self) -> ExperimentConfig:
+        if (traced := self.traced_by) is None:
             return self
         for choice in (self.algorithm, *self.compare):
             if choice.name in algorithms and algorithms[choice.name].make.hears_all:
                 raise ConfigError(
-                    f"asynchronous: agents of {choice.name} wait for a server that hears all of them; delete it, or "
+                    f"{traced}: agents of {choice.name} wait for a server that hears all of them; delete it, or "
                     "choose an algorithm whose agents hear their neighbours"
                 )
         refused = {"schedule": self.schedule, "liars": self.liars, "evaluation.unmixed": self.evaluation.unmixed}
         for key, value in refused.items():
             if value:
-                raise ConfigError(f"asynchronous: {key} needs synchronous rounds; delete one of the two")
-        speeds = self.asynchronous.speeds
+                raise ConfigError(
+                    f"{traced}: {key} needs synchronous rounds that all agents play; delete one of the two"
+                )
+        speeds = None if self.asynchronous is None else self.asynchronous.speeds
         if isinstance(speeds, tuple) and len(speeds) != self.agents:
             raise ConfigError(
                 f"asynchronous.speeds: {len(speeds)} numbers for {self.agents} agents; give one per agent"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _some_survive(self) -> ExperimentConfig:
+        if (deaths := self.deaths) is None:
+            return self
+        if (deaths.agents is None) == (deaths.count is None):
+            raise ConfigError("deaths: give either agents, a list of their numbers, or count")
+        dead, last = deaths.count or len(deaths.agents or ()), self.agents - 1
+        for agent in deaths.agents or ():
+            if not 0 <= agent <= last or (deaths.agents or ()).count(agent) > 1:
+                raise ConfigError(f"deaths.agents: {agent} must be from 0 to {last}, and once in the list")
+        if dead > last:
+            raise ConfigError(f"deaths: all {self.agents} agents would die; at most {last} can")
+        if deaths.after >= self.rounds:
+            raise ConfigError(f"deaths.after = {deaths.after}: must be below rounds = {self.rounds}")
+        if deaths.returning > dead:
+            raise ConfigError(f"deaths.returning = {deaths.returning}: only {dead} die")
+        if bool(deaths.returning) != (deaths.back is not None):
+            raise ConfigError("deaths: returning and back belong together: how many return, and in which round")
+        if deaths.back is not None and not deaths.after + 1 < deaths.back <= self.rounds:
+            raise ConfigError(
+                f"deaths.back = {deaths.back}: must be above after + 1 = {deaths.after + 1}, and at most rounds = "
+                f"{self.rounds}"
             )
         return self
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, ValidationInfo
 
@@ -60,6 +60,14 @@ class TaskOptions(Options):
     metrics: tuple[_Metric, ...] = Field((), description="further figures to measure")
 
 
+class ExchangeOptions(Options):
+    """How messages are sent."""
+
+    values: Literal["float32", "float16"] = Field(
+        "float32", description="real values in messages; masks are one bit a weight in any case"
+    )
+
+
 class EvaluationOptions(Options):
     """When models are tested."""
 
@@ -113,7 +121,7 @@ class AsynchronousOptions(Options):
     weights: Weights = Field(
         (32, 16, 8, 4, 2, 1),
         description="how often a message counts by its age, about the tenths of its receiver's rounds it is behind; "
-        "whole numbers, the last for all older ones",
+        "whole numbers; older messages are not used",
     )
     grace: Annotated[float, Field(ge=0, le=1)] = Field(
         0.25,
@@ -130,6 +138,16 @@ class AsynchronousOptions(Options):
         0.0, description="time until a message arrives, in rounds of an agent of speed 1"
     )
     trace: str | None = Field(None, description="a trace.csv of a fleet to replay, instead of speeds")
+
+
+class DeathOptions(Options):
+    """Some agents stop, and some of them return, to test what the others lose. Means include the dead agents."""
+
+    after: Annotated[int, Field(ge=0)] = Field(description="the last round that they play; 0: none")
+    agents: tuple[int, ...] | None = Field(None, min_length=1, description="which agents; either this or count")
+    count: Annotated[int, Field(ge=1)] | None = Field(None, description="how many agents, drawn by the seed")
+    returning: Annotated[int, Field(ge=0)] = Field(0, description="how many of them return, the first in the list")
+    back: int | None = Field(None, description="the round in which those play again, with the state they had")
 
 
 class CheckpointOptions(Options):

@@ -12,8 +12,7 @@ import numpy as np
 
 from peermask.algorithms.contract import Agents, Algorithm
 from peermask.errors import WireError
-from peermask.fleet.log import Line
-from peermask.fleet.time_source import SYSTEM_TIME, TimeSource
+from peermask.fleet.environment import SYSTEM_TIME, Line, TimeSource
 from peermask.wire.schema import MessageRow
 from peermask.wire.sets import slices
 

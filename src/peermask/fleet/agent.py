@@ -25,17 +25,16 @@ from peermask.data.measures import FIGURES
 from peermask.data.normalisation import Range
 from peermask.errors import NodeError
 from peermask.fleet.admission import Admission
+from peermask.fleet.environment import SYSTEM_TIME, Line, TimeSource
 from peermask.fleet.exchange import NodeExchange
 from peermask.fleet.fleet import Fleet
 from peermask.fleet.journal import Journal
-from peermask.fleet.log import Line
 from peermask.fleet.messages import ExperimentId
 from peermask.fleet.neighbourhood import Neighbourhood, Patience
 from peermask.fleet.puller import Puller, RollBack
 from peermask.fleet.responder import AnswerLimits, Responder
 from peermask.fleet.roster import by_roster
 from peermask.fleet.status import AgentObserver, Report
-from peermask.fleet.time_source import SYSTEM_TIME, TimeSource
 from peermask.fleet.transport import Transport
 from peermask.run.assemble import build_simulator
 from peermask.run.build import Experiment

@@ -152,8 +152,9 @@ def check(fleet: Fleet) -> None:
         relayed = next(member.agent for member in fleet.agents if member.relayed)
         raise NodeError(f'agent {relayed} is relayed, and there is no relay; add `relay = "host:port"`')
     retentions(config.retention, config.agents, config.seed)
-    if config.liars is not None:
-        raise NodeError("experiment.liars: only the simulator supports liars; delete it")
+    for key in ("liars", "deaths"):
+        if getattr(config, key) is not None:
+            raise NodeError(f"experiment.{key}: only the simulator supports {key}; delete it")
     if config.schedule is not None and config.rounds > GRAPHS:
         raise NodeError(f"experiment.schedule: a fleet supports at most {GRAPHS:,} rounds of it, not {config.rounds:,}")
     if config.compare:

@@ -19,8 +19,8 @@ from peermask.config.file import read_config
 from peermask.errors import NodeError, RunError
 from peermask.files import read_json, write_atomically, write_json, writing
 from peermask.fleet.admission import Sent
+from peermask.fleet.environment import Line
 from peermask.fleet.fleet import Fleet
-from peermask.fleet.log import Line
 from peermask.fleet.puller import Absence
 from peermask.run.build import Experiment
 from peermask.run.manifest import manifest

@@ -11,8 +11,8 @@ from itertools import accumulate
 from platform import python_version
 
 from peermask.errors import NodeError
+from peermask.fleet.environment import Line
 from peermask.fleet.health import STATES, Health
-from peermask.fleet.log import Line
 from peermask.fleet.relay import RelayStatus
 from peermask.fleet.status import BUCKETS, AgentStatus, StatusMonitor
 from peermask.page_server import TEXT, Answer, Pages, PageServer, serve_pages
@@ -176,7 +176,9 @@ def _counters(now: AgentStatus) -> Iterator[Metric]:
         yield _labelled(f"peermask_{name}_messages", text, {j: {"": n} for j, n in counts.items()}, ["neighbour"])
     reasons = ["neighbour", "why"]
     yield _labelled("peermask_absences", "Rounds without a message of a neighbour.", now.absences, reasons)
-    yield _labelled("peermask_refusals", "Messages of a neighbour that were refused.", now.refusals, reasons)
+    yield _labelled("peermask_refusals", "Bad messages of a neighbour, which were refused.", now.refusals, reasons)
+    text = "Messages of a neighbour that were refused because it was late or early."
+    yield _labelled("peermask_out_of_step", text, now.out_of_step, reasons)
 
 
 def _labelled(name: str, text: str, counts: Mapping[int, Mapping[str, int]], labels: list[str]) -> Metric:

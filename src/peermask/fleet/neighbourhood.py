@@ -9,10 +9,10 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from peermask.errors import NodeError, NotYetError, WireError
+from peermask.fleet.environment import SYSTEM_TIME, TimeSource
 from peermask.fleet.fleet import Missing
 from peermask.fleet.messages import NOTHING, Answer, Greeting, Ready, decode_answer
 from peermask.fleet.responder import Responder
-from peermask.fleet.time_source import SYSTEM_TIME, TimeSource
 from peermask.fleet.transport import Transport
 
 SLICE = 1.0  # seconds a request may take; it is repeated until the deadline, so that a stop is noticed

@@ -15,12 +15,12 @@ from typing import Any
 
 from peermask.errors import NodeError
 from peermask.fleet.credentials import Credentials
+from peermask.fleet.environment import SYSTEM_TIME, TimeSource
 from peermask.fleet.fleet import Fleet, split_address
 from peermask.fleet.health import STATES
 from peermask.fleet.operator_server import LARGEST, LENGTH, name_of, tls_context
 from peermask.fleet.relayed import open_relayed
 from peermask.fleet.roster import signed_roster
-from peermask.fleet.time_source import SYSTEM_TIME, TimeSource
 
 SECONDS = 5.0  # to connect, and again for an answer
 AT_ONCE = 16  # agents

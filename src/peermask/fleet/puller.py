@@ -242,7 +242,7 @@ class Puller:
         held = self.inbox.held(neighbour) if self.inbox is not None else None
         if held is None or any_age:
             return held
-        expired = round - held >= len(MISSING) - 1
+        expired = round - held >= len(MISSING)
         return None if expired or self.around.patience.missing == "skip" else held
 
     def _received(self, round: int, wanted: Set[int], behind: int | None, *, any_age: bool = False) -> Received:

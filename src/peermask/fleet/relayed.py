@@ -14,8 +14,8 @@ from contextlib import closing, contextmanager, suppress
 from typing import Any
 
 from peermask.fleet.credentials import Credentials
+from peermask.fleet.environment import Line
 from peermask.fleet.fleet import Fleet, split_address
-from peermask.fleet.log import Line
 from peermask.fleet.operator_server import name_of, tls_context
 from peermask.fleet.relay import AGENT, DIAL, GO, NAME, PART, PROTOCOL, READY, SECONDS, WAIT, pump
 from peermask.fleet.sockets import Reader, Server, Writer, keep_alive, loop_in_thread, run_in

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from peermask.errors import WireError
 from peermask.fleet.admission import Allowance, Refusals, Sent, Tally
+from peermask.fleet.environment import SYSTEM_TIME, TimeSource
 from peermask.fleet.messages import Answer, ExperimentId, Greeting, Pull, Ready, decode_request, is_roster_message
-from peermask.fleet.time_source import SYSTEM_TIME, TimeSource
 from peermask.fleet.transport import Handler, Reply
 from peermask.wire import Outbox, Schema, bitmap_size
 from peermask.wire.frame import is_keyframe

@@ -13,11 +13,10 @@ from pathlib import Path
 from peermask.errors import NodeError, WireError
 from peermask.files import write_atomically
 from peermask.fleet.admission import Refusals
+from peermask.fleet.environment import SYSTEM_TIME, Line, TimeSource
 from peermask.fleet.fleet import Fleet
-from peermask.fleet.log import Line
 from peermask.fleet.messages import RosterMessage, decode_roster_message
 from peermask.fleet.roster import Verify, digest_of, encode_roster, read_signed, signed_roster
-from peermask.fleet.time_source import SYSTEM_TIME, TimeSource
 from peermask.fleet.transport import Reply, Transport
 
 PATIENCE = 1.0  # seconds a neighbour has to answer
@@ -97,58 +96,48 @@ class Rosters:
             raise NodeError("a roster is refused: without certificates it is only taken from the fleet file")
         return self.take(read_signed(data, self.fleet, self.verify))
 
-    def offered(self, data: bytes, giver: int) -> None:
-        """A roster from a neighbour."""
-        try:
-            self.hand_in(data)
-        except NodeError as error:
-            self.refusals.note(giver, "roster", f"agent {giver}: {error}")
+    def receive(self, neighbour: int, data: bytes, refused: str) -> RosterMessage | None:
+        """Read a neighbour's message, take its roster, and log once if it has another one with the same number.
 
-    def _compare_digests(self, neighbour: int, theirs: RosterMessage, own: Fleet) -> None:
-        """Log once that a neighbour has another roster with the same number. Number 0 is not signed nor shared."""
-        differs = theirs.serial == own.serial > 0 and not theirs.roster and theirs.digest != digest_of(own)
-        with self._lock:
-            known = (neighbour, theirs.digest) in self._splits
-            if differs:
-                self._splits.add((neighbour, theirs.digest))
-        if differs and not known:
-            self.refusals.note(neighbour, "roster", f"agent {neighbour}: {_split(own, theirs.digest)}")
+        Number 0 is neither signed nor shared. `refused`: how the log line of a malformed message begins.
+        """
+        try:
+            theirs = decode_roster_message(data)
+        except WireError as error:
+            self.refusals.note(neighbour, error.why, f"agent {neighbour} {refused}: {error}")
+            return None
+        fleet, split = self.fleet, (neighbour, theirs.digest)
+        try:
+            if theirs.roster:
+                self.hand_in(theirs.roster)
+            elif theirs.serial == fleet.serial > 0 and theirs.digest != digest_of(fleet) and split not in self._splits:
+                self._splits.add(split)
+                raise NodeError(_split(fleet, theirs.digest))
+        except NodeError as error:
+            self.refusals.note(neighbour, "roster", f"agent {neighbour}: {error}")
+        return theirs
 
     def __call__(self, asker: int, request: bytes, reply: Reply) -> None:
         """Answer a neighbour."""
-        try:
-            theirs = decode_roster_message(request)
-        except WireError as error:
-            self.refusals.note(asker, error.why, f"agent {asker} was refused: {error}")
+        theirs = self.receive(asker, request, "was refused")
+        if theirs is None:
             return
-        if theirs.roster:
-            self.offered(theirs.roster, asker)
-        own = self.fleet
-        if not theirs.roster and theirs.serial > own.serial:
+        fleet, asks = self.fleet, not theirs.roster
+        if asks and theirs.serial > fleet.serial:
             self.news.set()
-        later = own.serial > theirs.serial and not theirs.roster
-        self._compare_digests(asker, theirs, own)
-        reply(RosterMessage(own.serial, digest_of(own), signed_roster(own) if later else b"").encode())
+        later = signed_roster(fleet) if asks and fleet.serial > theirs.serial else b""
+        reply(RosterMessage(fleet.serial, digest_of(fleet), later).encode())
 
     def compare(self, transport: Transport, neighbours: frozenset[int]) -> None:
         """Ask neighbours for their number, take a newer roster, and send this one if theirs is older."""
         if self.verify is None:
             return
-        earlier = []
-        own = self.fleet
-        question = RosterMessage(own.serial, digest_of(own)).encode()
-        for j, data in transport.ask(dict.fromkeys(neighbours, question), PATIENCE).items():
-            try:
-                theirs = decode_roster_message(data)
-            except WireError as error:
-                self.refusals.note(j, error.why, f"agent {j} sent a bad answer: {error}")
-                continue
-            if theirs.roster:
-                self.offered(theirs.roster, j)
-            self._compare_digests(j, theirs, own)
-            if not theirs.roster and theirs.serial < self.fleet.serial:
-                earlier.append(j)
-        roster = signed_roster(self.fleet)
+        question = RosterMessage(self.fleet.serial, digest_of(self.fleet)).encode()
+        answers = transport.ask(dict.fromkeys(neighbours, question), PATIENCE)
+        received = {j: self.receive(j, data, "sent a bad answer") for j, data in answers.items()}
+        fleet = self.fleet
+        earlier = [j for j, theirs in received.items() if theirs and not theirs.roster and theirs.serial < fleet.serial]
+        roster = signed_roster(fleet)
         if earlier and roster:
             transport.ask(dict.fromkeys(earlier, RosterMessage(roster=roster).encode()), PATIENCE)
 

@@ -8,9 +8,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from peermask.fleet.credentials import Credentials, common_name
+from peermask.fleet.environment import SYSTEM_TIME, Line, TimeSource
 from peermask.fleet.fleet import Fleet, split_address
-from peermask.fleet.log import Line
-from peermask.fleet.time_source import SYSTEM_TIME, TimeSource
 
 # The config of a zenoh session: exactly the links of the graph, mutual TLS, and access control for each neighbour.
 #

@@ -14,12 +14,11 @@ from peermask.compute.device import pick_device
 from peermask.errors import NodeError
 from peermask.files import hold_lock
 from peermask.fleet.agent import NodeAgent
+from peermask.fleet.environment import SYSTEM_TIME, Line, TimeSource
 from peermask.fleet.fleet import Fleet
 from peermask.fleet.fleet_file import load_fleet
-from peermask.fleet.log import Line
 from peermask.fleet.roster import build_member
 from peermask.fleet.status import AgentObserver
-from peermask.fleet.time_source import SYSTEM_TIME, TimeSource
 from peermask.run.execution import Status
 from peermask.store.folder import RunFolder
 

@@ -16,12 +16,12 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Protocol
 
+from peermask.fleet.environment import SYSTEM_TIME, TimeSource
 from peermask.fleet.fleet import Fleet
 from peermask.fleet.health import COSTLY_ROUNDS, Health, State, assess
 from peermask.fleet.puller import Absence
 from peermask.fleet.responder import Responder
 from peermask.fleet.roster import digest_of
-from peermask.fleet.time_source import SYSTEM_TIME, TimeSource
 from peermask.store.checkpoint import list_checkpoints
 from peermask.store.folder import RunFolder
 
@@ -78,7 +78,8 @@ class AgentStatus:
     behind: int  # rounds that most neighbours are ahead
     absences: dict[int, dict[str, int]]  # neighbour -> why -> rounds
     last_absence: dict[str, Any] | None  # round, neighbour, why
-    refusals: dict[int, dict[str, int]]  # neighbour -> why -> how often
+    refusals: dict[int, dict[str, int]]  # bad messages: neighbour -> why -> how often
+    out_of_step: dict[int, dict[str, int]]  # the same for messages of another round, which honest neighbours send
     seconds: float  # of all rounds timed
     buckets: tuple[int, ...]  # rounds by BUCKETS; the last counts longer ones
     checkpoint_age: float | None  # seconds
@@ -219,7 +220,8 @@ class StatusMonitor:
             behind=report.behind,
             absences=absences,
             last_absence=last_absence,
-            refusals=responder.refusals.counts() if responder is not None else {},
+            refusals=responder.refusals.counts(False) if responder is not None else {},
+            out_of_step=responder.refusals.counts(True) if responder is not None else {},
             seconds=seconds,
             buckets=buckets,
             checkpoint_age=self._checkpoint_age(),

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager, ExitStack
 from typing import Protocol
 
-from peermask.fleet.time_source import SYSTEM_TIME, TimeSource
+from peermask.fleet.environment import SYSTEM_TIME, TimeSource
 
 # The interface to the network: requests and answers between neighbours, as bytes.
 

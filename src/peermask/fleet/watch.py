@@ -18,13 +18,12 @@ from pathlib import Path
 
 from peermask.errors import NodeError, PeermaskError
 from peermask.fleet.credentials import MINUTES, Credentials, check_credentials, install_authorities, validity, verifier
+from peermask.fleet.environment import SYSTEM_TIME, Line, TimeSource
 from peermask.fleet.fleet import Fleet, FleetMember
 from peermask.fleet.fleet_file import write_fleet
-from peermask.fleet.log import Line
 from peermask.fleet.responder import Responder
 from peermask.fleet.roster import read_file
 from peermask.fleet.rosters import FileWatch, Rosters, keep
-from peermask.fleet.time_source import SYSTEM_TIME, TimeSource
 from peermask.fleet.transport import ReconnectingTransport, Transport
 
 LOOK = 1.0  # seconds between checks of files

@@ -204,19 +204,20 @@ def links_of(graph: Graph) -> Links:
 # How much a message counts by its age. Weights are whole numbers, so that votes stay counts, and a node's fusion equals
 # the simulator's bit for bit. The agent's own message counts as often as a new one.
 #
+# A message that is older than there are weights has expired, and is not used: an agent that died, or that repeats its
+# first message, has no influence after some rounds.
+#
 # Where agents play the same round, a message of round l is k - l rounds old in round k. That of an agent that is
-# missing counts half as much each round, and expires: 16, 8, 4, 2, 1, then nothing. An agent that died, or that repeats
-# its first message, has no influence after four rounds.
+# missing counts half as much each round, for four rounds: one that got lost hardly matters (benchmarks/deaths.py).
 #
 # In asynchronous runs an agent may be slow and alive, so the age is how far it is behind, in tenths of the receiver's
 # rounds and ten: ⌊10 max(0, k − l) / (k + 10)⌋, 0 to 9. A message of the round before is always new. An agent six
-# rounds behind in the tenth round has learned half of what its receiver has, in the hundredth nearly all. An older
-# message counts as often as the last of `weights`.
+# rounds behind in the tenth round has learned half of what its receiver has, in the hundredth nearly all.
 #
 # If all messages of a round together count less than a quarter of a new one, none is used: an agent whose only
 # neighbour is far slower would follow a model that has learned next to nothing.
 
-MISSING = (16, 8, 4, 2, 1, 0)  # how often a message counts by the rounds that its sender has missed
+MISSING = (16, 8, 4, 2, 1)  # how often a message counts by the rounds that its sender has missed
 TENTHS = 10  # distinct ages in asynchronous runs, and rounds in which there are hardly any
 LEAST = 4  # messages that together count less than this part of a new one are not used
 
@@ -225,7 +226,7 @@ LEAST = 4  # messages that together count less than this part of a new one are n
 class Ages:
     """Weights of messages by age."""
 
-    weights: tuple[int, ...]  # by age; older messages count as the last
+    weights: tuple[int, ...]  # by age; older messages have expired
     most: int  # that any agent can count in any round
     in_rounds: bool = False  # the age, not in tenths of the receiver's rounds
 
@@ -243,7 +244,7 @@ class Ages:
         """Return the weight of a message of round `number` in a round of its receiver."""
         late = max(0, round - number)
         age = late if self.in_rounds else TENTHS * late // (round + TENTHS)
-        return self.weights[min(age, len(self.weights) - 1)]
+        return self.weights[age] if age < len(self.weights) else 0
 
     def weigh(self, mixing: Mixing, round: int, heard: Mapping[int, int]) -> tuple[list[int], Mixing]:
         """The senders whose messages an agent mixes in a round, itself included, in order, and how: [1, K].

@@ -1,4 +1,5 @@
-"""The exchange of an asynchronous simulation: agents are in their own rounds, and use messages as a trace says.
+"""The exchange of a simulation by a trace, asynchronous or with deaths: agents are in their own rounds, and use
+messages as the trace says.
 
 A round of the loop is N rounds of agents, one each on average; in the last all have played all of theirs. Within it
 agents are computed side by side as long as none is due twice (`waves`). An agent that has learned and not fused
@@ -23,6 +24,7 @@ from peermask.run.link_cost import LINKS, LinkHistories, SavedHistory
 from peermask.run.metrics import Ledger
 from peermask.run.simulator import Simulator
 from peermask.run.trace import FUSE, Event, Trace, waves
+from peermask.run.trace_file import absent_rounds
 from peermask.store.folder import RunFolder
 from peermask.wire import History, Schema
 from peermask.wire.cost import Cost, in_turn, message_measures
@@ -48,10 +50,11 @@ class AsynchronousExchange(Counting):
         self, experiment: Experiment, folder: RunFolder, simulator: Simulator, trace: Trace, sent: Payload
     ) -> None:
         super().__init__(simulator, Ledger(experiment, folder))
-        config = experiment.config
-        assert config.asynchronous is not None
+        config, options = experiment.config, experiment.config.asynchronous
         self.trace, self.rounds, self.batches = trace, config.rounds, config.local_batches or 1
-        self.ages = Ages.of(config.asynchronous.weights, experiment.mixing)
+        missing = Ages.of_missing(experiment.mixing)
+        self.ages = missing if options is None else Ages.of(options.weights, experiment.mixing)
+        self.absent = absent_rounds(config)
         self.mixings = [experiment.mixing.rows(slice(agent, agent + 1)) for agent in range(config.agents)]
         self.sizes = experiment.network.layout.sizes
         self.histories = LinkHistories(openings(experiment, experiment.agents) or None, remembered=config.agents)
@@ -68,8 +71,8 @@ class AsynchronousExchange(Counting):
         if not self.begun:
             self._go_on_from(done)
         for learning, fusing in waves(self.trace.order[done : done + 2 * agents]):
-            self._learn(learning)
-            self._fuse(fusing)
+            self._learn(self._present(learning))
+            self._fuse(self._present(fusing))
             done += len(learning) + len(fusing)
             self.held = {event: held for event, held in self.held.items() if self._last_use(event) >= done}
         # An agent that has not played yet has no loss: the mean of the others replaces it.
@@ -80,6 +83,8 @@ class AsynchronousExchange(Counting):
         """A checkpoint was made after so many halves: agents that were between theirs learn once more."""
         unfinished: dict[int, int] = {}
         for agent, number, half in self.trace.order[:done]:
+            if not self._present([(agent, number)]):
+                continue
             self.begun.add(agent)
             if half == FUSE:
                 del unfinished[agent]
@@ -88,6 +93,10 @@ class AsynchronousExchange(Counting):
         ids = list(unfinished)
         for agent, (state, _) in zip(ids, self._learned(list(unfinished.items())), strict=True):
             self.learned[agent] = state
+
+    def _present(self, events: Sequence[Event]) -> list[Event]:
+        """Those that are played: a dead agent keeps its state."""
+        return [(agent, number) for agent, number in events if number not in self.absent.get(agent, ())]
 
     def _learned(self, events: Sequence[Event]) -> list[tuple[Any, Tensor]]:
         return self.simulator.learn_some([agent for agent, _ in events], self._clocks(events))

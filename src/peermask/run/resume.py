@@ -9,13 +9,14 @@ from typing import Any
 from pydantic import ValidationError
 
 from peermask.config.experiment import ExperimentConfig
-from peermask.config.file import flatten, read_config
+from peermask.config.file import read_config
 from peermask.errors import RunError
 from peermask.files import read_json, write_atomically, write_json
 from peermask.plugins import Plugin, changed, find_plugins, of_name, records
 from peermask.run.build import Experiment
 from peermask.store.checked import check_config, config_digest, read_manifest, read_result
 from peermask.store.folder import RunFolder
+from peermask.task import flatten
 
 # The plug-ins a run was made with: recorded in its manifest, and found again when code is needed.
 #
@@ -72,9 +73,9 @@ def check_same_config(before: ExperimentConfig, now: ExperimentConfig, folder: R
         told = ", ".join(f"{key} = {one.get(key, 'nothing')}, not {other.get(key, 'nothing')}" for key in keys[:NAMED])
         more = f", and {len(keys) - NAMED} more" if len(keys) > NAMED else ""
         raise RunError(f"{folder.path} was run with {told}{more}; only rounds can be increased: start a new run")
-    if before.asynchronous is not None and now.rounds > before.rounds:
+    if before.traced_by is not None and now.rounds > before.rounds:
         raise RunError(
-            f"{folder.path} is asynchronous: fast agents may have ended long before slow ones, so rounds cannot be "
+            f"{folder.path} has {before.traced_by}: some agents may have ended long before others, so rounds cannot be "
             "increased; start a new run"
         )
     if now.rounds < before.rounds:

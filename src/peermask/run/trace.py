@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import heapq
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -122,6 +122,22 @@ def waves(halves: Sequence[Half]) -> Iterator[tuple[list[Event], list[Event]]]:
         (fusing if half == FUSE else learning)[agent] = number
     if learning or fusing:
         yield list(learning.items()), list(fusing.items())
+
+
+def synchronous_trace(links: Links, rounds: int) -> Trace:
+    """The trace of agents that wait for each other."""
+    numbers = np.arange(1, rounds + 1, dtype=np.int32)[:, None]  # [R, 1]
+    return Trace(links, np.repeat(numbers, len(links.senders), axis=1))
+
+
+def leave_out(trace: Trace, absent: Mapping[int, range]) -> Trace:
+    """The trace if agents do not play some rounds: others use the messages from before, and these agents use none."""
+    heard = trace.heard.copy()
+    for agent, rounds in absent.items():
+        sent = trace.links.senders == agent
+        heard[(heard >= rounds.start) & (heard < rounds.stop) & sent] = rounds.start - 1
+        heard[rounds.start - 1 : rounds.stop - 1, trace.links.receivers == agent] = 0
+    return Trace(trace.links, heard)
 
 
 # An agent learns for the length of its round and publishes. It then uses the newest message of each neighbour. A

@@ -17,7 +17,7 @@ from peermask.graph.links import Links
 from peermask.run.build import Experiment
 from peermask.run.memory import check_room
 from peermask.run.resume import find_recorded_plugins
-from peermask.run.trace import Trace, round_lengths, trace_of_speeds
+from peermask.run.trace import Trace, leave_out, round_lengths, synchronous_trace, trace_of_speeds
 from peermask.store.checked import read_manifest
 from peermask.store.folder import RunFolder
 from peermask.store.table import append_rows, read_rows
@@ -27,19 +27,30 @@ TRACE = ("round", "agent", "neighbour", "heard")
 
 
 def trace_for(experiment: Experiment, folder: RunFolder) -> Trace:
-    """The trace that an asynchronous run plays: the one it began with, a fleet's, or what follows from speeds."""
+    """The trace that a run plays: the one it began with, a fleet's, or what follows from speeds and deaths."""
     config, links = experiment.config, experiment.mixing.links
     options = config.asynchronous
-    assert options is not None
     check_room(4 * config.rounds * len(links.senders), "a trace of all rounds and links takes", "use fewer of either")
-    if options.trace is None:
+    if options is None:
+        trace = synchronous_trace(links, config.rounds)
+    elif options.trace is None:
         lengths = round_lengths(speeds_of(experiment), config.rounds, options.jitter, config.seed)
-        return trace_of_speeds(links, lengths, options.latency, options.grace)[0]
-    if folder.trace.is_file():  # it uses the rows it began with, even if the original file has changed
-        return read_trace(folder.trace, links, config.rounds)
-    trace = read_trace(Path(options.trace), links, config.rounds)
-    write_trace(folder.trace, trace)
-    return trace
+        trace, _ = trace_of_speeds(links, lengths, options.latency, options.grace)
+    elif folder.trace.is_file():  # it uses the rows it began with, even if the original file has changed
+        trace = read_trace(folder.trace, links, config.rounds)
+    else:
+        trace = read_trace(Path(options.trace), links, config.rounds)
+        write_trace(folder.trace, trace)
+    return leave_out(trace, absent_rounds(config))
+
+
+def absent_rounds(config: ExperimentConfig) -> dict[int, range]:
+    """The rounds that each dead agent does not play."""
+    if (deaths := config.deaths) is None:
+        return {}
+    dead = deaths.agents or stream(config.seed, "deaths").permutation(config.agents)[: deaths.count].tolist()
+    ends = [deaths.back or 0] * deaths.returning + [config.rounds + 1] * (len(dead) - deaths.returning)
+    return {agent: range(deaths.after + 1, end) for agent, end in zip(dead, ends, strict=True)}
 
 
 def replay_config(run: Path) -> ExperimentConfig:

@@ -1,6 +1,6 @@
-"""Where an agent takes the time from: the system, or a clock that a test moves.
+"""What an agent uses of its device: the time, and a log.
 
-Waits go through it as well. A test whose clock stands still would otherwise wait for ever.
+Both are arguments. Tests have a clock that they move; waits go through it too, or they would last for ever.
 """
 
 from __future__ import annotations
@@ -8,7 +8,26 @@ from __future__ import annotations
 import threading
 import time
 from datetime import UTC, datetime
-from typing import Protocol
+from typing import Literal, Protocol
+
+Level = Literal["info", "warning", "error"]
+
+
+class Line(str):
+    """A line of the log: a text for people, with a name of the event and fields, which `--log json` writes as well."""
+
+    event: str
+    level: Level
+    fields: dict[str, object]
+
+    def __new__(cls, text: str, event: str, level: Level = "info", **fields: object) -> Line:
+        line = super().__new__(cls, text)
+        line.event, line.level, line.fields = event, level, fields
+        return line
+
+    @classmethod
+    def of(cls, text: str) -> Line:
+        return text if isinstance(text, Line) else cls(text, "note")
 
 
 class TimeSource(Protocol):

@@ -1,0 +1,122 @@
+"""An agent that is many rounds behind: how long it takes to be back, and whether it slows its neighbours.
+
+    python -m benchmarks.rejoin [--agents 2 4] [--behind 100 1000 10000] [--trials 3]
+
+One process an agent, on a path or a ring over mutual TLS, `missing = "last"`, a small network. All play, and are killed
+(-9). The checkpoints of all agents but one are moved ahead by so many rounds, and these agents play on without it. Then
+it is started. Printed are, for the slowest trial, seconds until it has played a round with every neighbour: from its
+start, and from the line in which it says that it continues (before that, Python and its checkpoint are loaded).
+Rounds per second are those of its neighbours, in the slowest `WINDOW` rounds in a row: normally, with all agents, and
+from the start of the agent until `AFTER` rounds after it is back.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import tempfile
+import time
+from dataclasses import replace
+from pathlib import Path
+
+from benchmarks.trial import Failed, Trial, small_config
+from peermask.run.build import build
+from peermask.store.checkpoint import list_checkpoints, load_checkpoint, save_checkpoint
+
+WINDOW = 20  # rounds over which a speed is measured
+NORMAL, ALONE, AFTER = 150, 40, 100  # rounds played with all agents, without the late one, and after it is back
+EVERY = 10  # rounds between checkpoints
+
+
+def move_ahead(trial: Trial, agent: int, rounds: int) -> None:
+    """Let the checkpoint of an agent be that of a later round."""
+    config, folder = trial.fleet.experiment, trial.out(agent) / "checkpoints"
+    *earlier, last = list_checkpoints(folder)
+    checkpoint = load_checkpoint(last, [config.hash], build(config).frozen.checksum)
+    number = checkpoint.progress.round + rounds
+    save_checkpoint(folder, replace(checkpoint, progress=replace(checkpoint.progress, round=number)))
+    for path in (*earlier, last):
+        path.unlink(missing_ok=True)
+
+
+def slowest(times: list[float]) -> float:
+    """Rounds per second in the slowest WINDOW rounds in a row."""
+    return min(WINDOW / (last - first) for first, last in zip(times, times[WINDOW:], strict=False))
+
+
+def measure(trial: Trial, behind: int) -> tuple[float, float, float, float]:
+    """Seconds until agent 0 is back, from its start and from its first line; its neighbours' speed, normal and then."""
+    late, others = 0, list(range(1, trial.agents))
+    neighbours = trial.fleet.neighbours(late)
+
+    def times(agent: int, since: float, until: float = float("inf")) -> list[float]:
+        return [report["time"] for report in trial.reports(agent) if since <= report["time"] <= until]
+
+    def last_round(agent: int) -> int:
+        return max((report["round"] for report in trial.reports(agent, last=4000)), default=0)
+
+    trial.start(late, *others)
+    trial.until_round(late, EVERY)
+    begun = time.time()
+    trial.until(lambda: len(times(late, begun)) > NORMAL, "agents do not play")
+    normal = min(slowest(times(j, begun)) for j in neighbours)
+    trial.kill(late, *others)
+    for agent in others:
+        move_ahead(trial, agent, behind)
+    trial.start(*others)
+    alone = time.time()
+    trial.until(lambda: all(len(times(j, alone)) > ALONE for j in others), "the others do not play on")
+    started = time.time()
+    trial.start(late)
+
+    def back() -> float | None:
+        """When the late agent first ended a round in which nobody was absent, in the round of its neighbours."""
+        ahead = min(last_round(j) for j in neighbours) - 2
+        whole = (report for report in trial.reports(late) if report["time"] >= started and not report["absent"])
+        return next((report["time"] for report in whole if ahead - report["round"] < AFTER), None)
+
+    trial.until(lambda: back() is not None, "the late agent does not come back")
+    done = back()
+    assert done is not None
+    trial.until(lambda: len(times(late, done)) > AFTER, "agents do not play after it is back")
+    end = times(late, done)[AFTER]
+    lines = (line.partition(" ") for line in trial.log(late).read_text().splitlines())
+    ready = max(float(when) for when, _, line in lines if "continuing after" in line)
+    speed = min(slowest(times(j, started - 1.0, end)) for j in neighbours)
+    return done - started, done - ready, normal, speed
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--agents", type=int, nargs="+", default=[2, 4])
+    parser.add_argument("--behind", type=int, nargs="+", default=[100, 1_000, 10_000])
+    parser.add_argument("--trials", type=int, default=3)
+    options = parser.parse_args()
+    print(f"{options.trials} trials each; {platform.machine()}, {os.cpu_count()} cores", flush=True)
+    print("agents  rounds behind  s from its start  s from its first line  rounds/s: normal, slowest", flush=True)
+    for agents in options.agents:
+        for behind in options.behind:
+            found = []
+            for _ in range(options.trials):
+                with tempfile.TemporaryDirectory() as folder:
+                    limits = {"start_limit": 2.0}
+                    trial = Trial(Path(folder), small_config(agents, 10_000_000, EVERY), limits)
+                    trial.poll = 0.2
+                    try:
+                        found.append(measure(trial, behind))
+                    except Failed as problem:
+                        print(f"failed: {problem}", flush=True)
+                    finally:
+                        trial.end_processes()
+            if found:
+                start, ready = (max(column) for column in list(zip(*found, strict=True))[:2])
+                *_, normal, speed = min(found, key=lambda each: each[3] / each[2])
+                print(
+                    f"{agents:6d}  {behind:13,d}  {start:16.1f}  {ready:21.1f}  {normal:16.1f}, {speed:7.1f}",
+                    flush=True,
+                )
+
+
+if __name__ == "__main__":
+    main()

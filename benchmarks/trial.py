@@ -1,0 +1,189 @@
+"""A fleet as processes on this machine, over mutual TLS, for trials: agents are started, killed, frozen and read."""
+
+from __future__ import annotations
+
+import io
+import json
+import multiprocessing
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from multiprocessing.context import ForkServerProcess
+from pathlib import Path
+from typing import Any
+
+import peermask.cli.node
+from benchmarks.cables import enter, host
+from benchmarks.fleet import free_ports
+from peermask.cli.main import main as peermask_command
+from peermask.config.experiment import ExperimentConfig
+from peermask.config.file import make_config
+from peermask.fleet.certificates import make_certificates
+from peermask.fleet.fleet import Fleet
+from peermask.fleet.fleet_file import new_fleet, save_fleet
+from peermask.fleet.messages import Answer, decode_answer
+from peermask.fleet.responder import Responder
+from peermask.fleet.start import certificates_of
+from peermask.fleet.status import Report
+
+CONTEXT = multiprocessing.get_context("forkserver")  # importing torch takes longer than a trial
+PRELOADED = ["benchmarks.fleet", "peermask.fleet.collect", "peermask.fleet.start", "peermask.cli.main"]
+CONTEXT.set_forkserver_preload(PRELOADED)
+PATIENCE = 180.0  # seconds in which nothing happens
+
+
+def small_config(agents: int, rounds: int, checkpoint_every: int) -> ExperimentConfig:
+    """A ring that plays many rounds a second."""
+    return make_config(
+        {
+            "agents": agents,
+            "rounds": rounds,
+            "batch_size": 8,
+            "retention": 0.3,
+            "graph": {"name": "ring" if agents > 2 else "path"},
+            "data": {"fraction": 0.1},
+            "model": {"name": "mlp", "hidden": [12]},
+            "evaluation": {"every": rounds},
+            "checkpoint": {"every": checkpoint_every},
+        }
+    )
+
+
+class Failed(Exception):
+    """What did not happen."""
+
+
+class Stamped(io.TextIOWrapper):
+    """With the time before every line."""
+
+    def write(self, text: str, /) -> int:
+        return super().write(text if text == "\n" else f"{time.time():.3f} {text}")
+
+
+def repeat_first_frame() -> None:
+    """Let the agent of this process answer every request with the first frame that it sent to that neighbour."""
+    answered, first = Responder._answer, dict[int, bytes]()
+
+    def repeated(self: Responder, asker: int, question: Any) -> bytes | None:
+        data = answered(self, asker, question)
+        answer = None if data is None else decode_answer(data)
+        if not isinstance(answer, Answer) or answer.frame is None:
+            return data
+        return Answer(answer.newest, first.setdefault(asker, answer.frame)).encode()
+
+    Responder._answer = repeated  # type: ignore[method-assign]
+
+
+def agent_process(arguments: list[str], log: str, pace: float, namespace: str | None, repeats: bool) -> None:
+    """`peermask node ...`, at most one round every `pace` seconds, in a network namespace if one is named."""
+    if repeats:
+        repeat_first_frame()
+    descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    os.dup2(descriptor, 1)
+    os.dup2(descriptor, 2)
+    sys.stdout, sys.stderr = (Stamped(os.fdopen(number, "wb")) for number in (1, 2))
+    if namespace is not None:
+        enter(namespace)
+    at_once = peermask.cli.node.Events.round
+
+    def paced(self: peermask.cli.node.Events, report: Report) -> None:
+        at_once(self, report)
+        time.sleep(pace)
+
+    peermask.cli.node.Events.round = paced  # type: ignore[method-assign]
+    peermask_command(arguments)
+
+
+class Trial:
+    def __init__(
+        self,
+        folder: Path,
+        config: ExperimentConfig,
+        limits: dict[str, Any],
+        pace: float = 0.0,
+        namespaces: Sequence[str] = (),
+    ) -> None:
+        """`limits` are keys of the fleet file."""
+        self.folder, self.namespaces, self.pace, self.agents = folder, namespaces, pace, config.agents
+        fleet = new_fleet(config, [host(i) for i in range(self.agents)]) if namespaces else None
+        self.fleet: Fleet = (fleet or new_fleet(config, port=free_ports(self.agents))).model_copy(update=limits)
+        self.path = folder / "fleet.toml"
+        save_fleet(self.path, self.fleet)
+        make_certificates(self.fleet, certificates_of(self.path, self.fleet))
+        self.processes: dict[int, ForkServerProcess] = {}
+        self.poll = 0.004  # seconds between two looks at the logs
+
+    def start(self, *agents: int, repeats: bool = False) -> None:
+        for agent in agents:
+            arguments = ["node", str(self.path), "--agent", str(agent), "--out", str(self.out(agent)), "--events"]
+            namespace = self.namespaces[agent] if self.namespaces else None
+            told = (arguments, str(self.log(agent)), self.pace, namespace, repeats)
+            process = CONTEXT.Process(target=agent_process, args=told)
+            process.start()
+            self.processes[agent] = process
+
+    def out(self, agent: int) -> Path:
+        return self.folder / f"agent-{agent}"
+
+    def log(self, agent: int) -> Path:
+        return self.folder / f"agent-{agent}.log"
+
+    def send(self, agent: int, number: int) -> None:
+        pid = self.processes[agent].pid
+        assert pid is not None
+        os.kill(pid, number)
+
+    def kill(self, *agents: int) -> None:
+        for agent in agents:
+            self.send(agent, signal.SIGKILL)
+        for agent in agents:
+            self.processes[agent].join()
+
+    def reports(self, agent: int, last: int = 2**60) -> list[dict[str, Any]]:
+        """Of the agent, over all its lives, with their times; or those in the `last` bytes of its log."""
+        lines = []
+        with suppress(FileNotFoundError), self.log(agent).open("rb") as log:
+            begin = log.seek(max(0, log.seek(0, os.SEEK_END) - last))
+            lines = log.read().decode().splitlines()[begin > 0 :]  # the first may not be whole
+        said = [line.partition(" ") for line in lines]
+        return [
+            {**json.loads(line), "time": float(when)}
+            for when, _, line in said
+            if line.startswith("{") and line.endswith("}")
+        ]
+
+    def until(self, happened: Callable[[], bool], what: str) -> None:
+        """For as long as anybody gets on: a busy machine is slow."""
+        played, since, looks = -1, time.monotonic(), 0
+        while not happened():
+            looks += 1
+            if looks % 256 == 0:  # which takes longer
+                before, played = played, sum(len(self.reports(agent)) for agent in range(self.agents))
+                since = since if played == before else time.monotonic()
+                if time.monotonic() - since > PATIENCE:
+                    raise Failed(f"{what}, and nobody got on for {PATIENCE:.0f} s")
+            time.sleep(self.poll)
+
+    def until_round(self, agent: int, number: int) -> None:
+        def reached() -> bool:
+            for other in self.processes:
+                if self.processes[other].exitcode:
+                    raise self.ended(other)
+            return any(report["round"] >= number for report in self.reports(agent, last=2000))
+
+        self.until(reached, f"agent {agent} did not reach {number}")
+
+    def until_end(self, agent: int) -> None:
+        self.until(lambda: self.processes[agent].exitcode is not None, f"agent {agent} did not end")
+
+    def ended(self, agent: int) -> Failed:
+        words = self.log(agent).read_text()[-200:]
+        return Failed(f"agent {agent} ended with {self.processes[agent].exitcode}: {words}")
+
+    def end_processes(self) -> None:
+        for process in self.processes.values():
+            process.kill()
+            process.join()
