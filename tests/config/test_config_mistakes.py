@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import tomli_w
 
-from peermask.cli.main import main
+from commands import Refused
 from peermask.config.experiment import ExperimentConfig
 from peermask.config.file import load_config
 from peermask.errors import PeermaskError
@@ -151,17 +151,13 @@ def test_a_mistake_is_one_line_and_changes_nothing(
     small: Callable[..., ExperimentConfig],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    refused: Refused,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("config.toml").write_text(tomli_w.dumps({**small().table(), **changes}))
     with pytest.raises(PeermaskError, match=message) as caught:
         build(load_config(Path("config.toml")))
     for command in ("plan", "run"):
-        with pytest.raises(SystemExit) as ended:
-            main([command, "config.toml"])
-        out, err = capsys.readouterr()
-        assert (ended.value.code, out, err.count("\n"), err[:10]) == (2, "", 1, "peermask: ")
-        assert re.search(message, err[10:-1])
+        assert re.search(message, refused(command, "config.toml")[len("peermask: ") : -1])
     assert "\n" not in str(caught.value)
     assert [path.name for path in tmp_path.iterdir()] == ["config.toml"]
