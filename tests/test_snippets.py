@@ -128,17 +128,24 @@ config = peermask.make_config(
     {"agents": 3, "rounds": 2, "retention": 0.5, "model": "mlp", "partition": "iid", "algorithm": "ind-mask", **TASK}
 )
 """
+NET = """
+from torch import nn
+class MyNet(nn.Sequential):
+    def __init__(self): super().__init__(nn.Linear(5, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 1))
+"""
 
 
 def test_snippets_about_data(run: Callable[..., str], tmp_path: Path) -> None:
-    arrays, frame, functions = snippets("data.md", "python")
+    arrays, frame, functions, module = snippets("data.md", "python")
     table, task, folders, weights, photographs = snippets("data.md", "toml")
-    assert len(snippets("data.md")) == 11  # one is a tree of folders; commands are in the next test
+    assert len(snippets("data.md")) == 12  # one is a tree of folders; commands are in the next test
 
     prelude = f"TASK = {tomllib.loads(task)!r}\n" + ARRAYS
     said = run(functions + prelude + arrays + "print(result.status, result.agents[0].figures)\n")
     assert said.startswith("finished")
     assert "within-10" in said
+    said = run(functions + prelude + arrays + NET + module + "print(result.status)\n")
+    assert said == "finished\n"
 
     pandas = pytest.importorskip("pandas")
     farms = [f"farm {number % 12}" for number in range(96)]
