@@ -10,7 +10,9 @@ import pytest
 import torch
 from hypothesis import settings
 
+from commands import Call, Refused
 from not_tried import pytest_terminal_summary as pytest_terminal_summary
+from peermask.cli.main import main
 from peermask.config.experiment import ExperimentConfig
 from peermask.config.file import make_config
 from plugin_state import forget_plugins
@@ -60,3 +62,28 @@ def small() -> Callable[..., ExperimentConfig]:
         return make_config({**SMALL, **changes})
 
     return make
+
+
+@pytest.fixture
+def call(capsys: pytest.CaptureFixture[str]) -> Call:
+    """`call("run", path)`: the command in this process; exit code, stdout, stderr."""
+
+    def run(*arguments: object) -> tuple[int, str, str]:
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            main([str(argument) for argument in arguments])
+        return int(ended.value.code or 0), *capsys.readouterr()
+
+    return run
+
+
+@pytest.fixture
+def refused(call: Call) -> Refused:
+    """The one line that a command with a mistake ends with."""
+
+    def run(*arguments: object) -> str:
+        code, out, err = call(*arguments)
+        assert (code, out, err.count("\n"), err[:10]) == (2, "", 1, "peermask: ")
+        return err
+
+    return run

@@ -34,6 +34,7 @@ def test_it_is_one_short_file_that_takes_only_data_from_the_package() -> None:
     assert all(name.startswith("peermask.data.") for name in imported)
 
 
+@pytest.mark.long
 def test_it_ends_with_the_masks_of_a_run(one_file: dict[str, Any], tmp_path: Path) -> None:
     result = peermask.run_experiment(peermask.make_config(one_file["CONFIG"]), tmp_path / "run")
     runs = {run.config.algorithm.name: run for run in (result, *result.compared)}

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import ast
-import os
 import re
-import subprocess
 import sys
 import tomllib
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import peermask
+from commands import Call
 from peermask import plugin, registry
-from peermask.cli.main import main
+from plugin_state import forget_plugins
 
 DOCS = Path(__file__).parents[1] / "docs"
 PAGES = ("adding.md", "data.md")  # pages whose snippets may import public names only
@@ -26,21 +26,28 @@ def snippets(page: str, language: str = r"\w+") -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", (DOCS / page).read_text(), re.MULTILINE | re.DOTALL)
 
 
-def run(folder: Path, *command: str) -> str:
-    """Run Python there; its plug-ins are remembered there too."""
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    done = subprocess.run(
-        [sys.executable, *command], cwd=folder, env=environment, capture_output=True, text=True, timeout=300
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+@pytest.fixture
+def run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Call, capsys: pytest.CaptureFixture[str]
+) -> Iterator[Callable[..., str]]:
+    """Run code, or a command after `peermask`, in a folder of its own: a process of its own takes seconds to import
+    torch, so plug-ins are forgotten instead."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
 
+    def run_here(*words: str) -> str:
+        forget_plugins()
+        if words[0] == "peermask":
+            code, out, err = call(*words[1:])
+            assert code == 0, out + err
+            return out
+        capsys.readouterr()
+        exec(compile(words[0], "<snippet>", "exec"), {"__name__": "__main__"})
+        return capsys.readouterr().out
 
-def call(words: list[str]) -> None:
-    """Run the command here: a process of its own takes seconds to import torch."""
-    with pytest.raises(SystemExit) as ended:
-        main(words)
-    assert ended.value.code == 0
+    yield run_here
+    for name in ("my_package", "my_package.methods", "wandb"):
+        sys.modules.pop(name, None)
 
 
 def commands(block: str) -> list[list[str]]:
@@ -79,7 +86,7 @@ def test_snippets_import_public_names_only(page: str) -> None:
                 assert node.attr in plugin.__all__
 
 
-def test_snippets_about_adding_things(tmp_path: Path) -> None:
+def test_snippets_about_adding_things(run: Callable[..., str], tmp_path: Path) -> None:
     algorithm, functions = snippets("adding.md", "python")
     own_experiment, imports, entry_point = snippets("adding.md", "toml")
     (shell,) = snippets("adding.md", "sh")
@@ -94,18 +101,18 @@ def test_snippets_about_adding_things(tmp_path: Path) -> None:
 
     (tmp_path / "tiny.toml").write_text(small + 'model = "mlp"\n')
     for arguments in commands(shell):
-        assert "gossip-median" in run(tmp_path, "-m", "peermask", *arguments)
+        assert "gossip-median" in run("peermask", *arguments)
 
     named = 'graph = "wheel"\nmodel = "tiny"\npartition = "by-parity"\ndataset = { name = "mine", file = "mine.npz" }\n'
     (tmp_path / "all.toml").write_text(small + imports + named)
     script = "import peermask; print(peermask.run_experiment(peermask.load_config('all.toml'), 'all').status)"
-    assert run(tmp_path, "-c", script) == "finished\n"
+    assert run(script) == "finished\n"
 
     assert tomllib.loads(entry_point)["project"]["entry-points"].keys() == {registry.GROUP}
 
     quick = own_experiment.replace("config = {", "config = { rounds = 2, agents = 4, ", 1)
     (tmp_path / "mine.toml").write_text(quick)
-    run(tmp_path, "-m", "peermask", "reproduce", "mine.toml", "--import", "my_method.py", *QUICK)
+    run("peermask", "reproduce", "mine.toml", "--import", "my_method.py", *QUICK)
     (table,) = (tmp_path / "out").rglob("mine.md")
     assert "gossip-median" in table.read_text()
 
@@ -121,32 +128,33 @@ config = peermask.make_config(
     {"agents": 3, "rounds": 2, "retention": 0.5, "model": "mlp", "partition": "iid", "algorithm": "ind-mask", **TASK}
 )
 """
+NET = """
+from torch import nn
+class MyNet(nn.Sequential):
+    def __init__(self): super().__init__(nn.Linear(5, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 1))
+"""
 
 
-def test_snippets_about_data(tmp_path: Path) -> None:
-    arrays, frame, functions, group_norms = snippets("data.md", "python")
+def test_snippets_about_data(run: Callable[..., str], tmp_path: Path) -> None:
+    arrays, frame, functions, module = snippets("data.md", "python")
     table, task, folders, weights, photographs = snippets("data.md", "toml")
     assert len(snippets("data.md")) == 12  # one is a tree of folders; commands are in the next test
 
     prelude = f"TASK = {tomllib.loads(task)!r}\n" + ARRAYS
-    network = """
-from torch import nn
-def MyNet():
-    return nn.Sequential(nn.Linear(x_train.shape[1], 8), nn.BatchNorm1d(8), nn.Linear(8, 1))
-"""
-    told = "print(result.status, result.agents[0].figures)\n"
-    said = run(tmp_path, "-c", functions + prelude + arrays + told + network + group_norms + told).splitlines()
-    assert [line.split()[0] for line in said] == ["finished", "finished"]
-    assert "within-10" in said[0]
+    said = run(functions + prelude + arrays + "print(result.status, result.agents[0].figures)\n")
+    assert said.startswith("finished")
+    assert "within-10" in said
+    said = run(functions + prelude + arrays + NET + module + "print(result.status)\n")
+    assert said == "finished\n"
 
     pandas = pytest.importorskip("pandas")
     farms = [f"farm {number % 12}" for number in range(96)]
     rows = pandas.DataFrame({"height": range(96), "species": ["fig", "pear"] * 48, "farm": farms})
     rows.to_csv(tmp_path / "rows.csv", index=False)
     script = "import pandas, peermask\nrows = pandas.read_csv('rows.csv')\n" + frame + "print(data.classes)\n"
-    assert run(tmp_path, "-c", script).strip() == "('fig', 'pear')"
+    assert run(script).strip() == "('fig', 'pear')"
     (tmp_path / "table.toml").write_text(table + 'rounds = 1\nretention = 0.5\nmodel = "mlp"\n')
-    run(tmp_path, "-m", "peermask", "run", "table.toml")
+    run("peermask", "run", "table.toml")
 
     pillow = pytest.importorskip("PIL.Image")
     for split in ("train", "test"):
@@ -156,30 +164,30 @@ def MyNet():
             for number in range(4):
                 pillow.new("RGB", (9, 9), (20 * agent, 99 * kind, number)).save(place / f"{number}.png")
     (tmp_path / "folders.toml").write_text(folders + 'rounds = 1\nretention = 0.5\nmodel = "mlp"\n')
-    run(tmp_path, "-m", "peermask", "run", "folders.toml")
+    run("peermask", "run", "folders.toml")
 
     for line in weights.splitlines():
         assert peermask.make_config(tomllib.loads(line)).frozen.source
     assert peermask.make_config(tomllib.loads(photographs)).model.name == "efficientnet-lite0"
 
 
-def test_snippets_about_data_of_a_fleet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_snippets_about_data_of_a_fleet(run: Callable[..., str], tmp_path: Path) -> None:
     pytest.importorskip("zenoh")
-    monkeypatch.chdir(tmp_path)
     shell, look = snippets("data.md", "sh")
-    call(*commands(look))
+    (words,) = commands(look)
+    run("peermask", *words)
     inputs = np.random.default_rng(0).normal(size=(60, 5)).astype(np.float32)
     np.savez(tmp_path / "d.npz", x_train=inputs, y_train=np.arange(60) % 3, x_test=inputs, y_test=np.arange(60) % 3)
     (tmp_path / "config.toml").write_text(
         'agents = 4\nretention = 0.5\nmodel = "mlp"\npartition = "everything"\n'
         'dataset = { name = "npz", path = "d.npz", kind = "features" }\n'
     )
-    call(["fleet", "new", "fleet.toml", "config.toml"])
+    run("peermask", "fleet", "new", "fleet.toml", "config.toml")
     summary, statistics = commands(shell)
     for agent in range(4):
         own = [str(agent) if word == "3" else word.replace("3.json", f"{agent}.json") for word in summary]
-        call(own)
-    call(statistics)
+        run("peermask", *own)
+    run("peermask", *statistics)
     assert "normalise" in (tmp_path / "fleet.toml").read_text()
 
 
@@ -193,12 +201,12 @@ def init(project, name, config):
 """
 
 
-def test_snippets_about_observers(tmp_path: Path) -> None:
+def test_snippets_about_observers(run: Callable[..., str], tmp_path: Path) -> None:
     pytest.importorskip("tensorboard")
     means, wandb, both = snippets("report.md", "python")
     (tmp_path / "wandb.py").write_text(WANDB)  # which needs an account; the calls are those of its documentation
     values = {"agents": 3, "rounds": 2, "graph": "ring", "model": "mlp", "retention": 0.5}
-    said = run(tmp_path, "-c", f"import peermask\nconfig = {values!r}\n{means}\n{wandb}\n{both}")
+    said = run(f"import peermask\nconfig = {values!r}\n{means}\n{wandb}\n{both}")
     assert "log 2" in said
     assert said.rstrip().endswith("finish")
     assert list((tmp_path / "logs").glob("*/events*"))

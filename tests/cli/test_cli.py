@@ -13,8 +13,8 @@ import pytest
 
 import peermask
 from command_process import process
+from commands import Call, Refused
 from peermask.cli import entry
-from peermask.cli.main import main
 from peermask.config.file import load_config
 from peermask.run.result import RunResult
 from peermask.run.runner import run_experiment
@@ -45,45 +45,37 @@ def config(tmp_path: Path) -> Path:
     return path
 
 
-def call(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> tuple[int, str, str]:
-    """Run the command in this process: exit code, stdout, stderr."""
-    with pytest.raises(SystemExit) as stopped:
-        main([str(argument) for argument in arguments])
-    out, err = capsys.readouterr()
-    return int(stopped.value.code or 0), out, err
-
-
-def test_run_show_and_list(config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_run_show_and_list(config: Path, tmp_path: Path, call: Call) -> None:
     run = tmp_path / "run"
-    code, out, err = call(capsys, "run", config, "--out", run)
+    code, out, err = call("run", config, "--out", run)
     assert (code, err) == (0, "")
     assert "mean" in out
     assert "worst" in out
     assert out.rstrip().endswith(str(run))
-    code, out, _ = call(capsys, "show", run)
+    code, out, _ = call("show", run)
     assert code == 0
     assert str(RunResult.open(run).hash) in out
-    code, out, _ = call(capsys, "list", "algorithms")
+    code, out, _ = call("list", "algorithms")
     assert code == 0
     assert "mce-pl" in out
     assert "aggregation_gain = 1.0" in out
 
 
 def test_a_terminal_is_shown_how_far_a_run_is(
-    config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    config: Path, tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")  # as to a terminal
-    code, out, err = call(capsys, "run", config, "--out", tmp_path / "run")
+    code, out, err = call("run", config, "--out", tmp_path / "run")
     assert (code, err) == (0, "")
     bar = next(line for line in out.splitlines() if "6/6" in line)
     assert re.search(r"loss \d\.\d{3}  accuracy .* sent .*B", re.sub(r"\x1b\[[0-9;]*m", "", bar))
 
 
 def test_plan_shows_the_whole_config_and_writes_nothing(
-    config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    config: Path, tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    code, out, _ = call(capsys, "plan", config)
+    code, out, _ = call("plan", config)
     assert code == 0
     for word in ("directed links", "masked weights", "bytes per message", "gradient path", "memory", "score_init"):
         assert word in out
@@ -103,44 +95,33 @@ def test_plan_shows_the_whole_config_and_writes_nothing(
     ],
 )
 def test_bad_input_is_one_line_and_changes_nothing(
-    arguments: list[str],
-    message: str,
-    config: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    arguments: list[str], message: str, config: Path, tmp_path: Path, refused: Refused, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    code, out, err = call(capsys, "run", config, *arguments)
-    assert code == 2
-    assert message in err
-    assert err.count("\n") == 1
-    assert out == ""
+    assert message in refused("run", config, *arguments)
     assert [path.name for path in tmp_path.iterdir()] == ["tiny.toml"]
 
 
-def test_damaged_data_is_named(tmp_path: Path, config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_damaged_data_is_named(tmp_path: Path, config: Path, call: Call) -> None:
     (tmp_path / "train-images-idx3-ubyte").write_bytes(b"\x00\x00\x08\x03short")
-    code, _, err = call(
-        capsys, "run", config, "--set", "dataset.name=fashion-mnist", "--set", f"dataset.folder='{tmp_path}'"
-    )
+    code, _, err = call("run", config, "--set", "dataset.name=fashion-mnist", "--set", f"dataset.folder='{tmp_path}'")
     assert code == 2
     assert str(tmp_path) in err
     assert err.count("\n") == 1
 
 
-def test_a_folder_that_exists_is_left_alone(config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_that_exists_is_left_alone(config: Path, tmp_path: Path, call: Call) -> None:
     run = tmp_path / "run"
-    call(capsys, "run", config, "--out", run)
+    call("run", config, "--out", run)
     before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
-    code, _, err = call(capsys, "run", config, "--out", run)
+    code, _, err = call("run", config, "--out", run)
     assert code == 2
     assert f"--resume {run}" in err
     assert before == {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
 
 
-def test_resume_takes_no_other_config(config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code, _, err = call(capsys, "run", config, "--resume", tmp_path)
+def test_resume_takes_no_other_config(config: Path, tmp_path: Path, call: Call) -> None:
+    code, _, err = call("run", config, "--resume", tmp_path)
     assert code == 2
     assert "--resume uses the config in the run folder" in err
 
@@ -191,11 +172,11 @@ def test_ctrl_c_before_anything_is_imported_is_quiet(monkeypatch: pytest.MonkeyP
     assert stopped.value.code == 130
 
 
-def test_a_full_disk_is_one_line(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_full_disk_is_one_line(config: Path, call: Call) -> None:
     if os.geteuid() != 0:
         pytest.skip("needs root to mount a tiny disk")
     with tiny_disk() as disk:
-        code, _, err = call(capsys, "run", config, "--set", "model.hidden=[400]", "--out", disk / "run")
+        code, _, err = call("run", config, "--set", "model.hidden=[400]", "--out", disk / "run")
     assert code == 75
     assert "No space left on device" in err
     assert "nothing written before is lost" in err
@@ -220,32 +201,30 @@ class tiny_disk:
 
 
 def test_brackets_in_a_path_are_no_markup(
-    config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    config: Path, tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("peermask.cli.options.Interrupt.requested", lambda _: True)
     out = tmp_path / "b[red]c[/x] [lr=0.1]"
-    _, said, _ = call(capsys, "run", config, "--out", out)
+    _, said, _ = call("run", config, "--out", out)
     assert f"resume with: peermask run --resume {out}" in said
-    assert f"resume with: peermask run --resume {out}" in call(capsys, "show", out)[1]
+    assert f"resume with: peermask run --resume {out}" in call("show", out)[1]
 
 
 def test_a_run_that_devices_made_is_not_gone_on_with_here(
-    config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    config: Path, tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("peermask.cli.options.Interrupt.requested", lambda _: True)
-    call(capsys, "run", config, "--out", tmp_path / "run")
+    call("run", config, "--out", tmp_path / "run")
     (tmp_path / "run" / "absences.csv").touch()
-    assert "resume with: peermask swarm FLEET" in call(capsys, "show", tmp_path / "run")[1]
-    code, _, err = call(capsys, "run", "--resume", tmp_path / "run")
+    assert "resume with: peermask swarm FLEET" in call("show", tmp_path / "run")[1]
+    code, _, err = call("run", "--resume", tmp_path / "run")
     assert (code, "was made by a fleet" in err) == (2, True)
 
 
-def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
-    assert call(capsys, "--version")[1] == f"peermask {peermask.__version__}\n"
+def test_the_version(call: Call) -> None:
+    assert call("--version")[1] == f"peermask {peermask.__version__}\n"
 
 
-def test_two_runs_of_one_algorithm_are_told_apart(
-    config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    _, said, _ = call(capsys, "run", config, "--set", 'compare=[{name="mce-pl", lr=0.1}]', "--out", tmp_path / "run")
+def test_two_runs_of_one_algorithm_are_told_apart(config: Path, tmp_path: Path, call: Call) -> None:
+    _, said, _ = call("run", config, "--set", 'compare=[{name="mce-pl", lr=0.1}]', "--out", tmp_path / "run")
     assert "mce-pl against mce-pl-2:" in said

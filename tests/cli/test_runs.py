@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import peermask
-from peermask.cli.main import main
+from commands import Call, Refused
 from peermask.errors import RunError
 from peermask.files import hold_lock
 
@@ -24,45 +24,36 @@ def two(tmp_path: Path, small: Callable[..., peermask.ExperimentConfig]) -> Path
     return tmp_path / "runs"
 
 
-def call(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[object, str, str]:
-    with pytest.raises(SystemExit) as ended:
-        main([str(word) for word in words])
-    said = capsys.readouterr()
-    return ended.value.code, said.out, said.err
-
-
-def test_list_and_compare(two: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_list_and_compare(two: Path, call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(two.parent)
-    code, out, _ = call(capsys, "runs")
+    code, out, _ = call("runs")
     heading, *rows = out.splitlines()
     assert (code, heading.split()[-1]) == (0, "run")
     assert sorted(row.split()[-1] for row in rows) == ["runs/alone", "runs/both/ind-mask", "runs/both/mce-pl"]
     assert all("finished" in row and "accuracy" in row for row in rows)
-    code, out, _ = call(capsys, "runs", "compare", two / "alone", two / "both" / "mce-pl")
+    code, out, _ = call("runs", "compare", two / "alone", two / "both" / "mce-pl")
     assert code == 0
     assert [line.split() for line in out.splitlines() if line.startswith("seed")] == [["seed", "0", "3"]]
     assert "rounds" not in out  # it is the same
-    assert "ind-mask" in call(capsys, "runs", "compare", two / "both")[1]
+    assert "ind-mask" in call("runs", "compare", two / "both")[1]
 
 
-def test_a_run_without_a_result_and_a_damaged_one(two: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_without_a_result_and_a_damaged_one(two: Path, call: Call) -> None:
     (two / "alone" / "result.json").unlink()
     damaged = two / "both" / "mce-pl" / "manifest.json"
     damaged.write_text(damaged.read_text().replace('"seed": 3', '"seed": 4'))
-    _, out, _ = call(capsys, "runs", "list", two)
+    _, out, _ = call("runs", "list", two)
     status = {row.split()[-1]: row for row in out.splitlines()}
     assert "not finished" in status[str(two / "alone")]
     assert "damaged" in status[str(two / "both" / "mce-pl")]
 
 
-def test_delete_asks_and_leaves_what_is_not_its_own(
-    two: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_delete_asks_and_leaves_what_is_not_its_own(two: Path, call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO("n\n"))
-    assert call(capsys, "runs", "delete", two / "both")[0] == 130
+    assert call("runs", "delete", two / "both")[0] == 130
     assert (two / "both" / "mce-pl" / "config.toml").is_file()
     (two / "alone" / "notes.txt").write_text("mine")
-    code, out, _ = call(capsys, "runs", "delete", "--yes", two / "both", two / "alone")
+    code, out, _ = call("runs", "delete", "--yes", two / "both", two / "alone")
     assert code == 0
     assert "deleted 3 folders" in out
     assert f"left: {two / 'alone' / 'notes.txt'}, which no run wrote" in out
@@ -70,32 +61,32 @@ def test_delete_asks_and_leaves_what_is_not_its_own(
 
 
 def test_a_diverged_run_is_listed_as_such_and_deleted_as_a_whole(
-    tmp_path: Path, small: Callable[..., peermask.ExperimentConfig], capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, small: Callable[..., peermask.ExperimentConfig], call: Call
 ) -> None:
     with pytest.raises(peermask.PeermaskError, match=r"smaller algorithm\.lr"):
         peermask.run_experiment(small(rounds=3, algorithm={"name": "dsgd", "lr": 1e20}), tmp_path / "run")
-    assert "  diverged  " in call(capsys, "runs", "list", tmp_path)[1]
-    assert "deleted 1 folder" in call(capsys, "runs", "delete", "--yes", tmp_path / "run")[1]
+    assert "  diverged  " in call("runs", "list", tmp_path)[1]
+    assert "deleted 1 folder" in call("runs", "delete", "--yes", tmp_path / "run")[1]
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_run_that_is_named_twice_is_deleted_once(two: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert "deleted 1 folder\n" in call(capsys, "runs", "delete", "-y", two / "alone", two / "both" / ".." / "alone")[1]
+def test_a_run_that_is_named_twice_is_deleted_once(two: Path, call: Call) -> None:
+    assert "deleted 1 folder\n" in call("runs", "delete", "-y", two / "alone", two / "both" / ".." / "alone")[1]
 
 
-def test_nothing_is_deleted_if_one_of_them_is_no_run(two: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code, _, err = call(capsys, "runs", "delete", "--yes", two / "alone", two)
+def test_nothing_is_deleted_if_one_of_them_is_no_run(two: Path, call: Call) -> None:
+    code, _, err = call("runs", "delete", "--yes", two / "alone", two)
     assert (code, err) == (2, f"peermask: {two} is not a run folder: it has no config.toml\n")
     assert (two / "alone" / "config.toml").is_file()
 
 
-def test_a_run_in_progress_and_a_link_are_refused(two: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_in_progress_and_a_link_are_refused(two: Path, call: Call) -> None:
     with hold_lock(two / "alone" / ".lock", RunError("busy")):
-        code, _, err = call(capsys, "runs", "delete", "--yes", two / "alone")
+        code, _, err = call("runs", "delete", "--yes", two / "alone")
     assert code == 2
     assert "is being run by another process; wait for it" in err
     (two / "link").symlink_to(two / "alone")
-    code, _, err = call(capsys, "runs", "delete", "--yes", two / "link")
+    code, _, err = call("runs", "delete", "--yes", two / "link")
     assert code == 2
     assert "is a link; delete the folder it leads to" in err
     assert (two / "alone" / "result.json").is_file()
@@ -110,16 +101,14 @@ def test_a_run_in_progress_and_a_link_are_refused(two: Path, capsys: pytest.Capt
     ],
 )
 def test_mistakes(
-    words: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    words: list[str], message: str, tmp_path: Path, refused: Refused, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    code, _, err = call(capsys, "runs", *words)
-    assert code == 2
-    assert message in err
+    assert message in refused("runs", *words)
 
 
-def test_one_run_cannot_be_compared(two: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert "is one run; name at least two to compare" in call(capsys, "runs", "compare", two / "alone")[2]
+def test_one_run_cannot_be_compared(two: Path, call: Call) -> None:
+    assert "is one run; name at least two to compare" in call("runs", "compare", two / "alone")[2]
 
 
 @pytest.mark.parametrize("words", [["list"], ["compare", "both"]])

@@ -37,6 +37,7 @@ FIVE = {"agents": 5, "retention": 0.3, "graph": {"name": "erdos-renyi", "p": 0.6
 CASES: dict[str, dict[str, Any]] = {
     **{entry.name: {"algorithm": entry.name} for entry in algorithms},
     "guard": {"algorithm": {"name": "mce-pl", "guard": 1.2}},
+    "float16": {"algorithm": "dis-pfl", "exchange": {"values": "float16"}},
     "clip": {"algorithm": {"name": "dsgd", "clip": 0.7}},
     "half precision": {"algorithm": "dis-pfl", "exchange": {"values": "float16"}},
     **{f"liars-{kind}": {"algorithm": "mce-pl", "liars": {"count": 1, "kind": kind}}

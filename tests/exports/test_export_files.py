@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 import peermask
+from commands import Refused
 from peermask.cli.main import main
 from peermask.data import datasets
 from peermask.errors import ExportError
@@ -97,16 +98,7 @@ def command(arguments: list[str]) -> None:
     assert ended.value.code == 0
 
 
-def refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
-    with pytest.raises(SystemExit) as ended:
-        main(arguments)
-    assert ended.value.code == 2
-    message = capsys.readouterr().err
-    assert message.count("\n") == 1
-    return message
-
-
-def test_mistakes_are_one_line(result: RunResult, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_mistakes_are_one_line(result: RunResult, tmp_path: Path, refused: Refused) -> None:
     run = str(result.root)
     for agent, target, message in (
         ("7", "a.ticket", "has no agent 7: its agents are 0 to 2"),
@@ -115,30 +107,26 @@ def test_mistakes_are_one_line(result: RunResult, tmp_path: Path, capsys: pytest
         ("7", "made/a.ticket", "has no agent 7"),
         ("0", ".", "unknown suffix"),
     ):
-        assert message in refused(["export", run, "--agent", agent, "--to", str(tmp_path / target)], capsys)
+        assert message in refused("export", run, "--agent", agent, "--to", str(tmp_path / target))
     assert list(tmp_path.iterdir()) == []
     (tmp_path / "file").write_text("")
-    assert "file is not a folder" in refused(
-        ["export", run, "--agent", "0", "--to", str(tmp_path / "file" / "a.ticket")], capsys
-    )
+    assert "file is not a folder" in refused("export", run, "--agent", "0", "--to", tmp_path / "file" / "a.ticket")
     (tmp_path / "d.ticket").mkdir()
-    assert "is a folder" in refused(["export", run, "--agent", "0", "--to", str(tmp_path / "d.ticket")], capsys)
-    assert "not a run folder" in refused(["export", str(tmp_path), "--agent", "0", "--to", "a.ticket"], capsys)
+    assert "is a folder" in refused("export", run, "--agent", "0", "--to", str(tmp_path / "d.ticket"))
+    assert "not a run folder" in refused("export", str(tmp_path), "--agent", "0", "--to", "a.ticket")
 
 
-def test_mistakes_with_tickets_and_images_are_one_line(
-    result: RunResult, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_mistakes_with_tickets_and_images_are_one_line(result: RunResult, tmp_path: Path, refused: Refused) -> None:
     ticket, other = str(tmp_path / "a.ticket"), tmp_path / "x.png"
     export(result, 1, ticket)
     other.write_bytes(b"no picture")
-    assert "cannot be read" in refused(["predict", ticket, str(other)], capsys)
-    assert "cannot be read" in refused(["predict", ticket, str(tmp_path / "nothing.png")], capsys)
-    assert "is not an exported model" in refused(["predict", str(other), str(other)], capsys)
-    assert "unknown dataset" in refused(["evaluate", ticket, "--dataset", "digit"], capsys)
+    assert "cannot be read" in refused("predict", ticket, str(other))
+    assert "cannot be read" in refused("predict", ticket, str(tmp_path / "nothing.png"))
+    assert "is not an exported model" in refused("predict", str(other), str(other))
+    assert "unknown dataset" in refused("evaluate", ticket, "--dataset", "digit")
     np.savez(tmp_path / "x.npz", **arrays())  # type: ignore[arg-type]
     wrong = ["evaluate", ticket, "--dataset", "npz", "--set", f"path={tmp_path / 'x.npz'}"]
-    assert "takes inputs of 1x8x8 in 10 classes" in refused(wrong, capsys)
+    assert "takes inputs of 1x8x8 in 10 classes" in refused(*wrong)
 
 
 def arrays() -> dict[str, np.ndarray]:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from peermask.cli.main import main
+from commands import Call, Refused
 from peermask.errors import ExportError
 from peermask.exports.profile import Cost, Limits, Profile, masked_params, profile, read_profile, save_profile
 from peermask.fleet.fleet_file import load_fleet
@@ -42,21 +42,6 @@ def made(**changes: object) -> Profile:
     return Profile.model_validate(values)
 
 
-def command(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
-    with pytest.raises(SystemExit) as stopped:
-        main([str(argument) for argument in arguments])
-    out, err = capsys.readouterr()
-    return int(stopped.value.code or 0), out, err
-
-
-def refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
-    code, out, err = command(capsys, *arguments)
-    assert (code, out) == (2, "")
-    assert err.startswith("peermask: ")
-    assert err.count("\n") == 1
-    return err
-
-
 def test_masks_of_a_profile_keep_what_an_agent_would() -> None:
     with torch.device("meta"):
         layout = find_layout(models["cnn"].make((1, 8, 8), 10, channels=(8, 6), hidden=16))
@@ -76,10 +61,9 @@ def test_the_largest_retention_within_the_limits() -> None:
     assert made(precision="int8").retention("filters") is None  # nothing was measured
 
 
-def test_a_model_is_measured_and_its_profile_read_back(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_model_is_measured_and_its_profile_read_back(tmp_path: Path, call: Call) -> None:
     path = tmp_path / "p.json"
-    code, out, _ = command(
-        capsys,
+    code, out, _ = call(
         *("profile", "mlp", "--set", "hidden=[12]", "--shape", "1x8x8", "--retentions", "0.5"),
         *("--latency", "10s", "--memory", "1GB", "--to", path),
     )
@@ -99,21 +83,21 @@ def test_a_model_is_measured_and_its_profile_read_back(tmp_path: Path, capsys: p
     assert all(one.latency > 0 and one.bytes > 0 for one in held.costs)
 
 
-def test_a_fleet_takes_its_retentions_from_profiles(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_fleet_takes_its_retentions_from_profiles(tmp_path: Path, call: Call, refused: Refused) -> None:
     slow, fast, fleet = tmp_path / "slow.json", tmp_path / "fast.json", tmp_path / "fleet.toml"
     save_profile(slow, made(limits=Limits(latency=0.003)))
     save_profile(fast, made())
     new = ("--set", "agents=2", "--set", "graph.name=path", "--set", "model.name=mlp", "--set", "model.hidden=[12]")
-    line = refused(capsys, "fleet", "new", fleet, *new, "--profile", slow)
+    line = refused("fleet", "new", fleet, *new, "--profile", slow)
     assert "no retention that was measured meets its limits unstructured; by filters 0.2 does" in line
     by_filters = (*new, "--set", "mask.filter_threshold=0.1")
-    assert command(capsys, "fleet", "new", fleet, *by_filters, "--profile", slow, "--profile", fast)[0] == 0
+    assert call("fleet", "new", fleet, *by_filters, "--profile", slow, "--profile", fast)[0] == 0
     assert load_fleet(fleet).experiment.retention == (0.2, 0.4)
-    line = refused(capsys, "node", fleet, "--agent", 1, "--insecure", "--profile", slow)
+    line = refused("node", fleet, "--agent", 1, "--insecure", "--profile", slow)
     assert f"agent 1 keeps 0.4 of the weights, this device can run 0.2 according to {slow}" in line
     other = tmp_path / "other.toml"
-    assert "3 profiles for 2 agents" in refused(capsys, "fleet", "new", other, *new, *(["--profile", fast] * 3))
-    assert "is of model" in refused(capsys, "fleet", "new", other, "--set", "agents=2", "--profile", fast)
+    assert "3 profiles for 2 agents" in refused("fleet", "new", other, *new, *(["--profile", fast] * 3))
+    assert "is of model" in refused("fleet", "new", other, "--set", "agents=2", "--profile", fast)
 
 
 @pytest.mark.parametrize(
@@ -128,8 +112,8 @@ def test_a_fleet_takes_its_retentions_from_profiles(tmp_path: Path, capsys: pyte
         (("--set", "depth=3"), "model.depth: unknown key"),
     ],
 )
-def test_mistakes_are_one_line(arguments: tuple[str, ...], words: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert words in refused(capsys, "profile", "mlp", *arguments)
+def test_mistakes_are_one_line(arguments: tuple[str, ...], words: str, refused: Refused) -> None:
+    assert words in refused("profile", "mlp", *arguments)
 
 
 def test_a_file_that_is_no_profile(tmp_path: Path) -> None:

@@ -16,10 +16,9 @@ from peermask.compute.conv_trunk import run_trunk
 from peermask.compute.device import rows_on_cpu
 from peermask.compute.network import Batch, build_network
 from peermask.config.file import make_config
-from peermask.masks.aggregation import aggregated_magnitude
-from peermask.masks.select import top_fraction_by_layer, top_fraction_by_sort
+from peermask.graph.links import Links
+from peermask.graph.sums import count_votes
 from peermask.models.architectures import alexnet, cnn
-from peermask.models.layout import find_layout
 from peermask.run.assemble import build_simulator
 from peermask.run.build import build
 from peermask.wire.cost import COST_COLUMNS, message_cost
@@ -93,24 +92,16 @@ def test_chunks_that_count_differently_far_are_joined_on_the_cpu() -> None:
     assert rows_on_cpu([few.cuda(), many.cuda()]).tolist() == [[7] * 3, [7] * 3, [299] * 3]
 
 
-@pytest.mark.parametrize("ties", [False, True])
-def test_selection_is_a_stable_sort(ties: bool) -> None:
-    torch.manual_seed(0)
-    sizes = (100, 300_000, 5_000, 37)
-    magnitude = torch.rand(4, sum(sizes), device="cuda")
-    if ties:
-        magnitude = (8 * magnitude).floor()
-    keep = torch.stack([torch.randint(1, size + 1, (4,), device="cuda") for size in sizes], dim=1)
-    mask = top_fraction_by_layer(magnitude, keep, sizes)
-    for layer, (part, chosen) in enumerate(zip(magnitude.split(sizes, 1), mask.split(sizes, 1), strict=True)):
-        assert torch.equal(chosen, top_fraction_by_sort(part, keep[:, layer]))
-
-
-def test_selection_is_exact_where_a_sample_misleads() -> None:
-    magnitude = torch.arange(200_000.0, device="cuda").repeat(2, 1)
-    magnitude[:, ::10] = 1e9
-    keep = torch.tensor([[500], [60_000]], device="cuda")
-    assert torch.equal(top_fraction_by_layer(magnitude, keep, (200_000,)), top_fraction_by_sort(magnitude, keep[:, 0]))
+def test_more_weights_than_32_bits_can_number() -> None:
+    """Of the last of many agents: what lies past 2³¹ entries is read and written where it should be."""
+    agents, width = 2200, 1_000_000
+    votes = torch.zeros(agents, width, dtype=torch.bool, device="cuda")
+    votes[-1, -3:] = True
+    chosen = torch.zeros(agents, agents, dtype=torch.bool, device="cuda")
+    chosen[-1, -1] = chosen[0, -1] = True
+    counted = count_votes(Links.of(chosen), votes, torch.uint8)
+    assert counted.sum(dtype=torch.int64) == 6
+    assert counted[-1, -3:].tolist() == counted[0, -3:].tolist() == [1, 1, 1]
 
 
 def test_bytes_counted_on_a_gpu_are_the_codecs() -> None:
@@ -126,16 +117,6 @@ def test_bytes_counted_on_a_gpu_are_the_codecs() -> None:
     there, _ = message_cost({k: v.cuda() for k, v in payload.items()}, known, sizes)
     for name in COST_COLUMNS:
         assert getattr(here, name).tolist() == pytest.approx(getattr(there, name).tolist())
-
-
-def test_the_aggregation_tensor_equals_its_reference() -> None:
-    layout = find_layout(alexnet((3, 32, 32), 10))
-    torch.manual_seed(0)
-    scores = torch.randn(3, layout.weights)
-    votes, voters = torch.randint(0, 5, scores.shape, dtype=torch.uint8), torch.tensor([4, 0, 3])
-    here = aggregated_magnitude(scores, votes, voters, 2.0, layout)
-    there = aggregated_magnitude(scores.cuda(), votes.cuda(), voters.cuda(), 2.0, layout)
-    assert apart(there.cpu(), here) < 1e-6
 
 
 @pytest.mark.parametrize(("make", "shape"), [(alexnet, (3, 32, 32)), (cnn, (1, 28, 28))])

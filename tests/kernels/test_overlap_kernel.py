@@ -1,4 +1,4 @@
-"""The kernels that compare masks, interpreted on a CPU, against plain counting and the guard's own rule."""
+"""The kernels that compare masks, on every device, against plain counting and the guard's own rule."""
 
 from __future__ import annotations
 
@@ -8,23 +8,21 @@ import torch
 from peermask.graph.links import Links
 from peermask.masks.guard import HALFWAY, believed_links, believed_triton, overlaps_triton
 
-pytestmark = pytest.mark.usefixtures("interpreted")
-
 
 @pytest.mark.parametrize(("agents", "senders"), [(1, 5), (20, 20), (33, 40)])
 @pytest.mark.parametrize("sizes", [(37,), (1500, 37), (1024, 5, 2048)])
-def test_overlaps_and_ones(agents: int, senders: int, sizes: tuple[int, ...]) -> None:
+def test_overlaps_and_ones(device: torch.device, agents: int, senders: int, sizes: tuple[int, ...]) -> None:
     generator = torch.Generator().manual_seed(agents)
     mine = torch.rand(agents, sum(sizes), generator=generator) < 0.3
     theirs = torch.rand(senders, sum(sizes), generator=generator) < 0.6
-    both, own, ones = overlaps_triton(mine, theirs, sizes)
+    both, own, ones = (counts.cpu() for counts in overlaps_triton(mine.to(device), theirs.to(device), sizes))
     assert torch.equal(both.long(), mine.long() @ theirs.long().T)
     for masks, counted in ((mine, own), (theirs, ones)):
         assert torch.equal(counted.long(), torch.stack([layer.sum(1) for layer in masks.split(list(sizes), 1)], 1))
 
 
 @pytest.mark.parametrize(("agents", "senders"), [(1, 1), (4, 6), (7, 20)])
-def test_the_same_neighbours_are_believed(agents: int, senders: int) -> None:
+def test_the_same_neighbours_are_believed(device: torch.device, agents: int, senders: int) -> None:
     sizes = (700, 60)
     generator = torch.Generator().manual_seed(senders)
     common = torch.rand(1, sum(sizes), generator=generator) < 0.4
@@ -32,5 +30,5 @@ def test_the_same_neighbours_are_believed(agents: int, senders: int) -> None:
     received[::3] = torch.rand(received[::3].shape, generator=generator) < 0.4
     mine = common ^ (torch.rand(agents, sum(sizes), generator=generator) < 0.05)
     heard = torch.rand(agents, senders, generator=generator) < 0.7
-    fast = believed_triton(mine, received, heard, sizes, 1.5, HALFWAY)
+    fast = believed_triton(mine.to(device), received.to(device), heard.to(device), sizes, 1.5, HALFWAY).cpu()
     assert torch.equal(fast, believed_links(mine, received, Links.of(heard), sizes, 1.5).pairs)

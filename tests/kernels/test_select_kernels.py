@@ -1,4 +1,4 @@
-"""The selection's kernels, interpreted on a CPU, against a stable sort."""
+"""The selection's kernels, on every device, against a stable sort."""
 
 from __future__ import annotations
 
@@ -8,19 +8,17 @@ from torch import Tensor
 
 from peermask.masks.select import top_fraction_by_layer_triton, top_fraction_by_sort
 
-pytestmark = pytest.mark.usefixtures("interpreted")
 
-
-def agrees(magnitude: Tensor, keep: Tensor, sizes: tuple[int, ...]) -> None:
-    mask = top_fraction_by_layer_triton(magnitude, keep, sizes)
-    for layer, (part, chosen) in enumerate(zip(magnitude.split(sizes, 1), mask.split(sizes, 1), strict=True)):
+def agrees(device: torch.device, magnitude: Tensor, keep: Tensor, sizes: tuple[int, ...]) -> None:
+    mask = top_fraction_by_layer_triton(magnitude.to(device), keep.to(device), sizes).cpu()
+    for layer, (part, chosen) in enumerate(zip(magnitude.cpu().split(sizes, 1), mask.split(sizes, 1), strict=True)):
         assert torch.equal(chosen, top_fraction_by_sort(part, keep[:, layer]))
 
 
 @pytest.mark.parametrize("kind", ["floats", "few values", "zeros", "huge and tiny"])
-def test_it_is_a_stable_sort(kind: str) -> None:
+def test_it_is_a_stable_sort(device: torch.device, kind: str) -> None:
     generator = torch.Generator().manual_seed(0)
-    sizes = (100, 60_000, 9_000, 37, 1)
+    sizes = (100, 60_000 if device.type == "cpu" else 300_000, 9_000, 37, 1)
     magnitude = torch.rand(3, sum(sizes), generator=generator)
     if kind == "few values":
         magnitude = (8 * magnitude).floor()
@@ -29,28 +27,29 @@ def test_it_is_a_stable_sort(kind: str) -> None:
     elif kind == "huge and tiny":
         magnitude = torch.exp(160 * magnitude - 80)
     keep = torch.stack([torch.randint(1, size + 1, (3,), generator=generator) for size in sizes], dim=1)
-    agrees(magnitude, keep, sizes)
+    agrees(device, magnitude, keep, sizes)
 
 
 @pytest.mark.parametrize("share", [0.0, 0.001, 0.3, 0.999, 1.0])
-def test_every_share_may_be_kept(share: float) -> None:
+def test_every_share_may_be_kept(device: torch.device, share: float) -> None:
     magnitude = torch.rand(2, 50_000, generator=torch.Generator().manual_seed(1))
     keep = torch.tensor([[max(1, round(50_000 * share))], [1]])
-    agrees(magnitude, keep, (50_000,))
+    agrees(device, magnitude, keep, (50_000,))
 
 
-def test_it_is_exact_where_a_sample_misleads() -> None:
+def test_it_is_exact_where_a_sample_misleads(device: torch.device) -> None:
     magnitude = torch.arange(81_920.0).repeat(2, 1)
     magnitude[:, ::10] = 1e9  # just where the sample looks
-    agrees(magnitude, torch.tensor([[500], [60_000]]), (81_920,))
+    agrees(device, magnitude, torch.tensor([[500], [60_000]]), (81_920,))
 
 
 @pytest.mark.parametrize("size", [120_000, 300_000])  # what ties fits into the room for it, or does not
-def test_more_may_tie_than_a_program_holds(size: int) -> None:
+def test_more_may_tie_than_a_program_holds(device: torch.device, size: int) -> None:
     magnitude = (torch.rand(2, size, generator=torch.Generator().manual_seed(4)) > 0.5).float()
-    agrees(magnitude, torch.tensor([[size // 3], [2 * size // 3]]), (size,))
+    agrees(device, magnitude, torch.tensor([[size // 3], [2 * size // 3]]), (size,))
 
 
+@pytest.mark.usefixtures("interpreted")
 def test_a_bracket_holds_the_threshold_of_filters_with_one_large_tap() -> None:
     from peermask.kernels.select_triton import bracket_kernel
 
@@ -66,11 +65,11 @@ def test_a_bracket_holds_the_threshold_of_filters_with_one_large_tap() -> None:
         assert int(((bits >= low) & (bits <= high)).sum()) < 0.1 * size
 
 
-def test_rows_may_lie_apart() -> None:
-    magnitude = torch.rand(3, 30_000, generator=torch.Generator().manual_seed(2))[:, :20_000]
-    agrees(magnitude, torch.tensor([[7], [700], [19_000]]), (20_000,))
+def test_rows_may_lie_apart(device: torch.device) -> None:
+    magnitude = torch.rand(3, 30_000, generator=torch.Generator().manual_seed(2)).to(device)[:, :20_000]
+    agrees(device, magnitude, torch.tensor([[7], [700], [19_000]]), (20_000,))
 
 
-def test_columns_may_lie_apart() -> None:
-    magnitude = torch.rand(9_000, 2, generator=torch.Generator().manual_seed(3)).T
-    agrees(magnitude, torch.tensor([[7], [700]]), (9_000,))
+def test_columns_may_lie_apart(device: torch.device) -> None:
+    magnitude = torch.rand(9_000, 2, generator=torch.Generator().manual_seed(3)).to(device).T
+    agrees(device, magnitude, torch.tensor([[7], [700]]), (9_000,))

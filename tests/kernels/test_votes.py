@@ -1,4 +1,4 @@
-"""The kernel that counts votes, interpreted on a CPU, against the loop over links."""
+"""The kernel that counts votes, on every device, against the loop over links."""
 
 from __future__ import annotations
 
@@ -13,8 +13,6 @@ from peermask.graph import build_mixing
 from peermask.graph.links import Links
 from peermask.graph.sums import FEW, count_by_rows, count_votes_triton
 
-pytestmark = pytest.mark.usefixtures("interpreted")
-
 
 def drawn(agents: int, senders: int, width: int, seed: int = 0) -> tuple[Tensor, Tensor]:
     """Who is listened to, and what all say."""
@@ -28,9 +26,10 @@ def drawn(agents: int, senders: int, width: int, seed: int = 0) -> tuple[Tensor,
 def agrees(chosen: Tensor, votes: Tensor, dtype: torch.dtype = torch.uint8) -> None:
     counted = count_votes_triton(chosen, votes, dtype)
     assert counted.dtype == dtype
-    assert torch.equal(counted, count_by_rows(Links.of(chosen), votes, dtype))
+    assert torch.equal(counted.cpu(), count_by_rows(Links.of(chosen.cpu()), votes.cpu(), dtype))
 
 
+@pytest.mark.usefixtures("interpreted")
 @given(
     agents=st.integers(1, 5) | st.just(FEW + 1),
     senders=st.integers(1, 70),
@@ -42,28 +41,35 @@ def test_it_is_a_count(agents: int, senders: int, width: int, seed: int) -> None
     agrees(*drawn(agents, senders, width, seed))
 
 
+LARGE = [(20, 20, 100_003), (20, 20, 1_227_328), (33, 70, 5_000)]
+
+
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.int16, torch.int32])
-def test_every_type_of_count(dtype: torch.dtype) -> None:
-    agrees(*drawn(3, 40, 37), dtype)
+@pytest.mark.parametrize("shape", [(3, 40, 37), *(pytest.param(one, marks=pytest.mark.large) for one in LARGE)])
+def test_every_type_of_count(device: torch.device, dtype: torch.dtype, shape: tuple[int, int, int]) -> None:
+    chosen, votes = drawn(*shape)
+    agrees(chosen.to(device), votes.to(device), dtype)
 
 
 @pytest.mark.parametrize("agents", [3, FEW + 100])
-def test_counts_of_thousands_are_exact(agents: int) -> None:
-    votes = torch.ones(2_100, 3, dtype=torch.bool)
+def test_counts_of_thousands_are_exact(device: torch.device, agents: int) -> None:
+    votes = torch.ones(2_100, 3, dtype=torch.bool, device=device)
     votes[7, 1] = False
-    chosen = torch.ones(agents, len(votes), dtype=torch.bool)
+    chosen = torch.ones(agents, len(votes), dtype=torch.bool, device=device)
     chosen[-1] = False
     agrees(chosen, votes, torch.int16)
 
 
 @pytest.mark.parametrize("width", [6, 7])
-def test_the_largest_counts_of_a_byte(width: int) -> None:
-    chosen, votes = torch.ones(2, 256, dtype=torch.bool), torch.ones(256, width, dtype=torch.bool)
+def test_the_largest_counts_of_a_byte(device: torch.device, width: int) -> None:
+    chosen = torch.ones(2, 256, dtype=torch.bool, device=device)
+    votes = torch.ones(256, width, dtype=torch.bool, device=device)
     chosen[:, 0], votes[1:, ::2], votes[5, 1] = False, False, False
     agrees(chosen, votes)
     assert count_votes_triton(chosen, votes, torch.uint8)[0, :4].tolist() == [0, 254, 0, 255]
 
 
+@pytest.mark.usefixtures("interpreted")
 def test_nobody_may_be_heard() -> None:
     alone = build_mixing(nx.empty_graph(1), [1])
     votes = torch.ones(1, 37, dtype=torch.bool)
@@ -71,10 +77,10 @@ def test_nobody_may_be_heard() -> None:
     assert bool((count_votes_triton(alone.closed.pairs, votes, torch.uint8) == 1).all())
 
 
-def test_rows_and_columns_may_lie_apart() -> None:
-    chosen, votes = drawn(6, 9, 600)
+def test_rows_and_columns_may_lie_apart(device: torch.device) -> None:
+    chosen, votes = (one.to(device) for one in drawn(6, 9, 600))
     agrees(chosen[::2], votes[:, :300])
     agrees(chosen, votes[:, 1:301])  # two bytes that are no number
-    agrees(chosen, drawn(6, 9, 599)[1][:, :300])
+    agrees(chosen, drawn(6, 9, 599)[1].to(device)[:, :300])
     agrees(chosen[:, ::3], votes[::3, ::2])
     agrees(chosen[:, :4], votes[:1].expand(4, -1))

@@ -218,46 +218,6 @@ def test_a_config_without_it_is_what_it_was(small: Small) -> None:
     assert "asynchronous" not in small().table()
 
 
-@pytest.mark.parametrize(
-    ("changes", "line"),
-    [
-        ({"agents": [0], "count": 1}, "deaths: give either agents, a list of their numbers, or count"),
-        ({}, "deaths: give either agents"),
-        ({"agents": [4]}, "deaths.agents: 4 must be from 0 to 3, and once in the list"),
-        ({"agents": [1, 1]}, "deaths.agents: 1 must be from 0 to 3, and once"),
-        ({"agents": []}, "deaths.agents"),
-        ({"count": 4}, "deaths: all 4 agents would die; at most 3 can"),
-        ({"count": 1, "after": 4}, "deaths.after = 4: must be below rounds = 4"),
-        ({"count": 1, "after": -1}, "deaths.after"),
-        ({"count": 1, "returning": 2, "back": 3}, "deaths.returning = 2: only 1 die"),
-        ({"count": 1, "returning": 1}, "deaths: returning and back belong together"),
-        ({"count": 1, "back": 3}, "deaths: returning and back belong together"),
-        (
-            {"count": 1, "returning": 1, "back": 2},
-            "deaths.back = 2: must be above after \\+ 1 = 2, and at most rounds = 4",
-        ),
-        ({"count": 1, "returning": 1, "back": 5}, "deaths.back = 5"),
-    ],
-)
-def test_impossible_deaths_are_one_line(small: Small, changes: dict[str, object], line: str) -> None:
-    with pytest.raises(ConfigError, match=line) as caught:
-        small(rounds=4, deaths={"after": 1, **changes})
-    assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("changes", "line"),
-    [
-        ({"algorithm": "fl"}, "deaths: agents of fl wait for a server"),
-        ({"algorithm": "choco"}, "deaths: choco needs every message"),
-        ({"liars": {"count": 1}}, "deaths: liars needs synchronous rounds that all agents play"),
-    ],
-)
-def test_deaths_need_rounds_by_a_trace(small: Small, changes: dict[str, object], line: str) -> None:
-    with pytest.raises(ConfigError, match=line):
-        small(deaths={"after": 1, "count": 1}, **changes)
-
-
 def test_it_cannot_be_extended(small: Small, tmp_path: Path) -> None:
     run_experiment(small(asynchronous={}), tmp_path / "run", execution=CPU)
     with pytest.raises(RunError, match="has asynchronous: some agents may have ended long before"):

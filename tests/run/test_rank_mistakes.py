@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from rank_process import RankRun
 
-from peermask.cli.main import main
+from commands import Refused
 from peermask.config.experiment import ExperimentConfig
 
 Small = Callable[..., ExperimentConfig]
@@ -141,17 +141,8 @@ RANK = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT
     ],
 )
 def test_command_lines(
-    arguments: list[str],
-    environment: dict[str, str],
-    said: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    arguments: list[str], environment: dict[str, str], said: str, monkeypatch: pytest.MonkeyPatch, refused: Refused
 ) -> None:
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    with pytest.raises(SystemExit) as ended:
-        main(["run", *arguments])
-    assert ended.value.code == 2
-    error = capsys.readouterr().err
-    assert said in error
-    assert error.count("\n") == 1
+    assert said in refused("run", *arguments)
