@@ -43,6 +43,20 @@ def test_a_network_with_fewer_products_has_the_same_gradients() -> None:
         assert (one.grad - other.grad).norm() < 1e-5 * other.grad.norm()
 
 
+def test_a_flattening_keeps_its_gradients_layout() -> None:
+    gradients: list[torch.Tensor] = []
+    back = torch.randn(3, 120)
+    for flatten in (nn.Flatten(), optimise_for_cpu(nn.Flatten())):
+        x = channels_last(torch.randn(3, 4, 5, 6)).requires_grad_()
+        y = x.relu()
+        flat = flatten(y)
+        y.register_hook(gradients.append)
+        torch.autograd.grad(flat, x, back)
+    plain, fast = gradients
+    assert torch.equal(plain, fast)
+    assert fast.is_contiguous(memory_format=torch.channels_last)
+
+
 def test_a_copy_is_called_with_the_parameters_it_is_given() -> None:
     torch.manual_seed(0)
     plain = nn.Sequential(nn.Flatten(), nn.Sequential(nn.Linear(6, 4), nn.ReLU()), nn.Linear(4, 2))
