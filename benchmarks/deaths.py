@@ -1,7 +1,7 @@
 """Ten agents of which one dies, or whose messages get lost: what that costs, by the rule for messages that are missing.
 
     python -m benchmarks.deaths [--seeds 3] [--rounds 60] [--dead 0 ...] [--at 4 30 1] [--loss 20]
-                                [--methods accord mce-pl dsgd] [--rules "by age" skip full]
+                                [--methods accord mce-pl dsgd] [--rules "by age" skip short two full]
 
 The default experiment (digits, five labels an agent, a random graph), in the simulator. Each agent of `--dead` in turn
 (all ten by default) plays its last round `--at`. Printed are the accuracy of the others in percent, without it from the
@@ -10,6 +10,8 @@ deviation of a single pair, and the agent whose death costs most in the mean ove
 
     by age    counts half as much each round, and expires (graph/mixing.py): `missing = "last"` of a fleet
     skip      is left out at once: `missing = "skip"`
+    short     counts half in the next round, and then expires
+    two       counts in full for two rounds
     full      counts in full for ever, as in version 1.0
 
 With `--loss` nobody dies, and so many percent of all messages are lost, against none.
@@ -22,7 +24,7 @@ import os
 import platform
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -48,7 +50,9 @@ METHODS: Mapping[str, dict[str, Any]] = {
     "mce-pl": {"name": "mce-pl", **TRAINED, "lr": 0.3},
     "dsgd": {"name": "dsgd", **TRAINED, "lr": 0.02},
 }
-RULES: Mapping[str, tuple[int, ...]] = {"by age": MISSING, "skip": (1,), "full": (1,) * 1_000}
+RULES: Mapping[str, tuple[int, ...]] = {
+    "by age": MISSING, "skip": (1,), "short": (2, 1), "two": (1, 1, 1), "full": (1,) * 1_000,
+}  # fmt: skip
 
 
 def accuracies(config: ExperimentConfig, rule: tuple[int, ...] = MISSING, loss: float = 0.0) -> NDArray[np.float64]:
@@ -77,14 +81,14 @@ def config_of(method: str, rounds: int, seed: int, dead: int | None = None, afte
     return make_config(table)
 
 
-def show(name: str, before: NDArray[np.float64], after: NDArray[np.float64]) -> None:
+def show(name: str, before: NDArray[np.float64], after: NDArray[np.float64], dead: Sequence[object]) -> None:
     """Of pairs [agents that die, seeds]."""
     lost = before - after
     error, spread = (lost.std(ddof=1) / lost.size**0.5, lost.std(ddof=1)) if lost.size > 1 else (np.nan, np.nan)
     worst = lost.mean(1)
     print(
         f"| {name} | {before.mean():.1f} | {after.mean():.1f} | {lost.mean():.2f} ± {error:.2f} | {spread:.1f} | "
-        f"{worst.max():.1f} ({worst.argmax()}) |",
+        f"{worst.max():.1f} ({dead[worst.argmax()]}) |",
         flush=True,
     )
 
@@ -120,10 +124,10 @@ def main() -> None:
         without = everybody(method, MISSING, 0.0) if options.loss else others(method, 0, MISSING)
         for rule in options.rules:
             if options.loss:
-                show(f"{method} | {rule} | ", without, everybody(method, RULES[rule], options.loss / 100))
+                show(f"{method} | {rule} | ", without, everybody(method, RULES[rule], options.loss / 100), ["none"])
             else:
                 for at in options.at:
-                    show(f"{method} | {rule} | {at}", without, others(method, at, RULES[rule]))
+                    show(f"{method} | {rule} | {at}", without, others(method, at, RULES[rule]), options.dead)
     print(f"{time.perf_counter() - begun:.0f} s")
 
 

@@ -10,11 +10,12 @@ Every trial is a run of its own: four agents in four processes, on a ring over m
     checkpoint   one is killed while it writes a checkpoint
     stopped      one is frozen (SIGSTOP) for longer than the deadline of a round
     power        all are killed, and started again
+    uneven       the same with `missing = "wait"`, and one lacks its last checkpoint: the result is the simulator's
     disk         the disk of one is full; it is started again once there is room (needs root, for a disk of its own)
     cut          the cable of one is cut for three deadlines (needs root; devices are network namespaces)
     loss         a fifth of all packets is lost at every device, from the start (needs root)
     death        one of the ten agents of the default experiment is killed after round 4, and never returns: the others
-                 lose at most a point of accuracy against the simulator without it
+                 lose at most RUIN points of accuracy against the simulator without it (benchmarks.deaths has means)
     replay       one of those ten repeats its first frame for ever: the same
 
 A trial counts if all four end with exit code 0, who was lost plays again before the end, and all files are whole: what
@@ -46,20 +47,29 @@ from benchmarks.trial import Failed, Trial, small_config
 from peermask.errors import PeermaskError
 from peermask.files import read_json
 from peermask.fleet.collect import collect_run
+from peermask.run.execution import Execution
+from peermask.run.runner import run_experiment
+from peermask.store.checkpoint import list_checkpoints
 
 AGENTS, DEADLINE = 4, 1.0
 ROUNDS, PACE = 120, 0.03
 CUT_ROUNDS, CUT_PACE = 400, 0.05  # enough that the run is still on when a cable is mended
 LOSS = 20  # percent
-TEN, TEN_ROUNDS, DEATH_ROUND = 10, 60, 4  # of the default experiment
+UNEVEN_EVERY = 4  # rounds between checkpoints
+TEN, TEN_ROUNDS = 10, 60  # agents and rounds of the default experiment
+LAST_ROUNDS = {"death": 4, "replay": 1}  # of the agent whose messages end
+RUIN = 3.0  # points of accuracy: about three standard deviations of a single run (benchmarks/deaths.py)
 
 
-def trial_of(kind: str, folder: Path, namespaces: list[str]) -> Trial:
-    if kind in ("death", "replay"):
-        return Trial(folder, config_of("accord", TEN_ROUNDS, 0), {"start_limit": 60.0})
+def trial_of(kind: str, number: int, folder: Path, namespaces: list[str]) -> Trial:
+    if kind in LAST_ROUNDS:
+        config = config_of("accord", TEN_ROUNDS, number)
+        once = config.evaluation.model_copy(update={"every": TEN_ROUNDS})  # else the result is a mean of several
+        return Trial(folder, config.model_copy(update={"evaluation": once}), {"start_limit": 60.0})
     rounds, pace = (CUT_ROUNDS, CUT_PACE) if kind == "cut" else (ROUNDS, PACE)
-    limits = {"round_deadline": DEADLINE, "start_limit": 60.0}
-    return Trial(folder, small_config(AGENTS, rounds, checkpoint_every=1), limits, pace, namespaces)
+    limits = {"round_deadline": DEADLINE, "start_limit": 60.0, "missing": "wait" if kind == "uneven" else "last"}
+    every = UNEVEN_EVERY if kind == "uneven" else 1
+    return Trial(folder, small_config(AGENTS, rounds, checkpoint_every=every), limits, pace, namespaces)
 
 
 def check_end(trial: Trial, lost: list[int], before: dict[int, int]) -> None:
@@ -80,6 +90,12 @@ def check_end(trial: Trial, lost: list[int], before: dict[int, int]) -> None:
         raise Failed(f"files are not whole: {error}") from error
     if run.status != "finished":
         raise Failed(f"the run is {run.status}")
+    if trial.fleet.missing == "wait":
+        simulated = run_experiment(
+            trial.fleet.experiment, trial.folder / "simulated", execution=Execution(device="cpu")
+        )
+        if run.hash != simulated.hash:
+            raise Failed(f"its hash is {run.hash}, that of the simulator {simulated.hash}")
 
 
 def play_ten(kind: str, trial: Trial, bad: int) -> None:
@@ -87,25 +103,29 @@ def play_ten(kind: str, trial: Trial, bad: int) -> None:
     trial.start(*others)
     trial.start(bad, repeats=kind == "replay")
     if kind == "death":
-        trial.until_round(bad, DEATH_ROUND)
+        trial.until_round(bad, LAST_ROUNDS[kind])
         trial.kill(bad)
     for agent in others:
         trial.until_end(agent)
         if trial.processes[agent].exitcode != 0:
             raise trial.ended(agent)
     found = [float(read_json(trial.out(agent) / "result.json")["test_accuracy"]) for agent in others]
-    without = np.delete(accuracies(config_of("accord", TEN_ROUNDS, 0, bad)), bad).mean()
-    line = f"the others reach {100 * np.mean(found):.1f} %, without agent {bad} {100 * without:.1f} %"
+    seed, reached = trial.fleet.experiment.seed, 100 * np.mean(found)
+    without, simulated = (
+        100 * np.delete(accuracies(config_of("accord", TEN_ROUNDS, seed, bad, after)), bad).mean()
+        for after in (0, LAST_ROUNDS[kind])
+    )
+    line = f"the others reach {reached:.1f} %, in the simulator {simulated:.1f} %, without agent {bad} {without:.1f} %"
     print(f"{kind}: {line}", flush=True)
-    if np.mean(found) < without - 0.01:
+    if reached < without - RUIN:
         raise Failed(line)
 
 
 def play(kind: str, trial: Trial, draw: random.Random) -> None:
-    if kind in ("death", "replay"):
+    if kind in LAST_ROUNDS:
         play_ten(kind, trial, draw.randrange(TEN))
         return
-    lost = draw.sample(range(AGENTS), {"two": 2, "power": AGENTS}.get(kind, 1))
+    lost = draw.sample(range(AGENTS), {"two": 2, "power": AGENTS, "uneven": AGENTS}.get(kind, 1))
     one = lost[0]
     if kind == "loss":
         for namespace in trial.namespaces:
@@ -114,7 +134,7 @@ def play(kind: str, trial: Trial, draw: random.Random) -> None:
     if kind == "loss":
         check_end(trial, [], {})
         return
-    trial.until_round(one, draw.randrange(3, ROUNDS // 3))
+    trial.until_round(one, draw.randrange(3 * UNEVEN_EVERY if kind == "uneven" else 3, ROUNDS // 3))
     if kind == "stopped":
         trial.send(one, signal.SIGSTOP)
         time.sleep(2 * DEADLINE)
@@ -134,6 +154,8 @@ def play(kind: str, trial: Trial, draw: random.Random) -> None:
             writing = trial.out(one) / "checkpoints"
             trial.until(lambda: any(writing.glob(".*.part")), "no checkpoint was seen being written")
         trial.kill(*lost)
+        if kind == "uneven":
+            list_checkpoints(trial.out(one) / "checkpoints")[-1].unlink()
     before = {agent: len(trial.reports(agent)) for agent in range(AGENTS)}
     if kind == "stopped":
         trial.send(one, signal.SIGCONT)
@@ -163,7 +185,7 @@ def small_disks(folder: Path, wanted: bool) -> Iterator[None]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    kinds = ("kill", "two", "checkpoint", "stopped", "power", "disk", "cut", "loss", "death", "replay")
+    kinds = ("kill", "two", "checkpoint", "stopped", "power", "uneven", "disk", "cut", "loss", "death", "replay")
     parser.add_argument("kinds", nargs="*", default=kinds, metavar="kind", help=", ".join(kinds))
     parser.add_argument("--trials", type=int, default=10)
     parser.add_argument("--first", type=int, default=0, metavar="TRIAL", help="begin with this one")
@@ -180,7 +202,7 @@ def main() -> None:
                 small_disks(Path(folder), kind == "disk"),
                 cabled(AGENTS if kind in ("cut", "loss") else 0) as namespaces,
             ):
-                trial = trial_of(kind, Path(folder), namespaces)
+                trial = trial_of(kind, number, Path(folder), namespaces)
                 try:
                     play(kind, trial, random.Random(f"{kind} {number}"))
                 except Failed as problem:

@@ -80,6 +80,7 @@ def test_the_public_names_are_these() -> None:
         "report",
         "resume_experiment",
         "run_experiment",
+        "without_batch_norm",
     }
     assert all(hasattr(peermask, name) for name in peermask.__all__)
 

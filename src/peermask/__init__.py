@@ -21,10 +21,11 @@ if TYPE_CHECKING:
     from peermask.data.table import from_dataframe
     from peermask.data.torch_dataset import from_torch
     from peermask.errors import PeermaskError
-    from peermask.exports.measure import evaluate
+    from peermask.exports.predict import evaluate
     from peermask.exports.rebuild import load_ticket
     from peermask.exports.write import export
     from peermask.graph.mixing import Mixing
+    from peermask.models.pretrained import without_batch_norm
     from peermask.registry import Options
     from peermask.reports.page import report
     from peermask.run.execution import Execution, ProgressLine
@@ -38,7 +39,7 @@ __all__ = [
     "Agents", "Algorithm", "Clock", "DataSummary", "Execution", "ExperimentConfig", "LocalData", "Mixing", "Options",
     "Payload", "PeermaskError", "Plan", "ProgressLine", "RunResult", "Setting", "describe_data", "evaluate", "export",
     "from_arrays", "from_dataframe", "from_torch", "load_config", "load_ticket", "make_config", "plan", "report",
-    "resume_experiment", "run_experiment",
+    "resume_experiment", "run_experiment", "without_batch_norm",
 ]  # fmt: skip
 
 # Where each public name lives. They are imported when first used: importing torch takes seconds, and a command
@@ -60,7 +61,7 @@ _HOMES = {
     "RunResult": "peermask.run.result",
     "Setting": "peermask.algorithms.contract",
     "describe_data": "peermask.run.look",
-    "evaluate": "peermask.exports.measure",
+    "evaluate": "peermask.exports.predict",
     "export": "peermask.exports.write",
     "from_arrays": "peermask.data.arrays",
     "from_dataframe": "peermask.data.table",
@@ -72,6 +73,7 @@ _HOMES = {
     "report": "peermask.reports.page",
     "resume_experiment": "peermask.run.runner",
     "run_experiment": "peermask.run.runner",
+    "without_batch_norm": "peermask.models.pretrained",
 }
 
 

@@ -84,9 +84,9 @@ def file_digest(path: Path, algorithm: str) -> str:
 
 
 @contextmanager
-def try_lock(path: Path) -> Iterator[bool]:
-    """Try to take a lock file, and yield whether it was free; it is released when the process ends."""
-    lock = FileLock(path, blocking=False)
+def try_lock(path: Path, limit_s: float = 0.0) -> Iterator[bool]:
+    """Try to take a lock file for a while, and yield whether it was free; it is released when the process ends."""
+    lock = FileLock(path, timeout=limit_s)
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         with suppress(Timeout):  # which is an OSError, like a full disk

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Literal, TypeAlias
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal, TypeAlias
 
 Task: TypeAlias = Literal["classification", "multi-label", "regression"]
 Readout: TypeAlias = Literal["all", "own"]  # the labels that an agent's answer is chosen among
@@ -25,3 +25,14 @@ def arm_names(algorithms: Iterable[str]) -> list[str]:
             name, count = f"{algorithm}-{count}", count + 1
         names.append(name)
     return names
+
+
+def flatten(table: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+    """`{"graph": {"p": 0.5}}` as `{"graph.p": "0.5"}`."""
+    flat: dict[str, str] = {}
+    for key, value in table.items():
+        if isinstance(value, Mapping):
+            flat |= flatten(value, f"{prefix}{key}.")
+        else:
+            flat[f"{prefix}{key}"] = str(value)
+    return flat

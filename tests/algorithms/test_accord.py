@@ -17,7 +17,6 @@ from peermask.algorithms.contract import Agents, Clock, Setting
 from peermask.compute.network import Batch
 from peermask.config.file import make_config
 from peermask.data.digits import digits
-from peermask.errors import ConfigError
 from peermask.graph import build_mixing
 from peermask.masks.budget import MaskOptions
 from peermask.masks.masker import Masker
@@ -281,33 +280,3 @@ def test_a_far_mask_is_not_believed() -> None:
     fused = method.fuse(learned(method), *hear([0, 1, 1, 0], [1, 0, 0, 1], [0, 1, 1, 0]), Clock(1, 10))
     assert fused.voters.tolist() == [2]
     assert fused.votes.tolist() == [[0, 2, 2, 0]]
-
-
-def test_options_that_do_not_fit_together_are_named_without_their_table() -> None:
-    with pytest.raises(ConfigError) as caught:
-        make_config({"algorithm": {"name": "accord", "own_votes": 0, "step": "absolute"}})
-    assert str(caught.value) == "algorithm: lr = 'auto' is for step = 'relative'; give a number"
-
-
-@pytest.mark.parametrize(
-    ("option", "value", "says"),
-    [
-        ("pull", -0.1, "greater than or equal to 0"),
-        ("vote_gain", -1, "greater than or equal"),
-        ("guard", 0.5, "at least 1"),
-        ("own_votes", -1, "greater than or equal to 0"),
-        ("own_votes", 2.5, "valid integer"),
-        ("memory", 1, "less than 1"),
-        ("personal_from", 0, "greater than 0"),
-        ("personal_from", 1, "less than 1"),
-        ("personal_from", "later", "'never'"),
-        ("personal_pull", -1, "greater than or equal"),
-        ("lr", 0, "greater than 0"),
-        ("lr", "fast", "'auto'"),
-        ("step", "absolute", "lr = 'auto' is for step = 'relative'; give a number"),
-    ],
-)
-def test_options_out_of_range_are_one_line(option: str, value: object, says: str) -> None:
-    with pytest.raises(ConfigError, match=rf"algorithm\b.*{says}") as caught:
-        make_config({"algorithm": {"name": "accord", option: value}})
-    assert "\n" not in str(caught.value)

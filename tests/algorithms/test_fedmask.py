@@ -62,8 +62,7 @@ def test_a_softer_vote_keeps_some_memory() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rule", "kept"),
-    [("majority", [True, True, False, False]), ("intersect", [True, False, False, False])],
+    ("rule", "kept"), [("majority", [True, True, False, False]), ("intersect", [True, False, False, False])]
 )
 def test_an_entry_too_few_keep_is_given_up(rule: str, kept: list[bool]) -> None:
     """Kept by 3, 2, 1 and 0 of three: agent 0 loses what less than half keep, or what not all keep."""

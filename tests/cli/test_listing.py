@@ -29,12 +29,16 @@ def test_the_lists_and_the_reference_are_those_of_the_code() -> None:
     assert set(found) == set(KINDS)
 
 
-def test_every_key_of_a_config_is_described() -> None:
-    found = {entry["name"]: entry["options"] for entry in catalogue()["options"]}
+def test_everything_and_every_option_is_described() -> None:
+    content = catalogue()
+    found = {entry["name"]: entry["options"] for entry in content["options"]}
     for table in ("[data]", "[mask]", "[frozen]", "[evaluation]", "[stop]", "[checkpoint]", "[retention]"):
         assert found[table]
     assert {option["key"] for option in found[""]} >= {"agents", "rounds", "seed", "retention", "graph", "compare"}
-    assert [option["key"] for options in found.values() for option in options if not option["about"]] == []
+    every = [(kind, entry) for kind, entries in content.items() for entry in entries]
+    assert [(kind, entry["name"]) for kind, entry in every if not entry["summary"]] == []
+    options = [(kind, entry["name"], option) for kind, entry in every for option in entry["options"]]
+    assert [(*where, option["key"]) for *where, option in options if not option["about"]] == []
 
 
 def test_the_defaults_it_gives_are_those_a_config_has() -> None:

@@ -79,6 +79,10 @@ def test_a_diverged_run_is_listed_as_such_and_deleted_as_a_whole(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_run_that_is_named_twice_is_deleted_once(two: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "deleted 1 folder\n" in call(capsys, "runs", "delete", "-y", two / "alone", two / "both" / ".." / "alone")[1]
+
+
 def test_nothing_is_deleted_if_one_of_them_is_no_run(two: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, _, err = call(capsys, "runs", "delete", "--yes", two / "alone", two)
     assert (code, err) == (2, f"peermask: {two} is not a run folder: it has no config.toml\n")

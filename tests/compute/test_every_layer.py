@@ -119,16 +119,16 @@ def test_every_parameter_is_listed_once_by_what_becomes_of_it() -> None:
             "layer.linear1.weight",
             "layer.linear2.weight",
         ],
-        "kept, cannot be masked": ["place"],
-        "kept, bias": [
+        "not masked, other": ["place"],
+        "not masked, bias": [
             "layer.self_attn.in_proj_bias",
             "layer.self_attn.out_proj.bias",
             "layer.linear1.bias",
             "layer.linear2.bias",
             "head.bias",
         ],
-        "kept, norm": ["layer.norm1.weight", "layer.norm1.bias", "layer.norm2.weight", "layer.norm2.bias"],
-        "kept, not in mask.layers": ["head.weight"],
+        "not masked, norm": ["layer.norm1.weight", "layer.norm1.bias", "layer.norm2.weight", "layer.norm2.bias"],
+        "not masked, by mask.layers": ["head.weight"],
     }
     counted = sum(layer.size for layers in account.values() for layer in layers)
     assert counted == layout.total == sum(parameter.numel() for parameter in module.parameters())

@@ -91,6 +91,8 @@ def test_arrays_that_do_not_fit_are_named(tmp_path: Path, changes: dict[str, Any
 def test_missing_files_and_arrays_are_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"none.npz does not exist"):
         load(tmp_path / "none.npz")
+    with pytest.raises(DataError, match="is a folder; name a file in it"):
+        load(tmp_path)
     np.savez(tmp_path / "half.npz", x_train=LABELS)
     with pytest.raises(DataError, match=r"half.npz has no array y_train; it needs x_train, y_train"):
         load(tmp_path / "half.npz")

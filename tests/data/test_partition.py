@@ -128,3 +128,16 @@ def test_apportioned_shares_sum_to_the_total(total: int, weights: list[float]) -
     shares = apportion(total, weights)
     assert shares.sum() == total
     assert (np.abs(shares - total * np.array(weights) / sum(weights)) < 1 + 1e-9).all()
+
+
+def test_dominant_labels_by_hand() -> None:
+    """Ten samples: two of them one each of two labels, eight of the one dominant label."""
+    labels = np.repeat([0, 1], 40)
+    parts = partitions["dominant"].make(labels, 3, stream(0, "x"), samples=10, labels_per_agent=1, uniform=0.2)
+    for part in parts:
+        assert sorted(np.bincount(labels[part], minlength=2).tolist()) == [1, 9]
+    assert len(np.unique(np.concatenate(parts))) == 30
+    with pytest.raises(DataError, match=r"partition\.samples is 60: too many for 3 agents, label . runs out"):
+        partitions["dominant"].make(labels, 3, stream(0, "x"), samples=60, labels_per_agent=1, uniform=0.2)
+    with pytest.raises(DataError, match="labels_per_agent is 3, but the data has 2"):
+        partitions["dominant"].make(labels, 3, stream(0, "x"), samples=6)

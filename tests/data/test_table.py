@@ -89,6 +89,12 @@ def test_parquet_is_read_where_it_can_be(tmp_path: Path) -> None:
         (ROWS, {"target": "fruit", "features": ["fruit"]}, "column 'fruit' is target or agent"),
         (ROWS[["fruit"]], {"target": "fruit"}, "no columns to learn from beside fruit"),
         (ROWS, {"target": "fruit", "agent": "farm", "test_share": 1.0}, "test_share is 1.0; it must be above 0"),
+        (ROWS, {"target": "fruit", "agent": "farm", "test_share": "x"}, "test_share is 'x'; it must be above 0"),
+        (
+            ROWS,
+            {"target": "fruit", "task": "regression"},
+            "text such as '.*'; regression needs numbers: set task = 'cl",
+        ),
         (ROWS, {"target": "fruit", "agent": "farm", "task": "guessing"}, "task is 'guessing'"),
         (ROWS.assign(width=[None, *range(7)]), {"target": "fruit", "agent": "farm"}, "'width' has no value in row 0"),
         (ROWS.assign(fruit=[*"abcdefg", None]), {"target": "fruit", "agent": "farm"}, "'fruit' has no value in row 7"),
@@ -126,11 +132,20 @@ def test_an_agent_without_training_rows() -> None:
         peermask.from_dataframe(ROWS, ROWS.assign(farm="c"), target="fruit", agent="farm")
 
 
+def test_numbers_of_agents_may_be_whole_in_one_table_and_float_in_the_other() -> None:
+    rows = ROWS.assign(farm=[1, 1, 1, 1, 2, 2, 2, 2])
+    data = peermask.from_dataframe(rows, rows.assign(farm=rows["farm"].astype(float)), target="fruit", agent="farm")
+    assert data.test.agents is not None
+    assert data.test.agents.tolist() == [0] * 4 + [1] * 4
+
+
 def test_files_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, content in (("empty.csv", b""), ("binary.csv", b"\xff\xfe\x00,\n1"), ("torn.csv", b'a,b\n"1,2\n')):
         (tmp_path / name).write_bytes(content)
         with pytest.raises(DataError, match=f"{name} cannot be read: "):
             read_table(tmp_path / name, "dataset.path")
+    with pytest.raises(DataError, match="is a folder; name a file in it"):
+        read_table(tmp_path, "dataset.path")
     with pytest.raises(DataError, match=r"none\.csv does not exist"):
         read_table(tmp_path / "none.csv", "dataset.path")
     with pytest.raises(DataError, match=r"rows.xls is neither .csv nor .parquet"):

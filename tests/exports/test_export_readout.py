@@ -21,8 +21,8 @@ from peermask.data import datasets
 from peermask.data.dataset import Dataset
 from peermask.data.normalisation import FromRaw
 from peermask.errors import ExportError
-from peermask.exports.measure import evaluate
 from peermask.exports.personal import open_personal
+from peermask.exports.predict import evaluate
 from peermask.exports.rebuild import rebuild
 from peermask.exports.slim import slim
 from peermask.exports.ticket import decode_ticket

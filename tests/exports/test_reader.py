@@ -14,8 +14,7 @@ import torch
 from peermask.cli.main import main
 from peermask.data import datasets
 from peermask.errors import ExportError
-from peermask.exports.measure import evaluate
-from peermask.exports.predict import read_rows
+from peermask.exports.predict import evaluate, read_rows
 from peermask.exports.reader import open_model
 from peermask.exports.write import export, export_all
 from peermask.run.result import RunResult

@@ -135,10 +135,11 @@ def test_an_authority_whose_key_is_lost_is_replaced(certs):
 def test_a_bundle_with_a_damaged_block_too_many_or_too_much(certs):
     replace_authority(certs)
     whole = (certs / "ca.pem").read_bytes()
+    second = whole.rindex(b"-----BEGIN CERTIFICATE-----") + len(b"-----BEGIN CERTIFICATE-----\n")
     for damaged in (
         whole.replace(b"BEGIN", b"BEGJN", 1),  # left out, if nobody counts
-        whole[: len(whole) // 2],
-        whole[: whole.rindex(b"=") - 9] + b"!" + whole[whole.rindex(b"=") - 8 :],
+        whole[: second + 100],
+        whole[:second] + b"A" * 60 + whole[second + 60 :],
     ):
         (certs / "ca.pem").write_bytes(damaged)
         with pytest.raises(NodeError, match=r"ca.pem is not a PEM certificate, or is damaged; copy it again"):

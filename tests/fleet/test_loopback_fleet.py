@@ -180,9 +180,19 @@ def test_a_fleet_on_ipv6_links_and_ends_as_the_simulator_does(fleet, tmp_path):
     assert made.collect().hash == simulated(config, tmp_path / "sim").hash
 
 
-@pytest.mark.parametrize("name", ["dsgd", "lottery-dsgd", "dis-pfl", "fl"])
-def test_real_values_travel_over_real_sockets(fleet, tmp_path, name):
-    config = tiny(algorithm={"name": name})
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("dsgd", None),
+        ("dsgd", "float16"),
+        ("lottery-dsgd", None),
+        ("dis-pfl", "float16"),
+        ("dis-pfl", None),
+        ("fl", None),
+    ],
+)
+def test_real_values_travel_over_real_sockets(fleet, tmp_path, name, values):
+    config = tiny(algorithm={"name": name}, **({"exchange": {"values": values}} if values else {}))
     made = fleet(config, missing="wait")
     made.start()
     assert made.join() == [0] * 4

@@ -6,11 +6,9 @@ import errno
 
 import numpy as np
 import pytest
-import torch
 from fleet_cases import Killed, MemoryFleet, simulated, tiny, tiny_fleet
 from moved_time import MovedTime
 
-from peermask.algorithms import algorithms
 from peermask.errors import DivergedError, NodeError, NotYetError, RunError
 from peermask.files import read_json
 from peermask.fleet.agent import NodeAgent, experiment_id_of
@@ -58,49 +56,6 @@ def killed_in(number, kill=True):
 def start_all(fleet, **special):
     for agent in range(len(fleet.fleet.agents)):
         fleet.start(agent, **special.get(f"agent_{agent}", {}))
-
-
-ROBUST = [{"name": "mce-pl", "guard": 1.2}, {"name": "dsgd", "clip": 0.7}]
-
-
-@pytest.mark.parametrize("algorithm", [*({"name": entry.name} for entry in algorithms), *ROBUST], ids=str)
-def test_a_fleet_ends_as_the_simulator_does(fleet, tmp_path, algorithm):
-    name = algorithm["name"]
-    config = tiny(algorithm=algorithm, retention=[0.2, 0.3, 0.4, 0.5])
-    made = fleet(config, missing="wait" if algorithms[name].make.needs_every_message else "last")
-    assert set(made.run().values()) == {"finished"}
-    run, expected = collected(made, tmp_path), simulated(config, tmp_path / "sim")
-    if name in ("accord", "mce-pl", "ind-mask"):
-        assert run.hash == expected.hash
-    for ours, theirs in zip(run.local_models(), expected.local_models(), strict=True):
-        for (_, a), (_, b) in zip(ours.named_parameters(), theirs.named_parameters(), strict=True):
-            torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
-    assert [agent.test_accuracy for agent in run.agents] == pytest.approx(
-        [agent.test_accuracy for agent in expected.agents], abs=0.02
-    )
-
-
-@pytest.mark.parametrize(
-    ("name", "schedule"),
-    [
-        ("accord", {"name": "matching"}),
-        ("mce-pl", {"name": "one-peer-exponential"}),
-        ("mce-pl", {"name": "redrawn", "every": 2}),
-        ("dsgd", {"name": "matching", "among": "graph"}),
-    ],
-)
-def test_a_fleet_plays_a_schedule_as_the_simulator_does(fleet, tmp_path, name, schedule):
-    graph = {"name": "erdos-renyi", "p": 0.6}
-    config = tiny(agents=5, algorithm={"name": name}, retention=0.3, schedule=schedule, graph=graph)
-    made = fleet(config, missing="wait")
-    assert set(made.run().values()) == {"finished"}
-    run, expected = collected(made, tmp_path), simulated(config, tmp_path / "sim")
-    assert read_rows(tmp_path / "run" / "absences.csv") == []
-    if name != "dsgd":
-        assert run.hash == expected.hash
-    for ours, theirs in zip(run.local_models(), expected.local_models(), strict=True):
-        for a, b in zip(ours.parameters(), theirs.parameters(), strict=True):
-            torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
 
 
 def test_answers_among_own_labels_are_counted_as_in_the_simulator(fleet, tmp_path):

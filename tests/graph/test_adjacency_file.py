@@ -22,12 +22,7 @@ def read(path: Path, text: str, agents: int) -> Graph:
 
 @pytest.mark.parametrize(
     "text",
-    [
-        "# a path\n0 1\n\n1 2 # the other end\n",
-        "0,1\n1, 2\n2 1\n",
-        "0 1 0\n1 0 1\n0 1 0\n",
-        "0,1,0\n1,0,1\n0,1,0",
-    ],
+    ["# a path\n0 1\n\n1 2 # the other end\n", "0,1\n1, 2\n2 1\n", "0 1 0\n1 0 1\n0 1 0\n", "0,1,0\n1,0,1\n0,1,0"],
 )
 def test_lists_and_matrices_are_told_apart_by_content(graph_file: Path, text: str) -> None:
     assert sorted(read(graph_file, text, 3).edges) == [(0, 1), (1, 2)]

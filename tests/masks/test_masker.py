@@ -30,6 +30,13 @@ def test_the_filter_rule_acts_after_the_ranking() -> None:
     assert mask.int().tolist() == [[0] * 7]
 
 
+def test_filters_are_ranked_by_their_sums() -> None:
+    """Filters of layer a sum to 1.0 and 0.5, so the first two entries stay; layer b is one filter: its first entry."""
+    scores = torch.tensor([[-0.9, 0.1, 0.2, 0.3, 0.01, -0.03, 0.02]])
+    mask = Masker(LAYOUT, FROZEN, MaskOptions(ranking="filter")).mask(scores, KEEP)
+    assert mask.int().tolist() == [[1, 1, 0, 0, 1, 0, 0]]
+
+
 def test_a_model_is_the_kept_weights_and_all_biases() -> None:
     mask = torch.tensor([[True, False, False, True, False, True, False]])
     model = Masker(LAYOUT, FROZEN, MaskOptions()).model(mask, KEEP)

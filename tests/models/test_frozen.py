@@ -6,8 +6,9 @@ import math
 
 import pytest
 import torch
+from torch import nn
 
-from peermask.models.architectures import alexnet, resnet18
+from peermask.models.architectures import alexnet, mlp, resnet18
 from peermask.models.frozen import frozen_weights, inits
 from peermask.models.layout import find_layout
 
@@ -63,6 +64,29 @@ def test_biases_are_zero_or_drawn_and_norms_start_as_identity() -> None:
     for layer in layout.kept:
         if layer.kind == "norm-weight":
             assert bool((values[layer.span] == 1).all())
+
+
+def test_parameters_of_ones_own_are_drawn_as_large_as_embeddings() -> None:
+    class Places(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.place, self.head = nn.Parameter(torch.zeros(50, 40)), nn.Linear(40, 2)
+
+    layout = find_layout(Places())
+    place = next(layer for layer in layout.kept if layer.name == "place")
+    values = frozen_weights(layout, "signed-constant", "zero", 0).values[place.span]
+    assert float(values.std()) == pytest.approx(1.0, rel=0.05)
+
+
+def test_the_last_layer_of_a_regression_is_drawn_at_a_quarter() -> None:
+    layout = find_layout(mlp((4,), 2, hidden=(2, 8)))  # the first layer has two filters as well
+    plain = frozen_weights(layout, "signed-constant", "zero", 0).values
+    values = frozen_weights(layout, "signed-constant", "zero", 0, regressed=2).values
+    last = layout.masked[-1]
+    assert torch.equal(values[: last.offset], plain[: last.offset])
+    assert torch.allclose(values[last.span].abs(), torch.full((16,), 0.25 * 0.5))  # sqrt(2 / 8) = 1/2
+    given = {last.name: plain[last.span].view(last.shape)}
+    assert torch.equal(frozen_weights(layout, "signed-constant", "zero", 0, given, regressed=2).values, plain)
 
 
 def test_seeds_and_architectures_have_checksums_of_their_own() -> None:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from peermask.errors import ModelError
 from peermask.models.layout import ChannelAffine
-from peermask.models.pretrained import fold_batch_norms, put_weights, read_weights
+from peermask.models.pretrained import fold_batch_norms, put_weights, read_weights, without_batch_norm
 
 
 class Normed(nn.Module):
@@ -85,6 +85,22 @@ def test_a_module_that_cannot_be_traced_keeps_factors() -> None:
     wanted = module(x)
     assert fold_batch_norms(module) == {"folded": 0, "alone": 1}
     torch.testing.assert_close(module(x), wanted)
+
+
+def test_group_norms_replace_batch_norms_in_a_copy() -> None:
+    module = trained()
+    norms = {n: c for n, c in without_batch_norm(module).named_modules() if isinstance(c, nn.GroupNorm)}
+    # two, three and four channels: one group each
+    assert {name: norm.num_groups for name, norm in norms.items()} == dict.fromkeys(
+        ["before", "after", "side", "last"], 1
+    )
+    assert torch.equal(norms["after"].weight, module.after.weight)
+    assert not norms["side"].affine
+    assert isinstance(module.after, nn.BatchNorm2d)
+    for channels, groups in ((64, 8), (16, 4), (8, 2), (36, 4), (7, 1)):
+        replaced = without_batch_norm(nn.BatchNorm1d(channels))
+        assert isinstance(replaced, nn.GroupNorm)
+        assert replaced.num_groups == groups
 
 
 def test_files_are_read_and_others_refused(tmp_path: Path) -> None:

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from peermask.paper import figures
-from peermask.paper.outcome import Curve, Outcome
+from peermask.paper.outcome import Curve, FirstLayer, Outcome
+from peermask.paper.pages import alike
 from peermask.paper.preset import preset
 
 pytest.importorskip("matplotlib")
@@ -28,10 +29,11 @@ class Made:
 
 
 def lines_of(axes: Any) -> dict[str, tuple[list[float], list[float]]]:
-    return {line.get_label(): (list(line.get_xdata()), list(line.get_ydata())) for line in axes.lines}
+    named = [line for line in axes.lines if not line.get_label().startswith("_")]
+    return {line.get_label(): (list(line.get_xdata()), list(line.get_ydata())) for line in named}
 
 
-def test_accuracy_over_rounds_is_the_mean_over_agents_and_seeds_with_their_range() -> None:
+def test_accuracy_over_rounds_is_the_median_over_seeds_with_a_line_for_each() -> None:
     names = [row.name for row in preset("convergence").rows]
     (axes,) = figures._by_rounds("convergence", {0: [outcome(0.1), outcome(0.3)], 1: [outcome(0.5)]}).axes
     lines = lines_of(axes)
@@ -39,7 +41,7 @@ def test_accuracy_over_rounds_is_the_mean_over_agents_and_seeds_with_their_range
     assert lines[names[0]][0] == [5, 10]
     assert lines[names[0]][1] == pytest.approx([0.25, 0.45])
     assert lines[names[1]][1] == pytest.approx([0.55, 0.75])
-    assert len(axes.collections) == 1  # the band of the row with two seeds
+    assert len(axes.lines) == 4  # two of them seeds of the first row
 
 
 def test_a_link_carries_its_share_and_a_method_that_sends_nothing_is_a_line_across() -> None:
@@ -80,3 +82,17 @@ def test_a_figure_is_the_same_file_every_time_and_none_without_runs() -> None:
     nothing = Made()
     nothing.outcomes = lambda *_: []  # type: ignore[method-assign]
     assert figures.draw(nothing, "graphs") == {}  # type: ignore[arg-type]
+
+
+def test_masks_of_agents_with_the_same_retention_are_compared() -> None:
+    """1100 and 1010 share one of three weights; the third agent keeps another share, the fourth and fifth nothing."""
+    bits = ["c0", "a0", "f0", "00", "00"]
+    layer = FirstLayer(shape=[2, 1, 1, 2], agents=bits)
+    made = Outcome(config={"retention": [0.2, 0.2, 1.0, 0.1, 0.1]}, first_layer=layer)
+    assert alike(made) == pytest.approx(1 / 3)
+    assert alike(Outcome(config={"retention": 0.2}, first_layer=layer)) is None
+
+
+def test_layers_have_names_that_a_reader_knows() -> None:
+    assert figures.layer_names({"model": {"name": "alexnet"}}, ["0.weight"] * 5)[3] == "linear 1"
+    assert figures.layer_names({}, ["0.weight", "3.weight"]) == ["layer 1", "layer 2"]

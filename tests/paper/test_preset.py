@@ -69,3 +69,16 @@ def test_names_are_selected_once_in_their_order() -> None:
     assert selected(()) == selected(("all",)) == NAMES
     with pytest.raises(ConfigError, match="unknown experiment 'tabel1'; did you mean 'table1'"):
         selected(("tabel1",))
+
+
+def test_methods_of_a_table_try_as_many_settings_over_as_many_rounds() -> None:
+    for name in (name for name in NAMES if name not in ("accord-easy", "dslth")):
+        used = [methods()[row.method] for row in preset(name).rows]
+        for kind in ("short", "whole"):
+            same = [method for method in used if method.tuned_for == kind]
+            assert len({(len(method.candidates), method.output_tuned) for method in same}) <= 1, name
+
+
+def test_a_method_may_be_tuned_on_another_experiment() -> None:
+    assert methods()["accord@fashion"].tuned_on == "fashion"
+    assert methods()["accord@fashion"].candidates == methods()["accord"].candidates

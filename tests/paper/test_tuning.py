@@ -9,9 +9,10 @@ import pytest
 from tiny_scale import DIGITS, tiny_defaults
 
 from peermask.files import write_json
+from peermask.paper.cells import Defaults
 from peermask.paper.outcome import Outcome
 from peermask.paper.output_folder import OutputFolder
-from peermask.paper.preset import ConfigPart
+from peermask.paper.preset import ConfigPart, scales
 from peermask.paper.tuning import Tuning, at_edge, format_choice
 
 DEAD: dict[float, float | None] = {1.0: None, 0.1: None, 0.01: None, 0.001: None}
@@ -100,6 +101,14 @@ def test_values_at_an_edge_are_named() -> None:
     assert at_edge(tried[0], tried) == at_edge(tried[2], tried) == ["lr"]
     assert at_edge(tried[1], tried) == []
     assert at_edge(tried[0], tried[:2]) == []  # two values have no inside
+
+
+def test_the_papers_network_is_tried_with_and_without_its_last_elu(tuning: Tuning) -> None:
+    paper = replace(tuning, defaults=Defaults("paper", scales()["paper"], scales()["paper"].config))
+    assert len(paper.candidates("dsgd")) == 2 * len(tuning.candidates("dsgd")) == 16
+    assert [one["model"]["out_act"] for one in paper.candidates("dsgd")] == ["elu"] * 8 + ["none"] * 8
+    assert len(paper.trials("dsgd")) == 32  # two seeds
+    assert len(paper.candidates("mask-pm1")) == 4  # dslth sets it
 
 
 def test_a_recorded_choice_stays_where_the_grid_has_changed(tuning: Tuning) -> None:

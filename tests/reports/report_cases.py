@@ -107,7 +107,13 @@ def manifest_of(
         "dataset": {"name": f"digits {data_hash[:1]}", "sha256": data_hash},
         "graph": {"sha256": "0" * 64, "links": [sorted([agent, (agent + 1) % agents]) for agent in range(agents)]},
         "agents": [
-            {"agent": agent, "labels": [agent % 10, (agent + 1) % 10], "retention": 0.1 + 0.1 * (agent % 4), "links": 2}
+            {
+                "agent": agent,
+                "labels": [agent % 10, (agent + 1) % 10],
+                "retention": 0.1 + 0.1 * (agent % 4),
+                "links": 2,
+                **{"counts": [30, 10], "train": 40, "validation": 4, "test": 20},
+            }
             for agent in range(agents)
         ],
         "classes": list(classes),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -13,9 +13,12 @@ from xml.etree import ElementTree
 import pytest
 from report_cases import write_run
 
+from peermask.config.experiment import ExperimentConfig
 from peermask.reports.page import write_report
 from peermask.reports.watch import make_server
+from peermask.run.execution import Execution
 from peermask.run.metrics import METRICS
+from peermask.run.sweep import plan_sweep
 from peermask.store.folder import RunFolder
 from peermask.store.table import append_rows
 
@@ -101,6 +104,8 @@ def test_every_part_is_drawn(page: Any) -> None:
     for canvas in ("#chart-accuracy canvas", "#chart-loss canvas", "#filters", "#overlap", "#fault-map"):
         assert ink(page, canvas)
     assert count(page, ".network circle") == 4
+    assert find(page, "#samples tbody tr").text.split() == ["0", "40", "4", "20", "30", "10"]
+    assert "Classes that no agent trains on: 5, 6, 7, 8, 9." in find(page, "#data-seen").text
     assert "2 times gone, 1 times silent" in find(page, "#faults").text
 
 
@@ -188,7 +193,7 @@ def test_tiles_are_means_over_the_seeds_of_the_first_curve(browser: Any, tmp_pat
     shutil.copytree(seeds[1], tmp_path / "copy")
     browser.get(write_report([*seeds, tmp_path / "copy"], tmp_path).as_uri())
     tiles = [each.text.split("\n") for each in browser.find_elements("css selector", "#summary .figure")]
-    assert tiles[0][:2] == ["92.5 %", "mean accuracy of mce-pl, over 2 seeds"]  # by hand: of 91.5 and 93.5
+    assert tiles[0][:2] == ["92.5 %", "mean test accuracy of mce-pl, over 2 seeds"]  # by hand: of 91.5 and 93.5
     assert tiles[1] == ["90.0 %", "worst agent (agent 0)"]
     assert "(2 seeds)" in find(browser, "#chart-accuracy .u-legend").text
     assert find(browser, "#notes").text.endswith(f"copy, which has the config and seed of {seeds[1]}.")
@@ -339,4 +344,26 @@ def test_a_live_page_follows_its_run(browser: Any, tmp_path: Path) -> None:
             browser.get("about:blank")
             server.shutdown()
             thread.join()
+    assert [entry for entry in browser.get_log("browser") if entry["level"] != "INFO"] == []
+
+
+@pytest.mark.parametrize(
+    ("vary", "part"),
+    [
+        (["algorithm.lr=0.1,1.0"], "#chart-sweep canvas"),
+        (["graph.name=ring,complete"], "#sweep .bars"),
+        (["algorithm.lr=0.1,1.0", "graph.name=ring,complete"], "#sweep td.best"),
+        ([], "#table-sweep"),
+    ],
+)
+def test_a_sweep_is_a_line_bars_a_map_or_a_table(
+    browser: Any, tmp_path: Path, small: Callable[..., ExperimentConfig], vary: list[str], part: str
+) -> None:
+    config = tmp_path / "small.toml"
+    config.write_text(small().toml())
+    plan_sweep(tmp_path / "sweep", config, [], vary, [0]).run(Execution(), lambda *_: None)
+    browser.get(write_report([tmp_path / "sweep"]).as_uri())
+    assert count(browser, part) >= 1
+    assert count(browser, "#table-sweep tbody tr") == 2 ** len(vary)
+    assert ("is best for mce-pl" in find(browser, "#title").text) == bool(vary)
     assert [entry for entry in browser.get_log("browser") if entry["level"] != "INFO"] == []

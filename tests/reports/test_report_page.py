@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from report_cases import ALEXNET_LAYERS, write_run
 
+from peermask.config.experiment import ExperimentConfig
 from peermask.config.file import make_config
 from peermask.errors import RunError
 from peermask.files import write_json
-from peermask.reports.page import gather, labels_of, open_runs, render, write_report
+from peermask.reports.page import gather, labels_of, render, write_report
 from peermask.reports.run_detail import positions
+from peermask.run.execution import Execution
+from peermask.run.sweep import plan_sweep
 
 
 def data_in(page: str) -> dict[str, Any]:
@@ -50,7 +54,7 @@ def test_twenty_agents_and_four_hundred_rounds_stay_below_five_megabytes(tmp_pat
         tmp_path / "a", agents=20, rounds=400, every=1, layers=ALEXNET_LAYERS, masks_at=(100, 200, 300, 400)
     )
     kept_masks_share = 24 / 4  # as many rounds as are ever kept
-    data = gather(open_runs([run]))
+    data = gather([run])
     size = len(render(data, "a"))
     masks = len(json.dumps(data["runs"][0]["masks"]))
     assert size + (kept_masks_share - 1) * masks < 5e6
@@ -59,7 +63,7 @@ def test_twenty_agents_and_four_hundred_rounds_stay_below_five_megabytes(tmp_pat
 def test_runs_that_differ_in_the_seed_alone_are_one_curve(tmp_path: Path) -> None:
     runs = [write_run(tmp_path / str(seed), seed=seed) for seed in (0, 1)]
     other = write_run(tmp_path / "c", algorithm="ind-mask")
-    data = gather(open_runs([*runs, other]))
+    data = gather([*runs, other])
     assert [series["label"] for series in data["series"]] == ["mce-pl", "ind-mask"]
     assert data["series"][0]["seeds"] == [0, 1]
     measured = data["series"][0]["measures"]["test_accuracy"]
@@ -69,7 +73,7 @@ def test_runs_that_differ_in_the_seed_alone_are_one_curve(tmp_path: Path) -> Non
 
 def test_copies_of_a_run_are_drawn_once(tmp_path: Path) -> None:
     runs = [write_run(tmp_path / name, seed=3) for name in "abc"]
-    data = gather(open_runs(runs))
+    data = gather(runs)
     assert [series["seeds"] for series in data["series"]] == [[3]]
     assert len(data["runs"]) == 1
     assert data["notes"] == [f"Left out: {run}, which has the config and seed of {runs[0]}." for run in runs[1:]]
@@ -79,7 +83,7 @@ def test_a_diverged_run_is_left_out_and_named(tmp_path: Path) -> None:
     good = write_run(tmp_path / "good")
     lost = write_run(tmp_path / "lost", algorithm="dsgd", rounds=4, masks_at=(), finished=False)
     write_json(lost / "diverged.json", {"message": "the loss of agent 0 is nan in round 2"})
-    data = gather(open_runs([lost, good]))
+    data = gather([lost, good])
     assert [series["label"] for series in data["series"]] == ["mce-pl"]
     (note,) = data["notes"]
     assert note == f"Left out: {lost} diverged before its first evaluation (the loss of agent 0 is nan in round 2)."
@@ -128,3 +132,26 @@ def test_an_unwritable_target_is_one_line(tmp_path: Path) -> None:
 def test_what_is_not_a_run_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="not a run folder"):
         write_report([tmp_path / "nothing"])
+
+
+def test_a_sweep_is_reported_with_its_values_and_best(tmp_path: Path, small: Callable[..., ExperimentConfig]) -> None:
+    config = tmp_path / "small.toml"
+    config.write_text(small(compare=[{"name": "ind-mask"}]).toml())
+    sweep = plan_sweep(tmp_path / "sweep", config, [], ["algorithm.lr=0.1,1.0"], [0, 1])
+    sweep.run(Execution(), lambda *_: None)
+    data = gather([tmp_path / "sweep"])
+    rows = data["sweep"]["rows"]
+    assert [(row["values"], row["algorithm"], row["seeds"]) for row in rows] == [
+        ({"algorithm.lr": "0.1"}, "mce-pl", 2),
+        ({"algorithm.lr": "1.0"}, "mce-pl", 2),
+        ({"algorithm.lr": ""}, "ind-mask", 2),
+    ]
+    assert sum(row["best"] for row in rows) == 1
+    best = next(row for row in rows if row["best"])
+    assert data["series"][data["sweep"]["top"]]["label"] == f"mce-pl, algorithm.lr {best['values']['algorithm.lr']}"
+    assert len(data["runs"]) == 6
+    assert write_report([tmp_path / "sweep"]) == tmp_path / "sweep" / "report.html"
+    for run in sweep.runs:
+        (tmp_path / "sweep" / run.path / "config.toml").unlink()
+    with pytest.raises(RunError, match=r"no run of the sweep in .* has begun yet"):
+        gather([tmp_path / "sweep"])

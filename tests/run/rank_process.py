@@ -16,6 +16,9 @@ from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
 
+from peermask.store.folder import RunFolder
+from peermask.store.mask_snapshots import list_masks, load_masks
+from peermask.store.table import read_rows
 from waiting import PATIENCE, until
 
 CONTEXT = multiprocessing.get_context("forkserver")
@@ -53,6 +56,18 @@ def peermask(*arguments: str) -> None:
     from peermask.cli.main import main
 
     main(list(arguments))
+
+
+def assert_same(one: Path, other: Path) -> None:
+    """All that two runs wrote, but for the time they took."""
+    for name in ("metrics.csv", "traffic.csv"):
+        ours, theirs = (read_rows(folder / name) for folder in (one, other))
+        assert [{**row, "seconds": ""} for row in ours] == [{**row, "seconds": ""} for row in theirs]
+    kept, other_kept = (list_masks(RunFolder(folder).masks) for folder in (one, other))
+    assert list(kept) == list(other_kept)
+    weights = 64 * 12 + 12 * 10
+    for number, path in kept.items():
+        assert (load_masks(path, weights) == load_masks(other_kept[number], weights)).all()
 
 
 class RankRun:

@@ -21,7 +21,6 @@ from peermask.errors import ConfigError, RunError
 from peermask.graph.mixing import Mixing
 from peermask.run.build import build
 from peermask.run.execution import Execution
-from peermask.run.result import RunResult
 from peermask.run.runner import resume_experiment, run_experiment
 from peermask.run.trace import LEARN, Trace, round_lengths, trace_of_speeds
 from peermask.run.trace_file import read_trace, speeds_of, trace_for, write_trace
@@ -33,7 +32,6 @@ from peermask.wire.schema import Payload
 Small = Callable[..., ExperimentConfig]
 CPU = Execution(device="cpu")
 UNEVEN = {"speeds": [0.2, 1.0, 1.0, 0.7], "weights": [100, 50, 1]}  # counts do not fit into a byte
-PEERS = [entry.name for entry in algorithms if not (entry.make.hears_all or entry.make.needs_every_message)]
 
 
 @dataclass(frozen=True)
@@ -168,31 +166,6 @@ def test_deaths_are_the_same_after_an_interruption(
         assert without_seconds(tmp_path / str(stop) / "traffic.csv") == without_seconds(whole.root / "traffic.csv")
 
 
-@pytest.mark.parametrize("name", PEERS)
-def test_every_algorithm_goes_on_after_an_interruption_and_can_be_played_again(
-    name: str, small: Small, tmp_path: Path
-) -> None:
-    config = small(algorithm=name, rounds=5, asynchronous=UNEVEN)
-    whole = run_experiment(config, tmp_path / "whole", execution=CPU)
-    asked = iter([False, True])
-    stopped = Execution(device="cpu", workers=3, should_stop=lambda: next(asked, False))
-    assert run_experiment(config, tmp_path / "cut", execution=stopped).status == "interrupted"
-    assert resume_experiment(tmp_path / "cut", CPU).hash == whole.hash
-    for table in ("traffic.csv", "metrics.csv"):
-        assert without_seconds(tmp_path / "cut" / table) == without_seconds(tmp_path / "whole" / table)
-    again = replay(config, tmp_path)
-    assert again.hash == whole.hash
-    assert without_seconds(again.root / "traffic.csv") == without_seconds(whole.root / "traffic.csv")
-
-
-def replay(config: ExperimentConfig, folder: Path) -> RunResult:
-    """By a trace in a file, as a fleet leaves one."""
-    write_trace(folder / "trace.csv", trace_for(build(config), RunFolder(folder / "none")))
-    table = config.table()
-    table["asynchronous"] = {"weights": table["asynchronous"]["weights"], "trace": str(folder / "trace.csv")}
-    return run_experiment(make_config(table), folder / "again", execution=CPU)
-
-
 def without_seconds(path: Path) -> list[dict[str, str]]:
     return [{key: value for key, value in row.items() if key != "seconds"} for row in read_rows(path)]
 
@@ -243,35 +216,6 @@ def test_speeds_are_given_drawn_or_alike(small: Small) -> None:
 
 def test_a_config_without_it_is_what_it_was(small: Small) -> None:
     assert "asynchronous" not in small().table()
-
-
-@pytest.mark.parametrize(
-    ("changes", "line"),
-    [
-        ({"algorithm": "fl"}, "asynchronous: agents of fl wait for a server"),
-        ({"compare": ["fl"]}, "asynchronous: agents of fl wait for a server"),
-        ({"schedule": {"name": "matching"}}, "asynchronous: schedule needs synchronous rounds"),
-        ({"liars": {"count": 1}}, "asynchronous: liars needs synchronous rounds"),
-        ({"evaluation": {"unmixed": True}}, "asynchronous: evaluation.unmixed needs synchronous rounds"),
-        ({"asynchronous": {"speeds": [1.0, 0.1]}}, "asynchronous.speeds: 2 numbers for 4 agents"),
-        ({"asynchronous": {"speeds": [1, 1, 0, 1]}}, "agent 2 has 0; every speed must be above 0"),
-        ({"asynchronous": {"speeds": [1, 1, "x", 1]}}, "agent 2 has 'x'"),
-        ({"asynchronous": {"speeds": [1, 1, float("nan"), 1]}}, "agent 2 has nan"),
-        ({"asynchronous": {"speeds": 0.1}}, "must be a list with one number per agent"),
-        ({"asynchronous": {"speeds": {"choices": []}}}, "asynchronous.speeds"),
-        ({"asynchronous": {"weights": [1, 2]}}, "asynchronous.weights = .*must begin above 0 and not increase"),
-        ({"asynchronous": {"weights": [0]}}, "must begin above 0"),
-        ({"asynchronous": {"weights": [0.5]}}, "asynchronous.weights"),
-        ({"asynchronous": {"weights": []}}, "asynchronous.weights"),
-        ({"asynchronous": {"jitter": 1.0}}, "asynchronous.jitter"),
-        ({"asynchronous": {"latency": -1}}, "asynchronous.latency"),
-        ({"asynchronous": {"pace": 1}}, "asynchronous.pace: unknown key"),
-    ],
-)
-def test_what_cannot_be_is_one_line(small: Small, changes: dict[str, object], line: str) -> None:
-    with pytest.raises(ConfigError, match=line) as caught:
-        small(**{"asynchronous": {}, **changes})
-    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -117,6 +117,7 @@ def test_batch_norms_and_dropout_of_a_trained_module(tmp_path: Path) -> None:
     execution = peermask.Execution(warn=lines.append)
     result = peermask.run_experiment(config, tmp_path / "run", module=module, execution=execution)
     assert lines == [
+        "module: masked: conv.weight, head.weight; kept: conv.weight, head.weight, conv.bias, head.bias",
         "1 batch norms were folded into the layers before them; 0 became a fixed factor and summand for each channel",
         "1 dropouts were turned off",
         "frozen.from = 'module' is used; frozen.init = 'uniform-pm1' is not",

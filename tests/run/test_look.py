@@ -10,20 +10,25 @@ import pytest
 import peermask
 from peermask.cli.data import findings
 from peermask.cli.main import main
-from peermask.data.dataset import Task
+from peermask.data.dataset import Dataset, Task
 from peermask.errors import ConfigError, DataError
+from peermask.reports.page import gather
+from peermask.run.look import quick_duplicates
 
 
-def by_hand() -> peermask.DataSummary:
+def by_hand_data() -> Dataset:
     """Two agents with three samples each, of which one input is the same."""
     x = np.array([[0, 5], [1, 5], [2, 5], [0, 5], [3, 5], [-4, 5]], np.float32)
     y, agents = np.array([0, 0, 1, 0, 1, 1]), np.array([0, 0, 0, 1, 1, 1])
     x_test = np.array([[2, 5], [7, 5], [-0.0, 5]], np.float32)  # the first and the last are trained on
-    data = peermask.from_arrays(
+    return peermask.from_arrays(
         x, y, x_test, np.array([1, 0, 0]), ["a", "b", "c"], agent_train=agents, agent_test=np.array([0, 1, 1])
     )
+
+
+def by_hand() -> peermask.DataSummary:
     config = {"agents": 2, "partition": "given", "data": {"validation": 0.0}}
-    return peermask.describe_data(config, dataset=data)
+    return peermask.describe_data(config, dataset=by_hand_data())
 
 
 def test_every_number() -> None:
@@ -68,3 +73,15 @@ def test_mistakes_are_those_of_a_run() -> None:
         peermask.describe_data({"agentz": 3})
     with pytest.raises(DataError, match="dataset is a int; make one of it"):
         peermask.describe_data({"agents": 2}, dataset=3)  # type: ignore[arg-type]
+
+
+def test_a_run_records_duplicates_and_a_page_shows_the_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data, config = by_hand_data(), {"agents": 2, "partition": "given", "data": {"validation": 0.0}, "rounds": 1}
+    result = peermask.run_experiment({**config, "model": "mlp", "graph": "complete"}, tmp_path / "run", dataset=data)
+    assert result.manifest["duplicates"] == {"shared": 1, "leaked": 2}
+    (shown,) = gather([result.root])["runs"]
+    assert shown["data"]["samples"] == [[3, 0, 1], [3, 0, 2]]
+    assert shown["data"]["counts"] == [{0: 2, 1: 1}, {0: 1, 1: 2}]
+    assert (shown["data"]["missing"], shown["data"]["duplicates"]) == (["c"], {"shared": 1, "leaked": 2})
+    monkeypatch.setattr("peermask.run.look.LARGEST_BYTES", 1)  # a search of large data would delay a run
+    assert quick_duplicates(data, []) is None

@@ -29,9 +29,9 @@ def one_line(ranks: RankRun, codes: list[int]) -> str:
 
 
 def of_another_version() -> None:
-    import peermask.run.same_inputs as same_inputs
+    import peermask.run.play as play
 
-    same_inputs.version = lambda _: "0.0.1"  # type: ignore[assignment]
+    play.version = lambda _: "0.0.1"  # type: ignore[assignment]
 
 
 def test_more_ranks_than_agents(small: Small, tmp_path: Path) -> None:
@@ -130,9 +130,9 @@ RANK = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT
     ("arguments", "environment", "said"),
     [
         (["--processes", "0"], {}, "processes"),
-        (["--processes", "2", "--seeds", "2"], {}, "a sweep takes no --processes"),
+        (["--processes", "2", "--seeds", "2"], {}, "start the same command several times"),
         (["--processes", "2"], RANK, "this is rank 1 of 2 already"),
-        (["--seeds", "2"], RANK, "a sweep takes no --processes and no torchrun"),
+        (["--seeds", "2"], RANK, "--processes, torchrun and --tensorboard are for one run"),
         ([], {**RANK, "TORCHELASTIC_MAX_RESTARTS": "3"}, "give --out"),
         ([], {**RANK, "RANK": "2"}, "RANK = 2 and WORLD_SIZE = 2"),
         ([], {**RANK, "WORLD_SIZE": "two"}, "WORLD_SIZE = 'two'"),

@@ -12,18 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rank_process import RankRun
+from rank_process import RankRun, assert_same
 
-from peermask.algorithms import algorithms
 from peermask.cli.main import main
 from peermask.config.experiment import ExperimentConfig
 from peermask.run.execution import Execution
 from peermask.run.result import RunResult
 from peermask.run.runner import resume_experiment, run_experiment
 from peermask.store.checkpoint import list_checkpoints
-from peermask.store.folder import RunFolder
-from peermask.store.mask_snapshots import list_masks, load_masks
-from peermask.store.table import read_rows
 from waiting import PATIENCE, until
 
 ON_CPU = Execution(device="cpu", workers=1)
@@ -38,18 +34,6 @@ def written(config: ExperimentConfig, folder: Path) -> str:
     path = folder / "config.toml"
     path.write_text(config.toml())
     return str(path)
-
-
-def assert_same(one: Path, other: Path) -> None:
-    """All that two runs wrote, but for the time they took."""
-    for name in ("metrics.csv", "traffic.csv"):
-        ours, theirs = (read_rows(folder / name) for folder in (one, other))
-        assert [{**row, "seconds": ""} for row in ours] == [{**row, "seconds": ""} for row in theirs]
-    kept, other_kept = (list_masks(RunFolder(folder).masks) for folder in (one, other))
-    assert list(kept) == list(other_kept)
-    weights = 64 * 12 + 12 * 10
-    for number, path in kept.items():
-        assert (load_masks(path, weights) == load_masks(other_kept[number], weights)).all()
 
 
 @pytest.mark.parametrize("schedule", [None, "matching"])
@@ -105,69 +89,6 @@ def test_a_killed_rank_is_named_and_nothing_is_lost(long: RunResult, tmp_path: P
         assert ranks.join() == [0, 0], ranks.lines()
     assert RunResult.open(tmp_path / "run").hash == long.hash
     assert_same(tmp_path / "run", long.folder.path)
-
-
-SCHEDULES: dict[str, dict[str, Any]] = {
-    "redrawn": {"schedule": {"name": "redrawn", "every": 2}, "liars": {"count": 1, "kind": "inverted"}},
-    "one-peer": {"schedule": "one-peer-exponential", "algorithm": "accord"},
-    "matching": {"schedule": "matching", "algorithm": "dsgd"},  # one of five is left over
-}
-
-
-def every_case(small: Small) -> dict[str, ExperimentConfig]:
-    """Every algorithm, every kind of lie, and every way in which links change."""
-    cases = {entry.name: small(algorithm=entry.name, rounds=3) for entry in algorithms}
-    guarded = {"name": "mce-pl"}
-    for kind in ("random", "inverted", "crafted"):
-        cases[f"liars-{kind}"] = small(algorithm=guarded, rounds=3, liars={"count": 1, "kind": kind})
-    for name, changes in SCHEDULES.items():
-        cases[name] = five(small, rounds=3, graph={"name": "erdos-renyi", "p": 0.6}, **changes)
-    return cases
-
-
-def run_all(configs: dict[str, str]) -> None:
-    """Two ranks run one experiment after another."""
-    import tomllib
-
-    from peermask.config.file import make_config
-    from peermask.run.play import take_part
-    from peermask.run.rank_group import join_ranks
-
-    with join_ranks(device="cpu") as ranks:
-        assert ranks is not None
-        for name, text in configs.items():
-            config = make_config(tomllib.loads(text))
-            execution = Execution(device="cpu", workers=1, ranks=ranks)
-            if ranks.first:
-                run_experiment(config, Path("ranks") / name, execution=execution)
-            else:
-                take_part(config, execution)
-
-
-CASES = [*(entry.name for entry in algorithms), "liars-random", "liars-inverted", "liars-crafted", *SCHEDULES]
-
-
-@pytest.fixture(scope="module")
-def all_ran(small: Small, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Every case by two ranks, and alone."""
-    folder = tmp_path_factory.mktemp("every")
-    cases = every_case(small)
-    assert list(cases) == CASES
-    with RankRun(folder, 2) as ranks:
-        ranks.start({name: config.toml() for name, config in cases.items()}, work=run_all)
-        for name, config in cases.items():
-            run_experiment(config, folder / "whole" / name, execution=ON_CPU)
-        assert ranks.join() == [0, 0], ranks.lines()
-    return folder
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_every_algorithm_ends_in_two_ranks_as_in_one_process(all_ran: Path, case: str) -> None:
-    """On a CPU real values, too, are added in the order of agents, whoever has them."""
-    ours, theirs = RunResult.open(all_ran / "ranks" / case), RunResult.open(all_ran / "whole" / case)
-    assert ours.hash == theirs.hash
-    assert ours.sent_bytes == theirs.sent_bytes
-    assert_same(all_ran / "ranks" / case, all_ran / "whole" / case)
 
 
 @pytest.mark.long

@@ -23,7 +23,7 @@ from peermask.run.cuda_graphs import tensors_of
 from peermask.run.execution import Execution
 from peermask.run.link_cost import LINKS, LinkHistories, shards_of
 from peermask.run.loop import final_hash
-from peermask.run.runner import resume_experiment, run_experiment
+from peermask.run.runner import run_experiment
 from peermask.store.table import read_rows
 from peermask.wire import FrameHeader, Schema, encode_frame
 from peermask.wire.frame import Expected, history_after, read_header
@@ -102,19 +102,6 @@ def test_a_run_equals_a_plain_one(small: Small, tmp_path: Path, schedule: dict[s
         torch.testing.assert_close(plain.sort(1).values, models.sort(1).values, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES, ids=lambda each: "-".join(map(str, each.values())))
-def test_a_resumed_run_ends_as_one_left_alone(small: Small, tmp_path: Path, schedule: dict[str, Any]) -> None:
-    config = small(**FIVE, schedule=schedule)
-    whole = run_experiment(config, tmp_path / "whole", execution=CPU)
-    asked = iter([False, False, True])
-    stopped = Execution(device="cpu", should_stop=lambda: next(asked, False))
-    assert run_experiment(config, tmp_path / "cut", execution=stopped).status == "interrupted"
-    resumed = resume_experiment(tmp_path / "cut", execution=CPU)
-    assert resumed.hash == whole.hash
-    assert read_rows(resumed.folder.traffic) == read_rows(whole.folder.traffic)
-    assert resumed.sent_bytes == whole.sent_bytes
-
-
 def test_a_graph_that_is_never_redrawn_is_one_that_stays(small: Small, tmp_path: Path) -> None:
     """To the hash and to the byte, although bytes are counted link by link."""
     stays = run_experiment(small(**FIVE), tmp_path / "stays", execution=CPU)
@@ -184,25 +171,6 @@ def test_histories_of_two_halves_are_those_of_the_whole() -> None:
 
 def make_links(receiver: int, sender: int) -> Links:
     return Links.between(np.array([receiver]), np.array([sender]), 4)
-
-
-BAD: list[tuple[dict[str, Any], str]] = [
-    ({"schedule": {"name": "redrawn", "every": 0}, "graph": "erdos-renyi"}, r"schedule\.every = 0: .*greater than"),
-    ({"schedule": {"name": "matching", "every": 0}}, r"schedule\.every = 0"),
-    ({"schedule": {"name": "redrawn"}}, r"schedule\.name = 'redrawn': a ring graph is not random"),
-    ({"schedule": "weekly"}, r"schedule\.name: unknown schedule 'weekly'; .*one-peer-exponential"),
-    ({"schedule": {"name": "matching"}, "agents": 1, "retention": 0.5}, "agents must be 2 or more"),
-    ({"schedule": "one-peer-exponential", "agents": 1, "retention": 0.5}, "agents must be 2 or more"),
-    ({"schedule": "matching", "algorithm": "fl"}, "schedule: agents of fl use a server"),
-    ({"schedule": {"name": "matching", "among": "nobody"}}, r"schedule\.among = 'nobody'"),
-]
-
-
-@pytest.mark.parametrize(("change", "message"), BAD)
-def test_mistakes_are_one_line(small: Small, change: dict[str, Any], message: str) -> None:
-    with pytest.raises(PeermaskError, match=message) as caught:
-        build(small(**change))
-    assert "\n" not in str(caught.value)
 
 
 def test_a_fleet_has_the_links_of_all_rounds(small: Small) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -133,6 +134,14 @@ def test_a_module_of_the_callers_stays_as_it_is(small: Small) -> None:
 @pytest.mark.parametrize("name", ["gpu", "cuda:", "cpu:", "cpu:0", "cuda:-1", "cuda:\u00b2", "cuda:1:1", ""])
 def test_a_device_that_no_machine_has_is_named(name: str) -> None:
     with pytest.raises(RunError, match="is not one of cpu, cuda, cuda:N, auto"):
+        pick_device(name)
+
+
+@pytest.mark.parametrize("name", ["auto", "cuda"])
+def test_a_gpu_needs_triton(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setitem(sys.modules, "triton", None)
+    with pytest.raises(RunError, match=r"device 'cuda' needs Triton 3\.4 or later, .*; use --device cpu"):
         pick_device(name)
 
 

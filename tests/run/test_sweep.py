@@ -13,11 +13,12 @@ import pytest
 from peermask.cli.main import main
 from peermask.config.experiment import ExperimentConfig
 from peermask.errors import ConfigError, RunError
-from peermask.files import try_lock
+from peermask.files import try_lock, write_json
 from peermask.run.execution import Execution
 from peermask.run.result import RunResult
 from peermask.run.runner import run_experiment
-from peermask.run.sweep import Row, best, plan_sweep, split_values, spread, write_table
+from peermask.run.sweep import open_sweep, plan_sweep, split_values
+from peermask.store.sweeps import SweepFolder, SweepRow, SweepRun, best_rows, spread
 
 Small = Callable[..., ExperimentConfig]
 
@@ -52,6 +53,7 @@ def test_values_are_split_at_their_commas(vary: str, settings: list[str]) -> Non
         ("algorithm.lr=", "must be key=value,value"),
         ("seed=1,2", "give --seeds"),
         ("rounds=3,3", "the same value twice"),
+        ("algorithm.lr=0.1,0.3 --vary algorithm.lr=1", "is given twice; give all values at once"),
         ("algorithm.lr=0.1,fast", r"algorithm\.lr = 'fast'"),
         ("algorithm.speed=1,2", r"algorithm\.speed: unknown key"),
     ],
@@ -60,89 +62,160 @@ def test_what_cannot_be_varied_is_said_before_anything_runs(
     config: Path, tmp_path: Path, vary: str, message: str
 ) -> None:
     with pytest.raises(ConfigError, match=message):
-        plan_sweep(tmp_path / "sweep", config, [], [vary], None)
+        plan_sweep(tmp_path / "sweep", config, [], vary.split(" --vary "), None)
     assert not (tmp_path / "sweep").exists()
 
 
 def test_means_and_deviations_are_those_of_the_runs(small: Small, config: Path, tmp_path: Path) -> None:
-    sweep = plan_sweep(tmp_path / "sweep", config, [], ["algorithm.lr=0.1,1.0"], [0, 1])
-    sweep.run(Execution(), silent)
+    plan_sweep(tmp_path / "sweep", config, [], ["algorithm.lr=0.1,1.0"], [0, 1]).run(Execution(), silent)
+    sweep = SweepFolder.open(tmp_path / "sweep")
     assert sweep.missing == 0
-    rows = sweep.rows()
+    rows = sweep.rows
     assert [(row.variation, row.seeds) for row in rows] == [("algorithm.lr=0.1", 2), ("algorithm.lr=1.0", 2)]
     alone = [
         run_experiment(small(algorithm={"name": "mce-pl", "lr": 0.1}, seed=seed), tmp_path / f"alone-{seed}")
         for seed in (0, 1)
     ]
-    hashes = {RunResult.open(cell.path).hash for cell in sweep.cells if cell.variation == "algorithm.lr=0.1"}
+    hashes = {RunResult.open(sweep.root / run.path).hash for run in sweep.runs if run.variation == "algorithm.lr=0.1"}
     assert hashes == {result.hash for result in alone}
     held_out = [fmean(row["validation_accuracy"] for row in result.metrics()) for result in alone]
     assert rows[0].validation == pytest.approx(held_out)
     assert spread(rows[0].validation) == pytest.approx((fmean(held_out), stdev(held_out)))
-    table = pd.read_csv(write_table(sweep.root, rows))
+    table = pd.read_csv(sweep.write_table())
     assert list(table["variation"]) == ["algorithm.lr=0.1", "algorithm.lr=1.0"]
+    assert list(table["algorithm.lr"]) == [0.1, 1.0]
     assert table["test_accuracy"][1] == pytest.approx(fmean(rows[1].test), rel=1e-5)
 
 
-def test_the_best_is_chosen_on_held_out_data_and_not_on_the_test() -> None:
-    rows = [
-        Row("a", "mce-pl", (0.5, 0.6), (0.9, 0.9), 1.0),
-        Row("b", "mce-pl", (0.7, 0.6), (0.1, 0.1), 1.0),
-        Row("c", "mce-pl", (float("nan"),), (1.0,), 1.0),
-    ]
-    chosen = best(rows)
-    assert chosen is not None
-    assert chosen.variation == "b"
-    assert best(rows[2:]) is None
+def row(lr: float | None, place: int, validation: tuple[float, ...], test: float = 0.5) -> SweepRow:
+    settings = () if lr is None else (f"algorithm.lr={lr}",)
+    run = SweepRun(settings=settings, place=place, algorithm="mce-pl" if place == 0 else "ind-mask", seed=0)
+    return SweepRow((run,), {}, validation, (test,), 1.0)
+
+
+def test_the_best_is_chosen_on_held_out_data_among_variations_of_an_algorithm() -> None:
+    nan = float("nan")
+    rows = [row(0.1, 0, (0.5, 0.6), 0.9), row(0.3, 0, (0.7, 0.6), 0.1), row(1.0, 0, (nan,), 1.0), row(None, 1, (0.9,))]
+    assert [best.variation for best in best_rows(rows)] == ["algorithm.lr=0.3"]  # the key does not touch ind-mask
+    assert best_rows(rows[1:]) == []  # one variation is no choice
     assert isnan(spread((0.5,))[1])
+
+
+def test_an_algorithm_that_a_key_does_not_touch_is_run_once(config: Path, tmp_path: Path) -> None:
+    compared = ['compare=["ind-mask"]']
+    sweep = plan_sweep(tmp_path / "sweep", config, compared, ["algorithm.lr=0.1,0.3", "retention=0.2,0.8"], [0, 1])
+    of_ind_mask = [run for run in sweep.runs if run.algorithm == "ind-mask"]
+    assert len(sweep.runs) == 2 * (4 + 2)
+    assert [(run.settings, run.seed) for run in of_ind_mask] == [
+        ((f"retention={p}",), seed) for seed in (0, 1) for p in (0.2, 0.8)
+    ]
+    renamed = plan_sweep(tmp_path / "sweep", config, compared, ["algorithm.name=dsgd,ind-mask"], None)
+    assert [(run.variation, run.algorithm) for run in renamed.runs] == [
+        ("algorithm.name=dsgd", "dsgd"), ("", "ind-mask"), ("algorithm.name=ind-mask", "ind-mask"),
+    ]  # fmt: skip
 
 
 def test_what_is_finished_or_anothers_is_not_run_and_more_can_be_added(config: Path, tmp_path: Path) -> None:
     told: list[str] = []
-    first = plan_sweep(tmp_path / "sweep", config, [], ["algorithm.lr=0.1"], [0])
-    first.run(Execution(), lambda done, total, name: told.append(f"{done} of {total}: {name}"))
-    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "sweep").rglob("*.csv")}
-    more = plan_sweep(tmp_path / "sweep", config, [], ["algorithm.lr=0.1,0.3"], [0, 1])
-    other = next(cell for cell in more.cells if cell.config.seed == 1 and cell.variation.endswith("0.1"))
-    with try_lock(other.path.with_name(f".{other.path.name}.lock")):  # by another process
-        more.run(Execution(), lambda done, total, name: told.append(f"{done} of {total}: {name}"))
-    assert more.missing == 1
-    more.run(Execution(), silent)
-    assert more.missing == 0
+
+    def tell(done: int, total: int, name: str) -> None:
+        told.append(f"{done} of {total}: {name}")
+
+    root = tmp_path / "sweep"
+    plan_sweep(root, config, [], ["algorithm.lr=0.1"], [0]).run(Execution(), tell)
+    before = {path: path.stat().st_mtime_ns for path in root.rglob("*.csv")}
+    more = plan_sweep(root, config, [], ["algorithm.lr=0.1,0.3"], [0, 1])
+    other = root / next(run for run in more.runs if run.seed == 1 and run.variation.endswith("0.1")).path
+    with try_lock(other.with_name(f".{other.name}.lock")):  # by another process
+        more.run(Execution(), tell)
+    assert SweepFolder.open(root).missing == 1
+    open_sweep(root).run(Execution(), silent)
+    plan_sweep(root, config, [], ["batch_size=4"], [0]).run(Execution(), silent)
+    whole = SweepFolder.open(root)
+    assert whole.missing == 0
     assert told == [
-        "1 of 1: algorithm.lr=0.1, seed 0",
-        "2 of 4: algorithm.lr=0.3, seed 0",
-        "3 of 4: algorithm.lr=0.3, seed 1",
+        "0 of 1: algorithm.lr=0.1, mce-pl, seed 0",
+        "1 of 4: algorithm.lr=0.3, mce-pl, seed 0",
+        "2 of 4: algorithm.lr=0.3, mce-pl, seed 1",
     ]
     assert {path: path.stat().st_mtime_ns for path in before} == before
+    usual = whole.config["algorithm"]["lr"], whole.config["batch_size"]
+    assert [tuple(row.values.values()) for row in whole.rows] == [  # another key keeps old rows
+        ("0.1", str(usual[1])), ("0.3", str(usual[1])), (str(usual[0]), "4"),
+    ]  # fmt: skip
+    assert not list(root.rglob(".seed*.lock"))
+
+
+def test_a_run_that_diverges_is_a_result(config: Path, tmp_path: Path) -> None:
+    root, told = tmp_path / "sweep", []
+    for _ in range(2):
+        plan = plan_sweep(root, config, ["algorithm=dsgd"], ["algorithm.lr=0.1,1e30"], None)
+        plan.run(Execution(), lambda _done, _total, name: told.append(name))
+    assert len(told) == 2  # nothing is run again
+    sweep = SweepFolder.open(root)
+    assert [(row.seeds, row.diverged) for row in sweep.rows] == [(1, 0), (0, 1)]
+    (line,) = sweep.diverged()
+    assert line.startswith("algorithm.lr=1e+30, dsgd, seed 0: the loss")
+    assert pd.read_csv(sweep.write_table())["diverged"].tolist() == [0, 1]
 
 
 def test_a_folder_of_something_else_is_left_alone(config: Path, tmp_path: Path) -> None:
-    plan_sweep(tmp_path / "sweep", config, [], [], [0]).run(Execution(), silent)
+    root = tmp_path / "sweep"
+    plan_sweep(root, config, [], [], [0]).run(Execution(), silent)
     with pytest.raises(RunError, match="is a sweep of a config with batch_size = 8, not 9; give another --out"):
-        plan_sweep(tmp_path / "sweep", config, ["batch_size=9"], [], [0]).run(Execution(), silent)
+        plan_sweep(root, config, ["batch_size=9"], [], [0]).run(Execution(), silent)
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "notes.txt").touch()
     with pytest.raises(RunError, match="exists and is not a sweep"):
         plan_sweep(tmp_path / "mine", config, [], [], [0]).run(Execution(), silent)
+    for runs in ([{"settings": ["a"]}], [{"settings": ["a=["], "place": 0, "algorithm": "x", "seed": 0}], 3,
+                 [{"settings": [], "place": 0, "algorithm": "../..", "seed": 0}]):  # fmt: skip
+        write_json(root / "sweep.json", {"config": {}, "runs": runs})
+        with pytest.raises(RunError, match=r"sweep\.json is damaged; restore the file"):
+            SweepFolder.open(root)
 
 
-def test_the_command_goes_on_and_prints_table_and_best(
+def call(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[object, str, str]:
+    with pytest.raises(SystemExit) as ended:
+        main([str(word) for word in words])
+    said = capsys.readouterr()
+    return ended.value.code, said.out, said.err
+
+
+def test_the_command_goes_on_and_prints_values_and_best(
     config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "sweep"
-    command = ["run", str(config), "--set", 'compare=["ind-mask"]', "--vary", "algorithm.lr=0.1,1.0", "--seeds", "2"]
-    for _ in range(2):  # the second time there is nothing left to run
-        with pytest.raises(SystemExit) as stopped:
-            main([*command, "--out", str(out)])
-        said = capsys.readouterr().out
-        assert not stopped.value.code
-        assert "ind-mask" in said
-        assert "best: algorithm.lr=" in said
-        assert "on held-out data" in said
-        assert said.rstrip().endswith(str(out))
-    assert len(pd.read_csv(out / "sweep.csv")) == 4
-    with pytest.raises(SystemExit) as stopped:
-        main(["run", "--resume", str(out), "--seeds", "2"])
-    assert stopped.value.code == 2
-    assert "rerun the same command to resume" in capsys.readouterr().err
+    command = ["run", config, "--set", 'compare=["ind-mask"]', "--vary", "algorithm.lr=0.125,1.75", "--seeds", "2"]
+    for words in ([*command, "--out", out], ["show", out], ["run", "--resume", out]):  # nothing is left to run then
+        code, said, _ = call(capsys, *words)
+        assert not code
+        for word in ("0.125", "1.75", "ind-mask", "best for mce-pl: algorithm.lr=", "on held-out data"):
+            assert word in said
+        assert "best for ind-mask" not in said
+    assert said.rstrip().endswith(str(out))
+    assert len(pd.read_csv(out / "sweep.csv")) == 3
+    (out / SweepFolder.open(out).runs[0].path / "result.json").unlink()
+    assert f"1 of 6 runs are missing; resume with: peermask run --resume {out}" in call(capsys, "show", out)[1]
+    for option, message in (
+        (("--seeds", "2"), "--resume of a sweep runs what is missing, unchanged"),
+        (("--set", "rounds=9"), "--resume of a sweep runs what is missing, unchanged"),
+        (("--processes", "2"), "start the same command several times without them"),
+    ):
+        code, _, err = call(capsys, "run", "--resume", out, *option)
+        assert code == 2
+        assert message in err
+    assert call(capsys, "runs", "delete", "--yes", out)[0] == 0
+    assert not out.exists()
+
+
+def test_values_of_three_keys_have_room_in_80_columns(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rich.console.Console.is_terminal", True)
+    monkeypatch.setenv("COLUMNS", "80")
+    keys = ("algorithm.lr=0.0625", "retention=0.4375", "data.validation=0.1875")
+    varied = [word for key in keys for word in ("--vary", key)]
+    said = call(capsys, "run", config, *varied, "--seeds", "2", "--out", tmp_path / "sweep")[1]
+    table = said.partition("standard deviation")[2].partition("held out, test")[0]
+    assert all(value in table for value in ("0.0625", "0.4375", "0.1875"))

@@ -12,7 +12,7 @@ from task_cases import CASES, config
 
 from peermask.cli.main import main
 from peermask.config.file import make_config
-from peermask.exports.measure import evaluate
+from peermask.exports.predict import evaluate
 from peermask.exports.reader import open_model
 from peermask.exports.write import export
 from peermask.run.execution import Execution

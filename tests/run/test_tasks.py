@@ -19,7 +19,7 @@ from peermask.data.measures import metrics
 from peermask.data.normalisation import Statistics
 from peermask.errors import ConfigError, DataError, ExportError, ModelError, RunError
 from peermask.models.outputs import losses
-from peermask.reports.page import gather, open_runs
+from peermask.reports.page import gather
 from peermask.reports.tables import agents_table, closing_lines
 from peermask.run.build import build
 from peermask.run.plan import gradient_path, make_plan
@@ -61,13 +61,63 @@ def test_a_recurrent_network_of_ones_own(tmp_path: Path) -> None:
     execution = peermask.Execution(warn=lines.append)
     result = peermask.run_experiment(config(), tmp_path / "run", dataset=data, module=module, execution=execution)
     (line,) = lines
-    assert line.startswith("the module's own weights are not used: frozen.init = 'signed-constant' draws others; ")
+    assert line == (
+        "module: masked: embedding.weight, lstm.weight_ih_l0, lstm.weight_hh_l0, head.weight; drawn by frozen.init = "
+        "'signed-constant': embedding.weight, lstm.weight_ih_l0, lstm.weight_hh_l0, head.weight; set to 0: "
+        "lstm.bias_ih_l0, lstm.bias_hh_l0, head.bias; frozen.from = 'module' would keep the module's own values"
+    )
     at_once = peermask.Execution(chunk=3, warn=lines.append)
     both = peermask.run_experiment(config(), tmp_path / "stack", dataset=data, module=module, execution=at_once)
     assert both.hash == result.hash
     peermask.export(result, 0, tmp_path / "a.ticket")
     found = peermask.evaluate(tmp_path / "a.ticket", data, module=module)
     assert found.figures["accuracy"] == pytest.approx(result.agents[0].test_accuracy_last, abs=1e-6)
+
+
+class Attention(nn.Module):
+    """Whether the first of five tokens, each a number, is positive: positions decide which it is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.value, self.position = nn.Linear(1, 16), nn.Parameter(torch.zeros(5, 16))
+        self.encoder = nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, batch_first=True)
+        self.head = nn.Linear(16, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.encoder(self.value(x[:, :, None]) + self.position).mean(1))  # type: ignore[no-any-return]
+
+
+class Normed(nn.Sequential):
+    def __init__(self) -> None:
+        super().__init__(nn.Linear(5, 64), nn.BatchNorm1d(64), nn.ReLU(), nn.Linear(64, 2))
+
+
+@pytest.mark.parametrize("network", ["attention", "batch norm"])
+def test_networks_of_ones_own_learn_and_are_exported(network: str, tmp_path: Path) -> None:
+    data = CASES["table"][0]()
+    module = Attention() if network == "attention" else peermask.without_batch_norm(Normed())
+    changes = {"agents": 2, "rounds": 60, "algorithm": "accord"}
+    quiet = peermask.Execution(warn=lambda _line: None)
+    result = peermask.run_experiment(config(**changes), tmp_path / "run", dataset=data, module=module, execution=quiet)
+    assert result.mean_accuracy > 0.65
+    for name in ("a.ticket", "a.onnx"):
+        peermask.export(result, 0, tmp_path / name, dataset=data, module=module)
+        given = module if name.endswith("ticket") else None
+        found = peermask.evaluate(tmp_path / name, data, module=given)
+        assert found.figures["accuracy"] == pytest.approx(result.agents[0].test_accuracy_last, abs=0.03)
+
+
+def test_batch_norms_are_refused_with_a_way_out(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=r"model layer '1' is a batch norm.*peermask.without_batch_norm\(module\)"):
+        peermask.run_experiment(config(), tmp_path / "run", dataset=CASES["table"][0](), module=Normed())
+
+
+@pytest.mark.parametrize("algorithm", ["ind-mask", "mce-pl", "accord"])
+def test_masks_learn_a_regression_better_than_the_mean(algorithm: str, tmp_path: Path) -> None:
+    make, _, _ = CASES["regression"]
+    changes = {"agents": 2, "model": "mlp", "rounds": 60, "algorithm": algorithm}
+    result = peermask.run_experiment(config(**changes), tmp_path / "run", dataset=make())
+    assert result.mean("r2") > 0.5
 
 
 def test_regression_learns_and_its_tables_say_so(tmp_path: Path) -> None:
@@ -103,7 +153,7 @@ def test_confusion_is_of_each_agents_test_samples(tmp_path: Path) -> None:
     for row in read_rows(result.folder.confusion):
         written[int(row["agent"]), int(row["label"]), int(row["answer"])] = int(row["samples"])
     assert torch.equal(written, torch.stack(result.confusion()))
-    shown = gather(open_runs([result.root]))["runs"][0]["confusion"]
+    shown = gather([result.root])["runs"][0]["confusion"]
     assert sorted(shown) == list(range(len(result.agents)))
     assert sum(count for _, _, count in shown[0]) == len(samples[0].test)
     for agent, (counts, own) in enumerate(zip(result.confusion(), samples, strict=True)):
@@ -204,7 +254,7 @@ def test_plan_accounts_for_every_parameter() -> None:
         "masked, embedding": (1, 80),
         "masked, recurrent": (2, 24 * 4 + 24 * 6),
         "masked, linear": (1, 12),
-        "kept, bias": (3, 24 + 24 + 2),
+        "not masked, bias": (3, 24 + 24 + 2),
     }
     assert sum(count for _, count in plan.account.values()) == plan.parameters
     assert len(plan.notes) == 1
@@ -224,11 +274,7 @@ def test_plan_accounts_for_every_parameter() -> None:
         ),
     ],
 )
-def test_plan_says_how_a_gpu_computes_gradients(
-    name: str, module: nn.Module | None, path: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for asked in ("plan", "assemble"):
-        monkeypatch.setattr(f"peermask.run.{asked}.have_triton", lambda: True)
+def test_plan_says_how_a_gpu_computes_gradients(name: str, module: nn.Module | None, path: str) -> None:
     make, changes, _ = CASES[name]
     experiment = build(peermask.make_config(config(**({} if module else changes))), make(), module)
     assert gradient_path(experiment, torch.device("cuda")) == path

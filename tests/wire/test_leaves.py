@@ -100,3 +100,25 @@ def test_values_that_are_no_numbers_are_neither_sent_nor_taken(poison):
 def test_impossible_leaves_are_refused(leaf, data, message):
     with pytest.raises(WireError, match=message):
         decode_leaf(Cursor(bytes.fromhex(data)), leaf, None, {})
+
+
+HALF = Leaf("weights", False, (300, 100), is_half=True)
+
+
+@pytest.mark.parametrize("density", [1.0, 0.2])
+def test_half_precision_takes_two_bytes_a_value_and_comes_back(density):
+    values = sparse(density).astype(np.float16)
+    plan = plan_leaf(HALF, values, None, {})
+    assert plan.values_bytes == 2 * np.count_nonzero(values)
+    back = decode_leaf(Cursor(plan.encode()), HALF, None, {})
+    assert back.dtype == np.float16
+    assert back.tobytes() == values.tobytes()
+
+
+def test_a_value_beyond_half_precision_is_named():
+    values = np.full(SIZE, 65_504, np.float16)
+    plan_leaf(HALF, values, None, {})
+    with np.errstate(over="ignore"):
+        values[3] = np.float32(65_520).astype(np.float16)
+    with pytest.raises(WireError, match="beyond 65,504, where float16 ends"):
+        plan_leaf(HALF, values, None, {})

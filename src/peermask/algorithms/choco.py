@@ -75,7 +75,8 @@ class Choco(Algorithm[State]):
 
     def fuse(self, state: State, received: Payload, mixing: Mixing, clock: Clock) -> State:  # noqa: ARG002
         assert state.change is not None
-        public, known = state.public + state.change, state.mixed + mix(received, mixing.metropolis_mean)
+        sent = mix(received, lambda leaf: leaf[mixing.own])  # as all have it, perhaps rounded
+        public, known = state.public + sent, state.mixed + mix(received, mixing.metropolis_mean)
         params = state.params + self.options.consensus * (known - public)
         return replace(state, params=params, public=public, mixed=known, change=None)
 

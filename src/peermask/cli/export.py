@@ -12,8 +12,7 @@ from peermask.cli.options import Import, import_plugins
 from peermask.errors import ExportError
 
 if TYPE_CHECKING:
-    from peermask.exports.measure import Accuracy
-    from peermask.exports.predict import Prediction
+    from peermask.exports.predict import Accuracy, Prediction
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for other programs.")]
 
@@ -121,7 +120,7 @@ def evaluate(
     from peermask.config.choice import choose
     from peermask.config.file import split_override
     from peermask.data import datasets
-    from peermask.exports.measure import evaluate
+    from peermask.exports.predict import evaluate
 
     import_plugins(import_)
     chosen = choose(datasets, "dataset", {"name": dataset, **dict(map(split_override, set_ or ()))})

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, cast, get_args
 
 import typer
 
-from peermask.cli.options import FleetFile, Import, read_fleet
+from peermask.cli.options import FleetFile, Import, open_fleet, read_fleet
 from peermask.cli.roster import COMMANDS, change_authority
 from peermask.cli.run import Config, Set
 from peermask.errors import NodeError
@@ -25,7 +25,7 @@ fleet_app = typer.Typer(help="Set up, change and monitor a fleet of devices.", n
 
 @fleet_app.command()
 def new(
-    fleet: FleetFile,
+    path: FleetFile,
     config: Config = None,
     set_: Set = None,
     host: Annotated[
@@ -55,11 +55,11 @@ def new(
     if profile:
         wanted = wanted.model_copy(update={"retention": retentions_by(profile, wanted)})
     made = new_fleet(wanted, host or ["127.0.0.1"], port, cast(Missing, missing))
-    save_fleet(fleet, made)
+    save_fleet(path, made)
     for choice in wanted.compare:
         print(f"{choice.name} is ignored: a fleet runs one algorithm, {made.experiment.algorithm.name}")
-    print(f"{fleet}: {len(made.agents)} agents, {len(made.links)} links, {made.experiment.algorithm.name}")
-    print(f"next: peermask fleet certs {fleet}")
+    print(f"{path}: {len(made.agents)} agents, {len(made.links)} links, {made.experiment.algorithm.name}")
+    print(f"next: peermask fleet certs {path}")
 
 
 def retentions_by(profiles: list[Path], config: ExperimentConfig) -> tuple[float, ...]:
@@ -75,7 +75,7 @@ def retentions_by(profiles: list[Path], config: ExperimentConfig) -> tuple[float
 
 @fleet_app.command()
 def certs(
-    fleet: FleetFile,
+    path: FleetFile,
     days: Days = 365,
     requests: Annotated[
         bool,
@@ -93,41 +93,37 @@ def certs(
     from peermask.fleet.certificates import make_certificates, sign
     from peermask.fleet.fleet_file import write_fleet
     from peermask.fleet.roster import encode_roster
-    from peermask.fleet.start import certificates_of
 
     if new_authority or retire_authority:
         if requests or (new_authority and retire_authority):
             raise NodeError("--new-authority, --retire-authority and --requests exclude each other; give one of them")
-        change_authority(fleet, read_fleet(fleet, import_), retire=retire_authority)
+        change_authority(path, import_, retire=retire_authority)
         return
-    held = read_fleet(fleet, import_)
-    folder = certificates_of(fleet, held)
-    made = make_certificates(held, folder, days, agents=() if requests else None)
-    if held.serial:  # the authority may be a new one
-        write_fleet(fleet, held.model_copy(update={"signature": sign(folder, encode_roster(held))}))
+    fleet, folder = open_fleet(path, import_)
+    made = make_certificates(fleet, folder, days, agents=() if requests else None)
+    if fleet.serial:  # the authority may be a new one
+        write_fleet(path, fleet.model_copy(update={"signature": sign(folder, encode_roster(fleet))}))
     print(f"{folder}: {len(made)} certificates made; do not copy {folder / 'ca.key'} to devices")
 
 
 @fleet_app.command()
 def request(
-    fleet: FleetFile,
+    path: FleetFile,
     agent: Agent,
     new_key: Annotated[bool, typer.Option("--new-key", help="Replace the key that this device has.")] = False,
     import_: Import = None,
 ) -> None:
     """On a device: make its key, and a request for a certificate."""
     from peermask.fleet.enrolment import make_request
-    from peermask.fleet.start import certificates_of
 
-    held = read_fleet(fleet, import_)
-    path, fingerprint = make_request(held, certificates_of(fleet, held), agent, new_key=new_key)
-    print(f"{path}: send it to the person who has ca.key; the key stays here")
+    request, fingerprint = make_request(*open_fleet(path, import_), agent, new_key=new_key)
+    print(f"{request}: send it to the person who has ca.key; the key stays here")
     print(f"fingerprint: {fingerprint}")
 
 
 @fleet_app.command()
 def enrol(
-    fleet: FleetFile,
+    path: FleetFile,
     agent: Agent,
     request: Annotated[Path, typer.Argument(help="The file that `fleet request` wrote on the agent's device.")],
     fingerprint: Annotated[str | None, typer.Option(help="What `fleet request` showed on the device.")] = None,
@@ -137,17 +133,15 @@ def enrol(
 ) -> None:
     """Sign a device's request for the certificate of an agent."""
     from peermask.fleet.enrolment import enrol as sign_request
-    from peermask.fleet.start import certificates_of
 
-    held = read_fleet(fleet, import_)
-    folder = certificates_of(fleet, held)
-    made = sign_request(held, folder, agent, request, fingerprint, days, replace=replace)
+    fleet, folder = open_fleet(path, import_)
+    made = sign_request(fleet, folder, agent, request, fingerprint, days, replace=replace)
     print(f"{made}: copy it and {folder / 'ca.pem'} to the device of agent {agent}")
 
 
 @fleet_app.command()
 def summary(
-    fleet: FleetFile,
+    path: FleetFile,
     agent: Annotated[int, typer.Option(min=0, help="The agent of this device.")],
     out: Annotated[Path, typer.Option(help="The file to write.")],
     import_: Import = None,
@@ -155,14 +149,14 @@ def summary(
     """On a device: write count, mean and variance of its samples."""
     from peermask.fleet.statistics import summary_of, write_summary
 
-    made = summary_of(read_fleet(fleet, import_), agent)
+    made = summary_of(read_fleet(path, import_), agent)
     write_summary(out, made)
     print(f"{out}: {made.samples} samples; send it to the person who writes the fleet file")
 
 
 @fleet_app.command()
 def statistics(
-    fleet: FleetFile,
+    path: FleetFile,
     summaries: Annotated[list[Path], typer.Argument(help="Files that `fleet summary` wrote, of every agent.")],
     partial: Annotated[bool, typer.Option("--partial", help="Continue without the agents that sent none.")] = False,
     far: Annotated[
@@ -174,22 +168,22 @@ def statistics(
     from peermask.fleet.fleet_file import write_fleet
     from peermask.fleet.statistics import read_summary, with_statistics
 
-    held = read_fleet(fleet, import_)
+    fleet = read_fleet(path, import_)
     found = [read_summary(path) for path in summaries]
-    write_fleet(fleet, with_statistics(held, found, partial=partial, far=far))
+    write_fleet(path, with_statistics(fleet, found, partial=partial, far=far))
     samples = sum(each.samples for each in found)
-    print(f"{fleet}: mean and deviation of {samples} samples of {len(found)} agents; copy it to every device")
+    print(f"{path}: mean and deviation of {samples} samples of {len(found)} agents; copy it to every device")
 
 
 @fleet_app.command()
-def experiment(fleet: FleetFile, import_: Import = None) -> None:
+def experiment(path: FleetFile, import_: Import = None) -> None:
     """Print the experiment of a fleet as a config file."""
-    print(read_fleet(fleet, import_).experiment.toml(), end="")
+    print(read_fleet(path, import_).experiment.toml(), end="")
 
 
 @fleet_app.command()
 def collect(
-    fleet: FleetFile,
+    path: FleetFile,
     folders: Annotated[list[Path], typer.Argument(help="The agents' folders, copied here from their devices.")],
     out: Annotated[Path, typer.Option(help="The run folder to make.")],
     partial: Annotated[
@@ -204,13 +198,13 @@ def collect(
     from peermask.fleet.collect import collect_run, has_changed, named
     from peermask.store.folder import RunFolder
 
-    held = read_fleet(fleet, import_)
+    fleet = read_fleet(path, import_)
     if RunFolder(out).is_taken:
         raise NodeError(f"{out} exists; give another --out")
-    missing = collect_run(held, folders, out, partial=partial).manifest.get("missing_agents")
+    missing = collect_run(fleet, folders, out, partial=partial).manifest.get("missing_agents")
     if missing:
         print(f"{named(missing)} missing: an unfinished run, with tables but without models", file=sys.stderr)
-    elif has_changed(held):
+    elif has_changed(fleet):
         print(
             "agents have joined or left: a run with tables only; models are in the agents' own folders", file=sys.stderr
         )

@@ -135,9 +135,9 @@ def check_profile(path: Path, fleet: Path, agent: int) -> None:
     from peermask.cli.fleet import retentions_by
     from peermask.fleet.fleet_file import load_fleet
 
-    held = load_fleet(fleet)
-    wanted = held.retentions()[held.member(agent).agent]
-    allowed = retentions_by([path], held.experiment)[0]
+    loaded = load_fleet(fleet)
+    wanted = loaded.retentions()[loaded.member(agent).agent]
+    allowed = retentions_by([path], loaded.experiment)[0]
     if wanted > allowed:
         raise NodeError(
             f"agent {agent} keeps {wanted:g} of the weights, this device can run {allowed:g} according to {path}; "

@@ -19,7 +19,7 @@ from rich.live import Live
 from rich.table import Table
 
 from peermask.cli.node import Metrics, MetricsHost, metrics_address
-from peermask.cli.options import FleetFile, Import, Interrupt, read_fleet
+from peermask.cli.options import FleetFile, Import, Interrupt, open_fleet, read_fleet
 from peermask.errors import NodeError, NotYetError, PeermaskError
 
 if TYPE_CHECKING:
@@ -40,24 +40,23 @@ HEADINGS = ("agent", "address", "round", "accuracy", "heard", "sent", "received"
 
 
 def operator(
-    fleet: FleetFile,
+    path: FleetFile,
     name: Annotated[str, typer.Argument(metavar="NAME", help="Lower-case letters, digits and hyphens.")],
     days: Annotated[int, typer.Option(min=1, max=3650, help="How long the certificate is valid.")] = 90,
     import_: Import = None,
 ) -> None:
     """Make an operator's certificate, for `status` and `push`."""
     from peermask.fleet.certificates import make_operator
-    from peermask.fleet.start import certificates_of
 
-    held = read_fleet(fleet, import_)
-    if name in held.revoked_operators:
+    fleet, folder = open_fleet(path, import_)
+    if name in fleet.revoked_operators:
         raise NodeError(f"operator {name} was revoked, and no certificate of that name counts; give another name")
-    files = make_operator(certificates_of(fleet, held), name, days)
-    print(f"{files.certificate}: with {files.key.name}, {files.ca.name} and {fleet.name} it is all an operator needs")
+    files = make_operator(folder, name, days)
+    print(f"{files.certificate}: with {files.key.name}, {files.ca.name} and {path.name} it is all an operator needs")
 
 
 def status(
-    fleet: FleetFile,
+    path: FleetFile,
     operator: Operator = None,
     json_: Annotated[bool, typer.Option("--json", help="Print everything that agents report, as JSON.")] = False,
     watch: Annotated[bool, typer.Option("--watch", help="Refresh until Ctrl-C.")] = False,
@@ -71,20 +70,19 @@ def status(
     """
     from peermask.fleet.credentials import find_operator
     from peermask.fleet.operator import ask_status
-    from peermask.fleet.start import certificates_of
 
-    held = read_fleet(fleet, import_)
-    credentials = find_operator(certificates_of(fleet, held), operator)
+    fleet, folder = open_fleet(path, import_)
+    credentials = find_operator(folder, operator)
     if watch and json_:
         raise NodeError("--watch and --json exclude each other; give one of them")
-    answers = ask_status(held, credentials, wait)
+    answers = ask_status(fleet, credentials, wait)
     if json_:
         print(json.dumps([asdict(answer) for answer in answers], indent=2))
     elif watch:
         with Live(_table(answers), console=Console(), auto_refresh=False) as live:
             while True:
                 time.sleep(every)
-                live.update(_table(ask_status(held, credentials, wait)), refresh=True)
+                live.update(_table(ask_status(fleet, credentials, wait)), refresh=True)
     else:
         Console(width=None if sys.stdout.isatty() else 200).print(_table(answers))
     return exit_code_of(answers)
@@ -96,19 +94,18 @@ def exit_code_of(answers: Sequence[Answered]) -> int:
     return 1 if states & {"unreachable", "failing"} else DEGRADED if "degraded" in states else 0
 
 
-def push(fleet: FleetFile, operator: Operator = None, wait: Wait = 5.0, import_: Import = None) -> int:
+def push(path: FleetFile, operator: Operator = None, wait: Wait = 5.0, import_: Import = None) -> int:
     """Send the signed roster in FLEET to every reachable agent.
 
     The exit code is 1 if none is reachable.
     """
     from peermask.fleet.credentials import find_operator
     from peermask.fleet.operator import push_roster
-    from peermask.fleet.start import certificates_of
 
-    held = read_fleet(fleet, import_)
-    if held.signature is None:
-        raise NodeError(f"{fleet} has no signed roster; `peermask fleet sign {fleet}` and every change make one")
-    answers = push_roster(held, find_operator(certificates_of(fleet, held), operator), wait)
+    fleet, folder = open_fleet(path, import_)
+    if fleet.signature is None:
+        raise NodeError(f"{path} has no signed roster; `peermask fleet sign {path}` and every change make one")
+    answers = push_roster(fleet, find_operator(folder, operator), wait)
     for agent, said in answers.items():
         print(f"agent {agent}: {said}")
     return int(not any(said in ROSTER_ANSWERS for said in answers.values()))
@@ -149,7 +146,7 @@ def _row(standing: dict[str, Any]) -> list[str]:
 
 
 def service(
-    fleet: FleetFile,
+    path: FleetFile,
     agent: Annotated[int, typer.Option(min=0, help="Which agent of the fleet the device runs.")],
     user: Annotated[str, typer.Option(help="User that runs it.")] = "peermask",
     folder: Annotated[
@@ -173,17 +170,17 @@ def service(
     from peermask.files import write_atomically
     from peermask.fleet.service import ServiceLimits, unit
 
-    held = read_fleet(fleet, import_)
-    held.member(agent)
-    where = folder or fleet.resolve().parent
+    fleet = read_fleet(path, import_)
+    fleet.member(agent)
+    where = folder or path.resolve().parent
     program = command or Path(sys.executable).with_name("peermask")
     arguments = ["--agent", str(agent)]
     arguments += ["--device", device] if device != "cpu" else []
     arguments += ["--metrics", str(metrics)] if metrics is not None else []
-    for name in held.experiment.imports or ():
+    for name in fleet.experiment.imports or ():
         arguments += ["--import", name]
     limits = ServiceLimits(memory_max, cpu_quota)
-    text = unit(agent, user, where, program, [fleet.name, *arguments], gpu=device != "cpu", limits=limits)
+    text = unit(agent, user, where, program, [path.name, *arguments], gpu=device != "cpu", limits=limits)
     if out is None:
         print(text, end="")
         return
@@ -199,7 +196,7 @@ POLL = 0.2  # seconds between looks for a signal
 
 
 def relay(
-    fleet: FleetFile,
+    path: FleetFile,
     listen: Annotated[
         str | None, typer.Option(metavar="HOST:PORT", help="Where to listen, if not at the fleet's `relay` address.")
     ] = None,
@@ -216,38 +213,36 @@ def relay(
     from peermask.fleet.relay import open_relay
     from peermask.fleet.roster import read_file
     from peermask.fleet.rosters import FileWatch, check_signed, is_later
-    from peermask.fleet.start import certificates_of
 
-    held = read_fleet(fleet, import_)
-    if held.relay is None:
+    fleet, folder = open_fleet(path, import_)
+    if fleet.relay is None:
         raise NodeError(
-            f'{fleet} names no relay; add `relay = "host:port"`, and `relayed = true` to agents that need it'
+            f'{path} names no relay; add `relay = "host:port"`, and `relayed = true` to agents that need it'
         )
-    address, where = metrics_address(metrics, metrics_host), listen or held.relay
-    folder = certificates_of(fleet, held)
+    address, where = metrics_address(metrics, metrics_host), listen or fleet.relay
     credentials = find_relay(folder)
-    check_signed(held, verifier(credentials.ca))
-    install_authorities(credentials.ca, held.authorities)
-    files = FileWatch(fleet=fleet, **asdict(credentials))
+    check_signed(fleet, verifier(credentials.ca))
+    install_authorities(credentials.ca, fleet.authorities)
+    files = FileWatch(fleet=path, **asdict(credentials))
 
     def look() -> bool:
         """Take a later roster; returns whether there are other certificates."""
-        nonlocal held
+        nonlocal fleet
         changed = files.changed()
         if changed & {"fleet", "ca"}:
-            later = read_file(fleet, held, verifier(credentials.ca))
-            if is_later(later, held):
-                held = later
-                opened.follow(held)
-                print(f"roster {held.serial}: {len(held.agents)} agents", flush=True)
-                if install_authorities(credentials.ca, held.authorities):
+            later = read_file(path, fleet, verifier(credentials.ca))
+            if is_later(later, fleet):
+                fleet = later
+                opened.follow(fleet)
+                print(f"roster {fleet.serial}: {len(fleet.agents)} agents", flush=True)
+                if install_authorities(credentials.ca, fleet.authorities):
                     files.ignore("ca")
                     changed.add("ca")
         return bool(changed - {"fleet"}) and find_relay(folder) is not None
 
     with Interrupt() as interrupt, ExitStack() as serving, ExitStack() as relaying:
         try:
-            opened = relaying.enter_context(open_relay(held, credentials, *split_address(where)))
+            opened = relaying.enter_context(open_relay(fleet, credentials, *split_address(where)))
             if address is not None:
                 from peermask.fleet.health import Health
                 from peermask.fleet.metrics import RelayMetrics, serve_metrics
@@ -260,7 +255,7 @@ def relay(
                 try:
                     if look():
                         relaying.close()  # agents dial again at once
-                        opened = relaying.enter_context(open_relay(held, credentials, *split_address(where)))
+                        opened = relaying.enter_context(open_relay(fleet, credentials, *split_address(where)))
                         print("relay: uses the certificates that it has now", flush=True)
                 except PeermaskError as error:
                     print(f"peermask: {error}", file=sys.stderr, flush=True)

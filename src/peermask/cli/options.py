@@ -86,3 +86,9 @@ def read_fleet(path: Path, imports: list[str] | None) -> Fleet:
 
     import_plugins(imports)
     return load_fleet(path)
+
+
+def open_fleet(path: Path, imports: list[str] | None) -> tuple[Fleet, Path]:
+    """The fleet in a file, and the folder of its certificates."""
+    fleet = read_fleet(path, imports)
+    return fleet, path.parent / fleet.certificates

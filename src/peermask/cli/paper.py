@@ -52,7 +52,7 @@ def reproduce(
 ) -> int:
     """Run the paper's experiments and write their tables and figures."""
     from peermask.compute.device import pick_device
-    from peermask.paper.campaign import Stopped, plan_campaign, read_data
+    from peermask.paper.campaign import plan_campaign, read_data
     from peermask.paper.output_folder import OutputFolder
     from peermask.paper.pages import write_pages
     from peermask.paper.preset import selected
@@ -60,6 +60,7 @@ def reproduce(
     from peermask.paper.tables import grid, note_of
     from peermask.plugins import find_plugins, load_plugins
     from peermask.run.execution import Execution, to_stderr
+    from peermask.run.jobs import Stopped
 
     plugins = load_plugins(import_ or ())
     console = Console(highlight=False, markup=False)

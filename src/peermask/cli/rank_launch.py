@@ -17,7 +17,7 @@ from multiprocessing import resource_tracker
 
 from torch.multiprocessing.spawn import start_processes
 
-from peermask.run.rank_place import Place
+from peermask.run.rank_control import Place
 
 EXIT_LIMIT_S = 10.0  # for the other ranks, once rank 0 has ended
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from peermask.cli.options import FleetFile, Import, read_fleet
+from peermask.cli.options import FleetFile, Import, open_fleet, read_fleet
 from peermask.errors import NodeError
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ Days = Annotated[int, typer.Option(min=1, max=3650, help="How long the new certi
 
 
 def add(
-    fleet: FleetFile,
+    path: FleetFile,
     host: Annotated[str, typer.Option(help="Name or address of the new device.")],
     port: Annotated[
         int | None, typer.Option(min=1, max=65_535, help="Its port; by default the first free one of that host.")
@@ -44,50 +44,50 @@ def add(
     """Add an agent to a fleet, which may be running."""
     from peermask.fleet.roster import add_agent
 
-    held = read_fleet(fleet, import_)
-    made = add_agent(held, host, port, link or (), retention, relayed=relayed)
+    fleet = read_fleet(path, import_)
+    made = add_agent(fleet, host, port, link or (), retention, relayed=relayed)
     new = made.agents[-1]
-    folder = _publish(fleet, made, days, agents=() if request else (new.agent,))
+    folder = _publish(path, made, days, agents=() if request else (new.agent,))
     others = ", ".join(map(str, made.neighbours(new.agent)))
     print(f"agent {new.agent} at {new.address}, linked to {others}, retention {new.retention:g}")
     if len(made.neighbours(new.agent)) == 1:
         print(f"it has one neighbour, agent {others}, and relies on it for the fleet's round")
     name = f"{folder / f'agent-{new.agent}'}"
     files = "" if request else f", {name}.pem and {name}.key"
-    print(f"give its device {fleet}, {folder / 'ca.pem'}{files}; {_hand_on(fleet)}")
+    print(f"give its device {path}, {folder / 'ca.pem'}{files}; {_hand_on(path)}")
     if request:
-        print(f"then, on the device: peermask fleet request {fleet.name} {new.agent}")
+        print(f"then, on the device: peermask fleet request {path.name} {new.agent}")
 
 
-def remove(fleet: FleetFile, agents: Numbers, import_: Import = None) -> None:
+def remove(path: FleetFile, agents: Numbers, import_: Import = None) -> None:
     """Remove agents from a fleet permanently.
 
     Other agents no longer wait for them, answer them or use their masks.
     """
     from peermask.fleet.roster import remove_agents
 
-    held = read_fleet(fleet, import_)
-    _change(fleet, held, remove_agents(held, agents))
+    fleet = read_fleet(path, import_)
+    _change(path, fleet, remove_agents(fleet, agents))
 
 
-def link(fleet: FleetFile, agent: int, other: int, import_: Import = None) -> None:
+def link(path: FleetFile, agent: int, other: int, import_: Import = None) -> None:
     """Link two agents."""
     from peermask.fleet.roster import link_agents
 
-    held = read_fleet(fleet, import_)
-    _change(fleet, held, link_agents(held, agent, other))
+    fleet = read_fleet(path, import_)
+    _change(path, fleet, link_agents(fleet, agent, other))
 
 
-def unlink(fleet: FleetFile, agent: int, other: int, import_: Import = None) -> None:
+def unlink(path: FleetFile, agent: int, other: int, import_: Import = None) -> None:
     """Remove the link between two agents."""
     from peermask.fleet.roster import unlink_agents
 
-    held = read_fleet(fleet, import_)
-    _change(fleet, held, unlink_agents(held, agent, other))
+    fleet = read_fleet(path, import_)
+    _change(path, fleet, unlink_agents(fleet, agent, other))
 
 
 def revoke(
-    fleet: FleetFile,
+    path: FleetFile,
     agents: Annotated[list[int] | None, typer.Argument(metavar="[AGENT...]", help="Numbers of agents.")] = None,
     operator: Annotated[
         list[str] | None,
@@ -99,23 +99,22 @@ def revoke(
     """Revoke the certificates of agents, and make new ones; or those of operators."""
     from peermask.fleet.certificates import is_enrolled
     from peermask.fleet.roster import revoke_certificates
-    from peermask.fleet.start import certificates_of
 
-    held, chosen = read_fleet(fleet, import_), tuple(agents or ())
+    (fleet, folder), chosen = open_fleet(path, import_), tuple(agents or ())
     if not chosen and not operator:
         raise NodeError("no agent and no operator is given; name agents by their numbers, operators by --operator NAME")
-    made_there = [agent for agent in chosen if is_enrolled(certificates_of(fleet, held), agent)]
-    made_here = [agent for agent in chosen if agent not in made_there]
-    folder = _publish(fleet, revoke_certificates(held, chosen, operator or ()), days, renew=made_here)
-    print(_hand_on(fleet))
-    for agent in made_here:
+    enrolled = [agent for agent in chosen if is_enrolled(folder, agent)]
+    others = [agent for agent in chosen if agent not in enrolled]
+    _publish(path, revoke_certificates(fleet, chosen, operator or ()), days, renew=others)
+    print(_hand_on(path))
+    for agent in others:
         print(f"agent {agent} continues once its device has its new {folder / f'agent-{agent}'}.pem and .key")
-    for agent in made_there:
-        print(f"agent {agent}: copy {fleet} to its device, there `peermask fleet request FLEET {agent} --new-key`")
+    for agent in enrolled:
+        print(f"agent {agent}: copy {path} to its device, there `peermask fleet request FLEET {agent} --new-key`")
 
 
 def renew(
-    fleet: FleetFile,
+    path: FleetFile,
     agents: Annotated[
         list[int] | None, typer.Argument(metavar="[AGENT...]", help="Numbers of agents; all by default.")
     ] = None,
@@ -124,25 +123,22 @@ def renew(
 ) -> None:
     """Renew certificates of agents, which may be running."""
     from peermask.fleet.certificates import is_enrolled, make_certificates
-    from peermask.fleet.start import certificates_of
 
-    held = read_fleet(fleet, import_)
-    folder = certificates_of(fleet, held)
-    chosen = tuple(agents or (one.agent for one in held.agents))
+    fleet, folder = open_fleet(path, import_)
+    chosen = tuple(agents or (one.agent for one in fleet.agents))
     enrolled = [agent for agent in chosen if is_enrolled(folder, agent)]
-    made = make_certificates(held, folder, days, chosen, (), renew_relay=not agents)
+    made = make_certificates(fleet, folder, days, chosen, (), renew_relay=not agents)
     print(f"{folder}: {len(made)} certificates renewed; copy each with its key to its device")
     if enrolled:
         print(f"without a key for agent {', '.join(map(str, enrolled))}, whose device has it")
 
 
-def change_authority(path: Path, fleet: Fleet, *, retire: bool) -> None:
+def change_authority(path: Path, import_: list[str] | None, *, retire: bool) -> None:
     """Make a roster with a new authority beside the present one, or without the earlier one."""
     from peermask.fleet.certificates import newest_authority, replace_authority, retire_authority
     from peermask.fleet.roster import next_roster
-    from peermask.fleet.start import certificates_of
 
-    folder = certificates_of(path, fleet)
+    fleet, folder = open_fleet(path, import_)
     lost = not (folder / "ca.key").exists()
     authorities = newest_authority(fleet, folder) if retire else replace_authority(folder)
     _publish(path, next_roster(fleet, authorities=authorities))  # signed by both
@@ -155,12 +151,12 @@ def change_authority(path: Path, fleet: Fleet, *, retire: bool) -> None:
         print(f"once `fleet status` shows roster {fleet.serial + 1} everywhere: peermask fleet renew {path}")
 
 
-def sign(fleet: FleetFile, import_: Import = None) -> None:
+def sign(path: FleetFile, import_: Import = None) -> None:
     """Sign agents and links that were changed in the file by hand."""
     from peermask.fleet.roster import next_roster
 
-    held = read_fleet(fleet, import_)
-    _change(fleet, held, next_roster(held))
+    fleet = read_fleet(path, import_)
+    _change(path, fleet, next_roster(fleet))
 
 
 def _publish(
@@ -171,9 +167,8 @@ def _publish(
     from peermask.fleet.certificates import sign as signature_of
     from peermask.fleet.fleet_file import write_fleet
     from peermask.fleet.roster import encode_roster
-    from peermask.fleet.start import certificates_of
 
-    folder = certificates_of(path, made)
+    folder = path.parent / made.certificates
     make_certificates(made, folder, days, renew, agents)
     write_fleet(path, made.model_copy(update={"signature": signature_of(folder, encode_roster(made))}))
     print(f"{path}: roster {made.serial}, {len(made.agents)} agents, {len(made.links)} links")

@@ -4,25 +4,26 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from math import isnan
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
 from peermask.cli.options import Import, Interrupt, import_plugins, parse_seeds
 from peermask.errors import ConfigError, DivergedError, RunError
-from peermask.run.rank_place import Place, rank_from_env
+from peermask.run.rank_control import Place, rank_from_env
 
 if TYPE_CHECKING:
     from peermask.config.experiment import ExperimentConfig
+    from peermask.run.execution import Execution
     from peermask.run.rank_group import Backend, Ranks
     from peermask.run.result import RunResult
-    from peermask.run.sweep import Row
+    from peermask.run.sweep import Sweep
+    from peermask.store.sweeps import SweepFolder
 
 # The ranks of `peermask run`: one of torchrun's, or this process and those it starts.
 
@@ -90,83 +91,36 @@ def stop_with_torchrun(place: Place | None, requested: Callable[[], bool]) -> Ca
 # `peermask run --vary ... --seeds N`: many runs of one experiment, and a table of them.
 
 
-def sweep(
-    config: Path | None,
-    overrides: Sequence[str],
-    vary: Sequence[str],
-    seeds: Sequence[int] | None,
-    out: Path | None,
-    device: str,
-    chunk: int | None,
-    workers: int | None,
-    imports: Sequence[str],
-    *,
-    quiet: bool,
-) -> int:
+def run_sweep(console: Console, planned: Sweep, execution: Execution) -> None:
     from peermask.compute.device import pick_device
-    from peermask.run.execution import Execution
-    from peermask.run.format import format_figure
-    from peermask.run.sweep import best, plan_sweep, spread, write_table
+    from peermask.run.jobs import Stopped
+    from peermask.store.sweeps import SweepFolder
 
-    console = Console(quiet=quiet, markup=False, highlight=False)
-    pick_device(device)
-    plan = plan_sweep(out, config, overrides, vary, seeds, imports)
+    pick_device(execution.device)
     begun = time.monotonic()
 
     def tell(done: int, total: int, name: str) -> None:
-        console.print(f"{time.monotonic() - begun:7.0f} s  {done:4d} of {total}  {name}", soft_wrap=True)
+        line = f"{time.monotonic() - begun:7.0f} s  {done:4d} of {total}  {name}"
+        console.print(line, soft_wrap=True, highlight=False)
 
-    with Interrupt() as interrupt:
-        plan.run(Execution(device, chunk, workers, should_stop=interrupt.requested), tell)
-    rows = plan.rows()
-    if rows:
-        console.print(_table(rows))
-        console.print(write_table(plan.root, rows), soft_wrap=True)
-    for line in plan.diverged:
-        console.print(line, soft_wrap=True)
-    chosen = best(rows)
-    if chosen is not None:
-        reached = f"{format_figure(chosen.figure, spread(chosen.validation)[0])} on held-out data"
-        console.print(f"best: {chosen.variation or 'as it is'} with {chosen.algorithm}, {reached}", soft_wrap=True)
-    elif rows:
-        console.print("nothing is held out (data.validation = 0), so no best run is chosen")
-    if plan.missing:
-        console.print(
-            f"{plan.missing} of {len(plan.cells)} runs are missing; rerun the same command to resume", soft_wrap=True
-        )
-    print(plan.root)
-    return interrupt.exit_code if interrupt.requested() else 0
+    with suppress(Stopped):
+        planned.run(execution, tell)
+    sweep = SweepFolder.open(planned.root)
+    print_sweep(console, sweep)
+    console.print(sweep.write_table(), soft_wrap=True, highlight=False)
+    print(sweep.root)
 
 
-def _table(rows: Sequence[Row]) -> Table:
-    from peermask.run.format import format_bytes
-    from peermask.run.sweep import spread
-    from peermask.store.arrays import REPORTED
+def print_sweep(console: Console, sweep: SweepFolder) -> None:
+    """Print the table of a sweep, whole where the output is not a terminal."""
+    from peermask.reports.sweep import sweep_lines, sweep_table
 
-    table = Table(
-        title="mean and standard deviation over seeds",
-        title_justify="left",
-        caption=f"held out, test: mean over {REPORTED}",
-        caption_justify="left",
-    )
-    table.add_column("variation")
-    table.add_column("algorithm")
-    for heading in ("seeds", "held out", "test", "sent"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    for row in rows:
-        accuracies = (_shown(row.figure, *spread(row.validation)), _shown(row.figure, *spread(row.test)))
-        table.add_row(
-            row.variation or "as it is", row.algorithm, str(row.seeds), *accuracies, format_bytes(row.sent_bytes)
-        )
-    return table
-
-
-def _shown(figure: str, mean: float, deviation: float) -> str:
-    from peermask.run.format import format_figure
-
-    if isnan(mean) or figure == "r2":
-        return format_figure(figure, mean) if isnan(deviation) else f"{mean:.3f} ± {deviation:.3f}"
-    return f"{100 * mean:.1f} %" if isnan(deviation) else f"{100 * mean:.1f} ± {100 * deviation:.1f} %"
+    if sweep.rows:
+        if not console.is_terminal:
+            console.width = 10_000  # as wide as it needs
+        console.print(sweep_table(sweep))
+    for line in sweep_lines(sweep):
+        console.print(line, soft_wrap=True, highlight=False)
 
 
 Config = Annotated[Path | None, typer.Argument(help="A TOML file; without one, the default experiment.")]
@@ -215,65 +169,109 @@ def run(
     import_: Import = None,
 ) -> int:
     """Run an experiment and print accuracy and bytes of every agent."""
-    if resume is not None and (config is not None or out is not None):
-        raise ConfigError("--resume uses the config in the run folder; it takes no CONFIG and no --out")
-    if replay is not None and (config is not None or resume is not None or set_ or vary or seeds is not None):
-        raise ConfigError("--replay repeats a run unchanged; it takes no CONFIG, --resume, --set, --vary or --seeds")
     place = rank_of_command(processes)
-    if vary or seeds is not None:
-        if resume is not None or tensorboard:
-            raise ConfigError("a sweep takes no --resume (rerun the same command to resume) and no --tensorboard")
-        if processes is not None or (place is not None and place.size > 1):
-            raise ConfigError(
-                "a sweep takes no --processes and no torchrun; start the same command several times instead"
-            )
-        chosen = None if seeds is None else parse_seeds(seeds)
-        return sweep(config, set_ or (), vary or (), chosen, out, device, chunk, workers, import_ or (), quiet=quiet)
-    if place is not None and place.max_restarts and out is None and resume is None:
-        raise ConfigError("torchrun --max-restarts: give --out, so that restarted ranks find the run")
-    from peermask.cli.display import display
-    from peermask.reports.observers import ObserverList, loggers
+    size = (processes or 1) if place is None else place.size
+    is_sweep = vary or seeds is not None or (resume is not None and (resume / "sweep.json").is_file())
+    for mistake, made in {
+        "--resume uses the config in the run folder; it takes no CONFIG and no --out": resume and (config or out),
+        "--replay repeats a run unchanged; it takes no CONFIG, --resume, --set, --vary or --seeds": replay
+        and (config or resume or set_ or is_sweep),
+        "--resume of a sweep runs what is missing, unchanged; to add runs, give --vary or --seeds with the same CONFIG "
+        "and --out instead": resume and is_sweep and (set_ or vary or seeds),
+        "--processes, torchrun and --tensorboard are for one run, and a sweep is many; start the same command several "
+        "times without them: the processes share the runs": is_sweep and (size > 1 or tensorboard),
+        "torchrun --max-restarts: give --out, so that restarted ranks find the run": place
+        and place.max_restarts
+        and not (out or resume),
+    }.items():
+        if made:
+            raise ConfigError(mistake)
     from peermask.run.execution import Execution
-    from peermask.run.play import take_part
-    from peermask.run.result import RunResult
-    from peermask.run.runner import config_in, resume_experiment, run_experiment
-    from peermask.run.same_inputs import check_ranks
 
-    loaded, imports = _load(config, set_ or [], resume, replay, import_ or [])
-    if processes is not None and processes > 1:
-        check_ranks(processes, loaded or config_in(resume or Path(), set_ or ()))
     console = Console(quiet=quiet, markup=False)  # paths may hold brackets
-    beside = (resume or out or Path("runs", "it")).parent
-    arguments = [
-        "run",
-        *_rank_arguments(config, [*(set_ or ())], imports, device, resume, chunk, workers, backend, wait),
-    ]
-    with ExitStack() as stack:
-        interrupt = stack.enter_context(Interrupt())
+    with Interrupt() as interrupt:
         should_stop = stop_with_torchrun(place, interrupt.requested)
-        ranks = stack.enter_context(open_ranks(place, processes or 1, arguments, device, backend, wait, should_stop))
-        if ranks is not None and not ranks.first:
-            status = take_part(loaded, Execution(device, chunk, workers, should_stop=should_stop, ranks=ranks))
-            return interrupt.exit_code if status == "interrupted" else 0
-        try:
-            with display(console) as shown:
-                observer = ObserverList([shown, *loggers(beside / "tensorboard" if tensorboard else None)])
-                execution = Execution(device, chunk, workers, observer, should_stop, ranks=ranks)
-                if loaded is None:
-                    assert resume is not None
-                    result = resume_experiment(resume, execution, set_ or ())
-                else:
-                    again = place is not None and place.restarts > 0
-                    result = run_experiment(loaded, out, resume=again, execution=execution)
-        except DivergedError as error:
-            if error.root is not None:
-                _print_result(console, RunResult.open(error.root))
-            raise
+        execution = Execution(device, chunk, workers, should_stop=should_stop)
+        if is_sweep:
+            planned = _plan_sweep(config, set_ or (), resume, vary or (), seeds, out, import_ or ())
+            run_sweep(console, planned, execution)
+            return interrupt.exit_code if interrupt.requested() else 0
+        loaded, imports = _load(config, set_ or [], resume, replay, import_ or [])
+        options = {"--device": device, "--resume": resume, "--chunk": chunk, "--workers": workers}
+        arguments = _rank_arguments(config, set_ or (), imports, {**options, "--backend": backend, "--wait": wait})
+        if processes is not None and processes > 1:
+            _check_processes(processes, loaded, resume, set_ or ())
+        beside = (resume or out or Path("runs", "it")).parent / "tensorboard" if tensorboard else None
+        with open_ranks(place, size, arguments, device, backend, wait, should_stop) as ranks:
+            execution = replace(execution, ranks=ranks)
+            if ranks is not None and not ranks.first:
+                from peermask.run.play import take_part
+
+                return interrupt.exit_code if take_part(loaded, execution) == "interrupted" else 0
+            result = _run_one(
+                console, loaded, set_ or (), resume, out, execution, beside, again=bool(place and place.restarts)
+            )
     if result.status == "interrupted":
         console.print(f"interrupted and saved; resume with: peermask run --resume {result.root}", soft_wrap=True)
         return interrupt.exit_code
     _print_result(console, result)
     return 0
+
+
+def _plan_sweep(
+    config: Path | None,
+    set_: Sequence[str],
+    resume: Path | None,
+    vary: Sequence[str],
+    seeds: str | None,
+    out: Path | None,
+    imports: Sequence[str],
+) -> Sweep:
+    from peermask.run.sweep import open_sweep, plan_sweep
+
+    import_plugins(imports)
+    if resume is not None:
+        return open_sweep(resume)
+    return plan_sweep(out, config, set_, vary, None if seeds is None else parse_seeds(seeds), imports)
+
+
+def _check_processes(
+    processes: int, loaded: ExperimentConfig | None, resume: Path | None, overrides: Sequence[str]
+) -> None:
+    from peermask.run.play import check_ranks
+    from peermask.run.runner import config_in
+
+    check_ranks(processes, loaded or config_in(resume or Path(), overrides))
+
+
+def _run_one(
+    console: Console,
+    loaded: ExperimentConfig | None,
+    overrides: Sequence[str],
+    resume: Path | None,
+    out: Path | None,
+    execution: Execution,
+    tensorboard: Path | None,
+    *,
+    again: bool,
+) -> RunResult:
+    """Run or resume with a display of progress; algorithms of a comparison that finished are shown if one diverged."""
+    from peermask.cli.display import display
+    from peermask.reports.observers import ObserverList, loggers
+    from peermask.run.result import RunResult
+    from peermask.run.runner import resume_experiment, run_experiment
+
+    try:
+        with display(console) as shown:
+            execution = replace(execution, observer=ObserverList([shown, *loggers(tensorboard)]))
+            if loaded is None:
+                assert resume is not None
+                return resume_experiment(resume, execution, overrides)
+            return run_experiment(loaded, out, resume=again, execution=execution)
+    except DivergedError as error:
+        if error.root is not None:
+            _print_result(console, RunResult.open(error.root))
+        raise
 
 
 def _print_result(console: Console, result: RunResult) -> None:
@@ -306,23 +304,9 @@ def _load(
 
 
 def _rank_arguments(
-    config: Path | None,
-    set_: list[str],
-    imports: list[str],
-    device: str,
-    resume: Path | None,
-    chunk: int | None,
-    workers: int | None,
-    backend: str,
-    wait: float,
+    config: Path | None, set_: Sequence[str], imports: Sequence[str], options: Mapping[str, object]
 ) -> list[str]:
     """The arguments that other ranks need."""
-    given = [] if config is None else [str(config)]
-    for change in set_:
-        given += ["--set", change]
-    for name in imports:
-        given += ["--import", name]
-    options = {"--device": device, "--resume": resume, "--chunk": chunk, "--workers": workers}
-    for name, value in {**options, "--backend": backend, "--wait": wait}.items():
-        given += [] if value is None else [name, str(value)]
-    return given
+    arguments = ["run"] if config is None else ["run", str(config)]
+    pairs = [*(("--set", change) for change in set_), *(("--import", name) for name in imports), *options.items()]
+    return arguments + [str(word) for pair in pairs if pair[1] is not None for word in pair]

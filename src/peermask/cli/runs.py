@@ -61,7 +61,8 @@ def delete_runs(
     """Delete runs and their checkpoints, after asking; files that no run wrote are left."""
     from peermask.store.runs import delete_run, runs_in, size_of
 
-    folders = list(dict.fromkeys(path for run in runs for path in runs_in(run)))  # all are checked before the first
+    # All are checked before the first; one that is named twice, in two ways, is one.
+    folders = list({path.resolve(): path for run in reversed(runs) for path in reversed(runs_in(run))}.values())[::-1]
     for path in folders:
         print(f"{path}  {_bytes(size_of(path))}")
     if not yes and not typer.confirm(f"delete {_count(folders)}?"):

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from peermask.cli.options import Import, import_plugins
-from peermask.cli.run import Config, Set
+from peermask.cli.run import Config, Set, print_sweep
 from peermask.errors import ConfigError, nearest
 
 if TYPE_CHECKING:
@@ -22,14 +22,18 @@ if TYPE_CHECKING:
     from peermask.run.plan import Plan
 
 
-def show(run: Annotated[Path, typer.Argument(help="A run folder.")]) -> None:
-    """Print the results of a run, finished or not."""
+def show(run: Annotated[Path, typer.Argument(help="A run folder, or a sweep's.")]) -> None:
+    """Print the results of a run or sweep, finished or not."""
     from peermask.files import read_json
     from peermask.reports.tables import agents_table, closing_lines, label_of
     from peermask.store.folder import is_of_fleet
     from peermask.store.result import StoredRun
+    from peermask.store.sweeps import SWEEP, SweepFolder
 
     console = Console(markup=False)  # paths may hold brackets
+    if (run / SWEEP).is_file():
+        print_sweep(console, SweepFolder.open(run))
+        return
     result = StoredRun.open(run)
     console.print(agents_table(result))
     for line in closing_lines(result):

@@ -26,7 +26,7 @@ KEEP_FREED = {M_ARENA_MAX: 1, M_TRIM_THRESHOLD: 2**30, M_TOP_PAD: 2**26, M_MMAP_
 def pick_device(name: str) -> torch.device:
     """`cpu`, `cuda`, `cuda:1`, or `auto`: a GPU if there is one."""
     if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        name = "cuda" if torch.cuda.is_available() else "cpu"
     if not re.fullmatch(r"cpu|cuda(:[0-9]{1,3})?", name):
         raise RunError(f"device {name!r} is not one of cpu, cuda, cuda:N, auto")
     kind, _, index = name.partition(":")
@@ -34,6 +34,13 @@ def pick_device(name: str) -> torch.device:
         raise RunError(f"device {name!r} is not available: PyTorch finds no CUDA device; use --device cpu")
     if index and int(index) >= torch.cuda.device_count():
         raise RunError(f"device {name!r} does not exist; there are {torch.cuda.device_count()} CUDA devices")
+    if kind == "cuda":
+        try:
+            import triton.tools.tensor_descriptor  # noqa: F401
+        except ImportError:
+            raise RunError(
+                f"device {name!r} needs Triton 3.4 or later, which comes with PyTorch's CUDA builds; use --device cpu"
+            ) from None
     return torch.device(name)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
 from math import prod
 from typing import Any
 
@@ -61,16 +60,6 @@ class Conv:
     @property
     def of_patches(self) -> Conv:
         return Conv(*self.sides, self.patch, self.out, 1, 1, 1, 0)
-
-
-@cache
-def have_descriptors() -> bool:
-    """Whether Triton has tensor descriptors, as since 3.4."""
-    try:
-        from triton.tools.tensor_descriptor import TensorDescriptor  # noqa: F401
-    except ImportError:
-        return False
-    return True
 
 
 def scaled_conv(conv: Conv, x: Scaled, w: Tensor, bias: Tensor | None) -> Scaled:

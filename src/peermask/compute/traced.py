@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 from peermask.compute.operations import beside, compute
 from peermask.compute.scaled import Scaled, norm_fits, scaled_norm, split, to_floats, to_scaled, total
-from peermask.compute.scaled_conv import Conv, conv_of_patches, have_descriptors, scaled_conv
+from peermask.compute.scaled_conv import Conv, conv_of_patches, scaled_conv
 from peermask.compute.tracing import Step, trace, uses
 from peermask.kernels import by_kernels
 from peermask.models.layout import Layout
@@ -53,8 +53,7 @@ class TracedStack:
 
     def fits_kernels(self, _layout: Layout, _shape: Sequence[int], batch: int) -> bool:
         """Whether kernels compute the convolutions: all of them, and there are some."""
-        convolutions = bool(self.convolutions) and have_descriptors()
-        return convolutions and all(
+        return bool(self.convolutions) and all(
             conv is not None and (conv.fits(batch) or (_is_first(step) and conv.fits_patches(batch)))
             for conv, step in self.convolutions
         )
@@ -63,8 +62,6 @@ class TracedStack:
         self, _layout: Layout, _shape: Sequence[int], batch: int, device: torch.device
     ) -> list[Callable[[], object]]:
         """Each kernel once, for one agent, to be called in any order."""
-        if not have_descriptors():
-            return []
         convolutions: dict[object, Callable[[], object]] = {}
         for step in self.steps:
             conv = conv_of(step)
@@ -93,7 +90,7 @@ class _Pass:
     def __init__(self, stack: TracedStack, params: dict[str, Tensor], inputs: Tensor) -> None:
         self.stack, self.params, self.inputs = stack, params, inputs
         self.agents, self.batch = inputs.shape[:2]
-        self.fast = stack.kernels and by_kernels(inputs) and have_descriptors()
+        self.fast = stack.kernels and by_kernels(inputs)
         self.values: dict[fx.Node, list[Value]] = {}  # once for each use that is still to come
 
     def run(self) -> Tensor:

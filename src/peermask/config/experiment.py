@@ -26,6 +26,7 @@ from peermask.config.sections import (
     DataOptions,
     DeathOptions,
     EvaluationOptions,
+    ExchangeOptions,
     FrozenOptions,
     StopOptions,
     TaskOptions,
@@ -85,6 +86,7 @@ class ExperimentConfig(Options):
     mask: MaskOptions = MaskOptions()
     algorithm: AlgorithmChoice = Field({}, validate_default=True, description="default mce-pl")
     compare: tuple[ComparedChoice, ...] = Field((), description="further algorithms on the same data, graph and seeds")
+    exchange: ExchangeOptions | None = Field(None, description="how messages are sent; default: values as float32")
     evaluation: EvaluationOptions = EvaluationOptions()
     stop: StopOptions = StopOptions()
     checkpoint: CheckpointOptions = CheckpointOptions()
@@ -108,14 +110,25 @@ class ExperimentConfig(Options):
         return self
 
     @model_validator(mode="after")
-    def _every_message_comes(self) -> ExperimentConfig:
+    def _has_values_to_round(self) -> ExperimentConfig:
+        half = self.exchange is not None and self.exchange.values == "float16"
         for choice in (self.algorithm, *self.compare):
+            if half and choice.name in algorithms and algorithms[choice.name].make.over_frozen_weights:
+                raise ConfigError(
+                    f"exchange.values = 'float16': {choice.name} sends masks, one bit a weight, and no real values; "
+                    "leave it out"
+                )
+        return self
+
+    @model_validator(mode="after")
+    def _every_message_comes(self) -> ExperimentConfig:
+        for place, choice in enumerate((self.algorithm, *self.compare)):
             if choice.name in algorithms and algorithms[choice.name].make.needs_every_message:
                 for key in ("schedule", "asynchronous", "deaths"):
                     if getattr(self, key) is not None:
                         raise ConfigError(
-                            f"{key}: {choice.name} needs every message of every neighbour in each round; delete one of "
-                            "the two"
+                            f"{key} and {'compare' if place else 'algorithm'} = {choice.name!r}: it needs every "
+                            f"message of every neighbour in each round; delete {key}, or choose another algorithm"
                         )
         return self
 

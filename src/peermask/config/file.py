@@ -28,7 +28,10 @@ def read_toml(path: Path) -> dict[str, Any]:
     except FileNotFoundError:
         raise ConfigError(f"config file {path} does not exist") from None
     except IsADirectoryError:
-        raise ConfigError(f"config file {path} is a folder; a run in it goes on with --resume {path}") from None
+        raise ConfigError(
+            f"config file {path} is a folder; give a TOML file, such as {path / 'config.toml'} of a run, or resume the "
+            f"run with `peermask run --resume {path}`"
+        ) from None
     except OSError as error:
         raise ConfigError(f"config file {path} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
@@ -66,17 +69,6 @@ def _put(values: dict[str, Any], key: str, value: Any) -> None:
     if last == "name" and tables and table.get("name") != value:
         table.clear()  # another choice has other options
     table[last] = value
-
-
-def flatten(table: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
-    """`{"graph": {"p": 0.5}}` as `{"graph.p": "0.5"}`."""
-    flat: dict[str, str] = {}
-    for key, value in table.items():
-        if isinstance(value, Mapping):
-            flat |= flatten(value, f"{prefix}{key}.")
-        else:
-            flat[f"{prefix}{key}"] = str(value)
-    return flat
 
 
 DEFAULT = Path(__file__).parent / "default.toml"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, ValidationInfo
 
@@ -58,6 +58,14 @@ class TaskOptions(Options):
 
     loss: Annotated[str, _name_in(losses)] | None = Field(None, description="what is minimised")
     metrics: tuple[_Metric, ...] = Field((), description="further figures to measure")
+
+
+class ExchangeOptions(Options):
+    """How messages are sent."""
+
+    values: Literal["float32", "float16"] = Field(
+        "float32", description="real values in messages; masks are one bit a weight in any case"
+    )
 
 
 class EvaluationOptions(Options):

@@ -58,6 +58,8 @@ def npz(
         with np.load(file, allow_pickle=False) as arrays:
             x_train, y_train, x_test, y_test = (arrays[key] for key in ARRAYS)
             agents: dict[str, Any] = {key: arrays[key] for key in there}
+    except IsADirectoryError as error:
+        raise DataError(f"dataset.path {file} is a folder; name a file in it") from error
     except FileNotFoundError as error:
         raise DataError(f"dataset.path {file} does not exist") from error
     except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error, RuntimeError) as error:

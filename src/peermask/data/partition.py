@@ -30,7 +30,7 @@ def apportion(total: int, weights: ArrayLike) -> NDArray[np.int64]:
 
 
 Indices = NDArray[np.int64]
-BY_LABEL = ("labels", "counts", "shards", "dirichlet")  # which need one label for each sample
+BY_LABEL = ("labels", "counts", "dominant", "shards", "dirichlet")  # which need one label for each sample
 LARGEST = 16 * 2**20  # bytes of a file of counts
 REDRAWS = 100  # of a Dirichlet partition that leaves an agent with too few samples
 
@@ -124,6 +124,35 @@ def read_counts(path: Path, agents: int, largest: int = 10**7) -> Indices:
             if not (word.isascii() and word.isdigit() and len(word) < 10 and int(word) <= largest):
                 raise DataError(f"{path}: agent {number} has {word[:20]!r}; give whole numbers from 0 to {largest}")
     return np.array(rows, np.int64)
+
+
+@partitions.register("dominant")
+def dominant(
+    labels: Indices,
+    agents: int,
+    draw: Stream,
+    *,
+    samples: Annotated[int, Field(ge=1, description="samples of every agent")] = 600,
+    labels_per_agent: Annotated[int, Field(ge=1, description="dominant labels of every agent")] = 3,
+    uniform: Annotated[float, Field(ge=0, le=1, description="share of samples spread over all labels")] = 0.2,
+) -> list[Indices]:
+    """Every agent has all labels, most samples from a few of them (FedPAC's split)."""
+    present = np.unique(labels)
+    if labels_per_agent > len(present):
+        raise DataError(f"partition.labels_per_agent is {labels_per_agent}, but the data has {len(present)} labels")
+    held = deal_labels(present, [labels_per_agent] * agents, draw)
+    spread = round(samples * uniform)
+    pools = {int(label): shuffled(np.flatnonzero(labels == label), draw) for label in present}
+    parts: list[list[Indices]] = [[] for _ in range(agents)]
+    for part, own in zip(parts, held, strict=True):
+        wanted = apportion(spread, np.ones(len(present)))
+        wanted += apportion(samples - spread, np.isin(present, list(own)))
+        for label, count in zip(present.tolist(), wanted.tolist(), strict=True):
+            if count > len(pools[label]):
+                raise DataError(f"partition.samples is {samples}: too many for {agents} agents, label {label} runs out")
+            part.append(pools[label][:count])
+            pools[label] = pools[label][count:]
+    return finished([np.concatenate(part) for part in parts], "partition.samples", samples)
 
 
 @partitions.register("iid")

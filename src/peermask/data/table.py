@@ -134,6 +134,8 @@ def table(
 
 def read_table(file: Path, key: str) -> Any:
     """Read a CSV or Parquet file as a data frame."""
+    if file.is_dir():
+        raise DataError(f"{key} {file} is a folder; name a file in it")
     reader = READERS.get(file.suffix.lower())
     if reader is None:
         raise DataError(f"{key} {file} is neither .csv nor .parquet; convert it, or use from_dataframe in Python")
@@ -166,12 +168,12 @@ def _column(name: str, frame: Any, column: Name) -> Column:
     return values if values.dtype.kind in "buif" else np.array([str(value) for value in values], dtype=object)
 
 
-def _numbers(name: str, frame: Any, column: Name) -> Column:
+def _numbers(name: str, frame: Any, column: Name, remedy: str = "leave it out, or") -> Column:
     values = _column(name, frame, column)
     if values.dtype == object:
         raise DataError(
-            f"{name} column {column!r} holds text such as {values[0]!r}; leave it out, "
-            "or make numbers of it (pandas.get_dummies)"
+            f"{name} column {column!r} holds text such as {values[0]!r}; {remedy} make numbers of it "
+            "(pandas.get_dummies)"
         )
     return values.astype(np.float64)
 
@@ -181,15 +183,16 @@ def _targets(
 ) -> tuple[list[Column], list[str] | None]:
     """Targets of each frame, and names of classes or outputs."""
     if task != "classification":
-        return [np.stack([_numbers(*part, c) for c in targets], 1) for part in frames.items()], [*map(str, targets)]
+        remedy = f"{task} needs numbers: set task = 'classification', or"
+        answers = [np.stack([_numbers(*part, c, remedy) for c in targets], 1) for part in frames.items()]
+        return answers, [*map(str, targets)]
     columns = [_column(*part, targets[0]) for part in frames.items()]
     whole = np.concatenate(columns)
     if whole.dtype.kind == "f" and ((whole != np.floor(whole)) | (np.abs(whole) >= MOST_WHOLE)).any():
         raise DataError(
             f"{name} column {targets[0]!r} holds fractions, not labels, or infinity; is it task = 'regression'?"
         )
-    if whole.dtype.kind == "f":
-        columns = [column.astype(np.int64) for column in columns]
+    columns = _without_fractions(columns)
     names = _names(columns)
     if len(names) > MOST_CLASSES:
         raise DataError(
@@ -200,11 +203,23 @@ def _targets(
 
 def _ranks(columns: Sequence[Column], name: str, agent: Name) -> list[Column]:
     """Agents as whole numbers from 0, in the order of those that have training samples."""
+    columns = _without_fractions(columns)
     names = _names(columns[:1])
     for column in columns[1:]:
         if stranger := next((str(value) for value in column if str(value) not in names), None):
             raise DataError(f"{name} column {agent!r}: agent {stranger!r} has test rows but no training rows")
     return _places(columns, names)
+
+
+def _without_fractions(columns: Sequence[Column]) -> list[Column]:
+    """Whole numbers as integers: a column of them is float in one file and integer in another."""
+
+    def is_whole(column: Column) -> bool:
+        return column.dtype.kind == "f" and bool(
+            (column == np.floor(column)).all() & (np.abs(column) < MOST_WHOLE).all()
+        )
+
+    return [column.astype(np.int64) if is_whole(column) else column for column in columns]
 
 
 def _names(columns: Sequence[Column]) -> list[str]:
@@ -218,8 +233,8 @@ def _places(columns: Sequence[Column], names: Sequence[str]) -> list[Column]:
 
 def _draw_test(groups: Column, share: float, name: str) -> NDArray[np.bool_]:
     """[n]: which rows are tested on; of every group with two rows or more at least one, and never all."""
-    if not 0 < share < 1:
-        raise DataError(f"{name} test_share is {share}; it must be above 0 and below 1")
+    if not isinstance(share, int | float) or not 0 < share < 1:
+        raise DataError(f"{name} test_share is {share!r}; it must be above 0 and below 1")
     drawn, draw = np.zeros(len(groups), bool), stream(0, "table-test")  # of no run: all seeds have the same test rows
     for group in np.unique(groups):
         rows = np.flatnonzero(groups == group)

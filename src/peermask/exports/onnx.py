@@ -12,10 +12,8 @@ from statistics import median
 from typing import Any
 
 import numpy as np
-import onnx
 import torch
 from numpy.typing import NDArray
-from onnx import TensorProto, helper, numpy_helper
 from torch import Tensor, nn
 
 from peermask.errors import ExportError
@@ -26,7 +24,7 @@ try:
     import onnx
     import onnxruntime
     import onnxscript  # noqa: F401 (torch's exporter needs it)
-
+    from onnx import TensorProto, helper, numpy_helper
 except ImportError as error:
     raise ExportError(f"ONNX needs {error.name}; install it with: pip install 'peermask[export]'") from error
 
@@ -103,10 +101,10 @@ def to_onnx(module: nn.Module, examples: Tensor, metadata: dict[str, Any]) -> by
 
 def empty_model() -> bytes:
     """A model that gives back the number it takes."""
-    value = [onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1, 1]) for name in ("x", "y")]
-    graph = onnx.helper.make_graph([onnx.helper.make_node("Identity", ["x"], ["y"])], "empty", value[:1], value[1:])
-    opsets = [onnx.helper.make_opsetid("", 13)]
-    data: bytes = onnx.helper.make_model(graph, opset_imports=opsets, ir_version=8).SerializeToString()
+    value = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 1]) for name in ("x", "y")]
+    graph = helper.make_graph([helper.make_node("Identity", ["x"], ["y"])], "empty", value[:1], value[1:])
+    opsets = [helper.make_opsetid("", 13)]
+    data: bytes = helper.make_model(graph, opset_imports=opsets, ir_version=8).SerializeToString()
     return data
 
 

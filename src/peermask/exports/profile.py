@@ -100,7 +100,8 @@ def profile(
 ) -> Profile:
     """Measure a model by retention in onnxruntime, each in its own process."""
     chosen = choose(models, "model", model).table()
-    named = Architecture(name=chosen["name"], options=_without_name(chosen), shape=shape, layers=("*",))
+    options = {key: value for key, value in chosen.items() if key != "name"}
+    named = Architecture(name=chosen["name"], options=options, shape=shape, layers=("*",))
     tokens = "vocabulary" in models[chosen["name"]].options.model_fields  # as for a config's data
     layout = find_layout(named_module(named, classes, "profile", tokens=tokens), named.layers)
     examples = blank(shape, tokens=tokens)
@@ -184,10 +185,6 @@ def trial(path: Path, repeats: int = REPEATS, *, fold: bool = False) -> dict[str
     return found
 
 
-def _without_name(table: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in table.items() if key != "name"}
-
-
 def save_profile(path: Path, made: Profile) -> None:
     write_json(path, made.model_dump(mode="json", exclude_none=True))
 
@@ -209,18 +206,13 @@ def retention_for(path: Path, model: Mapping[str, Any], kind: Kind) -> float:
         raise ExportError(f"{path} is of model {json.dumps(made.model)}, not of {json.dumps(dict(model))}")
     found = made.retention(kind)
     if found is None:
-        raise ExportError(
-            f"{path}: no retention that was measured meets its limits {kind_words(kind)}; {_other(made, kind)}"
-        )
+        by_filters = made.retention("filters")
+        advice = "take a smaller model, or other limits"
+        if kind == "unstructured" and by_filters is not None:
+            advice = f"by filters {by_filters:g} does: set mask.filter_threshold"
+        raise ExportError(f"{path}: no retention that was measured meets its limits {kind_words(kind)}; {advice}")
     return found
 
 
 def kind_words(kind: Kind) -> str:
     return "by filters" if kind == "filters" else "unstructured"
-
-
-def _other(made: Profile, kind: Kind) -> str:
-    by_filters = made.retention("filters")
-    if kind == "unstructured" and by_filters is not None:
-        return f"by filters {by_filters:g} does: set mask.filter_threshold"
-    return "take a smaller model, or other limits"

@@ -10,6 +10,7 @@ import copy
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,6 @@ from torch import Tensor, nn
 from peermask.data.dataset import Task
 from peermask.data.normalisation import FromRaw
 from peermask.errors import ExportError, ModelError, nearest
-from peermask.exports.digest import check_onnx, check_safetensors
 from peermask.exports.personal import with_params
 from peermask.exports.rebuild import MAX_PARAMETERS, named_module, rebuild
 from peermask.exports.ticket import Architecture, Count, Inputs, Text, read_ticket
@@ -84,7 +84,7 @@ def open_model(path: Path | str, module: nn.Module | None = None, weights: Path 
 def _of_ticket(path: Path, module: nn.Module | None, weights: Path | str | None) -> Model:
     ticket = read_ticket(path)
     header = ticket.header
-    outputs = _quietly(rebuild(ticket, str(path), module, weights))
+    outputs = torch.no_grad()(rebuild(ticket, str(path), module, weights))
     labels, shape = header.about.labels, header.architecture.shape
     return Model(str(path), shape, header.classes, labels, header.readout, header.inputs, outputs)
 
@@ -122,7 +122,7 @@ def _of_safetensors(path: Path, module: nn.Module | None) -> Model:
     data = _bytes(path)
     try:
         tensors = safetensors.torch.load(data)
-        held = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")]).get("__metadata__", {})
+        held = _split(data)[0].get("__metadata__", {})
         check_safetensors(data, path)
     except (SafetensorError, ValueError, RecursionError, AttributeError) as error:
         raise ExportError(f"{path} is not a safetensors file: {str(error).splitlines()[0]}") from None
@@ -158,11 +158,9 @@ def _of_safetensors(path: Path, module: nn.Module | None) -> Model:
     network = with_params(empty.to_empty(device="cpu"), layout, params)
     own = with_readout(network, about.readout, about.labels, len(about.classes))
     whole = FromRaw(own, inputs.normalisation, len(architecture.shape), inputs.target_scale).eval()
-    return Model(str(path), architecture.shape, about.classes, about.labels, about.readout, inputs, _quietly(whole))
-
-
-def _quietly(module: nn.Module) -> Callable[[Tensor], Tensor]:
-    return torch.no_grad()(module)
+    return Model(
+        str(path), architecture.shape, about.classes, about.labels, about.readout, inputs, torch.no_grad()(whole)
+    )
 
 
 def _about(said: dict[str, Any], path: Path) -> _About:
@@ -206,3 +204,49 @@ def _bytes(path: Path) -> bytes:
     if len(data) > MAX_BYTES:
         raise ExportError(f"{path} has more than {MAX_BYTES:,} bytes, which is too much for an exported model")
     return data
+
+
+# SHA-256 digests inside .onnx and .safetensors files: a damaged or changed file is refused. They detect accidents, not
+# forgery: who changes a file can change its digest. Tickets have their own; files of version 1.0 have none.
+
+KEY = "sha256"  # in the metadata of .safetensors; in .onnx as peermask.sha256
+
+# A serialised protobuf message may be extended by appending fields. The digest is such a field, the last of the file:
+# ModelProto.metadata_props (14) with key (1) and value (2), the value a JSON string of 64 hexadecimal digits.
+_ONNX_KEY = f"peermask.{KEY}".encode()
+_ONNX_FIELD = bytes([14 << 3 | 2, 85, 1 << 3 | 2, len(_ONNX_KEY)]) + _ONNX_KEY + bytes([2 << 3 | 2, 66])
+_ONNX_BYTES = len(_ONNX_FIELD) + 66
+
+
+def seal_onnx(data: bytes) -> bytes:
+    """Append the digest of all bytes to them."""
+    return data + _ONNX_FIELD + json.dumps(sha256(data).hexdigest()).encode()
+
+
+def check_onnx(data: bytes, path: Path) -> None:
+    if _ONNX_KEY in data and seal_onnx(data[:-_ONNX_BYTES]) != data:
+        raise _mismatch(path)
+
+
+def digest_safetensors(data: bytes) -> str:
+    """The digest of a whole .safetensors file without the entry for the digest itself."""
+    header, tensors = _split(data)
+    header.get("__metadata__", {}).pop(KEY, None)
+    return sha256(json.dumps(header, sort_keys=True).encode() + tensors).hexdigest()
+
+
+def check_safetensors(data: bytes, path: Path) -> None:
+    """Expects a file that the safetensors library has read."""
+    told = _split(data)[0].get("__metadata__", {}).get(KEY)
+    if told is not None and told != digest_safetensors(data):
+        raise _mismatch(path)
+
+
+def _split(data: bytes) -> tuple[dict[str, Any], bytes]:
+    """Header and tensors: eight bytes hold the length of the JSON header."""
+    end = 8 + int.from_bytes(data[:8], "little")
+    return json.loads(data[8:end]), data[end:]
+
+
+def _mismatch(path: Path) -> ExportError:
+    return ExportError(f"{path} does not match its SHA-256: it is damaged or was changed; export it again")

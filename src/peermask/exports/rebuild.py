@@ -162,12 +162,14 @@ def _bounded(options: Mapping[str, Any]) -> dict[str, Any]:
 
 def _frozen(ticket: Ticket, layout: Layout, name: str, given: nn.Module | None) -> Tensor:
     """Drawn from the seed, or those of a module that was given them."""
-    recipe = ticket.header.frozen
+    header, recipe = ticket.header, ticket.header.frozen
+    regressed = len(header.classes) if header.inputs is not None and header.inputs.task == "regression" else 0
+    how = (layout, recipe.init, recipe.bias_init, recipe.seed)
     try:
         if given is None:
-            frozen = frozen_weights(layout, recipe.init, recipe.bias_init, recipe.seed)
+            frozen = frozen_weights(*how, regressed=regressed)
         else:
-            frozen = own_weights(given, layout, recipe.init, recipe.bias_init, recipe.seed, recipe.drawn)
+            frozen = own_weights(given, *how, recipe.drawn, regressed=regressed)
     except (ConfigError, ModelError) as error:
         raise ExportError(f"{name}: {error}") from None
     if frozen.checksum != recipe.checksum:

@@ -119,11 +119,6 @@ class Header(_Part):
             self.inputs.check(self.architecture.shape[0], len(self.classes))
         return self
 
-    @property
-    def answers(self) -> tuple[int, ...]:
-        """The labels that an answer is chosen among."""
-        return self.about.labels if self.readout == "own" else tuple(range(len(self.classes)))
-
 
 @dataclass(frozen=True)
 class Ticket:

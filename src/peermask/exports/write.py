@@ -18,8 +18,8 @@ from torch import nn
 from peermask.data.dataset import Dataset
 from peermask.errors import ExportError, RunError, nearest
 from peermask.exports import Precision
-from peermask.exports.digest import KEY, digest_safetensors, seal_onnx
 from peermask.exports.personal import Personal, open_all, open_personal
+from peermask.exports.reader import KEY, digest_safetensors, seal_onnx
 from peermask.exports.ticket import About, Architecture, Frozen, Header, Inputs, Ticket
 from peermask.files import write_atomically, writing
 from peermask.masks.masker import Masker
@@ -222,15 +222,12 @@ def _ticket(personal: Personal) -> tuple[bytes, tuple[str, ...]]:
 
 def _safetensors(personal: Personal) -> tuple[bytes, tuple[str, ...]]:
     tensors = {name: view.contiguous() for name, view in personal.layout.unflatten(personal.params).items()}
-    about = _texts(_about(personal))
+    said = _about(personal).items()
+    about = {key: value if isinstance(value, str) else json.dumps(value) for key, value in said}
     plain = safetensors.torch.save(tensors, metadata=about)
     data = safetensors.torch.save(tensors, metadata={**about, KEY: digest_safetensors(plain)})
     kept = int((personal.params != 0).sum())
     return data, (f"{len(tensors)} tensors, {kept:,} of {personal.layout.total:,} values not zero",)
-
-
-def _texts(about: dict[str, Any]) -> dict[str, str]:
-    return {key: value if isinstance(value, str) else json.dumps(value) for key, value in about.items()}
 
 
 def _onnx(personal: Personal, precision: Precision) -> tuple[bytes, tuple[str, ...]]:

@@ -176,7 +176,7 @@ class NodeExchange:
     def _schema(self, round: int, own: Payload) -> Schema:
         rows = _rows(own)
         for name, row in rows.items():
-            if row.dtype == np.float32 and not np.isfinite(row).all():
+            if row.dtype != np.bool_ and not np.isfinite(row).all():
                 raise DivergedError(
                     f"message of agent {self.agent} in round {round} holds a value that is NaN or infinite ({name}); "
                     "try a smaller algorithm.lr"

@@ -25,6 +25,9 @@ class MaskOptions(Options):
     filter_threshold: Annotated[float, Field(ge=0)] = Field(
         0.0, description="Fil: a filter with no more entries than this is removed; below 1, a share of the filter"
     )
+    ranking: Literal["entry", "filter"] = Field(
+        "entry", description="keep the largest entries of a layer, as the paper, or its filters with the largest sums"
+    )
     rescale: bool = Field(False, description="multiply kept weights by 1/sqrt(share kept)")
     layers: tuple[str, ...] = Field(("*",), description="patterns of the layer names that are masked", min_length=1)
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from peermask.kernels import by_kernels
 from peermask.masks.budget import MaskOptions
-from peermask.masks.scores import ScoreInit, filter_rule, initial_scores
+from peermask.masks.scores import ScoreInit, filter_means, filter_rule, initial_scores
 from peermask.masks.select import top_fraction_by_layer
 from peermask.models.layout import Layout
 
@@ -41,6 +41,8 @@ class Masker:
 
     def select(self, magnitude: Tensor, keep: Tensor) -> Tensor:
         """Return the mask of a magnitude |y|."""
+        if self.options.ranking == "filter":
+            magnitude = filter_means(magnitude, self.layout)
         mask = top_fraction_by_layer(magnitude, keep, self.layout.sizes)  # [A, P_w]
         if self.options.filter_threshold:
             for layer in self.layout.masked:

@@ -29,6 +29,15 @@ def filter_rule(mask: Tensor, layer: Layer, threshold: int | float) -> Tensor:
     return (by_filter & alive).flatten(-2)  # [A, n]
 
 
+def filter_means(magnitude: Tensor, layout: Layout) -> Tensor:
+    """Give every entry the mean magnitude of its filter, so that whole filters are ranked: [A, P_w]."""
+    means = torch.empty_like(magnitude)
+    for layer in layout.masked:
+        by_filter = magnitude[:, layer.span].unflatten(-1, (layer.filters, -1))  # [A, O, F]
+        means[:, layer.span] = by_filter.mean(-1, keepdim=True).expand_as(by_filter).flatten(-2)
+    return means
+
+
 def group_lasso_gradient(scores: Tensor, layout: Layout) -> Tensor:
     """∂R/∂z / λ = z_{l,o} / ||z_{l,o}||_2 of R(z) = λ Σ_l Σ_o ||z_{l,o}||_2, and 0 for a filter that is all zero.
 

@@ -21,6 +21,9 @@ Shape = tuple[int, ...]  # C, H, W of images; F features; C, T of series; T toke
 models: Registry[Callable[..., nn.Module]] = Registry("model")
 
 Width = Annotated[int, Field(ge=1, le=65536)]
+Hidden = Annotated[Width, Field(description="width of the hidden linear layer")]
+Channels = Annotated[tuple[Width, ...], Field(description="output channels of each convolution")]
+Kernel = Annotated[int, Field(ge=1, le=99, description="time steps or tokens that a convolution covers")]
 
 
 class LocalResponseNorm(nn.Module):
@@ -43,7 +46,14 @@ class LocalResponseNorm(nn.Module):
 
 
 @models.register("alexnet")
-def alexnet(shape: Shape, classes: int, *, out_act: Literal["elu", "none"] = "elu") -> nn.Module:
+def alexnet(
+    shape: Shape,
+    classes: int,
+    *,
+    out_act: Annotated[
+        Literal["elu", "none"], Field(description="activation of the outputs; the paper has ELU")
+    ] = "elu",
+) -> nn.Module:
     """The paper's network for images: three 5x5 convolutions with ELU, LRN and max-pooling, two linear layers."""
     _sides(shape, 3)
     blocks: list[nn.Module] = []
@@ -60,7 +70,7 @@ def alexnet(shape: Shape, classes: int, *, out_act: Literal["elu", "none"] = "el
 
 
 @models.register("cnn")
-def cnn(shape: Shape, classes: int, *, channels: tuple[Width, ...] = (32, 64), hidden: Width = 128) -> nn.Module:
+def cnn(shape: Shape, classes: int, *, channels: Channels = (32, 64), hidden: Hidden = 128) -> nn.Module:
     """A small network for images: 5x5 (3x3 under 16 pixels) convolutions, ReLU, 2x2 pooling, one hidden layer."""
     _sides(shape, 3)
     kernel = 5 if min(shape[1:]) >= 16 else 3
@@ -73,7 +83,12 @@ def cnn(shape: Shape, classes: int, *, channels: tuple[Width, ...] = (32, 64), h
 
 
 @models.register("mlp")
-def mlp(shape: Shape, classes: int, *, hidden: tuple[Width, ...] = (256, 128)) -> nn.Module:
+def mlp(
+    shape: Shape,
+    classes: int,
+    *,
+    hidden: Annotated[tuple[Width, ...], Field(description="widths of the hidden layers")] = (256, 128),
+) -> nn.Module:
     """Linear layers with ReLU over the flattened input: a table's features, or an image."""
     sizes = (prod(shape), *hidden)
     layers: list[nn.Module] = [nn.Flatten()]
@@ -101,7 +116,15 @@ class ResidualBlock(nn.Module):
 
 
 @models.register("resnet18")
-def resnet18(shape: Shape, classes: int, *, width: Width = 64, groups: Annotated[int, Field(ge=1)] = 2) -> nn.Module:
+def resnet18(
+    shape: Shape,
+    classes: int,
+    *,
+    width: Annotated[
+        Width, Field(description="channels of the first of four stages; each later one has twice as many")
+    ] = 64,
+    groups: Annotated[int, Field(ge=1, description="groups of a group norm; must divide width")] = 2,
+) -> nn.Module:
     """ResNet-18 for small images, with group norm in place of batch norm."""
     _sides(shape, 3)
     layers: list[nn.Module] = [nn.Conv2d(shape[0], width, 3, 1, 1, bias=False), nn.GroupNorm(groups, width), nn.ReLU()]
@@ -119,9 +142,9 @@ def cnn1d(
     shape: Shape,
     classes: int,
     *,
-    channels: tuple[Width, ...] = (32, 64),
-    kernel: Annotated[int, Field(ge=1, le=99)] = 5,
-    hidden: Width = 64,
+    channels: Channels = (32, 64),
+    kernel: Kernel = 5,
+    hidden: Hidden = 64,
 ) -> nn.Module:
     """A small network for series [C, T]: 1-D convolutions, ReLU, pooling by 2, the mean over time, one hidden layer."""
     into, length = _sides(shape, 2)
@@ -158,9 +181,9 @@ def text(
     vocabulary: Annotated[
         int | None, Field(ge=1, le=2**24, description="number of tokens; default: that of the data")
     ] = None,
-    width: Width = 32,
-    channels: Width = 64,
-    kernel: Annotated[int, Field(ge=1, le=99)] = 3,
+    width: Annotated[Width, Field(description="numbers in the vector of a token")] = 32,
+    channels: Annotated[Width, Field(description="output channels of the convolution")] = 64,
+    kernel: Kernel = 3,
 ) -> nn.Module:
     """A small network for tokens [T]: an embedding, one convolution, its mean and its maximum, one linear layer."""
     _sides(shape, 1)

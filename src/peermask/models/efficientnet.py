@@ -37,8 +37,8 @@ def padding(side: int, kernel: int, stride: int) -> tuple[int, int]:
 
 def _pad(sides: tuple[int, int], kernel: int, stride: int) -> nn.Module:
     """A layer before a convolution that pads nothing itself; its argument begins with the last axis."""
-    top, left = padding(sides[0], kernel, stride), padding(sides[1], kernel, stride)
-    return nn.ZeroPad2d((*left, *top)) if any((*left, *top)) else nn.Identity()
+    both = (*padding(sides[1], kernel, stride), *padding(sides[0], kernel, stride))
+    return nn.ZeroPad2d(both) if any(both) else nn.Identity()
 
 
 def _halved(sides: tuple[int, int], stride: int) -> tuple[int, int]:

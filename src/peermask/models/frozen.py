@@ -25,6 +25,10 @@ from peermask.streams import Stream, stream
 Init = Callable[[Layer, Stream], NDArray[np.float64]]
 BiasInit = Literal["zero", "torch-default"]
 
+# A random network answers with a deviation of about 1 before it has learned anything, as much as the targets of a
+# regression have. A mask that keeps most of the last layer can hardly take that away, so that layer is drawn smaller.
+REGRESSION_OUTPUT_SCALE = 0.25
+
 inits: Registry[Init] = Registry("init")
 
 
@@ -72,10 +76,16 @@ def frozen_weights(
     seed: int,
     given: Mapping[str, Tensor] | None = None,
     beside: Mapping[str, Tensor] | None = None,
+    *,
+    regressed: int = 0,
 ) -> FrozenWeights:
-    """Draw weights from a seed, except loaded ones; the checksum covers what is `beside` them too (buffers)."""
+    """Draw weights from a seed, except loaded ones; the checksum covers what is `beside` them too (buffers).
+
+    `regressed` is the number of outputs of a regression, whose last layer is drawn with `REGRESSION_OUTPUT_SCALE`.
+    """
     draw_weights = inits[init].make
     given = given or {}
+    last = next((one for one in reversed(layout.masked) if regressed and one.filters == regressed), None)
     parts = []
     for layer in layout.layers:
         if layer.name in given:
@@ -84,13 +94,15 @@ def frozen_weights(
         draw = stream(seed, f"frozen/{layer.name}")
         match layer.kind:
             case "conv" | "linear" | "embedding" | "recurrent":
-                values = draw_weights(layer, draw)
+                values = draw_weights(layer, draw) * (REGRESSION_OUTPUT_SCALE if layer == last else 1.0)
             case "bias" if bias_init == "torch-default":
                 values = torch_default(layer, draw)
             case "norm-weight":
                 values = np.ones(layer.size)
             case "other":
-                values = 0.02 * draw.normal(layer.size)  # such as positions: the usual choice for transformers
+                # Such as positions. Drawn embeddings have values of about 1, beside which the 0.02 usual in trained
+                # transformers would be lost: attention could not tell its inputs apart.
+                values = draw.normal(layer.size)
             case _:
                 values = np.zeros(layer.size)
         parts.append(values.astype("<f4"))
@@ -99,7 +111,14 @@ def frozen_weights(
 
 
 def own_weights(
-    module: nn.Module, layout: Layout, init: str, bias_init: BiasInit, seed: int, drawn: Sequence[str] = ()
+    module: nn.Module,
+    layout: Layout,
+    init: str,
+    bias_init: BiasInit,
+    seed: int,
+    drawn: Sequence[str] = (),
+    *,
+    regressed: int = 0,
 ) -> FrozenWeights:
     """A module's own parameters, but for those whose names match a pattern of `drawn`."""
     names = [layer.name for layer in layout.layers]
@@ -111,7 +130,7 @@ def own_weights(
         for name, parameter in module.named_parameters()
         if not any(fnmatchcase(name, pattern) for pattern in drawn)
     }
-    return frozen_weights(layout, init, bias_init, seed, own, dict(module.named_buffers()))
+    return frozen_weights(layout, init, bias_init, seed, own, dict(module.named_buffers()), regressed=regressed)
 
 
 def checksum(layout: Layout, flat: NDArray[np.float32], beside: Mapping[str, Tensor]) -> str:

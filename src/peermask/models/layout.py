@@ -36,7 +36,7 @@ class ChannelAffine(nn.Module):
 
 
 Kind = Literal["conv", "linear", "embedding", "recurrent", "bias", "norm-weight", "norm-bias", "other"]
-UNMASKABLE = "kept, cannot be masked"
+UNMASKABLE = "not masked, other"
 MASKABLE: tuple[Kind, ...] = ("conv", "linear", "embedding", "recurrent")
 
 _CONV = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
@@ -115,8 +115,8 @@ class Layout:
 
 def _why_kept(kind: Kind) -> str:
     if kind in MASKABLE:
-        return "kept, not in mask.layers"
-    return {"bias": "kept, bias", "other": UNMASKABLE}.get(kind, "kept, norm")
+        return "not masked, by mask.layers"
+    return {"bias": "not masked, bias", "other": UNMASKABLE}.get(kind, "not masked, norm")
 
 
 def find_layout(module: nn.Module, masked: Sequence[str] = ("*",)) -> Layout:
@@ -162,7 +162,8 @@ def refuse_unsuitable(module: nn.Module) -> None:
     for name, child in module.named_modules():
         if isinstance(child, _STATEFUL):
             raise ModelError(
-                f"model layer {name!r} is a batch norm, whose averages all agents would share; use GroupNorm"
+                f"model layer {name!r} is a batch norm, whose averages all agents would share; "
+                "peermask.without_batch_norm(module) puts group norms in their place"
             )
         if isinstance(child, _RANDOM) and child.p > 0:
             raise ModelError(

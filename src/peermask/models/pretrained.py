@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -103,6 +104,38 @@ def fold_batch_norms(module: nn.Module) -> dict[str, int]:
             else:
                 _put(module, name, _affine(norm))
     return {"folded": len(pairs), "alone": len(norms) - len(pairs)}
+
+
+def without_batch_norm(module: nn.Module) -> nn.Module:
+    """Copy a module, with group norms in place of its batch norms: masks over random weights can use those.
+
+    A batch norm has running averages, which all agents would share; a group norm has none. It has eight groups, or
+    fewer so that each has four channels or more, and the weight and bias of the batch norm. For trained weights use
+    `frozen.from = "module"` instead, which keeps the averages as fixed numbers.
+
+    Args:
+        module: Any module; it is not changed.
+
+    Returns:
+        The copy.
+
+    Examples:
+        >>> import peermask
+        >>> from torch import nn
+        >>> peermask.without_batch_norm(nn.Sequential(nn.Linear(4, 16), nn.BatchNorm1d(16)))[1].num_groups
+        4
+    """
+    module = copy.deepcopy(module)
+    for name, norm in list(module.named_modules()):
+        if isinstance(norm, _BatchNorm):
+            channels = norm.num_features
+            groups = next(g for g in (8, 4, 2, 1) if g == 1 or (channels % g == 0 and channels >= 4 * g))
+            group_norm = nn.GroupNorm(groups, channels, norm.eps, norm.affine)
+            group_norm.load_state_dict(dict(norm.named_parameters()))
+            if not name:
+                return group_norm
+            _put(module, name, group_norm)
+    return module
 
 
 def _affine(norm: _BatchNorm) -> ChannelAffine:

@@ -6,7 +6,7 @@ It can be killed and called again at any time, and several processes may share t
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -16,20 +16,16 @@ from peermask.data.dataset import Dataset
 from peermask.errors import ConfigError, DivergedError
 from peermask.paper.cells import Cell, Defaults, Job, by_value, cells_of
 from peermask.paper.outcome import Outcome, measure
-from peermask.paper.output_folder import OutputFolder, clear_false_start, drop_checkpoints
+from peermask.paper.output_folder import OutputFolder, drop_checkpoints
 from peermask.paper.preset import ScaleName, scales
 from peermask.paper.tuning import Tuning
 from peermask.run.execution import Execution
-from peermask.run.runner import run_experiment
-
-Tell = Callable[[int, int, str], None]  # cells done, cells in all, what begins now
-
+from peermask.run.jobs import Job as Run
+from peermask.run.jobs import JobQueue, Stopped, Tell
+from peermask.run.result import RunResult
+from peermask.store.folder import RunFolder
 
 PATIENCE = 1.0  # seconds between two looks at what other processes have finished
-
-
-class Stopped(Exception):
-    """The user asked to stop; what is done is kept."""
 
 
 @dataclass(frozen=True)
@@ -96,38 +92,26 @@ class Campaign:
 
     def _play(self, jobs: Sequence[tuple[Job, str]], tell: Tell) -> bool:
         """Run jobs and save their outcomes; False if all are done, or other processes run them."""
-        played = False
-        for job, name in jobs:
-            if self.home.outcome(job) is not None:
-                continue
-            if self.execution.should_stop():
-                raise Stopped
-            with self.home.claim(job) as claimed:
-                if claimed and self.home.outcome(job) is None:
-                    tell(*self._done(), name)
-                    self.home.keep(job, self._run(job))
-                    drop_checkpoints(self.home.run(job))
-                    played = True
-        return played
+        runs = [Run(name, job.config, self.home.run(job).path) for job, name in jobs]
+        return self._queue.run(runs, lambda run: tell(*self._done(), run.name))
+
+    @cached_property
+    def _queue(self) -> JobQueue:
+        def is_done(run: Run) -> bool:
+            return self.home.outcome(Job(run.path.name, run.config)) is not None
+
+        return JobQueue(self.execution, is_done, self._keep, self.dataset)
+
+    def _keep(self, run: Run, result: RunResult | DivergedError) -> None:
+        folder, diverged = RunFolder(run.path), str(result) if isinstance(result, DivergedError) else None
+        outcome = Outcome(config=run.config.table(), diverged=diverged) if diverged else measure(folder)
+        self.home.keep(Job(run.path.name, run.config), outcome)
+        drop_checkpoints(folder)
 
     def _wait(self) -> None:
         if self.execution.should_stop():
             raise Stopped
         time.sleep(PATIENCE)
-
-    def _run(self, job: Job) -> Outcome:
-        folder = self.home.run(job)
-        clear_false_start(folder)
-        try:
-            result = run_experiment(
-                job.config, folder.path, resume=folder.is_run, execution=self.execution, dataset=self.dataset
-            )
-        except DivergedError as error:
-            # A step that is too large is a result, and no reason to give up the rest.
-            return Outcome(config=job.config.table(), diverged=str(error))
-        if result.status == "interrupted":
-            raise Stopped
-        return measure(folder)
 
 
 def _by_place(cells: Sequence[Cell]) -> list[list[Cell]]:

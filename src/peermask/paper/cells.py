@@ -75,6 +75,7 @@ class Defaults:
             cell.of_column.config,
             chosen,
             cell.of_row.config,
+            cell.of_row.scale.get(self.name, {}),
             {"seed": cell.seed},
             changes,
         )

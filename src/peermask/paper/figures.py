@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import isnan, nan
-from statistics import fmean
+from statistics import fmean, median
 from typing import TYPE_CHECKING, Any
 
 from peermask.errors import ConfigError
 from peermask.paper.campaign import Campaign
-from peermask.paper.outcome import Outcome
+from peermask.paper.outcome import FirstLayer, Masks, Outcome
 from peermask.paper.preset import Figure as FigureKind
 from peermask.paper.preset import Row, methods, preset
 from peermask.paper.tables import grid
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 FORMATS = ("png", "svg")
 STYLES = ("-", "--", ":", "-.")  # for rows of the same method, and for print without colour
 PAPER_AGENTS = (2, 4, 8, 6)  # of the paper's figures of masks, counted from 1
+ZOOMED = (4, 8)  # of equal retention, which the paper compares filter by filter
 
 
 def draw(campaign: Campaign, name: str) -> dict[str, bytes]:
@@ -35,14 +36,14 @@ def draw(campaign: Campaign, name: str) -> dict[str, bytes]:
     return {f"{name}.{extension}": _bytes(figure, extension) for extension in FORMATS}
 
 
-def blank(rows: int, columns: int, size: tuple[float, float]) -> tuple[Figure, Any]:
+def blank(rows: int, columns: int, size: tuple[float, float], widths: Sequence[int] = ()) -> tuple[Figure, Any]:
     """Empty panels [rows, columns]; also the way to find out early that matplotlib is missing."""
     try:
         from matplotlib.figure import Figure
     except ImportError:
         raise ConfigError("figures need matplotlib: pip install peermask[report]") from None
     figure = Figure(figsize=size, layout="constrained")  # no pyplot: nothing global, no window
-    return figure, figure.subplots(rows, columns, squeeze=False)
+    return figure, figure.subplots(rows, columns, squeeze=False, width_ratios=widths or None)
 
 
 Runs = dict[int, list[Outcome]]  # row -> its finished seeds, in the first column
@@ -72,7 +73,7 @@ def _by_rounds(name: str, runs: Runs) -> Figure:
     figure, panels = blank(1, 1, (6.4, 4.4))
     axes: Axes = panels[0, 0]
     for row, outcomes in runs.items():
-        _curve_with_band(axes, outcomes, "rounds", name, row)
+        _curve_with_seeds(axes, outcomes, "rounds", name, row)
     _finish(axes, "round", "mean test accuracy")
     axes.legend(frameon=False, fontsize=9)
     return figure
@@ -87,7 +88,7 @@ def _by_bytes(name: str, runs: Runs) -> Figure:
         strict=True,
     ):
         for row, outcomes in runs.items():
-            _curve_with_band(axes, outcomes, count, name, row)
+            _curve_with_seeds(axes, outcomes, count, name, row)
         axes.set_xscale("log")
         axes.set_title(title, fontsize=10)
         _finish(axes, "sent by all agents over all links, MB", "mean test accuracy")
@@ -101,7 +102,7 @@ def _by_link(name: str, runs: Runs) -> Figure:
     axes: Axes = panels[0, 0]
     for row, outcomes in runs.items():
         if all(outcome.messages for outcome in outcomes):
-            _curve_with_band(axes, outcomes, "megabytes", name, row, a_link=True)
+            _curve_with_seeds(axes, outcomes, "megabytes", name, row, a_link=True)
         else:
             reached = fmean(outcome.last for outcome in outcomes if outcome.last is not None)
             look = {**_look(name, row), "linestyle": "--"}
@@ -155,18 +156,20 @@ def _as_bars(campaign: Campaign, name: str) -> Figure:
     return figure
 
 
-def _curve_with_band(axes: Axes, outcomes: list[Outcome], x: str, name: str, row: int, *, a_link: bool = False) -> None:
-    """The mean over seeds of accuracy over the curve's `x`, and the range they span; bytes of all links, or of one."""
+def _curve_with_seeds(
+    axes: Axes, outcomes: list[Outcome], x: str, name: str, row: int, *, a_link: bool = False
+) -> None:
+    """The median over seeds of accuracy over the curve's `x`, and thin lines for the seeds; bytes of all links, or of
+    one."""
     curves = [outcome.curve for outcome in outcomes if outcome.curve is not None]
     shares = [outcome.messages_a_round or 1.0 if a_link else 1.0 for outcome in outcomes if outcome.curve is not None]
     each = list(zip(*(curve.mean for curve in curves), strict=True))
     scaled = [[value / share for value in getattr(curve, x)] for curve, share in zip(curves, shares, strict=True)]
     places = [fmean(values) for values in zip(*scaled, strict=True)]
     look = _look(name, row)
-    axes.plot(places, [fmean(values) for values in each], label=preset(name).rows[row].name, linewidth=1.6, **look)
-    if len(curves) > 1:
-        lowest, highest = [min(values) for values in each], [max(values) for values in each]
-        axes.fill_between(places, lowest, highest, color=look["color"], alpha=0.15, linewidth=0)
+    axes.plot(places, [median(values) for values in each], label=preset(name).rows[row].name, linewidth=1.6, **look)
+    for seed in zip(*each, strict=True) if len(curves) > 1 else ():
+        axes.plot(places, seed, color=look["color"], alpha=0.4, linewidth=0.6)
 
 
 def _by_agents(name: str, runs: Runs) -> Figure:
@@ -196,8 +199,9 @@ def _first_layer(name: str, runs: Runs) -> Figure:
     """The middle filters of the first layer: inputs down, outputs across, a kernel in each square."""
     shown = [(row, outcomes[0].first_layer) for row, outcomes in runs.items() if outcomes[0].first_layer is not None]
     agents = [number for number in PAPER_AGENTS if all(number <= len(layer.agents) for _, layer in shown)]
-    figure, panels = blank(len(shown) * len(agents), 1, (9.0, 1.3 * len(shown) * len(agents)))
+    figure, panels = blank(len(shown) * len(agents), 2, (11.0, 1.3 * len(shown) * len(agents)), (9, 2))
     for place, (row, layer) in enumerate(shown):
+        zoomed = _compared_filters(layer)
         for line, number in enumerate(agents):
             mask = layer.middle(number - 1)  # [O, I, h, w]
             axes = panels[place * len(agents) + line, 0]
@@ -206,6 +210,7 @@ def _first_layer(name: str, runs: Runs) -> Figure:
             axes.set_xticks([width * k - 0.5 for k in range(len(mask) + 1)], labels=[])
             axes.set_yticks([height * k - 0.5 for k in range(mask.shape[1] + 1)], labels=[])
             axes.grid(True, color="#1f5fa8", linewidth=0.5)
+            _zoom(panels[place * len(agents) + line, 1], mask, zoomed if number in ZOOMED else [])
             alive = int(mask.any(axis=(1, 2, 3)).sum())
             axes.set_title(
                 f"{preset(name).rows[row].name}, agent {number}: {alive} of {len(mask)} filters alive",
@@ -213,6 +218,35 @@ def _first_layer(name: str, runs: Runs) -> Figure:
                 loc="left",
             )
     return figure
+
+
+def _compared_filters(layer: FirstLayer) -> list[int]:
+    """Two of the middle filters that the zoomed agents keep, those that most of them keep first."""
+    if max(ZOOMED) > len(layer.agents):
+        return []
+    kept = sum(layer.middle(number - 1).any(axis=(1, 2, 3)).astype(int) for number in ZOOMED)
+    return sorted(sorted(range(len(kept)), key=lambda k: -int(kept[k]))[:2])
+
+
+def _zoom(axes: Axes, mask: Masks, filters: list[int]) -> None:
+    """Show a few filters again, larger, to compare agents of the same retention."""
+    if not filters:
+        axes.set_axis_off()
+        return
+    height = mask.shape[2]
+    chosen = mask[filters]  # [F, I, h, w]
+    axes.imshow(chosen.transpose(1, 2, 0, 3).reshape(chosen.shape[1] * height, -1), cmap="Greys", aspect="auto")
+    axes.set_xticks([mask.shape[3] * k - 0.5 for k in range(len(filters) + 1)], labels=[])
+    axes.set_yticks([height * k - 0.5 for k in range(mask.shape[1] + 1)], labels=[])
+    axes.grid(True, color="#1f5fa8", linewidth=0.5)
+    axes.set_title(f"filters {' and '.join(str(k + 1) for k in filters)}", fontsize=9, loc="left")
+
+
+def layer_names(config: dict[str, Any], layers: Sequence[str]) -> list[str]:
+    """Layers by kind and number in the paper's network, by number in others."""
+    if config.get("model", {}).get("name") == "alexnet":
+        return ["conv 1", "conv 2", "conv 3", "linear 1", "linear 2"]
+    return [f"layer {number}" for number in range(1, len(layers) + 1)]
 
 
 def _live_filters(name: str, runs: Runs) -> Figure:
@@ -237,9 +271,9 @@ def _live_filters(name: str, runs: Runs) -> Figure:
             hatch=hatches[alike.index(row) % len(hatches)],
             edgecolor="white",
         )
-    axes.set_xticks(range(len(layers)), labels=layers)
-    _finish(axes, "layer", "live filters, mean over agents")
-    axes.legend(frameon=False, fontsize=8, ncols=2)
+    axes.set_xticks(range(len(layers)), labels=layer_names(next(iter(shown.values()))[0].config, layers))
+    _finish(axes, "", "filters with any weight, mean over agents")
+    figure.legend(loc="outside lower center", frameon=False, fontsize=8, ncols=4)
     return figure
 
 

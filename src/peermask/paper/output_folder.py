@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -157,10 +157,6 @@ class OutputFolder:
     def run(self, job: Job) -> RunFolder:
         return RunFolder(self.path / "runs" / job.key)
 
-    def claim(self, job: Job) -> AbstractContextManager[bool]:
-        """Keep other processes off a job; False while one of them has it."""
-        return try_lock(self._lock_path(job))
-
     def outcome(self, job: Job) -> Outcome | None:
         """The outcome of a run; None while it has not finished."""
         path, remedy = self._outcome_path(job), "delete it to run it again"
@@ -175,9 +171,6 @@ class OutputFolder:
 
     def keep(self, job: Job, outcome: Outcome) -> None:
         write_json(self._outcome_path(job), json.loads(outcome.model_dump_json(exclude_none=True)), indent=None)
-        # The lock is no longer needed: a process that has opened it meanwhile, or creates it again, finds the outcome.
-        with suppress(OSError):
-            self._lock_path(job).unlink()
 
     def fold(self) -> None:
         """Move the outcomes of runs that have ended into the table."""
@@ -187,18 +180,8 @@ class OutputFolder:
     def _table(self) -> Path:
         return self.path / "outcomes.jsonl"
 
-    def _lock_path(self, job: Job) -> Path:
-        return self.path / "runs" / f".{job.key}.lock"
-
     def _outcome_path(self, job: Job) -> Path:
         return self.path / "outcomes" / f"{job.key}.json"
-
-
-def clear_false_start(folder: RunFolder) -> None:
-    """Delete the folder of a run that was killed before its first complete file; others resume from a checkpoint."""
-    if folder.path.exists() and not folder.is_run:
-        with writing(folder.path):
-            shutil.rmtree(folder.path)
 
 
 def drop_checkpoints(folder: RunFolder) -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
+from itertools import combinations
 from statistics import fmean
 
 from peermask.errors import ConfigError
 from peermask.files import write_atomically, write_json, writing
 from peermask.paper.campaign import Campaign
 from peermask.paper.cells import Cell
-from peermask.paper.figures import PAPER_AGENTS, draw
+from peermask.paper.figures import PAPER_AGENTS, draw, layer_names
 from peermask.paper.outcome import Outcome
 from peermask.paper.preset import preset, preset_names
 from peermask.paper.tables import MISSING, comma_separated, grid, latex, line, markdown, number
@@ -24,7 +25,7 @@ def filter_tables(campaign: Campaign, name: str) -> str:
         case "filters":
             return _by_layer(campaign, name)
         case "masks":
-            return _by_layer(campaign, name) + _by_agent(campaign, name)
+            return _by_layer(campaign, name) + _by_agent(campaign, name) + _alike(campaign, name)
         case _:
             return ""
 
@@ -35,7 +36,8 @@ def _by_layer(campaign: Campaign, name: str) -> str:
     layers = next((list(filters[0]) for _, filters in known if filters), [])
     if not layers:
         return ""
-    lines = ["", "Live filters, mean over agents and seeds:", "", f"| | {' | '.join(layers)} |"]
+    names = layer_names(next(o.config for _, outcomes in rows for o in outcomes), layers)
+    lines = ["", "Live filters, mean over agents and seeds:", "", f"| | {' | '.join(names)} |"]
     lines.append(f"| --- |{' ---: |' * len(layers)}")
     for label, filters in known:
         if filters:
@@ -65,6 +67,31 @@ def _by_agent(campaign: Campaign, name: str) -> str:
         ]
         lines.append(f"| {row.name} | {' | '.join(f'{count:.1f}' for count in counts)} |")
     return "\n".join(lines) + "\n"
+
+
+def _alike(campaign: Campaign, name: str) -> str:
+    lines = [
+        "",
+        "How alike first-layer masks of agents with the same retention are (Jaccard index, mean over pairs):",
+        "",
+    ]
+    for index, row in enumerate(preset(name).rows):
+        found = [value for one in campaign.outcomes(name, index, 0) if (value := alike(one)) is not None]
+        if found:
+            lines.append(f"- {row.name}: {fmean(found):.2f}")
+    return "\n".join(lines) + "\n" if len(lines) > 3 else ""
+
+
+def alike(outcome: Outcome) -> float | None:
+    """Average |m_i ∧ m_j| / |m_i ∨ m_j| over pairs of agents with the same retention and any weight in the layer."""
+    layer, retentions = outcome.first_layer, outcome.config["retention"]
+    if layer is None or not isinstance(retentions, list):
+        return None
+    masks = [layer.mask(agent) for agent in range(len(layer.agents))]
+    pairs = [(i, j) for i, j in combinations(range(len(masks)), 2) if retentions[i] == retentions[j]]
+    known = [(masks[i] & masks[j], masks[i] | masks[j]) for i, j in pairs]
+    shares = [both.sum() / either.sum() for both, either in known if either.any()]
+    return float(fmean(shares)) if shares else None
 
 
 def retention_tables(campaign: Campaign, name: str) -> str:

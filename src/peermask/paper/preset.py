@@ -42,6 +42,13 @@ NAMES = (
     "exchanges",
     "liars",
     "graphs",
+    "as-written",
+    "sensitivity",
+    "ablation",
+    "fashion",
+    "resnet",
+    "heterofl",
+    "fedpac",
 )
 
 
@@ -87,6 +94,7 @@ class Row(Options):
     method: str
     group: str = ""  # rows of a group share a panel of a figure
     config: ConfigPart = Field(default_factory=dict)
+    scale: dict[ScaleName, ConfigPart] = Field(default_factory=dict)
     paper: tuple[float, ...] = ()  # the paper's figure in every column
     rank: int | None = None  # when to run: low ones first
 
@@ -186,7 +194,12 @@ def _built_in(name: str) -> Preset:
 
 @cache
 def _built_in_methods() -> dict[str, Method]:
-    return {name: Method.model_validate(table) for name, table in _read("methods").items()}
+    """Read the methods; NAME@EXPERIMENT, in an experiment's row, is the method NAME tuned on that experiment."""
+    found = {name: Method.model_validate(table) for name, table in _read("methods").items()}
+    for row in (row for name in NAMES for row in _built_in(name).rows if "@" in row.method):
+        name, _, experiment = row.method.partition("@")
+        found[row.method] = found[name].model_copy(update={"tuned_on": experiment})
+    return found
 
 
 @cache

@@ -17,12 +17,14 @@ MISSING = "-"
 OTHER_DATA = "The paper's figures are of CIFAR-10 and its own network: here they show where a difference would stand."
 
 
+SEEDS = "Thick lines are medians over seeds, thin lines the seeds."
 CAPTIONS = {
-    "rounds": ("", "Lines are means over seeds; bands reach from the lowest seed to the highest."),
-    "bytes": ("", "Lines are means over seeds; bands reach from the lowest seed to the highest."),
-    "bytes-a-link": ("", "Lines are means over seeds of the first column; bands reach from the lowest to the highest."),
+    "rounds": ("", SEEDS),
+    "bytes": ("", SEEDS),
+    "bytes-a-link": ("", f"The first column. {SEEDS}"),
     "bars": ("", "Bars are means over seeds, with their standard deviation."),
     "agents": ("", "The first seed."),
+    "masks": ("", "The first seed; on the right two filters of agents 4 and 8, which keep as many weights."),
 }
 PAIRED = (
     "mean over seeds and agents, each agent compared with itself, and a 95 % interval that resamples seeds and agents. "

@@ -126,7 +126,8 @@ def best(reached: Sequence[tuple[ConfigPart, Outcome]]) -> ConfigPart:
     def merit(candidate: ConfigPart) -> tuple[float, float]:
         values = [outcome.validation for one, outcome in reached if one == candidate]
         known = [value for value in values if value is not None]
-        return fmean(known) if len(known) == len(values) else -1.0, -float(candidate["algorithm"].get("lr", 0.0))
+        lr = candidate["algorithm"].get("lr", 0.0)
+        return fmean(known) if len(known) == len(values) else -1.0, 0.0 if isinstance(lr, str) else -lr
 
     return max(candidates, key=merit)
 
@@ -135,7 +136,7 @@ def at_edge(chosen: ConfigPart, candidates: Sequence[ConfigPart]) -> list[str]:
     """Name the chosen numbers of the algorithm that are the smallest or the largest of three or more tried."""
     found = []
     for name, value in chosen["algorithm"].items():
-        tried = {one["algorithm"].get(name) for one in candidates if name in one["algorithm"]}
+        tried = {one["algorithm"].get(name, value) for one in candidates} - {"auto"}
         if len(tried) > 2 and not isinstance(value, str) and value in (min(tried), max(tried)):
             found.append(name)
     return found

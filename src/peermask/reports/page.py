@@ -14,18 +14,21 @@ from typing import Any
 import numpy as np
 
 from peermask.config.experiment import ExperimentConfig
-from peermask.config.file import flatten
 from peermask.errors import RunError
 from peermask.files import read_json, write_atomically
 from peermask.reports.curves import Curves, curves_of, rounded, spread
 from peermask.reports.run_detail import run_detail
 from peermask.reports.source import Source, open_sources
+from peermask.reports.sweep import sweep_data
 from peermask.run.result import RunResult
+from peermask.store.sweeps import SWEEP, SweepFolder
+from peermask.task import flatten
 
 # Names for the curves of a comparison: the algorithm, and the keys in which runs differ.
 
 _SILENT = ("seed", "name", "imports", "algorithm.name")
 _MOST = 3  # differences named; more would not be read
+DETAILED = 12  # runs with pictures of masks, which are most of a page's bytes
 
 
 def labels_of(configs: Sequence[ExperimentConfig]) -> list[str]:
@@ -63,7 +66,8 @@ class Run:
 def open_runs(paths: Sequence[Path], *, waiting: bool = False) -> list[Run]:
     """Runs and the arms of comparisons, fit to be shown on one page; `waiting` allows runs that just began."""
     sources = [source for path in paths for source in open_sources(path)]
-    _check_comparable([source.result for source in sources])
+    if not any((path / SWEEP).is_file() for path in paths):  # which may vary its data
+        _check_comparable([source.result for source in sources])
     labels = labels_of([source.result.config for source in sources])
     runs = []
     for source, label in zip(sources, labels, strict=True):
@@ -96,8 +100,9 @@ def _check_comparable(results: list[RunResult]) -> None:
             )
 
 
-def gather(runs: Sequence[Run]) -> dict[str, Any]:
+def gather(paths: Sequence[Path], *, waiting: bool = False) -> dict[str, Any]:
     """The data of a page. Runs without an evaluation, and copies of a run, are left out and named in `notes`."""
+    runs = open_runs(paths, waiting=waiting)
     begun = [run for run in runs if run.evaluated] or runs  # a live page may have to wait for all
     notes = [f"Left out: {_why_empty(run)}." for run in runs if not run.evaluated and begun is not runs]
     shown: list[Run] = []
@@ -113,11 +118,17 @@ def gather(runs: Sequence[Run]) -> dict[str, Any]:
         else:
             group[seed] = len(shown)
             shown.append(run)
-    return {
+    if len(shown) > DETAILED:
+        notes.append(f"Masks are those of the first {DETAILED} runs; a report of one run has its own.")
+    data = {
         "series": [_series([shown[place] for place in group.values()], [*group.values()]) for group in groups.values()],
-        "runs": [run_detail(run.source, run.curves, run.label) for run in shown],
+        "runs": [run_detail(run.source, run.curves, run.label, masks=n < DETAILED) for n, run in enumerate(shown)],
         "notes": notes,
     }
+    if len(paths) == 1 and (paths[0] / SWEEP).is_file():
+        series = [[shown[place].result.folder.path for place in group.values()] for group in groups.values()]
+        data["sweep"] = sweep_data(SweepFolder.open(paths[0]), series)
+    return data
 
 
 def _series(group: list[Run], places: list[int]) -> dict[str, Any]:
@@ -146,7 +157,7 @@ def _series(group: list[Run], places: list[int]) -> dict[str, Any]:
     }
 
 
-SCRIPTS = ("uplot", "dom", "save", "curves", "network", "masks", "traffic", "faults", "tables", "page")
+SCRIPTS = ("uplot", "dom", "save", "curves", "network", "masks", "traffic", "faults", "tables", "sweep", "data", "page")
 STYLES = ("uplot", "page")
 TITLED = 4
 
@@ -154,7 +165,7 @@ TITLED = 4
 def write_report(paths: Sequence[Path], out: Path | None = None) -> Path:
     """Write report.html about one run or several; without `out`, into the run's folder, or here for several."""
     paths = list(dict.fromkeys(paths))  # a run given twice is drawn once
-    page = render(gather(open_runs(paths)), title_of(paths))  # what is wrong with a run is no trouble with writing
+    page = render(gather(paths), title_of(paths))  # what is wrong with a run is no trouble with writing
     folder = out if out is not None else (paths[0] if len(paths) == 1 else Path())
     target = folder / "report.html"
     try:

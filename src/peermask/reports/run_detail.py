@@ -42,10 +42,10 @@ def _spread(values: list[float]) -> list[float]:
 
 
 AGENTS_SHOWN = 100  # one by one; mean and spread are always over all
-ELSEWHERE = ("agents", "graph", "layers")  # parts of a manifest that the page shows in its own way
+ELSEWHERE = ("agents", "duplicates", "graph", "layers")  # parts of a manifest that the page shows in its own way
 
 
-def run_detail(source: Source, curves: Curves, label: str) -> dict[str, Any]:
+def run_detail(source: Source, curves: Curves, label: str, *, masks: bool = True) -> dict[str, Any]:
     result = source.result
     manifest, config = result.manifest, result.config
     shown = min(len(result.agents), AGENTS_SHOWN)
@@ -69,6 +69,7 @@ def run_detail(source: Source, curves: Curves, label: str) -> dict[str, Any]:
         "accuracy": _known(result.mean(result.main_figure)),  # or whatever figure counts
         "reported": REPORTED,
         "agents": _agents(result),
+        "data": _data(manifest, shown),
         "shown": shown,
         "graph": {
             "links": links,
@@ -76,7 +77,7 @@ def run_detail(source: Source, curves: Curves, label: str) -> dict[str, Any]:
             "sent": spent.per_agent.tolist(),  # over one link
         },
         "curves": _curves(curves, shown),
-        "masks": mask_pictures(source, shown),
+        "masks": mask_pictures(source, shown) if masks else None,
         "traffic": _traffic(spent),
         "faults": faults_of(source.rows("absences.csv")),
         "config": source.config,
@@ -101,6 +102,24 @@ def _agents(result: RunResult) -> list[dict[str, Any]]:
         }
         for agent in result.agents
     ]
+
+
+def _data(manifest: dict[str, Any], shown: int) -> dict[str, Any] | None:
+    """Samples and labels of agents as the manifest has them; None where it has none."""
+    agents = manifest["agents"]
+    few = agents[:shown]
+    if not all({"train", "validation", "test", "counts"} <= set(agent) for agent in agents):
+        return None
+    trained = {label for agent in agents for label in agent["labels"]}
+    names = list(enumerate(manifest["classes"])) if trained else []
+    return {
+        "samples": [[agent[key] for key in ("train", "validation", "test")] for agent in few],
+        "counts": [dict(zip(agent["labels"], agent["counts"], strict=False)) for agent in agents[:shown]]
+        if trained
+        else [],
+        "missing": [name for label, name in names if label not in trained],
+        "duplicates": manifest.get("duplicates"),
+    }
 
 
 def _confusion(source: Source) -> dict[int, list[list[int]]]:

@@ -11,6 +11,7 @@ from peermask.run.result import RunResult
 from peermask.store.arrays import Table, read_table
 from peermask.store.folder import RunFolder
 from peermask.store.mask_snapshots import list_masks
+from peermask.store.sweeps import SWEEP, SweepFolder
 from peermask.store.table import read_rows
 
 
@@ -43,7 +44,13 @@ class Source:
 
 
 def open_sources(path: Path) -> list[Source]:
-    """The run in a folder, with those it was compared with."""
+    """The run in a folder with those it was compared with, or the runs of a sweep that have begun."""
+    if (path / SWEEP).is_file():
+        runs = [path / run.path for run in SweepFolder.open(path).runs]
+        begun = [source for run in runs if RunFolder(run).is_run for source in open_sources(run)]
+        if not begun:
+            raise RunError(f"no run of the sweep in {path} has begun yet")
+        return begun
     members = path / "agents"
     if members.is_dir() and not RunFolder(path).is_run:
         return [_open_fleet(path, members)]

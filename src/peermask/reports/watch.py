@@ -31,7 +31,7 @@ class ReportData:
             seen = self._files()
             if seen != self._seen:
                 try:
-                    self._data = self._json(gather(open_runs(self.paths, waiting=True)))
+                    self._data = self._json(gather(self.paths, waiting=True))
                     self._seen = seen
                 except (RunError, ValueError, TypeError, KeyError):
                     pass  # a run that has just begun, or a row half written: what was known stays, and is asked again
@@ -75,7 +75,7 @@ def _check_watchable(paths: Sequence[Path]) -> None:
             raise RunError(
                 f"{path} is not a run folder; a fleet is watched with `peermask fleet status {path} --watch`"
             )
-        if not any((path / name).exists() for name in ("config.toml", "compare.toml", "agents")):
+        if not any((path / name).exists() for name in ("config.toml", "compare.toml", "agents", "sweep.json")):
             raise RunError(f"{path} is not a run folder: it has no config.toml; start the run, then watch it")
     if all((path / "config.toml").exists() for path in paths):
         open_runs(paths, waiting=True)

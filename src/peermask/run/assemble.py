@@ -6,18 +6,18 @@ import copy
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
 from peermask.algorithms.contract import Agents, Algorithm, Setting, make_algorithm
+from peermask.algorithms.half_precision import HalfPrecision
 from peermask.compute.network import Network
 from peermask.data.batches import Augmentation
 from peermask.data.dataset import Dataset, Split
 from peermask.data.normalisation import FromRaw
 from peermask.graph import Mixing
-from peermask.kernels import have_triton
 from peermask.masks.masker import Masker
 from peermask.models.outputs import Readout, with_readout
 from peermask.run.build import Experiment
@@ -62,7 +62,9 @@ def algorithm_on(experiment: Experiment, network: Network, device: torch.device)
     masker = Masker(network.layout, frozen.values.to(device), config.mask, frozen.given)
     first = experiment.retentions[: config.agents]  # of agents that were there from the beginning
     setting = Setting(network, masker, config.seed, first, experiment.schedule.changes)
-    return make_algorithm(config.algorithm.name, config.algorithm.options, setting)
+    algorithm = make_algorithm(config.algorithm.name, config.algorithm.options, setting)
+    half = config.exchange is not None and config.exchange.values == "float16"
+    return cast(Algorithm[Any], HalfPrecision(algorithm)) if half else algorithm
 
 
 def build_simulator(
@@ -101,15 +103,10 @@ def agents_at_once(experiment: Experiment, device: torch.device, agents: int | N
 
 
 def is_fused(experiment: Experiment) -> bool:
-    """Whether a GPU here would compute gradients by the kernels."""
+    """Whether a GPU would compute gradients by the kernels."""
     network = experiment.network
-    return (
-        have_triton()
-        and network.stack is not None
-        and network.stack.fits_kernels(
-            network.layout, experiment.dataset.shape, max(experiment.config.batch_size, AT_ONCE)
-        )
-    )
+    batch = max(experiment.config.batch_size, AT_ONCE)
+    return network.stack is not None and network.stack.fits_kernels(network.layout, experiment.dataset.shape, batch)
 
 
 def _moved(split: Split, device: torch.device) -> Split:

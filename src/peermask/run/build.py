@@ -23,7 +23,7 @@ from peermask.models.frozen import FrozenWeights
 from peermask.models.outputs import DEFAULT as DEFAULT_LOSS
 from peermask.models.outputs import Loss, Readout, cross_entropy, losses
 from peermask.run.memory import check_room
-from peermask.run.module import freeze, make_module, with_weights
+from peermask.run.module import freeze, make_module, name_values, with_weights
 
 LINK_BYTES = 400  # of each link, while a graph and its mixing are built; measured: 370
 
@@ -93,6 +93,8 @@ def build(config: ExperimentConfig, dataset: Dataset | None = None, module: nn.M
         _loss(config, dataset),
         tokens=dataset.vocabulary is not None,
     )
+    if module is not None:
+        notes = (name_values(network.layout, config), *notes)
     return Experiment(
         config=config,
         schedule=schedule,
@@ -100,7 +102,7 @@ def build(config: ExperimentConfig, dataset: Dataset | None = None, module: nn.M
         dataset=dataset,
         samples=samples,
         network=network,
-        frozen=freeze(network, config, given=given),
+        frozen=freeze(network, config, dataset, given=given),
         agents=agents_with(ratios, network, config),
         liars=() if config.liars is None else pick_liars(config.liars, config.agents, config.seed),
         notes=notes,

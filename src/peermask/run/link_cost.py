@@ -19,13 +19,13 @@ import torch
 from torch import Tensor
 
 from peermask.graph.links import Links
-from peermask.kernels import by_kernels
 from peermask.wire import History, Schema
 from peermask.wire.cost import Cost, Spread, coded_row, in_turn, measured_by_kernels, message_measures
 from peermask.wire.receiver_state import (
     ReceiverRows,
     ReceiverState,
     ReceiverTensors,
+    counted_by_kernels,
     empty_receiver_state,
     first_message,
     restore_receiver_state,
@@ -65,7 +65,8 @@ class LinkHistories:
         `coded_bytes` is the mean over the receivers of each. A GPU without Triton has its messages counted on the
         CPU."""
         leaf, self.schema = next(iter(payload.values())), Schema.of_rows(payload, sizes)
-        if not by_kernels(leaf):
+        kernels = counted_by_kernels(payload)
+        if not kernels:
             payload = {name: rows.cpu() for name, rows in payload.items()}
         lines: dict[tuple[int, int], list[int]] = defaultdict(list)  # sender, history -> receivers
         histories: dict[tuple[int, int], SavedHistory | None] = {}
@@ -76,7 +77,7 @@ class LinkHistories:
         local = [line for line in lines if 0 <= line[0] - self.first < len(leaf)]
         rows = [sender - self.first for sender, _ in local]
         before = [histories[line] for line in local]
-        if by_kernels(leaf):
+        if kernels:
             bytes_each, is_delta, after = self._by_kernels(payload, rows, before, sizes)
         else:
             bytes_each, is_delta, after = self._by_rows(payload, rows, before, spread)
@@ -176,7 +177,7 @@ class LinkHistories:
     def restore(self, saved: Mapping[str, Tensor], payload: Payload, sizes: tuple[int, ...]) -> None:
         """Restore the result of `tensors`; `payload` is any message of the agents here, for its leaves."""
         leaf, self.schema = next(iter(payload.values())), Schema.of_rows(payload, sizes)
-        device, links = leaf.device if by_kernels(leaf) else torch.device("cpu"), saved[LINKS]
+        device, links = leaf.device if counted_by_kernels(payload) else torch.device("cpu"), saved[LINKS]
         histories: list[SavedHistory] = [RemoteHistory() for _ in range(int(links[:, 2].max()) + 1)]
         (shard,) = shards_of(links, [slice(self.first, self.first + len(leaf))])
         for row, place in enumerate(range(shard.start, shard.stop)):

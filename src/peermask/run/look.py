@@ -15,9 +15,12 @@ from torch import Tensor
 
 from peermask.config.experiment import ExperimentConfig
 from peermask.config.file import as_config
-from peermask.data.dataset import Dataset, Split, Task
+from peermask.data.dataset import Dataset, Task
 from peermask.data.local import LocalSamples
 from peermask.run.build import check_given, share_data
+
+LARGEST_BYTES = 2**26  # of inputs, and training samples of all agents, that are searched for duplicates before a run
+LARGEST_SAMPLES = 10**6
 
 
 @dataclass(frozen=True)
@@ -90,10 +93,8 @@ def describe_data(
 def summarise(data: Dataset, samples: Sequence[LocalSamples]) -> DataSummary:
     """Summarise what agents have of a dataset."""
     histograms = [_histogram(data, own) for own in samples]
-    used = np.unique(np.concatenate([own.train for own in samples]))
-    trained = data.train.inputs[used]
-    digests = dict(zip(used.tolist(), _digests(trained), strict=True))
-    ranges = _ranges(trained)
+    ranges = _ranges(data.train.inputs[_trained(samples)])
+    shared, leaked = count_duplicates(data, samples)
     return DataSummary(
         name=data.name,
         task=data.task,
@@ -103,8 +104,8 @@ def summarise(data: Dataset, samples: Sequence[LocalSamples]) -> DataSummary:
         validation=tuple(len(own.validation) for own in samples),
         test=tuple(len(own.test) for own in samples),
         histograms=tuple(histograms) if data.task != "regression" else (),
-        shared=_shared(samples, digests),
-        leaked=_leaked(data.test, samples, set(digests.values())),
+        shared=shared,
+        leaked=leaked,
         ranges=ranges,
         constant=tuple(place for place, (low, high) in enumerate(ranges) if low == high),
         missing=() if data.task == "regression" else _missing(data.classes, histograms),
@@ -131,19 +132,30 @@ def _digests(inputs: Tensor) -> Iterable[bytes]:
     return (hashlib.blake2b(row.tobytes(), digest_size=16).digest() for row in rows)
 
 
-def _shared(samples: Sequence[LocalSamples], digests: Mapping[int, bytes]) -> int:
+def quick_duplicates(data: Dataset, samples: Sequence[LocalSamples]) -> dict[str, int] | None:
+    """Duplicates for a run's manifest; None where counting them would delay the run."""
+    inputs = data.train.inputs
+    if inputs.nbytes > LARGEST_BYTES or sum(len(own.train) for own in samples) > LARGEST_SAMPLES:
+        return None
+    return dict(zip(("shared", "leaked"), count_duplicates(data, samples), strict=True))
+
+
+def count_duplicates(data: Dataset, samples: Sequence[LocalSamples]) -> tuple[int, int]:
+    """Count inputs that several agents train on, and test samples that are also trained on."""
+    used = _trained(samples)
+    digests = dict(zip(used.tolist(), _digests(data.train.inputs[used]), strict=True))
     seen: set[bytes] = set()
     shared: set[bytes] = set()
     for own in samples:
         has = {digests[sample] for sample in own.train.tolist()}
         shared |= seen & has
         seen |= has
-    return len(shared)
+    tested = np.unique(np.concatenate([own.test for own in samples]))
+    return len(shared), sum(digest in seen for digest in _digests(data.test.inputs[tested]))
 
 
-def _leaked(test: Split, samples: Sequence[LocalSamples], trained: set[bytes]) -> int:
-    used = np.unique(np.concatenate([own.test for own in samples]))
-    return sum(digest in trained for digest in _digests(test.inputs[used]))
+def _trained(samples: Sequence[LocalSamples]) -> NDArray[np.int64]:
+    return np.unique(np.concatenate([own.train for own in samples]))
 
 
 def _ranges(inputs: Tensor) -> tuple[tuple[float, float], ...]:

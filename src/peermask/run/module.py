@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
+from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from peermask.data.dataset import Dataset
 from peermask.errors import ConfigError, ModelError
 from peermask.models.architectures import models
 from peermask.models.frozen import FrozenWeights, frozen_weights, own_weights
-from peermask.models.layout import turn_off_dropout
+from peermask.models.layout import Layout, turn_off_dropout
 from peermask.models.pretrained import fold_batch_norms, put_weights, read_weights
 from peermask.run.memory import check_room
 
@@ -85,8 +86,7 @@ def with_weights(
     if frozen.source is None:
         if frozen.drawn is not None:
             raise ConfigError("frozen.drawn is for given weights only; set frozen.from, or delete it")
-        lost = f"the module's own weights are not used: frozen.init = {frozen.init!r} draws others"
-        return module, False, (f"{lost}; frozen.from = {MODULE!r} would keep them",) if given else ()
+        return module, False, ()
     prepared, notes = prepare(module, frozen.source, frozen.drawn or (), given=given)
     if frozen.init != FrozenOptions().init and not frozen.drawn:
         notes.append(f"frozen.from = {frozen.source!r} is used; frozen.init = {frozen.init!r} is not")
@@ -111,9 +111,32 @@ def prepare(module: nn.Module, source: str, drawn: Sequence[str] = (), *, given:
     return module, notes
 
 
-def freeze(network: Network, config: ExperimentConfig, *, given: bool) -> FrozenWeights:
+NAMED = 4  # parameters of a kind that a line names; of more it gives the number
+
+
+def name_values(layout: Layout, config: ExperimentConfig) -> str:
+    """Say in one line which parameters of a module given in Python are masked, kept and replaced."""
+    frozen = config.frozen
+    fates: dict[str, list[str]] = {"masked": [layer.name for layer in layout.masked]}
+    bias = "set to 0" if frozen.bias_init == "zero" else "drawn as torch does"
+    fate_of = {"bias": bias, "norm-weight": "set to 1", "norm-bias": "set to 0", "other": "drawn with deviation 1"}
+    for layer in layout.layers:
+        fate = fate_of.get(layer.kind, f"drawn by frozen.init = {frozen.init!r}")
+        if frozen.source is not None and not any(fnmatchcase(layer.name, one) for one in frozen.drawn or ()):
+            fate = "kept"
+        fates.setdefault(fate, []).append(layer.name)
+    parts = [
+        f"{fate}: {', '.join(names[:NAMED])}{f' and {len(names) - NAMED} more' * (len(names) > NAMED)}"
+        for fate, names in fates.items()
+    ]
+    advice = f"; frozen.from = {MODULE!r} would keep the module's own values" if frozen.source is None else ""
+    return f"module: {'; '.join(parts)}{advice}"
+
+
+def freeze(network: Network, config: ExperimentConfig, dataset: Dataset, *, given: bool) -> FrozenWeights:
     """Make the frozen weights of a network: drawn, or the module's except those to draw."""
-    frozen, layout = config.frozen, network.layout
+    frozen, how = config.frozen, (network.layout, config.frozen.init, config.frozen.bias_init, config.seed)
+    regressed = len(dataset.classes) if dataset.task == "regression" else 0
     if not given:
-        return frozen_weights(layout, frozen.init, frozen.bias_init, config.seed)
-    return own_weights(network.module, layout, frozen.init, frozen.bias_init, config.seed, frozen.drawn or ())
+        return frozen_weights(*how, regressed=regressed)
+    return own_weights(network.module, *how, frozen.drawn or (), regressed=regressed)

@@ -21,7 +21,6 @@ from peermask.config.file import as_config
 from peermask.data.dataset import Dataset
 from peermask.errors import ConfigError
 from peermask.graph.mixing import Mixing
-from peermask.kernels import have_triton
 from peermask.models.layout import UNMASKABLE
 from peermask.run.assemble import agents_at_once, build_simulator, is_fused
 from peermask.run.build import LINK_BYTES, Experiment, build
@@ -185,7 +184,7 @@ def gradient_path(experiment: Experiment, device: torch.device) -> str:
         return f"agents in stacked operations{kernels}"
     if is_fused(experiment):
         return "agents in fused kernels"
-    return f"agents as groups ({'sizes that the kernels cannot do' if have_triton() else 'no Triton here'})"
+    return "agents as groups (sizes that the kernels cannot do)"
 
 
 @dataclass(frozen=True)

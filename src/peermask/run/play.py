@@ -8,6 +8,7 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,8 @@ from peermask.config.experiment import ExperimentConfig
 from peermask.config.file import make_config
 from peermask.data.dataset import Dataset
 from peermask.errors import RunError
+from peermask.graph import edges_hash
+from peermask.plugins import imported_hash
 from peermask.run.assemble import agents_at_once, build_simulator
 from peermask.run.asynchronous_exchange import AsynchronousExchange
 from peermask.run.build import Experiment, build
@@ -27,7 +30,6 @@ from peermask.run.execution import Execution, Status
 from peermask.run.link_cost import LINKS, shards_of
 from peermask.run.loop import Loop
 from peermask.run.rank_exchange import DTYPES, RankExchange
-from peermask.run.same_inputs import check_config, check_experiment
 from peermask.run.trace_file import trace_for
 from peermask.run.warmup import wake
 from peermask.store.checkpoint import Checkpoint, Progress
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
     from peermask.run.rank_group import Ranks
 
 OVER = "over"  # what the first rank says of a run that needs no further rounds
+HASH_CHARACTERS = 12  # in a message
 
 
 def device_for(config: ExperimentConfig, name: str) -> torch.device:
@@ -62,14 +65,21 @@ def build_arms(
     """The experiment of each algorithm that a config compares; all ranks have the same."""
     ranks = execution.ranks
     if ranks is not None:
-        check_config(ranks, config)
+        check_ranks(ranks.size, config)
+        versions = {"peermask": version("peermask"), "PyTorch": torch.__version__.partition("+")[0]}
+        _check_same(ranks, {**versions, "config": config.hash, "plug-ins": imported_hash()})
     device = device_for(config, execution.device)
     wake(device)
     with enough_memory(device):
         experiments = {name: build(arm, dataset, module) for name, arm in config.arms().items()}
     if ranks is not None:
         for experiment in experiments.values():
-            check_experiment(ranks, experiment)
+            inputs = {
+                f"{experiment.dataset.name} data": experiment.dataset.fingerprint,
+                "frozen weights": experiment.frozen.checksum,
+                "graph": edges_hash(config.agents, experiment.mixing.links.edges()),
+            }
+            _check_same(ranks, inputs)
     return experiments
 
 
@@ -195,3 +205,27 @@ def _shapes(tensors: Mapping[str, Tensor]) -> dict[str, tuple[int, list[int]]]:
 def _rows(count: int, code: int, shape: Sequence[int]) -> Tensor:
     """Some rows of a tensor that another rank has."""
     return torch.empty(count, *shape[1:], dtype=DTYPES[code])
+
+
+def check_ranks(size: int, config: ExperimentConfig) -> None:
+    """Check a number of ranks before any process is started."""
+    if size > config.agents:
+        raise RunError(
+            f"{size} ranks and agents = {config.agents}: a rank has at least one agent; "
+            f"start at most {config.agents} ranks"
+        )
+    if config.traced_by is not None:  # its order is one agent after another
+        raise RunError(f"{config.traced_by}: such a run cannot be divided between processes; use one process")
+
+
+def _check_same(ranks: Ranks, inputs: dict[str, str]) -> None:
+    """Check that all ranks have the same inputs, by their hashes or versions."""
+    first, *others = (json.loads(text) for text in ranks.texts(json.dumps(inputs)))
+    for member, theirs in zip(ranks.members[1:], others, strict=True):
+        for name, value in first.items():
+            if theirs.get(name) != value:
+                other = theirs.get(name) or "of another name"
+                raise RunError(
+                    f"{member} has {name} {other[:HASH_CHARACTERS]}, {ranks.members[0]} has {value[:HASH_CHARACTERS]}; "
+                    "give all ranks the same config, data and versions"
+                )

@@ -1,7 +1,7 @@
-"""Failure detection: every rank has a TCP connection with rank 0, which closes when a process dies.
+"""Rank of this process among several, and failure detection between them.
 
-Rank 0 passes on why a rank left, or that one died; all leave with that cause. The kernel's keep-alive finds hosts that
-are cut off.
+Every rank has a TCP connection with rank 0, which closes when a process dies. Rank 0 passes on why a rank left, or that
+one died; all leave with that cause. The kernel's keep-alive finds hosts that are cut off.
 """
 
 from __future__ import annotations
@@ -16,11 +16,59 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from ipaddress import ip_address
 
-from peermask.errors import LostRankError, PeermaskError
+from peermask.errors import LostRankError, PeermaskError, RunError
 
 CAUSE_LIMIT_S = 60.0  # from a broken connection to its cause; keep-alive takes half of it
 LEAVE_LIMIT_S = 15.0  # for a rank that waits for a device or a rank that is cut off
 KEEP_ALIVE_S = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 4}  # 10 s and 4 times 5 s
+
+
+@dataclass(frozen=True)
+class Place:
+    """Place of a rank, as torchrun, a batch system or `--processes` set it in the environment."""
+
+    rank: int
+    size: int
+    local_rank: int  # among the ranks of this host
+    local_size: int
+    address: str  # of the rendezvous
+    port: int
+    store_owner: str = "rank 0"  # the process that serves the rendezvous store
+    restarts: int = 0  # how often torchrun has restarted the ranks
+    max_restarts: int = 0
+
+    def environment(self) -> dict[str, str]:
+        """The variables that `rank_from_env` reads."""
+        numbers = {"RANK": self.rank, "WORLD_SIZE": self.size, "LOCAL_RANK": self.local_rank}
+        numbers |= {"LOCAL_WORLD_SIZE": self.local_size, "MASTER_PORT": self.port}
+        return {"MASTER_ADDR": self.address, **{name: str(value) for name, value in numbers.items()}}
+
+
+def rank_from_env(environment: Mapping[str, str] = os.environ) -> Place | None:
+    """Read the variables that torchrun sets; None for a process that is not a rank."""
+    if not {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"} <= set(environment):
+        return None
+
+    def number(name: str, default: int = 0) -> int:
+        text = environment.get(name, str(default))
+        if not text.isdecimal():
+            raise RunError(f"the environment has {name} = {text!r}; it must be a whole number, as torchrun sets it")
+        return int(text)
+
+    rank, size = number("RANK"), number("WORLD_SIZE")
+    if rank >= size:
+        raise RunError(f"the environment has RANK = {rank} and WORLD_SIZE = {size}; ranks count from 0 to {size - 1}")
+    return Place(
+        rank,
+        size,
+        number("LOCAL_RANK"),
+        number("LOCAL_WORLD_SIZE", 1),
+        environment["MASTER_ADDR"].strip("[]"),  # an IPv6 address may be in brackets
+        number("MASTER_PORT"),
+        "torchrun" if environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True" else "rank 0",
+        number("TORCHELASTIC_RESTART_COUNT"),
+        number("TORCHELASTIC_MAX_RESTARTS"),
+    )
 
 
 @dataclass(frozen=True)
@@ -34,7 +82,8 @@ class Member:
     nccl: bool
     address: str  # in its connection to the store
     store_address: str  # of the store in that connection
-    port: int  # where it listens while ranks try to reach each other; 0: nowhere
+    port: int  # where it listens until all have reached each other
+    is_tried: bool = True  # whether others try to reach it there
 
     @property
     def on_loopback(self) -> bool:

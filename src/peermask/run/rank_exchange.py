@@ -73,7 +73,10 @@ def _within(ids: Tensor, part: slice) -> slice:
 # Messages as bytes between ranks: masks eight weights to a byte, real values unchanged.
 
 # All that a state or message is made of; ranks name a type by its place here
-DTYPES = (torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.float32, torch.float64)
+DTYPES = (
+    torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.float32, torch.float64,
+    torch.float16,
+)  # fmt: skip
 PLACES = (128, 64, 32, 16, 8, 4, 2, 1)  # of a byte's bits, the first weight at the top
 
 

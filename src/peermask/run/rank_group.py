@@ -21,9 +21,8 @@ from torch import Tensor
 
 from peermask.compute.device import pick_device
 from peermask.errors import PeermaskError, RunError
-from peermask.run.rank_control import Member
+from peermask.run.rank_control import Member, Place, rank_from_env
 from peermask.run.rank_exchange import DTYPES, pack, packed_width, shard, unpack
-from peermask.run.rank_place import Place, rank_from_env
 from peermask.run.rendezvous import Meeting, Waiting, choose_address, meet
 
 Backend = Literal["auto", "gloo", "nccl"]

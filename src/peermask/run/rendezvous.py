@@ -1,4 +1,4 @@
-"""Rendezvous: ranks find rank 0 by torch's TCP store, introduce themselves, and try to reach each other."""
+"""Rendezvous: ranks introduce themselves in torch's TCP store, connect with rank 0, and try to reach each other."""
 
 from __future__ import annotations
 
@@ -15,13 +15,12 @@ from typing import Any
 from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
 
 from peermask.errors import LostRankError, RunError
-from peermask.run.rank_control import Control, Member, first_line
-from peermask.run.rank_place import Place
+from peermask.run.rank_control import Control, Member, Place, first_line
 
 POLL_S = 0.1
 CONNECT_S = 5.0  # to reach an address in the same network
 ANSWER_S = 60.0  # for a rank that is connected
-LINE_BYTES = 1 << 20  # more than the longest message
+LINE_BYTES = 16  # more than the longest number of a rank
 INTERFACE = "GLOO_SOCKET_IFNAME"  # gloo's own variable
 
 
@@ -65,12 +64,19 @@ def meet(place: Place, device: str, nccl: bool, waiting: Waiting, listener: sock
     client, address, store_address = _connect_store(place, waiting, ours=server is not None)
     store = PrefixStore(f"peermask/{place.restarts}", client)  # torchrun has one store for all attempts
     with ExitStack() as stack:
-        listener = stack.enter_context(_listen_for(place))
-        port = 0 if INTERFACE in os.environ else listener.getsockname()[1]
-        own = Member(place.rank, socket.gethostname(), os.getpid(), device, nccl, address, store_address, port)
-        introduce = _gather_members if place.rank == 0 else _ask_rank_0
+        here = place.local_size == place.size and place.address == "127.0.0.1"
+        listener = stack.enter_context(listen("127.0.0.1" if here else "", backlog=2 * place.size))
+        port, tried = listener.getsockname()[1], INTERFACE not in os.environ
+        own = Member(place.rank, socket.gethostname(), os.getpid(), device, nccl, address, store_address, port, tried)
         try:
-            control = introduce(store, place, own, waiting, stack)
+            members = _introduce(store, place, own, waiting)
+            if place.rank == 0:
+                peers = _accept_ranks(place, listener, waiting, stack)
+            else:
+                where = place.address, members[0].port
+                peers = {0: stack.enter_context(socket.create_connection(where, timeout=CONNECT_S))}
+                peers[0].sendall(f"{place.rank}\n".encode())
+            control = Control(place.rank, members, peers, waiting.fate)
         except (RuntimeError, OSError, ValueError) as error:
             text = f"rank {place.rank} lost the rendezvous {_shown(place)} before the start: {first_line(error)}"
             raise LostRankError(f"{text}; start again") from None
@@ -85,12 +91,6 @@ def listen(address: str = "", port: int = 0, backlog: int | None = None) -> sock
     return socket.create_server((address, port), backlog=backlog)
 
 
-def _listen_for(place: Place) -> socket.socket:
-    """Listen for all ranks, on this host only if all are here."""
-    here = place.local_size == place.size and place.address == "127.0.0.1"
-    return listen("127.0.0.1" if here else "", backlog=2 * place.size)
-
-
 def choose_address(own: Member, members: Sequence[Member]) -> str:
     """The address for gloo, which would take that of the host's name: a loopback on many systems.
 
@@ -103,7 +103,7 @@ def choose_address(own: Member, members: Sequence[Member]) -> str:
         raise RunError(f"{INTERFACE} = {interface!r}: this host has no such network interface; `ip addr` lists them")
     seen = [member.store_address for member in members if not member.on_loopback]
     taken = [replace(member, address=seen[0]) if seen and member.on_loopback else member for member in members]
-    for other in {(member.host, member.address): member for member in taken if member.port}.values():
+    for other in {(member.host, member.address): member for member in taken if member.is_tried}.values():
         try:
             socket.create_connection((other.address, other.port), timeout=CONNECT_S).close()
         except OSError as error:
@@ -145,52 +145,35 @@ def _connect_store(place: Place, waiting: Waiting, *, ours: bool) -> tuple[TCPSt
         waiting.check(place, [0], problem + " check MASTER_ADDR and MASTER_PORT,")
 
 
-def _gather_members(store: Store, place: Place, own: Member, waiting: Waiting, stack: ExitStack) -> Control:
-    """Rank 0: wait for the others, and tell all who they are."""
-    members, peers = {0: own}, {}
-    with _listen_for(place) as control:
-        control.settimeout(POLL_S)
-        store.set("control", str(control.getsockname()[1]))
-        while len(members) < place.size:
-            with suppress(TimeoutError, ValueError, TypeError):  # nobody yet, or a stranger
-                peer = stack.enter_context(control.accept()[0])
-                peer.settimeout(ANSWER_S)
-                member = Member(**_read_line(peer))
-                members[member.rank], peers[member.rank] = member, peer
-                continue
-            missing = [rank for rank in range(place.size) if rank not in members]
-            absent = ", ".join(map(str, missing[:8])) + (" and more" if len(missing) > 8 else "")
-            problem = f"{len(missing)} of {place.size} ranks did not connect to {_shown(place)} LIMIT: {absent};"
-            waiting.check(place, missing, problem + " start them,")
-    ordered = [members[rank] for rank in range(place.size)]
-    for peer in peers.values():
-        peer.sendall(json.dumps([asdict(member) for member in ordered]).encode() + b"\n")
-    return Control(0, ordered, peers, waiting.fate)
+def _introduce(store: Store, place: Place, own: Member, waiting: Waiting) -> list[Member]:
+    """Wait until all ranks are in the store."""
+    store.set(f"member/{place.rank}", json.dumps(asdict(own)))
+    while missing := [rank for rank in range(place.size) if not store.check([f"member/{rank}"])]:
+        waiting.check(place, missing if place.rank == 0 else [0], _absence(place, missing))
+    return [Member(**json.loads(store.get(f"member/{rank}"))) for rank in range(place.size)]
 
 
-def _ask_rank_0(store: Store, place: Place, own: Member, waiting: Waiting, stack: ExitStack) -> Control:
-    """Other ranks: introduce themselves to rank 0, which says who the others are."""
-    problem = f"the ranks did not meet at {_shown(place)} LIMIT; start all of them,"
-    while not store.check(["control"]):
-        waiting.check(place, [0], problem)
-    where = place.address, int(store.get("control"))
-    peer = stack.enter_context(socket.create_connection(where, timeout=CONNECT_S))
-    peer.sendall(json.dumps(asdict(own)).encode() + b"\n")
-    peer.settimeout(0.0)
-    while True:
-        with suppress(BlockingIOError):
-            if peer.recv(1, socket.MSG_PEEK):
-                break
-            raise RunError(f"rank 0 left the rendezvous {_shown(place)} before all ranks had come")
-        waiting.check(place, [0], problem)
-    peer.settimeout(ANSWER_S)
-    members = [Member(**member) for member in _read_line(peer)]
-    return Control(place.rank, members, {0: peer}, waiting.fate)
+def _accept_ranks(
+    place: Place, listener: socket.socket, waiting: Waiting, stack: ExitStack
+) -> dict[int, socket.socket]:
+    peers: dict[int, socket.socket] = {}
+    listener.settimeout(POLL_S)
+    while missing := [rank for rank in range(1, place.size) if rank not in peers]:
+        try:
+            peer = stack.enter_context(listener.accept()[0])
+        except TimeoutError:
+            waiting.check(place, missing, _absence(place, missing))
+            continue
+        peer.settimeout(ANSWER_S)
+        with suppress(ValueError):  # a rank that only tries to reach this one, or a stranger
+            peers[int(peer.makefile("rb", buffering=0).readline(LINE_BYTES))] = peer
+    return peers
 
 
-def _read_line(peer: socket.socket) -> Any:
-    """Read one message, and nothing of the next."""
-    return json.loads(peer.makefile("rb", buffering=0).readline(LINE_BYTES))
+def _absence(place: Place, missing: list[int]) -> str:
+    absent = ", ".join(map(str, missing[:8])) + (" and more" if len(missing) > 8 else "")
+    problem = f"{len(missing)} of {place.size} ranks did not connect to {_shown(place)} LIMIT: {absent};"
+    return problem + " start them,"
 
 
 def _shown(place: Place) -> str:

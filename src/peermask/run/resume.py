@@ -9,13 +9,14 @@ from typing import Any
 from pydantic import ValidationError
 
 from peermask.config.experiment import ExperimentConfig
-from peermask.config.file import flatten, read_config
+from peermask.config.file import read_config
 from peermask.errors import RunError
 from peermask.files import read_json, write_atomically, write_json
 from peermask.plugins import Plugin, changed, find_plugins, of_name, records
 from peermask.run.build import Experiment
 from peermask.store.checked import check_config, config_digest, read_manifest, read_result
 from peermask.store.folder import RunFolder
+from peermask.task import flatten
 
 # The plug-ins a run was made with: recorded in its manifest, and found again when code is needed.
 #

@@ -20,6 +20,7 @@ from peermask.errors import DivergedError, RunError
 from peermask.files import write_atomically, write_json, writing
 from peermask.run.build import Experiment
 from peermask.run.execution import Execution
+from peermask.run.look import quick_duplicates
 from peermask.run.manifest import manifest, summary_of
 from peermask.run.metrics import forget_rounds_after
 from peermask.run.play import OVER, build_arms, device_for, play
@@ -221,7 +222,8 @@ def _prepare(
     clear_leftovers(folder)
     if not resume:
         folder.create()
-        write_json(folder.manifest, manifest(experiment, device))
+        duplicates = quick_duplicates(experiment.dataset, experiment.samples)
+        write_json(folder.manifest, {**manifest(experiment, device), "duplicates": duplicates})
         write_atomically(folder.config, experiment.config.toml().encode())  # last: a folder with a config is a run
         return None
     folder.diverged.unlink(missing_ok=True)

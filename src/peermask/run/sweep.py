@@ -1,172 +1,46 @@
 """Sweeps: one experiment with some of its keys varied, over several seeds, in one folder.
 
-    sweep.json               the config that is varied
-    VARIATION/seed-N/        an ordinary run, or a comparison
-    sweep.csv                a row for each variation and algorithm
-
-Runs are claimed by locks, so that several processes may share the folder; what is finished is not run again, and more
-values or seeds may be added later.
+Several processes may share the folder; what is finished is not run again, and more values or seeds may be added later.
 """
 
 from __future__ import annotations
 
-import csv
-import hashlib
-import io
 import itertools
 import json
-import re
 import tomllib
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from math import isnan, nan
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean, stdev
 
 from peermask.config.experiment import ExperimentConfig
-from peermask.config.file import flatten, load_config
-from peermask.data import datasets
-from peermask.data.dataset import Dataset
-from peermask.errors import ConfigError, DivergedError, RunError
-from peermask.files import read_json, try_lock, write_atomically, write_json
+from peermask.config.file import load_config, read_config
+from peermask.errors import ConfigError
+from peermask.plugins import find_plugins, of_name
 from peermask.run.execution import Execution
-from peermask.run.result import RunResult
-from peermask.run.resume import is_over
-from peermask.run.runner import run_experiment
-from peermask.store.arrays import mean_known
-from peermask.store.folder import RunFolder
-
-# The table of a sweep, sweep.csv: a row for each variation and algorithm, over its seeds.
-
-
-@dataclass(frozen=True)
-class Row:
-    """The results of a variation with one algorithm, over its seeds."""
-
-    variation: str
-    algorithm: str
-    validation: tuple[float, ...]  # of each run, over honest agents, on held-out data: see store/arrays.py
-    test: tuple[float, ...]
-    sent_bytes: float
-    figure: str = "accuracy"  # the one that counts
-
-    @property
-    def seeds(self) -> int:
-        return len(self.test)
-
-
-def row_of(variation: str, algorithm: str, results: Sequence[RunResult]) -> Row:
-    main = results[0].main_figure
-    return Row(
-        variation,
-        algorithm,
-        tuple(_mean(result, f"validation_{main}") for result in results),
-        tuple(result.mean(main) for result in results),
-        fmean(result.sent_bytes for result in results),
-        main,
-    )
-
-
-def _mean(result: RunResult, column: str) -> float:
-    """Average a reported figure over honest agents."""
-    honest = [not agent.liar for agent in result.agents]
-    return mean_known(result.evaluations().reported(column)[honest])
-
-
-def best(rows: Sequence[Row]) -> Row | None:
-    """By held-out data; None where nothing is held out."""
-    known = [row for row in rows if not isnan(spread(row.validation)[0])]
-    return max(known, key=lambda row: spread(row.validation)[0], default=None)
-
-
-def spread(values: Sequence[float]) -> tuple[float, float]:
-    """Mean, and standard deviation of a sample; the latter unknown of one."""
-    return fmean(values), stdev(values) if len(values) > 1 else nan
-
-
-def write_table(root: Path, rows: Sequence[Row]) -> Path:
-    text = io.StringIO()
-    table = csv.writer(text, lineterminator="\n")
-    main = rows[0].figure if rows else "accuracy"
-    measures = (f"validation_{main}", "validation_deviation", f"test_{main}", "test_deviation", "sent_bytes")
-    table.writerow(("variation", "algorithm", "seeds", *measures))
-    for row in rows:
-        figures = (*spread(row.validation), *spread(row.test), row.sent_bytes)
-        table.writerow((row.variation, row.algorithm, row.seeds, *(f"{figure:.6g}" for figure in figures)))
-    write_atomically(root / "sweep.csv", text.getvalue().encode())
-    return root / "sweep.csv"
-
-
-@dataclass(frozen=True)
-class Cell:
-    """One run of a sweep."""
-
-    variation: str  # `algorithm.lr=0.3, graph.p=0.5`; empty if only seeds differ
-    config: ExperimentConfig
-    path: Path
+from peermask.run.jobs import Job, JobQueue, Tell
+from peermask.store.sweeps import SweepFolder, SweepRun, touches
 
 
 @dataclass(frozen=True)
 class Sweep:
+    """The runs of a sweep that are to be done."""
+
     root: Path
     base: ExperimentConfig
-    cells: tuple[Cell, ...]
-    diverged: list[str] = field(default_factory=list)
+    runs: tuple[SweepRun, ...]
 
-    def run(self, execution: Execution, tell: Callable[[int, int, str], None]) -> None:
-        """Run what no process has run or is running, one after another, until stopped."""
-        self._claim_folder()
-        data: dict[str, Dataset] = {}
-        for cell in self.cells:
-            choice = cell.config.dataset
-            source = json.dumps(choice.table())
-            if source not in data:
-                data = {source: datasets[choice.name].make(**dict(choice.options))}
-            with try_lock(cell.path.with_name(f".{cell.path.name}.lock")) as lock:
-                if not lock or _is_finished(cell):
-                    continue
-                try:
-                    result = run_experiment(
-                        cell.config, cell.path, resume=True, execution=execution, dataset=data[source]
-                    )
-                except DivergedError as error:
-                    self.diverged.append(f"{_title(cell)}: {error}")
-                    continue
-            if result.status == "interrupted":
-                return
-            tell(sum(map(_is_finished, self.cells)), len(self.cells), _title(cell))
+    def run(self, execution: Execution, tell: Tell) -> None:
+        """Run what no process has run or is running; `Stopped` is raised where the user stops it."""
+        folder = SweepFolder.add(self.root, self.base.table(), self.runs)
+        run_at = {self.root / run.path: run for run in self.runs}
+        jobs = [Job(run.title, config_of(self.base, run), path) for path, run in run_at.items()]
+        queue = JobQueue(execution, lambda job: folder.is_done(run_at[job.path]))
+        queue.run(jobs, lambda job: tell(sum(map(folder.is_done, self.runs)), len(jobs), job.name))
 
-    def _claim_folder(self) -> None:
-        marker = self.root / "sweep.json"
-        if marker.is_file():
-            before, now = flatten(read_json(marker)["config"]), flatten(self.base.table())
-            differing = [key for key in {**before, **now} if key != "imports" and before.get(key) != now.get(key)]
-            if differing:
-                key = differing[0]
-                raise RunError(
-                    f"{self.root} is a sweep of a config with {key} = {before.get(key)}, not {now.get(key)}; "
-                    "give another --out"
-                )
-            return
-        if RunFolder(self.root).is_taken:
-            raise RunError(f"{self.root} exists and is not a sweep; give another --out")
-        self.root.mkdir(parents=True, exist_ok=True)
-        write_json(marker, {"config": self.base.table()})
 
-    @property
-    def missing(self) -> int:
-        return sum(not _is_finished(cell) for cell in self.cells)
-
-    def rows(self) -> list[Row]:
-        """Of the finished runs, in the order of variations."""
-        found: dict[tuple[str, str], list[RunResult]] = {}
-        for cell in filter(_is_finished, self.cells):
-            result = RunResult.open(cell.path)
-            for name, arm in zip(cell.config.arms(), (result, *result.compared), strict=True):
-                found.setdefault((cell.variation, name), []).append(arm)
-        order = list(dict.fromkeys(cell.variation for cell in self.cells))
-        pairs = sorted(found, key=lambda pair: order.index(pair[0]))
-        return [row_of(variation, algorithm, found[variation, algorithm]) for variation, algorithm in pairs]
+def config_of(base: ExperimentConfig, run: SweepRun) -> ExperimentConfig:
+    arms = read_config(base.table(), run.settings).arms()
+    return list(arms.values())[run.place].model_copy(update={"seed": run.seed})
 
 
 def plan_sweep(
@@ -177,20 +51,34 @@ def plan_sweep(
     seeds: Sequence[int] | None,
     imports: Sequence[str] = (),
 ) -> Sweep:
-    """Every combination of the varied values with every seed; each config is checked before anything is run."""
+    """Every combination of the varied values with every seed; each config is checked before anything is run.
+
+    An algorithm that a key does not touch is run once, not for every value.
+    """
     base = load_config(config, overrides, imports)
     root = out or Path("runs") / f"{base.name}-sweep"  # the same each time, so that the same command resumes it
-    cells = []
-    for settings in itertools.product(*map(split_values, vary)):
-        one = load_config(config, [*overrides, *settings], imports)
-        variation = ", ".join(setting.replace('"', "") for setting in settings)
-        for seed in seeds if seeds is not None else (one.seed,):
-            own = one.model_copy(update={"seed": seed})
-            cells.append(Cell(variation, own, root / _folder_name(variation) / f"seed-{seed}"))
-    if len({cell.path for cell in cells}) < len(cells):
-        raise ConfigError("--vary gives the same value twice")
-    cells.sort(key=lambda cell: cell.config.seed if seeds is not None else 0)  # a first table of all, soon
-    return Sweep(root, base, tuple(cells))
+    keys = [option.partition("=")[0].strip() for option in vary]
+    if twice := [key for key in keys if keys.count(key) > 1]:
+        raise ConfigError(f"--vary {twice[0]} is given twice; give all values at once: --vary {twice[0]}=A,B,...")
+    runs: dict[tuple[tuple[str, ...], int, int], SweepRun] = {}
+    combinations = [  # settings by key, and the algorithms
+        (dict(zip(keys, settings, strict=True)), list(read_config(base.table(), settings).arms()))
+        for settings in itertools.product(*map(split_values, vary))
+    ]
+    for seed in seeds if seeds is not None else (base.seed,):  # a first table of all, soon
+        for settings, algorithms in combinations:
+            for place, algorithm in enumerate(algorithms):
+                own = tuple(setting for key, setting in settings.items() if touches(key, place))
+                run = SweepRun(settings=own, place=place, algorithm=algorithm, seed=seed)
+                runs.setdefault((own, place, seed), run)
+    return Sweep(root, base, tuple(runs.values()))
+
+
+def open_sweep(root: Path) -> Sweep:
+    """All runs of the sweep in a folder; plug-ins that it needs must have been imported."""
+    folder = SweepFolder.open(root)
+    find_plugins(map(of_name, folder.config.get("imports", ())), str(root), lambda _: None)
+    return Sweep(root, read_config(folder.config), folder.runs)
 
 
 def split_values(vary: str) -> list[str]:
@@ -204,22 +92,7 @@ def split_values(vary: str) -> list[str]:
         values = tomllib.loads(f"values = [{text}]")["values"]
     except (ValueError, RecursionError):
         values = [word.strip() for word in text.split(",")]  # bare words are strings
-    return [f"{key.strip()}={json.dumps(value)}" for value in values]
-
-
-def _is_finished(cell: Cell) -> bool:
-    arms = cell.config.arms()
-    folders = [cell.path / name for name in arms] if len(arms) > 1 else [cell.path]
-    return all(is_over(RunFolder(path), arm) for path, arm in zip(folders, arms.values(), strict=True))
-
-
-def _title(cell: Cell) -> str:
-    return ", ".join(filter(None, (cell.variation, f"seed {cell.config.seed}")))
-
-
-def _folder_name(variation: str) -> str:
-    """Readable, and made unique by a few digits of a hash."""
-    if not variation:
-        return "as-it-is"
-    plain = re.sub(r"[^A-Za-z0-9._=-]+", "_", variation)[:80]
-    return f"{plain}-{hashlib.sha256(variation.encode()).hexdigest()[:6]}"
+    settings = [f"{key.strip()}={json.dumps(value, default=str)}" for value in values]
+    if len(set(settings)) < len(settings):
+        raise ConfigError(f"--vary {vary}: gives the same value twice; give each once")
+    return settings

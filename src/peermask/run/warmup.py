@@ -16,7 +16,6 @@ from peermask.compute.network import Network
 from peermask.data.dataset import gather_triton
 from peermask.graph.links import Links
 from peermask.graph.sums import FEW, count_votes
-from peermask.kernels import have_triton
 from peermask.masks.aggregation import aggregated_magnitude, fine_tuned, pulled
 from peermask.masks.budget import MaskOptions
 from peermask.masks.guard import believed_links
@@ -63,7 +62,7 @@ def _first_launch(device: torch.device) -> object:
 
 def compile_kernels(network: Network, shape: tuple[int, ...], batch: int, device: torch.device) -> None:
     """Call every kernel once for a single agent, whose shapes per agent are those of all."""
-    if device.type != "cuda" or not have_triton():
+    if device.type != "cuda":
         return
     with made_current(device):
         work = _of_masks(network.layout, device)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,13 +12,15 @@ from typing import Any
 from peermask.errors import RunError
 from peermask.files import hold_lock, is_half_written, read_json, writing
 from peermask.store.folder import LOCK, RunFolder
+from peermask.store.sweeps import SWEEP, SweepFolder
+from peermask.task import flatten
 
 COMPARISON = "compare.toml"
 MANIFEST = "manifest.json"
 WRITTEN = (
     *("result.json", "diverged.json", "metrics.csv", "traffic.csv", "confusion.csv", "trace.csv", "report.html"),
-    *("checkpoints", "masks", LOCK, COMPARISON, "config.toml", MANIFEST),
-)  # by a run; the manifest goes last, so that a deletion that was interrupted can be repeated
+    *("checkpoints", "masks", LOCK, "sweep.csv", SWEEP, COMPARISON, "config.toml", MANIFEST),
+)  # by a run or sweep; the manifest goes last, so that a deletion that was interrupted can be repeated
 
 
 @dataclass(frozen=True)
@@ -84,22 +86,18 @@ def _number(value: object) -> Any:
 
 def differences(runs: Sequence[FoundRun]) -> dict[str, list[str]]:
     """The config keys that are not the same in all runs, with the value in each."""
-    flat = [dict(_flat(run.config)) for run in runs]
+    flat = [flatten(run.config) for run in runs]
     keys = dict.fromkeys(key for one in flat for key in one)
     rows = {key: [one.get(key, "") for one in flat] for key in keys}
     return {key: values for key, values in rows.items() if len(set(values)) > 1}
 
 
-def _flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
-    for key, value in table.items():
-        if isinstance(value, dict):
-            yield from _flat(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", str(value)
-
-
 def runs_in(path: Path) -> list[Path]:
-    """The folders to delete with a run or comparison: those of its runs first, then its own."""
+    """The folders to delete with a run, comparison or sweep: those of its runs first, then its own."""
+    if (path / SWEEP).is_file():
+        inner = [path / run.path for run in SweepFolder.open(path).runs if (path / run.path).is_dir()]
+        above = sorted({folder for run in inner for folder in run.parents if path in folder.parents}, reverse=True)
+        return [*inner, *above, path]
     if (path / COMPARISON).is_file():
         return [*(inner.parent for inner in sorted(path.glob(f"*/{MANIFEST}"))), path]
     read_run(path)  # or it is refused
@@ -119,7 +117,7 @@ def delete_run(path: Path) -> list[Path]:
         raise RunError(f"{path} is a link; delete the folder it leads to: {path.resolve()}")
     with writing(path):
         with hold_lock(path / LOCK, busy):
-            half = [file for file in path.iterdir() if is_half_written(file)]
+            half = [file for file in path.iterdir() if is_half_written(file) or _is_claim(file)]
             for file in (*half, *(path / name for name in WRITTEN if name != LOCK)):
                 if file.is_dir() and not file.is_symlink():
                     shutil.rmtree(file)
@@ -130,3 +128,8 @@ def delete_run(path: Path) -> list[Path]:
         if not left:
             path.rmdir()
     return left
+
+
+def _is_claim(file: Path) -> bool:
+    """Whether this is the lock of a run in a sweep, which an interrupted process left."""
+    return file.name.startswith(".") and file.suffix == ".lock"

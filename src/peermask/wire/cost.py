@@ -18,12 +18,17 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from peermask.errors import DivergedError, WireError
-from peermask.kernels import by_kernels
 from peermask.kernels.blocks import BLOCK, in_lines, leaf_tables
 from peermask.wire import History, Schema, bitmap_size, frame_size
 from peermask.wire.frame import FRAME_BYTES
 from peermask.wire.receiver_masks import as_integers, flips_size_triton
-from peermask.wire.receiver_state import ReceiverRows, ReceiverState, ReceiverTensors, first_message
+from peermask.wire.receiver_state import (
+    ReceiverRows,
+    ReceiverState,
+    ReceiverTensors,
+    counted_by_kernels,
+    first_message,
+)
 from peermask.wire.schema import MessageRow, Payload, row_of
 from peermask.wire.sets import slices
 
@@ -45,9 +50,9 @@ def in_turn(function: Callable[..., T], /, *columns: Iterable[Any]) -> list[T]:
 class Cost:
     """One message of each of N agents, per directed link."""
 
-    paper_bits: Tensor  # [N]: 1 per mask bit, 32 per real value
+    paper_bits: Tensor  # [N]: 1 per mask bit, 32 per real value (16 in half precision)
     ones_bits: Tensor  # [N]: 1 per mask *one*, 32 per non-zero value, as the authors' code counts; not decodable
-    bitmap_bytes: Tensor  # [N]: a bitmap, or float32 values, with framing
+    bitmap_bytes: Tensor  # [N]: a bitmap, or all values, with framing
     entropy_bytes: Tensor  # [N]: no code for masks of this density can do better without knowing the one before
     coded_bytes: Tensor  # [N]: what the codec sends
     kind: Tensor  # [N]: which of `KINDS` that is
@@ -66,7 +71,7 @@ def message_cost(
     A GPU without Triton has its messages counted on the CPU."""
     leaf = next(iter(payload.values()))
     paper, bitmap = _always(Schema.of_rows(payload, sizes), len(leaf), leaf.device)
-    if by_kernels(leaf):
+    if counted_by_kernels(payload):
         assert not isinstance(state, ReceiverRows)
         (ones, entropy, coded, kind), state = measured_by_kernels(payload, state, sizes)
     else:
@@ -79,7 +84,10 @@ def message_cost(
 @lru_cache(maxsize=16)
 def _always(schema: Schema, agents: int, device: torch.device) -> tuple[Tensor, Tensor]:
     """What is the same in every round, [N] each: bits as papers count, and bytes of a bitmap."""
-    paper, bitmap = sum(leaf.size * (1 if leaf.is_mask else 32) for leaf in schema.leaves), bitmap_size(schema)
+    paper, bitmap = (
+        sum(leaf.size * (1 if leaf.is_mask else 8 * leaf.value_bytes) for leaf in schema.leaves),
+        bitmap_size(schema),
+    )
     return torch.full((agents,), paper, device=device), torch.full((agents,), bitmap, device=device)
 
 
@@ -139,7 +147,7 @@ def message_measures(payload: Payload, sizes: Sequence[int], spread: Spread) -> 
     A GPU without Triton has its messages counted on the CPU."""
     leaf, layers = next(iter(payload.values())), _cuts(payload, sizes)
     paper, bitmap = _always(Schema.of_rows(payload, sizes), len(leaf), leaf.device)
-    if by_kernels(leaf):
+    if counted_by_kernels(payload):
         rows, cuts = _leaves_for_kernels(payload, sizes)
         ones, entropy, _, _ = count_frames_triton(list(rows.values()), None, cuts)
         return paper, ones, bitmap, entropy
@@ -164,10 +172,10 @@ def _by_counts(payload: Payload, counts: Sequence[Tensor], sizes: Sequence[int])
     ones = torch.zeros(len(counts[0]), dtype=torch.int64, device=counts[0].device)
     entropy = torch.zeros(len(counts[0]), dtype=torch.float64, device=counts[0].device)
     for leaf, by_layer, cut in zip(payload.values(), counts, _cuts(payload, sizes), strict=True):
-        bits = 1 if leaf.dtype == torch.bool else 32
+        bits = 1 if leaf.dtype == torch.bool else 8 * leaf.element_size()
         kept = by_layer.sum(1)  # [N]
         ones += bits * kept
-        entropy += entropy_bits(by_layer, cut) / 8 + (4 * kept if bits == 32 else 0)
+        entropy += entropy_bits(by_layer, cut) / 8 + (bits // 8 * kept if bits > 1 else 0)
     return ones, entropy
 
 

@@ -107,8 +107,8 @@ def frame_size(payload: MessageRow, schema: Schema, history: History | None = No
 
 
 def bitmap_size(schema: Schema) -> int:
-    """The plain alternative: the same header and checksum, one bit per mask weight, four bytes per value."""
-    body = sum((leaf.size + 7) // 8 if leaf.is_mask else 4 * leaf.size for leaf in schema.leaves)
+    """The plain alternative: the same header and checksum, one bit per mask weight, and every value."""
+    body = sum((leaf.size + 7) // 8 if leaf.is_mask else leaf.value_bytes * leaf.size for leaf in schema.leaves)
     return FRAME_BYTES + body if schema.leaves else 0
 
 

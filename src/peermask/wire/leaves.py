@@ -2,10 +2,10 @@
 
     0 keyframe      the mask as a set
     1 delta         the flips against the mask sent last as a set, cut into classes by how likely they were
-    2 dense         float32 x P, little-endian
-    3 sparse        the support as a set, then float32 at its positions
-    4 sparse delta  the flips of the support against the one sent last, then float32 at its positions
-    5 on a mask     the index of a mask leaf of this frame, then float32 at that mask's positions
+    2 dense         values x P, little-endian: float32, or float16 where the schema says so
+    3 sparse        the support as a set, then values at its positions
+    4 sparse delta  the flips of the support against the one sent last, then values at its positions
+    5 on a mask     the index of a mask leaf of this frame, then values at that mask's positions
 The sender takes the smallest; on a tie the lowest number.
 """
 
@@ -25,7 +25,7 @@ from peermask.wire.history import Contexts, History, decode_flips, flips_between
 from peermask.wire.schema import Array, Leaf
 from peermask.wire.sets import Mask, SetPlan, decode_set, encode_set, plan_set, plan_set_within
 
-Floats: TypeAlias = NDArray[np.float32]
+Floats: TypeAlias = NDArray[np.float32] | NDArray[np.float16]
 
 
 class Kind(IntEnum):
@@ -65,7 +65,7 @@ class LeafPlan:
             parts.append(bytes([self.mask_index]))
         if self.values is not None:
             sent = self.values if self.where is None else self.values[self.where]
-            parts.append(sent.astype("<f4", copy=False).tobytes())
+            parts.append(sent.astype(sent.dtype.newbyteorder("<"), copy=False).tobytes())
         return b"".join(parts)
 
 
@@ -101,8 +101,14 @@ def _smaller(mask: Mask, layers: Sequence[int], delta: SetPlan, sizes: tuple[int
 
 def support(values: Floats) -> Mask:
     """Mark values other than +0.0; -0.0 counts, or its sign would be lost."""
-    where: Mask = values.view(np.uint32) != 0
+    where: Mask = values.view(f"u{values.itemsize}") != 0
     return where  # [P]
+
+
+def check_finite(values: Floats, leaf: Leaf) -> None:
+    if not np.isfinite(values).all():
+        limit = ", or beyond 65,504, where float16 ends" if leaf.is_half else ""
+        raise WireError(f"leaf {leaf.name!r} holds a value that is NaN or infinite{limit}")
 
 
 def plan_leaf(leaf: Leaf, array: Array, history: History | None, masks: Mapping[int, Mask]) -> LeafPlan:
@@ -111,11 +117,10 @@ def plan_leaf(leaf: Leaf, array: Array, history: History | None, masks: Mapping[
     if leaf.is_mask:
         mask = plan_mask(array, leaf.layers, base, None if history is None else history.contexts[leaf.name])
         return LeafPlan(Kind.DELTA if mask.is_delta else Kind.KEYFRAME, mask.sizes, mask.members)
-    if not np.isfinite(array).all():
-        raise WireError(f"leaf {leaf.name!r} holds a value that is NaN or infinite")
+    check_finite(array, leaf)
     where = support(array)  # [P]
-    sent = 4 * int(np.count_nonzero(where))
-    dense = LeafPlan(Kind.DENSE, leaf.layers, values=array, values_bytes=4 * array.size)
+    sent = leaf.value_bytes * int(np.count_nonzero(where))
+    dense = LeafPlan(Kind.DENSE, leaf.layers, values=array, values_bytes=leaf.value_bytes * array.size)
     if sent == dense.values_bytes:
         return dense  # without a zero nothing is shorter
     positions = plan_support(where, leaf.layers, None if base is None else support(base))
@@ -123,7 +128,7 @@ def plan_leaf(leaf: Leaf, array: Array, history: History | None, masks: Mapping[
     plans = [dense, LeafPlan(sparse, leaf.layers, positions.members, where=where, values=array, values_bytes=sent)]
     for index, mask_leaf in masks.items():
         if mask_leaf.size == array.size and not (where & ~mask_leaf).any():
-            kept = 4 * int(np.count_nonzero(mask_leaf))
+            kept = leaf.value_bytes * int(np.count_nonzero(mask_leaf))
             plans.append(
                 LeafPlan(Kind.ON_MASK, leaf.layers, mask_index=index, where=mask_leaf, values=array, values_bytes=kept)
             )
@@ -157,9 +162,8 @@ def decode_leaf(cursor: Cursor, leaf: Leaf, history: History | None, masks: Mapp
 
 def decode_values(cursor: Cursor, leaf: Leaf, where: Mask | None) -> Floats:
     count = leaf.size if where is None else int(np.count_nonzero(where))
-    sent = np.frombuffer(cursor.take_bytes(4 * count), "<f4")  # [count]
-    if not np.isfinite(sent).all():
-        raise WireError(f"leaf {leaf.name!r} holds a value that is NaN or infinite")
-    values = np.zeros(leaf.size, np.float32)
+    sent = np.frombuffer(cursor.take_bytes(leaf.value_bytes * count), f"<f{leaf.value_bytes}")  # [count]
+    check_finite(sent, leaf)
+    values: Floats = np.zeros(leaf.size, leaf.dtype)
     values[slice(None) if where is None else where] = sent
     return values  # [P]

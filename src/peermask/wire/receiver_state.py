@@ -89,9 +89,14 @@ class ReceiverTensors:
 ReceiverState = ReceiverRows | ReceiverTensors
 
 
+def counted_by_kernels(payload: Payload) -> bool:
+    """Whether a GPU's kernels count these messages; values in half precision are counted on the CPU."""
+    return by_kernels(next(iter(payload.values()))) and all(leaf.dtype != torch.float16 for leaf in payload.values())
+
+
 def first_message(payload: Payload, schema: Schema) -> ReceiverState:
     """Return the state after keyframes of all agents, or openings."""
-    if by_kernels(next(iter(payload.values()))):
+    if counted_by_kernels(payload):
         cuts = {leaf.name: leaf.layers for leaf in schema.leaves if leaf.is_mask}
         masks = {name: first_receiver_masks(payload[name].flatten(1), cut) for name, cut in cuts.items()}
         return ReceiverTensors(_values(payload, masks), masks)
@@ -103,7 +108,7 @@ def restore_receiver_state(saved: Mapping[str, Tensor], schema: Schema, device: 
     """Restore a state from its `tensors`."""
     masks = [leaf for leaf in schema.leaves if leaf.is_mask]
     payload = {leaf.name: saved[leaf.name].to(device) for leaf in schema.leaves}
-    if by_kernels(next(iter(payload.values()))):
+    if counted_by_kernels(payload):
         restored = {
             leaf.name: restore_receiver_masks(
                 saved[leaf.name + _STATES].to(device),
@@ -138,7 +143,7 @@ def empty_receiver_state(schema: Schema) -> Payload:
     """Return the `tensors` of no agents."""
     saved = {}
     for leaf in schema.leaves:
-        saved[leaf.name] = torch.zeros(0, leaf.size, dtype=torch.bool if leaf.is_mask else torch.float32)
+        saved[leaf.name] = torch.zeros(0, leaf.size, dtype=getattr(torch, leaf.dtype))
         if leaf.is_mask:
             saved[leaf.name + _STATES] = torch.zeros(0, leaf.size, dtype=torch.uint8)
             saved[leaf.name + _SUMS] = torch.zeros(0, len(leaf.layers), 2, STATES, dtype=torch.int64)

@@ -1,4 +1,4 @@
-"""What a payload looks like: named leaves, each a mask or a vector of float32, cut into layers.
+"""What a payload looks like: named leaves, each a mask or a vector of float32 or float16, cut into layers.
 
 Both ends know the schema before the first frame, so a frame carries only its fingerprint: four bytes instead
 of names, dtypes and layer sizes, and a decoder's buffers are sized by the receiver, never by the sender.
@@ -36,6 +36,7 @@ class Leaf:
     name: str
     is_mask: bool
     layers: tuple[int, ...]
+    is_half: bool = False  # whether values are float16
 
     def __post_init__(self) -> None:
         if not 1 <= len(self.layers) <= MAX_LAYERS or min(self.layers) < 1 or self.size > MAX_WEIGHTS:
@@ -48,13 +49,20 @@ class Leaf:
     def size(self) -> int:
         return sum(self.layers)
 
+    @property
+    def dtype(self) -> str:
+        return "bool" if self.is_mask else "float16" if self.is_half else "float32"
+
+    @property
+    def value_bytes(self) -> int:
+        """Bytes of a real value."""
+        return 2 if self.is_half else 4
+
     def check(self, array: Array) -> None:
         """A tensor of another dtype or shape is refused."""
-        wanted = np.bool_ if self.is_mask else np.float32
+        wanted = np.dtype(self.dtype)
         if array.dtype != wanted or array.shape != (self.size,):
-            raise WireError(
-                f"leaf {self.name!r} is {array.dtype} {list(array.shape)}, expected {np.dtype(wanted)} [{self.size}]"
-            )
+            raise WireError(f"leaf {self.name!r} is {array.dtype} {list(array.shape)}, expected {wanted} [{self.size}]")
 
 
 @dataclass(frozen=True)
@@ -84,11 +92,9 @@ class Schema:
 
     @cached_property
     def fingerprint(self) -> int:
-        """CRC-32 of `name:mask|values:n0,n1,...;` over all leaves, as UTF-8."""
-        text = "".join(
-            f"{leaf.name}:{'mask' if leaf.is_mask else 'values'}:{','.join(map(str, leaf.layers))};"
-            for leaf in self.leaves
-        )
+        """CRC-32 of `name:mask|values|half:n0,n1,...;` over all leaves, as UTF-8."""
+        kinds = {"bool": "mask", "float32": "values", "float16": "half"}
+        text = "".join(f"{leaf.name}:{kinds[leaf.dtype]}:{','.join(map(str, leaf.layers))};" for leaf in self.leaves)
         return zlib.crc32(text.encode())
 
     def check(self, payload: MessageRow) -> None:
@@ -104,11 +110,11 @@ class Schema:
 def _of_types(types: tuple[tuple[str, str, int], ...], layers: tuple[int, ...]) -> Schema:
     """Return the schema of leaves, each with its name, type in numpy or torch, and number of entries."""
     for name, dtype, _ in types:
-        if dtype.removeprefix("torch.") not in ("bool", "float32"):
-            raise WireError(f"leaf {name!r} is {dtype}; allowed: bool, float32")
+        if dtype.removeprefix("torch.") not in ("bool", "float32", "float16"):
+            raise WireError(f"leaf {name!r} is {dtype}; allowed: bool, float32, float16")
     return Schema(
         tuple(
-            Leaf(name, dtype.endswith("bool"), layers if size == sum(layers) else (size,))
+            Leaf(name, dtype.endswith("bool"), layers if size == sum(layers) else (size,), dtype.endswith("16"))
             for name, dtype, size in types
         )
     )

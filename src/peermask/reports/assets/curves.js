@@ -15,7 +15,7 @@ const WHOLE = [0, 1, 2, 3, 4, 5, 6].flatMap((power) => [1, 2, 5].map((first) => 
 const plots = new Map(); // by the id of the box they are in
 
 /** A plot in a box: `tables` are [xs, ...columns] with `lines` describing the columns in order. */
-function plot(box, tables, lines, { y, yTick, title = "", height = 300, x = state.x, logX = state.logX, logY = state.logY, bands = [] }) {
+function plot(box, tables, lines, { y, yTick, title = "", height = 300, x = state.x, logX = state.logX, logY = state.logY, bands = [], splits }) {
   plots.get(box.id)?.destroy();
   box.replaceChildren();
   box.setAttribute("role", "figure");
@@ -34,14 +34,14 @@ function plot(box, tables, lines, { y, yTick, title = "", height = 300, x = stat
     scales: { x: { time: false, distr: logX ? 3 : 1 }, y: { distr: logY ? 3 : 1 } },
     axes: [
       { ...axis, label: X[x], values: (_, ticks) => ticks.map((tick) => (tick == null ? "" : xText(tick))), space: x === "rounds" ? 50 : 80, size: 34,
-        ...(x === "rounds" ? { incrs: WHOLE } : {}) },
+        ...(x === "rounds" ? { incrs: WHOLE } : {}), ...(splits ? { splits } : {}) },
       { ...axis, label: title, size: 56, values: (_, ticks) => ticks.map((tick) => (tick == null ? "" : (yTick ?? y)(tick))) },
     ],
     series: [
       { label: X[x], value: (_, value) => xText(value) },
       ...lines.map((line) => ({
         label: line.label, stroke: line.stroke, width: line.width ?? 2, class: line.edge ? "edge" : "line", dash: line.dash,
-        spanGaps: true, points: { show: data[0].length < 3 && !line.edge, size: 6, fill: line.stroke },
+        spanGaps: true, points: { show: line.points ?? (data[0].length < 3 && !line.edge), size: 6, fill: line.stroke },
         show: !state.hidden.has(line.owner ?? line.label), value: (_, value) => (value == null ? "–" : y(value)),
       })),
     ],

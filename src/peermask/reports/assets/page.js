@@ -1,10 +1,11 @@
 // The page as a whole: what is on top, the theme, paper, and data that still grows.
 
 function drawTop() {
-  const group = R.series[0].runs.map((place) => R.runs[place]), first = group[0];
+  const top = R.series[R.sweep?.top ?? 0], group = top.runs.map((place) => R.runs[place]), first = group[0];
   const agents = group.flatMap((each) => each.agents), over = group.length > 1 ? `, over ${group.length} seeds` : "";
-  const [headline, ...versus] = gains();
-  $("title").textContent = headline ?? `${R.series[0].label} reaches ${shown(first.figure, finalMean(R.series[0]))} mean ${named(first.figure)}`;
+  const chosen = R.sweep?.rows.filter((row) => row.best) ?? [];
+  const [headline, ...versus] = R.sweep ? chosen.map((row) => `${row.variation || "as it is"} is best for ${row.algorithm}: ${spreadText(row.validation)} on held-out data`) : gains();
+  $("title").textContent = headline ?? `${top.label} reaches ${shown(first.figure, finalMean(top))} mean ${named(first.figure)}`;
   const status = group.every((each) => each.status === first.status) ? first.status : "not all finished";
   $("subtitle").textContent = `${R.title}: ${first.agents.length} agents on ${first.dataset}, `
     + `${first.weights.toLocaleString("en")} masked weights, round ${first.round} of ${first.rounds} (${status})${over}`;
@@ -16,7 +17,7 @@ function drawTop() {
   const beside = percent(mean(agents.map((agent) => agent[`accuracy_${other(first)}`])));
   const readout = first.task === "classification" ? `answers among ${first.readout} labels; among ${other(first)} labels ${beside}` : "";
   const figures = [
-    [shown(first.figure, finalMean(R.series[0])), `mean ${named(first.figure)} of ${R.series[0].label}${over}`, readout],
+    [shown(first.figure, finalMean(top)), `mean test ${named(first.figure)} of ${top.label}${over}`, readout],
     [shown(first.figure, worst?.accuracy), `worst agent${worst ? ` (agent ${worst.agent})` : ""}`],
     [bytes(average(sum)), `sent by all ${first.agents.length} agents`],
     [percent(mean(agents.map((agent) => agent.density))), "mean density", "share of weights kept"],
@@ -50,7 +51,7 @@ function draw() {
     return;
   }
   state.agent = Math.min(state.agent, run().shown - 1);
-  for (const part of [drawCurves, drawAgents, drawMasks, drawBytes, drawFaults, drawTables, drawConfig, drawTop]) part();
+  for (const part of [drawSweep, drawCurves, drawAgents, drawData, drawMasks, drawBytes, drawFaults, drawTables, drawConfig, drawTop]) part();
 }
 
 /** Plots are as wide as their boxes, whatever the window does. */

@@ -40,7 +40,7 @@ function runRows() {
   return { columns: ["run", "round", "mean accuracy", "all labels", "own labels", "weighted", "worst agent", "density", "sent bytes", "seconds"], rows };
 }
 
-const TEXT = ["labels", "run"], SHARES = ["density", "accuracy", "mean accuracy", "all labels", "own labels", "weighted", "worst agent", "F1", "mean F1", "average precision", "mean average precision"];
+const TEXT = ["labels", "run", "algorithm"], SHARES = ["density", "accuracy", "mean accuracy", "all labels", "own labels", "weighted", "worst agent", "F1", "mean F1", "average precision", "mean average precision"];
 
 function cell(column, value) {
   if (value == null || value === "") return value === "" ? "" : "–";

@@ -1,9 +1,9 @@
 // Where the bytes went, against plainer ways of sending the same.
 
 function drawBytes() {
-  const section = $("bytes"), speaking = R.runs.filter((each) => each.traffic.messages);
+  const section = $("bytes"), speaking = R.runs.filter((each) => each.traffic.messages && (!R.sweep || each === run()));
   heading(section, "Bytes", speaking.length
-    ? "What the codec sent over all links of all agents, and what the same messages would cost at 1 and at 32 bits per weight." : "No agent sent anything.");
+    ? "What the codec sent over all links of all agents, and what the same messages would cost at 1 and at 32 bits per weight." : "No agent sent anything.", R.sweep ? runSelect() : null);
   if (!speaking.length) return;
   const cards = speaking.map((each) => {
     const { keyframes, deltas, headers, bitmap, floats, messages } = each.traffic, sent = keyframes + deltas + headers;

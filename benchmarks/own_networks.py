@@ -1,0 +1,155 @@
+"""Networks and tasks of a user's own, by each mask method with its defaults, beside plain torch.
+
+    pip install scikit-learn && python -m benchmarks.own_networks [regression ...] [--seeds 3] [--rounds 200]
+
+Five agents on a ring share a small table of scikit-learn. Printed are means over agents and seeds, and the least seed:
+R² of a regression (0 is the mean of the targets), accuracy otherwise. `torch, alone` trains all weights of the same
+network by Adam on each agent's own samples, with as many batches.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import torch
+from sklearn import datasets as tables  # type: ignore[import-untyped]
+from sklearn.model_selection import train_test_split  # type: ignore[import-untyped]
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from peermask.config.file import make_config
+from peermask.data.arrays import from_arrays
+from peermask.data.dataset import Dataset
+from peermask.data.measures import metrics
+from peermask.models.architectures import mlp
+from peermask.models.pretrained import without_batch_norm
+from peermask.run.build import build
+from peermask.run.execution import Execution
+from peermask.run.runner import run_experiment
+
+METHODS: dict[str, dict[str, Any]] = {
+    "ind-mask": {"name": "ind-mask"},
+    "mce-pl": {"name": "mce-pl"},
+    "accord": {"name": "accord"},
+    "ind-mask, relative steps": {"name": "ind-mask", "step": "relative", "lr": "auto", "schedule": "cosine"},
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    data: Callable[[], Dataset]
+    module: Callable[[], nn.Module]
+    figure: str = "accuracy"
+
+
+def table(load: Callable[..., Any], **options: Any) -> Dataset:
+    x, y = load(return_X_y=True)
+    x_train, x_test, y_train, y_test = train_test_split(x, y, test_size=0.25, random_state=0)
+    return from_arrays(x_train, y_train, x_test, y_test, kind="features", **options)
+
+
+class Attention(nn.Module):
+    """Every feature is a token: its value along one direction, and a position that says which it is."""
+
+    def __init__(self, features: int, outputs: int, width: int = 32) -> None:
+        super().__init__()
+        self.value = nn.Linear(1, width)
+        self.position = nn.Parameter(torch.randn(features, width))
+        self.encoder = nn.TransformerEncoderLayer(width, 4, 64, dropout=0.0, batch_first=True)
+        self.head = nn.Linear(width, outputs)
+
+    def forward(self, x: Tensor) -> Tensor:  # [B, F] -> [B, O]
+        tokens = self.encoder(self.value(x[:, :, None]) + self.position)  # [B, F, W]
+        return self.head(tokens.mean(1))  # type: ignore[no-any-return]
+
+
+def normed() -> nn.Module:
+    layers = [nn.Linear(13, 64), nn.BatchNorm1d(64), nn.ReLU(), nn.Linear(64, 64), nn.BatchNorm1d(64), nn.ReLU()]
+    return without_batch_norm(nn.Sequential(*layers, nn.Linear(64, 3)))
+
+
+CASES = {
+    "regression": Case(lambda: table(tables.load_diabetes, task="regression"), lambda: mlp((10,), 1), "r2"),
+    "attention": Case(lambda: table(tables.load_wine), lambda: Attention(13, 3)),
+    "batch norm": Case(lambda: table(tables.load_wine), normed),
+}
+
+
+def config_of(options: argparse.Namespace, algorithm: dict[str, Any], seed: int) -> dict[str, Any]:
+    return {
+        "seed": seed,
+        "agents": 5,
+        "rounds": options.rounds,
+        "graph": "ring",
+        "partition": "iid",
+        "algorithm": algorithm,
+        "evaluation": {"every": options.rounds},
+        "checkpoint": {"masks": False},
+    }
+
+
+def by_masks(case: Case, options: argparse.Namespace, algorithm: dict[str, Any], seed: int) -> float:
+    how = Execution(warn=lambda _line: None)
+    with tempfile.TemporaryDirectory() as folder:
+        config = config_of(options, algorithm, seed)
+        result = run_experiment(config, Path(folder) / "run", dataset=case.data(), module=case.module(), execution=how)
+        return result.mean(case.figure)
+
+
+def by_torch(case: Case, options: argparse.Namespace, seed: int) -> float:
+    torch.manual_seed(seed)
+    data = case.data()
+    samples = build(make_config(config_of(options, METHODS["ind-mask"], seed)), data, case.module()).samples
+    x, y = data.normalise(data.train.inputs), data.scale_targets(data.train.targets)
+    figures = []
+    for own in samples:
+        module, index = case.module(), torch.from_numpy(own.train)
+        optimiser = torch.optim.Adam(module.parameters(), 3e-3)
+        for _ in range(options.rounds):
+            batch = index[torch.randint(len(index), (32,))]
+            outputs = module(x[batch])
+            loss = F.mse_loss(outputs, y[batch]) if case.figure == "r2" else F.cross_entropy(outputs, y[batch])
+            optimiser.zero_grad()
+            loss.backward()
+            optimiser.step()
+        with torch.no_grad():
+            outputs = module.eval()(data.normalise(data.test.inputs[own.test]))
+        targets = data.scale_targets(data.test.targets[own.test])
+        right = (outputs.argmax(1) == targets).float().mean() if case.figure == "accuracy" else None
+        figures.append(float(metrics[case.figure].make(outputs, targets) if right is None else right))
+    return fmean(figures)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("cases", nargs="*", help=f"some of {', '.join(CASES)}; default: all")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=200)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    if unknown := set(options.cases) - set(CASES):
+        parser.error(f"{unknown.pop()!r} is not a case; there are {', '.join(CASES)}")
+    print(f"{options.seeds} seeds, {options.rounds} rounds; {platform.machine()}, {os.cpu_count()} cores")
+    print("| | | mean | least seed |\n|---|---|---|---|")
+    for name in options.cases or CASES:
+        case = CASES[name]
+        for method in [*METHODS, "torch, alone"]:
+            each = [
+                by_torch(case, options, seed)
+                if method not in METHODS
+                else by_masks(case, options, METHODS[method], seed)
+                for seed in range(options.seeds)
+            ]
+            print(f"| {name} | {method} | {fmean(each):.3f} | {min(each):.3f} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

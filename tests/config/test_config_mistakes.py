@@ -1,0 +1,132 @@
+"""Mistakes in a config: through the library and the command line the same line, with the key, the value and the fix."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tomli_w
+
+from peermask.cli.main import main
+from peermask.config.experiment import ExperimentConfig
+from peermask.config.file import load_config
+from peermask.errors import PeermaskError
+from peermask.run.build import build
+
+CRAFTED = {"count": 1, "kind": "crafted"}
+TEN = {"agents": 10, "retention": 0.3}
+MISTAKES: list[tuple[dict[str, Any], str]] = [
+    ({"roundz": 5}, r"roundz: unknown key; did you mean 'rounds'\?"),
+    ({"data": {"fractoin": 0.5}}, r"data\.fractoin: unknown key; did you mean 'fraction'\?"),
+    ({"algorithm": {"name": "mce-pl", "lrr": 1}}, r"algorithm\.lrr: unknown key; did you mean 'lr'\?"),
+    ({"algorithm": "mce_pl"}, r"algorithm\.name: unknown algorithm 'mce_pl'; did you mean 'mce-pl'\?"),
+    ({"graph": {"name": "rign"}}, r"graph\.name: unknown topology 'rign'; did you mean 'ring'\?"),
+    ({"graph": {"name": "ring", "p": 0.5}}, r"graph\.p: unknown key"),
+    ({"graph": 5}, r"graph = 5: must be a table with a name"),
+    ({"dataset": "cifar"}, r"dataset\.name: unknown dataset 'cifar'; did you mean 'cifar10'\?"),
+    ({"frozen": {"init": "kaiming"}}, r"unknown init 'kaiming'"),
+    ({"rounds": "many"}, r"rounds = 'many': .*integer"),
+    ({"rounds": 0}, r"rounds = 0: .*greater than or equal to 1"),
+    ({"retention": 0}, r"retention = 0: must be in \(0, 1\]"),
+    ({"retention": 1.5}, r"retention = 1\.5: must be in \(0, 1\]"),
+    ({"retention": [0.1, 2]}, r"agent 1 has 2; every retention must be in \(0, 1\]"),
+    ({"retention": "half"}, r"retention = 'half': must be a number"),
+    ({"retention": True}, r"retention = True: must be a number"),
+    ({"retention": {"choices": []}}, r"^retention\.choices = \[\]: tuple should have at least 1 item[^(]*$"),
+    ({"mask": {"fc_keep": "x"}}, r"^mask\.fc_keep = 'x': .*valid number.*, or input should be 'r'$"),
+    ({"partition": {"name": "labels", "labels_per_agent": 0}}, r"^partition\.labels_per_agent = 0: .*equal to 1"),
+    ({"seed": -1}, r"seed = -1"),
+    ({"algorithm": {"name": "mce-pl", "lr": float("nan")}}, r"algorithm\.lr = nan"),
+    ({"name": "../escape"}, r"name = '\.\./escape'"),
+    ({"readout": "mine"}, r"^readout = 'mine': input should be 'all' or 'own'$"),
+    ({"readout": ["all"]}, r"^readout = .*: input should be 'all' or 'own'$"),
+    ({"retention": [0.1, 0.2]}, "retention: 2 values for 4 agents"),
+    ({"agents": True}, "agents = True: must be a number, not true or false"),
+    ({"model": {"name": "mlp", "hidden": [True]}}, r"model\.hidden = \[True\]: must be a number"),
+    ({"model": {"name": "mlp", "hidden": 100 * [65536]}}, r"parameters, which take about .* are free; make it smaller"),
+    ({"data": {"fraction": True}}, r"data\.fraction = True: must be a number"),
+    ({"graph": {"name": "erdos-renyi", "p": 0.001}, **TEN}, "raise graph.p"),
+    ({"partition": {"name": "labels", "labels_per_agent": 11}}, "labels_per_agent"),
+    ({"agents": 3000, "retention": 0.1}, "agent"),
+    ({"dataset": {"name": "npz", "path": "nowhere.npz"}}, "nowhere.npz"),
+    ({"dataset": {"name": "cifar10", "folder": "nowhere"}}, "nowhere"),
+    ({"model": "alexnet"}, "does not fit the 1x8x8 images of digits"),
+    ({"mask": {"layers": ["conv*"]}}, r"mask\.layers: 'conv\*' matches no layer"),
+    ({"algorithm": {"name": "accord", "own_votes": 0, "step": "absolute"}}, "^algorithm: lr = 'auto' is for step"),
+    ({"algorithm": {"name": "accord", "pull": -0.1}}, r"algorithm\b.*greater than or equal to 0"),
+    ({"algorithm": {"name": "accord", "vote_gain": -1}}, r"algorithm\b.*greater than or equal"),
+    ({"algorithm": {"name": "accord", "guard": 0.5}}, r"algorithm\b.*at least 1"),
+    ({"algorithm": {"name": "accord", "own_votes": -1}}, r"algorithm\b.*greater than or equal to 0"),
+    ({"algorithm": {"name": "accord", "own_votes": 2.5}}, r"algorithm\b.*valid integer"),
+    ({"algorithm": {"name": "accord", "memory": 1}}, r"algorithm\b.*less than 1"),
+    ({"algorithm": {"name": "accord", "personal_from": 0}}, r"algorithm\b.*greater than 0"),
+    ({"algorithm": {"name": "accord", "personal_from": 1}}, r"algorithm\b.*less than 1"),
+    ({"algorithm": {"name": "accord", "personal_from": "later"}}, r"algorithm\b.*'never'"),
+    ({"algorithm": {"name": "accord", "personal_pull": -1}}, r"algorithm\b.*greater than or equal"),
+    ({"algorithm": {"name": "accord", "lr": 0}}, r"algorithm\b.*greater than 0"),
+    ({"algorithm": {"name": "accord", "lr": "fast"}}, r"algorithm\b.*'auto'"),
+    (
+        {"algorithm": {"name": "accord", "step": "absolute"}},
+        r"algorithm\b.*lr = 'auto' is for step = 'relative'; give a number",
+    ),
+    ({"algorithm": {"name": "choco", "topk": 0}}, "algorithm.topk = 0.*greater than 0"),
+    ({"algorithm": {"name": "choco", "topk": 1.5}}, "algorithm.topk = 1.5.*less than or equal to 1"),
+    ({"algorithm": "choco", "schedule": "matching"}, "schedule and algorithm = 'choco': it needs every message"),
+    ({"algorithm": "choco", "asynchronous": {}}, "asynchronous and algorithm = 'choco': it needs every message"),
+    ({"algorithm": "dsgd", "compare": ["choco"], "schedule": "matching"}, "schedule and compare = 'choco': it needs"),
+    ({"algorithm": "dsgd", "liars": CRAFTED}, r"liars\.kind = 'crafted': only masks .* dsgd sends real values"),
+    ({"algorithm": "mce-pl", "compare": ["fl"], "liars": CRAFTED}, r"only masks .* fl sends real values; random"),
+    ({"liars": {"count": 5}, **TEN}, r"liars\.count = 5: the guard cannot handle half of 10 agents or more.*at most 4"),
+    ({"schedule": {"name": "redrawn", "every": 0}, "graph": "erdos-renyi"}, r"schedule\.every = 0: .*greater than"),
+    ({"schedule": {"name": "matching", "every": 0}}, r"schedule\.every = 0"),
+    ({"schedule": {"name": "redrawn"}}, r"schedule\.name = 'redrawn': a ring graph is not random"),
+    ({"schedule": "weekly"}, r"schedule\.name: unknown schedule 'weekly'; .*one-peer-exponential"),
+    ({"schedule": {"name": "matching"}, "agents": 1, "retention": 0.5}, "agents must be 2 or more"),
+    ({"schedule": "one-peer-exponential", "agents": 1, "retention": 0.5}, "agents must be 2 or more"),
+    ({"schedule": "matching", "algorithm": "fl"}, "schedule: agents of fl use a server"),
+    ({"schedule": {"name": "matching", "among": "nobody"}}, r"schedule\.among = 'nobody'"),
+    ({"asynchronous": {}, "algorithm": "fl"}, "asynchronous: agents of fl wait for a server"),
+    ({"asynchronous": {}, "compare": ["fl"]}, "asynchronous: agents of fl wait for a server"),
+    ({"asynchronous": {}, "schedule": {"name": "matching"}}, "asynchronous: schedule needs synchronous rounds"),
+    ({"asynchronous": {}, "liars": {"count": 1}}, "asynchronous: liars needs synchronous rounds"),
+    ({"asynchronous": {}, "evaluation": {"unmixed": True}}, "asynchronous: evaluation.unmixed needs synchronous"),
+    ({"asynchronous": {"speeds": [1.0, 0.1]}}, "asynchronous.speeds: 2 numbers for 4 agents"),
+    ({"asynchronous": {"speeds": [1, 1, 0, 1]}}, "agent 2 has 0; every speed must be above 0"),
+    ({"asynchronous": {"speeds": [1, 1, "x", 1]}}, "agent 2 has 'x'"),
+    ({"asynchronous": {"speeds": [1, 1, float("nan"), 1]}}, "agent 2 has nan"),
+    ({"asynchronous": {"speeds": 0.1}}, "must be a list with one number per agent"),
+    ({"asynchronous": {"speeds": {"choices": []}}}, "asynchronous.speeds"),
+    ({"asynchronous": {"weights": [1, 2]}}, "asynchronous.weights = .*must begin above 0 and not increase"),
+    ({"asynchronous": {"weights": [0]}}, "must begin above 0"),
+    ({"asynchronous": {"weights": [0.5]}}, "asynchronous.weights"),
+    ({"asynchronous": {"weights": []}}, "asynchronous.weights"),
+    ({"asynchronous": {"jitter": 1.0}}, "asynchronous.jitter"),
+    ({"asynchronous": {"latency": -1}}, "asynchronous.latency"),
+    ({"asynchronous": {"pace": 1}}, "asynchronous.pace: unknown key"),
+]
+
+
+@pytest.mark.parametrize(("changes", "message"), MISTAKES)
+def test_a_mistake_is_one_line_and_changes_nothing(
+    changes: dict[str, Any],
+    message: str,
+    small: Callable[..., ExperimentConfig],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("config.toml").write_text(tomli_w.dumps({**small().table(), **changes}))
+    with pytest.raises(PeermaskError, match=message) as caught:
+        build(load_config(Path("config.toml")))
+    for command in ("plan", "run"):
+        with pytest.raises(SystemExit) as ended:
+            main([command, "config.toml"])
+        out, err = capsys.readouterr()
+        assert (ended.value.code, out, err.count("\n"), err[:10]) == (2, "", 1, "peermask: ")
+        assert re.search(message, err[10:-1])
+    assert "\n" not in str(caught.value)
+    assert [path.name for path in tmp_path.iterdir()] == ["config.toml"]
