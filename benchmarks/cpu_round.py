@@ -4,7 +4,8 @@ The workload: Fashion-MNIST, 20 agents with 500 images of 3 labels each, a netwo
 linear layers, one batch of 64 per agent and round, then one exchange over a random graph with p = 0.5. Nothing is
 evaluated. `--paper`: the paper's network, 4 agents, batch 128, random images; its plain loop exchanges nothing.
 
-Every contender has a process of its own, and they take turns, so that a busy machine slows all of them alike.
+Every contender has a process of its own, and they take turns, so that a busy machine slows all of them alike. But
+the plain loop's two threads wait for each other: on a busy machine compare CPU time of one thread (`--cpu-time`).
 `--without use_winograd`, say, adds MCE-PL without that function of `compute/cpu_module.py`: what it is worth.
 Prints and asserts nothing.
 """
@@ -43,12 +44,13 @@ def main() -> None:
     parser.add_argument("--turns", type=at_least_one, default=5)
     parser.add_argument("--rounds", type=at_least_one, default=3, help="rounds in a turn")
     parser.add_argument("--paper", action="store_true", help="the paper's network")
+    parser.add_argument("--cpu-time", action="store_true", help="CPU seconds of one torch thread; for a busy machine")
     parser.add_argument("--without", nargs="*", default=[], choices=REPLACEMENTS)
     parser.add_argument("--play", help="one contender, as many rounds as each line of the input says; for the others")
     add_option(parser)
     options = parser.parse_args()
     if options.play:
-        play(options.play, options.paper)
+        play(options.play, options.paper, options.cpu_time)
         return
     if not options.paper:
         try:
@@ -59,7 +61,8 @@ def main() -> None:
     print(f"torch {torch.__version__}, {torch.get_num_threads()} threads, {vectors}")
     names = [PLAIN, "mce-pl", "dsgd", *(f"mce-pl without {name}" for name in options.without)]
     figures = Figures.begin()
-    compare([Playing(name, options.paper) for name in names], options.turns, options.rounds, figures)
+    flags = ["--paper"] * options.paper + ["--cpu-time"] * options.cpu_time
+    compare([Playing(name, flags) for name in names], options.turns, options.rounds, figures)
     figures.write(options.json)
 
 
@@ -84,27 +87,30 @@ def make(name: str, paper: bool) -> Contender:
     return Simulated(algorithm, paper)
 
 
-def play(name: str, paper: bool) -> None:
+def play(name: str, paper: bool, cpu_time: bool) -> None:
     """For each line of the input a line with the seconds that so many rounds took; at its end one with the memory."""
+    clock = time.process_time if cpu_time else time.perf_counter
+    if cpu_time:
+        torch.set_num_threads(1)
     contender = make(name, paper)
     with contender:
         for line in sys.stdin:
-            started = time.perf_counter()
+            started = clock()
             for _ in range(int(line)):
                 contender.round()
-            print(since(started), flush=True)
+            print(clock() - started, flush=True)
     print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, flush=True)
 
 
 class Playing:
     """A contender in a process of its own, which has played a first round."""
 
-    def __init__(self, name: str, paper: bool) -> None:
+    def __init__(self, name: str, flags: list[str]) -> None:
         self.name, begun = name, time.perf_counter()
-        command = [sys.executable, "-m", "benchmarks.cpu_round", "--play", name, *(["--paper"] if paper else [])]
+        command = [sys.executable, "-m", "benchmarks.cpu_round", "--play", name, *flags]
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self.rounds(1)
-        self.first_round = since(begun)
+        self.first_round = time.perf_counter() - begun
         self.each: list[float] = []  # seconds a round, by turn
 
     def rounds(self, count: int) -> float:
@@ -139,10 +145,6 @@ def compare(contenders: list[Playing], turns: int, rounds: int, figures: Figures
         figures.add(f"{contender.name}: against the plain loop", median / statistics.median(plain), "x")
         figures.add(f"{contender.name}: start to first round's end", contender.first_round, "s")
         figures.add(f"{contender.name}: memory at most", memory, "MB")
-
-
-def since(begun: float) -> float:
-    return time.perf_counter() - begun
 
 
 if __name__ == "__main__":

@@ -12,6 +12,8 @@ from torch.nn import functional as F
 from peermask.compute.winograd import HEIGHTS, matrices, winograd, winograd_pays
 
 Case = tuple[int, int, int, tuple[int, int], tuple[int, int]]  # images, channels in and out, pixels, padding
+# A float rounds to 6e-8; transforms of seven rows multiply that by some hundred, and more without AVX-512.
+ROUNDING = 2e-5
 CASES: list[Case] = [
     (2, 32, 64, (14, 14), (2, 2)),
     (3, 16, 48, (12, 12), (0, 0)),  # whole tiles
@@ -58,17 +60,17 @@ def test_it_is_the_convolution(case: Case) -> None:
     expected = F.conv2d(exact[0], exact[1], exact[2], padding=padding)
     y = winograd(fast[0], fast[1], fast[2], padding)
     assert y.shape == expected.shape
-    assert apart(y.detach(), expected.detach()) < 1e-5
+    assert apart(y.detach(), expected.detach()) < ROUNDING
     wanted = torch.autograd.grad(expected, exact, back.double())
     for one, other in zip(torch.autograd.grad(y, fast, back), wanted, strict=True):
-        assert apart(one, other) < 1e-5
+        assert apart(one, other) < ROUNDING
 
 
 def test_a_bias_is_not_needed_and_any_layout_will_do() -> None:
     x, weight, _, _ = drawn(CASES[0])
     y = winograd(x.contiguous(), weight.contiguous(), None, (2, 2))
     assert y.is_contiguous(memory_format=torch.channels_last)
-    assert apart(y, F.conv2d(x, weight, padding=2)) < 1e-5
+    assert apart(y, F.conv2d(x, weight, padding=2)) < ROUNDING
 
 
 def test_threads_side_by_side_give_the_same_bits() -> None:

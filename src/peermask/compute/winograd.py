@@ -44,17 +44,16 @@ def matrices(height: int) -> tuple[Tensor, Tensor, Tensor]:
 
 @lru_cache(maxsize=16)
 def _whole(size: int, padding: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Aᵀ [OH, P T] and Bᵀ [P T, H] of all tiles, without what lies beyond the edges; G [P, 5] in float64: the filter is
-    small, and its rounding would reach everything."""
+    """Aᵀ [OH, P T] and Bᵀ [P T, H] of all tiles, without what lies beyond the edges, and G [P, 5]."""
     outputs = size + 2 * padding - TAPS + 1
     height = min(HEIGHTS, key=lambda m: _products(outputs, m))
     tiles = -(-outputs // height)
     a_t, g, b_t = matrices(height)
     whole_a, whole_b = torch.zeros(tiles * height, len(g), tiles), torch.zeros(len(g), tiles, size + 4 * TAPS)
     for tile, first in enumerate(range(0, outputs, height)):
-        whole_a[first : first + height, :, tile] = a_t.float()
-        whole_b[:, tile, first : first + len(g)] = b_t.float()
-    return whole_a[:outputs].flatten(1), g, whole_b[:, :, padding : padding + size].flatten(0, 1)
+        whole_a[first : first + height, :, tile] = a_t
+        whole_b[:, tile, first : first + len(g)] = b_t
+    return whole_a[:outputs].flatten(1), g.float(), whole_b[:, :, padding : padding + size].flatten(0, 1)
 
 
 def _products(outputs: int, height: int) -> int:
@@ -94,7 +93,7 @@ class _Convolution(torch.autograd.Function):
         images, channels, height, width = x.shape
         a_t, g, b_t = whole = _whole(height, padding[0])
         taps = weight.permute(2, 0, 3, 1).reshape(TAPS, -1)
-        u = (g @ taps.double()).float().view(len(g), len(weight), 1, TAPS, channels).permute(0, 1, 4, 2, 3)
+        u = (g @ taps).view(len(g), len(weight), 1, TAPS, channels).permute(0, 1, 4, 2, 3)
         v = _transformed(b_t, x).view(len(g), -1, images, width, channels).permute(0, 1, 4, 2, 3)  # [P, T, C, N, W]
         biases = [bias, *[None] * (len(g) - 1)]
         m = [F.conv2d(*own, padding=(0, padding[1])) for own in zip(v, u, biases, strict=True)]
@@ -117,7 +116,7 @@ class _Convolution(torch.autograd.Function):
             strict=True,
         )
         flat = torch.stack([own.permute(0, 2, 3, 1) for own in du]).flatten(1)  # [P, O 5 C]
-        dw = (g.T @ flat.double()).float().view(TAPS, outputs, TAPS, -1).permute(1, 3, 0, 2)
+        dw = (g.T @ flat).view(TAPS, outputs, TAPS, -1).permute(1, 3, 0, 2)
         return _gathered(b_t.T, dv) if into else None, dw, db[0], None
 
 
