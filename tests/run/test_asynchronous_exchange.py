@@ -249,7 +249,7 @@ def test_impossible_deaths_are_one_line(small: Small, changes: dict[str, object]
     ("changes", "line"),
     [
         ({"algorithm": "fl"}, "deaths: agents of fl wait for a server"),
-        ({"algorithm": "choco"}, "deaths: choco needs every message"),
+        ({"algorithm": "choco"}, "deaths and algorithm = 'choco': it needs every message"),
         ({"liars": {"count": 1}}, "deaths: liars needs synchronous rounds that all agents play"),
     ],
 )
