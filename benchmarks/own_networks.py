@@ -32,7 +32,6 @@ from peermask.data.measures import metrics
 from peermask.models.architectures import mlp
 from peermask.models.pretrained import without_batch_norm
 from peermask.run.build import build
-from peermask.run.execution import Execution
 from peermask.run.runner import run_experiment
 
 METHODS: dict[str, dict[str, Any]] = {
@@ -97,10 +96,9 @@ def config_of(options: argparse.Namespace, algorithm: dict[str, Any], seed: int)
 
 
 def by_masks(case: Case, options: argparse.Namespace, algorithm: dict[str, Any], seed: int) -> float:
-    how = Execution(warn=lambda _line: None)
     with tempfile.TemporaryDirectory() as folder:
         config = config_of(options, algorithm, seed)
-        result = run_experiment(config, Path(folder) / "run", dataset=case.data(), module=case.module(), execution=how)
+        result = run_experiment(config, Path(folder) / "run", dataset=case.data(), module=case.module())
         return result.mean(case.figure)
 
 

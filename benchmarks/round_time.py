@@ -104,7 +104,7 @@ def in_turn(dataset: Dataset, options: argparse.Namespace, device: torch.device,
         for name in readings:
             experiment = build(setting(options.agents, name, options.model), dataset)
             simulator = stack.enter_context(build_simulator(experiment, device))
-            simulator.record(print)
+            simulator.record()
             rounds[name] = partial(play_next, simulator, count(1))
         for _ in range(turns):
             for name, one_round in rounds.items():
@@ -141,7 +141,7 @@ def time_rounds(
         torch.cuda.reset_peak_memory_stats()
     with build_simulator(experiment, device) as simulator:
         if not options.issue:
-            simulator.record(print)
+            simulator.record()
         chunk = len(simulator.feeds[0].ids)
         print(f"\n{agents} agents, {'general' if general else 'fast'} path, {chunk} at once")
         number = 0

@@ -101,6 +101,7 @@ def test_nothing_reads_pickles_or_evaluates_text() -> None:
         ("zenoh", "fleet.zenoh_transport", "node"),
         ("cryptography", "fleet.certificates", "node"),
         ("cryptography", "fleet.credentials", "node"),
+        ("cryptography", "fleet.pem", "node"),
         ("prometheus_client", "fleet.metrics", "node"),
         ("onnxscript", "exports.onnx", "export"),
         ("torch.utils.tensorboard", "reports.tensorboard", "tensorboard"),

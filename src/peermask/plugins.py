@@ -12,6 +12,7 @@ import hashlib
 import importlib
 import importlib.metadata
 import importlib.util
+import logging
 import os
 import re
 import sys
@@ -27,6 +28,8 @@ from pydantic import Field, model_validator
 from peermask.errors import ConfigError, PeermaskError
 from peermask.files import file_digest
 from peermask.registry import GROUP, Options, Registry
+
+logger = logging.getLogger(__name__)
 
 Text = Annotated[str, Field(min_length=1, max_length=4096)]
 DOTTED = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*")
@@ -209,20 +212,18 @@ def _execute(call: Callable[[], object], what: str, path: str) -> None:
         raise ConfigError(f"{what}{at}: {type(error).__name__}: {error}") from error
 
 
-def find_plugins(
-    wanted: Iterable[Plugin], where: str, warn: Callable[[str], None], *, exact: bool = False
-) -> tuple[str, ...]:
+def find_plugins(wanted: Iterable[Plugin], where: str, *, exact: bool = False, quiet: bool = False) -> tuple[str, ...]:
     """Find the plug-ins of the run or fleet in `where` among those that were imported.
 
-    One that has changed since is used, with a warning; with `exact` it is an error.
+    One that has changed since is used, with a warning unless `quiet`; with `exact` it is an error.
 
     Returns:
         Their names on this machine, for the config.
     """
-    return tuple(_find(plugin, where, warn, exact=exact) for plugin in wanted)
+    return tuple(_find(plugin, where, exact=exact, quiet=quiet) for plugin in wanted)
 
 
-def _find(plugin: Plugin, where: str, warn: Callable[[str], None], *, exact: bool) -> str:
+def _find(plugin: Plugin, where: str, *, exact: bool, quiet: bool) -> str:
     candidates = [*imported.values(), *_imported_in_python(plugin)]
     for other in candidates:
         # A file without a hash is known by its name alone.
@@ -234,7 +235,8 @@ def _find(plugin: Plugin, where: str, warn: Callable[[str], None], *, exact: boo
                 raise ConfigError(
                     f"{where}: {line}; all agents must have the same: restore it, or write a new fleet file"
                 )
-            warn(f"{where}: {line}; the present version is used")
+            if not quiet:
+                logger.warning(f"{where}: {line}; the present version is used")
             return other.name
     raise ConfigError(
         f"{where} needs the plug-in {plugin.name} ({state(plugin)}); if you trust it, give --import {plugin.name}"

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from peermask.cli.main import main
-from peermask.cli.show import KINDS
+from peermask.cli.plan import KINDS
 from peermask.config.catalogue import KEPT, as_markdown, catalogue
 from peermask.config.experiment import ExperimentConfig
 from peermask.config.file import make_config

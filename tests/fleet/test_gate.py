@@ -210,7 +210,7 @@ def test_a_link_that_has_shaken_hands_is_left_alone(certified):
 def test_a_client_comes_through_however_many_strangers_there_are(certified, words):
     """Those that are tried are closed once others wait, and the newest comes next."""
     _, folder = certified
-    limits, loop = GateLimits(hello=3600, handshake=3600, contested=1800, held=40), MovedLoop()
+    limits, loop = GateLimits(hello=3600, handshake=3600, contested=1800, pending=40), MovedLoop()
     with echo(folder) as (inside, _), leading([(LOOPBACK, inside)] * 2, limits, loop) as made, ExitStack() as held:
         for _ in range(100):
             one = held.enter_context(socket.create_connection(made.address, PATIENCE))
@@ -270,7 +270,7 @@ class Waiting(gate._Outside):
 def test_a_lonely_address_comes_first_and_then_the_newest(monkeypatch):
     loop = asyncio.new_event_loop()
     monkeypatch.setattr(loop, "create_task", lambda joining: joining.close() or asyncio.Future(loop=loop))
-    held = gate.Gate(loop, GateLimits(held=6))
+    held = gate.Gate(loop, GateLimits(pending=6))
     held.links.free.append((LOOPBACK, 1))
     crowd = [Waiting(held, "10.0.0.1") for _ in range(5)]
     lonely = Waiting(held, "10.0.0.2")
@@ -287,7 +287,7 @@ def test_a_lonely_address_comes_first_and_then_the_newest(monkeypatch):
     assert order == [crowd[0], lonely, crowd[4], crowd[3], crowd[2], crowd[1]]
     for one in (crowd[0], lonely, *crowd[1:], Waiting(held, "10.0.0.3")):  # one too many
         held.arrived(one)
-    assert list(held._held) == [lonely, *crowd[1:], *list(held._held)[-1:]]  # the oldest of the crowd is gone
+    assert list(held._pending) == [lonely, *crowd[1:], *list(held._pending)[-1:]]  # the oldest of the crowd is gone
     loop.close()
 
 

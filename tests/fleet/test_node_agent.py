@@ -115,7 +115,7 @@ def test_a_message_of_a_fleet_is_the_mean_of_those_it_sent(tmp_path):
     made = MemoryFleet(tiny_fleet(config, missing="wait"), tmp_path / "fleet", MovedTime())
     made.run()
     run = collected(made, tmp_path)
-    assert f"a message: {format_bytes(run.sent_bytes / (4 * 3 * ROUNDS))}, " in closing_lines(run)[-1]
+    assert f"a message: {format_bytes(run.sent_bytes / (4 * 3 * ROUNDS))}; " in closing_lines(run)[-2]
     assert f"{4 * 3 * ROUNDS} messages, " in closing_lines(run)[-1]
 
 

@@ -1,4 +1,4 @@
-"""The desk behind a gate, in this process: operators, and who is none."""
+"""The server behind a gate, in this process: operators, and who is none."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def broken(_operator, _body):
 
 @pytest.fixture(scope="module")
 def opened(tmp_path_factory):
-    """Agent 0's desk, and the certificates of all agents and of operators ann and bob, of whom bob is revoked."""
+    """Agent 0's server, and the certificates of all agents and of operators ann and bob, of whom bob is revoked."""
     fleet, certs = tiny_fleet(), tmp_path_factory.mktemp("desk") / "certs"
     make_certificates(fleet, certs)
     ann, bob = (make_operator(certs, name, 30) for name in ("ann", "bob"))
     answers = {"echo": lambda operator, body: f"{operator}: ".encode() + body, "broken": broken}
-    desk = OperatorServer(Credentials.of(certs, 0), answers, lambda: ("bob",))
-    with open_gate("127.0.0.1", 0, desk) as gate, socket.socket() as nobody:
+    server = OperatorServer(Credentials.of(certs, 0), answers, lambda: ("bob",))
+    with open_gate("127.0.0.1", 0, server) as gate, socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))  # and does not listen
         yield at(fleet, gate.address, nobody.getsockname()), certs, ann, bob
 

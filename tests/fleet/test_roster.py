@@ -37,7 +37,7 @@ from peermask.fleet.roster import (
     signed_roster,
     unlink_agents,
 )
-from peermask.fleet.rosters import FileWatch, Rosters, is_later, keep, latest
+from peermask.fleet.rosters import FileWatch, Rosters, is_later, latest, save_roster
 from peermask.run.build import build
 
 FLEET = new_fleet(tiny())  # a ring of four
@@ -338,11 +338,11 @@ def test_an_agent_started_again_goes_by_the_later_of_two_rosters(certs, tmp_path
         with_signature(one, certs)
         for one in (revoke_certificates(FLEET, [3]), revoke_certificates(revoke_certificates(FLEET, [3]), [2]))
     )
-    keep(second, kept)
+    save_roster(second, kept)
     assert latest(first, verify, kept, lines.append).serial == 2
-    keep(first, kept)
+    save_roster(first, kept)
     assert latest(second, verify, kept, lines.append).serial == 2
-    keep(with_signature(revoke_certificates(FLEET, [0]), certs), kept)
+    save_roster(with_signature(revoke_certificates(FLEET, [0]), certs), kept)
     assert latest(first, verify, kept, lines.append) == first
     assert lines.pop().startswith("there are two rosters 1: ")
     kept.write_bytes(b"garbage")

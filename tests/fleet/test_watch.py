@@ -41,7 +41,7 @@ class Device:
         self.fleet = tiny_fleet()
         self.path = written(folder, self.fleet)
         make_certificates(self.fleet, self.certs)
-        self.verify, self.kept = verifier(self.certs / "ca.pem"), folder / "roster"
+        self.verify, self.roster_file = verifier(self.certs / "ca.pem"), folder / "roster"
         self.lines, self.opened, self.adopted, self.stale = [], [], [], set()
         self.time = time = MovedTime()
         self.network = MemoryNetwork(self.fleet.links, time)
@@ -50,7 +50,7 @@ class Device:
         self.transport = ReconnectingTransport(time)
         self.watch = Watch(
             self.path, 1, Credentials.of(self.certs, 1), self.rosters, self.responder, self.transport, self.session,
-            lambda fleet, others: self.adopted.append((fleet.serial, others)), self.kept, time,
+            lambda fleet, others: self.adopted.append((fleet.serial, others)), self.roster_file, time,
         )  # fmt: skip
 
     @contextmanager
@@ -80,7 +80,7 @@ def test_a_changed_fleet_file_is_followed_kept_and_handed_on(tmp_path):
         assert device.adopted == [(1, frozenset())]
         device.time.until(lambda: device.opened == [0, 1])
         assert not device.watch.is_over
-    assert read_signed(device.kept.read_bytes(), device.fleet, device.verify) == later
+    assert read_signed(device.roster_file.read_bytes(), device.fleet, device.verify) == later
     assert device.lines == []
 
 

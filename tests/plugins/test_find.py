@@ -17,22 +17,22 @@ from peermask.plugins import Plugin, find_plugins, version_of
 
 def refused(plugin: Plugin, *, exact: bool = False) -> str:
     with pytest.raises(ConfigError) as error:
-        find_plugins([plugin], "the run", lambda _line: None, exact=exact)
+        find_plugins([plugin], "the run", exact=exact)
     return str(error.value)
 
 
-def test_a_module_of_the_same_version_is_the_same() -> None:
-    said: list[str] = []
+def test_a_module_of_the_same_version_is_the_same(caplog: pytest.LogCaptureFixture) -> None:
     plugin = Plugin(module="networkx", version=nx.__version__)
-    assert find_plugins([plugin], "the run", said.append) == ("networkx",)
-    assert said == []
+    assert find_plugins([plugin], "the run") == ("networkx",)
+    assert not caplog.messages
 
 
-def test_a_module_of_another_version_is_used_with_a_warning_but_not_in_a_fleet() -> None:
-    said: list[str] = []
+def test_a_module_of_another_version_is_used_with_a_warning_but_not_in_a_fleet(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     old, line = Plugin(module="networkx", version="0.1"), f"version 0.1 then, version {nx.__version__} now"
-    assert find_plugins([old], "the run", said.append) == ("networkx",)
-    assert said == [f"the run: plug-in networkx has changed: {line}; the present version is used"]
+    assert find_plugins([old], "the run") == ("networkx",)
+    assert caplog.messages == [f"the run: plug-in networkx has changed: {line}; the present version is used"]
     assert f"plug-in networkx has changed: {line}; all agents must have the same" in refused(old, exact=True)
 
 
@@ -61,7 +61,7 @@ def test_a_file_that_a_script_has_imported_is_found(tmp_path: Path, monkeypatch:
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setitem(sys.modules, path.stem, importlib.import_module(path.stem))
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
-    assert find_plugins([Plugin(file=str(path), sha256=digest)], "the run", lambda _line: None) == (str(path),)
+    assert find_plugins([Plugin(file=str(path), sha256=digest)], "the run") == (str(path),)
 
 
 def test_a_plug_in_is_a_file_or_a_module() -> None:

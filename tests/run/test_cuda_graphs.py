@@ -59,19 +59,18 @@ def played(simulator: Simulator, rounds: int, batches: int = 1, of: int = 11) ->
 
 @pytest.mark.parametrize("batches", [1, 3])
 @pytest.mark.parametrize("name", [entry.name for entry in algorithms])
-def test_recorded_rounds_end_in_the_same_state(name: str, batches: int) -> None:
+def test_recorded_rounds_end_in_the_same_state(name: str, batches: int, caplog: pytest.LogCaptureFixture) -> None:
     plain, replaying = simulator_of(name), simulator_of(name)
     made: list[Again] = []
-    said: list[str] = []
 
     def recording() -> Again:
         made.append(Again())
         return made[-1]
 
-    replaying.steps = Recorded(replaying.algorithm, recording, said.append)
+    replaying.steps = Recorded(replaying.algorithm, recording)
     for wanted, found in zip(played(plain, 11, batches), played(replaying, 11, batches), strict=True):
         assert torch.equal(wanted, found)
-    assert not said
+    assert not caplog.messages
     if name in ("mce-pl", "dsgd", "fl"):
         assert len(made) >= 2
         assert min(each.replays for each in made) >= 3
@@ -87,7 +86,7 @@ def test_each_part_of_a_run_has_its_own_recordings() -> None:
         made.append(Again())
         return made[-1]
 
-    replaying.steps = Recorded(replaying.algorithm, recording, pytest.fail)
+    replaying.steps = Recorded(replaying.algorithm, recording)
     for wanted, found in zip(played(plain, 20, of=20), played(replaying, 20, of=20), strict=True):
         assert torch.equal(wanted, found)
     assert [each.replays for each in made] == [3] * 8
@@ -97,22 +96,21 @@ def test_each_part_of_a_run_has_its_own_recordings() -> None:
 def test_a_rate_that_changes_is_read_anew_in_every_replay(algorithm: str) -> None:
     scheduled = {"algorithm": {"name": algorithm, "schedule": "cosine"}}
     plain, replaying = simulator_of(algorithm, **scheduled), simulator_of(algorithm, **scheduled)
-    replaying.steps = Recorded(replaying.algorithm, Again, pytest.fail)
+    replaying.steps = Recorded(replaying.algorithm, Again)
     for wanted, found in zip(played(plain, 11), played(replaying, 11), strict=True):
         assert torch.equal(wanted, found)
 
 
-def test_what_cannot_be_recorded_is_said_once_and_played_as_it_is() -> None:
+def test_what_cannot_be_recorded_is_said_once_and_played_as_it_is(caplog: pytest.LogCaptureFixture) -> None:
     class Refusing(Again):
         def record(self, function: Callable[[], T]) -> T:  # noqa: ARG002
             raise Unrecordable("no memory")
 
     plain, refused = simulator_of("mce-pl"), simulator_of("mce-pl")
-    said: list[str] = []
-    refused.steps = Recorded(refused.algorithm, Refusing, said.append)
+    refused.steps = Recorded(refused.algorithm, Refusing)
     for wanted, found in zip(played(plain, 6), played(refused, 6), strict=True):
         assert torch.equal(wanted, found)
-    assert said == ["rounds run without CUDA graphs: learn cannot be recorded: no memory"]
+    assert caplog.messages == ["rounds run without CUDA graphs: learn cannot be recorded: no memory"]
 
 
 @pytest.mark.parametrize(("declared", "recordings"), [((), 0), (("fuse",), 2), (("learn", "fuse"), 4)])
@@ -129,27 +127,26 @@ def test_only_declared_steps_are_recorded(declared: tuple[str, ...], recordings:
         recordable = declared
 
     replaying.algorithm.__class__ = Declaring
-    replaying.steps = Recorded(replaying.algorithm, recording, pytest.fail)
+    replaying.steps = Recorded(replaying.algorithm, recording)
     for wanted, found in zip(played(plain, 11), played(replaying, 11), strict=True):
         assert torch.equal(wanted, found)
     assert len(made) == recordings
 
 
 @pytest.mark.parametrize("name", ["dis-pfl", "lottery-dsgd"])
-def test_a_false_declaration_is_said_and_changes_no_result(name: str) -> None:
+def test_a_false_declaration_is_said_and_changes_no_result(name: str, caplog: pytest.LogCaptureFixture) -> None:
     plain, lying = simulator_of(name), simulator_of(name)
-    said: list[str] = []
     lying.algorithm.recordable = ("learn",)  # type: ignore[misc]
-    lying.steps = Recorded(lying.algorithm, Again, said.append)
+    lying.steps = Recorded(lying.algorithm, Again)
     for wanted, found in zip(played(plain, 11), played(lying, 11), strict=True):
         assert torch.equal(wanted, found)
     reason = "it reads clock.round, which a recording would repeat"
-    assert said == [f"rounds run without CUDA graphs: learn cannot be recorded: {reason}"]
+    assert caplog.messages == [f"rounds run without CUDA graphs: learn cannot be recorded: {reason}"]
 
 
 def test_restored_states_are_taken_over() -> None:
     plain, replaying = simulator_of("accord"), simulator_of("accord")
-    replaying.steps = Recorded(replaying.algorithm, Again, pytest.fail)
+    replaying.steps = Recorded(replaying.algorithm, Again)
     for simulator in (plain, replaying):
         with simulator:
             for number in range(1, 9):

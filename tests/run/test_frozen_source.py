@@ -107,16 +107,14 @@ class Normed(nn.Module):
         return self.head(self.drop(self.norm(self.conv(x)).relu()).flatten(1))  # type: ignore[no-any-return]
 
 
-def test_batch_norms_and_dropout_of_a_trained_module(tmp_path: Path) -> None:
+def test_batch_norms_and_dropout_of_a_trained_module(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     torch.manual_seed(0)
     module = Normed()
     module(torch.randn(32, 1, 8, 8) * 2)
     module.eval()
-    lines: list[str] = []
     config = values(frozen={"from": "module", "init": "uniform-pm1"})
-    execution = peermask.Execution(warn=lines.append)
-    result = peermask.run_experiment(config, tmp_path / "run", module=module, execution=execution)
-    assert lines == [
+    result = peermask.run_experiment(config, tmp_path / "run", module=module)
+    assert caplog.messages == [
         "module: masked: conv.weight, head.weight; kept: conv.weight, head.weight, conv.bias, head.bias",
         "1 batch norms were folded into the layers before them; 0 became a fixed factor and summand for each channel",
         "1 dropouts were turned off",

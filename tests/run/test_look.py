@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import peermask
-from peermask.cli.data import findings
 from peermask.cli.main import main
+from peermask.cli.plan import findings
 from peermask.data.dataset import Dataset, Task
 from peermask.errors import ConfigError, DataError
 from peermask.reports.page import gather

@@ -80,7 +80,7 @@ def test_the_closing_table_shows_both_where_they_differ(small: Small, tmp_path: 
     alone = run_experiment(small(algorithm="dsgd", rounds=10, partition="dirichlet"), tmp_path / "alone")
     assert [column.header for column in agents_table(alone).columns][5:7] == ["own\nlabels", "weighted"]
     assert closing_lines(alone)[0].startswith(
-        f"dsgd: {100 * alone.mean_accuracy:.1f} % with answers among all labels, "
+        f"dsgd: answers among all labels {100 * alone.mean_accuracy:.1f} %, own labels "
     )
     compared = run_experiment(small(rounds=2, compare=["dsgd"]), tmp_path / "compared")
     assert [line.split(":")[0] for line in closing_lines(compared)[:2]] == ["mce-pl", "dsgd"]

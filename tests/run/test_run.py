@@ -226,7 +226,7 @@ def test_masks_are_on_the_disk_before_a_checkpoint_of_the_same_round(
 def test_one_agent_with_a_server_alone_sends_two_messages_a_round(small: Small, tmp_path: Path) -> None:
     result = run_experiment(small(agents=1, algorithm="fl", rounds=2, retention=0.3), tmp_path / "run")
     each = format_bytes(result.sent_bytes / 2 / 2)
-    assert closing_lines(result)[-1].startswith(f"a message: {each}, ")
+    assert closing_lines(result)[-2].startswith(f"a message: {each}; ")
 
 
 def test_a_gpu_that_is_full_is_one_line(small: Small, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -54,19 +54,17 @@ def test_from_run_to_export(name: str, tmp_path: Path) -> None:
     assert f'"figure":"{figures[0]}"' in page.replace(" ", "")
 
 
-def test_a_recurrent_network_of_ones_own(tmp_path: Path) -> None:
+def test_a_recurrent_network_of_ones_own(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     make, _, _ = CASES["tokens"]
     module, data = Lstm(), make()
-    lines: list[str] = []
-    execution = peermask.Execution(warn=lines.append)
-    result = peermask.run_experiment(config(), tmp_path / "run", dataset=data, module=module, execution=execution)
-    (line,) = lines
+    result = peermask.run_experiment(config(), tmp_path / "run", dataset=data, module=module)
+    (line,) = caplog.messages
     assert line == (
         "module: masked: embedding.weight, lstm.weight_ih_l0, lstm.weight_hh_l0, head.weight; drawn by frozen.init = "
         "'signed-constant': embedding.weight, lstm.weight_ih_l0, lstm.weight_hh_l0, head.weight; set to 0: "
         "lstm.bias_ih_l0, lstm.bias_hh_l0, head.bias; frozen.from = 'module' would keep the module's own values"
     )
-    at_once = peermask.Execution(chunk=3, warn=lines.append)
+    at_once = peermask.Execution(chunk=3)
     both = peermask.run_experiment(config(), tmp_path / "stack", dataset=data, module=module, execution=at_once)
     assert both.hash == result.hash
     peermask.export(result, 0, tmp_path / "a.ticket")
@@ -97,8 +95,7 @@ def test_networks_of_ones_own_learn_and_are_exported(network: str, tmp_path: Pat
     data = CASES["table"][0]()
     module = Attention() if network == "attention" else peermask.without_batch_norm(Normed())
     changes = {"agents": 2, "rounds": 60, "algorithm": "accord"}
-    quiet = peermask.Execution(warn=lambda _line: None)
-    result = peermask.run_experiment(config(**changes), tmp_path / "run", dataset=data, module=module, execution=quiet)
+    result = peermask.run_experiment(config(**changes), tmp_path / "run", dataset=data, module=module)
     assert result.mean_accuracy > 0.65
     for name in ("a.ticket", "a.onnx"):
         peermask.export(result, 0, tmp_path / name, dataset=data, module=module)

@@ -98,24 +98,20 @@ def test_a_result_is_json_that_everybody_reads(ended: RunFolder) -> None:
     assert "NaN" not in ended.result.read_text()
 
 
-def test_the_checkpoint_before_a_damaged_one_is_taken_and_said(ended: RunFolder) -> None:
+def test_the_checkpoint_before_a_damaged_one_is_taken_and_said(
+    ended: RunFolder, caplog: pytest.LogCaptureFixture
+) -> None:
     whole = ended.traffic.read_text()
     before, last = sorted(ended.checkpoints.iterdir())
     data = last.read_bytes()
     last.write_bytes(data[: len(data) // 2])
-    said: list[str] = []
-    resumed = resume_experiment(ended.path, Execution(warn=said.append))
-    assert len(said) == 1
-    assert said[0].startswith(f"checkpoint {last} is damaged (")
-    assert said[0].endswith(f"; resuming from {before}")
+    resumed = resume_experiment(ended.path)
+    (said,) = caplog.messages
+    assert said.startswith(f"checkpoint {last} is damaged (")
+    assert said.endswith(f"; resuming from {before}")
     assert len(resumed.local_models()) == 4  # from the last checkpoint, which was written again
     assert ended.traffic.read_text() == whole
     assert resumed.status == "finished"
-
-
-def test_a_warning_is_one_line_on_stderr(capsys: pytest.CaptureFixture[str]) -> None:
-    Execution().warn("it is so")
-    assert capsys.readouterr() == ("", "peermask: it is so\n")
 
 
 def test_what_a_killed_process_had_half_written_is_removed(ended: RunFolder) -> None:

@@ -14,7 +14,6 @@ from peermask.config.experiment import ExperimentConfig
 from peermask.errors import RunError
 from peermask.exports.write import export
 from peermask.reports.page import write_report
-from peermask.run.execution import Execution
 from peermask.run.result import RunResult
 from peermask.run.runner import resume_experiment, run_experiment
 from peermask.store.checkpoint import list_checkpoints
@@ -43,41 +42,45 @@ def digit_changed(text: str, place: int) -> str:
 
 
 @pytest.mark.parametrize("share", [0.3, 0.6, 0.95])
-def test_a_flipped_bit_in_a_checkpoint_takes_the_one_before(finished: RunFolder, share: float) -> None:
+def test_a_flipped_bit_in_a_checkpoint_takes_the_one_before(
+    finished: RunFolder, share: float, caplog: pytest.LogCaptureFixture
+) -> None:
     whole = RunResult.open(finished.path).hash
     finished.result.unlink()
     before, last = list_checkpoints(finished.checkpoints)
     flip(last, int(share * last.stat().st_size))
-    said: list[str] = []
-    resumed = resume_experiment(finished.path, Execution(warn=said.append))
+    resumed = resume_experiment(finished.path)
     assert resumed.hash == whole
-    assert said == [f"checkpoint {last} is damaged (its digest does not match); resuming from {before}"]
-    assert resume_experiment(finished.path, Execution(warn=said.append)).hash == whole
-    assert len(said) == 1
+    assert caplog.messages == [f"checkpoint {last} is damaged (its digest does not match); resuming from {before}"]
+    assert resume_experiment(finished.path).hash == whole
+    assert len(caplog.messages) == 1
 
 
-def test_an_export_takes_the_checkpoint_before_a_damaged_one_and_says_so(finished: RunFolder, tmp_path: Path) -> None:
+def test_an_export_takes_the_checkpoint_before_a_damaged_one_and_says_so(
+    finished: RunFolder, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     before, last = list_checkpoints(finished.checkpoints)
     flip(last, last.stat().st_size - 40)
-    made = export(RunResult.open(finished.path), 1, tmp_path / "a.ticket")
-    assert f"checkpoint {last} is damaged (its digest does not match); resuming from {before}" in made.lines
-    assert "the model is of round 2, the last checkpoint; the run is at 4" in made.lines
+    export(RunResult.open(finished.path), 1, tmp_path / "a.ticket")
+    assert caplog.messages == [
+        f"checkpoint {last} is damaged (its digest does not match); resuming from {before}",
+        "the model is of round 2, the last checkpoint; the run is at 4",
+    ]
     flip(before, before.stat().st_size - 40)
     with pytest.raises(RunError, match=r"round-000004\.safetensors is damaged"):
         export(RunResult.open(finished.path), 1, tmp_path / "b.ticket")
     assert not (tmp_path / "b.ticket").exists()
 
 
-def test_what_says_how_far_a_run_came_is_covered_too(finished: RunFolder) -> None:
+def test_what_says_how_far_a_run_came_is_covered_too(finished: RunFolder, caplog: pytest.LogCaptureFixture) -> None:
     last = list_checkpoints(finished.checkpoints)[-1]
     data = last.read_bytes()
     changed = data.replace(rb"\"waited\": ", rb"\"waited\":1", 1)
     assert changed != data
     last.write_bytes(changed)
     finished.result.unlink()
-    said: list[str] = []
-    resume_experiment(finished.path, Execution(warn=said.append))
-    assert "its digest does not match" in said[0]
+    resume_experiment(finished.path)
+    assert "its digest does not match" in caplog.messages[0]
 
 
 def test_a_checkpoint_that_cannot_be_read_is_not_called_damaged(finished: RunFolder) -> None:

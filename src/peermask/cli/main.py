@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from contextlib import suppress
@@ -10,16 +11,15 @@ from typing import Annotated
 
 import typer
 
-from peermask.cli.data import data
 from peermask.cli.export import evaluate, export, predict
 from peermask.cli.fleet import fleet_app
 from peermask.cli.node import node
 from peermask.cli.operate import operator, push, relay, service, status
 from peermask.cli.paper import reproduce, theory
+from peermask.cli.plan import data, list_things, plan
 from peermask.cli.profile import profile
 from peermask.cli.run import run
-from peermask.cli.runs import runs_app
-from peermask.cli.show import list_things, plan, report, show, watch
+from peermask.cli.show import report, runs_app, show, watch
 from peermask.cli.swarm import swarm
 from peermask.errors import PeermaskError
 
@@ -34,6 +34,13 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+
+
+class _OneLine(logging.Handler):
+    """A warning as one line on the stderr of the moment: a live display replaces it."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        print(f"peermask: {record.getMessage()}", file=sys.stderr, flush=True)
 
 
 def _print_version(wanted: bool) -> None:
@@ -70,6 +77,7 @@ def main(arguments: list[str] | None = None) -> None:
         sys.stderr = Path(os.devnull).open("w")  # noqa: SIM115 (until the process ends)
     if sys.stdout is None:  # `>&-`; the next file to be opened would take its place
         _fail("standard output is closed; send it to a file, or to /dev/null")
+    logging.getLogger("peermask").handlers = [_OneLine()]
     try:
         code = app(args=given, standalone_mode=False)
         sys.stdout.flush()

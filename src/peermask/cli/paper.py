@@ -59,7 +59,7 @@ def reproduce(
     from peermask.paper.released import add_released
     from peermask.paper.tables import grid, note_of
     from peermask.plugins import find_plugins, load_plugins
-    from peermask.run.execution import Execution, to_stderr
+    from peermask.run.execution import Execution
     from peermask.run.jobs import Stopped
 
     plugins = load_plugins(import_ or ())
@@ -73,7 +73,7 @@ def reproduce(
     chosen = None if seeds is None else parse_seeds(seeds)
     home = OutputFolder(out or Path(f"reproduce-{size}"))
     home.check_plugins(plugins)
-    imports = dict.fromkeys((*find_plugins(home.plugins(), str(home.path), to_stderr), *(one.name for one in plugins)))
+    imports = dict.fromkeys((*find_plugins(home.plugins(), str(home.path)), *(one.name for one in plugins)))
     with Interrupt() as interrupt:
         execution = Execution(device, should_stop=interrupt.requested, final_checkpoint=False)
         dataset = None

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -14,79 +13,15 @@ import typer
 from rich.console import Console
 
 from peermask.cli.options import Import, Interrupt, import_plugins, parse_seeds
-from peermask.errors import ConfigError, DivergedError, RunError
-from peermask.run.rank_control import Place, rank_from_env
+from peermask.cli.rank_launch import open_ranks, rank_of_command, stop_with_torchrun
+from peermask.errors import ConfigError, DivergedError
 
 if TYPE_CHECKING:
     from peermask.config.experiment import ExperimentConfig
     from peermask.run.execution import Execution
-    from peermask.run.rank_group import Backend, Ranks
     from peermask.run.result import RunResult
     from peermask.run.sweep import Sweep
     from peermask.store.sweeps import SweepFolder
-
-# The ranks of `peermask run`: one of torchrun's, or this process and those it starts.
-
-
-@contextmanager
-def open_ranks(
-    place: Place | None,
-    processes: int,
-    arguments: Sequence[str],
-    device: str,
-    backend: Backend,
-    limit_s: float,
-    should_stop: Callable[[], bool],
-) -> Iterator[Ranks | None]:
-    """Yield None where this process computes all agents."""
-    if (processes if place is None else place.size) == 1:
-        yield None
-        return
-    import torch.distributed as dist
-
-    if not dist.is_available():
-        raise RunError("this PyTorch was built without torch.distributed, which several processes need")
-    from peermask.cli.rank_launch import launch, parent_fate
-    from peermask.run.rank_group import join_ranks, own_device
-    from peermask.run.rendezvous import Waiting, listen
-
-    with ExitStack() as stack:
-        fate: Callable[[int], str | None] = parent_fate
-        listener = None
-        if place is None:
-            listener = stack.enter_context(listen("127.0.0.1"))
-            place = Place(0, processes, 0, processes, "127.0.0.1", listener.getsockname()[1])
-            own_device(device, place)  # a wrong one is said once
-            fate = stack.enter_context(launch(place, _run_command, arguments))
-        waiting = Waiting(limit_s, should_stop, fate)
-        yield stack.enter_context(join_ranks(place, device, backend=backend, waiting=waiting, listener=listener))
-
-
-def _run_command(arguments: Sequence[str]) -> None:
-    from peermask.cli.main import main
-
-    main(list(arguments))
-
-
-def rank_of_command(processes: int | None) -> Place | None:
-    """The rank that torchrun or a batch system made of this process; they then set the number of processes."""
-    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # before torch is imported: it logs pages about a lost rank
-    place = rank_from_env()
-    if place is not None and processes is not None:
-        raise ConfigError(
-            f"--processes {processes}: this is rank {place.rank} of {place.size} already, started by torchrun or such; "
-            "leave --processes out"
-        )
-    return place
-
-
-def stop_with_torchrun(place: Place | None, requested: Callable[[], bool]) -> Callable[[], bool]:
-    """Stop on request, or because the torchrun that started this rank has died."""
-    parent = os.getppid()
-    if place is None or place.store_owner != "torchrun":
-        return requested
-    return lambda: requested() or os.getppid() != parent
-
 
 # `peermask run --vary ... --seeds N`: many runs of one experiment, and a table of them.
 
@@ -256,8 +191,7 @@ def _run_one(
     again: bool,
 ) -> RunResult:
     """Run or resume with a display of progress; algorithms of a comparison that finished are shown if one diverged."""
-    from peermask.cli.display import display
-    from peermask.reports.observers import ObserverList, loggers
+    from peermask.reports.observers import ObserverList, display, loggers
     from peermask.run.result import RunResult
     from peermask.run.runner import resume_experiment, run_experiment
 
@@ -296,7 +230,7 @@ def _load(
         if is_of_fleet(resume):
             raise ConfigError(f"{resume} was made by a fleet; resume it with `peermask swarm FLEET` or `peermask node`")
         import_plugins(imports)
-        return None, [*imports, *find_recorded_plugins(resume, lambda _: None)]  # other ranks need them too
+        return None, [*imports, *find_recorded_plugins(resume, quiet=True)]  # other ranks need them too
     if replay is not None:
         import_plugins(imports)
         return replay_config(replay), imports

@@ -1,25 +1,19 @@
-"""`peermask show`, `report`, `watch`, `list` and `plan`: what runs reached, what they need, what a config can say."""
+"""`peermask show`, `report`, `watch` and `runs`: what runs reached."""
 
 from __future__ import annotations
 
-import json
 import webbrowser
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
-from peermask.cli.options import Import, import_plugins
-from peermask.cli.run import Config, Set, print_sweep
-from peermask.errors import ConfigError, nearest
+from peermask.cli.run import print_sweep
+from peermask.errors import RunError
 
 if TYPE_CHECKING:
-    import torch
-
-    from peermask.run.plan import Plan
+    from peermask.store.runs import FoundRun
 
 
 def show(run: Annotated[Path, typer.Argument(help="A run folder, or a sweep's.")]) -> None:
@@ -91,115 +85,92 @@ def watch(
         server.serve_forever()
 
 
-# `peermask list`: what a config can choose and set, with defaults.
+# `peermask runs`: list, compare and delete runs.
 
-CATALOGUE = Path(__file__).parents[1] / "config" / "catalogue.json"
-KINDS = (
-    *("algorithms", "datasets", "inits", "losses", "metrics", "models", "options", "partitions"),
-    *("schedules", "topologies"),
-)
+runs_app = typer.Typer(help="List, compare and delete runs.", invoke_without_command=True)
+
+Runs = Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders, or folders of comparisons.")]
 
 
-def list_things(
-    kind: Annotated[str | None, typer.Argument(help=f"One of {', '.join(KINDS)}; all by default.")] = None,
-    import_: Import = None,
+@runs_app.callback()
+def runs(context: typer.Context) -> None:
+    if context.invoked_subcommand is None:
+        list_runs(Path("runs"))
+
+
+@runs_app.command("list")
+def list_runs(
+    folder: Annotated[Path, typer.Argument(help="Where to look, also in folders inside it.")] = Path("runs"),
 ) -> None:
-    """List the names that a config can use, with their options."""
-    if kind is not None and kind not in KINDS:
-        raise ConfigError(f"there is no list of {kind!r}; {nearest(kind, KINDS)}")
-    console = Console(highlight=False, markup=False)
-    found = json.loads(CATALOGUE.read_text(encoding="utf-8"))
-    if import_:
-        from peermask.config.catalogue import catalogue
+    """List the runs in a folder, the oldest first."""
+    from peermask.store.runs import find_runs
 
-        import_plugins(import_)
-        found = catalogue()
-    for name in KINDS if kind is None else (kind,):
-        console.print(name, style="bold")
-        for entry in found[name]:
-            _print_entry(console, entry)
+    found = find_runs(folder)
+    if not found:
+        raise RunError(f"{folder} has no runs; start one with `peermask run CONFIG --out {folder}/NAME`")
+    _print_rows(["created", "algorithm", "status", "round", "result", "sent", "run"], [_row(run) for run in found])
 
 
-def _print_entry(console: Console, entry: dict[str, Any]) -> None:
-    title = Text(entry["name"] + "  " * bool(entry["name"]), style="cyan")
-    console.print("  ", title, entry["summary"], sep="", soft_wrap=True)
-    for option in entry["options"]:
-        about = "  ".join(["", *filter(None, (option["values"], option["about"]))])
-        console.print(f"      {option['key']} = {option['default']}", Text(about, style="dim"), sep="", soft_wrap=True)
+@runs_app.command("compare")
+def compare_runs(runs: Runs) -> None:
+    """Print how the configs and results of runs differ."""
+    from peermask.store.runs import differences, read_run, runs_in
+
+    found = [read_run(path) for run in runs for path in runs_in(run) if (path / "manifest.json").is_file()]
+    if len(found) < 2:
+        raise RunError(f"{runs[0]} is one run; name at least two to compare")
+    names = [f"[{number}]" for number in range(1, len(found) + 1)]
+    for name, run in zip(names, found, strict=True):
+        print(f"{name} {run.path}")
+    rows = [["status", *(run.status for run in found)], ["result", *map(_result, found)]]
+    rows += [["sent", *(_bytes(run.sent_bytes) for run in found)]]
+    rows += [[key, *values] for key, values in differences(found).items()]
+    _print_rows(["", *names], rows)
 
 
-# `peermask plan`: what a run would be, before any of it is done.
-
-
-def plan(
-    config: Config = None,
-    set_: Set = None,
-    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:N or auto.")] = "auto",
-    processes: Annotated[
-        int, typer.Option(min=1, help="Number of processes to divide agents between, each on its own machine or GPU.")
-    ] = 1,
-    import_: Import = None,
+@runs_app.command("delete")
+def delete_runs(
+    runs: Runs, yes: Annotated[bool, typer.Option("--yes", "-y", help="Delete without asking.")] = False
 ) -> None:
-    """Check a config and print what it needs, and all its defaults."""
-    from peermask.compute.device import pick_device
-    from peermask.config.file import load_config
-    from peermask.run.plan import plan as make_plans
+    """Delete runs and their checkpoints, after asking; files that no run wrote are left."""
+    from peermask.store.runs import delete_run, runs_in, size_of
 
-    console = Console(highlight=False)
-    resolved = load_config(config, set_ or (), import_ or ())
-    where = pick_device(device)
-    with Console(stderr=True).status(f"looking at {resolved.agents} agents"):
-        made = list(make_plans(resolved, device=str(where), processes=processes).values())
-    console.print(_table(made, where))
-    for note in dict.fromkeys(note for one in made for note in one.notes):
-        console.print(f"note: {note}", markup=False, soft_wrap=True)
-    if refused := made[0].refused:
-        console.print(f"cannot be masked: {', '.join(refused)}", markup=False, soft_wrap=True)
-    console.print(resolved.toml(), markup=False)
+    # All are checked before the first; one that is named twice, in two ways, is one.
+    folders = list({path.resolve(): path for run in reversed(runs) for path in reversed(runs_in(run))}.values())[::-1]
+    for path in folders:
+        print(f"{path}  {_bytes(size_of(path))}")
+    if not yes and not typer.confirm(f"delete {_count(folders)}?"):
+        raise typer.Abort
+    for path in folders:
+        for left in delete_run(path):
+            print(f"left: {left}, which no run wrote")
+    print(f"deleted {_count([path for path in folders if not path.exists()])}")
 
 
-def _table(plans: list[Plan], device: torch.device) -> Table:
-    from peermask.reports.tables import percent
+def _count(folders: list[Path]) -> str:
+    return f"{len(folders)} folder{'s' * (len(folders) != 1)}"
+
+
+def _row(run: FoundRun) -> list[str]:
+    done = "" if run.round is None else str(run.round)
+    created = run.created[:16].replace("T", " ")
+    return [created, run.algorithm, run.status, done, _result(run), _bytes(run.sent_bytes), str(run.path)]
+
+
+def _result(run: FoundRun) -> str:
+    return "" if run.value is None else f"{run.figure} {run.value:.4g}"
+
+
+def _bytes(count: float | None) -> str:
     from peermask.run.format import format_bytes
 
-    table = Table(title=f"plan on {device}", title_justify="left")
-    table.add_column("")
-    for made in plans:
-        table.add_column(made.name, justify="right")
-    rows: dict[str, list[str]] = {
-        "agents": [str(p.agents) for p in plans],
-        "directed links": [str(p.links) for p in plans],
-        "masked weights": [f"{p.weights:,}" for p in plans],
-        "  of which a mask keeps": [_range(percent(p.kept[0]), percent(p.kept[1])) for p in plans],
-        "all parameters": [f"{p.parameters:,}" for p in plans],
-        **{f"  {fate}": [_numbers(p.account[fate]) for p in plans] for fate in plans[0].account},
-        "training samples per agent": [_range(*map(str, p.samples)) for p in plans],
-        "agents at once": [str(p.chunk) for p in plans],
-        "gradient path": [p.path for p in plans],
-        "memory of a process, about": [format_bytes(p.memory) for p in plans],
-        "bytes per message, as a bitmap": [format_bytes(p.message_bytes) for p in plans],
-        "  in a round, over all links": [format_bytes(p.message_bytes * p.links) for p in plans],
-        "  in all rounds": [format_bytes(p.message_bytes * p.links * p.rounds) for p in plans],
-        "a node remembers, per neighbour": [_remembered(p) for p in plans],
-        "  of so many neighbours": [str(p.remembered) for p in plans],
-        "checkpoint": [format_bytes(p.checkpoint) for p in plans],
-        "time without evaluation, about": ["-" if p.seconds is None else f"{max(p.seconds, 1):.0f} s" for p in plans],
-    }
-    for heading, cells in rows.items():
-        table.add_row(heading, *cells)
-    return table
+    return "" if count is None else format_bytes(count)
 
 
-def _remembered(plan: Plan) -> str:
-    from peermask.run.format import format_bytes
-
-    return f"{format_bytes(plan.known_bytes)}, {plan.known_bytes / plan.weights:.1f} bytes a weight"
-
-
-def _numbers(account: tuple[int, int]) -> str:
-    tensors, numbers = account
-    return f"{numbers:,} in {tensors} tensor{'s' * (tensors != 1)}"
-
-
-def _range(low: str, high: str) -> str:
-    return low if low == high else f"{low} to {high}"
+def _print_rows(headings: list[str], rows: list[list[str]]) -> None:
+    """Print columns as wide as they need: paths and values are never cut, also in a pipe."""
+    widths = [max(map(len, column)) for column in zip(headings, *rows, strict=True)]
+    console = Console(highlight=False, markup=False, soft_wrap=True)
+    for row in (headings, *rows):
+        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        console.print("  ".join(cells).rstrip())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+import logging
 from dataclasses import dataclass
 
 import torch
@@ -14,9 +14,10 @@ from peermask.errors import ExportError
 from peermask.models.layout import Layout
 from peermask.run.assemble import answering, build_simulator
 from peermask.run.build import Experiment, build
-from peermask.run.execution import to_stderr
 from peermask.run.result import RunResult
 from peermask.store.result import AgentResult
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -54,28 +55,28 @@ def open_personal(
     agent: int,
     dataset: Dataset | None = None,
     module: nn.Module | None = None,
-    warn: Callable[[str], None] = to_stderr,
 ) -> Personal:
     """The model of one agent; a run on data or a module of your own needs them again."""
     if isinstance(agent, bool) or not isinstance(agent, int):
         raise ExportError(f"agent is {agent!r}: must be the number of an agent, 0 to {len(result.agents) - 1}")
     if not 0 <= agent < len(result.agents):
         raise ExportError(f"{result.root} has no agent {agent}: its agents are 0 to {len(result.agents) - 1}")
-    return open_all(result, dataset, module, warn)[agent]
+    return open_all(result, dataset, module)[agent]
 
 
 def open_all(
     result: RunResult,
     dataset: Dataset | None = None,
     module: nn.Module | None = None,
-    warn: Callable[[str], None] = to_stderr,
 ) -> list[Personal]:
     """The models of all agents."""
-    experiment = build(result.known_config(warn), dataset, module)
+    experiment = build(result.known_config(), dataset, module)
     _check_same_network(result, experiment, given=module is not None)
-    checkpoint = result.last_checkpoint(experiment.frozen.checksum, warn)
+    checkpoint = result.last_checkpoint(experiment.frozen.checksum)
     if checkpoint.progress.round < result.round:
-        warn(f"the model is of round {checkpoint.progress.round}, the last checkpoint; the run is at {result.round}")
+        logger.warning(
+            f"the model is of round {checkpoint.progress.round}, the last checkpoint; the run is at {result.round}"
+        )
     simulator = build_simulator(experiment, torch.device("cpu"))
     simulator.restore(checkpoint.states)
     return [

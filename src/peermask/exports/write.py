@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from math import isnan
 from pathlib import Path
@@ -148,11 +148,10 @@ def export(
     _check_target(path, force=force)
     kind = _checked_precision(precision, path)
     result = run if isinstance(run, RunResult) else RunResult.open(run)
-    warnings: list[str] = []
     given = result.dataset if dataset is None else dataset
     own = result.module if module is None else module
-    personal = open_personal(result, agent, given, own, warnings.append)
-    return _written(personal, path, tuple(warnings), kind)
+    personal = open_personal(result, agent, given, own)
+    return _written(personal, path, kind)
 
 
 def export_all(run: Path | str, to: Path | str, *, force: bool = False, precision: str = "float32") -> list[Exported]:
@@ -164,10 +163,7 @@ def export_all(run: Path | str, to: Path | str, *, force: bool = False, precisio
     paths = [Path(str(to).replace("{agent}", str(agent.agent))) for agent in result.agents]
     for path in paths:
         _check_target(path, force=force)
-    warnings: list[str] = []
-    models = open_all(result, warn=warnings.append)
-    written = [_written(personal, path, (), kind) for personal, path in zip(models, paths, strict=True)]
-    return [replace(written[0], lines=(*warnings, *written[0].lines)), *written[1:]]
+    return [_written(personal, path, kind) for personal, path in zip(open_all(result), paths, strict=True)]
 
 
 def _checked_precision(precision: str, path: Path) -> Precision:
@@ -179,7 +175,7 @@ def _checked_precision(precision: str, path: Path) -> Precision:
     raise ExportError(f"--precision {precision!r} is not one of {', '.join(get_args(Precision))}")
 
 
-def _written(personal: Personal, path: Path, warnings: tuple[str, ...], precision: Precision) -> Exported:
+def _written(personal: Personal, path: Path, precision: Precision) -> Exported:
     makers: dict[str, Callable[[Personal], tuple[bytes, tuple[str, ...]]]] = {
         ".ticket": _ticket,
         ".onnx": partial(_onnx, precision=precision),
@@ -193,7 +189,7 @@ def _written(personal: Personal, path: Path, warnings: tuple[str, ...], precisio
     except RunError as error:
         reason = getattr(error.__cause__, "strerror", None) or error.__cause__
         raise ExportError(f"cannot write {path}: {reason}") from error
-    return Exported(personal.agent, path, len(data), (*warnings, *lines))
+    return Exported(personal.agent, path, len(data), lines)
 
 
 def _check_target(path: Path, *, force: bool) -> None:

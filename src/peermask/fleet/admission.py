@@ -122,15 +122,15 @@ class Refusals:
     def counts(self, out_of_step: bool | None = None) -> dict[int, dict[str, int]]:
         """Neighbour -> why -> how often: of all messages, of those out of step, or of the bad ones."""
         with self._lock:
-            found = {
+            chosen = {
                 neighbour: {
                     why: count
-                    for why, count in sorted(held.items())
+                    for why, count in sorted(counts.items())
                     if out_of_step is None or (why in OUT_OF_STEP) == out_of_step
                 }
-                for neighbour, held in sorted(self._counts.items())
+                for neighbour, counts in sorted(self._counts.items())
             }
-        return {neighbour: held for neighbour, held in found.items() if held}
+        return {neighbour: counts for neighbour, counts in chosen.items() if counts}
 
 
 # Counts of messages and bytes, by neighbour and by round.

@@ -17,7 +17,6 @@ from pathlib import Path
 from peermask.errors import NodeError
 from peermask.files import writing
 from peermask.fleet.credentials import (
-    MOST_AUTHORITIES,
     ROSTER,
     Credentials,
     authority_texts,
@@ -25,16 +24,13 @@ from peermask.fleet.credentials import (
     host_name,
     issuer_of,
     load_authorities,
-    load_certificate,
-    load_keys,
     name_in,
     operator_files,
     relay_files,
     write_authorities,
-    write_keys,
-    write_private,
 )
 from peermask.fleet.fleet import Fleet, FleetMember, check_operator_name, split_address
+from peermask.fleet.pem import MOST_AUTHORITIES, load_certificate, load_keys, write_keys, write_private
 
 try:
     from cryptography import x509
@@ -106,7 +102,7 @@ def is_enrolled(folder: Path, agent: int) -> bool:
 def sign_agent(
     agent: int,
     host: str,
-    own: ec.EllipticCurvePublicKey,
+    public: ec.EllipticCurvePublicKey,
     authority: x509.Certificate,
     key: ec.EllipticCurvePrivateKey,
     valid: timedelta,
@@ -114,12 +110,12 @@ def sign_agent(
 ) -> x509.Certificate:
     """An agent's certificate: its number as the common name, its host as the only alternative name."""
     usage = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
-    return _signed(name or common_name(agent), own, authority, key, valid, usage, host)
+    return _signed(name or common_name(agent), public, authority, key, valid, usage, host)
 
 
 def _signed(
     name: str,
-    own: ec.EllipticCurvePublicKey,
+    public: ec.EllipticCurvePublicKey,
     authority: x509.Certificate,
     key: ec.EllipticCurvePrivateKey,
     valid: timedelta,
@@ -127,7 +123,7 @@ def _signed(
     host: str | None = None,
 ) -> x509.Certificate:
     made = (
-        _builder(name, own, valid, authority.not_valid_after_utc)
+        _builder(name, public, valid, authority.not_valid_after_utc)
         .issuer_name(authority.subject)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(x509.ExtendedKeyUsage(usage), critical=False)
@@ -271,9 +267,11 @@ def make_operator(folder: Path, name: str, days: int) -> Credentials:
     """An operator's certificate: it can query agents, and act neither as a server nor as an agent."""
     check_operator_name(name)
     authority, key = existing_authority(folder)
-    files, own = operator_files(folder, name), ec.generate_private_key(ec.SECP256R1())
+    files, private = operator_files(folder, name), ec.generate_private_key(ec.SECP256R1())
     usage = [ExtendedKeyUsageOID.CLIENT_AUTH]
-    _write(files, own, _signed(f"operator-{name}", own.public_key(), authority, key, timedelta(days=days), usage))
+    _write(
+        files, private, _signed(f"operator-{name}", private.public_key(), authority, key, timedelta(days=days), usage)
+    )
     return files
 
 
@@ -281,7 +279,7 @@ def _make_relay(
     host: str, folder: Path, authority: x509.Certificate, key: ec.EllipticCurvePrivateKey, valid: timedelta
 ) -> Path:
     """The relay's certificate: it can act as a server for agents, and not as an agent."""
-    files, own = relay_files(folder), ec.generate_private_key(ec.SECP256R1())
+    files, private = relay_files(folder), ec.generate_private_key(ec.SECP256R1())
     usage = [ExtendedKeyUsageOID.SERVER_AUTH]
-    _write(files, own, _signed("relay", own.public_key(), authority, key, valid, usage, host))
+    _write(files, private, _signed("relay", private.public_key(), authority, key, valid, usage, host))
     return files.certificate

@@ -9,22 +9,26 @@ from __future__ import annotations
 
 import base64
 import ipaddress
-import os
-import re
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
 from peermask.errors import NodeError, NotYetError
-from peermask.files import writing
 from peermask.fleet.fleet import Fleet
-
-# Reading and writing certificates and keys; keys are readable only by their owner.
+from peermask.fleet.pem import (
+    DAMAGES,
+    MOST_AUTHORITIES,
+    check_fields,
+    load_certificate,
+    load_certificates,
+    load_key,
+    write_private,
+)
 
 try:
     from cryptography import x509
-    from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+    from cryptography.exceptions import InvalidSignature
     from cryptography.hazmat.primitives import hashes, serialization
     from cryptography.hazmat.primitives.asymmetric import ec
     from cryptography.x509.oid import NameOID
@@ -33,70 +37,11 @@ except ImportError as error:
 
 ROSTER = b"peermask roster 1\n"  # prefix of what is signed, so that no other signature of this key is one of a roster
 MINUTES = "%Y-%m-%d %H:%M UTC"
-MOST_AUTHORITIES = 2  # the present one, and the one that it replaces
-LARGEST_BYTES = 2**16  # of a file of certificates or keys; an honest one has less than 2,000
-PEM_BLOCK = re.compile(rb"-----BEGIN [A-Z ]+-----[^-]+-----END [A-Z ]+-----\n?")
-
-# What cryptography raises for files that are damaged, or were never what they should be.
-DAMAGES = (
-    ValueError,
-    TypeError,
-    UnsupportedAlgorithm,
-    x509.InvalidVersion,
-    x509.ExtensionNotFound,
-    x509.DuplicateExtension,
-    x509.UnsupportedGeneralNameType,
-)
-
-
-def load_certificate(path: Path, agent: int | None) -> x509.Certificate:
-    """A certificate of which every field can be read: one flipped bit may leave a PEM file that still opens."""
-    certificate, *others = _load_certificates(path, agent)
-    if others:
-        raise NodeError(f"{path} holds {1 + len(others)} certificates, allowed: 1; copy it again")
-    return certificate
 
 
 def load_authorities(ca: Path, agent: int | None = None) -> tuple[x509.Certificate, ...]:
     """The authorities that a device trusts, the newest first."""
-    return _check_authorities(_load_certificates(ca, agent), str(ca))
-
-
-def _check_authorities(found: Sequence[x509.Certificate], where: str) -> tuple[x509.Certificate, ...]:
-    if len(found) > MOST_AUTHORITIES:
-        raise NodeError(f"{where} holds {len(found)} authorities, allowed: {MOST_AUTHORITIES}; retire the earliest one")
-    if not all(isinstance(one.public_key(), ec.EllipticCurvePublicKey) for one in found):
-        raise NodeError(f"{where} holds an authority without an elliptic-curve key; copy it again")
-    return tuple(found)
-
-
-def _load_certificates(path: Path, agent: int | None) -> list[x509.Certificate]:
-    damaged = NodeError(f"certificate {path} is not a PEM certificate, or is damaged; copy it again")
-    try:
-        data = _read_bounded(path)
-        found = x509.load_pem_x509_certificates(data)
-        for certificate in found:
-            _read_all_fields(certificate)
-    except FileNotFoundError:
-        whose = f"agent {agent} has no certificate: " if agent is not None else ""
-        raise NodeError(
-            f"{whose}{path} does not exist; make it with `peermask fleet certs` or `request`, or run with --insecure"
-        ) from None
-    except OSError as error:
-        raise NodeError(f"certificate {path} cannot be read: {error.strerror}") from None
-    except DAMAGES:
-        raise damaged from None
-    if data.count(b"-----") != 4 * len(found):  # a block with a damaged first line is left out without an error
-        raise damaged
-    return found
-
-
-def _read_bounded(path: Path) -> bytes:
-    with path.open("rb") as file:
-        data = file.read(LARGEST_BYTES + 1)
-    if len(data) > LARGEST_BYTES:
-        raise NodeError(f"{path} has more than {LARGEST_BYTES} bytes: it is not a file of certificates; copy it again")
-    return data
+    return load_certificates(ca, agent, MOST_AUTHORITIES)
 
 
 def authority_texts(authorities: Sequence[x509.Certificate]) -> tuple[str, ...]:
@@ -107,14 +52,13 @@ def authority_texts(authorities: Sequence[x509.Certificate]) -> tuple[str, ...]:
 def install_authorities(ca: Path, texts: Sequence[str]) -> bool:
     """Write the authorities of a roster, if it has any, to ca.pem; returns whether that changed the file."""
     try:
-        found = [x509.load_der_x509_certificate(base64.b64decode(text, validate=True)) for text in texts]
-        for certificate in found:
-            _read_all_fields(certificate)
+        authorities = tuple(x509.load_der_x509_certificate(base64.b64decode(text, validate=True)) for text in texts)
+        for certificate in authorities:
+            check_fields(certificate)
     except DAMAGES:
         raise NodeError(
             f"an authority in the roster is damaged, and {ca} stays; make the next roster with `peermask fleet sign`"
         ) from None
-    authorities = _check_authorities(found, "the roster")
     if not authorities or authorities == load_authorities(ca):
         return False
     write_authorities(ca, authorities)
@@ -123,54 +67,6 @@ def install_authorities(ca: Path, texts: Sequence[str]) -> bool:
 
 def write_authorities(ca: Path, authorities: Sequence[x509.Certificate]) -> None:
     write_private(ca, b"".join(one.public_bytes(serialization.Encoding.PEM) for one in authorities), 0o644)
-
-
-def _read_all_fields(certificate: x509.Certificate) -> None:
-    certificate.public_key()
-    _ = certificate.subject, certificate.not_valid_before_utc, certificate.not_valid_after_utc
-    _ = certificate.signature_hash_algorithm, certificate.extensions
-
-
-def load_key(path: Path) -> ec.EllipticCurvePrivateKey:
-    """The key in a file; the newest one of an authority's."""
-    return load_keys(path)[0]
-
-
-def load_keys(path: Path) -> list[ec.EllipticCurvePrivateKey]:
-    try:
-        if path.stat().st_mode & 0o077:
-            raise NodeError(f"key {path} can be read by others; run `chmod 600 {path}`")
-        data = _read_bounded(path)
-        blocks = PEM_BLOCK.findall(data)
-        keys = [serialization.load_pem_private_key(block, password=None) for block in blocks[:MOST_AUTHORITIES]]
-    except OSError as error:
-        raise NodeError(f"key {path} cannot be read: {error.strerror}") from None
-    except DAMAGES:
-        keys = []
-    if not keys or data.count(b"-----") != 4 * len(keys):
-        raise NodeError(f"key {path} is not an unencrypted PEM key, or is damaged; copy it again") from None
-    found = [key for key in keys if isinstance(key, ec.EllipticCurvePrivateKey)]
-    if len(found) < len(keys):
-        raise NodeError(f"key {path} is not an elliptic-curve key; make it again with `peermask fleet certs`")
-    return found
-
-
-def write_keys(path: Path, *keys: ec.EllipticCurvePrivateKey) -> None:
-    form = (serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    write_private(path, b"".join(key.private_bytes(*form) for key in keys), 0o600)
-
-
-def write_private(path: Path, data: bytes, mode: int) -> None:
-    """Atomically, and never readable by more than `mode` allows, not even for a moment."""
-    with writing(path):
-        temporary = path.with_name(f".{path.name}.part")
-        temporary.unlink(missing_ok=True)
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
 
 
 def name_in(subject: x509.Name) -> str:

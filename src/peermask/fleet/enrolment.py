@@ -16,16 +16,9 @@ from pathlib import Path
 from peermask.errors import NodeError
 from peermask.files import writing
 from peermask.fleet.certificates import existing_authority, sign_agent
-from peermask.fleet.credentials import (
-    DAMAGES,
-    Credentials,
-    load_certificate,
-    load_key,
-    name_in,
-    write_keys,
-    write_private,
-)
+from peermask.fleet.credentials import Credentials, name_in
 from peermask.fleet.fleet import Fleet
+from peermask.fleet.pem import DAMAGES, load_certificate, load_key, write_keys, write_private
 
 try:
     from cryptography import x509

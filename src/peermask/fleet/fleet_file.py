@@ -96,7 +96,7 @@ def load_fleet(path: Path) -> Fleet:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
         if "experiment" not in values:
             raise NodeError(f"is not a fleet file; make one of an experiment with `peermask fleet new FLEET {path}`")
-        found = find_plugins(_imports(values), str(path), _ignore, exact=True)
+        found = find_plugins(_imports(values), str(path), exact=True)
         fleet = Fleet.model_validate(values)
         check(fleet)
     except FileNotFoundError:
@@ -114,18 +114,16 @@ def load_fleet(path: Path) -> Fleet:
 
 def _imports(values: dict[str, Any]) -> list[Plugin]:
     """The plug-ins of a fleet; checked before the rest, which uses what they register."""
-    held, experiment = values.get("imports", []), values["experiment"]
+    tables, experiment = values.get("imports", []), values["experiment"]
     if isinstance(experiment, dict) and "imports" in experiment:
         raise NodeError(
             "experiment.imports: a fleet lists plug-ins with their hashes; write it with `peermask fleet new --import`"
         )
-    if not isinstance(held, list):
-        raise NodeError(f"imports = {held!r}: must be tables [[imports]], as `peermask fleet new --import` writes them")
+    if not isinstance(tables, list):
+        raise NodeError(
+            f"imports = {tables!r}: must be tables [[imports]], as `peermask fleet new --import` writes them"
+        )
     try:
-        return [Plugin.model_validate(one) for one in held]
+        return [Plugin.model_validate(one) for one in tables]
     except ValidationError as error:
         raise first_problem(error, Plugin, "imports") from None
-
-
-def _ignore(line: str) -> None:
-    """No warnings: a plug-in that has changed is an error here."""

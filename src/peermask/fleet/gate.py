@@ -52,7 +52,7 @@ class GateLimits:
     hello: float = 5.0
     handshake: float = 10.0
     contested: float = 1.0  # of a handshake while others wait
-    held: int = 256
+    pending: int = 256
 
 
 GATE_LIMITS = GateLimits()
@@ -154,7 +154,7 @@ class Gate:
         self.loop, self.limits = loop, limits
         self.address: Address = ("", 0)  # once it is open
         self.links, self.visits = _Lane(), _Lane()  # to zenoh's ports, and to the operator server
-        self._held: dict[_Outside, None] = {}  # not linked yet, the oldest first
+        self._pending: dict[_Outside, None] = {}  # not linked yet, the oldest first
         self._here: set[_Outside] = set()
         self._inside: set[_Inside] = set()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -175,11 +175,11 @@ class Gate:
 
         self.loop.call_soon_threadsafe(begin)
 
-    async def open(self, host: str, port: int, desk: OperatorServer | None = None) -> None:
+    async def open(self, host: str, port: int, operator_server: OperatorServer | None = None) -> None:
         self._server = await self.loop.create_server(lambda: _Outside(self), host, port, backlog=BACKLOG)
         self.address = address_of(self._server)
-        if desk is not None:
-            self.visits.free.extend([await desk.open()] * VISITORS)
+        if operator_server is not None:
+            self.visits.free.extend([await operator_server.open()] * VISITORS)
 
     async def close(self) -> None:
         self._closing = True
@@ -197,10 +197,10 @@ class Gate:
             one.close()
             return
         self._here.add(one)
-        self._held[one] = None
-        if len(self._held) > self.limits.held:
+        self._pending[one] = None
+        if len(self._pending) > self.limits.pending:
             crowd = self._crowd()
-            max(self._held, key=lambda held: crowd[held.address]).close()  # the oldest of them
+            max(self._pending, key=lambda pending: crowd[pending.address]).close()  # the oldest of them
 
     def ready(self, one: _Outside) -> None:
         one.lane.ready[one] = None
@@ -213,7 +213,7 @@ class Gate:
 
     def linked(self, one: _Outside) -> None:
         """Remove all limits of a connection, and free its port for the next."""
-        for place in (self._held, one.lane.ready):
+        for place in (self._pending, one.lane.ready):
             place.pop(one, None)
         if one in one.lane.tried:
             one.lane.free.append(one.lane.tried.pop(one))
@@ -222,7 +222,7 @@ class Gate:
         self._next(one.lane)
 
     def _crowd(self) -> Counter[str]:
-        return Counter(one.address for one in self._held)
+        return Counter(one.address for one in self._pending)
 
     def _next(self, lane: _Lane) -> None:
         """Try ready connections, as many as there are free ports."""
@@ -263,20 +263,20 @@ class Gate:
 def open_gate(
     host: str,
     port: int,
-    desk: OperatorServer | None = None,
+    operator_server: OperatorServer | None = None,
     limits: GateLimits = GATE_LIMITS,
     loop: asyncio.AbstractEventLoop | None = None,
 ) -> Iterator[Gate]:
     """Listen at an address, or any free port if that is 0; an OSError if it fails.
 
-    `desk`: where operators are forwarded to; `loop`: what it runs in, and takes the time from.
+    `operator_server`: where operators are forwarded to; `loop`: what it runs in, and takes the time from.
     """
     with loop_in_thread("gate", loop) as loop:
         gate = Gate(loop, limits)
         try:
-            run_in(loop, gate.open(host, port, desk))
+            run_in(loop, gate.open(host, port, operator_server))
             yield gate
         finally:
             run_in(loop, gate.close())
-            if desk is not None:
-                run_in(loop, desk.close())
+            if operator_server is not None:
+                run_in(loop, operator_server.close())

@@ -58,13 +58,17 @@ class Journal:
             write_atomically(self.folder.config, config.toml().encode())  # last: this file makes it a run folder
             return None
         clear_leftovers(self.folder, self.absences, self.folder.trace)
-        held = read_config(self.folder.config).hash
-        if held != config.hash:
-            raise NodeError(f"{self.folder.path} holds a run of config {held}, not {config.hash}; give another --out")
+        earlier = read_config(self.folder.config).hash
+        if earlier != config.hash:
+            raise NodeError(
+                f"{self.folder.path} holds a run of config {earlier}, not {config.hash}; give another --out"
+            )
         about = read_json(self.folder.manifest)
-        for word, own in self._owner().items():
-            if about.get(word, own) != own:
-                raise NodeError(f"{self.folder.path} is of {word} {about[word]!r}, not {own!r}; give another --out")
+        for word, expected in self._owner().items():
+            if about.get(word, expected) != expected:
+                raise NodeError(
+                    f"{self.folder.path} is of {word} {about[word]!r}, not {expected!r}; give another --out"
+                )
         checkpoint = last_good(self.folder.checkpoints, (config.hash,), self.experiment.frozen.checksum, say)
         if self.folder.result.is_file():
             return checkpoint
@@ -243,7 +247,7 @@ def open_agent_folder(fleet: Fleet, path: Path) -> AgentFolder:
 def _whose(folder: RunFolder, manifest: dict[str, Any], rows: Rows) -> int:
     """From the files that contain its number, since the folder may have been renamed."""
     result = read_result(folder.result)
-    said = [held.get("agent") for held in (manifest, result)] + [int(row["agent"]) for row in rows[:1]]
+    said = [table.get("agent") for table in (manifest, result)] + [int(row["agent"]) for row in rows[:1]]
     agent = next((number for number in said if type(number) is int), None)
     if agent is None:
         raise NodeError(f"{folder.path} does not say which agent it is of (manifest.json: agent); {AGAIN}")

@@ -93,11 +93,11 @@ class RelayMetrics(_Metrics):
 
 
 class AgentMetrics(_Metrics):
-    def __init__(self, watched: StatusMonitor) -> None:
-        self.watched = watched
+    def __init__(self, monitor: StatusMonitor) -> None:
+        self.monitor = monitor
 
     def collect(self) -> Iterable[Metric]:
-        now = self.watched.standing()
+        now = self.monitor.standing()
         yield InfoMetricFamily("peermask_build", "What runs here.", value=_about(now))
         yield from _gauges("peermask", _values(now))
         yield from _labelled_gauges(now)
@@ -183,7 +183,7 @@ def _counters(now: AgentStatus) -> Iterator[Metric]:
 
 def _labelled(name: str, text: str, counts: Mapping[int, Mapping[str, int]], labels: list[str]) -> Metric:
     family = CounterMetricFamily(name, text, labels=labels)
-    for neighbour, held in counts.items():
-        for why, count in held.items():
+    for neighbour, reasons in counts.items():
+        for why, count in reasons.items():
             family.add_metric([str(neighbour), why][: len(labels)], count)
     return family

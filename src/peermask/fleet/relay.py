@@ -82,7 +82,7 @@ class Relay:
         self._ends = validity(credentials)[1].timestamp()
 
     async def status(self, connections: int) -> RelayStatus:
-        waiting = sum(bool(held) for held in self._waiting.values())
+        waiting = sum(bool(connections) for connections in self._waiting.values())
         counts = (self._joined, self._refused)
         return RelayStatus(connections, len(self._writers), waiting, *counts, self.fleet.serial, self._ends)
 
@@ -140,10 +140,10 @@ class Relay:
 
     async def _wait(self, agent: int, one: _Waiting) -> None:
         """Wait until the agent is dialled and that connection ends, or until it disconnects."""
-        held = self._waiting.setdefault(agent, [])  # an agent of the fleet, not any number
-        held.append(one)
-        if len(held) > self.limits.waiting:
-            held[0].writer.transport.abort()
+        connections = self._waiting.setdefault(agent, [])  # an agent of the fleet, not any number
+        connections.append(one)
+        if len(connections) > self.limits.waiting:
+            connections[0].writer.transport.abort()
         leaving, dialled = asyncio.create_task(one.reader.read(1)), asyncio.create_task(one.dialled.wait())
         try:
             await asyncio.wait({leaving, dialled}, return_when=asyncio.FIRST_COMPLETED)
@@ -157,16 +157,16 @@ class Relay:
             one.stopped.set()
             for task in (leaving, dialled):
                 task.cancel()
-            if one in held:
-                held.remove(one)
+            if one in connections:
+                connections.remove(one)
 
-    async def _join(self, held: list[_Waiting], reader: Reader, writer: Writer) -> None:
-        if not held:
+    async def _join(self, connections: list[_Waiting], reader: Reader, writer: Writer) -> None:
+        if not connections:
             self._refused += 1
             writer.write(NOBODY)
             return
         self._joined += 1
-        other = held.pop()  # the newest is the most likely to be alive
+        other = connections.pop()  # the newest is the most likely to be alive
         other.dialled.set()
         await other.stopped.wait()
         try:

@@ -165,15 +165,15 @@ def check_signed(fleet: Fleet, verify: Verify) -> None:
         )
 
 
-def latest(fleet: Fleet, verify: Verify, kept: Path, say: Callable[[str], None]) -> Fleet:
+def latest(fleet: Fleet, verify: Verify, roster_file: Path, say: Callable[[str], None]) -> Fleet:
     """The fleet with the later of two rosters: that of its file, and the one the agent had when it stopped."""
     check_signed(fleet, verify)
-    if not kept.is_file():
+    if not roster_file.is_file():
         return fleet
     try:
-        known = read_signed(kept.read_bytes(), fleet, verify)
+        known = read_signed(roster_file.read_bytes(), fleet, verify)
     except (NodeError, OSError) as error:
-        say(Line(f"{kept} is not used: {error}", "roster", "warning"))
+        say(Line(f"{roster_file} is not used: {error}", "roster", "warning"))
         return fleet
     if known.serial > fleet.serial:
         say(f"using roster {known.serial}, received from neighbours; the fleet file has {fleet.serial}")
@@ -183,13 +183,13 @@ def latest(fleet: Fleet, verify: Verify, kept: Path, say: Callable[[str], None])
     return fleet
 
 
-def keep(fleet: Fleet, kept: Path) -> None:
+def save_roster(fleet: Fleet, roster_file: Path) -> None:
     """Save the roster, so that a restarted agent does not use an earlier one."""
     roster = signed_roster(fleet)
     if roster:
-        write_atomically(kept, roster)
+        write_atomically(roster_file, roster)
 
 
-def is_kept(fleet: Fleet, kept: Path) -> bool:
+def is_saved(fleet: Fleet, roster_file: Path) -> bool:
     """Whether this agent has used the roster before."""
-    return kept.is_file() and kept.read_bytes() == signed_roster(fleet)
+    return roster_file.is_file() and roster_file.read_bytes() == signed_roster(fleet)

@@ -149,13 +149,13 @@ class Sessions:
 
     def __init__(
         self,
-        own: str,
+        own_name: str,
         neighbours: Mapping[int, str],
         say: Callable[[str], None],
         time: TimeSource = SYSTEM_TIME,
     ) -> None:
-        """`own`: the name in this agent's certificate; `neighbours`: those in theirs, by number."""
-        self.own, self.neighbours, self.say, self.time = own, neighbours, say, time
+        """`own_name`: the name in this agent's certificate; `neighbours`: those in theirs, by number."""
+        self.own_name, self.neighbours, self.say, self.time = own_name, neighbours, say, time
         self._links: Counter[tuple[str, str]] = Counter()  # by name and session: a session may have several
         self._doubled: dict[str, float] = {}  # name -> since when it has had two sessions
         self._said: set[str] = set()
@@ -165,7 +165,7 @@ class Sessions:
         with self._lock:
             self._links[name, session] += 1 if made else -1
             self._links = +self._links
-            if sum(held == name for held, _ in self._links) < 2:
+            if sum(other == name for other, _ in self._links) < 2:
                 self._doubled.pop(name, None)
                 self._said.discard(name)
             else:
@@ -191,7 +191,7 @@ class Sessions:
         return frozenset(found)
 
     def _why(self, name: str) -> str:
-        if name == self.own:
+        if name == self.own_name:
             return "this device has the same one; stop one of the two"
         for agent, meant in self.neighbours.items():
             if f"{name}-".startswith(f"{common_name(agent)}-"):

@@ -67,8 +67,8 @@ def run_node(
     fleet = load_fleet(path)
     out = out if out is not None else agent_out(default_out(fleet), agent)
     where = pick_device(device)
-    kept = out / "roster"
-    fleet, credentials, verify = identify(path, fleet, agent, kept, observer, insecure=insecure)
+    roster_file = out / "roster"
+    fleet, credentials, verify = identify(path, fleet, agent, roster_file, observer, insecure=insecure)
     watch: Watch | None = None
 
     def stopping() -> bool:
@@ -77,19 +77,19 @@ def run_node(
     def ends() -> datetime | None:
         return None if watch is None or watch.valid is None else watch.valid[1]
 
-    watched = StatusMonitor(observer, fleet, agent, ends, stalled_after, time)
+    monitor = StatusMonitor(observer, fleet, agent, ends, stalled_after, time)
     busy = f"agent {agent} is being run in {out} by another process; stop that one first, or wait for its end"
     # The lock is next to the folder, which does not exist at first.
     with ExitStack() as leaving:
         if metrics is not None:
             from peermask.fleet.metrics import AgentMetrics, serve_metrics
 
-            leaving.enter_context(serve_metrics(*metrics, AgentMetrics(watched), watched.health, watched.say))
+            leaving.enter_context(serve_metrics(*metrics, AgentMetrics(monitor), monitor.health, monitor.say))
         experiment = build_member(fleet, agent)
         leaving.enter_context(hold_lock(out.parent / f".{out.name}.lock", NodeError(busy)))
-        node = NodeAgent(fleet, experiment, agent, out, watched, stopping, where, time)
+        node = NodeAgent(fleet, experiment, agent, out, monitor, stopping, where, time)
         node.restore()
-        watched.follow(node.responder, out)
+        monitor.follow(node.responder, out)
         if RunFolder(out).result.is_file():
             observer.say(f"this run is finished; its result is in {out}")
             return NodeResult("finished", out, node.journal.absent_rounds())
@@ -97,12 +97,14 @@ def run_node(
         def session(fleet: Fleet, credentials: Credentials | None) -> AbstractContextManager[ZenohTransport]:
             # The most that an honest neighbour can send: a few float32 per parameter.
             largest = 16 * experiment.network.layout.total + SLACK
-            return open_session(fleet, agent, credentials, largest, node.responder, watched, rosters)
+            return open_session(fleet, agent, credentials, largest, node.responder, monitor, rosters)
 
         rosters = Rosters(fleet, verify, node.responder.refusals, time)
-        watched.latest = lambda: rosters.fleet
+        monitor.latest = lambda: rosters.fleet
         with ReconnectingTransport(time) as transport:
-            watch = Watch(path, agent, credentials, rosters, node.responder, transport, session, node.adopt, kept, time)
+            watch = Watch(
+                path, agent, credentials, rosters, node.responder, transport, session, node.adopt, roster_file, time
+            )
             with watch:
                 status = node.run(transport)
         if status == "interrupted" and watch.left:
@@ -115,11 +117,11 @@ def run_node(
 
 
 def identify(
-    path: Path, fleet: Fleet, agent: int, kept: Path, observer: AgentObserver, *, insecure: bool
+    path: Path, fleet: Fleet, agent: int, roster_file: Path, observer: AgentObserver, *, insecure: bool
 ) -> tuple[Fleet, Credentials | None, Verify | None]:
     """The fleet by the latest roster known here, the agent's certificates, and how rosters are verified."""
     from peermask.fleet.credentials import Credentials, check_credentials, install_authorities, verifier
-    from peermask.fleet.rosters import is_kept, latest
+    from peermask.fleet.rosters import is_saved, latest
 
     address = fleet.member(agent).address
     if insecure:
@@ -128,8 +130,8 @@ def identify(
         return fleet, None, None
     folder = certificates_of(path, fleet)
     ca = Credentials.of(folder, agent).ca
-    fleet = latest(fleet, verifier(ca, agent), kept, observer.say)
-    if not is_kept(fleet, kept):
+    fleet = latest(fleet, verifier(ca, agent), roster_file, observer.say)
+    if not is_saved(fleet, roster_file):
         install_authorities(ca, fleet.authorities)
     return fleet, check_credentials(fleet, folder, agent), verifier(ca, agent)
 
@@ -141,7 +143,7 @@ def open_session(
     credentials: Credentials | None,
     largest: int,
     responder: Responder,
-    watched: StatusMonitor,
+    monitor: StatusMonitor,
     rosters: Rosters,
 ) -> Iterator[ZenohTransport]:
     """The network of one agent by a roster: its links, through a relay if necessary, and a server for operators."""
@@ -153,19 +155,19 @@ def open_session(
     me, neighbours = fleet.member(agent), fleet.neighbours(agent)
     wanted = neighbours if me.relayed else ()  # a relayed agent dials one that is not directly
     inside = (me.listen or me.address) if me.relayed else None
-    sessions = Sessions(me.name, {j: fleet.member(j).name for j in neighbours}, watched.say, watched.time)
+    sessions = Sessions(me.name, {j: fleet.member(j).name for j in neighbours}, monitor.say, monitor.time)
     answers = {
-        "status": lambda *_: json.dumps(watched.standing().table()).encode(),
+        "status": lambda *_: json.dumps(monitor.standing().table()).encode(),
         "roster": lambda _, body: b"taken" if rosters.hand_in(body) else b"known already",
     }
-    desk = (
+    operator_server = (
         None if credentials is None else OperatorServer(credentials, answers, lambda: rosters.fleet.revoked_operators)
     )
-    with open_relayed(fleet, credentials, wanted, inside, watched.say) as through:
+    with open_relayed(fleet, credentials, wanted, inside, monitor.say) as through:
         settings = session_settings(fleet, agent, credentials, largest, through)
-        with open_zenoh(settings, agent, responder, sessions, desk) as transport:
+        with open_zenoh(settings, agent, responder, sessions, operator_server) as transport:
             gate = transport.gate
-            watched.connections = lambda: None if gate is None else gate.connections
+            monitor.connections = lambda: None if gate is None else gate.connections
             yield transport
 
 

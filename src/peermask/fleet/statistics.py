@@ -63,10 +63,10 @@ def summary_of(fleet: Fleet, agent: int) -> Summary:
         raise NodeError("the data are tokens, which have no mean; no statistics are needed")
     inputs, targets = data.train.inputs, data.train.targets
     if fleet.experiment.partition.name == "given" and data.train.agents is not None:
-        own = data.train.agents == agent
-        if not bool(own.any()):
+        chosen = data.train.agents == agent
+        if not bool(chosen.any()):
             raise NodeError(f"{data.name} has no training samples of agent {agent}; check agent_train")
-        inputs, targets = inputs[own], targets[own]
+        inputs, targets = inputs[chosen], targets[chosen]
     scale = moments(targets) if data.task == "regression" else None
     return Summary(run=fleet.run, agent=agent, samples=len(inputs), inputs=moments(inputs), targets=scale)
 
@@ -119,30 +119,30 @@ def with_statistics(fleet: Fleet, summaries: Sequence[Summary], *, partial: bool
 
 def combined(who: Sequence[Summary], each: Sequence[Moments], what: str, far: float) -> Statistics:
     """The statistics of all data, by sums that are rounded once and so do not depend on the order of agents."""
-    sizes = {len(own.mean) for own in each}
+    sizes = {len(moment.mean) for moment in each}
     if len(sizes) > 1:
-        odd = next(i for i, own in enumerate(each) if len(own.mean) != len(each[0].mean))
+        odd = next(i for i, moment in enumerate(each) if len(moment.mean) != len(each[0].mean))
         both = f"{len(each[odd].mean)} {what} features, agent {who[0].agent} {len(each[0].mean)}"
         raise NodeError(f"agent {who[odd].agent} declares {both}; all must have the same")
     counts, total = [summary.samples for summary in who], sum(summary.samples for summary in who)
     means, deviations = [], []
     for place in range(sizes.pop()):
-        own = [(moment.mean[place], moment.variance[place]) for moment in each]
-        _refuse_far(who, own, f"{what} {place}", far)
-        mean = fsum(n * value for n, (value, _) in zip(counts, own, strict=True)) / total
-        spread = fsum(n * (var + (value - mean) ** 2) for n, (value, var) in zip(counts, own, strict=True)) / total
+        moments = [(moment.mean[place], moment.variance[place]) for moment in each]
+        _refuse_far(who, moments, f"{what} {place}", far)
+        mean = fsum(n * value for n, (value, _) in zip(counts, moments, strict=True)) / total
+        spread = fsum(n * (var + (value - mean) ** 2) for n, (value, var) in zip(counts, moments, strict=True)) / total
         means.append(mean)
         deviations.append(spread**0.5)
     return statistics(torch.tensor(means, dtype=torch.float64), torch.tensor(deviations, dtype=torch.float64))
 
 
-def _refuse_far(who: Sequence[Summary], own: Sequence[tuple[float, float]], what: str, far: float) -> None:
+def _refuse_far(who: Sequence[Summary], moments: Sequence[tuple[float, float]], what: str, far: float) -> None:
     """A false summary, or a sensor with another unit, would make the scale useless for all."""
-    if len(own) < 3:
+    if len(moments) < 3:
         return  # the median would say nothing
-    middle, usual = median(mean for mean, _ in own), median(variance for _, variance in own) ** 0.5
-    spread = max(usual, median(abs(mean - middle) for mean, _ in own))
-    for summary, (mean, variance) in zip(who, own, strict=True):
+    middle, usual = median(mean for mean, _ in moments), median(variance for _, variance in moments) ** 0.5
+    spread = max(usual, median(abs(mean - middle) for mean, _ in moments))
+    for summary, (mean, variance) in zip(who, moments, strict=True):
         if max(abs(mean - middle), variance**0.5) > far * spread > 0:
             raise NodeError(
                 f"agent {summary.agent} declares mean {mean:g} and deviation {variance**0.5:g} of {what}; the medians "

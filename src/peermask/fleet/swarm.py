@@ -114,8 +114,8 @@ def _processes(
         for name in fleet.experiment.imports or ():
             flags += ["--import", name]
         for agent in range(len(fleet.agents)):
-            own = [] if metrics is None else ["--metrics", str(metrics + agent)]
-            members.append(_start(path, agent, agent_out(out, agent), flags + own))
+            options = [] if metrics is None else ["--metrics", str(metrics + agent)]
+            members.append(_start(path, agent, agent_out(out, agent), flags + options))
         yield members
     finally:
         for member in members:
@@ -124,7 +124,7 @@ def _processes(
             member.process.wait()
 
 
-def _start(path: Path, agent: int, own: Path, flags: list[str]) -> SwarmProcess:
+def _start(path: Path, agent: int, folder: Path, flags: list[str]) -> SwarmProcess:
     command = [
         sys.executable,
         "-m",
@@ -134,10 +134,10 @@ def _start(path: Path, agent: int, own: Path, flags: list[str]) -> SwarmProcess:
         "--agent",
         str(agent),
         "--out",
-        str(own),
+        str(folder),
         "--events",
     ]
-    with writing(own.parent), own.with_suffix(".log").open("wb") as log:
+    with writing(folder.parent), folder.with_suffix(".log").open("wb") as log:
         process = subprocess.Popen(
             command + flags,
             stdin=subprocess.DEVNULL,
@@ -147,7 +147,7 @@ def _start(path: Path, agent: int, own: Path, flags: list[str]) -> SwarmProcess:
             env={**os.environ, "OMP_NUM_THREADS": "1"},
             start_new_session=True,  # Ctrl-C goes only to the swarm, which stops its agents
         )
-    member = SwarmProcess(agent, own, process)
+    member = SwarmProcess(agent, folder, process)
     threading.Thread(target=_listen, args=(member,), daemon=True).start()
     return member
 

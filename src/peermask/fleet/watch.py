@@ -23,7 +23,7 @@ from peermask.fleet.fleet import Fleet, FleetMember
 from peermask.fleet.fleet_file import write_fleet
 from peermask.fleet.responder import Responder
 from peermask.fleet.roster import read_file
-from peermask.fleet.rosters import FileWatch, Rosters, keep
+from peermask.fleet.rosters import FileWatch, Rosters, save_roster
 from peermask.fleet.transport import ReconnectingTransport, Transport
 
 LOOK = 1.0  # seconds between checks of files
@@ -50,11 +50,11 @@ class Watch:
         transport: ReconnectingTransport,
         open_: Open,
         adopt: Adopt,
-        kept: Path,
+        roster_file: Path,
         time: TimeSource = SYSTEM_TIME,
     ) -> None:
-        """Without `credentials` the fleet has no certificates. `kept`: the file for the latest roster."""
-        self.path, self.agent, self.credentials, self.kept = path, agent, credentials, kept
+        """Without `credentials` the fleet has no certificates. `roster_file`: the file for the latest roster."""
+        self.path, self.agent, self.credentials, self.roster_file = path, agent, credentials, roster_file
         self.rosters, self.responder, self.transport = rosters, responder, transport
         self.open, self.adopt, self.say, self.time = open_, adopt, responder.say, time
         self.fleet = rosters.fleet  # the one in use
@@ -79,7 +79,7 @@ class Watch:
     def __enter__(self) -> Watch:
         self._reopen()
         self._warn_of_expiry()
-        keep(self.fleet, self.kept)
+        save_roster(self.fleet, self.roster_file)
         self._update_file()
         self.responder.rosters = self.rosters
         self._thread.start()
@@ -148,7 +148,7 @@ class Watch:
         before, self.fleet = _places(self.fleet, self.agent), fleet
         known = frozenset(before) - {self.agent}
         self._install_authorities(fleet)
-        keep(fleet, self.kept)
+        save_roster(fleet, self.roster_file)
         self._update_file()
         if self.agent in fleet.left:
             self.left = True

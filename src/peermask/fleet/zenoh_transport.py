@@ -126,12 +126,12 @@ def open_zenoh(
     agent: int,
     handler: Handler,
     sessions: Sessions | None = None,
-    desk: OperatorServer | None = None,
+    operator_server: OperatorServer | None = None,
 ) -> Iterator[ZenohTransport]:
     """A session that answers requests with `handler`, and declares itself alive once it can. `desk`: for operators."""
     sessions = sessions or Sessions("", {}, lambda _line: None)
     zenoh.init_log_from_env_or("error,zenoh::api::handlers=off")  # an answer after the timeout is no error
-    with _open(settings, desk) as (session, gate), ExitStack() as leaving:
+    with _open(settings, operator_server) as (session, gate), ExitStack() as leaving:
         transport = ZenohTransport(session, agent, sessions)
         transport.gate = gate
         session.info.declare_link_events_listener(
@@ -151,7 +151,9 @@ def open_zenoh(
 
 
 @contextmanager
-def _open(settings: Mapping[str, Any], desk: OperatorServer | None) -> Iterator[tuple[zenoh.Session, Gate | None]]:
+def _open(
+    settings: Mapping[str, Any], operator_server: OperatorServer | None
+) -> Iterator[tuple[zenoh.Session, Gate | None]]:
     """A session; with TLS it is behind a gate at an address, and closed before it: its last messages are forwarded."""
     scheme, _, address = settings["listen/endpoints"][0].partition("/")
     if scheme != "tls":
@@ -160,7 +162,7 @@ def _open(settings: Mapping[str, Any], desk: OperatorServer | None) -> Iterator[
         return
     with ExitStack() as leaving:
         try:
-            gate = leaving.enter_context(open_gate(*split_address(address, lowest=0), desk))
+            gate = leaving.enter_context(open_gate(*split_address(address, lowest=0), operator_server))
         except OSError as error:
             raise _cannot_listen(address, str(error), taken=error.errno == errno.EADDRINUSE) from error
         session, inside = _session_inside(settings)
@@ -194,8 +196,8 @@ def _free_ports() -> list[tuple[str, int]]:
     On Linux all of 127/8 is loopback: each agent of a machine has its own address, so they cannot collide.
     """
     host = f"127.{64 + secrets.randbelow(64)}.{secrets.randbelow(256)}.1" if sys.platform == "linux" else "127.0.0.1"
-    with ExitStack() as held:
-        sockets = [held.enter_context(socket.socket()) for _ in range(DOORS)]
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(DOORS)]
         for one in sockets:
             one.bind((host, 0))
         return [one.getsockname() for one in sockets]

@@ -8,6 +8,8 @@ from math import isnan, nan
 from statistics import fmean, median
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from peermask.errors import ConfigError
 from peermask.paper.campaign import Campaign
 from peermask.paper.outcome import FirstLayer, Masks, Outcome
@@ -224,8 +226,8 @@ def _compared_filters(layer: FirstLayer) -> list[int]:
     """Two of the middle filters that the zoomed agents keep, those that most of them keep first."""
     if max(ZOOMED) > len(layer.agents):
         return []
-    kept = sum(layer.middle(number - 1).any(axis=(1, 2, 3)).astype(int) for number in ZOOMED)
-    return sorted(sorted(range(len(kept)), key=lambda k: -int(kept[k]))[:2])
+    alive = np.sum([layer.middle(number - 1).any(axis=(1, 2, 3)) for number in ZOOMED], axis=0)  # [O]
+    return sorted(np.argsort(-alive, kind="stable")[:2].tolist())
 
 
 def _zoom(axes: Axes, mask: Masks, filters: list[int]) -> None:

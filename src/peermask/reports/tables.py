@@ -115,9 +115,9 @@ def _readouts(name: str, result: StoredRun) -> str:
     """The mean accuracy by either readout, and weighted."""
     other = _other(result)
     return (
-        f"{name}: {percent(result.mean_accuracy)} with answers among {result.readout} labels, "
-        f"{percent(result.mean(f'test_accuracy_{other}'))} among {other}; "
-        f"{percent(result.mean('test_accuracy_weighted'))} weighted by own label frequencies"
+        f"{name}: answers among {result.readout} labels {percent(result.mean_accuracy)}, "
+        f"{other} labels {percent(result.mean(f'test_accuracy_{other}'))}, "
+        f"weighted {percent(result.mean('test_accuracy_weighted'))}"
     )
 
 
@@ -161,8 +161,7 @@ def closing_lines(result: StoredRun) -> list[str]:
     if result.sent_bytes and messages:
         each = result.sent_bytes / messages
         floats = 4 * result.manifest["parameters"]
-        lines.append(
-            f"a message: {format_bytes(each)}, where the float32 model has {format_bytes(floats)} "
-            f"({floats / each:.0f} times as much); {messages:,} messages, {format_bytes(result.sent_bytes)} in all"
-        )
+        times = f"{floats / each:.0f} times as much"
+        lines.append(f"a message: {format_bytes(each)}; the float32 model has {format_bytes(floats)}, {times}")
+        lines.append(f"{messages:,} messages, {format_bytes(result.sent_bytes)} in all")
     return lines

@@ -11,6 +11,7 @@ its batches and varying numbers are noted, then it is recorded, and then replaye
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any, Literal, Protocol, TypeVar
@@ -23,6 +24,8 @@ from peermask.compute.network import Batch
 from peermask.graph.mixing import Mixing
 from peermask.run.feed import Draw, Feed, Prefetch, fill
 from peermask.wire.schema import Payload
+
+logger = logging.getLogger(__name__)
 
 
 def tensors_of(state: Any) -> dict[str, Tensor]:
@@ -99,10 +102,8 @@ def cuda_graphs() -> Callable[[], Recording]:
 class Recorded:
     """`learn`, `share` and `fuse` of an algorithm for one chunk, by recordings where they can be made."""
 
-    def __init__(
-        self, algorithm: Algorithm[Any], recordings: Callable[[], Recording], say: Callable[[str], None]
-    ) -> None:
-        self.algorithm, self.recordings, self.say = algorithm, recordings, say
+    def __init__(self, algorithm: Algorithm[Any], recordings: Callable[[], Recording]) -> None:
+        self.algorithm, self.recordings = algorithm, recordings
         self.steps: dict[tuple[str | int, ...], _Step] = {}
         self.mixing: Mixing | None = None
         self.drawing = Prefetch()
@@ -154,7 +155,7 @@ class Recorded:
                 return step.recorded(function, inputs, data, clock, self.drawing, self.recordings(), self.results)
             except (Unrecordable, RuntimeError) as error:
                 reason = (str(error).splitlines() or [type(error).__name__])[0]
-                self.say(f"rounds run without CUDA graphs: {name} cannot be recorded: {reason}")
+                logger.warning(f"rounds run without CUDA graphs: {name} cannot be recorded: {reason}")
                 self.failed = True  # the memory that recordings share cannot be trusted now
                 return function(inputs, data, clock)
         if step.stage == "watch":

@@ -43,13 +43,11 @@ class Silent:
     def end(self, status: Status) -> None: ...
 
 
-def to_stderr(line: str) -> None:
-    print(f"peermask: {line}", file=sys.stderr, flush=True)
-
-
 @dataclass(frozen=True)
 class Execution:
     """Settings of how a run is computed, observed and stopped.
+
+    Problems that a run continues after are warnings of Python's `logging`, by the logger `peermask`.
 
     Attributes:
         device: `"cpu"`, `"cuda"`, `"cuda:1"`, or `"auto"`: the GPU if there is one.
@@ -61,7 +59,6 @@ class Execution:
         writes: Write checkpoints while the next rounds are computed ("beside"), before them ("first"), or "never".
         ranks: The other processes that agents are divided between, where there are any; see docs/scale.md. Their
             device takes the place of `device`.
-        warn: Is given a line of text for each problem that the run continues after.
 
     Examples:
         >>> import peermask
@@ -80,7 +77,6 @@ class Execution:
     # Checkpoints: beside the rounds that follow, or before the first of them; or another process writes the run
     writes: Literal["beside", "first", "never"] = "beside"
     ranks: Ranks | None = None
-    warn: Callable[[str], None] = to_stderr  # called for problems that do not stop the run
 
     def __post_init__(self) -> None:
         if self.ranks is not None:

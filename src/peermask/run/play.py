@@ -135,7 +135,7 @@ def _play(
         simulator = stack.enter_context(build_simulator(experiment, device, chunk, workers, rows))
         if start.states:
             simulator.restore(start.states)
-        simulator.record(execution.warn)
+        simulator.record()
         execution.observer.begin(experiment, name, start.progress.round)
         exchange: Exchange
         if experiment.config.traced_by is not None:

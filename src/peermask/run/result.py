@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -16,7 +15,7 @@ from peermask.data.measures import confusion_of
 from peermask.errors import RunError
 from peermask.run.assemble import personal_models
 from peermask.run.build import Experiment, build
-from peermask.run.execution import as_html, to_stderr
+from peermask.run.execution import as_html
 from peermask.run.resume import checkpoint_hashes, find_recorded_plugins
 from peermask.store.checkpoint import Checkpoint, last_good
 from peermask.store.result import StoredRun
@@ -61,16 +60,16 @@ class RunResult(StoredRun):
         """What a notebook shows."""
         return as_html(self)
 
-    def known_config(self, warn: Callable[[str], None] = to_stderr) -> ExperimentConfig:
+    def known_config(self) -> ExperimentConfig:
         """The config, with all that it names known here: plug-ins are imported, if the user named them."""
-        find_recorded_plugins(self.folder.path, warn)
+        find_recorded_plugins(self.folder.path)
         return read_config(self.folder.config)
 
-    def last_checkpoint(self, frozen_checksum: str, warn: Callable[[str], None] = to_stderr) -> Checkpoint:
+    def last_checkpoint(self, frozen_checksum: str) -> Checkpoint:
         """The last that is whole."""
         # By the hash the run wrote down: a later version's config may have further keys, and another hash.
         hashes = checkpoint_hashes(self.manifest["config_hash"], self.manifest)
-        checkpoint = last_good(self.folder.checkpoints, hashes, frozen_checksum, warn)
+        checkpoint = last_good(self.folder.checkpoints, hashes, frozen_checksum)
         if checkpoint is None:
             raise RunError(f"{self.folder.path} has no checkpoint, so no models; let it run longer")
         return checkpoint

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import logging
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ from peermask.run.build import Experiment
 from peermask.store.checked import check_config, config_digest, read_manifest, read_result
 from peermask.store.folder import RunFolder
 from peermask.task import flatten
+
+logger = logging.getLogger(__name__)
 
 # The plug-ins a run was made with: recorded in its manifest, and found again when code is needed.
 #
@@ -33,14 +36,14 @@ def recorded_plugins(about: Mapping[str, Any], path: Path) -> list[Plugin]:
         raise RunError(f"{path} is damaged (imports: {reason}); restore the file, or start a new run") from None
 
 
-def find_recorded_plugins(root: Path, warn: Callable[[str], None]) -> tuple[str, ...]:
+def find_recorded_plugins(root: Path, *, quiet: bool = False) -> tuple[str, ...]:
     """Import the plug-ins of the run or comparison in a folder, if the user named them; their names on this machine."""
     for path in (root / "manifest.json", *sorted(root.glob("*/manifest.json"))):
         if path.is_file():
-            return find_plugins(recorded_plugins(read_json(path), path), str(root), warn)
+            return find_plugins(recorded_plugins(read_json(path), path), str(root), quiet=quiet)
     compare = root / "compare.toml"  # of a comparison that was cut off before its first run: names without hashes
     named = (read_config(compare, unchecked=True).imports if compare.is_file() else None) or ()
-    return find_plugins(map(of_name, named), str(root), warn)
+    return find_plugins(map(of_name, named), str(root), quiet=quiet)
 
 
 # Resuming a run: the same experiment, perhaps for more rounds; any other difference is an error.
@@ -109,13 +112,13 @@ def extend(folder: RunFolder, config: ExperimentConfig) -> None:
     write_atomically(folder.config, text.encode())
 
 
-def note_plugins(folder: RunFolder, config: ExperimentConfig, warn: Callable[[str], None]) -> None:
+def note_plugins(folder: RunFolder, config: ExperimentConfig) -> None:
     """Say which plug-ins have changed, and record the present ones beside the earlier ones."""
     about, now = read_manifest(folder.manifest), records(config.imports)
     before = recorded_plugins(about, folder.manifest)
     lines = changed(before, now)
     for line in lines:
-        warn(f"{folder.path}: {line}; the present version is used")
+        logger.warning(f"{folder.path}: {line}; the present version is used")
     if lines:
         earlier = [*about.get("earlier_imports", ()), *(plugin.table() for plugin in before)]
         imports = [plugin.table() for plugin in now]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 from collections.abc import Iterable, Mapping
 from contextlib import nullcontext, suppress
 from dataclasses import replace
@@ -39,6 +40,8 @@ from peermask.store.checkpoint import Checkpoint, Progress, checkpoint_name, for
 from peermask.store.folder import RunFolder, clear_leftovers, lock_folder
 from peermask.store.mask_snapshots import forget_masks_after
 from peermask.store.table import check_extents
+
+logger = logging.getLogger(__name__)
 
 
 def run_experiment(
@@ -84,7 +87,7 @@ def run_experiment(
         execution.ranks.tell(config.toml())
     experiments = build_arms(config, execution, dataset, module)
     for note in next(iter(experiments.values())).notes:
-        execution.warn(note)
+        logger.warning(note)
     root = Path(out) if out is not None else _new_path(config.name)
     if execution.ranks is not None:
         execution.ranks.control.remedy = f"go on with `peermask run --resume {root}`"
@@ -169,7 +172,7 @@ def config_in(root: Path, overrides: Iterable[str] = ()) -> ExperimentConfig:
     """Read the config of the run or comparison in a folder, with its plug-ins."""
     for name in ("compare.toml", "config.toml"):
         if (root / name).is_file():
-            config = find_recorded_plugins(root, lambda _: None)  # a change is reported when the run is resumed
+            config = find_recorded_plugins(root, quiet=True)  # a change is reported when the run is resumed
             return read_config(root / name, overrides).model_copy(update={"imports": config or None})
     raise RunError(f"{root} is not a run folder: it has no config.toml")
 
@@ -193,7 +196,7 @@ def _run(
     with lock_folder(folder):
         if resume and is_over(folder, experiment.config):  # the process that had it has just finished
             return _read(folder, execution)
-        checkpoint = _prepare(experiment, folder, device, execution, resume=resume)
+        checkpoint = _prepare(experiment, folder, device, resume=resume)
         progress = Progress(0, experiment.config.hash, experiment.frozen.checksum)
         start = checkpoint or Checkpoint(progress, {}, {}, {})
         try:
@@ -215,9 +218,7 @@ def _read(folder: RunFolder, execution: Execution) -> RunResult:
     return RunResult.open(folder.path)
 
 
-def _prepare(
-    experiment: Experiment, folder: RunFolder, device: torch.device, execution: Execution, *, resume: bool
-) -> Checkpoint | None:
+def _prepare(experiment: Experiment, folder: RunFolder, device: torch.device, *, resume: bool) -> Checkpoint | None:
     """Make the folder, or find where the run in it stood."""
     clear_leftovers(folder)
     if not resume:
@@ -228,9 +229,9 @@ def _prepare(
         return None
     folder.diverged.unlink(missing_ok=True)
     extend(folder, experiment.config)
-    note_plugins(folder, experiment.config, execution.warn)
+    note_plugins(folder, experiment.config)
     hashes = checkpoint_hashes(experiment.config.hash, read_manifest(folder.manifest))
-    checkpoint = last_good(folder.checkpoints, hashes, experiment.frozen.checksum, execution.warn)
+    checkpoint = last_good(folder.checkpoints, hashes, experiment.frozen.checksum)
     done = checkpoint.progress.round if checkpoint else 0
     forget_checkpoints_after(folder.checkpoints, done)
     forget_rounds_after(folder, done)

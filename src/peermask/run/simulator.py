@@ -75,11 +75,11 @@ class Simulator:
     def __exit__(self, *_: object) -> None:
         self._exit.close()
 
-    def record(self, say: Callable[[str], None]) -> None:
-        """Replay recordings instead of issuing launches from the fifth round on: on a GPU that computes all
-        agents at once. `say` is called if that is not possible."""
+    def record(self) -> None:
+        """Replay recordings instead of issuing launches from the fifth round on, on a GPU that computes all agents at
+        once."""
         if self.device.type == "cuda" and len(self.states) == 1:
-            self.steps = Recorded(self.algorithm, cuda_graphs(), say)
+            self.steps = Recorded(self.algorithm, cuda_graphs())
 
     @property
     def ids(self) -> tuple[int, ...]:

@@ -77,7 +77,7 @@ def plan_sweep(
 def open_sweep(root: Path) -> Sweep:
     """All runs of the sweep in a folder; plug-ins that it needs must have been imported."""
     folder = SweepFolder.open(root)
-    find_plugins(map(of_name, folder.config.get("imports", ())), str(root), lambda _: None)
+    find_plugins(map(of_name, folder.config.get("imports", ())), str(root), quiet=True)
     return Sweep(root, read_config(folder.config), folder.runs)
 
 

@@ -58,7 +58,7 @@ def replay_config(run: Path) -> ExperimentConfig:
     folder = RunFolder(run)
     if not folder.is_run:
         raise RunError(f"{run} is not a run folder: it has no config.toml")
-    find_recorded_plugins(run, lambda _: None)  # plug-ins that its config names
+    find_recorded_plugins(run, quiet=True)  # plug-ins that its config names
     config = read_config(folder.config)
     if config.asynchronous is None:
         raise RunError(f"{run} is not asynchronous; run its config again instead")

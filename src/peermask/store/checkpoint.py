@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import os
 import re
 from collections.abc import Callable, Collection, Mapping
@@ -18,6 +19,8 @@ from peermask.errors import RunError
 from peermask.files import replacing, writing
 from peermask.store.folder import round_of
 from peermask.store.table import Extent, check_extents, extents
+
+logger = logging.getLogger(__name__)
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -118,7 +121,10 @@ def load_checkpoint(path: Path, config_hashes: Collection[str], frozen_checksum:
 
 
 def last_good(
-    folder: Path, config_hashes: Collection[str], frozen_checksum: str, warn: Callable[[str], None]
+    folder: Path,
+    config_hashes: Collection[str],
+    frozen_checksum: str,
+    warn: Callable[[str], None] = logger.warning,  # a fleet's log has a format of its own
 ) -> Checkpoint | None:
     """The last checkpoint, or, with a warning, the one before if that is damaged; None if there is none yet."""
     problem: DamagedError | None = None

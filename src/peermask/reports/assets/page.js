@@ -5,7 +5,7 @@ function drawTop() {
   const agents = group.flatMap((each) => each.agents), over = group.length > 1 ? `, over ${group.length} seeds` : "";
   const chosen = R.sweep?.rows.filter((row) => row.best) ?? [];
   const [headline, ...versus] = R.sweep ? chosen.map((row) => `${row.variation || "as it is"} is best for ${row.algorithm}: ${spreadText(row.validation)} on held-out data`) : gains();
-  $("title").textContent = headline ?? `${top.label} reaches ${shown(first.figure, finalMean(top))} mean ${named(first.figure)}`;
+  $("title").textContent = headline ?? `${top.label} reaches ${shown(first.figure, reportedMean(top))} mean ${named(first.figure)}`;
   const status = group.every((each) => each.status === first.status) ? first.status : "not all finished";
   $("subtitle").textContent = `${R.title}: ${first.agents.length} agents on ${first.dataset}, `
     + `${first.weights.toLocaleString("en")} masked weights, round ${first.round} of ${first.rounds} (${status})${over}`;
@@ -17,7 +17,7 @@ function drawTop() {
   const beside = percent(mean(agents.map((agent) => agent[`accuracy_${other(first)}`])));
   const readout = first.task === "classification" ? `answers among ${first.readout} labels; among ${other(first)} labels ${beside}` : "";
   const figures = [
-    [shown(first.figure, finalMean(top)), `mean test ${named(first.figure)} of ${top.label}${over}`, readout],
+    [shown(first.figure, reportedMean(top)), `mean test ${named(first.figure)} of ${top.label}${over}`, readout],
     [shown(first.figure, worst?.accuracy), `worst agent${worst ? ` (agent ${worst.agent})` : ""}`],
     [bytes(average(sum)), `sent by all ${first.agents.length} agents`],
     [percent(mean(agents.map((agent) => agent.density))), "mean density", "share of weights kept"],
@@ -28,14 +28,14 @@ function drawTop() {
   $("nav").replaceChildren(...sections.map((section) => el("a", { href: `#${section.id}` }, section.dataset.name)));
 }
 
-/** Where a curve ends: the mean over agents and seeds of the figure that counts. */
-const finalMean = (series) => series.measures[`test_${R.runs[0].figure}`].mean.filter((value) => value != null).at(-1);
+/** What the runs of a curve report, as tables do: the mean over seeds of the figure that counts. */
+const reportedMean = (series) => mean(series.runs.map((place) => R.runs[place].accuracy));
 
 /** What the first curve gains over each other in the end, in points of mean accuracy, or in the figure that counts. */
 function gains() {
-  const [first, ...others] = R.series, { figure } = R.runs[0], share = isShare(figure), own = finalMean(first);
-  return others.filter((each) => own != null && finalMean(each) != null).map((each) => {
-    const gain = (share ? 100 : 1) * (own - finalMean(each));
+  const [first, ...others] = R.series, { figure } = R.runs[0], share = isShare(figure), own = reportedMean(first);
+  return others.filter((each) => own != null && reportedMean(each) != null).map((each) => {
+    const gain = (share ? 100 : 1) * (own - reportedMean(each));
     const size = `${Math.abs(gain).toFixed(share ? 1 : 3)} ${share ? `points of mean ${named(figure)}` : `in mean ${named(figure)}`}`;
     if (+Math.abs(gain).toFixed(share ? 1 : 3) === 0) return `${first.label} and ${each.label} reach the same mean ${named(figure)}`;
     return gain > 0 ? `${first.label} gains ${size} over ${each.label}` : `${first.label} is ${size} behind ${each.label}`;
