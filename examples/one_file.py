@@ -164,10 +164,10 @@ def accord(own_votes=5, pull=0.6, gain=0.8):
     u, m, personal = torch.zeros_like(z), select(z, n, gain), None
     for t in range(1, ROUNDS + 1):
         if t > half:
-            z_, u_, m_ = personal if t > half + 1 else (z, u, m)
+            z_, u_, m_, n_ = personal if t > half + 1 else (z, torch.zeros_like(u), m, n)
             z_, u_ = step(z_, u_, m_, t, 0.5 * lr, (t - 1 - half) / (ROUNDS - half))
-            z_ = z_ + gently * scale(z_) * z_.sign() * (n - m_)
-            personal = z_, u_, select(z_, n, gain)
+            z_ = z_ + gently * scale(z_) * z_.sign() * (n - select(z_, n_, gain))
+            personal = z_, u_, select(z_, n_, gain), n_
         z, u = step(z, u, m, t, lr, (t - 1) / ROUNDS)  # learn
         sent = select(z, n, gain)
         n = votes(LINKS, sent, own_votes)  # fuse

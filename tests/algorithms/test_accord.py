@@ -162,23 +162,30 @@ def test_many_votes_have_room() -> None:
 def test_the_personal_mask() -> None:
     """Its step is a quarter, .1: z' − .1 û = (.375, −.325, .225, −.125), whose mean is .2625.
 
-    Nine samples: γ' = .6 / 3; n − m' = (−1, 1, 0, 0) times .2 · .2625. Votes add .6 · .2625 to two entries."""
-    method = algorithm()
-    personal = Personal(SCORES, torch.tensor([[True, False, True, False]]), start().velocity)
+    n₀ = (1, 0, 1, 0) adds .6 · .2625: (.5325, .325, .3825, .125) keeps the first and third. Nine samples: γ' = .6 / 3;
+    n − that = (−1, 1, 0, 0) times .2 · .2625."""
+    method, first_votes = algorithm(), torch.tensor([[1, 0, 1, 0]], dtype=torch.uint8)
+    mask = torch.tensor([[False, True, True, False]])
+    personal = Personal(SCORES, mask, start().velocity, first_votes, torch.tensor([1]))
     state, _ = method.learn(replace(start(), personal=personal), NoData(), Clock(6, 10))
     assert state.personal is not None
     assert close(state.personal.velocity, [0.2, 0.2, -0.2, 0.2])
     assert close(state.personal.scores, [0.3225, -0.3775, 0.225, -0.125])
-    assert state.personal.mask.int().tolist() == [[0, 1, 1, 0]]  # (.3225, .535, .3825, .125)
+    assert state.personal.mask.int().tolist() == [[1, 0, 1, 0]]  # (.48, .3775, .3825, .125)
+    assert state.personal.votes is first_votes
     fused = method.fuse(state, *hear([1, 0, 1, 0], [1, 1, 0, 0]), Clock(6, 10))
     assert fused.personal is state.personal
-    assert method.local_model(fused).tolist() == [[0.0, -1.0, 2.0, 0.0]]
+    assert method.local_model(fused).tolist() == [[1.0, 0.0, 2.0, 0.0]]
     assert fused.mask.int().tolist() == [[1, 1, 0, 0]]  # the agreed one is as without it
 
 
 def is_agreed(state: Any) -> bool:
-    """The personal tensors are the very same as the agreed ones."""
-    return all(getattr(state.personal, name) is getattr(state, name) for name in ("scores", "mask", "velocity"))
+    """The personal tensors are the very same as the agreed ones, but for momentum."""
+    same = ("scores", "mask", "votes", "voters")
+    return (
+        all(getattr(state.personal, name) is getattr(state, name) for name in same)
+        and not state.personal.velocity.any()
+    )
 
 
 def test_the_personal_mask_starts_as_the_agreed_one() -> None:

@@ -17,8 +17,11 @@ The agreed mask is good for all agents, and the best for none. So in the second 
 agent also learns a mask of its own, which starts as the agreed one, is pulled gently towards it, and is never sent:
 
     learn   z'  ← z' − η' (û' + ω z'), by the gradient of w ⊙ m' on the same batch
-            z'  ← z' + γ' s sign(z') ⊙ (n − m');   γ' = 0.15 / sqrt(own training samples)
-            m'  = Thres(|z'| + κ s n)                       the deployed model is w ⊙ m'; before those rounds, w ⊙ m
+            z'  ← z' + γ' s sign(z') ⊙ (n − Thres(|z'| + κ s n₀));   γ' = 0.15 / sqrt(own training samples)
+            m'  = Thres(|z'| + κ s n₀)                      the deployed model is w ⊙ m'; before those rounds, w ⊙ m
+
+n₀ are the votes of the round in which it starts. With the present ones, κ would tie the personal mask to the agreed one
+as it changes, and an agent would not learn which labels it meets.
 
 Where links change from round to round, what was heard before still counts, less by its age: a mask of a rounds ago
 counts ρ^a times among Σ_j and k. These are whole sixteenths, so that votes stay counts.
@@ -56,7 +59,9 @@ class Personal:
 
     scores: Tensor  # [A, P_w] z'
     mask: Tensor  # [A, P_w] m'
-    velocity: Tensor | None  # [A, P_w] u', where momentum is on
+    velocity: Tensor | None  # [A, P_w] u', where momentum is on; 0 at the start
+    votes: Tensor  # [A, P_w] n₀ = votes / voters, of the round in which it starts
+    voters: Tensor  # [A]
 
 
 @dataclass(frozen=True)
@@ -143,7 +148,7 @@ class Accord(Algorithm[State]):
         lr = self.options.scheduled_lr(clock)
         step = score_step(self.setting, self.options, lr, state.scores, mask, state.keep, state.velocity, batch)
         personal = self._personal(state, batch, data.sizes, clock) if self._is_personal(clock) else state.personal
-        proposal = self._mask(step.scores, state)
+        proposal = self._mask(step.scores, state, state.keep)
         velocity = step.summed if self.options.momentum else None
         learned = replace(state, scores=step.scores, velocity=velocity, proposal=proposal, personal=personal)
         return learned, step.loss
@@ -203,10 +208,11 @@ class Accord(Algorithm[State]):
         return start != "never" and clock.is_after(start)
 
     def _with_personal(self, state: State) -> State:
-        """A personal mask that has not started is the agreed one, in the same memory."""
+        """A personal mask that has not started is the agreed one, in the same memory; only momentum begins anew."""
         if self.options.personal_from == "never":
             return state
-        return replace(state, personal=Personal(state.scores, state.mask, state.velocity))
+        velocity = first_velocity(state.scores, self.options.momentum)
+        return replace(state, personal=Personal(state.scores, state.mask, velocity, state.votes, state.voters))
 
     def _personal(self, state: State, batch: Batch, samples: Tensor, clock: Clock) -> Personal:
         """One step of the personal mask; samples [A] are the agents' own."""
@@ -217,16 +223,17 @@ class Accord(Algorithm[State]):
             options.personal_lr * options.first_lr(clock), options.schedule, clock, options.personal_from
         )
         step = score_step(self.setting, options, lr, before.scores, before.mask, state.keep, before.velocity, batch)
-        gain = options.personal_pull / samples.sqrt()  # [A]
-        scores = pulled(step.scores, state.votes, state.voters, before.mask, gain, self.masker.layout)
-        return Personal(scores, self._mask(scores, state), step.summed if options.momentum else None)
+        gain, velocity = options.personal_pull / samples.sqrt(), step.summed if options.momentum else None  # [A]
+        mask = self._mask(step.scores, before, state.keep)
+        scores = pulled(step.scores, state.votes, state.voters, mask, gain, self.masker.layout)
+        return Personal(scores, self._mask(scores, before, state.keep), velocity, before.votes, before.voters)
 
     def _voted(self, state: State, votes: Tensor, voters: Tensor) -> State:
         """With these votes and the mask that follows from them."""
         voted = replace(state, votes=votes, voters=voters)
-        return replace(voted, mask=self._mask(state.scores, voted))
+        return replace(voted, mask=self._mask(state.scores, voted, state.keep))
 
-    def _mask(self, scores: Tensor, state: State) -> Tensor:
-        """Thres(|z| + κ s n) by the votes of a state."""
+    def _mask(self, scores: Tensor, n: State | Personal, keep: Tensor) -> Tensor:
+        """Thres(|z| + κ s n)."""
         gain, layout = self.options.vote_gain, self.masker.layout
-        return self.masker.select(aggregated_magnitude(scores, state.votes, state.voters, gain, layout), state.keep)
+        return self.masker.select(aggregated_magnitude(scores, n.votes, n.voters, gain, layout), keep)
