@@ -194,3 +194,16 @@ def test_an_error_of_the_thread_stops_the_agent_and_is_raised(tmp_path):
 
     with pytest.raises(TypeError):
         entered()
+
+
+def test_a_roster_that_cannot_be_saved_is_used_nevertheless(tmp_path):
+    """On a full disk, an agent that was revoked is not served for that."""
+    device = Device(tmp_path)
+    zero = device.neighbour(0)
+    with device.watch:
+        device.watch.roster_file = tmp_path / "none" / "roster"
+        zero.take(device.signed(revoke_certificates(device.fleet, [2])))
+        device.time.until(lambda: device.adopted)
+        assert device.adopted == [(1, {2})]
+    (line,) = device.lines
+    assert line.startswith(f"cannot write {tmp_path / 'none' / 'roster'}")
