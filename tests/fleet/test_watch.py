@@ -87,11 +87,13 @@ def test_a_changed_fleet_file_is_followed_kept_and_handed_on(tmp_path):
 def test_a_roster_of_a_neighbour_drops_what_a_revoked_agent_sent(tmp_path):
     device = Device(tmp_path)
     zero = device.neighbour(0)
+    device.path.chmod(0o640)
     with device.watch:
         zero.take(device.signed(revoke_certificates(device.fleet, [2])))
         device.time.until(lambda: device.adopted)
         assert device.adopted == [(1, {2})]
         assert load_fleet(device.path) == zero.fleet  # so that `fleet status` here asks the agents of today
+        assert device.path.stat().st_mode & 0o777 == 0o640
         device.time.until(lambda: device.opened == [0, 1])  # a session that admits only its new certificate
         assert device.responder.neighbours == {0, 2}
 

@@ -201,7 +201,9 @@ class Watch:
         try:
             if tomllib.loads(self.path.read_text(encoding="utf-8")).get("serial", 0) >= self.fleet.serial:
                 return
+            mode = self.path.stat().st_mode & 0o777  # operators may be other users
             write_fleet(self.path, self.fleet)
+            self.path.chmod(mode)
         except (OSError, ValueError, PeermaskError) as error:
             self._say_once(Line(f"{self.path} keeps its earlier roster: {error}", "roster", "warning"))
         self._files.ignore("fleet")
