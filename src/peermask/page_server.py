@@ -1,7 +1,7 @@
 """A read-only HTTP server of a few pages, such as metrics or a report. On loopback it answers to local names only.
 
-Every connection has a thread, and SECONDS for each step. If there are more than CONNECTIONS, the oldest is closed: slow
-clients keep nobody out.
+Every connection has a thread, SECONDS for each step, and LIMIT_SECONDS in all. If there are more than CONNECTIONS, the
+oldest is closed: slow clients keep nobody out.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import re
 import socket
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler
@@ -19,8 +20,8 @@ from socketserver import ThreadingTCPServer
 from typing import Any
 
 SECONDS = 5.0
+LIMIT_SECONDS = 300.0  # a page of many runs takes a while to make
 CONNECTIONS = 16
-LOCAL_NAMES = ("localhost", "127.0.0.1", "[::1]")
 TEXT = "text/plain; charset=utf-8"
 
 Answer = tuple[int, str, bytes]  # status, content type, body
@@ -35,7 +36,7 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         host, page = self.headers.get("Host", ""), self.server.pages.get(self.path.partition("?")[0])
         # A web page elsewhere may point its host name at this machine (DNS rebinding).
-        if self.server.is_local and host and re.sub(r":\d+$", "", host) not in LOCAL_NAMES:
+        if self.server.is_local and host and not is_loopback(re.sub(r":\d+$", "", host).strip("[]")):
             status, kind, body = 403, TEXT, b"unknown host\n"
         elif page is None:
             status, kind, body = 404, TEXT, f"not found; pages: {', '.join(self.server.pages)}\n".encode()
@@ -63,7 +64,7 @@ class PageServer(ThreadingTCPServer):
     def __init__(self, host: str, port: int, pages: Pages) -> None:
         self.pages, self.is_local = pages, is_loopback(host)
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        self._open: dict[Any, None] = {}  # connections, the oldest first
+        self._open: dict[Any, float] = {}  # connections and when they began, the oldest first
         self._lock = threading.Lock()
         super().__init__((host, port), _Handler)
 
@@ -78,13 +79,18 @@ class PageServer(ThreadingTCPServer):
 
     def process_request(self, request: Any, client_address: Any) -> None:
         with self._lock:
-            self._open[request] = None
-            oldest = next(iter(self._open)) if len(self._open) > CONNECTIONS else None
-            self._open.pop(oldest, None)
-        if oldest is not None:
-            with suppress(OSError):
-                oldest.shutdown(socket.SHUT_RDWR)  # its thread then ends
+            self._open[request] = time.monotonic()
         super().process_request(request, client_address)
+
+    def service_actions(self) -> None:
+        """Close connections that are too many or too old; their threads then end. Called after each, and regularly."""
+        with self._lock:
+            surplus, earliest = len(self._open) - CONNECTIONS, time.monotonic() - LIMIT_SECONDS
+            for number, (request, began) in enumerate(list(self._open.items())):
+                if number < surplus or began < earliest:
+                    del self._open[request]
+                    with suppress(OSError):
+                        request.shutdown(socket.SHUT_RDWR)
 
     def shutdown_request(self, request: Any) -> None:
         with self._lock:

@@ -7,7 +7,7 @@ import sys
 from contextlib import suppress
 
 import pytest
-from fleet_cases import PATIENT, MemoryFleet, simulated, tiny, tiny_fleet, written
+from fleet_cases import PATIENT, Killed, MemoryFleet, simulated, tiny, tiny_fleet, written
 from fleet_process import ProcessFleet
 from moved_time import MovedTime
 from pulling_peers import CARD, SCHEMA, message, moved_network, same
@@ -145,6 +145,30 @@ def test_stopped_and_started_again_it_is_played_again_to_the_same_hash(tmp_path)
     assert made.results == dict.fromkeys(range(4), "finished")
     run = collect_run(made.fleet, [made.out(agent) for agent in range(4)], tmp_path / "run")
     assert replay(tmp_path / "run", tmp_path / "again").hash == run.hash
+
+
+def test_the_table_of_absences_names_no_message_that_has_expired(tmp_path):
+    """Agent 0 is killed in round 2 of 12: its message counts while it is younger than two tenths."""
+    config = tiny(agents=3, graph={"name": "complete"}, rounds=12, asynchronous={"weights": [16, 4], "grace": 0})
+    made = MemoryFleet(tiny_fleet(config), tmp_path, MovedTime())
+
+    def on_round(report):
+        if report.round == 2:
+            raise Killed
+
+    made.start(0, on_round=on_round)
+    for agent in (1, 2):
+        made.start(agent)
+    made.join()
+    for agent in (1, 2):
+        rows = {int(row["round"]): row["used"] for row in read_rows(made.out(agent) / "absences.csv")}
+        heard = {int(row["round"]): int(row["heard"]) for row in read_rows(made.out(agent) / "trace.csv")
+                 if row["neighbour"] == "0"}  # fmt: skip
+        expired = {number for number in rows if 10 * (number - heard[number]) // (number + 10) >= 2}
+        assert 12 in expired
+        assert {number for number, used in rows.items() if not used} == {
+            n for n in rows if n in expired or not heard[n]
+        }
 
 
 class Peer:

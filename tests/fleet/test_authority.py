@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import base64
+import os
 import shutil
 import sys
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from cryptography import x509
 from fleet_cases import tiny, tiny_fleet, written
 from fleet_process import ProcessFleet, relay_process
 from test_changing_fleet import all_heard, devices  # noqa: F401
@@ -40,8 +43,9 @@ from peermask.fleet.credentials import (
 )
 from peermask.fleet.fleet_file import load_fleet, write_fleet
 from peermask.fleet.operator import Refused, ask
-from peermask.fleet.pem import LARGEST_BYTES, load_certificate, load_keys, write_keys
+from peermask.fleet.pem import LARGEST_BYTES, load_certificate, load_keys, write_keys, write_private
 from peermask.fleet.roster import encode_roster, next_roster, read_signed, signed_roster
+from peermask.fleet.rosters import check_signed
 
 FLEET = tiny_fleet()
 
@@ -96,9 +100,9 @@ def test_an_authority_in_use_is_not_retired(certs):
     with pytest.raises(NodeError, match=r"holds one authority, which cannot be retired"):
         newest_authority(FLEET, certs)
     make_operator(certs, "ann", 30)
-    replace_authority(certs)
+    named = replace_authority(certs)
     with pytest.raises(NodeError, match=r"holds 2 authorities already; retire the earlier one first"):
-        replace_authority(certs)
+        replace_authority(certs, named)
     with pytest.raises(NodeError, match=r"agent-0.pem is of the authority that is to be retired; .*fleet renew FLEET"):
         newest_authority(FLEET, certs)
     make_certificates(FLEET, certs, renew=range(4))
@@ -116,6 +120,70 @@ def test_an_interrupted_change_is_begun_again(certs):
     assert open_authority(certs)[1].public_key() == first[0].public_key()
     replace_authority(certs)
     assert load_keys(certs / "ca.key")[1].public_key() == first[0].public_key()
+
+
+def test_a_change_that_was_interrupted_before_its_roster_was_written_is_finished(certs):
+    """Otherwise `renew` would make certificates of an authority that no agent trusts."""
+    named, keys = replace_authority(certs), (certs / "ca.key").read_bytes()
+    assert replace_authority(certs, named[1:]) == named
+    assert (certs / "ca.key").read_bytes() == keys
+
+
+def test_an_old_roster_does_not_bring_back_an_authority_that_was_retired(certs):
+    ca = certs / "ca.pem"
+    texts = [authority_texts(load_authorities(ca))[0]]
+    for _ in range(2):
+        named = replace_authority(certs)
+        assert not install_authorities(ca, named)
+        retire_authority(certs)
+        before = ca.read_bytes()
+        assert not install_authorities(ca, named)
+        assert ca.read_bytes() == before
+        texts.append(named[0])
+    first, second, third = texts
+    write_authorities(ca, [*load_authorities(ca), load_pem(second)])
+    assert install_authorities(ca, [second, first])  # of before the third: that comes back with the present roster
+    assert authority_texts(load_authorities(ca)) == (second,)
+    assert install_authorities(ca, [third, second])
+
+
+def load_pem(text):
+    return x509.load_der_x509_certificate(base64.b64decode(text))
+
+
+def test_a_file_that_names_authorities_is_signed_even_if_the_roster_never_changed(certs):
+    forged = FLEET.model_copy(update={"authorities": authority_texts([make_authority()[0]])})
+    with pytest.raises(NodeError, match=r"roster 0 of the fleet file is not signed by ca.pem"):
+        check_signed(forged, verifier(certs / "ca.pem"))
+
+
+def test_signatures_have_one_form_so_that_whoever_gets_them_can_pass_them_on(certs):
+    replace_authority(certs)
+    verify, signed = verifier(certs / "ca.pem"), sign(certs, b"roster")
+    new, old = signed.split(",")
+    assert all(verify(b"roster", form) for form in (signed, new, old, f"{old},{new}"))
+    for other in (700 * "\ufffd" + f",{new}", f"{signed},{new}", new.upper(), f" {new}", f"{new},", ""):
+        assert not verify(b"roster", other)
+
+
+def test_agents_of_one_folder_that_write_the_bundle_at_once_leave_a_whole_one(tmp_path, monkeypatch):
+    path, open_ = tmp_path / "ca.pem", os.open
+
+    def overtaken(*arguments):
+        descriptor = open_(*arguments)
+        monkeypatch.setattr(os, "open", open_)
+        monkeypatch.setattr(os, "getpid", lambda: 1)
+        write_private(path, b"of another process", 0o644)
+        return descriptor
+
+    monkeypatch.setattr(os, "open", overtaken)
+    before = os.umask(0o077)  # as an agent has
+    try:
+        write_private(path, b"whole", 0o644)
+    finally:
+        os.umask(before)
+    assert (path.read_bytes(), path.stat().st_mode & 0o777) == (b"whole", 0o644)
+    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_an_authority_whose_key_is_lost_is_replaced(certs):

@@ -168,16 +168,16 @@ def test_the_others_go_on_without_a_killed_agent(fleet, missing):
 def test_a_dead_agent_counts_by_age_and_then_not_at_all(fleet, name):
     """Agent 2 is killed in round 3 of 12: in the weights of its message, halved each round, and in the table."""
     made, seen = fleet(tiny(rounds=12, algorithm={"name": name})), {}
-    exchange_of = NodeExchange._mixed
+    weigh = NodeExchange._weigh
 
-    def looked_at(self, own, received, mixing, round):
-        payload, mixed = exchange_of(self, own, received, mixing, round)
+    def looked_at(self, received, mixing, round):
+        columns, mixed = weigh(self, received, mixing, round)
         if self.agent == 1:
             seen[round] = mixed.links.strengths.tolist(), mixed.own_weight
-        return payload, mixed
+        return columns, mixed
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(NodeExchange, "_mixed", looked_at)
+        patched.setattr(NodeExchange, "_weigh", looked_at)
         start_all(made, agent_2={"on_round": killed_in(3)})
         made.join()
     assert [made.results.get(agent) for agent in range(4)] == ["finished", "finished", None, "finished"]

@@ -37,7 +37,7 @@ from peermask.fleet.roster import (
     signed_roster,
     unlink_agents,
 )
-from peermask.fleet.rosters import FileWatch, Rosters, is_later, latest, save_roster
+from peermask.fleet.rosters import FileWatch, Rosters, is_later, is_saved, latest, save_roster
 from peermask.run.build import build
 
 FLEET = new_fleet(tiny())  # a ring of four
@@ -327,9 +327,13 @@ def test_two_rosters_of_one_number_are_named_on_both_sides_and_a_later_one_ends_
         assert line.startswith(
             f"agent {agent}: there are two rosters 1: {here}, which is used here, and {there}, which"
         )
+    for number in range(100):  # a liar does not fill the memory
+        two.rosters.receive(1, RosterMessage(1, number.to_bytes(8)).encode(), "")
+    assert len(two.rosters._splits) == 1
+    said = len(two.lines)
     one.rosters.take(with_signature(revoke_certificates(first, [0]), certs))
     one.compare()
-    assert (two.serial, len(two.lines)) == (2, 1)
+    assert (two.serial, len(two.lines)) == (2, said)
 
 
 def test_an_agent_started_again_goes_by_the_later_of_two_rosters(certs, tmp_path):
@@ -338,8 +342,12 @@ def test_an_agent_started_again_goes_by_the_later_of_two_rosters(certs, tmp_path
         with_signature(one, certs)
         for one in (revoke_certificates(FLEET, [3]), revoke_certificates(revoke_certificates(FLEET, [3]), [2]))
     )
+    assert not is_saved(second, tmp_path)  # which cannot be read
     save_roster(second, kept)
+    assert is_saved(second, kept)
     assert latest(first, verify, kept, lines.append).serial == 2
+    retired = first.model_copy(update={"signature": "00" * 70})  # of an authority that is no longer trusted
+    assert latest(retired, verify, kept, lines.append).serial == 2
     save_roster(first, kept)
     assert latest(second, verify, kept, lines.append).serial == 2
     save_roster(with_signature(revoke_certificates(FLEET, [0]), certs), kept)
@@ -347,7 +355,7 @@ def test_an_agent_started_again_goes_by_the_later_of_two_rosters(certs, tmp_path
     assert lines.pop().startswith("there are two rosters 1: ")
     kept.write_bytes(b"garbage")
     assert latest(first, verify, kept, lines.append).serial == 1
-    assert len(lines) == 2
+    assert len(lines) == 3
     with pytest.raises(
         NodeError, match=r"is not signed by ca.pem; if it was changed by hand, run `peermask fleet sign"
     ):

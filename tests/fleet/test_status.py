@@ -109,7 +109,9 @@ def test_the_endpoint_is_read_only_and_answers_to_local_names():
         assert fetch(opened.port, "/")[0] == 404
         assert fetch(opened.port, method="POST")[0] == 501
         assert fetch(opened.port, Host="evil.example")[0] == 403
-        assert fetch(opened.port, Host="[::1]")[0] == 200
+        assert fetch(opened.port, Host="127.0.0.1.evil.example")[0] == 403
+        for host in ("[::1]", "localhost:80", "127.0.0.2:80"):
+            assert fetch(opened.port, Host=host)[0] == 200
         with socket.create_connection(("127.0.0.1", opened.port)) as rude:
             rude.sendall(b"\x16\x03\x01 not http\r\n\r\n")
             assert b"400" in rude.recv(1000)
@@ -130,6 +132,17 @@ def test_slow_clients_keep_nobody_out(monkeypatch):
                 assert one.recv(1) == b""
         for one in slow:
             one.close()
+
+
+def test_a_client_that_sends_a_byte_at_times_is_closed_in_the_end(monkeypatch):
+    monkeypatch.setattr(page_server._Handler, "timeout", 600)
+    with serve_pages(PageServer("127.0.0.1", 0, PAGES)) as opened:
+        with socket.create_connection(("127.0.0.1", opened.port), timeout=60) as slow:
+            slow.sendall(b"GET /metrics HT")
+            until(lambda: opened._open)
+            monkeypatch.setattr(page_server, "LIMIT_SECONDS", 0.0)
+            assert slow.recv(1) == b""
+        until(lambda: not opened._open)
 
 
 def test_a_port_in_use_is_one_line():

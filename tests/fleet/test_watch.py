@@ -87,11 +87,13 @@ def test_a_changed_fleet_file_is_followed_kept_and_handed_on(tmp_path):
 def test_a_roster_of_a_neighbour_drops_what_a_revoked_agent_sent(tmp_path):
     device = Device(tmp_path)
     zero = device.neighbour(0)
+    device.path.chmod(0o640)
     with device.watch:
         zero.take(device.signed(revoke_certificates(device.fleet, [2])))
         device.time.until(lambda: device.adopted)
         assert device.adopted == [(1, {2})]
         assert load_fleet(device.path) == zero.fleet  # so that `fleet status` here asks the agents of today
+        assert device.path.stat().st_mode & 0o777 == 0o640
         device.time.until(lambda: device.opened == [0, 1])  # a session that admits only its new certificate
         assert device.responder.neighbours == {0, 2}
 
@@ -194,3 +196,16 @@ def test_an_error_of_the_thread_stops_the_agent_and_is_raised(tmp_path):
 
     with pytest.raises(TypeError):
         entered()
+
+
+def test_a_roster_that_cannot_be_saved_is_used_nevertheless(tmp_path):
+    """On a full disk, an agent that was revoked is not served for that."""
+    device = Device(tmp_path)
+    zero = device.neighbour(0)
+    with device.watch:
+        device.watch.roster_file = tmp_path / "none" / "roster"
+        zero.take(device.signed(revoke_certificates(device.fleet, [2])))
+        device.time.until(lambda: device.adopted)
+        assert device.adopted == [(1, {2})]
+    (line,) = device.lines
+    assert line.startswith(f"cannot write {tmp_path / 'none' / 'roster'}")

@@ -140,7 +140,7 @@ def change_authority(path: Path, import_: list[str] | None, *, retire: bool) -> 
 
     fleet, folder = open_fleet(path, import_)
     lost = not (folder / "ca.key").exists()
-    authorities = newest_authority(fleet, folder) if retire else replace_authority(folder)
+    authorities = newest_authority(fleet, folder) if retire else replace_authority(folder, fleet.authorities)
     _publish(path, next_roster(fleet, authorities=authorities))  # signed by both
     if retire:
         retire_authority(folder)

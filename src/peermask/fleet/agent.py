@@ -104,7 +104,7 @@ class NodeAgent:
         card = experiment_id_of(fleet, experiment)
         self.responder = Responder(
             agent, fleet.neighbours(agent), card, observer.say,
-            newest_only=not waits, exact=fleet.missing == "wait", limits=limits, time=time,
+            newest_only=not waits, exact=fleet.missing == "wait", limits=limits, rounds=self.rounds, time=time,
         )  # fmt: skip
         self._later: tuple[Fleet, frozenset[int]] | None = None  # a later roster, for the next round
         self._lock = threading.Lock()

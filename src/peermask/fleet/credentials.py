@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import ipaddress
+import re
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -36,6 +37,7 @@ except ImportError as error:
     raise NodeError("certificates need another package: pip install 'peermask[node]'") from error
 
 ROSTER = b"peermask roster 1\n"  # prefix of what is signed, so that no other signature of this key is one of a roster
+SIGNATURES = re.compile("[0-9a-f]{16,144}(,[0-9a-f]{16,144})?")  # one form alone: agents pass on what they received
 MINUTES = "%Y-%m-%d %H:%M UTC"
 
 
@@ -50,7 +52,11 @@ def authority_texts(authorities: Sequence[x509.Certificate]) -> tuple[str, ...]:
 
 
 def install_authorities(ca: Path, texts: Sequence[str]) -> bool:
-    """Write the authorities of a roster, if it has any, to ca.pem; returns whether that changed the file."""
+    """Write the authorities of a roster, if it has any, to ca.pem; returns whether that changed the file.
+
+    Only the first of them, the newest, may be new here: an earlier one that is not trusted here was retired, and an old
+    roster does not bring it back.
+    """
     try:
         authorities = tuple(x509.load_der_x509_certificate(base64.b64decode(text, validate=True)) for text in texts)
         for certificate in authorities:
@@ -59,9 +65,11 @@ def install_authorities(ca: Path, texts: Sequence[str]) -> bool:
         raise NodeError(
             f"an authority in the roster is damaged, and {ca} stays; make the next roster with `peermask fleet sign`"
         ) from None
-    if not authorities or authorities == load_authorities(ca):
+    trusted = load_authorities(ca)
+    wanted = authorities[:1] + tuple(one for one in authorities[1:] if one in trusted)
+    if wanted in ((), trusted):
         return False
-    write_authorities(ca, authorities)
+    write_authorities(ca, wanted)
     return True
 
 
@@ -198,7 +206,8 @@ def verifier(ca: Path, agent: int | None = None) -> Callable[[bytes, str], bool]
     keys = [authority.public_key() for authority in load_authorities(ca, agent)]
 
     def verify(content: bytes, signatures: str) -> bool:
-        return any(_is_signed(content, one, key) for one in signatures.split(",")[:MOST_AUTHORITIES] for key in keys)
+        found = signatures.split(",") if SIGNATURES.fullmatch(signatures) else ()
+        return any(_is_signed(content, signature, key) for signature in found for key in keys)
 
     return verify
 

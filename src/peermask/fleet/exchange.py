@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -82,13 +83,7 @@ class NodeExchange:
         mixing = self._mixing_of(clock.round)
         senders = mixing.links.senders.tolist() if self.experiment.schedule.changes else None
         received = self.puller.pull(clock.round, schema, self._opening, senders)
-        if clock.round == 1:
-            self.around.check_somebody_came()
-        for line in changes(clock.round, self.absent, received.absent):
-            self.responder.say(line)
-        self.messages, self.absent, self.reached = own, received.absent, received.behind
-        messages, mixing = self._mixed(own, received, mixing, clock.round)
-        return messages, [mixing]
+        return self._use(clock.round, own, received, *self._weigh(received, mixing, clock.round))
 
     def move_on(self, clock: Clock, shared: Sequence[Payload]) -> tuple[Payload, Sequence[Mixing]]:
         """In asynchronous runs: publish, and use the newest messages; wait only for those about to be published."""
@@ -98,21 +93,16 @@ class NodeExchange:
             return own, [self.mixing]
         grace = self.grace * (self.around.time.monotonic() - self.began)
         received = self.puller.take(clock.round, self._publish(clock.round, own), self._opening, grace)
-        if clock.round == 1:
-            self.around.check_somebody_came()
-        for line in changes(clock.round, self.absent, received.absent):
-            self.responder.say(line)
-        self.messages, self.absent = own, received.absent
         self.journal.note_used(clock.round, {j: received.rounds.get(j, 0) for j in self.around.neighbours})
-        columns, mixing = self.ages.weigh(self.mixing, clock.round, received.rounds)
-        return self._stacked(own, columns, received), [mixing]
+        return self._use(clock.round, own, received, *self.ages.weigh(self.mixing, clock.round, received.rounds))
 
     def catch_up(self, round: int, own: Payload) -> tuple[Payload, Mixing] | None:
         """What neighbours have published by a round, for an agent that would share `own` but has not published yet."""
         if not own:
             return None
         received = self.puller.newest_messages(round, self._schema(round, own), self._opening)
-        return self._mixed(own, received, self._mixing_of(round), 0) if received.payloads else None
+        weighed = self._weigh(received, self._mixing_of(round), 0)
+        return self._stacked(own, received, *weighed) if received.payloads else None
 
     def _mixing_of(self, round: int) -> Mixing:
         """[1, N]: the neighbours that the agent receives from in a round."""
@@ -120,20 +110,31 @@ class NodeExchange:
             return self.mixing
         return self.experiment.mixing_of(round).rows(slice(self.agent, self.agent + 1))
 
-    def _mixed(self, own: Payload, received: Received, mixing: Mixing, round: int) -> tuple[Payload, Mixing]:
-        """Own and received messages [K, ...], and how to mix them: those before `round` count by their age.
+    def _use(
+        self, round: int, own: Payload, received: Received, columns: Sequence[int], mixing: Mixing
+    ) -> tuple[Payload, Sequence[Mixing]]:
+        """The messages of these agents [K, ...]; of a neighbour that is missing, the last may be too old to be used."""
+        if round == 1:
+            self.around.check_somebody_came()
+        absent = [one if one.neighbour in columns else replace(one, used=None) for one in received.absent]
+        for line in changes(round, self.absent, absent):
+            self.responder.say(line)
+        self.messages, self.absent, self.reached = own, absent, received.behind
+        messages, mixing = self._stacked(own, received, columns, mixing)
+        return messages, [mixing]
+
+    def _weigh(self, received: Received, mixing: Mixing, round: int) -> tuple[list[int], Mixing]:
+        """The agents whose messages are mixed, and how [1, K]: those before `round` count by their age.
 
         Where links change, or a server would weigh all agents, older messages are left out: senders of the round before
         are others, and accord has a memory of its own.
         """
-        rounds, device = received.rounds, next(iter(own.values())).device
+        rounds = received.rounds
         fixed = not self.experiment.schedule.changes and not self.hears_all
         if fixed and any(number < round for number in rounds.values()):
-            columns, mixing = self.missing.weigh(mixing, round, rounds)
-        else:
-            columns = sorted([self.agent, *(j for j, number in rounds.items() if number >= round)])  # [K]
-            mixing = mixing.restrict(torch.tensor(columns))
-        return self._stacked(own, columns, received), mixing.to(device)
+            return self.missing.weigh(mixing, round, rounds)
+        columns = sorted([self.agent, *(j for j, number in rounds.items() if number >= round)])  # [K]
+        return columns, mixing.restrict(torch.tensor(columns))
 
     def count(self, round: int) -> None:
         self.journal.record(round, self.messages)
@@ -187,8 +188,10 @@ class NodeExchange:
         """What is assumed of an agent before its first message."""
         return _rows(openings(self.experiment, self.experiment.agents.rows(slice(agent, agent + 1)))) or None
 
-    def _stacked(self, own: Payload, columns: Sequence[int], received: Received) -> Payload:
-        """The messages of these agents [K, ...]."""
+    def _stacked(
+        self, own: Payload, received: Received, columns: Sequence[int], mixing: Mixing
+    ) -> tuple[Payload, Mixing]:
+        """The messages of these agents [K, ...], and their mixing on the same device."""
 
         def rows(name: str, leaf: Tensor) -> Tensor:
             theirs = (
@@ -199,7 +202,7 @@ class NodeExchange:
             )
             return torch.stack([row.to(leaf.device) for row in theirs])
 
-        return {name: rows(name, leaf) for name, leaf in own.items()}
+        return {name: rows(name, leaf) for name, leaf in own.items()}, mixing.to(next(iter(own.values())).device)
 
 
 def _rows(payload: Payload) -> MessageRow:

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 from peermask.errors import NodeError
-from peermask.files import writing
+from peermask.files import replacing, writing
 
 try:
     from cryptography import x509
@@ -94,7 +94,7 @@ def load_keys(path: Path) -> list[ec.EllipticCurvePrivateKey]:
     except DAMAGES:
         keys = []
     if not keys or data.count(b"-----") != 4 * len(keys):
-        raise NodeError(f"key {path} is not an unencrypted PEM key, or is damaged; copy it again") from None
+        raise NodeError(f"key {path} is not an unencrypted PEM key, or is damaged; copy it again")
     found = [key for key in keys if isinstance(key, ec.EllipticCurvePrivateKey)]
     if len(found) < len(keys):
         raise NodeError(f"key {path} is not an elliptic-curve key; make it again with `peermask fleet certs`")
@@ -107,13 +107,10 @@ def write_keys(path: Path, *keys: ec.EllipticCurvePrivateKey) -> None:
 
 
 def write_private(path: Path, data: bytes, mode: int) -> None:
-    """Atomically, and never readable by more than `mode` allows, not even for a moment."""
-    with writing(path):
-        temporary = path.with_name(f".{path.name}.part")
-        temporary.unlink(missing_ok=True)
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
-        with os.fdopen(descriptor, "wb") as file:
+    """Atomically, and never readable by more than `mode` allows, not even for a moment. Nor by less: agents write
+    ca.pem too, and others of the device read it."""
+    with writing(path), replacing(path) as temporary:
+        temporary.unlink(missing_ok=True)  # a process of the same number may have been interrupted
+        with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
             file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
+        temporary.chmod(mode)

@@ -82,7 +82,7 @@ class Relay:
         self._ends = validity(credentials)[1].timestamp()
 
     async def status(self, connections: int) -> RelayStatus:
-        waiting = sum(bool(connections) for connections in self._waiting.values())
+        waiting = sum(map(bool, self._waiting.values()))
         counts = (self._joined, self._refused)
         return RelayStatus(connections, len(self._writers), waiting, *counts, self.fleet.serial, self._ends)
 

@@ -13,7 +13,16 @@ from dataclasses import dataclass
 from peermask.errors import WireError
 from peermask.fleet.admission import Allowance, Refusals, Sent, Tally
 from peermask.fleet.environment import SYSTEM_TIME, TimeSource
-from peermask.fleet.messages import Answer, ExperimentId, Greeting, Pull, Ready, decode_request, is_roster_message
+from peermask.fleet.messages import (
+    NOTHING,
+    Answer,
+    ExperimentId,
+    Greeting,
+    Pull,
+    Ready,
+    decode_request,
+    is_roster_message,
+)
 from peermask.fleet.transport import Handler, Reply
 from peermask.wire import Outbox, Schema, bitmap_size
 from peermask.wire.frame import is_keyframe
@@ -58,11 +67,13 @@ class Responder:
         newest_only: bool = False,
         exact: bool = False,
         limits: AnswerLimits | None = None,
+        rounds: int = NOTHING,
         time: TimeSource = SYSTEM_TIME,
     ) -> None:
         """With `newest_only`, for asynchronous runs, the answer is always the newest round. With `exact`, for fleets
-        that wait, the newest never replaces a round that is no longer kept: `needed` says that one was asked for."""
-        self.agent, self.card = agent, card
+        that wait, the newest never replaces a round that is no longer kept: `needed` says that one was asked for.
+        `rounds` is the last round: a neighbour that asks for a later one has ended, and needs no message."""
+        self.agent, self.card, self.rounds = agent, card, rounds
         self.say, self.refusals, self.newest_only = say, Refusals(say), newest_only
         self.limits = limits or (ANY_TIME if newest_only else AnswerLimits())
         self.time = time
@@ -257,7 +268,7 @@ class Responder:
     def _answer(self, asker: int, question: Pull) -> bytes | None:
         """The requested round, or the newest if that is not available; None if the neighbour is over its limit."""
         frame, number = None, self.newest
-        if self._outbox is not None:
+        if self._outbox is not None and question.round <= self.rounds:
             number = question.round if question.round in self._outbox.payloads else number
             if self._exact and question.round < min(self._outbox.payloads):
                 self._needed = min(question.round, self._needed or question.round)

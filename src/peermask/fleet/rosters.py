@@ -71,7 +71,7 @@ class Rosters:
         """Without `verify`, which needs certificates, rosters of neighbours are ignored."""
         self.verify, self.refusals = verify, refusals
         self._fleet = fleet
-        self._splits: set[tuple[int, bytes]] = set()  # neighbours and their rosters that were logged
+        self._splits: dict[int, bytes] = {}  # neighbours and the digest of their last roster that was logged
         self._lock = threading.Lock()
         self.news = time.event()  # set if there is a later one, here or at a neighbour
 
@@ -106,12 +106,12 @@ class Rosters:
         except WireError as error:
             self.refusals.note(neighbour, error.why, f"agent {neighbour} {refused}: {error}")
             return None
-        fleet, split = self.fleet, (neighbour, theirs.digest)
+        fleet, logged = self.fleet, self._splits.get(neighbour)
         try:
             if theirs.roster:
                 self.hand_in(theirs.roster)
-            elif theirs.serial == fleet.serial > 0 and theirs.digest != digest_of(fleet) and split not in self._splits:
-                self._splits.add(split)
+            elif theirs.serial == fleet.serial > 0 and theirs.digest not in (digest_of(fleet), logged):
+                self._splits[neighbour] = theirs.digest
                 raise NodeError(_split(fleet, theirs.digest))
         except NodeError as error:
             self.refusals.note(neighbour, "roster", f"agent {neighbour}: {error}")
@@ -157,8 +157,8 @@ def _split(known: Fleet, other: bytes) -> str:
 
 
 def check_signed(fleet: Fleet, verify: Verify) -> None:
-    """Check that the roster of a fleet file is signed by the authority, if it ever changed."""
-    if fleet.serial and not verify(encode_roster(fleet), fleet.signature or ""):
+    """Check that the roster of a fleet file is signed by the authority, if it ever changed or names authorities."""
+    if (fleet.serial or fleet.authorities) and not verify(encode_roster(fleet), fleet.signature or ""):
         raise NodeError(
             f"roster {fleet.serial} of the fleet file is not signed by ca.pem; if it was changed by hand, run "
             "`peermask fleet sign FLEET` where ca.key is, and copy the file again"
@@ -167,17 +167,16 @@ def check_signed(fleet: Fleet, verify: Verify) -> None:
 
 def latest(fleet: Fleet, verify: Verify, roster_file: Path, say: Callable[[str], None]) -> Fleet:
     """The fleet with the later of two rosters: that of its file, and the one the agent had when it stopped."""
-    check_signed(fleet, verify)
-    if not roster_file.is_file():
-        return fleet
+    known = fleet
     try:
-        known = read_signed(roster_file.read_bytes(), fleet, verify)
+        if roster_file.is_file():
+            known = read_signed(roster_file.read_bytes(), fleet, verify)
     except (NodeError, OSError) as error:
         say(Line(f"{roster_file} is not used: {error}", "roster", "warning"))
-        return fleet
-    if known.serial > fleet.serial:
+    if known.serial > fleet.serial:  # of the file, the signature may be of an authority that was retired
         say(f"using roster {known.serial}, received from neighbours; the fleet file has {fleet.serial}")
         return known
+    check_signed(fleet, verify)
     if known.serial == fleet.serial and encode_roster(known) != encode_roster(fleet):
         say(Line(_split(fleet, digest_of(known)), "roster", "warning"))
     return fleet
@@ -192,4 +191,7 @@ def save_roster(fleet: Fleet, roster_file: Path) -> None:
 
 def is_saved(fleet: Fleet, roster_file: Path) -> bool:
     """Whether this agent has used the roster before."""
-    return roster_file.is_file() and roster_file.read_bytes() == signed_roster(fleet)
+    try:
+        return roster_file.read_bytes() == signed_roster(fleet)
+    except OSError:
+        return False

@@ -17,7 +17,15 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from peermask.errors import NodeError, PeermaskError
-from peermask.fleet.credentials import MINUTES, Credentials, check_credentials, install_authorities, validity, verifier
+from peermask.fleet.credentials import (
+    MINUTES,
+    Credentials,
+    check_credentials,
+    install_authorities,
+    load_authorities,
+    validity,
+    verifier,
+)
 from peermask.fleet.environment import SYSTEM_TIME, Line, TimeSource
 from peermask.fleet.fleet import Fleet, FleetMember
 from peermask.fleet.fleet_file import write_fleet
@@ -147,8 +155,11 @@ class Watch:
         """Use a later roster."""
         before, self.fleet = _places(self.fleet, self.agent), fleet
         known = frozenset(before) - {self.agent}
-        self._install_authorities(fleet)
-        save_roster(fleet, self.roster_file)
+        try:
+            self._install_authorities(fleet)
+            save_roster(fleet, self.roster_file)  # afterwards: at the next start those of a saved one are not installed
+        except PeermaskError as error:  # such as a full disk; it is used nevertheless
+            self._say_once(Line(str(error), "rejected", "warning"))
         self._update_file()
         if self.agent in fleet.left:
             self.left = True
@@ -171,17 +182,11 @@ class Watch:
 
     def _install_authorities(self, fleet: Fleet) -> None:
         """Trust the authorities of a roster; the session has to be opened again if they are others."""
-        if self.credentials is None:
-            return
-        try:
-            if not install_authorities(self.credentials.ca, fleet.authorities):
-                return
-        except PeermaskError as error:
-            self._say_once(Line(str(error), "rejected", "warning"))
+        if self.credentials is None or not install_authorities(self.credentials.ca, fleet.authorities):
             return
         self._files.ignore("ca")
         self.rosters.verify, self._due = verifier(self.credentials.ca), True
-        count = len(fleet.authorities)
+        count = len(load_authorities(self.credentials.ca))
         self.say(
             Line(f"trusts {count} {'authority' if count == 1 else 'authorities'} by roster {fleet.serial}", "roster")
         )
@@ -196,7 +201,9 @@ class Watch:
         try:
             if tomllib.loads(self.path.read_text(encoding="utf-8")).get("serial", 0) >= self.fleet.serial:
                 return
+            mode = self.path.stat().st_mode & 0o777  # operators may be other users
             write_fleet(self.path, self.fleet)
+            self.path.chmod(mode)
         except (OSError, ValueError, PeermaskError) as error:
             self._say_once(Line(f"{self.path} keeps its earlier roster: {error}", "roster", "warning"))
         self._files.ignore("fleet")

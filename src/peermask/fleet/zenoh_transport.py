@@ -128,7 +128,7 @@ def open_zenoh(
     sessions: Sessions | None = None,
     operator_server: OperatorServer | None = None,
 ) -> Iterator[ZenohTransport]:
-    """A session that answers requests with `handler`, and declares itself alive once it can. `desk`: for operators."""
+    """A session that answers requests with `handler`, and declares itself alive once it can."""
     sessions = sessions or Sessions("", {}, lambda _line: None)
     zenoh.init_log_from_env_or("error,zenoh::api::handlers=off")  # an answer after the timeout is no error
     with _open(settings, operator_server) as (session, gate), ExitStack() as leaving:
