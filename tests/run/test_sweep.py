@@ -146,6 +146,20 @@ def test_what_is_finished_or_anothers_is_not_run_and_more_can_be_added(config: P
     assert not list(root.rglob(".seed*.lock"))
 
 
+def test_what_a_killed_process_leaves_is_no_obstacle(
+    config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = tmp_path / "sweep"
+    root.mkdir()
+    (root / ".sweep.lock").touch()  # killed before sweep.json, or another process that begins just now
+    plan_sweep(root, config, [], ["algorithm.lr=0.1"], [0]).run(Execution(), silent)
+    for run in SweepFolder.add(root, SweepFolder.open(root).config, plan_sweep(root, config, [], [], [1]).runs).runs[1:]:
+        with try_lock((root / run.path).with_name(f".seed-{run.seed}.lock")):  # killed before the run's folder
+            pass
+    assert call(capsys, "runs", "delete", "--yes", root)[0] == 0
+    assert not root.exists()
+
+
 def test_a_run_that_diverges_is_a_result(config: Path, tmp_path: Path) -> None:
     root, told = tmp_path / "sweep", []
     for _ in range(2):

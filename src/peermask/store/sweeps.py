@@ -133,7 +133,7 @@ class SweepFolder:
     def add(cls, root: Path, config: Mapping[str, Any], runs: Sequence[SweepRun]) -> SweepFolder:
         """Make the folder of a sweep, or add runs to it."""
         marker = root / SWEEP
-        if not marker.is_file() and RunFolder(root).is_taken:
+        if RunFolder(root).is_taken and not marker.is_file():  # in this order: another process may begin it now
             raise RunError(f"{root} exists and is not a sweep; give another --out")
         with try_lock(root / ".sweep.lock", LOCK_LIMIT_S) as ours:
             if not ours:
