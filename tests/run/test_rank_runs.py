@@ -13,10 +13,9 @@ from typing import Any
 
 import pytest
 import torch
-from commands import Call
-from plugin_state import forget_plugins
 from rank_process import RankRun, assert_same
 
+from commands import Call
 from peermask.cli.main import main
 from peermask.compute.winograd import winograd_pays
 from peermask.config.experiment import ExperimentConfig
@@ -24,6 +23,7 @@ from peermask.run.execution import Execution
 from peermask.run.result import RunResult
 from peermask.run.runner import resume_experiment, run_experiment
 from peermask.store.checkpoint import list_checkpoints
+from plugin_state import forget_plugins
 from waiting import PATIENCE, until
 
 ON_CPU = Execution(device="cpu", workers=1)

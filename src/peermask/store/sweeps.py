@@ -109,8 +109,9 @@ def best_rows(rows: Sequence[SweepRow]) -> list[SweepRow]:
 
 
 def spread(values: Sequence[float]) -> tuple[float, float]:
-    """Mean and standard deviation of a sample; NaN where there are too few."""
-    return fmean(values) if values else nan, stdev(values) if len(values) > 1 else nan
+    """Mean and standard deviation of the known values of a sample; NaN where there are too few."""
+    known = [value for value in values if not isnan(value)]
+    return fmean(known) if known else nan, stdev(known) if len(known) > 1 else nan
 
 
 @dataclass(frozen=True)
