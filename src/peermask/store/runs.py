@@ -12,6 +12,7 @@ from typing import Any
 from peermask.errors import RunError
 from peermask.files import hold_lock, is_half_written, read_json, writing
 from peermask.store.folder import LOCK, RunFolder, is_lock
+from peermask.store.result import name_of
 from peermask.store.sweeps import SWEEP, SweepFolder
 from peermask.task import flatten
 
@@ -38,8 +39,7 @@ class FoundRun:
 
     @property
     def algorithm(self) -> str:
-        chosen = self.config.get("algorithm", "")
-        return str(chosen.get("name", "") if isinstance(chosen, dict) else chosen)
+        return name_of(self.config.get("algorithm", ""))
 
 
 def find_runs(root: Path) -> list[FoundRun]:
