@@ -50,7 +50,7 @@ Positive = Annotated[float, Field(gt=0)]
 
 
 class Cost(Options):
-    """Of one model: measured, but for the multiply-adds, which are counted."""
+    """The cost of one model: measured, but for the multiply-adds, which are counted."""
 
     retention: Annotated[float, Field(gt=0, le=1)]
     kind: Kind

@@ -80,7 +80,7 @@ def is_of_fleet(folder: Path) -> bool:
 
 
 def round_of(path: Path) -> int:
-    """Of a file named round-NNNNNN."""
+    """The round of a file named round-NNNNNN."""
     number = path.stem.removeprefix("round-")
     return int(number) if number.isdecimal() else 0
 

@@ -68,7 +68,7 @@ class SweepRun(BaseModel):
 
     @property
     def path(self) -> Path:
-        """In the sweep's folder: readable, and made unique by a few digits of a hash."""
+        """The run's folder in that of the sweep: readable, and made unique by a few digits of a hash."""
         plain = re.sub(r"[^A-Za-z0-9._=-]+", "_", self.variation)[:80]
         digits = hashlib.sha256(self.variation.encode()).hexdigest()[:6]
         return Path(f"{plain}-{digits}" if plain else "as-it-is", self.algorithm, f"seed-{self.seed}")
@@ -100,7 +100,7 @@ class SweepRow:
 
 
 def best_rows(rows: Sequence[SweepRow]) -> list[SweepRow]:
-    """For each algorithm with several variations the best, by held-out data; none where nothing is held out."""
+    """Choose the best variation of each algorithm with several, by held-out data; none where nothing is held out."""
     places: dict[int, list[SweepRow]] = {}
     for row in rows:
         if not isnan(spread(row.validation)[0]):
