@@ -20,12 +20,12 @@ from torch import nn
 from peermask.compute.network import blank
 from peermask.exports import Precision
 from peermask.exports.onnx import to_onnx, with_signs
-from peermask.exports.personal import with_params
 from peermask.exports.profile import Kind, masked_params, trial
 from peermask.exports.rebuild import named_module
 from peermask.exports.slim import multiply_adds, parameters, slim
 from peermask.exports.ticket import Architecture
 from peermask.models.layout import find_layout
+from peermask.run.assemble import with_params
 from peermask.run.format import format_bytes
 
 

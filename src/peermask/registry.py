@@ -97,6 +97,8 @@ class Registry(Generic[T]):
 
     def register(self, name: str) -> Callable[[T], T]:
         """Again from the same file, as when a cell of a notebook is run twice, the later replaces the earlier."""
+        if not name.strip(".") or "/" in name or "\\" in name:
+            raise ConfigError(f"{self.kind} {name!r}: folders have this name, too; give it letters, digits and hyphens")
         caller = sys._getframe(1).f_globals
         origin = str(caller.get("__file__") or caller["__name__"])
 

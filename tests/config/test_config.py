@@ -16,7 +16,7 @@ def test_the_default_experiment_compares_accord_with_ind_mask() -> None:
     config = load_config()
     assert (config.agents, config.dataset.name) == (10, "digits")
     assert list(config.arms()) == ["accord", "ind-mask"]
-    assert {arm.resolved_readout for arm in config.arms().values()} == {"all"}
+    assert {arm.readout_for("classification") for arm in config.arms().values()} == {"all"}
 
 
 def test_a_resolved_config_read_back_is_the_same(tmp_path: Path) -> None:

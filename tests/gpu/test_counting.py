@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
@@ -65,6 +65,14 @@ def test_a_whole_history_takes_the_codecs_bytes(sizes: tuple[int, ...]) -> None:
             there_known = restore_receiver_state(saved, Schema.of_rows({"mask": mask}, sizes), torch.device("cuda"))
         rates = torch.where(hot, 0.4, 0.001 if number % 5 else 0.3)
         mask = mask ^ (torch.rand(mask.shape, generator=generator) < rates)
+
+
+def test_values_in_half_precision_are_counted_on_the_cpu() -> None:
+    values = torch.linspace(-2, 2, 30).half().view(3, 10)
+    counted_alike({"weights": values}, {"weights": -values}, (10,))
+    cost, known = message_cost(on_gpu({"weights": values}), None, (10,))
+    assert {getattr(cost, each.name).device.type for each in fields(cost)} == {"cpu"}  # a table is one stack of them
+    restore_receiver_state(known.tensors(), Schema.of_rows({"weights": values}, (10,)), torch.device("cuda"))
 
 
 @pytest.mark.parametrize("values", [False, True])

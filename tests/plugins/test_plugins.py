@@ -274,6 +274,7 @@ def test_an_installed_package_needs_no_naming(tmp_path, monkeypatch):
         ("import sys\nsys.exit(3)\n", "line 2: SystemExit: 3"),
         ("import no_such_thing\n", "line 1: ModuleNotFoundError: No module named 'no_such_thing'"),
         (METHOD.format(name="mce-pl", rate=1), "algorithm 'mce-pl' is registered in"),
+        (METHOD.format(name="../mine", rate=1), "algorithm '../mine': folders have this name, too"),
     ],
 )
 def test_a_plug_in_that_fails_is_one_line(source, line, peermask, tmp_path):

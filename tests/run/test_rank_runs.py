@@ -12,14 +12,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from rank_process import RankRun, assert_same
 
+from commands import Call
 from peermask.cli.main import main
+from peermask.compute.winograd import winograd_pays
 from peermask.config.experiment import ExperimentConfig
 from peermask.run.execution import Execution
 from peermask.run.result import RunResult
 from peermask.run.runner import resume_experiment, run_experiment
 from peermask.store.checkpoint import list_checkpoints
+from plugin_state import forget_plugins
 from waiting import PATIENCE, until
 
 ON_CPU = Execution(device="cpu", workers=1)
@@ -135,6 +139,30 @@ def test_processes_of_this_machine(
     assert (ended.value.code, capsys.readouterr().err) == (0, "")
     whole = run_experiment(config, tmp_path / "whole", execution=ON_CPU)
     assert RunResult.open(tmp_path / "run").hash == whole.hash
+
+
+WIDE = """
+from torch import nn
+from peermask.plugin import models
+
+@models.register("wide")
+def wide(shape, classes):
+    first, second = nn.Conv2d(shape[0], 32, 3, padding=1), nn.Conv2d(32, 64, 5, padding=2)
+    return nn.Sequential(first, nn.ReLU(), second, nn.ReLU(), nn.MaxPool2d(4), nn.Flatten(), nn.Linear(256, classes))
+"""
+
+
+def test_a_convolution_by_winograd_has_the_same_bits_in_any_thread_and_process(tmp_path: Path, call: Call) -> None:
+    assert winograd_pays(torch.zeros(192, 32, 8, 8), torch.zeros(64, 32, 5, 5), (2, 2))
+    (tmp_path / "wide.py").write_text(WIDE)
+    settings = ["agents=2", "rounds=2", "batch_size=192", "retention=0.5", "model=wide", "compare=[]"]
+    words = [word for setting in settings for word in ("--set", setting)]
+    runs = {"alone": ("--workers", 1), "threads": ("--workers", 2), "processes": ("--processes", 2)}
+    for name, how in runs.items():
+        begun = call("run", *words, "--import", tmp_path / "wide.py", "--device", "cpu", *how, "--out", tmp_path / name)
+        assert begun[::2] == (0, "")
+    assert len({RunResult.open(tmp_path / name).hash for name in runs}) == 1
+    forget_plugins()
 
 
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "-m", "peermask", "run"]

@@ -24,13 +24,13 @@ Small = Callable[..., ExperimentConfig]
 
 def test_a_config_that_says_nothing_takes_what_the_algorithm_declares(monkeypatch: pytest.MonkeyPatch) -> None:
     config = make_config({})
-    assert config.resolved_readout == "all"
+    assert config.readout_for("classification") == "all"
     assert "readout" not in config.table()  # hashes of configs from before stay
     monkeypatch.setattr(algorithms["mce-pl"].make, "readout", "own", raising=False)
-    assert config.resolved_readout == "own"
-    assert make_config({"readout": "all"}).resolved_readout == "all"
+    assert config.readout_for("classification") == "own"
+    assert make_config({"readout": "all"}).readout_for("classification") == "all"
     arms = make_config({"readout": "all", "compare": ["ind-mask"]}).arms()
-    assert [arm.resolved_readout for arm in arms.values()] == ["all", "all"]
+    assert [arm.readout_for("classification") for arm in arms.values()] == ["all", "all"]
 
 
 def test_the_config_is_read_back_as_it_was(small: Small, tmp_path: Path) -> None:

@@ -99,6 +99,8 @@ def test_the_best_is_chosen_on_held_out_data_among_variations_of_an_algorithm() 
     assert [best.variation for best in best_rows(rows)] == ["algorithm.lr=0.3"]  # the key does not touch ind-mask
     assert best_rows(rows[1:]) == []  # one variation is no choice
     assert isnan(spread((0.5,))[1])
+    assert str(spread((nan, nan))) == "(nan, nan)"  # two seeds, and nothing is held out
+    assert spread((0.5, nan, 1.5)) == (1.0, pytest.approx(0.5**0.5))
 
 
 def test_an_algorithm_that_a_key_does_not_touch_is_run_once(config: Path, tmp_path: Path) -> None:
@@ -144,6 +146,22 @@ def test_what_is_finished_or_anothers_is_not_run_and_more_can_be_added(config: P
         ("0.1", str(usual[1])), ("0.3", str(usual[1])), (str(usual[0]), "4"),
     ]  # fmt: skip
     assert not list(root.rglob(".seed*.lock"))
+
+
+def test_what_a_killed_process_leaves_is_no_obstacle(
+    config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = tmp_path / "sweep"
+    root.mkdir()
+    (root / ".sweep.lock").touch()  # killed before sweep.json, or another process that begins just now
+    plan_sweep(root, config, [], ["algorithm.lr=0.1"], [0]).run(Execution(), silent)
+    for run in SweepFolder.add(root, SweepFolder.open(root).config, plan_sweep(root, config, [], [], [1]).runs).runs[
+        1:
+    ]:
+        with try_lock((root / run.path).with_name(f".seed-{run.seed}.lock")):  # killed before the run's folder
+            pass
+    assert call(capsys, "runs", "delete", "--yes", root)[0] == 0
+    assert not root.exists()
 
 
 def test_a_run_that_diverges_is_a_result(config: Path, tmp_path: Path) -> None:

@@ -153,7 +153,9 @@ def data(
     console = Console(highlight=False, markup=False)
     seen = describe_data(load_config(config, set_ or (), import_ or ()))
     console.print(_data_table(seen, agents))
-    for line in (*_more(seen, agents), *findings(seen)):
+    if (rest := len(seen.train) - agents) > 0:
+        console.print(f"and {rest} more agents; show them with --agents {len(seen.train)}", soft_wrap=True)
+    for line in findings(seen):
         console.print(line, soft_wrap=True)
 
 
@@ -172,11 +174,6 @@ def _data_table(seen: DataSummary, most: int) -> Table:
             row.append("  ".join(f"{name}: {count}" for name, count in named if count))
         table.add_row(*row)
     return table
-
-
-def _more(seen: DataSummary, most: int) -> list[str]:
-    rest = len(seen.train) - most
-    return [f"and {rest} more agents; show them with --agents {len(seen.train)}"] if rest > 0 else []
 
 
 def findings(seen: DataSummary) -> list[str]:

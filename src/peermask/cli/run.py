@@ -128,14 +128,18 @@ def run(
         should_stop = stop_with_torchrun(place, interrupt.requested)
         execution = Execution(device, chunk, workers, should_stop=should_stop)
         if is_sweep:
-            planned = _plan_sweep(config, set_ or (), resume, vary or (), seeds, out, import_ or ())
-            run_sweep(console, planned, execution)
+            run_sweep(
+                console, _plan_sweep(config, set_ or (), resume, vary or (), seeds, out, import_ or ()), execution
+            )
             return interrupt.exit_code if interrupt.requested() else 0
         loaded, imports = _load(config, set_ or [], resume, replay, import_ or [])
         options = {"--device": device, "--resume": resume, "--chunk": chunk, "--workers": workers}
         arguments = _rank_arguments(config, set_ or (), imports, {**options, "--backend": backend, "--wait": wait})
         if processes is not None and processes > 1:
-            _check_processes(processes, loaded, resume, set_ or ())
+            from peermask.run.play import check_ranks
+            from peermask.run.runner import config_in
+
+            check_ranks(processes, loaded or config_in(resume or Path(), set_ or ()))
         beside = (resume or out or Path("runs", "it")).parent / "tensorboard" if tensorboard else None
         with open_ranks(place, size, arguments, device, backend, wait, should_stop) as ranks:
             execution = replace(execution, ranks=ranks)
@@ -168,15 +172,6 @@ def _plan_sweep(
     if resume is not None:
         return open_sweep(resume)
     return plan_sweep(out, config, set_, vary, None if seeds is None else parse_seeds(seeds), imports)
-
-
-def _check_processes(
-    processes: int, loaded: ExperimentConfig | None, resume: Path | None, overrides: Sequence[str]
-) -> None:
-    from peermask.run.play import check_ranks
-    from peermask.run.runner import config_in
-
-    check_ranks(processes, loaded or config_in(resume or Path(), overrides))
 
 
 def _run_one(

@@ -116,7 +116,7 @@ def _product(
 
 
 def weight_gradient(shape: BlockShape, x: Tensor, x_bound: Tensor, de: Tensor, bound: Tensor) -> Tensor:
-    """[A, O, C, R, S]."""
+    """The gradient of weights, [A, O, C, R, S]."""
     from peermask.kernels.conv_triton import patch_weight_kernel, weight_kernel
 
     agents, batch, height, width, channels = x.shape
@@ -143,7 +143,7 @@ def weight_gradient(shape: BlockShape, x: Tensor, x_bound: Tensor, de: Tensor, b
 
 
 def bias_gradient(shape: BlockShape, de: Tensor, bound: Tensor) -> Tensor:
-    """[A, O]."""
+    """The gradient of biases, [A, O]."""
     from peermask.kernels.conv_triton import bias_kernel
 
     agents, pixels = len(de), de[0].numel() // shape.out

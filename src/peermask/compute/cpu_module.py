@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -10,6 +12,8 @@ from torch import Tensor, nn
 from peermask.compute.response_norm import BETA, response_norm
 from peermask.compute.winograd import winograd, winograd_pays
 from peermask.models.architectures import LocalResponseNorm
+
+M = TypeVar("M", bound=nn.Module)
 
 
 class CpuModule:
@@ -63,10 +67,7 @@ class FlattenLast(nn.Flatten):
 
 def flatten_last(module: nn.Module) -> nn.Module:
     """Replace flattenings by `FlattenLast`: the same numbers."""
-    for child in module.modules():
-        if type(child) is nn.Flatten:
-            child.__class__ = FlattenLast
-    return module
+    return _replace(module, nn.Flatten, FlattenLast)
 
 
 class WinogradConv2d(nn.Conv2d):
@@ -82,10 +83,7 @@ class WinogradConv2d(nn.Conv2d):
 
 def use_winograd(module: nn.Module) -> nn.Module:
     """Replace plain convolutions by `WinogradConv2d`: results differ by rounding, parameters stay."""
-    for child in module.modules():
-        if type(child) is nn.Conv2d and _is_plain(child):  # a subclass may compute something else
-            child.__class__ = WinogradConv2d  # only `forward` differs
-    return module
+    return _replace(module, nn.Conv2d, WinogradConv2d, is_plain)
 
 
 class SlicedPointwiseConv2d(nn.Conv2d):
@@ -101,10 +99,7 @@ def use_sliced_pointwise(module: nn.Module) -> nn.Module:
 
     On CPUs with AVX2 and no AVX-512, torch 2.13's own corrupts memory in channels-last layout with 4 input channels.
     """
-    for child in module.modules():
-        if type(child) is nn.Conv2d and _is_strided_pointwise(child):
-            child.__class__ = SlicedPointwiseConv2d
-    return module
+    return _replace(module, nn.Conv2d, SlicedPointwiseConv2d, _is_strided_pointwise)
 
 
 class PointwiseConv2d(nn.Conv2d):
@@ -121,10 +116,12 @@ class PointwiseConv2d(nn.Conv2d):
 
 def use_products(module: nn.Module) -> nn.Module:
     """Replace 1x1 convolutions by `PointwiseConv2d`: results differ by rounding."""
-    for child in module.modules():
-        if type(child) is nn.Conv2d and child.kernel_size == (1, 1) and _is_plain(child) and child.padding == (0, 0):
-            child.__class__ = PointwiseConv2d
-    return module
+    return _replace(
+        module,
+        nn.Conv2d,
+        PointwiseConv2d,
+        lambda conv: is_plain(conv) and (*conv.kernel_size, *conv.padding) == (1, 1, 0, 0),
+    )
 
 
 class BlockedResponseNorm(LocalResponseNorm):
@@ -136,9 +133,16 @@ class BlockedResponseNorm(LocalResponseNorm):
 
 def use_blocked_norms(module: nn.Module) -> nn.Module:
     """Replace local response norms by `BlockedResponseNorm`: results differ by rounding."""
+    return _replace(module, LocalResponseNorm, BlockedResponseNorm, lambda norm: norm.beta == BETA)
+
+
+def _replace(
+    module: nn.Module, before: type[M], after: type[M], where: Callable[[M], bool] = lambda _: True
+) -> nn.Module:
+    """Change the class of children, in place: only `forward` differs. A subclass may compute something else."""
     for child in module.modules():
-        if type(child) is LocalResponseNorm and child.beta == BETA:
-            child.__class__ = BlockedResponseNorm
+        if type(child) is before and where(child):
+            child.__class__ = after
     return module
 
 
@@ -147,7 +151,7 @@ def _is_strided_pointwise(conv: nn.Conv2d) -> bool:
     return unpadded and conv.kernel_size == (1, 1) and conv.stride != (1, 1)
 
 
-def _is_plain(conv: nn.Conv2d) -> bool:
+def is_plain(conv: nn.Conv2d) -> bool:
     once = conv.stride == (1, 1) and conv.dilation == (1, 1) and conv.groups == 1
     return once and conv.padding_mode == "zeros" and not isinstance(conv.padding, str)
 

@@ -33,12 +33,12 @@ def scale_of(bound: Tensor) -> Tensor:
 
 
 def to_scaled(x: Tensor) -> Scaled:
-    """[A, B, C, H, W] floats."""
+    """Convert floats [A, B, C, H, W]."""
     return Scaled(*_ToScaled.apply(x))  # type: ignore[no-untyped-call]
 
 
 def to_floats(x: Scaled) -> Tensor:
-    """[A, B, C, H, W]."""
+    """Convert back to floats [A, B, C, H, W]."""
     result: Tensor = _ToFloats.apply(*x)  # type: ignore[no-untyped-call]
     return result
 

@@ -113,14 +113,7 @@ def halved(w: Tensor, padded: int, largest: Tensor) -> Tensor:
 
 
 def product(
-    conv: Conv,
-    x: Scaled,
-    w: Tensor,
-    w_largest: Tensor,
-    bias: Tensor | None,
-    *,
-    turned: bool = False,
-    plan: tuple[int, int, int, int] | None = None,
+    conv: Conv, x: Scaled, w: Tensor, w_largest: Tensor, bias: Tensor | None, *, turned: bool = False
 ) -> tuple[Tensor, ...]:
     """The result of scaled images [A, B, H, W, C]; turned, the gradient of those from the result's."""
     from triton.tools.tensor_descriptor import TensorDescriptor
@@ -134,7 +127,7 @@ def product(
     bound, largest = zeros(2, agents, x.half.device)
     step, apart = (1, conv.stride) if turned else (conv.stride, 1)
     pixels = (sides[0] // apart, sides[1] // apart)  # of one remainder
-    most, across, warps, stages = plan or plan_product(out, turned=turned)
+    most, across, warps, stages = plan_product(out, turned=turned)
     bb, bh, bw = tile_of(most, *pixels, most)
     inner = 64 if into % 64 == 0 else 32
     tiles = -(-batch // bb) * -(-pixels[0] // bh) * -(-pixels[1] // bw)
@@ -155,16 +148,14 @@ def plan_product(out: int, *, turned: bool) -> tuple[int, int, int, int]:
     return 128, divisor(out, 64), 4, 4
 
 
-def weight_gradient(
-    conv: Conv, x: Tensor, x_bound: Tensor, dy: Scaled, inner: int, plan: tuple[int, int, int, int, int] | None = None
-) -> Tensor:
+def weight_gradient(conv: Conv, x: Tensor, x_bound: Tensor, dy: Scaled, inner: int) -> Tensor:
     """[A, O, inner, R, S], of the first channels."""
     from triton.tools.tensor_descriptor import TensorDescriptor
 
     from peermask.kernels.scaled_conv_triton import join_kernel, weight_kernel
 
     agents, batch = x.shape[:2]
-    most, high, wide, warps, stages = plan or plan_weights(conv)
+    most, high, wide, warps, stages = plan_weights(conv)
     sides = conv.sides
     bb, bh, bw = tile_of(most, *sides, batch & -batch)
     tiles = batch // bb * -(-sides[0] // bh) * -(-sides[1] // bw)

@@ -16,6 +16,7 @@ from torch.nn import functional as F
 
 from peermask.compute.conv_block import Activation, BlockShape, ConvBlock, shapes_of, trunk_fits
 from peermask.compute.conv_trunk import run_trunk, trunk_trials
+from peermask.compute.cpu_module import is_plain
 from peermask.kernels import by_kernels
 from peermask.models.architectures import LocalResponseNorm
 from peermask.models.layout import Layout
@@ -104,7 +105,7 @@ def plan_stack(module: nn.Module) -> StackedChain | None:
             flat = True
         elif type(layer) is nn.Linear and flat:
             stages.append(Stage(*_names(name, layer), _take_activation(layers), None))
-        elif type(layer) is nn.Conv2d and not flat and _is_plain(layer):
+        elif type(layer) is nn.Conv2d and not flat and is_plain(layer) and layer.padding[0] == layer.padding[1]:
             block = _take_block(layer, layers)
             if block is None:
                 return None
@@ -128,11 +129,10 @@ def _take_block(conv: nn.Conv2d, layers: list[tuple[str, nn.Module]]) -> ConvBlo
     pool = layers.pop(0)[1]
     assert isinstance(pool, nn.MaxPool2d)
     size, stride, padding = (_one(value) for value in (pool.kernel_size, pool.stride, pool.padding))
-    if None in (size, stride, padding) or pool.dilation != 1 or pool.ceil_mode or pool.return_indices:
+    if size is None or stride is None or padding is None:
         return None
-    assert size is not None
-    assert stride is not None
-    assert padding is not None
+    if pool.dilation != 1 or pool.ceil_mode or pool.return_indices:
+        return None
     return ConvBlock(int(conv.padding[0]), activation, scale, size, stride, padding)
 
 
@@ -144,13 +144,6 @@ def _take_activation(layers: list[tuple[str, nn.Module]]) -> Activation:
         layers.pop(0)
         return "elu"
     return "none"
-
-
-def _is_plain(conv: nn.Conv2d) -> bool:
-    if isinstance(conv.padding, str) or conv.padding_mode != "zeros" or conv.groups != 1:
-        return False
-    square = conv.padding[0] == conv.padding[1]
-    return square and conv.stride == (1, 1) and conv.dilation == (1, 1)
 
 
 def _names(name: str, layer: nn.Conv2d | nn.Linear) -> tuple[str, str | None]:

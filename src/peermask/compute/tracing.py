@@ -70,7 +70,7 @@ def uses(steps: tuple[Step, ...]) -> Counter[fx.Node]:
 
 
 class _Recorder(fx.Interpreter):
-    """Every value on the way."""
+    """Recorder of every value on the way."""
 
     @classmethod
     def run_all(cls, traced: fx.GraphModule, samples: Tensor) -> dict[fx.Node, Any]:

@@ -219,15 +219,12 @@ class ExperimentConfig(Options):
         table.pop("imports", None)
         return hashlib.sha256(json.dumps(table, sort_keys=True).encode()).hexdigest()[:16]
 
-    @property
-    def resolved_readout(self) -> Readout:
-        """The readout that counts: the config's, or else the algorithm's default."""
-        return self.readout or algorithms[self.algorithm.name].make.readout
-
     def readout_for(self, task: Task) -> Readout:
-        """The readout that counts for a task: without one label a sample there is nothing to choose among."""
+        """The readout that counts: the config's, or else the algorithm's default.
+
+        Without one label a sample there is nothing to choose among."""
         if task == "classification":
-            return self.resolved_readout
+            return self.readout or algorithms[self.algorithm.name].make.readout
         if self.readout == "own":
             raise ConfigError(f"readout = 'own': {task} has no labels to answer among; leave it out")
         return "all"

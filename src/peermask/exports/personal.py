@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from peermask.data.dataset import Dataset
 from peermask.errors import ExportError
 from peermask.models.layout import Layout
-from peermask.run.assemble import answering, build_simulator
+from peermask.run.assemble import answering, build_simulator, with_params
 from peermask.run.build import Experiment, build
 from peermask.run.result import RunResult
 from peermask.store.result import AgentResult
@@ -41,13 +41,6 @@ class Personal:
         """An ordinary module with this agent's parameters, which takes raw inputs and answers by the run's readout."""
         module = with_params(copy.deepcopy(self.experiment.network.module), self.layout, self.params)
         return answering(module, self.experiment.dataset, self.result.readout, self.about.labels)
-
-
-def with_params(module: nn.Module, layout: Layout, params: Tensor) -> nn.Module:
-    """Put a flat vector [P] into a module, for inference."""
-    views = {name: view.clone() for name, view in layout.unflatten(params).items()}
-    module.load_state_dict(views, strict=False, assign=True)
-    return module.requires_grad_(False).eval()
 
 
 def open_personal(

@@ -111,7 +111,7 @@ def evaluate(
 
 
 def _check(model: Model, dataset: Dataset) -> None:
-    """That the data is of the kind a model takes."""
+    """Check that the data is of the kind a model takes."""
     shape, classes, inputs = model.shape, len(model.classes), model.inputs
     if dataset.shape != shape or len(dataset.classes) != classes:
         raise ExportError(
@@ -180,7 +180,7 @@ def read_image(path: Path, shape: tuple[int, int, int]) -> Tensor:
 
 @dataclass(frozen=True)
 class Prediction:
-    """Of one input.
+    """A model's answer to one input.
 
     Attributes:
         image: The file.

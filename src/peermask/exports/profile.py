@@ -29,7 +29,6 @@ from peermask.compute.network import blank
 from peermask.config.choice import choose
 from peermask.errors import ExportError
 from peermask.exports import Precision
-from peermask.exports.personal import with_params
 from peermask.exports.rebuild import named_module
 from peermask.exports.slim import NotSlimmable, multiply_adds, slim
 from peermask.exports.ticket import Architecture, Side
@@ -39,6 +38,7 @@ from peermask.models.architectures import models
 from peermask.models.frozen import frozen_weights
 from peermask.models.layout import Layout, find_layout
 from peermask.registry import Options
+from peermask.run.assemble import with_params
 from peermask.streams import stream
 
 RETENTIONS = (0.1, 0.2, 0.3, 0.4, 0.6, 0.8, 1.0)
@@ -50,7 +50,7 @@ Positive = Annotated[float, Field(gt=0)]
 
 
 class Cost(Options):
-    """Of one model: measured, but for the multiply-adds, which are counted."""
+    """The cost of one model: measured, but for the multiply-adds, which are counted."""
 
     retention: Annotated[float, Field(gt=0, le=1)]
     kind: Kind

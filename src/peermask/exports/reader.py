@@ -23,11 +23,11 @@ from torch import Tensor, nn
 from peermask.data.dataset import Task
 from peermask.data.normalisation import FromRaw
 from peermask.errors import ExportError, ModelError, nearest
-from peermask.exports.personal import with_params
 from peermask.exports.rebuild import MAX_PARAMETERS, named_module, rebuild
 from peermask.exports.ticket import Architecture, Count, Inputs, Text, read_ticket
 from peermask.models.layout import find_layout
 from peermask.models.outputs import Readout, with_readout
+from peermask.run.assemble import with_params
 
 MAX_BYTES = 1 << 29  # of a file: all parameters that are built, in float32, and room for a graph
 ONNX_TYPES = {"tensor(uint8)": "uint8", "tensor(float)": "float32", "tensor(int64)": "int64"}

@@ -80,7 +80,7 @@ class Inputs(_Part):
     vocabulary: Annotated[int, Field(ge=1, le=1 << 24)] | None = None  # tokens are below it
 
     def check(self, channels: int, outputs: int) -> None:
-        """That there are as many means as features, channels or outputs, or one for all."""
+        """Check that there are as many means as features, channels or outputs, or one for all."""
         of_inputs = self.normalisation if isinstance(self.normalisation, Statistics) else None
         for scale, most in ((of_inputs, channels), (self.target_scale, outputs)):
             if scale is not None and len(scale.mean) not in (1, most):

@@ -193,7 +193,7 @@ def _written(personal: Personal, path: Path, precision: Precision) -> Exported:
 
 
 def _check_target(path: Path, *, force: bool) -> None:
-    """Before the work, so that a mistake costs no time."""
+    """Check where a file goes before the work, so that a mistake costs no time."""
     if path.suffix not in SUFFIXES:
         raise ExportError(
             f"cannot export to {path.name!r}: unknown suffix {path.suffix!r}; {nearest(path.suffix, SUFFIXES)}"

@@ -65,7 +65,7 @@ def distances(masks: Tensor, received: Tensor, heard: Links, sizes: Sequence[int
 
 
 def ones_by_layer(masks: Tensor, sizes: Sequence[int]) -> Tensor:
-    """[A, L] int64."""
+    """Count the ones of each layer, [A, L] int64."""
     if masks.device.type == "cpu":  # numpy counts a byte at a time, torch widens each to eight
         return torch.tensor([_ones(row, sizes) for row in masks])
     return torch.stack([layer.sum(1) for layer in masks.split(list(sizes), dim=1)], dim=1)

@@ -38,7 +38,7 @@ def measures_of(figures: Sequence[str]) -> tuple[str, ...]:
 
 
 def curves_of(table: Table, figures: Sequence[str] = FIGURES["classification"]) -> Curves:
-    """From metrics.csv; of many evaluations an even choice, first and last among them."""
+    """Read the curves of metrics.csv; of many evaluations an even choice, first and last among them."""
     chosen = even_choice(len(table.rounds), POINTS)
     measures = {name: table[name][chosen] for name in measures_of(figures)}
     seconds = _reduce(np.nanmax, table["seconds"][chosen])
@@ -74,7 +74,7 @@ def rounded(values: Floats, digits: int = DIGITS) -> list[Any]:
 
 
 def _reduce(function: Any, values: Floats) -> Floats:
-    """Over agents, NaN where none is known (numpy would warn)."""
+    """Reduce over agents, NaN where none is known (numpy would warn)."""
     result = np.full(len(values), np.nan)
     known = ~np.isnan(values).all(1) if values.size else np.zeros(len(values), bool)
     if known.any():
@@ -105,7 +105,7 @@ class Spent:
 
 
 def bytes_spent(traffic: Table, weights: int) -> Spent:
-    """From traffic.csv."""
+    """Sum up traffic.csv."""
     links = np.nan_to_num(traffic["links"])  # [R, N]
     size = np.where(links > 0, np.nan_to_num(traffic["coded_bytes"]), 0.0)  # what no one received counts for nothing
     body = np.floor(links * (size - FRAME_BYTES).clip(0))

@@ -43,7 +43,7 @@ class ObserverList:
 
 
 def loggers(tensorboard: Path | None) -> list[Observer]:
-    """What was asked for."""
+    """Make the loggers that were asked for."""
     if tensorboard is None:
         return []
     from peermask.reports.tensorboard import TensorBoard  # an optional package

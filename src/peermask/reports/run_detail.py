@@ -35,7 +35,7 @@ def positions(agents: int, links: Iterable[Sequence[int]]) -> list[list[float]]:
 
 
 def _spread(values: list[float]) -> list[float]:
-    """Over the whole of [-1, 1], so that no paper is wasted."""
+    """Spread values over the whole of [-1, 1], so that no paper is wasted."""
     low, high = min(values), max(values)
     middle, reach = (low + high) / 2, (high - low) / 2 or 1.0
     return [round((value - middle) / reach, 4) for value in values]
@@ -107,16 +107,13 @@ def _agents(result: RunResult) -> list[dict[str, Any]]:
 def _data(manifest: dict[str, Any], shown: int) -> dict[str, Any] | None:
     """Samples and labels of agents as the manifest has them; None where it has none."""
     agents = manifest["agents"]
-    few = agents[:shown]
     if not all({"train", "validation", "test", "counts"} <= set(agent) for agent in agents):
         return None
     trained = {label for agent in agents for label in agent["labels"]}
-    names = list(enumerate(manifest["classes"])) if trained else []
+    few, names = agents[:shown], list(enumerate(manifest["classes"])) if trained else []
     return {
         "samples": [[agent[key] for key in ("train", "validation", "test")] for agent in few],
-        "counts": [dict(zip(agent["labels"], agent["counts"], strict=False)) for agent in agents[:shown]]
-        if trained
-        else [],
+        "counts": [dict(zip(agent["labels"], agent["counts"], strict=False)) for agent in few if trained],
         "missing": [name for label, name in names if label not in trained],
         "duplicates": manifest.get("duplicates"),
     }

@@ -27,7 +27,7 @@ class Source:
         return self.folders[0].config.read_text(encoding="utf-8")
 
     def rows(self, table: str) -> list[Row]:
-        """Of `absences.csv`; a line still being written is left out."""
+        """Read `absences.csv` or another table; a line still being written is left out."""
         return [row for folder in self.folders for row in read_rows(folder.path / table)]
 
     def table(self, name: str) -> Table:

@@ -26,7 +26,7 @@ class ReportData:
         return render({"series": [], "runs": []}, self.title, live=True).encode()
 
     def data(self) -> bytes:
-        """JSON."""
+        """The data as JSON."""
         with self._lock:
             seen = self._files()
             if seen != self._seen:

@@ -19,6 +19,7 @@ from peermask.data.dataset import Dataset, Split
 from peermask.data.normalisation import FromRaw
 from peermask.graph import Mixing
 from peermask.masks.masker import Masker
+from peermask.models.layout import Layout
 from peermask.models.outputs import Readout, with_readout
 from peermask.run.build import Experiment
 from peermask.run.evaluate import AT_ONCE
@@ -119,13 +120,18 @@ def personal_models(
     """Every agent's network, from the states of all agents in a checkpoint; `labels` are each agent's own."""
     simulator = build_simulator(experiment, torch.device("cpu"))
     simulator.restore(states)
-    models = []
-    for own, params in zip(labels, simulator.local_models(), strict=True):
-        network = copy.deepcopy(experiment.network.module)
-        views = {name: view.clone() for name, view in experiment.network.layout.unflatten(params).items()}
-        network.load_state_dict(views, strict=False)
-        models.append(answering(network, experiment.dataset, readout, own))
-    return models
+    module, layout = experiment.network.module, experiment.network.layout
+    return [
+        answering(with_params(copy.deepcopy(module), layout, params), experiment.dataset, readout, own)
+        for own, params in zip(labels, simulator.local_models(), strict=True)
+    ]
+
+
+def with_params(module: nn.Module, layout: Layout, params: Tensor) -> nn.Module:
+    """Put a flat vector [P] into a module, for inference."""
+    views = {name: view.clone() for name, view in layout.unflatten(params).items()}
+    module.load_state_dict(views, strict=False, assign=True)
+    return module.requires_grad_(False).eval()
 
 
 def answering(network: nn.Module, dataset: Dataset, readout: Readout, labels: Sequence[int]) -> nn.Module:

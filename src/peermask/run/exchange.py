@@ -4,7 +4,7 @@ One loop of rounds (`run/loop.py`) works with any of them:
 
     LocalExchange         run/exchange.py               all agents are here; bytes are what the codec would send
     AsynchronousExchange  run/asynchronous_exchange.py  the same, each agent in its own round
-    Ranked                run/rank_exchange.py          some agents are here, the others in other processes of the run
+    RankExchange          run/rank_exchange.py          some agents are here, the others in other processes of the run
     NodeExchange          fleet/exchange.py             one agent is here; bytes are what was actually sent
 """
 

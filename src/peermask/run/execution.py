@@ -56,7 +56,8 @@ class Execution:
         observer: Is notified of progress: an object with the methods `begin`, `round`, `evaluation` and `end`.
         should_stop: Asked after every round; if it returns True, the run is saved and ends as "interrupted".
         final_checkpoint: Whether to save the agents' states at the end. `local_models` and exports need them.
-        writes: Write checkpoints while the next rounds are computed ("beside"), before them ("first"), or "never".
+        writes: Write checkpoints while the next rounds are computed ("beside"), before them ("first"), or "never",
+            where another process writes the run.
         ranks: The other processes that agents are divided between, where there are any; see docs/scale.md. Their
             device takes the place of `device`.
 
@@ -73,8 +74,7 @@ class Execution:
     workers: int | None = None
     observer: Observer = field(default_factory=Silent)
     should_stop: Callable[[], bool] = lambda: False
-    final_checkpoint: bool = True  # hundreds of runs of which only the tables matter can do without
-    # Checkpoints: beside the rounds that follow, or before the first of them; or another process writes the run
+    final_checkpoint: bool = True
     writes: Literal["beside", "first", "never"] = "beside"
     ranks: Ranks | None = None
 

@@ -23,7 +23,7 @@ SHARES = ("accuracy", "f1", "macro_f1", "average_precision", "density")
 
 
 def figure_name(figure: str) -> str:
-    """In words: `test_accuracy` and `accuracy` are one."""
+    """Name a figure in words: `test_accuracy` and `accuracy` are one."""
     plain = figure.removeprefix("test_")
     return NAMES.get(plain, plain.replace("_", " "))
 

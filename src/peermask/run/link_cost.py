@@ -29,6 +29,7 @@ from peermask.wire.receiver_state import (
     empty_receiver_state,
     first_message,
     restore_receiver_state,
+    where_counted,
 )
 from peermask.wire.schema import MessageRow, Payload, row_of
 
@@ -62,12 +63,9 @@ class LinkHistories:
     def cost(self, payload: Payload, links: Links, sizes: tuple[int, ...], spread: Spread = in_turn) -> Cost:
         """Count a round's messages [A, ...], with the links of all agents, and update the histories.
 
-        `coded_bytes` is the mean over the receivers of each. A GPU without Triton has its messages counted on the
-        CPU."""
+        `coded_bytes` is the mean over the receivers of each."""
+        payload = where_counted(payload)
         leaf, self.schema = next(iter(payload.values())), Schema.of_rows(payload, sizes)
-        kernels = counted_by_kernels(payload)
-        if not kernels:
-            payload = {name: rows.cpu() for name, rows in payload.items()}
         lines: dict[tuple[int, int], list[int]] = defaultdict(list)  # sender, history -> receivers
         histories: dict[tuple[int, int], SavedHistory | None] = {}
         for receiver, sender in zip(links.receivers.tolist(), links.senders.tolist(), strict=True):
@@ -77,7 +75,7 @@ class LinkHistories:
         local = [line for line in lines if 0 <= line[0] - self.first < len(leaf)]
         rows = [sender - self.first for sender, _ in local]
         before = [histories[line] for line in local]
-        if kernels:
+        if counted_by_kernels(payload):
             bytes_each, is_delta, after = self._by_kernels(payload, rows, before, sizes)
         else:
             bytes_each, is_delta, after = self._by_rows(payload, rows, before, spread)
@@ -177,12 +175,12 @@ class LinkHistories:
     def restore(self, saved: Mapping[str, Tensor], payload: Payload, sizes: tuple[int, ...]) -> None:
         """Restore the result of `tensors`; `payload` is any message of the agents here, for its leaves."""
         leaf, self.schema = next(iter(payload.values())), Schema.of_rows(payload, sizes)
-        device, links = leaf.device if counted_by_kernels(payload) else torch.device("cpu"), saved[LINKS]
+        links = saved[LINKS]
         histories: list[SavedHistory] = [RemoteHistory() for _ in range(int(links[:, 2].max()) + 1)]
         (shard,) = shards_of(links, [slice(self.first, self.first + len(leaf))])
         for row, place in enumerate(range(shard.start, shard.stop)):
             one = {name: rows[row : row + 1] for name, rows in saved.items() if name != LINKS}
-            state = restore_receiver_state(one, self.schema, device)
+            state = restore_receiver_state(one, self.schema, leaf.device)
             histories[place] = state.histories[0] if isinstance(state, ReceiverRows) else state
         for receiver, sender, place in links.tolist():
             self.by_receiver[receiver][sender] = histories[place]

@@ -34,7 +34,7 @@ def figures_of(task: Task, further: Sequence[str] = ()) -> tuple[str, ...]:
 
 
 def metric_columns(figures: Sequence[str]) -> tuple[str, ...]:
-    """Of metrics.csv."""
+    """List the columns of metrics.csv."""
     main, *others = figures
     return (
         "round",

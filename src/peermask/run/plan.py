@@ -164,7 +164,7 @@ def _on_device(experiment: Experiment, chunk: int) -> int:
 
 
 def _remembered(experiment: Experiment) -> int:
-    """Of how many senders an agent has a history, at most."""
+    """Count the senders of which an agent has a history, at most."""
     degree, graphs = experiment.mixing.links.most, experiment.schedule.graphs(experiment.config.rounds)
     most = min(experiment.config.agents - 1, degree * graphs)
     return min(most, REMEMBERED) if experiment.schedule.changes else most
@@ -188,8 +188,8 @@ def gradient_path(experiment: Experiment, device: torch.device) -> str:
 
 
 @dataclass(frozen=True)
-class Tried:
-    """Of one agent."""
+class Trial:
+    """What one agent took in a trial."""
 
     state: int  # bytes between two rounds
     in_a_round: int  # bytes at the peak of a round, beside what only those need that are computed just then
@@ -199,7 +199,7 @@ class Tried:
     seconds: float  # of a round, on a CPU
 
 
-def _try_few(experiment: Experiment) -> Tried:
+def _try_few(experiment: Experiment) -> Trial:
     """Time a step of as many agents as there are cores, always from their first state; other agents' messages are
     copies of the first."""
     config, sizes = experiment.config, experiment.network.layout.sizes
@@ -228,7 +228,7 @@ def _try_few(experiment: Experiment) -> Tried:
     history = known.histories[0].nbytes if isinstance(known, ReceiverRows) else 0
     # States, messages and what is known of them, before and after a step and as copied for a checkpoint.
     in_a_round = 2 * state + _bytes(learned) + 2 * message + 3 * history + OBJECT_BYTES
-    return Tried(
+    return Trial(
         state=state,
         in_a_round=in_a_round,
         process=max(0, peak.bytes - few * in_a_round),

@@ -60,7 +60,7 @@ class PlayResult:
 
 
 def build_arms(
-    config: ExperimentConfig, execution: Execution, dataset: Dataset | None, module: nn.Module | None
+    config: ExperimentConfig, execution: Execution, dataset: Dataset | None = None, module: nn.Module | None = None
 ) -> dict[str, Experiment]:
     """The experiment of each algorithm that a config compares; all ranks have the same."""
     ranks = execution.ranks
@@ -92,12 +92,7 @@ def play(
     return _play(experiment, name, folder, device, execution, start)
 
 
-def take_part(
-    config: ExperimentConfig | None,
-    execution: Execution,
-    dataset: Dataset | None = None,
-    module: nn.Module | None = None,
-) -> Status:
+def take_part(config: ExperimentConfig | None, execution: Execution) -> Status:
     """Take part as a rank other than the first; without a config, use the first's."""
     ranks, device = execution.ranks, pick_device(execution.device)
     assert ranks is not None
@@ -105,7 +100,7 @@ def take_part(
     # What it imports is named on every rank's command line: another process does not say what is executed here.
     config = config or make_config({key: value for key, value in tomllib.loads(told).items() if key != "imports"})
     status: Status = "finished"
-    for name, experiment in build_arms(config, execution, dataset, module).items():
+    for name, experiment in build_arms(config, execution).items():
         begun = _get_share(ranks, config.agents)
         if begun is None:
             continue

@@ -51,7 +51,7 @@ class Routes:
 
     @classmethod
     def of(cls, hearing: Sequence[Tensor], agents: int, rank: int) -> Routes:
-        """From what each rank hears."""
+        """Find the routes of one rank from what each rank hears."""
         size, columns = len(hearing), hearing[rank]
         shards = [shard(agents, size, other) for other in range(size)]
         sends = {other: hearing[other][_within(hearing[other], shards[rank])] for other in range(size)}
@@ -115,7 +115,7 @@ def unpack_bits(packed: Tensor, width: int) -> Tensor:
 
 
 def packed_width(rows: Tensor) -> int:
-    """Bytes a row."""
+    """Count the bytes of a packed row."""
     width = prod(rows.shape[1:])
     return -(-width // 8) if rows.dtype == torch.bool else width * rows.element_size()
 

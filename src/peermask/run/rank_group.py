@@ -93,7 +93,7 @@ class Ranks:
         return torch.cat([part[:count] for part, count in zip(whole, counts, strict=True)])
 
     def texts(self, own: str) -> list[str]:
-        """What every rank says."""
+        """Exchange a text of every rank; return all of them."""
         data = torch.frombuffer(bytearray(own.encode()), dtype=torch.uint8)
         sizes = self.all_gather(torch.tensor([len(data)]), self.size).tolist()
         row = torch.zeros(1, max(sizes), dtype=torch.uint8)
@@ -102,7 +102,7 @@ class Ranks:
         return [bytes(each[:size].tolist()).decode() for each, size in zip(rows, sizes, strict=True)]
 
     def tell(self, text: str = "") -> str:
-        """What the first rank says."""
+        """Send a text of the first rank to all; return it."""
         return self.texts(text if self.first else " ")[0]
 
     def from_first(self, values: Tensor) -> Tensor:

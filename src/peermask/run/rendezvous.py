@@ -165,7 +165,7 @@ def _accept_ranks(
             waiting.check(place, missing, _absence(place, missing))
             continue
         peer.settimeout(ANSWER_S)
-        with suppress(ValueError):  # a rank that only tries to reach this one, or a stranger
+        with suppress(ValueError, OSError):  # a rank that only tries to reach this one, or a stranger
             peers[int(peer.makefile("rb", buffering=0).readline(LINE_BYTES))] = peer
     return peers
 

@@ -66,7 +66,7 @@ class RunResult(StoredRun):
         return read_config(self.folder.config)
 
     def last_checkpoint(self, frozen_checksum: str) -> Checkpoint:
-        """The last that is whole."""
+        """The last checkpoint that is whole."""
         # By the hash the run wrote down: a later version's config may have further keys, and another hash.
         hashes = checkpoint_hashes(self.manifest["config_hash"], self.manifest)
         checkpoint = last_good(self.folder.checkpoints, hashes, frozen_checksum)

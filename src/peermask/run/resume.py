@@ -52,7 +52,7 @@ NAMED = 3  # differences; more would not be read
 
 
 def check_same(experiment: Experiment, folder: RunFolder) -> None:
-    """That a run is resumed with the same config (except for more rounds), data and network."""
+    """Check that a run is resumed with the same config (except for more rounds), data and network."""
     before = read_manifest(folder.manifest)
     check_config(folder, before)
     check_same_config(read_config(folder.config), experiment.config, folder)
@@ -126,5 +126,5 @@ def note_plugins(folder: RunFolder, config: ExperimentConfig) -> None:
 
 
 def checkpoint_hashes(config_hash: str, about: dict[str, Any]) -> tuple[str, ...]:
-    """Of the config of a run, and of what it was before its rounds were raised: its checkpoints may say any of them."""
+    """Hashes that checkpoints of a run may have: of its config, and of that before its rounds were increased."""
     return tuple(dict.fromkeys((config_hash, *about.get("earlier_hashes", ()))))

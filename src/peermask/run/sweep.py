@@ -77,8 +77,8 @@ def plan_sweep(
 def open_sweep(root: Path) -> Sweep:
     """All runs of the sweep in a folder; plug-ins that it needs must have been imported."""
     folder = SweepFolder.open(root)
-    find_plugins(map(of_name, folder.config.get("imports", ())), str(root), quiet=True)
-    return Sweep(root, read_config(folder.config), folder.runs)
+    found = find_plugins(map(of_name, folder.config.get("imports", ())), str(root), quiet=True)
+    return Sweep(root, read_config({**folder.config, "imports": found or None}), folder.runs)
 
 
 def split_values(vary: str) -> list[str]:

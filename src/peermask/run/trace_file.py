@@ -74,7 +74,7 @@ def replay_config(run: Path) -> ExperimentConfig:
 
 
 def speeds_of(experiment: Experiment) -> tuple[float, ...]:
-    """Of every agent."""
+    """The speed of every agent."""
     config = experiment.config
     speeds = None if config.asynchronous is None else config.asynchronous.speeds
     if isinstance(speeds, SpeedDraw):
@@ -120,7 +120,7 @@ def read_trace(path: Path, links: Links, rounds: int) -> Trace:
 
 
 def write_trace(path: Path, trace: Trace) -> None:
-    """In the order of rounds and agents."""
+    """Write a trace in the order of rounds and agents."""
     ends = list(zip(trace.links.receivers.tolist(), trace.links.senders.tolist(), strict=True))
     path.unlink(missing_ok=True)
     append_rows(

@@ -47,12 +47,12 @@ class RunFolder:
     def is_taken(self) -> bool:
         """Whether a new run here could overwrite something.
 
-        What a run killed before its first line of config left behind, a manifest and empty folders, is nothing.
+        What a process killed at its start left behind, locks, a manifest and empty folders, is nothing.
         """
         if not self.path.is_dir():
             return self.path.exists()
         files = [path for path in self.path.rglob("*") if not path.is_dir() and not is_half_written(path)]
-        return any(path != self.manifest and path.name != LOCK for path in files)
+        return any(path != self.manifest and not is_lock(path) for path in files)
 
     def check_free(self) -> None:
         if self.is_taken:
@@ -69,13 +69,18 @@ class RunFolder:
             self.checkpoints.mkdir(parents=True, exist_ok=True)
 
 
+def is_lock(path: Path) -> bool:
+    """Whether this is the lock of a run, or one of a sweep: `.sweep.lock`, `.seed-0.lock`."""
+    return path.name.startswith(".") and path.name.endswith(LOCK)
+
+
 def is_of_fleet(folder: Path) -> bool:
     """Whether devices made the run in a folder, and not the simulator: then only they can resume it."""
     return (folder / "absences.csv").is_file() or (folder / "agents").is_dir()
 
 
 def round_of(path: Path) -> int:
-    """Of a file named round-NNNNNN."""
+    """The round of a file named round-NNNNNN."""
     number = path.stem.removeprefix("round-")
     return int(number) if number.isdecimal() else 0
 

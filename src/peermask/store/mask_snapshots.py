@@ -42,7 +42,7 @@ def save_masks(folder: Path, round: int, masks: Masks) -> Path:  # [N, P_w]
 
 
 def list_masks(folder: Path) -> dict[int, Path]:
-    """By round, oldest first."""
+    """List mask files by round, oldest first."""
     return {round_of(path): path for path in sorted(folder.glob("round-*.npz"), key=round_of)}
 
 

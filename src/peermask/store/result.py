@@ -111,7 +111,7 @@ class StoredRun:
         if not compare.is_file():
             return cls._open_one(root)
         table = _read_toml(compare)
-        arms = arm_names(map(_name, (table.get("algorithm"), *table.get("compare", ()))))
+        arms = arm_names(map(name_of, (table.get("algorithm"), *table.get("compare", ()))))
         begun = [name for name in arms if RunFolder(root / name).is_run]
         if not begun:
             raise RunError(f"{root} is a comparison with no run in it yet")
@@ -144,7 +144,7 @@ class StoredRun:
     @property
     def algorithm(self) -> str:
         """The name of the algorithm."""
-        return _name(self.settings["algorithm"])
+        return name_of(self.settings["algorithm"])
 
     @property
     def folder(self) -> RunFolder:
@@ -228,9 +228,9 @@ class StoredRun:
         return read_table(self.folder.metrics, agents=len(self.agents))
 
 
-def _name(choice: Any) -> str:
-    """Of a table such as `[algorithm]`."""
-    return str(choice["name"] if isinstance(choice, dict) else choice)
+def name_of(choice: Any) -> str:
+    """The name in a table such as `[algorithm]`."""
+    return str(choice.get("name", "") if isinstance(choice, dict) else choice)
 
 
 def _read_toml(path: Path) -> dict[str, Any]:

@@ -11,7 +11,8 @@ from typing import Any
 
 from peermask.errors import RunError
 from peermask.files import hold_lock, is_half_written, read_json, writing
-from peermask.store.folder import LOCK, RunFolder
+from peermask.store.folder import LOCK, RunFolder, is_lock
+from peermask.store.result import name_of
 from peermask.store.sweeps import SWEEP, SweepFolder
 from peermask.task import flatten
 
@@ -38,8 +39,7 @@ class FoundRun:
 
     @property
     def algorithm(self) -> str:
-        chosen = self.config.get("algorithm", "")
-        return str(chosen.get("name", "") if isinstance(chosen, dict) else chosen)
+        return name_of(self.config.get("algorithm", ""))
 
 
 def find_runs(root: Path) -> list[FoundRun]:
@@ -95,9 +95,9 @@ def differences(runs: Sequence[FoundRun]) -> dict[str, list[str]]:
 def runs_in(path: Path) -> list[Path]:
     """The folders to delete with a run, comparison or sweep: those of its runs first, then its own."""
     if (path / SWEEP).is_file():
-        inner = [path / run.path for run in SweepFolder.open(path).runs if (path / run.path).is_dir()]
-        above = sorted({folder for run in inner for folder in run.parents if path in folder.parents}, reverse=True)
-        return [*inner, *above, path]
+        runs = [path / run.path for run in SweepFolder.open(path).runs]
+        above = sorted({folder for run in runs for folder in run.parents if path in folder.parents}, reverse=True)
+        return [folder for folder in (*runs, *above, path) if folder.is_dir()]
     if (path / COMPARISON).is_file():
         return [*(inner.parent for inner in sorted(path.glob(f"*/{MANIFEST}"))), path]
     read_run(path)  # or it is refused
@@ -117,7 +117,7 @@ def delete_run(path: Path) -> list[Path]:
         raise RunError(f"{path} is a link; delete the folder it leads to: {path.resolve()}")
     with writing(path):
         with hold_lock(path / LOCK, busy):
-            half = [file for file in path.iterdir() if is_half_written(file) or _is_claim(file)]
+            half = [file for file in path.iterdir() if is_half_written(file) or (is_lock(file) and file.name != LOCK)]
             for file in (*half, *(path / name for name in WRITTEN if name != LOCK)):
                 if file.is_dir() and not file.is_symlink():
                     shutil.rmtree(file)
@@ -128,8 +128,3 @@ def delete_run(path: Path) -> list[Path]:
         if not left:
             path.rmdir()
     return left
-
-
-def _is_claim(file: Path) -> bool:
-    """Whether this is the lock of a run in a sweep, which an interrupted process left."""
-    return file.name.startswith(".") and file.suffix == ".lock"

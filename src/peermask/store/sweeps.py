@@ -68,7 +68,7 @@ class SweepRun(BaseModel):
 
     @property
     def path(self) -> Path:
-        """In the sweep's folder: readable, and made unique by a few digits of a hash."""
+        """The run's folder in that of the sweep: readable, and made unique by a few digits of a hash."""
         plain = re.sub(r"[^A-Za-z0-9._=-]+", "_", self.variation)[:80]
         digits = hashlib.sha256(self.variation.encode()).hexdigest()[:6]
         return Path(f"{plain}-{digits}" if plain else "as-it-is", self.algorithm, f"seed-{self.seed}")
@@ -100,7 +100,7 @@ class SweepRow:
 
 
 def best_rows(rows: Sequence[SweepRow]) -> list[SweepRow]:
-    """For each algorithm with several variations the best, by held-out data; none where nothing is held out."""
+    """Choose the best variation of each algorithm with several, by held-out data; none where nothing is held out."""
     places: dict[int, list[SweepRow]] = {}
     for row in rows:
         if not isnan(spread(row.validation)[0]):
@@ -109,8 +109,9 @@ def best_rows(rows: Sequence[SweepRow]) -> list[SweepRow]:
 
 
 def spread(values: Sequence[float]) -> tuple[float, float]:
-    """Mean and standard deviation of a sample; NaN where there are too few."""
-    return fmean(values) if values else nan, stdev(values) if len(values) > 1 else nan
+    """Mean and standard deviation of the known values of a sample; NaN where there are too few."""
+    known = [value for value in values if not isnan(value)]
+    return fmean(known) if known else nan, stdev(known) if len(known) > 1 else nan
 
 
 @dataclass(frozen=True)
@@ -133,7 +134,7 @@ class SweepFolder:
     def add(cls, root: Path, config: Mapping[str, Any], runs: Sequence[SweepRun]) -> SweepFolder:
         """Make the folder of a sweep, or add runs to it."""
         marker = root / SWEEP
-        if not marker.is_file() and RunFolder(root).is_taken:
+        if RunFolder(root).is_taken and not marker.is_file():  # in this order: another process may begin it now
             raise RunError(f"{root} exists and is not a sweep; give another --out")
         with try_lock(root / ".sweep.lock", LOCK_LIMIT_S) as ours:
             if not ours:

@@ -63,7 +63,7 @@ class Extent(NamedTuple):
 
 
 def extents(folder: Path, round: int, names: Sequence[str] = TABLES) -> dict[str, Extent]:
-    """Of all tables of a run by file name, up to a round; rows of later rounds may be added meanwhile.
+    """Measure all tables of a run, by file name, up to a round; rows of later rounds may be added meanwhile.
 
     They are on the disk when this returns, before a checkpoint says so: rows after it would be forgotten anyway.
     """
@@ -88,7 +88,7 @@ def _extent(data: bytes, round: int) -> Extent:
 
 
 def check_extents(folder: Path, known: Mapping[str, Extent], witness: Path) -> None:
-    """That the tables of a run still begin with what they held when another of its files was written."""
+    """Check that the tables of a run still begin with what they held when another of its files was written."""
     for name, extent in known.items():
         path = folder / name
         try:

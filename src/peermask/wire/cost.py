@@ -28,6 +28,7 @@ from peermask.wire.receiver_state import (
     ReceiverTensors,
     counted_by_kernels,
     first_message,
+    where_counted,
 )
 from peermask.wire.schema import MessageRow, Payload, row_of
 from peermask.wire.sets import slices
@@ -66,9 +67,8 @@ def message_cost(
     payload: Payload, state: ReceiverState | None, sizes: Sequence[int], spread: Spread = in_turn, first: int = 0
 ) -> tuple[Cost, ReceiverState]:
     """The cost of one round's messages [N, ...], and the receivers' state after them; `state` is that before, if any.
-    The agents are numbered from `first`.
-
-    A GPU without Triton has its messages counted on the CPU."""
+    The agents are numbered from `first`."""
+    payload = where_counted(payload)
     leaf = next(iter(payload.values()))
     paper, bitmap = _always(Schema.of_rows(payload, sizes), len(leaf), leaf.device)
     if counted_by_kernels(payload):
@@ -76,8 +76,7 @@ def message_cost(
         (ones, entropy, coded, kind), state = measured_by_kernels(payload, state, sizes)
     else:
         assert not isinstance(state, ReceiverTensors)
-        here = {name: rows.cpu() for name, rows in payload.items()}
-        (ones, entropy, coded, kind), state = _measured_by_rows(here, state, sizes, spread, first)
+        (ones, entropy, coded, kind), state = _measured_by_rows(payload, state, sizes, spread, first)
     return Cost(paper, ones, bitmap, entropy, coded, kind), state
 
 
@@ -142,17 +141,15 @@ def coded_row(row: MessageRow, schema: Schema, history: History | None, agent: i
 
 
 def message_measures(payload: Payload, sizes: Sequence[int], spread: Spread) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """What does not depend on what receivers know: paper_bits, ones_bits, bitmap_bytes and entropy_bytes, [N] each.
-
-    A GPU without Triton has its messages counted on the CPU."""
+    """What does not depend on what receivers know: paper_bits, ones_bits, bitmap_bytes and entropy_bytes, [N] each."""
+    payload = where_counted(payload)
     leaf, layers = next(iter(payload.values())), _cuts(payload, sizes)
     paper, bitmap = _always(Schema.of_rows(payload, sizes), len(leaf), leaf.device)
     if counted_by_kernels(payload):
         rows, cuts = _leaves_for_kernels(payload, sizes)
         ones, entropy, _, _ = count_frames_triton(list(rows.values()), None, cuts)
         return paper, ones, bitmap, entropy
-    here = {name: rows.cpu() for name, rows in payload.items()}
-    counts = spread(lambda agent: _counts(row_of(here, agent), layers), range(len(leaf)))
+    counts = spread(lambda agent: _counts(row_of(payload, agent), layers), range(len(leaf)))
     ones, entropy = _by_counts(payload, [torch.tensor(each) for each in zip(*counts, strict=True)], sizes)
     return paper, ones, bitmap, entropy
 

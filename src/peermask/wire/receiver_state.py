@@ -94,6 +94,11 @@ def counted_by_kernels(payload: Payload) -> bool:
     return by_kernels(next(iter(payload.values()))) and all(leaf.dtype != torch.float16 for leaf in payload.values())
 
 
+def where_counted(payload: Payload) -> Payload:
+    """Messages on the device that counts them."""
+    return payload if counted_by_kernels(payload) else {name: rows.cpu() for name, rows in payload.items()}
+
+
 def first_message(payload: Payload, schema: Schema) -> ReceiverState:
     """Return the state after keyframes of all agents, or openings."""
     if counted_by_kernels(payload):
@@ -107,7 +112,7 @@ def first_message(payload: Payload, schema: Schema) -> ReceiverState:
 def restore_receiver_state(saved: Mapping[str, Tensor], schema: Schema, device: torch.device) -> ReceiverState:
     """Restore a state from its `tensors`."""
     masks = [leaf for leaf in schema.leaves if leaf.is_mask]
-    payload = {leaf.name: saved[leaf.name].to(device) for leaf in schema.leaves}
+    payload = where_counted({leaf.name: saved[leaf.name].to(device) for leaf in schema.leaves})
     if counted_by_kernels(payload):
         restored = {
             leaf.name: restore_receiver_masks(
