@@ -58,9 +58,10 @@ def test_every_decision_is_dated_and_in_the_index() -> None:
     assert [record.name[:4] for record in records] == [f"{number:04}" for number in range(1, len(records) + 1)]
     for record in records:
         title, dated, *_ = [line for line in record.read_text().splitlines() if line]
-        date = re.match(r"Date: (\d{4}-\d{2}-\d{2})\. Status: (?:accepted|replaced by \d{4})\. Code: ", dated)
+        date = re.match(r"Date: (\d{4}-\d{2}-\d{2})\. Status: (?:accepted|(replaced by \d{4}))\. Code: ", dated)
         assert date, record.name
-        assert f"| {record.name[:4]} | {date[1]} | [{title.removeprefix('# ')}]({record.name}) |\n" in index
+        status = f", {date[2]}" if date[2] else ""
+        assert f"| {record.name[:4]} | {date[1]} | [{title.removeprefix('# ')}]({record.name}){status} |\n" in index
         assert "\n**Decision.** " in record.read_text()
         assert "\n**Reason.** " in record.read_text()
 

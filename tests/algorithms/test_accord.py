@@ -211,14 +211,28 @@ def test_who_joins_starts_from_what_neighbours_keep() -> None:
     assert is_agreed(state)
 
 
-def test_who_hears_nobody_is_not_pulled() -> None:
+NOBODY = {"mask": torch.ones(1, 4, dtype=torch.bool)}, build_mixing(nx.empty_graph(1), [1]), Clock(1, 10)
+
+
+def test_who_has_never_heard_anybody_has_no_votes() -> None:
     method = algorithm()
-    state = learned(method)
-    nobody = build_mixing(nx.empty_graph(1), [1])
-    fused = method.fuse(state, {"mask": torch.ones(1, 4, dtype=torch.bool)}, nobody, Clock(1, 10))
+    state = replace(learned(method), voters=torch.tensor([0]))
+    fused = method.fuse(state, *NOBODY)
     assert torch.equal(fused.scores, state.scores)
     assert fused.voters.tolist() == [0]
     assert not fused.votes.any()
+
+
+@pytest.mark.parametrize(("own_votes", "mask"), [(2, [[0, 1, 1, 0]]), (0, [[1, 1, 0, 0]])])
+def test_who_hears_nobody_any_more_is_not_pulled_and_keeps_its_mask(own_votes: int, mask: list[list[int]]) -> None:
+    """n = m½, so |z½| + .18 n = (.3, .58, .48, .2); without own votes n = 0, and ties go to the lower index."""
+    method = algorithm(own_votes=own_votes)
+    state = learned(method)
+    for _ in range(2):  # also in the next round without messages
+        fused = method.fuse(state, *NOBODY)
+        assert torch.equal(fused.scores, state.scores)
+        assert fused.mask.int().tolist() == mask
+        state = replace(fused, proposal=state.proposal)
 
 
 def states(name: str, rounds: int = 4, changes: dict[str, Any] | None = None, **options: Any) -> dict[str, Tensor]:

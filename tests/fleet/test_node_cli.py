@@ -75,6 +75,11 @@ def test_a_revoked_certificate_no_longer_counts(peermask, fleet, tmp_path):
     assert "agent 9 does not exist" in refused(peermask("fleet", "revoke", fleet, 9))
 
 
+def test_an_operator_that_was_never_made_may_be_a_misspelt_one(peermask, fleet):
+    code, out, _ = peermask("fleet", "revoke", fleet, "--operator", "ann")
+    assert (code, "no certificate of operator ann; if the name is misspelt" in " ".join(out.split())) == (0, True)
+
+
 def test_a_folder_of_another_fleet_or_agent_is_refused(peermask, fleet, tmp_path):
     held = load_fleet(fleet)
     Journal(build(held.experiment), tmp_path / "out", 1, held.run).open(print)

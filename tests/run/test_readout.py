@@ -76,7 +76,9 @@ def test_models_answer_as_the_run_said(small: Small, tmp_path: Path) -> None:
         assert torch.allclose(chances.sum(1), torch.ones(len(chances)))
 
 
-def test_the_closing_table_shows_both_where_they_differ(small: Small, tmp_path: Path) -> None:
+def test_the_closing_table_shows_both_where_they_differ(
+    small: Small, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     alone = run_experiment(small(algorithm="dsgd", rounds=10, partition="dirichlet"), tmp_path / "alone")
     assert [column.header for column in agents_table(alone).columns][5:7] == ["own\nlabels", "weighted"]
     assert closing_lines(alone)[0].startswith(
@@ -84,6 +86,8 @@ def test_the_closing_table_shows_both_where_they_differ(small: Small, tmp_path: 
     )
     compared = run_experiment(small(rounds=2, compare=["dsgd"]), tmp_path / "compared")
     assert [line.split(":")[0] for line in closing_lines(compared)[:2]] == ["mce-pl", "dsgd"]
+    monkeypatch.setattr(type(compared), "mean", lambda run, _name: 0.5 if run is compared else 0.50001)
+    assert any("dsgd: +0.0 points" in line for line in closing_lines(compared))  # not -0.0
 
 
 @pytest.mark.parametrize("first", ["dsgd", "ind-mask"])
@@ -106,7 +110,7 @@ def test_arms_with_different_readouts_are_compared_by_either(
     other = run.compared[0]
     gains = [100 * (run.mean(name) - other.mean(name)) for name in ("test_accuracy_all", "test_accuracy_own")]
     assert (
-        f"both with answers among all labels: {gains[0]:+.1f} points; both among own: {gains[1]:+.1f}"
+        f"both with answers among all labels: {gains[0]:+z.1f} points; both among own: {gains[1]:+z.1f}"
         in closing_lines(run)
     )
 

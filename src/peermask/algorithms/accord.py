@@ -26,9 +26,12 @@ as it changes, and an agent would not learn which labels it meets.
 Where links change from round to round, what was heard before still counts, less by its age: a mask of a rounds ago
 counts ρ^a times among Σ_j and k. These are whole sixteenths, so that votes stay counts.
 
-An agent without messages is not pulled, and does ind-mask's round with the same step. All keep as many weights as the
-agent with the smallest retention can: masks of different densities pull each other apart, and a common core that all
-can carry is better than any of them. docs/collaboration.md has what each part is worth.
+An agent that has never heard anybody has n = 0, and does ind-mask's round with the same step. One that has, and hears
+nobody now, has n = m½: it is not pulled, and its masks do not change at once, as they would without the term with κ.
+
+All keep as many weights as the agent with the smallest retention can: masks of different densities pull each other
+apart, and a common core that all can carry is better than any of them. docs/collaboration.md has what each part is
+worth.
 """
 
 from __future__ import annotations
@@ -160,16 +163,16 @@ class Accord(Algorithm[State]):
     def fuse(self, state: State, received: Payload, mixing: Mixing, clock: Clock) -> State:
         proposal, layout = state.proposal, self.masker.layout
         assert proposal is not None
-        votes, voters, heard = self._votes(proposal, state.heard, received["mask"], mixing)
+        votes, voters, heard = self._votes(proposal, state, received["mask"], mixing)
         scores = pulled(state.scores, votes, voters, proposal, self.options.pull, layout)
         fused = self._voted(replace(state, scores=scores, heard=heard, proposal=None), votes, voters)
         return fused if self._is_personal(clock) else self._with_personal(fused)
 
     def _votes(
-        self, proposal: Tensor, before: Heard | None, masks: Tensor, mixing: Mixing
+        self, proposal: Tensor, state: State, masks: Tensor, mixing: Mixing
     ) -> tuple[Tensor, Tensor, Heard | None]:
         """Votes [A, P_w] and voters [A] of others and the agent itself, and what is remembered of the others'."""
-        heard, own_votes = mixing.links, self.options.own_votes
+        heard, before, own_votes = mixing.links, state.heard, self.options.own_votes
         if self.options.guard:
             heard = believed_links(proposal, masks, heard, self.masker.layout.sizes, self.options.guard)
         votes, voters = count_votes(heard, masks, mixing.count_dtype_with(own_votes)), heard.voters
@@ -180,7 +183,7 @@ class Accord(Algorithm[State]):
             voters = UNIT * voters + before.voters * part // UNIT
             after = Heard(votes, voters)
         if own_votes:
-            own = own_votes * once * (voters > 0)  # [A]; who hears nobody has no votes at all
+            own = own_votes * once * ((voters > 0) | (state.voters > 0))  # [A]; 0 until it has heard somebody
             votes = votes + own[:, None].to(votes.dtype) * proposal.view(torch.uint8)
             voters = voters + own
         return votes, voters, after

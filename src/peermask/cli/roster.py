@@ -98,6 +98,7 @@ def revoke(
 ) -> None:
     """Revoke the certificates of agents, and make new ones; or those of operators."""
     from peermask.fleet.certificates import is_enrolled
+    from peermask.fleet.credentials import operator_files
     from peermask.fleet.roster import revoke_certificates
 
     (fleet, folder), chosen = open_fleet(path, import_), tuple(agents or ())
@@ -107,6 +108,9 @@ def revoke(
     others = [agent for agent in chosen if agent not in enrolled]
     _publish(path, revoke_certificates(fleet, chosen, operator or ()), days, renew=others)
     print(_hand_on(path))
+    for name in operator or ():
+        if not operator_files(folder, name).certificate.exists():
+            print(f"{folder} has no certificate of operator {name}; if the name is misspelt, revoke the right one too")
     for agent in others:
         print(f"agent {agent} continues once its device has its new {folder / f'agent-{agent}'}.pem and .key")
     for agent in enrolled:

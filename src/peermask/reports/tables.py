@@ -146,16 +146,15 @@ def closing_lines(result: StoredRun) -> list[str]:
         gain = result.mean(main) - other.mean(main)
         if isnan(gain):  # one of them diverged, or has no evaluation yet
             continue
-        points = f"{gain:+.3f} of" if main == "r2" else f"{100 * gain:+.1f} points of"
+        points = f"{gain:+z.3f} of" if main == "r2" else f"{100 * gain:+z.1f} points of"
         used = [percent(mean_density(arm)) for arm in (result, other)]
         with_more = f", with {used[0]} of the weights against {used[1]}" if used[0] != used[1] else ""
         lines.append(f"{label_of(result)} against {other.root.name}: {points} mean {figure_name(main)}{with_more}")
         lines += _lost(result, other, gain)
         if result.readout != other.readout:
-            gains = [
-                100 * (result.mean(each) - other.mean(each)) for each in ("test_accuracy_all", "test_accuracy_own")
-            ]
-            lines.append(f"both with answers among all labels: {gains[0]:+.1f} points; both among own: {gains[1]:+.1f}")
+            figures = ("test_accuracy_all", "test_accuracy_own")
+            every, own = (f"{100 * (result.mean(each) - other.mean(each)):+z.1f}" for each in figures)
+            lines.append(f"both with answers among all labels: {every} points; both among own: {own}")
     # As many as there were: a fleet's agents may have been away, or collected in part.
     messages = int(np.nansum(read_table(result.folder.traffic)["links"]))
     if result.sent_bytes and messages:
