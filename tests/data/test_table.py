@@ -83,7 +83,12 @@ def test_parquet_is_read_where_it_can_be(tmp_path: Path) -> None:
     ("frame", "options", "message"),
     [
         (ROWS, {"target": "fruits"}, "table has no column 'fruits'; did you mean 'fruit'"),
-        (ROWS, {"target": "fruit"}, "column 'farm' holds text such as 'b10'; leave it out, or make numbers"),
+        (ROWS, {"target": "fruit"}, "column 'farm' holds text such as 'b10' in row 0; leave it out, or make numbers"),
+        (
+            ROWS.assign(farm=["1"] * (len(ROWS) - 1) + ["?"]),
+            {"target": "fruit"},
+            f"column 'farm' holds text such as '\\?' in row {len(ROWS) - 1}; leave it out",
+        ),
         (ROWS, {"target": []}, "target is .*; classification needs a column"),
         (ROWS, {"target": ["fruit", "farm"]}, "classification needs one column"),
         (ROWS, {"target": "fruit", "features": ["fruit"]}, "column 'fruit' is target or agent"),
@@ -93,7 +98,7 @@ def test_parquet_is_read_where_it_can_be(tmp_path: Path) -> None:
         (
             ROWS,
             {"target": "fruit", "task": "regression"},
-            "text such as '.*'; regression needs numbers: set task = 'cl",
+            "text such as '.*' in row 0; regression needs numbers: set task = 'cl",
         ),
         (ROWS, {"target": "fruit", "agent": "farm", "task": "guessing"}, "task is 'guessing'"),
         (ROWS.assign(width=[None, *range(7)]), {"target": "fruit", "agent": "farm"}, "'width' has no value in row 0"),

@@ -171,11 +171,20 @@ def _column(name: str, frame: Any, column: Name) -> Column:
 def _numbers(name: str, frame: Any, column: Name, remedy: str = "leave it out, or") -> Column:
     values = _column(name, frame, column)
     if values.dtype == object:
+        row = next((row for row, value in enumerate(values) if not _is_number(value)), 0)
         raise DataError(
-            f"{name} column {column!r} holds text such as {values[0]!r}; {remedy} make numbers of it "
+            f"{name} column {column!r} holds text such as {values[row]!r} in row {row}; {remedy} make numbers of it "
             "(pandas.get_dummies)"
         )
     return values.astype(np.float64)
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _targets(
