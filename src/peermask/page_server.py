@@ -60,6 +60,7 @@ class PageServer(ThreadingTCPServer):
     """Is bound by its constructor, which raises an OSError or OverflowError; port 0 means any free one."""
 
     daemon_threads = allow_reuse_address = True
+    request_queue_size = 4 * CONNECTIONS  # a shorter queue overflows if many connect at once, and they wait for seconds
 
     def __init__(self, host: str, port: int, pages: Pages) -> None:
         self.pages, self.is_local = pages, is_loopback(host)
