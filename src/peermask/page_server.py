@@ -60,6 +60,7 @@ class PageServer(ThreadingTCPServer):
     """Is bound by its constructor, which raises an OSError or OverflowError; port 0 means any free one."""
 
     daemon_threads = allow_reuse_address = True
+    request_queue_size = 4 * CONNECTIONS  # a shorter queue overflows if many connect at once, and they wait for seconds
 
     def __init__(self, host: str, port: int, pages: Pages) -> None:
         self.pages, self.is_local = pages, is_loopback(host)
@@ -80,10 +81,11 @@ class PageServer(ThreadingTCPServer):
     def process_request(self, request: Any, client_address: Any) -> None:
         with self._lock:
             self._open[request] = time.monotonic()
+        self.service_actions()
         super().process_request(request, client_address)
 
     def service_actions(self) -> None:
-        """Close connections that are too many or too old; their threads then end. Called after each, and regularly."""
+        """Close connections that are too many or too old; their threads then end. Called before each, and regularly."""
         with self._lock:
             surplus, earliest = len(self._open) - CONNECTIONS, time.monotonic() - LIMIT_SECONDS
             for number, (request, began) in enumerate(list(self._open.items())):
