@@ -37,23 +37,26 @@ def swarm(path, *arguments, **variables):
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env)
 
 
-# In every process of Python: an agent waits after round 5 until it is told to stop.
+# In every process of Python: an agent waits after round 5 until it is told to stop, or was told before.
 WAITING = """
 import signal, threading
 import peermask.cli.node
 
-said = peermask.cli.node.Events.round
+said, set_handler, told = peermask.cli.node.Events.round, signal.signal, threading.Event()
+
+
+def noting(which, handler):
+    noted = (lambda *sent: (told.set(), handler(*sent))) if which == signal.SIGTERM and callable(handler) else handler
+    return set_handler(which, noted)
 
 
 def stay(events, report):
     said(events, report)
     if report.round == 5:
-        stop, told = signal.getsignal(signal.SIGTERM), threading.Event()
-        signal.signal(signal.SIGTERM, lambda *which: (stop(*which), told.set()))
         told.wait()
 
 
-peermask.cli.node.Events.round = stay
+peermask.cli.node.Events.round, signal.signal = stay, noting
 """
 
 
