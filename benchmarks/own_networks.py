@@ -51,7 +51,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "ind-mask": {"name": "ind-mask"},
     "mce-pl": {"name": "mce-pl"},
     "accord": {"name": "accord"},
-    "accord, weaker votes": {"name": "accord", "pull": 0.1, "vote_gain": 0.2},
+    "accord, weak votes": {"name": "accord", "pull": 0.3, "vote_gain": 0.1, "personal_pull": 0.0},
     "ind-mask, relative steps": {"name": "ind-mask", "step": "relative", "lr": "auto", "schedule": "cosine"},
 }
 
