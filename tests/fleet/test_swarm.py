@@ -60,6 +60,7 @@ peermask.cli.node.Events.round, signal.signal = stay, noting
 """
 
 
+@pytest.mark.long
 def test_a_swarm_stops_goes_on_and_gives_an_ordinary_run_folder(tmp_path, monkeypatch):
     path, held = two_agents(tmp_path, 100, missing="wait")
     run = tmp_path / default_out(held)

@@ -49,6 +49,7 @@ def test_text_from_a_run_stays_text(tmp_path: Path) -> None:
     assert "<title>a&amp;&lt;b&gt;" in page
 
 
+@pytest.mark.long
 def test_twenty_agents_and_four_hundred_rounds_stay_below_five_megabytes(tmp_path: Path) -> None:
     run = write_run(
         tmp_path / "a", agents=20, rounds=400, every=1, layers=ALEXNET_LAYERS, masks_at=(100, 200, 300, 400)

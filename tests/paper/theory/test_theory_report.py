@@ -26,7 +26,8 @@ def study() -> Study:
 
 
 def test_the_same_seed_gives_the_same_study(study: Study) -> None:
-    assert run_study(TINY, seed=0, said=lambda _: None) == study
+    # As text: a rate that was not found is NaN, which equals nothing, and Python 3.13 compares fields one by one.
+    assert repr(run_study(TINY, seed=0, said=lambda _: None)) == repr(study)
 
 
 def test_the_study_measures_the_theorem(study: Study) -> None:
