@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from waiting import PATIENCE
+
 ROOT = Path(__file__).parent.parent
 
 
@@ -56,7 +58,7 @@ def test_what_is_copied_builds_a_wheel_and_nothing_else_is_sent(tmp_path: Path) 
         copy: Callable[..., object] = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
         copy(ROOT / name, tmp_path / name)
     command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", "dist"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == 0, done.stderr
     assert list((tmp_path / "dist").glob("*.whl"))
 
@@ -65,7 +67,7 @@ def test_the_agents_options_exist() -> None:
     words = json.loads(last("ENTRYPOINT"))
     assert words[:3] == ["peermask", "node", "fleet.toml"]
     command = [sys.executable, "-m", "peermask", "node", "--help"]
-    shown = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
+    shown = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=True).stdout
     for option in (word for word in words if word.startswith("--")):
         assert option in shown
 
@@ -79,5 +81,5 @@ def test_the_health_check_tells_healthy_from_stalled(status: int, code: int) -> 
     assert f":{port}/healthz" in check[-1]
     with serve_pages(PageServer("127.0.0.1", 0, {"/healthz": lambda: (status, "text/plain", b"\n")})) as opened:
         script = check[-1].replace(f":{port}/", f":{opened.port}/")
-        done = subprocess.run([sys.executable, *check[1:-1], script], capture_output=True, timeout=60)
+        done = subprocess.run([sys.executable, *check[1:-1], script], capture_output=True, timeout=PATIENCE)
     assert done.returncode == code, done.stderr

@@ -17,6 +17,7 @@ from peermask.config.catalogue import KEPT, as_markdown, catalogue
 from peermask.config.experiment import ExperimentConfig
 from peermask.config.file import make_config
 from peermask.run.runner import run_experiment
+from waiting import PATIENCE
 
 DOCS = Path(__file__).parents[2] / "docs"
 AGAIN = "run: python -m peermask.config.catalogue docs/config.md"
@@ -75,7 +76,7 @@ except SystemExit as end:
     assert not end.code
 print(*sorted({set(heavy)!r} & set(sys.modules)))
 """
-    done = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     *said, loaded = done.stdout.split("\n")[:-1]
     assert said

@@ -21,6 +21,7 @@ from peermask.data.partition import partitions
 from peermask.errors import PeermaskError
 from peermask.graph.topology import topologies
 from peermask.reports.tables import agents_table
+from waiting import PATIENCE
 
 Small = Callable[..., ExperimentConfig]
 
@@ -189,7 +190,9 @@ def test_arguments_of_the_wrong_type_in_python(tmp_path: Path, small: Small) -> 
 @pytest.mark.parametrize("redirected", [">&-", ">&- 2>&-"])
 def test_closed_outputs(tmp_path: Path, redirected: str) -> None:
     command = f"'{sys.executable}' -m peermask list {redirected}"
-    done = subprocess.run(["sh", "-c", command], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        ["sh", "-c", command], cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE, check=False
+    )
     told = "peermask: standard output is closed; send it to a file, or to /dev/null\n"
     assert (done.returncode, done.stdout, done.stderr) == (2, "", "" if "2>" in redirected else told)
 

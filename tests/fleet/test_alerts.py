@@ -15,6 +15,7 @@ from test_status import report
 from peermask.fleet.metrics import AgentMetrics, RelayMetrics
 from peermask.fleet.relay import RelayStatus
 from peermask.fleet.status import StatusMonitor
+from waiting import PATIENCE
 
 ROOT = Path(__file__).parents[2]
 RULES = ROOT / "examples" / "alerts.yml"
@@ -44,5 +45,5 @@ def test_promtool_reads_the_rules_and_raises_what_is_expected(tmp_path):
     shutil.copy(RULES, tmp_path)
     shutil.copy(Path(__file__).with_name("alerts_test.yml"), tmp_path)
     for command in (["check", "rules", "alerts.yml"], ["test", "rules", "alerts_test.yml"]):
-        done = subprocess.run(["promtool", *command], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+        done = subprocess.run(["promtool", *command], cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE)
         assert done.returncode == 0, done.stdout + done.stderr

@@ -15,6 +15,7 @@ from fleet_cases import PATIENT, simulated, tiny, written
 from fleet_process import ProcessFleet, relay_process
 
 from peermask.fleet.fleet_file import new_fleet
+from waiting import PATIENCE
 
 LOSS = """
 table inet lossy {
@@ -27,7 +28,7 @@ table inet lossy {
 
 
 def ip(*arguments):
-    subprocess.run(["ip", *map(str, arguments)], check=True, capture_output=True, timeout=30)
+    subprocess.run(["ip", *map(str, arguments)], check=True, capture_output=True, timeout=PATIENCE)
 
 
 def usable():
@@ -61,7 +62,7 @@ def cabled():
         yield peers
     finally:
         for one in (*peers, hub):
-            subprocess.run(["ip", "netns", "del", one], capture_output=True, check=False, timeout=30)
+            subprocess.run(["ip", "netns", "del", one], capture_output=True, check=False, timeout=PATIENCE)
 
 
 def spread(tmp_path, config, **keys):
@@ -98,7 +99,9 @@ def test_five_percent_loss_changes_nothing_but_time(cabled, tmp_path):
     config = tiny(rounds=15)
     path, held = spread(tmp_path, config, missing="wait")
     for peer in cabled:
-        subprocess.run(["ip", "netns", "exec", peer, "nft", "-f", "-"], input=LOSS, text=True, check=True, timeout=30)
+        subprocess.run(
+            ["ip", "netns", "exec", peer, "nft", "-f", "-"], input=LOSS, text=True, check=True, timeout=PATIENCE
+        )
     with ProcessFleet(path, held, namespaces=cabled) as made:
         made.start()
         assert made.join() == [0] * 4

@@ -48,7 +48,7 @@ def running(tmp_path_factory):
 def get(running, agent, path):
     (line,) = (line for line in running.said(agent) if "metrics: http://" in line)
     port = int(line.rpartition(":")[2].removesuffix("/metrics"))
-    link = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    link = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
     link.request("GET", path)
     answer = link.getresponse()
     return answer.status, answer.read().decode()

@@ -14,6 +14,7 @@ from test_node_cli import peermask, refused  # noqa: F401
 
 from peermask.errors import NodeError
 from peermask.fleet.service import ServiceLimits, unit
+from waiting import PATIENCE
 
 
 def test_the_unit_runs_the_agent_and_may_write_its_folder_alone(peermask, tmp_path):  # noqa: F811
@@ -63,7 +64,7 @@ def test_systemd_finds_nothing_wrong(tmp_path, gpu):
     )
     (tmp_path / "peermask-agent.service").write_text(text)
     command = ["systemd-analyze", "verify", "--man=no", str(tmp_path / "peermask-agent.service")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
     assert (done.returncode, done.stderr) == (0, "")
 
 

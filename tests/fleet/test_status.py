@@ -22,7 +22,7 @@ from peermask.fleet.metrics import AgentMetrics, serve_metrics
 from peermask.fleet.puller import Absence
 from peermask.fleet.status import Report, StatusMonitor
 from peermask.page_server import CONNECTIONS, PageServer, serve_pages
-from waiting import until
+from waiting import PATIENCE, until
 
 
 def report(round, *absent, rounds=6, loss=0.5):
@@ -96,7 +96,7 @@ PAGES = {"/metrics": lambda: (200, "text/plain", b"m\n"), "/healthz": lambda: (5
 
 
 def fetch(port, path="/metrics", method="GET", **headers):
-    link = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    link = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
     link.request(method, path, headers=headers)
     answer = link.getresponse()
     return answer.status, answer.read()
@@ -137,7 +137,7 @@ def test_slow_clients_keep_nobody_out(monkeypatch):
 def test_a_client_that_sends_a_byte_at_times_is_closed_in_the_end(monkeypatch):
     monkeypatch.setattr(page_server._Handler, "timeout", 600)
     with serve_pages(PageServer("127.0.0.1", 0, PAGES)) as opened:
-        with socket.create_connection(("127.0.0.1", opened.port), timeout=60) as slow:
+        with socket.create_connection(("127.0.0.1", opened.port), timeout=PATIENCE) as slow:
             slow.sendall(b"GET /metrics HT")
             until(lambda: opened._open)
             monkeypatch.setattr(page_server, "LIMIT_SECONDS", 0.0)

@@ -23,6 +23,7 @@ from peermask.run.metrics import METRICS
 from peermask.store.folder import RunFolder
 from peermask.store.mask_snapshots import save_masks
 from peermask.store.table import append_rows
+from waiting import PATIENCE
 
 
 @contextmanager
@@ -32,7 +33,7 @@ def served(path: Path) -> Iterator[PageServer]:
 
 
 def ask(server: PageServer, path: str, method: str = "GET", **headers: str) -> tuple[HTTPResponse, bytes]:
-    connection = HTTPConnection("127.0.0.1", server.server_address[1], timeout=10)
+    connection = HTTPConnection("127.0.0.1", server.server_address[1], timeout=PATIENCE)
     try:
         connection.request(method, path, headers=headers)
         answer = connection.getresponse()
@@ -61,10 +62,10 @@ def test_the_command_serves_until_it_is_interrupted(tmp_path: Path) -> None:
         assert process.stdout is not None
         try:
             url = process.stdout.readline().split()[0]
-            with urlopen(f"{url}data.json", timeout=30) as answer:
+            with urlopen(f"{url}data.json", timeout=PATIENCE) as answer:
                 assert json.load(answer)["runs"][0]["round"] == 20
             process.send_signal(signal.SIGINT)
-            _, said = process.communicate(timeout=30)
+            _, said = process.communicate(timeout=PATIENCE)
         finally:
             process.kill()
     assert (process.returncode, said) == (130, "")

@@ -20,12 +20,13 @@ from peermask.run.rank_control import Member
 from peermask.run.rendezvous import choose_address
 from peermask.run.result import RunResult
 from peermask.run.runner import run_experiment
+from waiting import PATIENCE
 
 Small = Callable[..., ExperimentConfig]
 
 
 def ip(*arguments: object) -> None:
-    subprocess.run(["ip", *map(str, arguments)], check=True, capture_output=True, timeout=30)
+    subprocess.run(["ip", *map(str, arguments)], check=True, capture_output=True, timeout=PATIENCE)
 
 
 def usable() -> bool:
@@ -57,7 +58,7 @@ def hosts() -> Iterator[list[str]]:
         yield names
     finally:
         for name in names:
-            subprocess.run(["ip", "netns", "del", name], capture_output=True, check=False, timeout=30)
+            subprocess.run(["ip", "netns", "del", name], capture_output=True, check=False, timeout=PATIENCE)
 
 
 def test_two_hosts_with_folders_of_their_own(small: Small, tmp_path: Path, hosts: list[str]) -> None:
