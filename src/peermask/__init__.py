@@ -44,37 +44,28 @@ __all__ = [
 
 # Where each public name lives. They are imported when first used: importing torch takes seconds, and a command
 # line that is interrupted meanwhile should end quietly.
-_HOMES = {
-    "Agents": "peermask.algorithms.contract",
-    "Algorithm": "peermask.algorithms.contract",
-    "Clock": "peermask.algorithms.contract",
-    "DataSummary": "peermask.run.look",
-    "Execution": "peermask.run.execution",
-    "ExperimentConfig": "peermask.config.experiment",
-    "LocalData": "peermask.algorithms.contract",
-    "Mixing": "peermask.graph.mixing",
-    "Options": "peermask.registry",
-    "Payload": "peermask.algorithms.contract",
-    "PeermaskError": "peermask.errors",
-    "Plan": "peermask.run.plan",
-    "ProgressLine": "peermask.run.execution",
-    "RunResult": "peermask.run.result",
-    "Setting": "peermask.algorithms.contract",
-    "describe_data": "peermask.run.look",
-    "evaluate": "peermask.exports.predict",
-    "export": "peermask.exports.write",
-    "from_arrays": "peermask.data.arrays",
-    "from_dataframe": "peermask.data.table",
-    "from_torch": "peermask.data.torch_dataset",
-    "load_config": "peermask.config.file",
-    "load_ticket": "peermask.exports.rebuild",
-    "make_config": "peermask.config.file",
-    "plan": "peermask.run.plan",
-    "report": "peermask.reports.page",
-    "resume_experiment": "peermask.run.runner",
-    "run_experiment": "peermask.run.runner",
-    "without_batch_norm": "peermask.models.pretrained",
+_MODULES = {
+    "algorithms.contract": "Agents Algorithm Clock LocalData Payload Setting",
+    "config.experiment": "ExperimentConfig",
+    "config.file": "load_config make_config",
+    "data.arrays": "from_arrays",
+    "data.table": "from_dataframe",
+    "data.torch_dataset": "from_torch",
+    "errors": "PeermaskError",
+    "exports.predict": "evaluate",
+    "exports.rebuild": "load_ticket",
+    "exports.write": "export",
+    "graph.mixing": "Mixing",
+    "models.pretrained": "without_batch_norm",
+    "registry": "Options",
+    "reports.page": "report",
+    "run.execution": "Execution ProgressLine",
+    "run.look": "DataSummary describe_data",
+    "run.plan": "Plan plan",
+    "run.result": "RunResult",
+    "run.runner": "resume_experiment run_experiment",
 }
+_HOMES = {name: f"peermask.{module}" for module, names in _MODULES.items() for name in names.split()}
 
 
 def __getattr__(name: str) -> Any:

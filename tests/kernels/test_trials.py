@@ -22,7 +22,7 @@ from peermask.masks.masker import Masker
 from peermask.masks.scores import stepped
 from peermask.masks.select import top_fraction_by_layer
 from peermask.models.architectures import ResidualBlock, cnn, mlp
-from peermask.run.round import concatenated
+from peermask.run.simulator import concatenated
 from peermask.run.warmup import _gather, _of_masks
 from peermask.wire.cost import message_cost
 

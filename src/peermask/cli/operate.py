@@ -117,12 +117,9 @@ def _table(answers: Sequence[Answered]) -> Table:
         left = heading in ("address", "last absence", "state")
         table.add_column(heading, justify="left" if left else "right", overflow="fold")
     for answer in answers:
-        table.add_row(str(answer.agent), answer.address, *_row(answer.standing or {}), _state(answer))
+        state = answer.state if answer.trouble is None else f"{answer.state}: {answer.trouble}"
+        table.add_row(str(answer.agent), answer.address, *_row(answer.standing or {}), state)
     return table
-
-
-def _state(answer: Answered) -> str:
-    return answer.state if answer.trouble is None else f"{answer.state}: {answer.trouble}"
 
 
 def _row(standing: dict[str, Any]) -> list[str]:

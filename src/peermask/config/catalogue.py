@@ -57,7 +57,7 @@ def catalogue() -> dict[str, list[dict[str, Any]]]:
     tables = [_entry("", "at the top of the file", ExperimentConfig)]
     for key, field in ExperimentConfig.model_fields.items():
         kinds = [kind for kind in (field.annotation, *get_args(field.annotation)) if _is_table(kind)]
-        tables += [_entry(f"[{key}]", _first_line(kind.__doc__), kind) for kind in kinds]
+        tables += [_entry(f"[{key}]", (kind.__doc__ or "").strip().split("\n")[0], kind) for kind in kinds]
     named = {
         kind: [_entry(entry.name, entry.summary, entry.options) for entry in registry]
         for kind, (_, registry) in REGISTRIES.items()
@@ -154,10 +154,6 @@ def _range(kind: Any, metadata: Sequence[object]) -> str:
             case Le():
                 bounds.append(f"at most {bound.le}")
     return ", ".join(["whole number" if kind is int else "number", *bounds])
-
-
-def _first_line(doc: str | None) -> str:
-    return (doc or "").strip().split("\n")[0]
 
 
 if __name__ == "__main__":

@@ -113,7 +113,9 @@ def choose(
         return value
     table = {"name": value} if isinstance(value, str) else value
     if not isinstance(table, Mapping) or not isinstance(name := table.get("name", default), str):
-        raise ConfigError(f"{key} = {value!r}: must be a table with a name, such as {{name = {_example(registry)!r}}}")
+        raise ConfigError(
+            f"{key} = {value!r}: must be a table with a name, such as {{name = {next(iter(registry)).name!r}}}"
+        )
     if unchecked and name not in registry:
         return Choice(name, UnknownOptions.model_validate({k: v for k, v in table.items() if k != "name"}))
     try:
@@ -125,10 +127,6 @@ def choose(
     except ValidationError as error:
         raise first_problem(error, entry.options, key) from None
     return Choice(entry.name, options)
-
-
-def _example(registry: Registry[Any]) -> str:
-    return next(iter(registry)).name
 
 
 def _checked(registry: Registry[Any], key: str, default: str | None = None) -> BeforeValidator:

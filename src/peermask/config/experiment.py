@@ -98,38 +98,30 @@ class ExperimentConfig(Options):
     )
 
     @model_validator(mode="after")
-    def _lies_can_be_made(self) -> ExperimentConfig:
+    def _algorithms_fit(self) -> ExperimentConfig:
+        """Refuse algorithms that cannot do what other keys ask. In a run that is only read, some may be unknown."""
         crafted = self.liars is not None and self.liars.kind == "crafted"
-        for choice in (self.algorithm, *self.compare):
-            known = choice.name in algorithms  # of a run that is only read, it may not be
-            if crafted and known and not algorithms[choice.name].make.over_frozen_weights:
+        half = self.exchange is not None and self.exchange.values == "float16"
+        for place, choice in enumerate((self.algorithm, *self.compare)):
+            if choice.name not in algorithms:
+                continue
+            kind = algorithms[choice.name].make
+            if crafted and not kind.over_frozen_weights:
                 raise ConfigError(
                     f"liars.kind = 'crafted': only masks can be crafted, and {choice.name} sends real values; "
                     "random and inverted lies work with every algorithm"
                 )
-        return self
-
-    @model_validator(mode="after")
-    def _has_values_to_round(self) -> ExperimentConfig:
-        half = self.exchange is not None and self.exchange.values == "float16"
-        for choice in (self.algorithm, *self.compare):
-            if half and choice.name in algorithms and algorithms[choice.name].make.over_frozen_weights:
+            if half and kind.over_frozen_weights:
                 raise ConfigError(
                     f"exchange.values = 'float16': {choice.name} sends masks, one bit a weight, and no real values; "
                     "leave it out"
                 )
-        return self
-
-    @model_validator(mode="after")
-    def _every_message_comes(self) -> ExperimentConfig:
-        for place, choice in enumerate((self.algorithm, *self.compare)):
-            if choice.name in algorithms and algorithms[choice.name].make.needs_every_message:
-                for key in ("schedule", "asynchronous", "deaths"):
-                    if getattr(self, key) is not None:
-                        raise ConfigError(
-                            f"{key} and {'compare' if place else 'algorithm'} = {choice.name!r}: it needs every "
-                            f"message of every neighbour in each round; delete {key}, or choose another algorithm"
-                        )
+            for key in ("schedule", "asynchronous", "deaths") if kind.needs_every_message else ():
+                if getattr(self, key) is not None:
+                    raise ConfigError(
+                        f"{key} and {'compare' if place else 'algorithm'} = {choice.name!r}: it needs every "
+                        f"message of every neighbour in each round; delete {key}, or choose another algorithm"
+                    )
         return self
 
     @property

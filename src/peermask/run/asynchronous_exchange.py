@@ -74,7 +74,8 @@ class AsynchronousExchange(Counting):
             self._learn(self._present(learning))
             self._fuse(self._present(fusing))
             done += len(learning) + len(fusing)
-            self.held = {event: held for event, held in self.held.items() if self._last_use(event) >= done}
+            last = self.trace.last_uses
+            self.held = {event: held for event, held in self.held.items() if last[event[0], event[1] - 1] >= done}
         # An agent that has not played yet has no loss: the mean of the others replaces it.
         late = torch.tensor([agent not in self.begun for agent in range(agents)])
         return torch.where(late, self.losses[~late].mean(), self.losses)
@@ -188,9 +189,6 @@ class AsynchronousExchange(Counting):
             _, size, is_delta, after = message.coded[id(self.histories.by_receiver[agent].get(j))]
             self.histories.remember(agent, j, after)
             self.taken[j] += torch.cat([message.measures, torch.tensor([size, is_delta, 1.0], dtype=torch.float64)])
-
-    def _last_use(self, event: Event) -> int:
-        return int(self.trace.last_uses[event[0], event[1] - 1])
 
     def _restore(self) -> None:
         """Go on with the messages and histories of a checkpoint."""

@@ -19,8 +19,7 @@ from peermask.run.build import Experiment
 from peermask.run.exchange import Counting, liars_of
 from peermask.run.link_cost import LINKS, shards_of
 from peermask.run.metrics import Ledger
-from peermask.run.round import concatenated
-from peermask.run.simulator import Simulator
+from peermask.run.simulator import Simulator, concatenated
 from peermask.store.folder import RunFolder
 from peermask.wire.schema import Payload
 

@@ -10,25 +10,42 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
-from peermask.algorithms.contract import Agents, Algorithm, Clock
+from peermask.algorithms.contract import Agents, Algorithm, Clock, LocalData
 from peermask.compute.device import fast_float32, keep_freed_memory, made_current, one_thread_each, rows_on_cpu
 from peermask.errors import RunError
 from peermask.graph.mixing import Mixing
 from peermask.run.cuda_graphs import Recorded, cuda_graphs, tensors_of, with_tensors
 from peermask.run.evaluate import Score
 from peermask.run.feed import Feed
-from peermask.run.round import Move, RoundResult, Steps, concatenated, learn_all, play_round
-from peermask.wire.cost import in_turn
+from peermask.wire.cost import Spread, in_turn
 from peermask.wire.schema import Payload
 
 T = TypeVar("T")
+
+# Messages of each chunk -> all messages that came, and how each chunk is to mix them
+Move = Callable[[Clock, Sequence[Payload]], tuple[Payload, Sequence[Mixing]]]
+
+
+class Steps(Protocol):
+    """Steps of an algorithm that a round calls, directly or recorded (`run/cuda_graphs.py`)."""
+
+    def learn(self, state: Any, data: LocalData, clock: Clock) -> tuple[Any, Tensor]: ...
+    def share(self, state: Any) -> Payload: ...
+    def fuse(self, state: Any, received: Payload, mixing: Mixing, clock: Clock) -> Any: ...
+
+
+@dataclass(frozen=True)
+class RoundResult:
+    losses: Tensor  # [A]
+    shared: Payload  # [K, ...]: all messages of the round
 
 
 class Simulator:
@@ -86,11 +103,16 @@ class Simulator:
         return tuple(agent for feed in self.feeds for agent in feed.ids)
 
     def play(self, clock: Clock, move: Move | None = None) -> RoundResult:
-        """Play one round; messages move between the agents here unless `move` is another way."""
-        move = move or self.concatenate
-        outcome = play_round(self.steps, self.states, self.feeds, move, clock, self.spread)
-        self.states = outcome.states
-        return outcome
+        """Play one round: learn, share, move, fuse. Messages move between the agents here unless `move` is another way.
+
+        This order is written only here: the simulator, ranks and nodes differ in `move` alone (`run/exchange.py`).
+        """
+        chunks, clocks = range(len(self.states)), [clock] * len(self.states)
+        learned = self.learn_some(chunks, clocks)
+        states = [state for state, _ in learned]
+        received, mixings = (move or self.concatenate)(clock, [self.steps.share(state) for state in states])
+        self.fuse_some(chunks, states, [received] * len(mixings), mixings, clocks)
+        return RoundResult(torch.cat([loss for _, loss in learned]), received)
 
     def learn_some(self, chunks: Sequence[int], clocks: Sequence[Clock]) -> list[tuple[Any, Tensor]]:
         """Play the first half of a round of some chunks, each at its own clock; return new states and losses [A]."""
@@ -188,5 +210,30 @@ class Simulator:
     def spread(self, function: Callable[..., T], /, *columns: Iterable[Any]) -> list[T]:
         """Apply a function to every chunk, or to one item for each, on all cores."""
         if self._pool is None:
-            return in_turn(function, *columns)
+            return list(map(function, *columns))
         return list(self._pool.map(function, *columns))
+
+
+def learn_all(algorithm: Steps, state: Any, data: LocalData, clock: Clock) -> tuple[Any, Tensor]:
+    """Learn from all batches of a round in turn; return the mean of their losses [A]."""
+    losses = []
+    for batch in range(clock.batches):
+        state, loss = algorithm.learn(state, data, clock.at(batch))
+        losses.append(loss)
+    return state, losses[0] if len(losses) == 1 else torch.stack(losses).mean(0)
+
+
+def concatenated(shared: Sequence[Payload], spread: Spread = in_turn, before: int = 0, behind: int = 0) -> Payload:
+    """Concatenate the messages of all chunks, one row an agent, with room for others before and after.
+
+    Each chunk copies its own rows, so that all cores take part."""
+    sizes = [len(next(iter(payload.values()), ())) for payload in shared]
+    count = before + sum(sizes) + behind
+    whole = {name: leaf.new_empty(count, *leaf.shape[1:]) for name, leaf in shared[0].items()}
+
+    def copy_rows(start: int, payload: Payload) -> None:
+        for name, leaf in payload.items():
+            whole[name][start : start + len(leaf)] = leaf
+
+    spread(copy_rows, accumulate(sizes, initial=before), shared)
+    return whole
