@@ -43,14 +43,14 @@ def main() -> None:
 
     say("torch imported")
     from peermask.cli.main import main as run
-    from peermask.run import play, runner
+    from peermask.run import loop, runner
     from peermask.run.loop import Loop
     from peermask.store.checkpoint import Background
 
     say("peermask imported")
     spent: Counter[str] = Counter()
     told(runner, "build_arms", "data, graph and network built")
-    told(play, "build_simulator", "agents on the device, kernels compiled")
+    told(loop, "build_simulator", "agents on the device, kernels compiled")
     told(Loop, "_run", "rounds finished")
     told(Loop, "run", "last checkpoint on the disk")
     summed(Loop, "_evaluate", spent)

@@ -95,8 +95,8 @@ def test_in_ranks(alone: Callable[..., RunResult], tmp_path: Path) -> None:
 
 
 def run_all(configs: dict[str, str]) -> None:
-    from peermask.run.play import take_part
     from peermask.run.rank_group import join_ranks
+    from peermask.run.start import take_part
 
     with join_ranks(device="cpu") as ranks:
         execution = Execution(device="cpu", workers=1, ranks=ranks)

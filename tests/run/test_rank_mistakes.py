@@ -29,9 +29,9 @@ def one_line(ranks: RankRun, codes: list[int]) -> str:
 
 
 def of_another_version() -> None:
-    import peermask.run.play as play
+    import peermask.run.start as start
 
-    play.version = lambda _: "0.0.1"  # type: ignore[assignment]
+    start.version = lambda _: "0.0.1"  # type: ignore[assignment]
 
 
 def test_more_ranks_than_agents(small: Small, tmp_path: Path) -> None:

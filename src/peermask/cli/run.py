@@ -64,6 +64,18 @@ Set = Annotated[
 ]
 
 
+REPLAY_PROBLEM = "--replay repeats a run unchanged; it takes no CONFIG, --resume, --set, --vary or --seeds"
+RESUMED_SWEEP_PROBLEM = (
+    "--resume of a sweep runs what is missing, unchanged; to add runs, give --vary or --seeds with the same CONFIG "
+    "and --out instead"
+)
+SWEEP_PROBLEM = (
+    "--processes, torchrun and --tensorboard are for one run, and a sweep is many; start the same command several "
+    "times without them: the processes share the runs"
+)
+RESTARTS_PROBLEM = "torchrun --max-restarts: give --out, so that restarted ranks find the run"
+
+
 def run(
     config: Config = None,
     set_: Set = None,
@@ -107,20 +119,15 @@ def run(
     place = rank_of_command(processes)
     size = (processes or 1) if place is None else place.size
     is_sweep = vary or seeds is not None or (resume is not None and (resume / "sweep.json").is_file())
-    for mistake, made in {
+    problems = {
         "--resume uses the config in the run folder; it takes no CONFIG and no --out": resume and (config or out),
-        "--replay repeats a run unchanged; it takes no CONFIG, --resume, --set, --vary or --seeds": replay
-        and (config or resume or set_ or is_sweep),
-        "--resume of a sweep runs what is missing, unchanged; to add runs, give --vary or --seeds with the same CONFIG "
-        "and --out instead": resume and is_sweep and (set_ or vary or seeds),
-        "--processes, torchrun and --tensorboard are for one run, and a sweep is many; start the same command several "
-        "times without them: the processes share the runs": is_sweep and (size > 1 or tensorboard),
-        "torchrun --max-restarts: give --out, so that restarted ranks find the run": place
-        and place.max_restarts
-        and not (out or resume),
-    }.items():
-        if made:
-            raise ConfigError(mistake)
+        REPLAY_PROBLEM: replay and (config or resume or set_ or is_sweep),
+        RESUMED_SWEEP_PROBLEM: resume and is_sweep and (set_ or vary or seeds),
+        SWEEP_PROBLEM: is_sweep and (size > 1 or tensorboard),
+        RESTARTS_PROBLEM: place and place.max_restarts and not (out or resume),
+    }
+    for problem in (problem for problem, is_there in problems.items() if is_there):
+        raise ConfigError(problem)
     from peermask.run.execution import Execution
 
     console = Console(quiet=quiet, markup=False)  # paths may hold brackets
@@ -136,20 +143,19 @@ def run(
         options = {"--device": device, "--resume": resume, "--chunk": chunk, "--workers": workers}
         arguments = _rank_arguments(config, set_ or (), imports, {**options, "--backend": backend, "--wait": wait})
         if processes is not None and processes > 1:
-            from peermask.run.play import check_ranks
             from peermask.run.runner import config_in
+            from peermask.run.start import check_ranks
 
             check_ranks(processes, loaded or config_in(resume or Path(), set_ or ()))
-        beside = (resume or out or Path("runs", "it")).parent / "tensorboard" if tensorboard else None
+        logs = (resume or out or Path("runs", "it")).parent / "tensorboard" if tensorboard else None
         with open_ranks(place, size, arguments, device, backend, wait, should_stop) as ranks:
             execution = replace(execution, ranks=ranks)
             if ranks is not None and not ranks.first:
-                from peermask.run.play import take_part
+                from peermask.run.start import take_part
 
                 return interrupt.exit_code if take_part(loaded, execution) == "interrupted" else 0
-            result = _run_one(
-                console, loaded, set_ or (), resume, out, execution, beside, again=bool(place and place.restarts)
-            )
+            again = bool(place and place.restarts)
+            result = _run_one(console, loaded, set_ or (), resume, out, execution, logs, again=again)
     if result.status == "interrupted":
         console.print(f"interrupted and saved; resume with: peermask run --resume {result.root}", soft_wrap=True)
         return interrupt.exit_code

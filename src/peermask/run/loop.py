@@ -4,28 +4,42 @@ from __future__ import annotations
 
 import hashlib
 import math
+import os
 import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
 from torch import Tensor
 
 from peermask.algorithms.contract import Clock
+from peermask.compute.device import enough_memory, one_thread_each
 from peermask.errors import DivergedError
+from peermask.run.assemble import agents_at_once, build_simulator
+from peermask.run.asynchronous_exchange import AsynchronousExchange
 from peermask.run.build import Experiment
 from peermask.run.evaluate import Score
-from peermask.run.exchange import Abandoned, Exchange
+from peermask.run.exchange import Abandoned, Exchange, LocalExchange
 from peermask.run.execution import Execution, Status
 from peermask.run.metrics import Evaluation, write_confusion, write_evaluation
+from peermask.run.rank_exchange import RankExchange
 from peermask.run.simulator import Simulator
-from peermask.store.checkpoint import Background, Checkpoint, list_checkpoints, save_checkpoint
+from peermask.run.trace_file import trace_for
+from peermask.store.checkpoint import Background, Checkpoint, Progress, list_checkpoints, save_checkpoint
 from peermask.store.folder import RunFolder
 from peermask.store.mask_snapshots import Masks, save_masks
 
 KEPT = 256  # rounds
+
+
+@dataclass(frozen=True)
+class PlayResult:
+    status: Status
+    progress: Progress
+    hash: str  # of all agents' states at the end, in the process that writes the run
 
 
 class RecentLosses:
@@ -236,6 +250,41 @@ class Loop:
     def _seconds(self) -> float:
         """Seconds since the start, with the time before every resumption."""
         return time.perf_counter() - self.begun
+
+
+def play(
+    experiment: Experiment, name: str, folder: RunFolder, device: torch.device, execution: Execution, start: Checkpoint
+) -> PlayResult:
+    """Play the rounds of a run from a checkpoint: by this process alone, or as one of several ranks."""
+    ranks, agents = execution.ranks, experiment.config.agents
+    chunk, workers, rows = execution.chunk, execution.workers, slice(None)
+    with ExitStack() as stack:
+        stack.enter_context(enough_memory(device))
+        if ranks is not None:
+            asked, rows = execution.should_stop, ranks.shard(agents)
+            execution = replace(execution, should_stop=lambda: ranks.any(asked()))
+            workers = workers or max(1, (os.cpu_count() or 1) // ranks.place.local_size)
+            chunk = chunk or agents_at_once(experiment, device, len(range(agents)[rows]), ranks.sharing)
+            if device.type == "cpu":
+                stack.enter_context(one_thread_each())  # a rank's only agent, too
+        if experiment.config.traced_by is not None:
+            chunk = 1  # agents are in their own rounds
+        simulator = stack.enter_context(build_simulator(experiment, device, chunk, workers, rows))
+        if start.states:
+            simulator.restore(start.states)
+        simulator.record()
+        execution.observer.begin(experiment, name, start.progress.round)
+        exchange: Exchange
+        if experiment.config.traced_by is not None:
+            exchange = AsynchronousExchange(experiment, folder, simulator, trace_for(experiment, folder), start.sent)
+        elif ranks is None:
+            exchange = LocalExchange(experiment, folder, simulator, start.sent)
+        else:
+            exchange = RankExchange(ranks, experiment, folder, simulator, start.sent)
+        loop = Loop(experiment, folder, simulator, exchange, execution, start)
+        status = loop.run()
+        execution.observer.end(status)
+        return PlayResult(status, loop.progress, loop.hash)
 
 
 def write_state(folder: RunFolder, round: int, checkpoint: Checkpoint | None, masks: Masks | None) -> None:

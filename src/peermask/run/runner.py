@@ -22,9 +22,9 @@ from peermask.files import write_atomically, write_json, writing
 from peermask.run.build import Experiment
 from peermask.run.execution import Execution
 from peermask.run.look import quick_duplicates
+from peermask.run.loop import play
 from peermask.run.manifest import manifest, summary_of
 from peermask.run.metrics import forget_rounds_after
-from peermask.run.play import OVER, build_arms, device_for, play
 from peermask.run.result import RunResult
 from peermask.run.resume import (
     check_same,
@@ -35,6 +35,7 @@ from peermask.run.resume import (
     is_over,
     note_plugins,
 )
+from peermask.run.start import OVER, build_arms, device_for, share_checkpoint
 from peermask.store.checked import check_tables, read_manifest, write_result
 from peermask.store.checkpoint import Checkpoint, Progress, checkpoint_name, forget_checkpoints_after, last_good
 from peermask.store.folder import RunFolder, clear_leftovers, lock_folder
@@ -213,6 +214,8 @@ def _run(
         checkpoint = _prepare(experiment, folder, device, resume=resume)
         progress = Progress(0, experiment.config.hash, experiment.frozen.checksum)
         start = checkpoint or Checkpoint(progress, {}, {}, {})
+        if execution.ranks is not None:
+            start = share_checkpoint(execution.ranks, folder, start, experiment.config.agents)
         try:
             played = play(experiment, name, folder, device, execution, start)
         except DivergedError as error:

@@ -1,13 +1,11 @@
-"""Playing of one run, by this process alone or with other ranks, from a checkpoint to the end."""
+"""Start of a run: its experiments, the device, and what ranks tell each other before the first round."""
 
 from __future__ import annotations
 
 import json
-import os
 import tomllib
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,22 +13,18 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from peermask.compute.device import enough_memory, one_thread_each, pick_device
+from peermask.compute.device import enough_memory, pick_device
 from peermask.config.experiment import ExperimentConfig
 from peermask.config.file import make_config
 from peermask.data.dataset import Dataset
 from peermask.errors import RunError
 from peermask.graph import edges_hash
 from peermask.plugins import imported_hash
-from peermask.run.assemble import agents_at_once, build_simulator
-from peermask.run.asynchronous_exchange import AsynchronousExchange
 from peermask.run.build import Experiment, build
-from peermask.run.exchange import Exchange, LocalExchange
 from peermask.run.execution import Execution, Status
 from peermask.run.link_cost import LINKS, shards_of
-from peermask.run.loop import Loop
-from peermask.run.rank_exchange import DTYPES, RankExchange
-from peermask.run.trace_file import trace_for
+from peermask.run.loop import play
+from peermask.run.rank_exchange import DTYPES
 from peermask.run.warmup import wake
 from peermask.store.checkpoint import Checkpoint, Progress
 from peermask.store.folder import RunFolder
@@ -50,13 +44,6 @@ def device_for(config: ExperimentConfig, name: str) -> torch.device:
     if name != "auto":
         raise RunError(f"{config.traced_by}: agents are computed one by one, on a CPU; use --device cpu, not {name}")
     return torch.device("cpu")
-
-
-@dataclass(frozen=True)
-class PlayResult:
-    status: Status
-    progress: Progress
-    hash: str  # of all agents' states at the end, in the process that writes the run
 
 
 def build_arms(
@@ -83,15 +70,6 @@ def build_arms(
     return experiments
 
 
-def play(
-    experiment: Experiment, name: str, folder: RunFolder, device: torch.device, execution: Execution, start: Checkpoint
-) -> PlayResult:
-    """Play a run in the process that writes it; with ranks, in one of them."""
-    if execution.ranks is not None:
-        start = _share_out(execution.ranks, folder, start, experiment.config.agents)
-    return _play(experiment, name, folder, device, execution, start)
-
-
 def take_part(config: ExperimentConfig | None, execution: Execution) -> Status:
     """Take part as a rank other than the first; without a config, use the first's."""
     ranks, device = execution.ranks, pick_device(execution.device)
@@ -105,48 +83,14 @@ def take_part(config: ExperimentConfig | None, execution: Execution) -> Status:
         if begun is None:
             continue
         folder, start = begun
-        status = _play(experiment, name, folder, device, replace(execution, writes="never"), start).status
+        status = play(experiment, name, folder, device, replace(execution, writes="never"), start).status
         if status == "interrupted":
             break
     return status
 
 
-def _play(
-    experiment: Experiment, name: str, folder: RunFolder, device: torch.device, execution: Execution, start: Checkpoint
-) -> PlayResult:
-    ranks, agents = execution.ranks, experiment.config.agents
-    chunk, workers, rows = execution.chunk, execution.workers, slice(None)
-    with ExitStack() as stack:
-        stack.enter_context(enough_memory(device))
-        if ranks is not None:
-            asked, rows = execution.should_stop, ranks.shard(agents)
-            execution = replace(execution, should_stop=lambda: ranks.any(asked()))
-            workers = workers or max(1, (os.cpu_count() or 1) // ranks.place.local_size)
-            chunk = chunk or agents_at_once(experiment, device, len(range(agents)[rows]), ranks.sharing)
-            if device.type == "cpu":
-                stack.enter_context(one_thread_each())  # a rank's only agent, too
-        if experiment.config.traced_by is not None:
-            chunk = 1  # agents are in their own rounds
-        simulator = stack.enter_context(build_simulator(experiment, device, chunk, workers, rows))
-        if start.states:
-            simulator.restore(start.states)
-        simulator.record()
-        execution.observer.begin(experiment, name, start.progress.round)
-        exchange: Exchange
-        if experiment.config.traced_by is not None:
-            exchange = AsynchronousExchange(experiment, folder, simulator, trace_for(experiment, folder), start.sent)
-        elif ranks is None:
-            exchange = LocalExchange(experiment, folder, simulator, start.sent)
-        else:
-            exchange = RankExchange(ranks, experiment, folder, simulator, start.sent)
-        loop = Loop(experiment, folder, simulator, exchange, execution, start)
-        status = loop.run()
-        execution.observer.end(status)
-        return PlayResult(status, loop.progress, loop.hash)
-
-
-def _share_out(ranks: Ranks, folder: RunFolder, start: Checkpoint, agents: int) -> Checkpoint:
-    """Give every rank the rows of its agents; those of the first are left."""
+def share_checkpoint(ranks: Ranks, folder: RunFolder, start: Checkpoint, agents: int) -> Checkpoint:
+    """Send every rank the rows of its agents; return those of the first."""
     ranks.tell(
         json.dumps(
             {
@@ -168,7 +112,7 @@ def _share_out(ranks: Ranks, folder: RunFolder, start: Checkpoint, agents: int) 
 
 
 def _get_share(ranks: Ranks, agents: int) -> tuple[RunFolder, Checkpoint] | None:
-    """Receive the result of `_share_out`; None for a run that is over."""
+    """Receive the result of `share_checkpoint`; None for a run that is over."""
     text = ranks.tell()
     if text == OVER:
         return None
