@@ -1,8 +1,7 @@
-"""The figures, as PNG and SVG; the only file here that needs matplotlib. One colour per method everywhere."""
+"""The figures of experiments. One colour per method everywhere."""
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable, Sequence
 from math import isnan, nan
 from statistics import fmean, median
@@ -10,18 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from peermask.errors import ConfigError
 from peermask.paper.campaign import Campaign
+from peermask.paper.drawing import blank, files_of, finish
 from peermask.paper.outcome import FirstLayer, Masks, Outcome
 from peermask.paper.preset import Figure as FigureKind
-from peermask.paper.preset import Row, methods, preset
+from peermask.paper.preset import methods, preset
 from peermask.paper.tables import grid
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-FORMATS = ("png", "svg")
 STYLES = ("-", "--", ":", "-.")  # for rows of the same method, and for print without colour
 PAPER_AGENTS = (2, 4, 8, 6)  # of the paper's figures of masks, counted from 1
 ZOOMED = (4, 8)  # of equal retention, which the paper compares filter by filter
@@ -35,17 +33,7 @@ def draw(campaign: Campaign, name: str) -> dict[str, bytes]:
         return {}
     of_cells = {"columns": _by_columns, "bars": _as_bars}
     figure = of_cells[kind](campaign, name) if kind in of_cells else _KINDS[kind](name, runs)
-    return {f"{name}.{extension}": _bytes(figure, extension) for extension in FORMATS}
-
-
-def blank(rows: int, columns: int, size: tuple[float, float], widths: Sequence[int] = ()) -> tuple[Figure, Any]:
-    """Empty panels [rows, columns]; also the way to find out early that matplotlib is missing."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise ConfigError("figures need matplotlib: pip install peermask[report]") from None
-    figure = Figure(figsize=size, layout="constrained")  # no pyplot: nothing global, no window
-    return figure, figure.subplots(rows, columns, squeeze=False, width_ratios=widths or None)
+    return files_of(name, figure)
 
 
 Runs = dict[int, list[Outcome]]  # row -> its finished seeds, in the first column
@@ -61,14 +49,11 @@ def _finished(campaign: Campaign, name: str) -> Runs:
 
 
 def _look(name: str, row: int) -> dict[str, Any]:
-    """The method's colour; rows of one method differ by dashes."""
+    """The method's colour; rows of one method in one group differ by dashes."""
     rows = preset(name).rows
-    same = [index for index, other in enumerate(rows) if (other.method, other.group) == _kin(rows[row])]
+    kin = (rows[row].method, rows[row].group)
+    same = [index for index, other in enumerate(rows) if (other.method, other.group) == kin]
     return {"color": methods()[rows[row].method].colour, "linestyle": STYLES[same.index(row) % len(STYLES)]}
-
-
-def _kin(row: Row) -> tuple[str, str]:
-    return row.method, row.group
 
 
 def _by_rounds(name: str, runs: Runs) -> Figure:
@@ -76,7 +61,7 @@ def _by_rounds(name: str, runs: Runs) -> Figure:
     axes: Axes = panels[0, 0]
     for row, outcomes in runs.items():
         _curve_with_seeds(axes, outcomes, "rounds", name, row)
-    _finish(axes, "round", "mean test accuracy")
+    finish(axes, "round", "mean test accuracy")
     axes.legend(frameon=False, fontsize=9)
     return figure
 
@@ -93,7 +78,7 @@ def _by_bytes(name: str, runs: Runs) -> Figure:
             _curve_with_seeds(axes, outcomes, count, name, row)
         axes.set_xscale("log")
         axes.set_title(title, fontsize=10)
-        _finish(axes, "sent by all agents over all links, MB", "mean test accuracy")
+        finish(axes, "sent by all agents over all links, MB", "mean test accuracy")
     panels[0, 0].legend(frameon=False, fontsize=9)
     return figure
 
@@ -111,7 +96,7 @@ def _by_link(name: str, runs: Runs) -> Figure:
             axes.axhline(reached, label=f"{preset(name).rows[row].name} (sends nothing)", linewidth=1.2, **look)
     axes.set_xscale("log")
     axes.set_title(preset(name).columns[0].name, fontsize=10)
-    _finish(axes, "MB sent over a link, as the codec sends it", "mean test accuracy")
+    finish(axes, "MB sent over a link, as the codec sends it", "mean test accuracy")
     axes.legend(frameon=False, fontsize=9)
     return figure
 
@@ -130,7 +115,7 @@ def _by_columns(campaign: Campaign, name: str) -> Figure:
         axes.set_xscale("log")
         axes.tick_params(axis="x", which="minor", labelbottom=False)  # they would run into each other
         axes.set_title(rows[row].name, fontsize=10)
-        _finish(axes, "sent by all agents over all links, MB", "mean test accuracy")
+        finish(axes, "sent by all agents over all links, MB", "mean test accuracy")
     panels[0, 0].legend(frameon=False, fontsize=9)
     return figure
 
@@ -151,7 +136,7 @@ def _as_bars(campaign: Campaign, name: str) -> Figure:
         if not all(map(isnan, papers)):
             axes.plot(places, papers, "k_", markersize=9, label="_")
     axes.set_xticks(range(len(made.preset.columns)), [column.name for column in made.preset.columns])
-    _finish(axes, "", "mean test accuracy")
+    finish(axes, "", "mean test accuracy")
     if made.preset.paper_name:
         axes.plot([], [], "k_", label=f"the paper's {made.preset.paper_name}")
     figure.legend(loc="outside right upper", frameon=False, fontsize=8)
@@ -192,7 +177,7 @@ def _by_agents(name: str, runs: Runs) -> Figure:
                     axes.plot(curve.rounds, curve.agents[agent], label=label, linewidth=1.2, **_look(name, row))
             axes.set_title(f"agent {agent + 1}, {group}", fontsize=10)
             axes.set_ylim(0, 1)
-            _finish(axes, "step", "test accuracy")
+            finish(axes, "step", "test accuracy")
     figure.legend(*panels[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=4, frameon=False)
     return figure
 
@@ -207,12 +192,13 @@ def _first_layer(name: str, runs: Runs) -> Figure:
         for line, number in enumerate(agents):
             mask = layer.middle(number - 1)  # [O, I, h, w]
             axes = panels[place * len(agents) + line, 0]
-            height, width = mask.shape[2:]
-            axes.imshow(mask.transpose(1, 2, 0, 3).reshape(mask.shape[1] * height, -1), cmap="Greys", aspect="auto")
-            axes.set_xticks([width * k - 0.5 for k in range(len(mask) + 1)], labels=[])
-            axes.set_yticks([height * k - 0.5 for k in range(mask.shape[1] + 1)], labels=[])
-            axes.grid(True, color="#1f5fa8", linewidth=0.5)
-            _zoom(panels[place * len(agents) + line, 1], mask, zoomed if number in ZOOMED else [])
+            _tiles(axes, mask)
+            beside = panels[place * len(agents) + line, 1]
+            if zoomed and number in ZOOMED:  # the same filters, larger, to compare agents of the same retention
+                _tiles(beside, mask[zoomed])
+                beside.set_title(f"filters {' and '.join(str(k + 1) for k in zoomed)}", fontsize=9, loc="left")
+            else:
+                beside.set_axis_off()
             alive = int(mask.any(axis=(1, 2, 3)).sum())
             axes.set_title(
                 f"{preset(name).rows[row].name}, agent {number}: {alive} of {len(mask)} filters alive",
@@ -230,18 +216,13 @@ def _compared_filters(layer: FirstLayer) -> list[int]:
     return sorted(np.argsort(-alive, kind="stable")[:2].tolist())
 
 
-def _zoom(axes: Axes, mask: Masks, filters: list[int]) -> None:
-    """Show a few filters again, larger, to compare agents of the same retention."""
-    if not filters:
-        axes.set_axis_off()
-        return
-    height = mask.shape[2]
-    chosen = mask[filters]  # [F, I, h, w]
-    axes.imshow(chosen.transpose(1, 2, 0, 3).reshape(chosen.shape[1] * height, -1), cmap="Greys", aspect="auto")
-    axes.set_xticks([mask.shape[3] * k - 0.5 for k in range(len(filters) + 1)], labels=[])
-    axes.set_yticks([height * k - 0.5 for k in range(mask.shape[1] + 1)], labels=[])
+def _tiles(axes: Axes, mask: Masks) -> None:
+    """Draw filters [O, I, h, w] as squares, inputs down and outputs across."""
+    filters, inputs, height, width = mask.shape
+    axes.imshow(mask.transpose(1, 2, 0, 3).reshape(inputs * height, -1), cmap="Greys", aspect="auto")
+    axes.set_xticks([width * k - 0.5 for k in range(filters + 1)], labels=[])
+    axes.set_yticks([height * k - 0.5 for k in range(inputs + 1)], labels=[])
     axes.grid(True, color="#1f5fa8", linewidth=0.5)
-    axes.set_title(f"filters {' and '.join(str(k + 1) for k in filters)}", fontsize=9, loc="left")
 
 
 def layer_names(config: dict[str, Any], layers: Sequence[str]) -> list[str]:
@@ -274,27 +255,9 @@ def _live_filters(name: str, runs: Runs) -> Figure:
             edgecolor="white",
         )
     axes.set_xticks(range(len(layers)), labels=layer_names(next(iter(shown.values()))[0].config, layers))
-    _finish(axes, "", "filters with any weight, mean over agents")
+    finish(axes, "", "filters with any weight, mean over agents")
     figure.legend(loc="outside lower center", frameon=False, fontsize=8, ncols=4)
     return figure
-
-
-def _finish(axes: Axes, x: str, y: str) -> None:
-    axes.set_xlabel(x)
-    axes.set_ylabel(y)
-    axes.grid(True, alpha=0.25, linewidth=0.6)
-    axes.spines[["top", "right"]].set_visible(False)
-
-
-def _bytes(figure: Figure, extension: str) -> bytes:
-    import matplotlib as mpl
-
-    content = io.BytesIO()
-    # The same picture is the same file: no date, and ids in the SVG that do not change.
-    with mpl.rc_context({"svg.hashsalt": "peermask"}):
-        metadata = {"Date": None} if extension == "svg" else None
-        figure.savefig(content, format=extension, dpi=160, metadata=metadata)
-    return content.getvalue()
 
 
 _KINDS: dict[FigureKind, Callable[[str, Runs], Figure]] = {

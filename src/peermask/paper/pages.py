@@ -14,7 +14,7 @@ from peermask.paper.cells import Cell
 from peermask.paper.figures import PAPER_AGENTS, draw, layer_names
 from peermask.paper.outcome import Outcome
 from peermask.paper.preset import preset, preset_names
-from peermask.paper.tables import MISSING, comma_separated, grid, latex, line, markdown, number
+from peermask.paper.tables import comma_separated, grid, latex, markdown, markdown_table, number
 
 PAPER_COUNTS = {"MCE-PL": 7, "ind-mask": 3}  # live filters the paper reads off its figure for agent 4
 
@@ -37,26 +37,21 @@ def _by_layer(campaign: Campaign, name: str) -> str:
     if not layers:
         return ""
     names = layer_names(next(o.config for _, outcomes in rows for o in outcomes), layers)
-    lines = ["", "Live filters, mean over agents and seeds:", "", f"| | {' | '.join(names)} |"]
-    lines.append(f"| --- |{' ---: |' * len(layers)}")
-    for label, filters in known:
-        if filters:
-            means = [f"{fmean(fmean(each[layer]) for each in filters):.1f}" for layer in layers]
-            lines.append(f"| {label} | {' | '.join(means)} |")
-    return "\n".join(lines) + "\n"
+    means = [
+        [label, *(f"{fmean(fmean(each[layer]) for each in filters):.1f}" for layer in layers)]
+        for label, filters in known
+        if filters
+    ]
+    return _section("Live filters, mean over agents and seeds:", markdown_table(["", *names], means))
 
 
 def _by_agent(campaign: Campaign, name: str) -> str:
-    lines = [
-        "",
+    counted = " and ".join(f"{count} ({method})" for method, count in PAPER_COUNTS.items())
+    title = (
         "Live ones among the middle filters of the first layer, by agent (counted from 1), mean over seeds. "
-        "For agent 4 the paper counts "
-        + " and ".join(f"{count} ({method})" for method, count in PAPER_COUNTS.items())
-        + " of 20.",
-        "",
-        f"| | {' | '.join(f'agent {number}' for number in PAPER_AGENTS)} |",
-        f"| --- |{' ---: |' * len(PAPER_AGENTS)}",
-    ]
+        f"For agent 4 the paper counts {counted} of 20."
+    )
+    rows = []
     for index, row in enumerate(preset(name).rows):
         layers = [o.first_layer for o in campaign.outcomes(name, index, 0) if o.first_layer is not None]
         if not layers:
@@ -65,21 +60,22 @@ def _by_agent(campaign: Campaign, name: str) -> str:
             fmean(int(layer.middle(number - 1).any(axis=(1, 2, 3)).sum()) for layer in layers)
             for number in PAPER_AGENTS
         ]
-        lines.append(f"| {row.name} | {' | '.join(f'{count:.1f}' for count in counts)} |")
-    return "\n".join(lines) + "\n"
+        rows.append([row.name, *(f"{count:.1f}" for count in counts)])
+    return _section(title, markdown_table(["", *(f"agent {number}" for number in PAPER_AGENTS)], rows))
 
 
 def _alike(campaign: Campaign, name: str) -> str:
-    lines = [
-        "",
-        "How alike first-layer masks of agents with the same retention are (Jaccard index, mean over pairs):",
-        "",
-    ]
+    lines = []
     for index, row in enumerate(preset(name).rows):
-        found = [value for one in campaign.outcomes(name, index, 0) if (value := alike(one)) is not None]
-        if found:
-            lines.append(f"- {row.name}: {fmean(found):.2f}")
-    return "\n".join(lines) + "\n" if len(lines) > 3 else ""
+        shares = [share for one in campaign.outcomes(name, index, 0) if (share := alike(one)) is not None]
+        if shares:
+            lines.append(f"- {row.name}: {fmean(shares):.2f}")
+    title = "How alike first-layer masks of agents with the same retention are (Jaccard index, mean over pairs):"
+    return _section(title, lines) if lines else ""
+
+
+def _section(title: str, lines: list[str]) -> str:
+    return "\n".join(["", title, "", *lines]) + "\n"
 
 
 def alike(outcome: Outcome) -> float | None:
@@ -106,17 +102,12 @@ def retention_tables(campaign: Campaign, name: str) -> str:
     if not rows:
         return ""
     retentions = sorted({retention for _, _, found in rows for retention in found})
-    lines = [
-        "",
-        "Accuracy after the last round by retention, mean over agents and seeds:",
-        "",
-        line(["method", "", *map(str, retentions)]),
-        line(["---", "---", *("---:" for _ in retentions)]),
+    shown = [
+        [method, setting, *(number(found.get(retention)) for retention in retentions)]
+        for method, setting, found in rows
     ]
-    for method, setting, found in rows:
-        shown = [number(found[retention]) if retention in found else MISSING for retention in retentions]
-        lines.append(line([method, setting, *shown]))
-    return "\n".join(lines) + "\n"
+    table = markdown_table(["method", "", *map(str, retentions)], shown, left=2)
+    return _section("Accuracy after the last round by retention, mean over agents and seeds:", table)
 
 
 def by_retention(outcomes: list[Outcome]) -> dict[float, float]:

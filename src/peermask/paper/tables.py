@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from peermask.paper.campaign import Campaign
@@ -15,8 +16,6 @@ from peermask.store.arrays import REPORTED
 
 MISSING = "-"
 OTHER_DATA = "The paper's figures are of CIFAR-10 and its own network: here they show where a difference would stand."
-
-
 SEEDS = "Thick lines are medians over seeds, thin lines the seeds."
 CAPTIONS = {
     "rounds": ("", SEEDS),
@@ -147,28 +146,33 @@ def note_of(campaign: Campaign, shape: Preset) -> str:
     return shape.notes.get(campaign.defaults.name, campaign.defaults.scale.note)
 
 
+def markdown_table(heading: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1) -> list[str]:
+    """Lines of a table whose first `left` columns are text, the others numbers."""
+    rule = ["---" if place < left else "---:" for place in range(len(heading))]
+    return [f"| {' | '.join(cells)} |" for cells in (heading, rule, *rows)]
+
+
 def _accuracy_table(made: Grid) -> list[str]:
     against = f" ({made.preset.paper_name}, difference)" if made.preset.paper_name else ""
-    lines = [line(["accuracy" + against, *(column.name for column in made.preset.columns)])]
-    lines.append(line(["---", *("---:" for _ in made.preset.columns)]))
-    for entries in made.entries:
-        cells = []
-        for entry in entries:
-            paper = "" if entry.paper is None else f" ({number(entry.paper)}, {number(entry.difference, sign=True)})"
-            cells.append(with_deviation(entry.summary) + paper)
-        lines.append(line([entries[0].row, *cells]))
-    return lines
+
+    def cell(entry: Entry) -> str:
+        paper = "" if entry.paper is None else f" ({number(entry.paper)}, {number(entry.difference, sign=True)})"
+        return with_deviation(entry.summary) + paper
+
+    rows = [[entries[0].row, *map(cell, entries)] for entries in made.entries]
+    return markdown_table(["accuracy" + against, *(column.name for column in made.preset.columns)], rows)
 
 
 def _difference_table(made: Grid) -> list[str]:
-    rows = [entries for entries in made.entries if any(entry.gain for entry in entries)]
+    rows = [
+        [entries[0].row, *(with_interval(entry.gain) for entry in entries)]
+        for entries in made.entries
+        if any(entry.gain for entry in entries)
+    ]
     if not rows:
         return []
-    lines = [f"{made.preset.compared} minus the other rows: {PAIRED}", ""]
-    lines += [line(["", *(column.name for column in made.preset.columns)])]
-    lines += [line(["---", *("---:" for _ in made.preset.columns)])]
-    lines += [line([entries[0].row, *(with_interval(entry.gain) for entry in entries)]) for entries in rows]
-    return [*lines, ""]
+    table = markdown_table(["", *(column.name for column in made.preset.columns)], rows)
+    return [f"{made.preset.compared} minus the other rows: {PAIRED}", "", *table, ""]
 
 
 def with_interval(gain: Difference | None) -> str:
@@ -179,54 +183,31 @@ def with_interval(gain: Difference | None) -> str:
     return f"{mean} ({low}, {high})"
 
 
-_DETAILS = (
-    "method",
-    "",
-    "seeds",
-    "half-way",
-    "last round",
-    "worst agent",
-    "stuck agents",
-    "before mixing",
-    "share of weights used",
-    "MB sent",
-    "MB a link",
-    "kB a message",
-    "MB, paper's count",
-    "MB, authors' code's count",
-)
-_READOUTS = ("all labels", "own labels", "weighted")
+_DETAILS = {  # heading -> figure of a summary, and digits after the point
+    "seeds": ("seeds", 0),
+    "half-way": ("half_way", 3),
+    "last round": ("last", 3),
+    "worst agent": ("worst", 3),
+    "stuck agents": ("stuck", 0),
+    "before mixing": ("unmixed", 3),
+    "share of weights used": ("density", 3),
+    "MB sent": ("megabytes", 2),
+    "MB a link": ("megabytes_a_link", 2),
+    "kB a message": ("kilobytes_a_message", 2),
+    "MB, paper's count": ("paper_megabytes", 2),
+    "MB, authors' code's count": ("ones_megabytes", 2),
+}
+_READOUTS = {"all labels": ("all_labels", 3), "own labels": ("own_labels", 3), "weighted": ("weighted", 3)}
 
 
 def _detail_table(made: Grid) -> list[str]:
-    headings = (*_DETAILS, *(_READOUTS if made.has_own else ()))
-    lines = [line(headings), line(["---", "---", *("---:" for _ in headings[2:])])]
-    for entries in made.entries:
-        for entry in entries:
-            summary = entry.summary
-            readouts = (summary.all_labels, summary.own_labels, summary.weighted) if made.has_own else ()
-            lines.append(
-                line(
-                    [
-                        entry.row,
-                        entry.column,
-                        str(summary.seeds),
-                        number(summary.half_way),
-                        number(summary.last),
-                        number(summary.worst),
-                        MISSING if summary.stuck is None else str(summary.stuck),
-                        number(summary.unmixed),
-                        number(summary.density),
-                        number(summary.megabytes, 2),
-                        number(summary.megabytes_a_link, 2),
-                        number(summary.kilobytes_a_message, 2),
-                        number(summary.paper_megabytes, 2),
-                        number(summary.ones_megabytes, 2),
-                        *map(number, readouts),
-                    ]
-                )
-            )
-    return lines
+    columns = {**_DETAILS, **(_READOUTS if made.has_own else {})}
+    rows = [
+        [entry.row, entry.column, *(number(getattr(entry.summary, name), digits) for name, digits in columns.values())]
+        for entries in made.entries
+        for entry in entries
+    ]
+    return markdown_table(["method", "", *columns], rows, left=2)
 
 
 def _choices(campaign: Campaign, shape: Preset) -> list[str]:
@@ -235,10 +216,6 @@ def _choices(campaign: Campaign, shape: Preset) -> list[str]:
         chosen = campaign.tuning.chosen(name)
         lines.append(f"- {methods()[name].label} (`{name}`): {MISSING if chosen is None else format_choice(chosen)}")
     return lines
-
-
-def line(cells: list[str] | tuple[str, ...]) -> str:
-    return f"| {' | '.join(cells)} |"
 
 
 def latex(made: Grid) -> str:

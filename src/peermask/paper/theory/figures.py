@@ -1,26 +1,23 @@
-"""The study's figures, as PNG and SVG; the only file here that needs matplotlib."""
+"""The study's figures."""
 
 from __future__ import annotations
 
-import io
 from statistics import median
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from peermask.errors import ConfigError
+from peermask.paper.drawing import blank, files_of, finish
 from peermask.paper.theory.study import LEVELS, Study
 from peermask.paper.theory.tables import DELTA
 from peermask.paper.theory.widths import needed_width, promised
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 SIZE = (6.4, 4.2)  # inches; a column and a half of a printed page
 MARKERS = ("o", "s", "^", "D")  # shapes and greys tell the lines apart without colour
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#555555")
-FORMATS = ("png", "svg")
 CAPTIONS = {
     "width": "The certified error of each draw of g against the width: it falls exponentially, so the width "
     "needed grows with the logarithm of 1/ε, as the lemma says.",
@@ -36,35 +33,14 @@ CAPTIONS = {
 def figures(study: Study) -> dict[str, bytes]:
     """File name -> content, for each figure of CAPTIONS in each format."""
     draw = {"width": _width, "success": _success, "theorem": _theorem, "overlap": _overlap}
-    made: dict[str, bytes] = {}
+    files: dict[str, bytes] = {}
     for name in CAPTIONS:
-        figure, axes = blank()
+        figure, panels = blank(1, 1, SIZE)
+        axes: Axes = panels[0, 0]
         draw[name](axes, study)
-        axes.grid(True, alpha=0.25, linewidth=0.6)
-        axes.spines[["top", "right"]].set_visible(False)
-        for kind in FORMATS:
-            made[f"{name}.{kind}"] = _bytes(figure, kind)
-    return made
-
-
-def blank() -> tuple[Figure, Axes]:
-    """An empty figure; also the way to find out early that matplotlib is missing."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise ConfigError("figures need matplotlib; install it with: pip install 'peermask[report]'") from None
-    figure = Figure(figsize=SIZE, layout="constrained")  # no pyplot: nothing global, no window
-    return figure, figure.add_subplot()
-
-
-def _bytes(figure: Figure, kind: str) -> bytes:
-    from matplotlib import rc_context
-
-    buffer = io.BytesIO()
-    # A fixed salt and no date make the same study give the same bytes.
-    with rc_context({"svg.hashsalt": "peermask", "svg.fonttype": "none"}):
-        figure.savefig(buffer, format=kind, dpi=200, metadata={"Date": None} if kind == "svg" else None)
-    return buffer.getvalue()
+        finish(axes, axes.get_xlabel(), axes.get_ylabel())
+        files |= files_of(name, figure, dpi=200, svg_text="none")
+    return files
 
 
 def _width(axes: Axes, study: Study) -> None:

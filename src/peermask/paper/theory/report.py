@@ -11,7 +11,8 @@ from rich.text import Text
 
 from peermask.errors import RunError
 from peermask.files import write_atomically
-from peermask.paper.theory.figures import CAPTIONS, blank, figures
+from peermask.paper.drawing import blank
+from peermask.paper.theory.figures import CAPTIONS, SIZE, figures
 from peermask.paper.theory.study import Scale, Study, run_study
 from peermask.paper.theory.tables import Table, tables
 
@@ -21,7 +22,7 @@ REPORT = "theory.md"
 def theory_report(out: Path | None, scale: Scale, seed: int, said: Callable[[str], None]) -> Study:
     """Run the study and, where `out` is given, write its report there; what would prevent that is found first."""
     if out is not None:
-        blank()
+        blank(1, 1, SIZE)
         try:
             out.mkdir(parents=True, exist_ok=True)
         except OSError as error:
