@@ -26,7 +26,7 @@ from peermask.exports.slim import multiply_adds, parameters, slim
 from peermask.exports.ticket import Architecture
 from peermask.models.layout import find_layout
 from peermask.run.assemble import with_params
-from peermask.run.format import format_bytes
+from peermask.task import format_bytes
 
 
 def masked(options: argparse.Namespace, kind: Kind) -> nn.Module:

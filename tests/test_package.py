@@ -15,7 +15,7 @@ from peermask.errors import PeermaskError
 ROOT = Path(peermask.__file__).parent
 ORDER = [
     {"errors"},
-    {"files", "page_server", "streams", "registry", "positions", "task"},
+    {"files", "page_server", "streams", "registry", "task"},
     {"plugins"},
     {"kernels"},
     {"data", "graph", "wire", "models"},

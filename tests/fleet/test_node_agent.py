@@ -19,13 +19,13 @@ from peermask.fleet.messages import Greeting, decode_request
 from peermask.fleet.responder import Responder
 from peermask.reports.curves import faults_of
 from peermask.reports.tables import closing_lines
-from peermask.run.format import format_bytes
 from peermask.run.loop import RecentLosses
 from peermask.run.metrics import METRICS
 from peermask.run.result import RunResult
 from peermask.store.checkpoint import list_checkpoints
 from peermask.store.folder import RunFolder
 from peermask.store.table import read_rows
+from peermask.task import format_bytes
 
 ROUNDS = 6
 

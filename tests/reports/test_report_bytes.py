@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from peermask.reports.curves import Spent, bytes_spent, faults_of
-from peermask.store.arrays import read_table
-from peermask.store.table import append_rows
+from peermask.store.table import append_rows, read_table
 from peermask.wire.frame import FRAME_BYTES
 
 COLUMNS = ("round", "agent", "links", "coded_bytes", "kind")

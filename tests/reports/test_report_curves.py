@@ -9,8 +9,7 @@ import pytest
 
 from peermask.reports.curves import POINTS, Curves, curves_of, even_choice, rounded, spread
 from peermask.run.metrics import METRICS
-from peermask.store.arrays import read_table
-from peermask.store.table import append_rows
+from peermask.store.table import append_rows, read_table
 
 
 def curves_from(folder: Path, *rows: tuple[int, int, float], agents: int) -> Curves:

@@ -20,13 +20,13 @@ from peermask.errors import DivergedError, RunError
 from peermask.reports.tables import closing_lines
 from peermask.run import loop
 from peermask.run.execution import Execution
-from peermask.run.format import format_bytes
 from peermask.run.result import RunResult
 from peermask.run.runner import resume_experiment, run_experiment
 from peermask.run.simulator import Simulator
 from peermask.store.checkpoint import Checkpoint, checkpoint_name, list_checkpoints, save_checkpoint
 from peermask.store.folder import RunFolder
 from peermask.store.mask_snapshots import list_masks
+from peermask.task import format_bytes
 
 Small = Callable[..., ExperimentConfig]
 

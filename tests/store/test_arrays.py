@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from peermask.errors import RunError
-from peermask.store.arrays import mean_known, read_table, reported
-from peermask.store.table import append_rows
+from peermask.store.table import append_rows, mean_known, read_table, reported
 
 COLUMNS = ("round", "agent", "test_accuracy", "kind")
 nan = float("nan")
@@ -54,8 +53,8 @@ def test_a_table_without_rows_has_every_column(tmp_path: Path) -> None:
 
 def test_run_folders_are_read_without_torch() -> None:
     """Importing torch takes seconds, and a table needs none."""
-    modules = ["arrays", "checked", "checkpoint", "folder", "mask_snapshots", "result", "table"]
-    names = [*(f"peermask.store.{name}" for name in modules), "peermask.run.format", "peermask.reports.tables"]
+    modules = ["checked", "checkpoint", "folder", "mask_snapshots", "result", "table"]
+    names = [*(f"peermask.store.{name}" for name in modules), "peermask.task", "peermask.reports.tables"]
     code = f"import sys, {', '.join(names)}; print('torch' in sys.modules)"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout == "False\n"

@@ -136,7 +136,7 @@ def evaluate(
 
 
 def _print(found: Accuracy, *, confusion: bool) -> None:
-    from peermask.run.format import figure_name, format_figure
+    from peermask.task import figure_name, format_figure
 
     if found.task != "classification":
         for name, value in found.figures.items():

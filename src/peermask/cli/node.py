@@ -166,7 +166,7 @@ class Lines:
         yield
 
     def round(self, report: Report) -> None:
-        from peermask.run.format import figure_name, format_bytes, format_figure
+        from peermask.task import figure_name, format_bytes, format_figure
 
         if report.accuracy is not None and report.evaluated != self.shown:
             self.shown = report.evaluated

@@ -123,7 +123,7 @@ def _table(answers: Sequence[Answered]) -> Table:
 
 
 def _row(standing: dict[str, Any]) -> list[str]:
-    from peermask.run.format import format_bytes, format_figure
+    from peermask.task import format_bytes, format_figure
 
     if not standing:
         return ["-"] * (len(HEADINGS) - 3)

@@ -90,7 +90,7 @@ def plan(
 
 def _plan_table(plans: list[Plan], device: torch.device) -> Table:
     from peermask.reports.tables import percent
-    from peermask.run.format import format_bytes
+    from peermask.task import format_bytes
 
     table = Table(title=f"plan on {device}", title_justify="left")
     table.add_column("")
@@ -121,7 +121,7 @@ def _plan_table(plans: list[Plan], device: torch.device) -> Table:
 
 
 def _remembered(plan: Plan) -> str:
-    from peermask.run.format import format_bytes
+    from peermask.task import format_bytes
 
     return f"{format_bytes(plan.known_bytes)}, {plan.known_bytes / plan.weights:.1f} bytes a weight"
 

@@ -84,7 +84,7 @@ def profile(
 
 def _print(made: Profile, console: Console) -> None:
     from peermask.exports.profile import Kind, kind_words
-    from peermask.run.format import format_bytes
+    from peermask.task import format_bytes
 
     table = Table(title=f"{made.model['name']} on {made.machine}, one input, one thread", title_justify="left")
     for heading in ("kept", "retention", "weights", "latency", "memory", "file", "multiply-adds"):

@@ -162,7 +162,7 @@ def _result(run: FoundRun) -> str:
 
 
 def _bytes(count: float | None) -> str:
-    from peermask.run.format import format_bytes
+    from peermask.task import format_bytes
 
     return "" if count is None else format_bytes(count)
 

@@ -69,7 +69,7 @@ def _live(console: Console) -> Iterator[Callable[[Sequence[SwarmProcess]], None]
 
 
 def _table(members: Sequence[SwarmProcess]) -> Table:
-    from peermask.run.format import format_bytes, format_figure
+    from peermask.task import format_bytes, format_figure
 
     table = Table(title="fleet", title_justify="left")
     for heading in ("agent", "state", "round", "accuracy", "sent", "neighbours", "missing"):

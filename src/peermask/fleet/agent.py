@@ -41,9 +41,9 @@ from peermask.run.build import Experiment
 from peermask.run.execution import Execution, Silent, Status
 from peermask.run.loop import Loop
 from peermask.run.metrics import Evaluation
-from peermask.store.arrays import read_table
 from peermask.store.checked import write_result
 from peermask.store.checkpoint import Checkpoint, Progress
+from peermask.store.table import read_table
 
 FINISHED_LIMIT = 3.0  # seconds that an agent restarted after its last round waits for neighbours that need its message
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from peermask.paper.outcome import Outcome
-from peermask.store.arrays import Floats
+from peermask.store.table import Floats
 from peermask.streams import stream
 
 DRAWS = 2000  # of the bootstrap

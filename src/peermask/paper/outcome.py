@@ -13,10 +13,10 @@ from pydantic import BaseModel, ConfigDict
 from peermask.config.file import read_config
 from peermask.errors import RunError
 from peermask.files import read_json
-from peermask.store.arrays import Floats, Table, mean_known, read_table, reported
 from peermask.store.checked import read_result
 from peermask.store.folder import RunFolder
 from peermask.store.mask_snapshots import list_masks, load_masks
+from peermask.store.table import Floats, Table, mean_known, read_table, reported
 
 Masks: TypeAlias = NDArray[np.bool_]
 
@@ -103,7 +103,7 @@ class Outcome(BaseModel):
     hash: str | None = None
     seconds: float | None = None
     device: str | None = None
-    accuracy: float | None = None  # on test data, mean over agents of what is reported of each: see store/arrays.py
+    accuracy: float | None = None  # on test data, mean over agents of what is reported of each: see store/table.py
     all_labels: float | None = None  # likewise, with answers among all labels
     own_labels: float | None = None  # likewise, among an agent's own; earlier versions did not measure it
     weighted: float | None = None  # as `accuracy`, labels weighted as in an agent's training data

@@ -12,7 +12,7 @@ from peermask.paper.differences import Difference, paired_difference
 from peermask.paper.outcome import Summary, summarise
 from peermask.paper.preset import Preset, methods, preset
 from peermask.paper.tuning import format_choice
-from peermask.store.arrays import REPORTED
+from peermask.store.table import REPORTED
 
 MISSING = "-"
 OTHER_DATA = "The paper's figures are of CIFAR-10 and its own network: here they show where a difference would stand."

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from peermask.store.arrays import Floats, Table
+from peermask.store.table import Floats, Table
 from peermask.task import FIGURES
 from peermask.wire.frame import FRAME_BYTES
 

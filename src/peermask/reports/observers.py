@@ -14,9 +14,8 @@ from torch import Tensor
 from peermask.algorithms.contract import Clock
 from peermask.run.build import Experiment
 from peermask.run.execution import Observer, Silent, Status
-from peermask.run.format import figure_name, format_bytes, format_headline
 from peermask.run.metrics import Evaluation
-from peermask.task import FIGURES
+from peermask.task import FIGURES, figure_name, format_bytes
 
 
 @dataclass(frozen=True)
@@ -106,7 +105,7 @@ class Live:
         self.progress.update(self.task, completed=clock.round, figures=figures)
 
     def evaluation(self, evaluation: Evaluation) -> None:
-        self.accuracy = format_headline(evaluation.test)
+        self.accuracy = evaluation.test.headline
 
     def end(self, status: Status) -> None:
         if status == "converged":

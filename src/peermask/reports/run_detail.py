@@ -13,7 +13,7 @@ from peermask.reports.curves import Curves, Spent, bytes_spent, faults_of, round
 from peermask.reports.mask_pictures import mask_pictures
 from peermask.reports.source import Source
 from peermask.run.result import RunResult
-from peermask.store.arrays import REPORTED
+from peermask.store.table import REPORTED
 
 # Where the agents of a graph lie on paper.
 

@@ -10,9 +10,9 @@ from typing import Any
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from peermask.run.format import format_bytes, format_figure
-from peermask.store.arrays import REPORTED
 from peermask.store.sweeps import SweepFolder, best_rows, spread
+from peermask.store.table import REPORTED
+from peermask.task import format_bytes, format_figure
 
 
 def sweep_table(sweep: SweepFolder) -> Table:

@@ -7,10 +7,9 @@ from math import isnan, nan
 import numpy as np
 from rich.table import Table
 
-from peermask.run.format import figure_name, format_bytes, format_figure
-from peermask.store.arrays import REPORTED, read_table
 from peermask.store.result import StoredRun
-from peermask.task import FIGURES
+from peermask.store.table import REPORTED, read_table
+from peermask.task import FIGURES, figure_name, format_bytes, format_figure
 
 LISTED = 200  # agents with their own row
 UNEVEN = ("dirichlet", "shards", "quantity", "everything")  # partitions whose label frequencies deserve a column

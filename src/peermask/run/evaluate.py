@@ -14,6 +14,7 @@ from peermask.compute.network import Network
 from peermask.data.dataset import Dataset, Split
 from peermask.data.measures import FIGURES, macro_f1, metrics
 from peermask.models.outputs import Readout, among
+from peermask.task import figure_name, format_figure
 
 AT_ONCE = 500  # inputs of an agent in one forward pass: enough to fill a GPU, small enough to fit
 CONFUSABLE = 50  # classes up to which it is counted which label was taken for which
@@ -34,6 +35,12 @@ class Score:
     def main(self) -> Tensor:
         """The figure that counts, larger if better: accuracy, F1 or R²."""
         return next(iter(self.figures.values()))
+
+    @property
+    def headline(self) -> str:
+        """`accuracy 93.1 %`: the mean over agents of the figure that counts."""
+        name = next(iter(self.figures))
+        return f"{figure_name(name)} {format_figure(name, float(self.main.nanmean()))}"
 
     def rows(self) -> Tensor:
         """One row for each agent: figures, loss, counts."""

@@ -14,9 +14,9 @@ from torch import Tensor
 
 from peermask.algorithms.contract import Clock
 from peermask.run.build import Experiment
-from peermask.run.format import figure_name, format_figure, format_headline
 from peermask.run.metrics import Evaluation
-from peermask.store.arrays import REPORTED, mean_known
+from peermask.store.table import REPORTED, mean_known
+from peermask.task import figure_name, format_figure
 
 if TYPE_CHECKING:
     from peermask.run.rank_group import Ranks
@@ -114,7 +114,7 @@ class ProgressLine:
             print(f"\r{self.name}: round {clock.round} of {self.rounds}{self.accuracy}", end="", file=sys.stderr)
 
     def evaluation(self, evaluation: Evaluation) -> None:
-        self.accuracy = f", {format_headline(evaluation.test)}"
+        self.accuracy = f", {evaluation.test.headline}"
 
     def end(self, status: Status) -> None:
         print(f"\r{self.name}: {status}{self.accuracy}" + 20 * " ", file=sys.stderr)

@@ -19,11 +19,11 @@ from peermask.plugins import records
 from peermask.registry import Options
 from peermask.run.build import Experiment
 from peermask.run.metrics import figures_of
-from peermask.store.arrays import read_table
 from peermask.store.checked import config_digest, read_manifest
 from peermask.store.checkpoint import Progress
 from peermask.store.folder import RunFolder
 from peermask.store.result import BY_READOUT, agent_results, mean_of
+from peermask.store.table import read_table
 
 _PACKAGES = ("peermask", "torch", "numpy", "networkx", "pydantic", "safetensors")
 

@@ -19,9 +19,8 @@ from peermask.run.assemble import openings
 from peermask.run.build import Experiment
 from peermask.run.evaluate import Score
 from peermask.run.link_cost import LinkHistories
-from peermask.store.arrays import read_table
 from peermask.store.folder import RunFolder
-from peermask.store.table import append_rows, forget_after
+from peermask.store.table import append_rows, forget_after, read_table
 from peermask.wire import Schema
 from peermask.wire.cost import COST_COLUMNS, KINDS, Cost, Spread, in_turn, message_cost
 from peermask.wire.receiver_state import ReceiverState, first_message, restore_receiver_state

@@ -13,9 +13,8 @@ from pydantic import BaseModel, Field, FiniteFloat, NonNegativeInt, PositiveInt,
 
 from peermask.errors import RunError
 from peermask.files import read_json, write_json
-from peermask.store.arrays import Table, read_table
 from peermask.store.folder import RunFolder
-from peermask.store.table import RESULT_TABLES, Extent, check_extents, extents
+from peermask.store.table import RESULT_TABLES, Extent, Table, check_extents, extents, read_table
 from peermask.task import Readout, Task
 
 Model = TypeVar("Model", bound=BaseModel)

@@ -12,11 +12,10 @@ from typing import Any, Self, cast
 import numpy as np
 
 from peermask.errors import RunError, nearest
-from peermask.store.arrays import Table, mean_known, read_table
 from peermask.store.checked import check_config, read_manifest, read_result
 from peermask.store.checkpoint import check_tables_since
 from peermask.store.folder import RunFolder
-from peermask.store.table import read_rows
+from peermask.store.table import Table, mean_known, read_rows, read_table
 from peermask.task import Readout, Task, arm_names
 
 BY_READOUT = ("test_accuracy_all", "test_accuracy_own", "test_accuracy_weighted")
@@ -24,7 +23,7 @@ BY_READOUT = ("test_accuracy_all", "test_accuracy_own", "test_accuracy_weighted"
 
 @dataclass(frozen=True)
 class AgentResult:
-    """What one agent reached; accuracies and figures are reported ones: see `store/arrays.py`."""
+    """What one agent reached; accuracies and figures are reported ones: see `store/table.py`."""
 
     agent: int
     labels: tuple[int, ...]

@@ -24,9 +24,9 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, NonNegativeIn
 
 from peermask.errors import RunError
 from peermask.files import read_json, try_lock, write_atomically, write_json
-from peermask.store.arrays import mean_known
 from peermask.store.folder import RunFolder
 from peermask.store.result import StoredRun
+from peermask.store.table import mean_known
 from peermask.task import flatten
 
 SWEEP = "sweep.json"
@@ -80,7 +80,7 @@ class SweepRow:
 
     runs: tuple[SweepRun, ...]
     values: dict[str, str]  # of each varied key; empty where it does not touch the algorithm
-    validation: tuple[float, ...]  # of each finished run, over honest agents, on held-out data: see store/arrays.py
+    validation: tuple[float, ...]  # of each finished run, over honest agents, on held-out data: see store/table.py
     test: tuple[float, ...]
     sent_bytes: float
     diverged: int = 0  # runs

@@ -21,8 +21,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from peermask.positions import positions
-from peermask.wire.bits import Cursor, Integers
+from peermask.wire.bits import Cursor, Integers, positions
 from peermask.wire.schema import MessageRow, Schema
 from peermask.wire.sets import Mask, SetPlan, decode_layer, plan_positions, read_entry, slices
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from peermask.positions import positions
+from peermask.wire.bits import positions
 
 
 @pytest.mark.parametrize("size", [0, 1, 7, 8, 9, 800, 5_003])
