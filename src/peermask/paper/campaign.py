@@ -25,7 +25,7 @@ from peermask.run.jobs import JobQueue, Stopped, Tell
 from peermask.run.result import RunResult
 from peermask.store.folder import RunFolder
 
-PATIENCE = 1.0  # seconds between two looks at what other processes have finished
+POLL_SECONDS = 1.0  # between two looks at what other processes have finished
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,9 @@ class Campaign:
             if not waiting:
                 tell(*self._done(), "waiting for runs of other processes")
             waiting = True
-            self._wait()
+            if self.execution.should_stop():
+                raise Stopped
+            time.sleep(POLL_SECONDS)
 
     def _advance(self, cells: Sequence[Cell], tell: Tell) -> bool:
         """Run the seeds of a cell, or first what its method still has to try; False where others are at all of that."""
@@ -107,11 +109,6 @@ class Campaign:
         outcome = Outcome(config=run.config.table(), diverged=diverged) if diverged else measure(folder)
         self.home.keep(Job(run.path.name, run.config), outcome)
         drop_checkpoints(folder)
-
-    def _wait(self) -> None:
-        if self.execution.should_stop():
-            raise Stopped
-        time.sleep(PATIENCE)
 
 
 def _by_place(cells: Sequence[Cell]) -> list[list[Cell]]:

@@ -75,10 +75,6 @@ def _last_masks(folder: RunFolder) -> Masks | None:
     return load_masks(kept[max(kept)], read_json(folder.manifest)["weights"])
 
 
-MEANS = ("half_way", "worst", "unmixed", "density", "megabytes", "paper_megabytes", "ones_megabytes", "own_labels",
-         "weighted", "last", "kilobytes_a_message", "megabytes_a_link")  # fmt: skip
-
-
 class Curve(BaseModel):
     """Figures after each evaluation."""
 
@@ -233,18 +229,19 @@ def summarise(outcomes: list[Outcome]) -> Summary:
     accuracies = [outcome.accuracy for outcome in good if outcome.accuracy is not None]
 
     def mean(name: str) -> float | None:
-        known = [getattr(outcome, name) for outcome in good if getattr(outcome, name) is not None]
-        return fmean(known) if known else None
+        values = [value for outcome in good if (value := getattr(outcome, name)) is not None]
+        return fmean(values) if values else None
 
-    return Summary(
-        seeds=len(good),
-        diverged=len(outcomes) - len(good),
-        mean=mean("accuracy"),
-        deviation=stdev(accuracies) if len(accuracies) > 1 else None,
-        stuck=sum(stuck) if (stuck := [each.stuck for each in good if each.stuck is not None]) else None,
-        all_labels=mean("among_all"),
-        **{name: mean(name) for name in MEANS},
-    )
+    stuck = [outcome.stuck for outcome in good if outcome.stuck is not None]
+    others: dict[str, Any] = {
+        "seeds": len(good),
+        "diverged": len(outcomes) - len(good),
+        "mean": mean("accuracy"),
+        "deviation": stdev(accuracies) if len(accuracies) > 1 else None,
+        "stuck": sum(stuck) if stuck else None,
+        "all_labels": mean("among_all"),
+    }
+    return Summary(**{name: mean(name) for name in Summary.model_fields if name not in others}, **others)
 
 
 def _by_round(traffic: Table, column: str) -> Floats:
