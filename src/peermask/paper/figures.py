@@ -14,7 +14,7 @@ from peermask.paper.drawing import blank, files_of, finish
 from peermask.paper.outcome import FirstLayer, Masks, Outcome
 from peermask.paper.preset import Figure as FigureKind
 from peermask.paper.preset import methods, preset
-from peermask.paper.tables import grid
+from peermask.paper.tables import Grid, grid
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -123,6 +123,8 @@ def _by_columns(campaign: Campaign, name: str) -> Figure:
 def _as_bars(campaign: Campaign, name: str) -> Figure:
     """A table as bars, a group per column: means and deviations over seeds, and the paper's figures as marks."""
     made = grid(campaign, name)
+    if len(made.preset.columns) == 1:
+        return _named_bars(made)
     figure, panels = blank(1, 1, (7.2, 4.4))
     axes, width = panels[0, 0], 0.8 / len(made.entries)
     for row, entries in enumerate(made.entries):
@@ -135,11 +137,28 @@ def _as_bars(campaign: Campaign, name: str) -> Figure:
         papers = [nan if entry.paper is None else entry.paper for entry in entries]
         if not all(map(isnan, papers)):
             axes.plot(places, papers, "k_", markersize=9, label="_")
-    axes.set_xticks(range(len(made.preset.columns)), [column.name for column in made.preset.columns])
+    axes.set_xticks(
+        range(len(made.preset.columns)), [column.name.replace(", ", "\n") for column in made.preset.columns]
+    )
     finish(axes, "", "mean test accuracy")
     if made.preset.paper_name:
         axes.plot([], [], "k_", label=f"the paper's {made.preset.paper_name}")
     figure.legend(loc="outside right upper", frameon=False, fontsize=8)
+    return figure
+
+
+def _named_bars(made: Grid) -> Figure:
+    """A table of one column: a bar per row with its name beside it, since many rows have one method's colour."""
+    entries = [row[0] for row in made.entries]
+    means = [nan if entry.summary.mean is None else entry.summary.mean for entry in entries]
+    errors = [entry.summary.deviation or 0.0 for entry in entries]
+    colours = [methods()[row.method].colour for row in made.preset.rows]
+    figure, panels = blank(1, 1, (7.2, 1.0 + 0.27 * len(entries)))
+    axes: Axes = panels[0, 0]
+    axes.barh([entry.row for entry in entries], means, 0.7, xerr=errors, color=colours, ecolor="0.3")
+    axes.invert_yaxis()
+    axes.set_title(entries[0].column, fontsize=10)
+    finish(axes, "mean test accuracy", "")
     return figure
 
 
