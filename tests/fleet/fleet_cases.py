@@ -40,10 +40,10 @@ def tiny(**changes):
 
 
 def tiny_fleet(config=None, host="127.0.0.1", **keys):
-    """A fleet file's content; limits are short, since nothing on one machine takes long."""
+    """A fleet file's content."""
     port, missing = free_ports(4 if config is None else config.agents), keys.get("missing", "last")
     fleet = new_fleet(config or tiny(), [host], port=port, missing=missing)
-    return fleet.model_copy(update={"round_deadline": 5.0, "wait_limit": 30.0, "start_limit": 30.0, **keys})
+    return fleet.model_copy(update={**PATIENT, **keys})
 
 
 class Ports:
