@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import pytest
 import torch
@@ -59,6 +58,12 @@ def test_a_run_folder_holds_everything(small: Small, tmp_path: Path) -> None:
     assert result.status == "finished"
     assert len(list_checkpoints(folder.checkpoints)) == 2
     assert RunResult.open(tmp_path / "run").hash == result.hash
+    assert resume_experiment(tmp_path / "run").hash == result.hash  # which only reads it
+    models = result.local_models()
+    assert len(models) == 4
+    assert models[0](torch.zeros(2, 1, 8, 8)).shape == (2, 10)
+    kept = float((models[0].get_parameter("network.1.weight") != 0).float().mean())
+    assert kept == pytest.approx(0.9, abs=0.01)
 
 
 def test_the_same_config_gives_the_same_hash_and_another_seed_another(small: Small, tmp_path: Path) -> None:
@@ -68,30 +73,24 @@ def test_the_same_config_gives_the_same_hash_and_another_seed_another(small: Sma
     assert first.hash == again.hash != other.hash
 
 
-@pytest.mark.parametrize("rounds", [1, 2, 3])
-def test_resumed_equals_left_alone(small: Small, tmp_path: Path, rounds: int) -> None:
-    whole = run_experiment(small(), tmp_path / "whole")
-    stopped = run_experiment(small(), tmp_path / "cut", execution=Execution(should_stop=StopAfter(rounds)))
-    assert stopped.status == "interrupted"
-    resumed = resume_experiment(tmp_path / "cut")
-    assert resumed.hash == whole.hash
-    for name in ("metrics", "traffic"):
-        whole_table, cut_table = (pd.read_csv(getattr(RunFolder(tmp_path / w), name)) for w in ("whole", "cut"))
-        timeless = [column for column in whole_table.columns if column != "seconds"]
-        pd.testing.assert_frame_equal(whole_table[timeless], cut_table[timeless])
-
-
-@pytest.mark.parametrize("rounds", [2, 3])
-def test_a_resumed_run_goes_on_with_its_personal_masks(small: Small, tmp_path: Path, rounds: int) -> None:
-    """They start after two of four rounds: stopped before the first of those rounds, and in the middle of them."""
-    config = small(algorithm="accord")
+@pytest.mark.parametrize("algorithm", ["mce-pl", "accord"])
+def test_resumed_equals_left_alone(small: Small, tmp_path: Path, algorithm: str) -> None:
+    """Personal masks of accord start after two of the four rounds."""
+    config = small(algorithm=algorithm)
     whole = run_experiment(config, tmp_path / "whole")
-    run_experiment(config, tmp_path / "cut", execution=Execution(should_stop=StopAfter(rounds)))
-    resumed = resume_experiment(tmp_path / "cut")
-    assert resumed.hash == whole.hash
-    masks = [model.state_dict() for model in resumed.local_models()]
-    for one, model in zip(masks, whole.local_models(), strict=True):
-        assert all(torch.equal(tensor, one[name]) for name, tensor in model.state_dict().items())
+    for rounds in (1, 2, 3):
+        cut = tmp_path / str(rounds)
+        stopped = run_experiment(config, cut, execution=Execution(should_stop=StopAfter(rounds)))
+        assert stopped.status == "interrupted"
+        resumed = resume_experiment(cut)
+        assert resumed.hash == whole.hash
+        for name in ("metrics", "traffic"):
+            whole_table, cut_table = (pd.read_csv(getattr(RunFolder(path), name)) for path in (whole.root, cut))
+            timeless = [column for column in whole_table.columns if column != "seconds"]
+            pd.testing.assert_frame_equal(whole_table[timeless], cut_table[timeless])
+        for one, other in zip(resumed.local_models(), whole.local_models(), strict=True):
+            wanted = other.state_dict()
+            assert all(torch.equal(tensor, wanted[name]) for name, tensor in one.state_dict().items())
 
 
 def test_a_run_of_more_rounds_starts_its_personal_masks_again(small: Small, tmp_path: Path) -> None:
@@ -121,11 +120,6 @@ def test_a_run_cut_off_between_masks_and_checkpoint_ends_with_both(
     assert list(list_masks(tmp_path / "cut" / "masks")) == list(list_masks(tmp_path / "whole" / "masks")) == [2, 4, 6]
 
 
-def test_resuming_a_finished_run_only_reads_it(small: Small, tmp_path: Path) -> None:
-    result = run_experiment(small(), tmp_path / "run")
-    assert resume_experiment(tmp_path / "run").hash == result.hash
-
-
 def test_an_interrupted_comparison_goes_on_with_the_arm_it_was_in(small: Small, tmp_path: Path) -> None:
     config = small(compare=["ind-mask"])
     whole = run_experiment(config, tmp_path / "whole")
@@ -142,24 +136,6 @@ def test_a_plateau_ends_the_run(small: Small, tmp_path: Path) -> None:
     assert result.status == "converged"
     assert result.round == 6  # the first evaluation is a rise from nothing, two more are not
     assert resume_experiment(tmp_path / "run").hash == result.hash
-
-
-def test_personal_models_are_ordinary_modules(small: Small, tmp_path: Path) -> None:
-    result = run_experiment(small(), tmp_path / "run")
-    models = result.local_models()
-    assert len(models) == 4
-    assert models[0](torch.zeros(2, 1, 8, 8)).shape == (2, 10)
-    kept = float((models[0].get_parameter("network.1.weight") != 0).float().mean())
-    assert kept == pytest.approx(0.9, abs=0.01)
-
-
-def test_a_module_and_data_of_ones_own(small: Small, tmp_path: Path) -> None:
-    rng = np.random.default_rng(0)
-    images, labels = rng.random((200, 1, 6, 6), dtype=np.float32), np.arange(200) % 4
-    dataset = peermask.from_arrays(images, labels, images, labels)
-    module = nn.Sequential(nn.Flatten(), nn.Linear(36, 8), nn.ReLU(), nn.Linear(8, 4))
-    result = run_experiment(small(data={}), tmp_path / "run", dataset=dataset, module=module)
-    assert 0 <= result.mean_accuracy <= 1
 
 
 def test_a_loss_that_is_no_number_names_round_and_agent(
