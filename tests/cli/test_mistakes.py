@@ -15,6 +15,7 @@ import torch
 
 import peermask
 from command_process import Done, process
+from commands import Call
 from peermask.config.experiment import ExperimentConfig
 from peermask.config.file import load_config
 from peermask.data.partition import partitions
@@ -185,6 +186,17 @@ def test_arguments_of_the_wrong_type_in_python(tmp_path: Path, small: Small) -> 
     with pytest.raises(PeermaskError, match=r"^agent is '0': must be the number of an agent, 0 to "):
         peermask.export(result, agent="0", to=tmp_path / "a.ticket")  # type: ignore[arg-type]
     assert not (tmp_path / "a.ticket").exists()
+
+
+@pytest.mark.parametrize(
+    "words", [("show",), ("report",), ("watch",), ("run", "--resume"), ("export", "--agent", "0", "--to", "a.ticket")]
+)
+def test_a_folder_that_does_not_exist_is_told_from_one_without_a_run(
+    call: Call, tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    missing = "; check the path (`peermask runs list` shows your runs)\n"
+    assert call(*words, str(tmp_path / "nope")) == (2, "", f"peermask: there is no folder {tmp_path / 'nope'}{missing}")
+    assert f"{tmp_path} is not a run folder: it has no config.toml" in call(*words, str(tmp_path))[2]
 
 
 @pytest.mark.parametrize("redirected", [">&-", ">&- 2>&-"])

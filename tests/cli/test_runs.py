@@ -97,7 +97,7 @@ def test_a_run_in_progress_and_a_link_are_refused(two: Path, call: Call) -> None
     [
         (["list", "nowhere"], "there is no folder nowhere; name the one that has your runs"),
         (["list", "."], ". has no runs; start one with"),
-        (["compare", "nowhere"], "nowhere is not a run folder: it has no config.toml"),
+        (["compare", "nowhere"], "there is no folder nowhere; check the path"),
     ],
 )
 def test_mistakes(

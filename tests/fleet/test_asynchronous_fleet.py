@@ -338,7 +338,7 @@ def test_a_gpu_is_refused(tmp_path):
     [
         (["run", "--replay", "sync"], "sync is not asynchronous; run its config again instead"),
         (["run", "--replay", "sim"], "sim has no trace.csv: only a fleet records one"),
-        (["run", "--replay", "none"], "none is not a run folder: it has no config.toml"),
+        (["run", "--replay", "none"], "there is no folder none; check the path"),
         (["run", "--replay", "sim", "--set", "seed=1"], "--replay repeats a run unchanged; it takes no CONFIG"),
         (["run", "config.toml", "--set", "algorithm.name=fl"], "asynchronous: agents of fl wait for a server"),
         (["run", "config.toml", "--processes", "2"], "asynchronous: such a run cannot be divided between processes"),

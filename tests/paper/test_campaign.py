@@ -10,9 +10,10 @@ import pytest
 from tiny_scale import DIGITS, SMALL, Told, campaign
 
 from peermask.config.file import make_config
-from peermask.errors import RunError
+from peermask.errors import ConfigError, PeermaskError, RunError
 from peermask.files import read_json, try_lock, write_json
 from peermask.paper import preset as presets
+from peermask.paper.campaign import read_data
 from peermask.paper.cells import Cell
 from peermask.paper.output_folder import OutputFolder
 from peermask.paper.pages import write_pages
@@ -146,6 +147,12 @@ def test_a_folder_of_another_scale_other_data_or_another_kind_is_refused(tmp_pat
     write_json(out / "reproduce.json", {**marker, "dataset": {"name": "cifar10", "sha256": "0" * 64}})
     with pytest.raises(RunError, match="was run on cifar10 data with hash 000000000000"):
         OutputFolder(out).open("quick", DIGITS)
+    OutputFolder(out).open("quick", None)  # experiments that name other data
+    own = OutputFolder(tmp_path / "own")
+    own.open("quick", None)
+    own.look("quick")
+    own.open("quick", DIGITS)  # recorded with the first experiment that uses it
+    assert read_json(own.path / "reproduce.json")["dataset"]["name"] == "digits"
     (tmp_path / "begun").mkdir()
     (tmp_path / "begun" / ".reproduce.json.1234.part").touch()  # another process starts in this very moment
     OutputFolder(tmp_path / "begun").open("quick", DIGITS)
@@ -157,6 +164,14 @@ def test_a_folder_of_another_scale_other_data_or_another_kind_is_refused(tmp_pat
     with pytest.raises(RunError, match="was not made by"):
         OutputFolder(tmp_path / "thesis").open("quick", DIGITS)
     assert [path.name for path in (tmp_path / "thesis").iterdir()] == ["chapter.tex"]
+
+
+def test_only_data_that_is_used_is_read() -> None:
+    assert read_data("paper", ["accord-easy"], None) is None  # digits, at every scale
+    with pytest.raises(ConfigError, match="--data-dir here: these experiments use digits; remove it"):
+        read_data("paper", ["accord-easy"], "here")
+    with pytest.raises(PeermaskError, match="cannot read nowhere"):
+        read_data("paper", ["accord-easy", "table1"], "nowhere")
 
 
 def test_the_tiny_scale_has_all_agents_of_the_quick_one() -> None:

@@ -174,7 +174,7 @@ def test_checkpoints_that_are_damaged_or_foreign(small: Small, tmp_path: Path) -
 def test_a_folder_that_is_no_run(tmp_path: Path) -> None:
     with pytest.raises(RunError, match=r"is not a run folder: it has no config\.toml"):
         resume_experiment(tmp_path)
-    with pytest.raises(RunError, match="is not a run folder"):
+    with pytest.raises(RunError, match="there is no folder"):
         RunResult.open(tmp_path / "nowhere")
 
 

@@ -81,7 +81,7 @@ def reproduce(
             home.look(size)
         else:
             pick_device(device)
-            dataset = read_data(size, None if data_dir is None else str(data_dir))
+            dataset = read_data(size, wanted, None if data_dir is None else str(data_dir))
             home.open(size, dataset, chosen[0] if chosen else 0, plugins)
         campaign = plan_campaign(size, wanted, chosen, home, execution, dataset, tuple(imports))
         begun = time.monotonic()

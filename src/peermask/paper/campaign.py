@@ -14,7 +14,7 @@ from peermask.config.choice import choose
 from peermask.data import datasets
 from peermask.data.dataset import Dataset
 from peermask.errors import ConfigError, DivergedError
-from peermask.paper.cells import Cell, Defaults, Job, by_value, cells_of
+from peermask.paper.cells import Cell, Defaults, Job, by_value, cells_of, tuning_cell
 from peermask.paper.outcome import Outcome, measure
 from peermask.paper.output_folder import OutputFolder, drop_checkpoints
 from peermask.paper.preset import ScaleName, scales
@@ -32,7 +32,7 @@ POLL_SECONDS = 1.0  # between two looks at what other processes have finished
 class Campaign:
     defaults: Defaults
     home: OutputFolder
-    dataset: Dataset | None  # None where nothing is to be run
+    dataset: Dataset | None  # the scale's; None where no run uses it
     names: tuple[str, ...]
     seeds: tuple[int, ...]
     execution: Execution
@@ -119,9 +119,17 @@ def _by_place(cells: Sequence[Cell]) -> list[list[Cell]]:
     return list(places.values())
 
 
-def read_data(scale: ScaleName, folder: str | None) -> Dataset:
-    """The data of a scale, once for all runs."""
-    table = dict(scales()[scale].config["dataset"])
+def read_data(scale: ScaleName, names: Sequence[str], folder: str | None) -> Dataset | None:
+    """The data of a scale, once for all runs; None if all experiments name other data."""
+    defaults = Defaults(scale, scales()[scale], scales()[scale].config)
+    table = dict(defaults.base["dataset"])
+    cells = [cell for name in names for cell in cells_of(name, (0,))]
+    tuned = [tuning_cell(method, 0) for method in dict.fromkeys(cell.of_row.method for cell in cells)]
+    used = {defaults.table(cell, {})["dataset"]["name"] for cell in (*cells, *tuned)}
+    if table["name"] not in used:
+        if folder is not None:
+            raise ConfigError(f"--data-dir {folder}: these experiments use {' and '.join(sorted(used))}; remove it")
+        return None
     if folder is not None:
         if table["name"] == "digits":
             raise ConfigError(f"--data-dir {folder}: scale {scale!r} uses the digits in the package; remove it")

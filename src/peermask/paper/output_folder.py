@@ -80,15 +80,20 @@ def fold(files: Path, path: Path) -> None:
 class OutputFolder:
     path: Path
 
-    def open(self, scale: ScaleName, dataset: Dataset, tuning_seed: int = 0, plugins: Sequence[Plugin] = ()) -> None:
-        """Make the folder, or check that it holds results of this scale, data and plug-ins; new plug-ins are added."""
-        about: dict[str, Any] = {"scale": scale, "dataset": {"name": dataset.name, "sha256": dataset.fingerprint}}
+    def open(
+        self, scale: ScaleName, dataset: Dataset | None, tuning_seed: int = 0, plugins: Sequence[Plugin] = ()
+    ) -> None:
+        """Make the folder, or check that it holds results of this scale, data and plug-ins; new ones are added."""
+        about: dict[str, Any] = {"scale": scale}
+        if dataset is not None:
+            about["dataset"] = {"name": dataset.name, "sha256": dataset.fingerprint}
         if not self._is_new():
             marker = read_json(self._marker)
             self._check(marker, about)
             if new := [plugin for plugin in plugins if not any(same(plugin, recorded) for recorded in self.plugins())]:
                 recorded = [*marker.get("imports", []), *(plugin.table() for plugin in new)]
-                write_json(self._marker, {**marker, "imports": recorded})
+                marker = {**marker, "imports": recorded}
+            write_json(self._marker, {**about, **marker})
         if plugins:
             about["imports"] = [plugin.table() for plugin in plugins]
         with writing(self.path):
@@ -103,7 +108,7 @@ class OutputFolder:
         if not self._marker.is_file():
             raise RunError(f"{self.path} holds no results of `peermask reproduce`")
         marker = read_json(self._marker)
-        self._check(marker, {"scale": scale, "dataset": marker.get("dataset")})
+        self._check(marker, {"scale": scale})
 
     def plugins(self) -> list[Plugin]:
         """Plug-ins of the results here; empty without results."""
@@ -143,11 +148,11 @@ class OutputFolder:
                 f"{self.path} holds results of scale {recorded.get('scale')!r}, not {requested['scale']!r}; "
                 "give another --out, or the original scale"
             )
-        if recorded.get("dataset") != requested["dataset"]:
-            before = recorded.get("dataset") or {}
+        before, now = recorded.get("dataset"), requested.get("dataset")
+        if before and now and before != now:
             raise RunError(
-                f"{self.path} was run on {before.get('name')} data with hash {str(before.get('sha256'))[:12]}, "
-                f"here it is {requested['dataset']['name']} {requested['dataset']['sha256'][:12]}; give another --out"
+                f"{self.path} was run on {before['name']} data with hash {before['sha256'][:12]}, "
+                f"here it is {now['name']} {now['sha256'][:12]}; give another --out"
             )
 
     @property

@@ -10,6 +10,7 @@ from typing import Any
 from peermask.errors import RunError
 from peermask.page_server import PageServer
 from peermask.reports.page import as_json, gather, open_runs, render, title_of
+from peermask.store.folder import RunFolder
 
 
 class ReportData:
@@ -76,6 +77,6 @@ def _check_watchable(paths: Sequence[Path]) -> None:
                 f"{path} is not a run folder; a fleet is watched with `peermask fleet status {path} --watch`"
             )
         if not any((path / name).exists() for name in ("config.toml", "compare.toml", "agents", "sweep.json")):
-            raise RunError(f"{path} is not a run folder: it has no config.toml; start the run, then watch it")
+            RunFolder(path).check_run()
     if all((path / "config.toml").exists() for path in paths):
         open_runs(paths, waiting=True)

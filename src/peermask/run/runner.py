@@ -189,7 +189,8 @@ def config_in(root: Path, overrides: Iterable[str] = ()) -> ExperimentConfig:
         if (root / name).is_file():
             config = find_recorded_plugins(root, quiet=True)  # a change is reported when the run is resumed
             return read_config(root / name, overrides).model_copy(update={"imports": config or None})
-    raise RunError(f"{root} is not a run folder: it has no config.toml")
+    RunFolder(root).check_run()
+    raise RunError(f"{root} has no config that can be read")
 
 
 def _run(

@@ -56,8 +56,7 @@ def absent_rounds(config: ExperimentConfig) -> dict[int, range]:
 def replay_config(run: Path) -> ExperimentConfig:
     """The config that replays an asynchronous fleet whose run was collected into a folder."""
     folder = RunFolder(run)
-    if not folder.is_run:
-        raise RunError(f"{run} is not a run folder: it has no config.toml")
+    folder.check_run()
     find_recorded_plugins(run, quiet=True)  # plug-ins that its config names
     config = read_config(folder.config)
     if config.asynchronous is None:

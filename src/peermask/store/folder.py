@@ -54,6 +54,13 @@ class RunFolder:
         files = [path for path in self.path.rglob("*") if not path.is_dir() and not is_half_written(path)]
         return any(path != self.manifest and not is_lock(path) for path in files)
 
+    def check_run(self) -> None:
+        """Check that there is a run here."""
+        if not self.path.is_dir():
+            raise RunError(f"there is no folder {self.path}; check the path (`peermask runs list` shows your runs)")
+        if not self.is_run:
+            raise RunError(f"{self.path} is not a run folder: it has no config.toml")
+
     def check_free(self) -> None:
         if self.is_taken:
             if not self.is_run and not (self.path / "compare.toml").is_file():

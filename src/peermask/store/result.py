@@ -121,8 +121,7 @@ class StoredRun:
     @classmethod
     def _open_one(cls, path: Path) -> Self:
         folder = RunFolder(path)
-        if not folder.is_run:
-            raise RunError(f"{path} is not a run folder: it has no config.toml")
+        folder.check_run()
         manifest = read_manifest(folder.manifest)
         check_config(folder, manifest)
         done = read_result(folder.result)

@@ -55,8 +55,9 @@ def find_runs(root: Path) -> list[FoundRun]:
 def read_run(path: Path) -> FoundRun:
     """Read what a run folder says of its run."""
     folder = RunFolder(path)
-    if not folder.is_run or not folder.manifest.is_file():
-        raise RunError(f"{path} is not a run folder: it has no {'config.toml' if not folder.is_run else MANIFEST}")
+    folder.check_run()
+    if not folder.manifest.is_file():
+        raise RunError(f"{path} is not a run folder: it has no {MANIFEST}")
     try:
         config = tomllib.loads(folder.config.read_text(encoding="utf-8"))
     except (OSError, ValueError):
