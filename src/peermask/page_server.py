@@ -31,7 +31,10 @@ Pages = Mapping[str, Callable[[], Answer]]
 class _Handler(BaseHTTPRequestHandler):
     server: PageServer
     server_version, sys_version = "peermask", ""
-    timeout = SECONDS
+
+    def setup(self) -> None:
+        super().setup()
+        self.connection.settimeout(self.server.step_seconds)
 
     def do_GET(self) -> None:
         host, page = self.headers.get("Host", ""), self.server.pages.get(self.path.partition("?")[0])
@@ -62,8 +65,11 @@ class PageServer(ThreadingTCPServer):
     daemon_threads = allow_reuse_address = True
     request_queue_size = 4 * CONNECTIONS  # a shorter queue overflows if many connect at once, and they wait for seconds
 
-    def __init__(self, host: str, port: int, pages: Pages) -> None:
+    def __init__(
+        self, host: str, port: int, pages: Pages, step_seconds: float = SECONDS, limit_seconds: float = LIMIT_SECONDS
+    ) -> None:
         self.pages, self.is_local = pages, is_loopback(host)
+        self.step_seconds, self.limit_seconds = step_seconds, limit_seconds
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self._open: dict[Any, float] = {}  # connections and when they began, the oldest first
         self._lock = threading.Lock()
@@ -87,7 +93,7 @@ class PageServer(ThreadingTCPServer):
     def service_actions(self) -> None:
         """Close connections that are too many or too old; their threads then end. Called before each, and regularly."""
         with self._lock:
-            surplus, earliest = len(self._open) - CONNECTIONS, time.monotonic() - LIMIT_SECONDS
+            surplus, earliest = len(self._open) - CONNECTIONS, time.monotonic() - self.limit_seconds
             for number, (request, began) in enumerate(list(self._open.items())):
                 if number < surplus or began < earliest:
                     del self._open[request]

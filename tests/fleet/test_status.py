@@ -13,7 +13,6 @@ from fleet_cases import Notes, tiny_fleet
 from moved_time import MovedTime
 from prometheus_client.parser import text_string_to_metric_families
 
-from peermask import page_server
 from peermask.cli.node import JsonLines, Lines, metrics_address
 from peermask.errors import NodeError, NotYetError
 from peermask.fleet.environment import Line
@@ -117,9 +116,8 @@ def test_the_endpoint_is_read_only_and_answers_to_local_names():
             assert b"400" in rude.recv(1000)
 
 
-def test_slow_clients_keep_nobody_out(monkeypatch):
-    monkeypatch.setattr(page_server._Handler, "timeout", 600)
-    with serve_pages(PageServer("127.0.0.1", 0, PAGES)) as opened:
+def test_slow_clients_keep_nobody_out():
+    with serve_pages(PageServer("127.0.0.1", 0, PAGES, step_seconds=600)) as opened:
         slow = [socket.create_connection(("127.0.0.1", opened.port)) for _ in range(3 * CONNECTIONS)]
         for one in slow:
             with contextlib.suppress(OSError):  # the first are closed already
@@ -127,20 +125,19 @@ def test_slow_clients_keep_nobody_out(monkeypatch):
         assert fetch(opened.port)[0] == 200
         until(lambda: len(opened._open) == CONNECTIONS - 1)  # without the one that was answered
         for one in slow[: 2 * CONNECTIONS]:
-            one.settimeout(60)
+            one.settimeout(PATIENCE)
             with contextlib.suppress(ConnectionResetError):
                 assert one.recv(1) == b""
         for one in slow:
             one.close()
 
 
-def test_a_client_that_sends_a_byte_at_times_is_closed_in_the_end(monkeypatch):
-    monkeypatch.setattr(page_server._Handler, "timeout", 600)
-    with serve_pages(PageServer("127.0.0.1", 0, PAGES)) as opened:
+def test_a_client_that_sends_a_byte_at_times_is_closed_in_the_end():
+    with serve_pages(PageServer("127.0.0.1", 0, PAGES, step_seconds=600)) as opened:
         with socket.create_connection(("127.0.0.1", opened.port), timeout=PATIENCE) as slow:
             slow.sendall(b"GET /metrics HT")
             until(lambda: opened._open)
-            monkeypatch.setattr(page_server, "LIMIT_SECONDS", 0.0)
+            opened.limit_seconds = 0.0
             assert slow.recv(1) == b""
         until(lambda: not opened._open)
 

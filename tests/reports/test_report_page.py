@@ -130,11 +130,6 @@ def test_an_unwritable_target_is_one_line(tmp_path: Path) -> None:
         write_report([run], tmp_path / "taken")
 
 
-def test_what_is_not_a_run_is_one_line(tmp_path: Path) -> None:
-    with pytest.raises(RunError, match="not a run folder"):
-        write_report([tmp_path / "nothing"])
-
-
 def test_a_sweep_is_reported_with_its_values_and_best(tmp_path: Path, small: Callable[..., ExperimentConfig]) -> None:
     config = tmp_path / "small.toml"
     config.write_text(small(compare=[{"name": "ind-mask"}]).toml())
