@@ -8,13 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from peermask.cli.options import Import, import_plugins
+from peermask.cli.options import Import, Json, import_plugins
 from peermask.errors import ExportError
 
 if TYPE_CHECKING:
     from peermask.exports.predict import Accuracy, Prediction
-
-Json = Annotated[bool, typer.Option("--json", help="Print JSON, for other programs.")]
 
 
 def export(

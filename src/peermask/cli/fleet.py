@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Annotated, cast, get_args
 
 import typer
 
-from peermask.cli.options import FleetFile, Import, open_fleet, read_fleet
+from peermask.cli.options import Config, FleetFile, Import, Set, open_fleet, read_fleet
 from peermask.cli.roster import COMMANDS, change_authority
-from peermask.cli.run import Config, Set
 from peermask.errors import NodeError
 
 if TYPE_CHECKING:

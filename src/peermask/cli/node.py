@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, TextIO
 
 import typer
 
-from peermask.cli.options import FleetFile, Import, Interrupt, import_plugins
+from peermask.cli.options import Device, FleetFile, Import, Interrupt, import_plugins
 from peermask.errors import NodeError, PeermaskError
 from peermask.fleet.environment import Line
 
@@ -40,7 +40,7 @@ def node(
     agent: Annotated[int, typer.Option(min=0, help="Which agent of the fleet this is.")],
     out: Annotated[Path | None, typer.Option(help="Its folder; runs/NAME-RUN/agents/agent-N by default.")] = None,
     insecure: Insecure = False,
-    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:N or auto.")] = "cpu",
+    device: Device = "cpu",
     events: Annotated[bool, typer.Option("--events", help="Print a line of JSON per round.")] = False,
     log: Annotated[str, typer.Option(help="text, or json: one object per line on stdout.")] = "text",
     metrics: Metrics = None,

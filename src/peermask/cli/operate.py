@@ -19,7 +19,7 @@ from rich.live import Live
 from rich.table import Table
 
 from peermask.cli.node import Metrics, MetricsHost, metrics_address
-from peermask.cli.options import FleetFile, Import, Interrupt, open_fleet, read_fleet
+from peermask.cli.options import Device, FleetFile, Import, Interrupt, open_fleet, read_fleet
 from peermask.errors import NodeError, NotYetError, PeermaskError
 
 if TYPE_CHECKING:
@@ -153,7 +153,7 @@ def service(
         Path | None, typer.Option(help="Path of the command `peermask` on the device; the same as here by default.")
     ] = None,
     metrics: Annotated[int | None, typer.Option(min=1, max=65535, help="Port of metrics and health.")] = None,
-    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:N or auto.")] = "cpu",
+    device: Device = "cpu",
     memory_max: Annotated[
         str | None, typer.Option(metavar="SIZE", help="End it above this much memory, such as 512M or 50%.")
     ] = None,

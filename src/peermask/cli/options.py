@@ -1,9 +1,10 @@
-"""Options that several commands share: plug-ins, seeds, the fleet file, and interruption."""
+"""Options and output that several commands share, and interruption."""
 
 from __future__ import annotations
 
 import signal
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,12 +14,22 @@ import typer
 from peermask.errors import ConfigError
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from peermask.fleet.fleet import Fleet
+    from peermask.store.result import StoredRun
 
 Import = Annotated[
     list[str] | None,
     typer.Option("--import", metavar="FILE|MODULE", help="Import a plug-in, your own code: a .py file or a module."),
 ]
+Config = Annotated[Path | None, typer.Argument(help="A TOML file; without one, the default experiment.")]
+Set = Annotated[
+    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a key, e.g. algorithm.lr=0.1.")
+]
+Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:N or auto.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, for other programs.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print the run folder only.")]
 
 
 def import_plugins(imports: Sequence[str] | None) -> None:
@@ -92,3 +103,25 @@ def open_fleet(path: Path, imports: list[str] | None) -> tuple[Fleet, Path]:
     """The fleet in a file, and the folder of its certificates."""
     fleet = read_fleet(path, imports)
     return fleet, path.parent / fleet.certificates
+
+
+# Output: the result of a run, and the progress of many.
+
+
+def print_result(console: Console, result: StoredRun) -> None:
+    from peermask.reports.tables import agents_table, closing_lines
+
+    console.print(agents_table(result))
+    for line in closing_lines(result):
+        console.print(line, soft_wrap=True, highlight=False)
+
+
+def print_progress(console: Console) -> Callable[[int, int, str], None]:
+    """Return a function that prints how many runs have ended, and after how long."""
+    begun = time.monotonic()
+
+    def tell(done: int, total: int, name: str) -> None:
+        line = f"{time.monotonic() - begun:7.0f} s  {done:4d} of {total}  {name}"
+        console.print(line, soft_wrap=True, highlight=False)
+
+    return tell

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from peermask.cli.options import Import, Interrupt, parse_seeds
+from peermask.cli.options import Device, Import, Interrupt, parse_seeds, print_progress
 from peermask.errors import ConfigError, nearest
 
 if TYPE_CHECKING:
@@ -35,7 +34,7 @@ def reproduce(
             metavar="N|LIST", help="Number of seeds, or a list: 3, or 0,1,2. Default: 3 for paper, 2 for quick."
         ),
     ] = None,
-    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:N or auto.")] = "auto",
+    device: Device = "auto",
     data_dir: Annotated[
         Path | None, typer.Option(help="Folder of the dataset; found or downloaded by default.")
     ] = None,
@@ -84,14 +83,9 @@ def reproduce(
             dataset = read_data(size, wanted, None if data_dir is None else str(data_dir))
             home.open(size, dataset, chosen[0] if chosen else 0, plugins)
         campaign = plan_campaign(size, wanted, chosen, home, execution, dataset, tuple(imports))
-        begun = time.monotonic()
-
-        def tell(done: int, total: int, name: str) -> None:
-            console.print(f"{time.monotonic() - begun:7.0f} s  {done:4d} of {total}  {name}", soft_wrap=True)
-
         try:
             if not tables_only:
-                campaign.run(tell)
+                campaign.run(print_progress(console))
         except Stopped:
             pass
         finally:

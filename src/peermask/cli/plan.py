@@ -11,8 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from peermask.cli.options import Import, import_plugins
-from peermask.cli.run import Config, Set
+from peermask.cli.options import Config, Device, Import, Set, import_plugins
 from peermask.errors import ConfigError, nearest
 
 if TYPE_CHECKING:
@@ -64,7 +63,7 @@ def _print_entry(console: Console, entry: dict[str, Any]) -> None:
 def plan(
     config: Config = None,
     set_: Set = None,
-    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:N or auto.")] = "auto",
+    device: Device = "auto",
     processes: Annotated[
         int, typer.Option(min=1, help="Number of processes to divide agents between, each on its own machine or GPU.")
     ] = 1,

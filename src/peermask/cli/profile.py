@@ -10,8 +10,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from peermask.cli.export import Json
-from peermask.cli.options import Import, import_plugins
+from peermask.cli.options import Import, Json, import_plugins
 from peermask.errors import ExportError
 
 if TYPE_CHECKING:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -12,7 +11,18 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 from rich.console import Console
 
-from peermask.cli.options import Import, Interrupt, import_plugins, parse_seeds
+from peermask.cli.options import (
+    Config,
+    Device,
+    Import,
+    Interrupt,
+    Quiet,
+    Set,
+    import_plugins,
+    parse_seeds,
+    print_progress,
+    print_result,
+)
 from peermask.cli.rank_launch import open_ranks, rank_of_command, stop_with_torchrun
 from peermask.errors import ConfigError, DivergedError
 
@@ -32,14 +42,8 @@ def run_sweep(console: Console, planned: Sweep, execution: Execution) -> None:
     from peermask.store.sweeps import SweepFolder
 
     pick_device(execution.device)
-    begun = time.monotonic()
-
-    def tell(done: int, total: int, name: str) -> None:
-        line = f"{time.monotonic() - begun:7.0f} s  {done:4d} of {total}  {name}"
-        console.print(line, soft_wrap=True, highlight=False)
-
     with suppress(Stopped):
-        planned.run(execution, tell)
+        planned.run(execution, print_progress(console))
     sweep = SweepFolder.open(planned.root)
     print_sweep(console, sweep)
     console.print(sweep.write_table(), soft_wrap=True, highlight=False)
@@ -58,12 +62,6 @@ def print_sweep(console: Console, sweep: SweepFolder) -> None:
         console.print(line, soft_wrap=True, highlight=False)
 
 
-Config = Annotated[Path | None, typer.Argument(help="A TOML file; without one, the default experiment.")]
-Set = Annotated[
-    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a key, e.g. algorithm.lr=0.1.")
-]
-
-
 REPLAY_PROBLEM = "--replay repeats a run unchanged; it takes no CONFIG, --resume, --set, --vary or --seeds"
 RESUMED_SWEEP_PROBLEM = (
     "--resume of a sweep runs what is missing, unchanged; to add runs, give --vary or --seeds with the same CONFIG "
@@ -79,7 +77,7 @@ RESTARTS_PROBLEM = "torchrun --max-restarts: give --out, so that restarted ranks
 def run(
     config: Config = None,
     set_: Set = None,
-    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:N or auto.")] = "auto",
+    device: Device = "auto",
     out: Annotated[Path | None, typer.Option(help="The run folder; a new one under runs/ by default.")] = None,
     resume: Annotated[
         Path | None, typer.Option(metavar="RUN", help="Resume the run in this folder; --set rounds=N extends it.")
@@ -112,7 +110,7 @@ def run(
         typer.Option(help="Backend between processes; auto: NCCL if each has its own GPU."),
     ] = "auto",
     wait: Annotated[float, typer.Option(min=0, metavar="SECONDS", help="How long to wait for all processes.")] = 300.0,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the run folder only.")] = False,
+    quiet: Quiet = False,
     import_: Import = None,
 ) -> int:
     """Run an experiment and print accuracy and bytes of every agent."""
@@ -159,7 +157,8 @@ def run(
     if result.status == "interrupted":
         console.print(f"interrupted and saved; resume with: peermask run --resume {result.root}", soft_wrap=True)
         return interrupt.exit_code
-    _print_result(console, result)
+    print_result(console, result)
+    print(result.root)
     return 0
 
 
@@ -205,17 +204,9 @@ def _run_one(
             return run_experiment(loaded, out, resume=again, execution=execution)
     except DivergedError as error:
         if error.root is not None:
-            _print_result(console, RunResult.open(error.root))
+            print_result(console, RunResult.open(error.root))
+            print(error.root)
         raise
-
-
-def _print_result(console: Console, result: RunResult) -> None:
-    from peermask.reports.tables import agents_table, closing_lines
-
-    console.print(agents_table(result))
-    for line in closing_lines(result):
-        console.print(line, soft_wrap=True, highlight=False)
-    print(result.root)
 
 
 def _load(

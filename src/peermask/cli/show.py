@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
+from peermask.cli.options import print_result
 from peermask.cli.run import print_sweep
 from peermask.errors import RunError
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 def show(run: Annotated[Path, typer.Argument(help="A run folder, or a sweep's.")]) -> None:
     """Print the results of a run or sweep, finished or not."""
     from peermask.files import read_json
-    from peermask.reports.tables import agents_table, closing_lines, label_of
+    from peermask.reports.tables import label_of
     from peermask.store.folder import is_of_fleet
     from peermask.store.result import StoredRun
     from peermask.store.sweeps import SWEEP, SweepFolder
@@ -29,9 +30,7 @@ def show(run: Annotated[Path, typer.Argument(help="A run folder, or a sweep's.")
         print_sweep(console, SweepFolder.open(run))
         return
     result = StoredRun.open(run)
-    console.print(agents_table(result))
-    for line in closing_lines(result):
-        console.print(line, soft_wrap=True, highlight=False)
+    print_result(console, result)
     for name in result.waiting:
         console.print(f"{name} has not started", soft_wrap=True)
     arms = (result, *result.compared)

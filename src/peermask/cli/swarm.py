@@ -13,7 +13,7 @@ from rich.live import Live
 from rich.table import Table
 
 from peermask.cli.node import Insecure
-from peermask.cli.options import FleetFile, Import, Interrupt, import_plugins
+from peermask.cli.options import FleetFile, Import, Interrupt, Quiet, import_plugins, print_result
 
 if TYPE_CHECKING:
     from peermask.fleet.swarm import SwarmProcess
@@ -26,7 +26,7 @@ def swarm(
     metrics: Annotated[
         int | None, typer.Option(min=1, max=65_000, help="First of the ports for the agents' metrics, on loopback.")
     ] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the run folder only.")] = False,
+    quiet: Quiet = False,
     import_: Import = None,
 ) -> int:
     """Run a whole fleet as processes of this machine.
@@ -34,7 +34,6 @@ def swarm(
     They are collected into an ordinary run folder; rerun the same command to resume.
     """
     from peermask.fleet.swarm import run_swarm
-    from peermask.reports.tables import agents_table, closing_lines
 
     import_plugins(import_)
     console, errors = Console(quiet=quiet), Console(stderr=True)
@@ -51,9 +50,7 @@ def swarm(
         return interrupt.exit_code
     if result.run is None:
         return 1
-    console.print(agents_table(result.run))
-    for line in closing_lines(result.run):
-        console.print(line, soft_wrap=True, highlight=False)
+    print_result(console, result.run)
     print(result.run.root)
     return 1 if result.failed else 0
 

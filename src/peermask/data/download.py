@@ -23,7 +23,7 @@ def cache_folder() -> Path:
     return (Path(base) if base else Path.home() / ".cache") / "peermask"
 
 
-def download(url: str, target: Path, limit: int, check: Callable[[Path], None]) -> None:
+def download(url: str, target: Path, limit: int, check: Callable[[Path], object]) -> None:
     """Fetch at most `limit` bytes; `check` raises DataError if the contents are wrong."""
     try:
         target.parent.mkdir(parents=True, exist_ok=True)

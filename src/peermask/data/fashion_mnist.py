@@ -92,7 +92,7 @@ def find_folder(debian: Path = DEBIAN, home: str = HOME) -> Path:
     for name in SHA256:
         if not locate(cache, name):
             try:
-                download(f"{home}/{name}.gz", cache / f"{name}.gz", LIMIT, partial(check, name=name))
+                download(f"{home}/{name}.gz", cache / f"{name}.gz", LIMIT, partial(read_genuine, name=name))
             except DataError as error:
                 raise DataError(
                     f"fashion-mnist file {name}.gz is neither in {debian} nor in {cache}, and {error}; "
@@ -117,7 +117,3 @@ def read_genuine(path: Path, name: str) -> NDArray[np.uint8]:
     if hashlib.sha256(values.data).hexdigest() != SHA256[name]:
         raise DataError(f"{path} does not hold Fashion-MNIST's {name}: it is damaged, or another dataset")
     return values
-
-
-def check(path: Path, name: str) -> None:
-    read_genuine(path, name)
