@@ -71,16 +71,12 @@ def cifar10(
 
 def read_release(release: Release, folder: Path | None) -> Dataset:
     """Read the files of a folder; without one, of the cache, filled by a download."""
-    home = given_folder(folder) if folder is not None else cached_folder(release)
+    home = folder or cached_folder(release)
+    if (home / FOLDER).is_dir():  # the archive was unpacked here
+        home = home / FOLDER
     names = [[name for name in release.sha1 if name.startswith(part)] for part in ("data", "test")]
     splits = [read_split(release, home, part) for part in names]
     return Dataset("cifar10", splits[0], splits[1], CLASSES, Range(high=255.0))
-
-
-def given_folder(folder: Path) -> Path:
-    """The folder itself, or the archive's folder inside it."""
-    inner = folder / FOLDER
-    return inner if inner.is_dir() else folder
 
 
 def cached_folder(release: Release) -> Path:

@@ -46,7 +46,7 @@ SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", "
 MOST = 1 << 32  # bytes of all pixels
 
 
-class Found(NamedTuple):
+class ImageFile(NamedTuple):
     path: Path
     agent: str
     label: str
@@ -74,7 +74,7 @@ def folders(
     return Dataset(root.name or "folders", splits[0], splits[1], tuple(classes), Range(high=255.0))
 
 
-def find_images(folder: Path, *, agents: bool) -> list[Found]:
+def find_images(folder: Path, *, agents: bool) -> list[ImageFile]:
     """List images in an order that does not depend on the disk."""
     if not folder.is_dir():
         raise DataError(f"dataset.path: there is no folder {folder}")
@@ -87,14 +87,14 @@ def find_images(folder: Path, *, agents: bool) -> list[Found]:
         if len(place) != depth:
             form = "AGENT/CLASS/image" if agents else "CLASS/image"
             raise DataError(f"{file} is not {folder}/{form}; set dataset.agents, or move it")
-        images.append(Found(file, place[0] if agents else "", place[-2]))
+        images.append(ImageFile(file, place[0] if agents else "", place[-2]))
     if not images:
         raise DataError(f"{folder} has no images ({', '.join(SUFFIXES)})")
     return sorted(images, key=lambda one: [natural_order(part) for part in one.path.parts])
 
 
 def read_split(
-    found: list[Found], classes: list[str], owners: list[str] | None, size: tuple[int, int] | None, *, grey: bool
+    found: list[ImageFile], classes: list[str], owners: list[str] | None, size: tuple[int, int] | None, *, grey: bool
 ) -> Split:
     channels = 1 if grey else 3
     first = read_pixels(found[0].path, channels, size)

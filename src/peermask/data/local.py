@@ -9,7 +9,7 @@ from typing import overload
 import numpy as np
 
 from peermask.data.dataset import Dataset, Split
-from peermask.data.partition import BY_LABEL, Indices, apportion, partitions, shuffled
+from peermask.data.partition import BY_LABEL, Indices, apportion, partitions, shuffle
 from peermask.errors import DataError
 from peermask.registry import Options
 from peermask.streams import stream
@@ -76,7 +76,7 @@ class AllSamples(Sequence[LocalSamples]):
         """Draw from the agent's own streams, so that its samples depend on no other agent."""
         part, draw, outline = self.parts[agent], stream(self.seed, "local-samples", agent), self._outline(agent)
         by_label = np.split(part[np.argsort(self.labels[part], kind="stable")], np.cumsum(outline.available)[:-1])
-        kept = [shuffled(every, draw)[:count] for every, count in zip(by_label, outline.used, strict=True)]
+        kept = [shuffle(every, draw)[:count] for every, count in zip(by_label, outline.used, strict=True)]
         cut = list(zip(kept, outline.used - outline.train, strict=True))
         own = outline.train_labels
         return LocalSamples(

@@ -60,20 +60,20 @@ def by_labels(
     for label in present:
         holders = [i for i in range(agents) if label in held[i]]
         if holders:
-            samples = shuffled(np.flatnonzero(labels == label), draw)
+            samples = shuffle(np.flatnonzero(labels == label), draw)
             for i, share in zip(holders, np.array_split(samples, len(holders)), strict=True):
                 parts[i].append(share)
-    return finished([np.concatenate(part) for part in parts], "partition.labels_per_agent", labels_per_agent)
+    return check_parts([np.concatenate(part) for part in parts], "partition.labels_per_agent", labels_per_agent)
 
 
 def deal_labels(present: Indices, wanted: list[int], draw: Stream) -> list[set[int]]:
     """Every label once to a random free place, so none is left out, then the rest at random per agent."""
-    places = shuffled(np.repeat(np.arange(len(wanted)), wanted), draw)  # [sum of wanted]
+    places = shuffle(np.repeat(np.arange(len(wanted)), wanted), draw)  # [sum of wanted]
     held: list[set[int]] = [set() for _ in wanted]
-    for i, label in zip(places, shuffled(present, draw), strict=False):
+    for i, label in zip(places, shuffle(present, draw), strict=False):
         held[i].add(int(label))
     for own, count in zip(held, wanted, strict=True):
-        others = [int(label) for label in shuffled(present, draw) if label not in own]
+        others = [int(label) for label in shuffle(present, draw) if label not in own]
         own.update(others[: count - len(own)])
     return held
 
@@ -104,7 +104,7 @@ def by_counts(
         taken = wanted if wanted.sum() <= len(samples) else apportion(len(samples), wanted)
         for part, share in zip(parts, np.split(samples, np.cumsum(taken)), strict=False):
             part.append(share)
-    return finished([np.concatenate(part) for part in parts], "partition.path", path)
+    return check_parts([np.concatenate(part) for part in parts], "partition.path", path)
 
 
 def read_counts(path: Path, agents: int, largest: int = 10**7) -> Indices:
@@ -142,7 +142,7 @@ def dominant(
         raise DataError(f"partition.labels_per_agent is {labels_per_agent}, but the data has {len(present)} labels")
     held = deal_labels(present, [labels_per_agent] * agents, draw)
     spread = round(samples * uniform)
-    pools = {int(label): shuffled(np.flatnonzero(labels == label), draw) for label in present}
+    pools = {int(label): shuffle(np.flatnonzero(labels == label), draw) for label in present}
     parts: list[list[Indices]] = [[] for _ in range(agents)]
     for part, own in zip(parts, held, strict=True):
         wanted = apportion(spread, np.ones(len(present)))
@@ -152,13 +152,13 @@ def dominant(
                 raise DataError(f"partition.samples is {samples}: too many for {agents} agents, label {label} runs out")
             part.append(pools[label][:count])
             pools[label] = pools[label][count:]
-    return finished([np.concatenate(part) for part in parts], "partition.samples", samples)
+    return check_parts([np.concatenate(part) for part in parts], "partition.samples", samples)
 
 
 @partitions.register("iid")
 def iid(labels: Indices, agents: int, draw: Stream) -> list[Indices]:
     """Samples dealt evenly at random."""
-    return finished(np.array_split(draw.permutation(len(labels)), agents), "agents", agents)
+    return check_parts(np.array_split(draw.permutation(len(labels)), agents), "agents", agents)
 
 
 @partitions.register("everything")
@@ -192,7 +192,7 @@ def shards(
     pieces = np.array_split(order[np.argsort(labels[order], kind="stable")], agents * shards_per_agent)
     dealt = draw.permutation(len(pieces)).reshape(agents, shards_per_agent)
     parts = [np.concatenate([pieces[k] for k in own]) for own in dealt]
-    return finished(parts, "partition.shards_per_agent", shards_per_agent)
+    return check_parts(parts, "partition.shards_per_agent", shards_per_agent)
 
 
 @partitions.register("dirichlet")
@@ -209,14 +209,14 @@ def dirichlet(
     for _ in range(REDRAWS):
         parts: list[list[Indices]] = [[] for _ in range(agents)]
         for label in np.unique(labels):
-            samples = shuffled(np.flatnonzero(labels == label), draw)
+            samples = shuffle(np.flatnonzero(labels == label), draw)
             ends = np.cumsum(apportion(len(samples), proportions(alpha, agents, draw)))
             for part, share in zip(parts, np.split(samples, ends[:-1]), strict=True):
                 part.append(share)
         joined = [np.concatenate(part) for part in parts]
         if min(map(len, joined)) >= min_samples:
             break
-    return finished(top_up(joined, min_samples), "partition.min_samples", min_samples)
+    return check_parts(top_up(joined, min_samples), "partition.min_samples", min_samples)
 
 
 @partitions.register("quantity")
@@ -234,10 +234,10 @@ def quantity(
     # A sample's place among those of its label, as a fraction: in this order every stretch has the same mix.
     place = np.empty(len(labels))
     for label in np.unique(labels):
-        samples = shuffled(np.flatnonzero(labels == label), draw)
+        samples = shuffle(np.flatnonzero(labels == label), draw)
         place[samples] = (np.arange(len(samples)) + draw.uniform(1)) / len(samples)
     parts = np.split(np.argsort(place, kind="stable"), np.cumsum(sizes)[:-1])
-    return finished(parts, "partition.min_samples", min_samples)
+    return check_parts(parts, "partition.min_samples", min_samples)
 
 
 def proportions(alpha: float, agents: int, draw: Stream) -> NDArray[np.float64]:
@@ -258,7 +258,7 @@ def top_up(parts: list[Indices], min_samples: int) -> list[Indices]:
     return parts
 
 
-def shuffled(samples: Indices, draw: Stream) -> Indices:
+def shuffle(samples: Indices, draw: Stream) -> Indices:
     return samples[draw.permutation(len(samples))]
 
 
@@ -270,7 +270,8 @@ def check_enough(samples: int, agents: int, min_samples: int) -> None:
         )
 
 
-def finished(parts: list[Indices], key: str, value: object) -> list[Indices]:
+def check_parts(parts: list[Indices], key: str, value: object) -> list[Indices]:
+    """Sort the samples of each agent; an agent without samples is an error."""
     for i, part in enumerate(parts):
         if not len(part):
             raise DataError(f"agent {i} is left without samples: {key} is {value}, too much for this data")

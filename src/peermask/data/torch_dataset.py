@@ -65,8 +65,8 @@ def from_torch(
         ('0', '1', '2', '3')
     """
     whole = task == "classification"
-    x_train, y_train = stacked(train, f"{name} train", whole=whole, columns=columns)
-    x_test, y_test = stacked(test, f"{name} test", whole=whole, columns=columns)
+    x_train, y_train = read_samples(train, f"{name} train", whole=whole, columns=columns)
+    x_test, y_test = read_samples(test, f"{name} test", whole=whole, columns=columns)
     if classes is None and whole:
         classes = _class_names(train, max(int(y_train.max()), int(y_test.max())), columns)
     return from_arrays(
@@ -83,7 +83,7 @@ def from_torch(
     )
 
 
-def stacked(
+def read_samples(
     samples: LabelledSamples, name: str, *, whole: bool = True, columns: tuple[str, str] | None = None
 ) -> tuple[NDArray[Any], NDArray[Any]]:
     """Read all inputs and targets."""
@@ -107,8 +107,8 @@ def stacked(
 
 def _pair(sample: Any, name: str, *, whole: bool, keys: tuple[str, str] | None) -> tuple[NDArray[Any], NDArray[Any]]:
     if isinstance(sample, Mapping):
-        given, wanted = _keys(sample, name, keys)
-        sample = sample[given], sample[wanted]
+        input_key, target_key = _keys(sample, name, keys)
+        sample = sample[input_key], sample[target_key]
     try:
         image, target = sample
         return np.asarray(image), np.asarray(int(target) if whole else target)
