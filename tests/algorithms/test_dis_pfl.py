@@ -1,11 +1,16 @@
-"""Dis-PFL: sparse weights with moving masks."""
+"""Dis-PFL: sparse weights with moving masks, and densities by the Erdős–Rényi-kernel rule."""
+
+from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 import torch
 from worked_cases import LAYOUT, Gradients, agents, close, make, mixing, play, rows
 
-from peermask.algorithms.dis_pfl import fire_and_regrow
+from peermask.algorithms.dis_pfl import erk_counts, erk_densities, fire_and_regrow
+from peermask.models.architectures import alexnet
+from peermask.models.layout import find_layout
 
 FIRST = [4.0, -3.0, 2.0, -1.0, 0.5]
 G = rows([1, 1, 1, 1, 1], [0, 0, 0, -2, 1])
@@ -77,3 +82,27 @@ def test_the_last_weight_of_a_layer_is_never_dropped() -> None:
 def test_a_full_layer_stays_full() -> None:
     full = torch.ones(1, 4, dtype=torch.bool)
     assert fire_and_regrow(LAYOUT, full, rows([1, 2, 3, 4]), rows([0, 0, 0, 0]), share=0.5).all()
+
+
+ALEXNET = find_layout(alexnet((3, 32, 32), 10))
+
+
+@pytest.mark.parametrize(
+    ("retention", "expected"),
+    [
+        (0.1, [1, 0.063, 0.031, 0.395, 1]),
+        (0.2, [1, 0.130, 0.063, 0.814, 1]),
+        (0.3, [1, 0.273, 0.133, 1, 1]),
+        (0.4, [1, 0.476, 0.232, 1, 1]),
+        (0.5, [1, 0.679, 0.331, 1, 1]),
+    ],
+)
+def test_the_papers_network(retention: float, expected: list[float]) -> None:
+    found = erk_densities([layer.shape for layer in ALEXNET.masked], retention)
+    assert found == pytest.approx(expected, abs=1.1e-3)
+
+
+def test_the_total_is_the_retention() -> None:
+    counts = erk_counts(ALEXNET, [0.1, 0.3, 1.0])
+    assert counts.sum(1).tolist() == pytest.approx([122_733, 368_198, 1_227_328], abs=3)
+    assert bool((counts <= torch.tensor(ALEXNET.sizes)).all())

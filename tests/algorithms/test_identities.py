@@ -53,16 +53,27 @@ DENSE: dict[str, Any] = {"retention": 1.0, "mask": {"fc_keep": 1.0}}
 DSGD_CLOSED = {"name": "dsgd", "lr": 0.1, "neighbours": "closed"}
 
 
-def test_mce_pl_that_hears_nothing_is_ind_mask_bit_for_bit() -> None:
-    deaf = {"name": "mce-pl", "first_votes": "none", "lr_fine_tune": 0.0, "aggregation_gain": 0.0}
-    assert torch.equal(models(deaf), models({"name": "ind-mask"}))
+DEAF = {"name": "mce-pl", "first_votes": "none", "lr_fine_tune": 0.0, "aggregation_gain": 0.0}
+ALONE = {"agents": 1, "graph": "path", "retention": 0.3, "mask": {"fc_keep": "r"}}
 
 
-def test_the_same_holds_with_momentum() -> None:
-    deaf = {"name": "mce-pl", "first_votes": "none", "lr_fine_tune": 0.0, "aggregation_gain": 0.0, "momentum": 0.5}
-    learned = models({"name": "ind-mask", "momentum": 0.5})
-    assert torch.equal(models(deaf), learned)
-    assert not torch.equal(models({"name": "ind-mask"}), learned)
+@pytest.mark.parametrize("momentum", [0.0, 0.5])
+def test_mce_pl_that_hears_nothing_is_ind_mask_bit_for_bit(momentum: float) -> None:
+    learned = models({"name": "ind-mask", "momentum": momentum})
+    assert torch.equal(models({**DEAF, "momentum": momentum}), learned)
+    assert torch.equal(models({"name": "ind-mask"}), learned) == (momentum == 0)
+
+
+def test_mce_pl_without_neighbours_is_ind_mask_bit_for_bit() -> None:
+    ends = []
+    for method in ({"name": "mce-pl", "first_votes": "none"}, {"name": "ind-mask"}):
+        with simulator(method, chunk=1, **ALONE) as playing:
+            for number in range(1, 7):
+                shared = playing.play(Clock(number, 6)).shared
+            ends.append(playing.tensors())
+    assert torch.equal(ends[0]["scores"], ends[1]["scores"])
+    assert torch.equal(ends[0]["mask"], ends[1]["mask"])
+    assert shared == {}
 
 
 def test_dsgd_on_the_complete_graph_is_fl_with_equal_shares() -> None:
