@@ -185,3 +185,9 @@ def renumber(playing: Simulator, turn: Tensor) -> None:
         shares=mixing.shares[turn],
     )
     playing.restore({name: tensor[turn] for name, tensor in playing.tensors().items()})
+
+
+def test_ind_mask_learns_alone() -> None:
+    with simulator({"name": "ind-mask"}, model={"name": "mlp"}) as playing:
+        losses = [float(playing.play(Clock(number, 30)).losses.mean()) for number in range(1, 31)]
+    assert losses[-1] < 0.7 * losses[0]

@@ -26,9 +26,10 @@ def blank(rows: int, columns: int, size: tuple[float, float], widths: Sequence[i
 
 
 def finish(axes: Axes, x: str, y: str) -> None:
-    """Label the axes, with a light grid and no frame."""
+    """Label the axes, with a light grid behind the data and no frame."""
     axes.set_xlabel(x)
     axes.set_ylabel(y)
+    axes.set_axisbelow(True)
     axes.grid(True, alpha=0.25, linewidth=0.6)
     axes.spines[["top", "right"]].set_visible(False)
 

@@ -56,18 +56,23 @@ def _look(name: str, row: int) -> dict[str, Any]:
     return {"color": methods()[rows[row].method].colour, "linestyle": STYLES[same.index(row) % len(STYLES)]}
 
 
+def _legend_beside(figure: Figure, axes: Axes) -> None:
+    """Put the legend of a panel outside of all panels, where it hides no curve."""
+    figure.legend(*axes.get_legend_handles_labels(), loc="outside right upper", frameon=False, fontsize=9)
+
+
 def _by_rounds(name: str, runs: Runs) -> Figure:
-    figure, panels = blank(1, 1, (6.4, 4.4))
+    figure, panels = blank(1, 1, (7.6, 4.4))
     axes: Axes = panels[0, 0]
     for row, outcomes in runs.items():
         _curve_with_seeds(axes, outcomes, "rounds", name, row)
     finish(axes, "round", "mean test accuracy")
-    axes.legend(frameon=False, fontsize=9)
+    _legend_beside(figure, axes)
     return figure
 
 
 def _by_bytes(name: str, runs: Runs) -> Figure:
-    figure, panels = blank(1, 2, (9.6, 4.4))
+    figure, panels = blank(1, 2, (11.2, 4.4))
     for axes, count, title in zip(
         panels[0],
         ("megabytes", "paper_megabytes"),
@@ -79,13 +84,13 @@ def _by_bytes(name: str, runs: Runs) -> Figure:
         axes.set_xscale("log")
         axes.set_title(title, fontsize=10)
         finish(axes, "sent by all agents over all links, MB", "mean test accuracy")
-    panels[0, 0].legend(frameon=False, fontsize=9)
+    _legend_beside(figure, panels[0, 0])
     return figure
 
 
 def _by_link(name: str, runs: Runs) -> Figure:
     """Accuracy against what a link has carried; a method that sends nothing is a line across."""
-    figure, panels = blank(1, 1, (7.2, 4.6))
+    figure, panels = blank(1, 1, (8.6, 4.6))
     axes: Axes = panels[0, 0]
     for row, outcomes in runs.items():
         if all(outcome.messages for outcome in outcomes):
@@ -97,14 +102,14 @@ def _by_link(name: str, runs: Runs) -> Figure:
     axes.set_xscale("log")
     axes.set_title(preset(name).columns[0].name, fontsize=10)
     finish(axes, "MB sent over a link, as the codec sends it", "mean test accuracy")
-    axes.legend(frameon=False, fontsize=9)
+    _legend_beside(figure, axes)
     return figure
 
 
 def _by_columns(campaign: Campaign, name: str) -> Figure:
     """A panel per row, and in it a curve per column: accuracy against what all agents have sent."""
     rows, columns = preset(name).rows, preset(name).columns
-    figure, panels = blank(1, len(rows), (4.8 * len(rows), 4.4))
+    figure, panels = blank(1, len(rows), (4.8 * len(rows) + 1.6, 4.4))
     for row, axes in enumerate(panels[0]):
         for column, shape in enumerate(columns):
             curves = [found.curve for found in campaign.outcomes(name, row, column) if found.curve is not None]
@@ -116,7 +121,7 @@ def _by_columns(campaign: Campaign, name: str) -> Figure:
         axes.tick_params(axis="x", which="minor", labelbottom=False)  # they would run into each other
         axes.set_title(rows[row].name, fontsize=10)
         finish(axes, "sent by all agents over all links, MB", "mean test accuracy")
-    panels[0, 0].legend(frameon=False, fontsize=9)
+    _legend_beside(figure, panels[0, 0])
     return figure
 
 
@@ -136,13 +141,14 @@ def _as_bars(campaign: Campaign, name: str) -> Figure:
         axes.bar(places, means, width * 0.9, yerr=errors, label=entries[0].row, color=colour, hatch=hatch, ecolor="0.3")
         papers = [nan if entry.paper is None else entry.paper for entry in entries]
         if not all(map(isnan, papers)):
-            axes.plot(places, papers, "k_", markersize=9, label="_")
+            beside = [place + width * 0.27 for place in places]  # not over the deviation, in the middle of the bar
+            axes.plot(beside, papers, "kD", markersize=5, markerfacecolor="white", label="_")
     axes.set_xticks(
         range(len(made.preset.columns)), [column.name.replace(", ", "\n") for column in made.preset.columns]
     )
     finish(axes, "", "mean test accuracy")
     if made.preset.paper_name:
-        axes.plot([], [], "k_", label=f"the paper's {made.preset.paper_name}")
+        axes.plot([], [], "kD", markersize=5, markerfacecolor="white", label=f"the paper's {made.preset.paper_name}")
     figure.legend(loc="outside right upper", frameon=False, fontsize=8)
     return figure
 
