@@ -1,8 +1,9 @@
-"""Configs: typed, strict, and every mistake one line that names the key, the value and the fix."""
+"""Configs: defaults, and a config as a table and as a file."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import tomli_w
 
 from peermask.config.file import load_config, make_config
 from peermask.errors import ConfigError
+from peermask.run.runner import run_experiment
 
 
 def test_the_default_experiment_compares_accord_with_ind_mask() -> None:
@@ -86,3 +88,16 @@ def test_masks_have_no_values_to_round() -> None:
         make_config({"algorithm": "accord", "exchange": {"values": "float16"}})
     assert make_config({"algorithm": "dsgd", "exchange": {"values": "float16"}}).exchange is not None
     assert "exchange" not in make_config({"algorithm": "dsgd"}).table()
+
+
+@pytest.mark.long
+def test_accord_beats_chance_and_learning_alone_by_five_points_over_three_seeds(tmp_path: Path) -> None:
+    together, alone = [], []
+    for seed in range(3):
+        config = load_config(overrides=[f"seed={seed}", "evaluation.every=60"])
+        result = run_experiment(config, tmp_path / str(seed))
+        together.append(result.mean_accuracy)
+        alone.append(result.compared[0].mean_accuracy)
+    chance = 1 / 5  # five labels an agent
+    assert fmean(together) > chance + 0.5
+    assert fmean(together) > fmean(alone) + 0.05
