@@ -8,7 +8,8 @@ it is started. Printed are, for the slowest trial, seconds until it has played a
 start, and from the line in which it says that it continues (before that, Python and its checkpoint are loaded).
 Rounds per second are those of its neighbours, in the slowest `WINDOW` rounds in a row: normally, with all agents; while
 the agent loads, which takes time of the cores that all share here; and from its first line until `AFTER` rounds after
-it is back.
+it is back. The control is measured before the agent is started: the same neighbours, while an unrelated process imports
+torch.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from __future__ import annotations
 import argparse
 import os
 import platform
+import subprocess
+import sys
 import tempfile
 import time
 from dataclasses import replace
@@ -47,7 +50,7 @@ def slowest(times: list[float]) -> float:
     return min((WINDOW / (last - first) for first, last in zip(times, times[WINDOW:], strict=False)), default=nan)
 
 
-def measure(trial: Trial, behind: int) -> tuple[float, float, float, float, float]:
+def measure(trial: Trial, behind: int) -> tuple[float, float, float, float, float, float]:
     """Seconds until agent 0 is back, from its start and from its first line; its neighbours' speed, normal and then."""
     late, others = 0, list(range(1, trial.agents))
     neighbours = trial.fleet.neighbours(late)
@@ -69,6 +72,10 @@ def measure(trial: Trial, behind: int) -> tuple[float, float, float, float, floa
     trial.start(*others)
     alone = time.time()
     trial.until(lambda: all(len(times(j, alone)) > ALONE for j in others), "the others do not play on")
+    unrelated = time.time()
+    subprocess.run([sys.executable, "-c", "import torch"], check=True)
+    trial.until(lambda: all(len(times(j, unrelated)) > WINDOW for j in others), "the others do not play on")
+    control = min(slowest(times(j, unrelated)) for j in neighbours)
     started = time.time()
     trial.start(late)
 
@@ -87,7 +94,7 @@ def measure(trial: Trial, behind: int) -> tuple[float, float, float, float, floa
     ready = max(float(when) for when, _, line in lines if "continuing after" in line)
     loading = min(slowest(times(j, started, ready)) for j in neighbours)
     speed = min(slowest(times(j, ready, end)) for j in neighbours)
-    return done - started, done - ready, normal, loading, speed
+    return done - started, done - ready, normal, control, loading, speed
 
 
 def main() -> None:
@@ -97,7 +104,10 @@ def main() -> None:
     parser.add_argument("--trials", type=int, default=3)
     options = parser.parse_args()
     print(f"{options.trials} trials each; {platform.machine()}, {os.cpu_count()} cores", flush=True)
-    print("agents  rounds behind  s from its start  s from its first line  rounds/s: normal, loading, then", flush=True)
+    print(
+        "agents  rounds behind  s from its start  s from its first line  rounds/s: normal, control, loading, then",
+        flush=True,
+    )
     for agents in options.agents:
         for behind in options.behind:
             found = []
@@ -114,8 +124,8 @@ def main() -> None:
                         trial.end_processes()
             if found:
                 start, ready = (max(column) for column in list(zip(*found, strict=True))[:2])
-                *_, normal, loading, speed = min(found, key=lambda each: each[4] / each[2])
-                speeds = f"{normal:16.1f}, {loading:7.1f}, {speed:4.1f}"
+                *_, normal, control, loading, speed = min(found, key=lambda each: each[5] / each[2])
+                speeds = f"{normal:16.1f}, {control:7.1f}, {loading:7.1f}, {speed:4.1f}"
                 print(f"{agents:6d}  {behind:13,d}  {start:16.1f}  {ready:21.1f}  {speeds}", flush=True)
 
 
