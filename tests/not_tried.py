@@ -21,6 +21,7 @@ SUBJECTS = {  # by a word in the reason of a skip
     "IPv6": "IPv6",
     "pyarrow": "Parquet",
     "promtool": "alert rules",
+    "'datasets'": "Hugging Face data sets",
 }
 
 

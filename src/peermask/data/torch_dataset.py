@@ -90,7 +90,7 @@ def read_samples(
     if isinstance(samples, DataLoader):
         raise DataError(f"{name} is a DataLoader; give the data set it loads: loader.dataset")
     if not hasattr(samples, "__len__") or not hasattr(samples, "__getitem__") or isinstance(samples, Mapping):
-        raise DataError(f"{name} is a {type(samples).__name__}; give a map-style data set of (image, label)")
+        raise DataError(f"{name} has type {type(samples).__name__}; give a map-style data set of (image, label)")
     if not len(samples):
         raise DataError(f"{name} has no samples")
     pairs = [
