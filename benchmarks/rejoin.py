@@ -1,6 +1,6 @@
 """An agent that is many rounds behind: how long it takes to be back, and whether it slows its neighbours.
 
-    python -m benchmarks.rejoin [--agents 2 4] [--behind 100 1000 10000] [--trials 3]
+    python -m benchmarks.rejoin [--agents 2 4] [--behind 100 1000 10000] [--trials 3] [--apart]
 
 One process an agent, on a path or a ring over mutual TLS, `missing = "last"`, a small network. All play, and are killed
 (-9). The checkpoints of all agents but one are moved ahead by so many rounds, and these agents play on without it. Then
@@ -9,7 +9,8 @@ start, and from the line in which it says that it continues (before that, Python
 Rounds per second are those of its neighbours, in the slowest `WINDOW` rounds in a row: normally, with all agents; while
 the agent loads, which takes time of the cores that all share here; and from its first line until `AFTER` rounds after
 it is back. The control is measured before the agent is started: the same neighbours, while an unrelated process imports
-torch.
+torch. With `--apart` the agent has the first core of the machine for itself, the unrelated process too, and the others
+share the rest: like devices of their own.
 """
 
 from __future__ import annotations
@@ -72,8 +73,13 @@ def measure(trial: Trial, behind: int) -> tuple[float, float, float, float, floa
     trial.start(*others)
     alone = time.time()
     trial.until(lambda: all(len(times(j, alone)) > ALONE for j in others), "the others do not play on")
-    unrelated = time.time()
-    subprocess.run([sys.executable, "-c", "import torch"], check=True)
+    unrelated, cores = time.time(), trial.cores.get(late)
+    import_torch = [
+        sys.executable,
+        "-c",
+        f"import os; os.sched_setaffinity(0, {cores or os.sched_getaffinity(0)}); import torch",
+    ]
+    subprocess.run(import_torch, check=True)
     trial.until(lambda: all(len(times(j, unrelated)) > WINDOW for j in others), "the others do not play on")
     control = min(slowest(times(j, unrelated)) for j in neighbours)
     started = time.time()
@@ -102,8 +108,13 @@ def main() -> None:
     parser.add_argument("--agents", type=int, nargs="+", default=[2, 4])
     parser.add_argument("--behind", type=int, nargs="+", default=[100, 1_000, 10_000])
     parser.add_argument("--trials", type=int, default=3)
+    parser.add_argument("--apart", action="store_true", help="the late agent has a core of its own")
     options = parser.parse_args()
-    print(f"{options.trials} trials each; {platform.machine()}, {os.cpu_count()} cores", flush=True)
+    first, *rest = sorted(os.sched_getaffinity(0))
+    if options.apart and not rest:
+        parser.error("--apart needs two cores or more; this machine has one")
+    where = ", the late agent on its own" if options.apart else ""
+    print(f"{options.trials} trials each; {platform.machine()}, {os.cpu_count()} cores{where}", flush=True)
     print(
         "agents  rounds behind  s from its start  s from its first line  rounds/s: normal, control, loading, then",
         flush=True,
@@ -116,6 +127,8 @@ def main() -> None:
                     limits = {"start_limit": 2.0}
                     trial = Trial(Path(folder), small_config(agents, 10_000_000, EVERY), limits)
                     trial.poll = 0.2
+                    if options.apart:
+                        trial.cores = {agent: set(rest) if agent else {first} for agent in range(agents)}
                     try:
                         found.append(measure(trial, behind))
                     except Failed as problem:

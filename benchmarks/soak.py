@@ -1,10 +1,10 @@
 """A fleet left to itself: does it die, does it grow?
 
-    python -m benchmarks.soak [--agents 4] [--minutes 10] [--algorithm mce-pl] [--keep FOLDER]
+    python -m benchmarks.soak [--agents 4] [--minutes 10] [--algorithm mce-pl] [--every 5000] [--keep FOLDER]
 
-One process an agent, on a ring over mutual TLS, with a small network and rare evaluations and checkpoints, so that
-rounds are many. Printed are rounds, memory and open files of every process, and who died. The slope of memory is that
-of a line through all samples after the first fifth.
+One process an agent, on a ring over mutual TLS, with a small network and rare evaluations and checkpoints (`--every`),
+so that rounds are many. Printed are rounds, memory and open files of every process, and who died. The slope of memory
+is that of a line through all samples after the first fifth.
 """
 
 from __future__ import annotations
@@ -71,6 +71,7 @@ def main() -> None:
     parser.add_argument("--agents", type=int, default=4)
     parser.add_argument("--minutes", type=float, default=10)
     parser.add_argument("--algorithm", default="mce-pl")
+    parser.add_argument("--every", type=int, default=5_000, help="rounds between evaluations and checkpoints")
     parser.add_argument("--keep", type=Path, help="where to leave the agents' folders; they are deleted otherwise")
     options = parser.parse_args()
     with ExitStack() as exit_:
@@ -103,8 +104,8 @@ def start(options: argparse.Namespace, folder: Path, exit_: ExitStack) -> list[W
             "data": {"fraction": 0.1},
             "model": {"name": "mlp", "hidden": [12]},
             "algorithm": {"name": options.algorithm},
-            "evaluation": {"every": 5_000},
-            "checkpoint": {"every": 5_000},
+            "evaluation": {"every": options.every},
+            "checkpoint": {"every": options.every},
         }
     )
     fleet = new_fleet(config, port=free_ports(options.agents))

@@ -77,8 +77,12 @@ def repeat_first_frame() -> None:
     Responder._answer = repeated  # type: ignore[method-assign]
 
 
-def agent_process(arguments: list[str], log: str, pace: float, namespace: str | None, repeats: bool) -> None:
-    """`peermask node ...`, at most one round every `pace` seconds, in a network namespace if one is named."""
+def agent_process(
+    arguments: list[str], log: str, pace: float, namespace: str | None, repeats: bool, cores: set[int] | None
+) -> None:
+    """`peermask node ...`, at most one round every `pace` seconds, in a network namespace or on cores if named."""
+    if cores:
+        os.sched_setaffinity(0, cores)
     if repeats:
         repeat_first_frame()
     descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
@@ -115,12 +119,13 @@ class Trial:
         make_certificates(self.fleet, certificates_of(self.path, self.fleet))
         self.processes: dict[int, ForkServerProcess] = {}
         self.poll = 0.004  # seconds between two looks at the logs
+        self.cores: dict[int, set[int]] = {}  # of agents that may not use all
 
     def start(self, *agents: int, repeats: bool = False) -> None:
         for agent in agents:
             arguments = ["node", str(self.path), "--agent", str(agent), "--out", str(self.out(agent)), "--events"]
             namespace = self.namespaces[agent] if self.namespaces else None
-            told = (arguments, str(self.log(agent)), self.pace, namespace, repeats)
+            told = (arguments, str(self.log(agent)), self.pace, namespace, repeats, self.cores.get(agent))
             process = CONTEXT.Process(target=agent_process, args=told)
             process.start()
             self.processes[agent] = process
