@@ -107,7 +107,7 @@ class Dicts(torch.utils.data.Dataset[dict[str, object]]):
     [
         (Dicts(), r"torch train sample 0 is a dict of 'photo', 'what'; say which are input and target"),
         ({"image": [1], "label": [2]}, "torch train has type dict; give a map-style data set"),
-        ([(np.zeros((4, 4)), "cat")], r"sample 0 is not \(image, label\) with a whole number as label"),
+        ([(np.zeros((4, 4)), None)], r"sample 0 is not \(image, label\) with a whole number or text as label"),
         ([np.zeros((4, 4))], r"sample 0 is not \(image, label\)"),
     ],
 )

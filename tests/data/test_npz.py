@@ -67,6 +67,21 @@ def test_a_torch_dataset_is_read_once() -> None:
     assert torch.equal(mine.test.inputs, samples.tensors[0])
 
 
+def test_labels_of_a_torch_dataset_may_be_text() -> None:
+    def samples(*labels: str | int) -> list[tuple[np.ndarray, str | int]]:
+        return [(np.zeros((4, 4)), label) for label in labels]
+
+    mine = from_torch(samples("owl", "cat", "owl"), samples("cat", "dog"))
+    assert mine.classes == ("cat", "dog", "owl")
+    assert (mine.train.targets.tolist(), mine.test.targets.tolist()) == ([2, 0, 2], [0, 1])
+    named = from_torch(samples("owl", "cat"), samples("cat"), classes=["owl", "cat"])
+    assert (named.classes, named.train.targets.tolist()) == (("owl", "cat"), [0, 1])
+    with pytest.raises(DataError, match="torch test has label 'cow', which is not in classes; add it"):
+        from_torch(samples("owl", "cat"), samples("cow"), classes=["owl", "cat"])
+    with pytest.raises(DataError, match="torch test has numbers as labels, but the other split has text"):
+        from_torch(samples("owl", "cat"), samples(0, 1))
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
