@@ -76,6 +76,8 @@ def test_an_override_without_a_value() -> None:
         load_config(overrides=["rounds"])
     with pytest.raises(ConfigError, match="rounds is 60, not a table"):
         load_config(overrides=["rounds.every=1"])
+    with pytest.raises(ConfigError, match=r"--set compare\.dsgd\.lr: compare is a list; give all of it$"):
+        load_config(overrides=["compare=['dsgd']", "compare.dsgd.lr=1"])
 
 
 def test_two_arms_of_one_algorithm_have_names_of_their_own() -> None:

@@ -45,8 +45,11 @@ def test_it_is_exact_where_a_sample_misleads(device: torch.device) -> None:
 
 @pytest.mark.parametrize("size", [120_000, 300_000])  # what ties fits into the room for it, or does not
 def test_more_may_tie_than_a_program_holds(device: torch.device, size: int) -> None:
-    magnitude = (torch.rand(2, size, generator=torch.Generator().manual_seed(4)) > 0.5).float()
-    agrees(device, magnitude, torch.tensor([[size // 3], [2 * size // 3]]), (size,))
+    keep = torch.tensor([[size // 3], [2 * size // 3]])
+    if device.type == "cpu":  # interpreted, a row of the larger size takes half a minute
+        keep = keep[:1]
+    magnitude = (torch.rand(len(keep), size, generator=torch.Generator().manual_seed(4)) > 0.5).float()
+    agrees(device, magnitude, keep, (size,))
 
 
 @pytest.mark.usefixtures("interpreted")

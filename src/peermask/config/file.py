@@ -64,7 +64,8 @@ def _put(values: dict[str, Any], key: str, value: Any) -> None:
         if isinstance(inner, str):
             inner = table[name] = {"name": inner}
         if not isinstance(inner, dict):
-            raise ConfigError(f"--set {key}: {'.'.join(tables[: depth + 1])} is {inner!r}, not a table")
+            what = "a list; give all of it" if isinstance(inner, list) else f"{inner!r}, not a table"
+            raise ConfigError(f"--set {key}: {'.'.join(tables[: depth + 1])} is {what}")
         table = inner
     if last == "name" and tables and table.get("name") != value:
         table.clear()  # another choice has other options

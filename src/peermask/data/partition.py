@@ -54,7 +54,8 @@ def by_labels(
     if len(wanted) != agents:
         raise DataError(f"partition.labels_per_agent has {len(wanted)} numbers for {agents} agents")
     if max(wanted) > len(present):
-        raise DataError(f"partition.labels_per_agent is {max(wanted)}, but the data has {len(present)} labels")
+        few = f"partition.labels_per_agent is {max(wanted)}, but the data has {len(present)} labels"
+        raise DataError(f"{few}; set it to at most {len(present)}, or choose another partition, such as 'iid'")
     held = deal_labels(present, wanted, draw)
     parts: list[list[Indices]] = [[] for _ in range(agents)]
     for label in present:
