@@ -35,15 +35,19 @@ def test_the_magnitude_equals_its_reference(
 
 @pytest.mark.parametrize("sizes", [(37,), (1, 37), (4096, 4097, 5), (16, 12_288, 5_008), ALEXNET])
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.int32])
-def test_the_pull_equals_its_reference(device: torch.device, sizes: tuple[int, ...], dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("gain", [0.3, torch.tensor([0.3, 0.2, 0.1])])
+def test_the_pull_equals_its_reference(
+    device: torch.device, sizes: tuple[int, ...], dtype: torch.dtype, gain: float | torch.Tensor
+) -> None:
     generator = torch.Generator().manual_seed(0)
     scores = torch.randn(3, sum(sizes), generator=generator)
     scores[1, ::7] = 0.0
     votes, voters = torch.randint(0, 4, scores.shape, generator=generator).to(dtype), torch.tensor([4, 0, 3])
     mask = torch.rand(scores.shape, generator=generator) < 0.4
-    reference = pulled(scores, votes, voters, mask, 0.3, layout_of(sizes))
+    reference = pulled(scores, votes, voters, mask, gain, layout_of(sizes))
+    gain = gain.to(device) if isinstance(gain, torch.Tensor) else gain
     there, votes, voters, mask = (one.to(device) for one in (scores, votes, voters, mask))
-    moved = pulled_triton(there, votes, voters, mask, 0.3, sizes).cpu()
+    moved = pulled_triton(there, votes, voters, mask, gain, sizes).cpu()
     torch.testing.assert_close(moved, reference, rtol=1e-5, atol=1e-6)
     assert torch.equal(moved[1], scores[1])  # nobody heard
 
@@ -61,7 +65,7 @@ def test_a_chunk_of_agents_is_computed_as_all_are(device: torch.device) -> None:
 
 @pytest.mark.usefixtures("interpreted")
 def test_more_blocks_than_are_added_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("peermask.masks.aggregation._SUMS", 2)
+    monkeypatch.setattr("peermask.masks.aggregation.SUMS", 2)
     sizes = (30_000, 10)
     scores = torch.randn(2, sum(sizes), generator=torch.Generator().manual_seed(2))
     votes, voters = torch.ones(2, sum(sizes), dtype=torch.uint8), torch.tensor([1, 2])

@@ -9,7 +9,13 @@ from torch import Tensor
 from peermask.masks.aggregation import agreement, fine_tuned, fine_tuned_triton
 from peermask.masks.budget import MaskOptions
 from peermask.masks.masker import Masker, masked_model_triton
-from peermask.masks.scores import score_gradient, score_gradient_triton, stepped, stepped_triton
+from peermask.masks.scores import (
+    relative_step_triton,
+    score_gradient,
+    score_gradient_triton,
+    stepped,
+    stepped_triton,
+)
 from peermask.models.layout import Layer, Layout
 
 LARGE = [pytest.param(20, width, marks=pytest.mark.large) for width in (100_003, 1_227_328)]
@@ -58,6 +64,37 @@ def test_a_step(device: torch.device, agents: int, width: int, momentum: float, 
     slow = stepped(scores, gradient, weights, velocity, 0.3, momentum, decay, 0.0, layout)[:2]
     for one, other in zip(fast, slow, strict=True):
         torch.testing.assert_close(one if one is None else one.cpu(), other, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("sizes", [(37,), (4096, 4097, 5), (16, 12_288, 5_008)])
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+@pytest.mark.parametrize(("rescaled", "decay"), [(False, 0.0), (True, 0.01)])
+def test_a_step_in_units_of_the_scores(
+    device: torch.device, sizes: tuple[int, ...], momentum: float, rescaled: bool, decay: float
+) -> None:
+    agents, width, starts = 3, sum(sizes), [sum(sizes[:at]) for at in range(len(sizes))]
+    layout = Layout(tuple(Layer(str(at), "conv", (1, n), at, 2) for at, n in zip(starts, sizes, strict=True)), ())
+    scores, gradient = normal(agents, width), normal(agents, width + 11, seed=1)[:, :width]
+    scores[:, ::5] = 0.0
+    gradient[2] = 0.0  # an agent that has nothing to learn stays where it is
+    weights = normal(agents, width, seed=2) if rescaled else normal(width, seed=2)
+    velocity = normal(agents, width, seed=3) * (torch.arange(agents) < 2)[:, None] if momentum else None
+    last = None if velocity is None else velocity.to(device)
+    there = scores.to(device), gradient.to(device), weights.to(device)
+    fast = relative_step_triton(*there, last, 0.3, momentum, decay, sizes)
+    slow = stepped(scores, gradient, weights, velocity, 0.3, momentum, decay, 0.0, layout, relative=True)
+    for one, other in zip(fast, slow, strict=True):
+        torch.testing.assert_close(one.cpu(), other, rtol=1e-5, atol=1e-6)
+    assert torch.equal(fast[2][2].cpu(), torch.zeros(width))
+    part = relative_step_triton(
+        *(each[:1] if each.dim() > 1 else each for each in there),
+        None if last is None else last[:1],
+        0.3,
+        momentum,
+        decay,
+        sizes,
+    )
+    assert all(same_bits(one, every[:1]) for one, every in zip(part, fast, strict=True))  # however agents are chunked
 
 
 @pytest.mark.parametrize(("agents", "width"), SHAPES)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 BLOCK = 4096
+SUMS = 256  # of a layer's blocks, added up at a time
 LINE = 16  # entries
 
 
@@ -41,6 +42,26 @@ def first_blocks(sizes: tuple[int, ...], device: torch.device) -> Tensor:
     """[L + 1] the first block of each layer, and one past the last."""
     counts = [-(-size // BLOCK) for size in sizes]
     return torch.tensor([0, *accumulate(counts)], dtype=torch.int32, device=device)
+
+
+@dataclass(frozen=True)
+class LayerTables:
+    """Places of the layers, on one device, for kernels that need the mean of a layer."""
+
+    blocks: Tensor  # [N, 3] layer, start, end
+    firsts: Tensor  # [L + 1] the first block of each layer, and one past the last
+    sizes: Tensor  # [L] float32
+    in_lines: bool
+
+
+@lru_cache(maxsize=16)
+def layer_tables(sizes: tuple[int, ...], device: torch.device) -> LayerTables:
+    return LayerTables(
+        block_table(sizes, device),
+        first_blocks(sizes, device),
+        torch.tensor(sizes, dtype=torch.float32, device=device),
+        in_lines(sizes),
+    )
 
 
 @dataclass(frozen=True)

@@ -99,7 +99,7 @@ def magnitude_kernel(
 
 @triton.jit
 def pull_kernel(
-    z_ptr, votes_ptr, voters_ptr, mask_ptr, sums_ptr, blocks_ptr, firsts_ptr, sizes_ptr, out_ptr, gain, P, N,
+    z_ptr, votes_ptr, voters_ptr, mask_ptr, sums_ptr, blocks_ptr, firsts_ptr, sizes_ptr, gains_ptr, out_ptr, P, N,
     IN_LINES: tl.constexpr, BLOCK: tl.constexpr, SUMS: tl.constexpr,
 ):  # fmt: skip
     layer, i, end = entries_of_block(blocks_ptr, IN_LINES, BLOCK)
@@ -109,7 +109,47 @@ def pull_kernel(
     kept = tl.load(mask_ptr + a * P + i, mask=i < end, other=0).to(tl.float32)
     voters = tl.load(voters_ptr + a)
     mean = layer_mean(sums_ptr + a * N, firsts_ptr, sizes_ptr, layer, SUMS)
-    strength = tl.where(voters > 0, gain * mean, 0.0)
+    strength = tl.where(voters > 0, tl.load(gains_ptr + a) * mean, 0.0)
     sign = tl.where(z > 0, 1.0, tl.where(z < 0, -1.0, 0.0))
     away = votes / tl.maximum(voters, 1).to(tl.float32) - kept
     tl.store(out_ptr + a * P + i, z + strength * sign * away, mask=i < end)
+
+
+# A step in units of the scores: sums over layers first, then the step.
+
+
+@triton.jit
+def sums_of_step_kernel(
+    g_ptr, w_ptr, z_ptr, u_ptr, u_out_ptr, sums_ptr, squares_ptr, blocks_ptr, momentum, g_stride, w_stride, P, N,
+    HAS_VELOCITY: tl.constexpr, IN_LINES: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """u = momentum u + sign(z) w g, and the sums of |z| and u² over a block."""
+    _, i, end = entries_of_block(blocks_ptr, IN_LINES, BLOCK)
+    a = tl.program_id(1).to(tl.int64)
+    z = tl.load(z_ptr + a * P + i, mask=i < end, other=0.0)
+    w = tl.load(w_ptr + a * w_stride + i, mask=i < end, other=0.0)
+    g = tl.load(g_ptr + a * g_stride + i, mask=i < end, other=0.0)
+    u = tl.where(z > 0, 1.0, tl.where(z < 0, -1.0, 0.0)) * w * g
+    if HAS_VELOCITY:
+        u += momentum * tl.load(u_ptr + a * P + i, mask=i < end, other=0.0)
+    tl.store(u_out_ptr + a * P + i, u, mask=i < end)
+    at = a * N + tl.program_id(0)
+    tl.store(sums_ptr + at, tl.sum(tl.abs(z), 0))
+    tl.store(squares_ptr + at, tl.sum(u * u, 0))
+
+
+@triton.jit
+def relative_step_kernel(
+    z_ptr, u_ptr, sums_ptr, squares_ptr, blocks_ptr, firsts_ptr, sizes_ptr, z_out_ptr, direction_ptr, lr_ptr, decay,
+    smallest, P, N, IN_LINES: tl.constexpr, BLOCK: tl.constexpr, SUMS: tl.constexpr,
+):  # fmt: skip
+    """û = u mean|z| / rms(u), and z − lr (û + decay z)."""
+    layer, i, end = entries_of_block(blocks_ptr, IN_LINES, BLOCK)
+    a = tl.program_id(1).to(tl.int64)
+    z = tl.load(z_ptr + a * P + i, mask=i < end, other=0.0)
+    u = tl.load(u_ptr + a * P + i, mask=i < end, other=0.0)
+    mean = layer_mean(sums_ptr + a * N, firsts_ptr, sizes_ptr, layer, SUMS)
+    rms = tl.sqrt(layer_mean(squares_ptr + a * N, firsts_ptr, sizes_ptr, layer, SUMS))
+    direction = u * (mean / tl.maximum(rms, smallest))
+    tl.store(direction_ptr + a * P + i, direction, mask=i < end)
+    tl.store(z_out_ptr + a * P + i, tl.fma(direction + decay * z, -tl.load(lr_ptr), z), mask=i < end)

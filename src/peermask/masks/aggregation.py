@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import lru_cache
 
 import torch
 from torch import Tensor
 
 from peermask.kernels import as_tensor, by_kernels
-from peermask.kernels.blocks import BLOCK, block_table, first_blocks, in_lines
+from peermask.kernels.blocks import BLOCK, SUMS, LayerTables, layer_tables
 from peermask.models.layout import Layout
 
 
@@ -36,7 +34,7 @@ def pulled(scores: Tensor, votes: Tensor, voters: Tensor, mask: Tensor, gain: fl
     An entry that all neighbours keep and the agent does not grows by γ mean|z|, the opposite shrinks as much, and
     where all agree nothing moves. An agent without messages is not pulled.
     """
-    if by_kernels(scores) and not isinstance(gain, Tensor):
+    if by_kernels(scores):
         return pulled_triton(scores, votes, voters, mask, gain, layout.sizes)
     away = agreement(votes, voters).sub_(mask.view(torch.uint8))  # [A, P_w] n − m
     away *= scores.sign()
@@ -71,17 +69,6 @@ def aggregated_magnitude(scores: Tensor, votes: Tensor, voters: Tensor, gain: fl
 # On a GPU, by kernels
 
 _PIECE = 2048  # entries of a step
-_SUMS = 256  # of a layer's blocks, added up at a time
-
-
-@dataclass(frozen=True)
-class _Tables:
-    """Places of the layers, on one device."""
-
-    blocks: Tensor  # [N, 3] layer, start, end: pieces that no layer's edge cuts
-    firsts: Tensor  # [L + 1] the first block of each layer, and one past the last
-    sizes: Tensor  # [L] float32
-    in_lines: bool
 
 
 def aggregated_magnitude_triton(
@@ -90,12 +77,12 @@ def aggregated_magnitude_triton(
     """|z| + mean|z_l| · gain · votes / voters where z is not 0: [A, P]."""
     from peermask.kernels.scores_triton import magnitude_kernel
 
-    tables, scores = _tables(tuple(sizes), scores.device), scores.contiguous()
+    tables, scores = layer_tables(tuple(sizes), scores.device), scores.contiguous()
     sums, out = _block_sums(scores, tables), torch.empty_like(scores)
     (agents, count), width = sums.shape, scores.shape[1]
     magnitude_kernel[(count, agents)](
         scores, votes.contiguous(), voters.contiguous(), sums, tables.blocks, tables.firsts, tables.sizes, out, gain,
-        width, count, tables.in_lines, BLOCK, _SUMS, num_warps=8,
+        width, count, tables.in_lines, BLOCK, SUMS, num_warps=8,
     )  # fmt: skip
     return out
 
@@ -113,22 +100,23 @@ def fine_tuned_triton(scores: Tensor, gradient: Tensor, votes: Tensor, voters: T
 
 
 def pulled_triton(
-    scores: Tensor, votes: Tensor, voters: Tensor, mask: Tensor, gain: float, sizes: Sequence[int]
+    scores: Tensor, votes: Tensor, voters: Tensor, mask: Tensor, gain: float | Tensor, sizes: Sequence[int]
 ) -> Tensor:
     """z + gain · mean|z_l| · sign(z) · (votes / voters − mask), and z itself where there are no voters: [A, P]."""
     from peermask.kernels.scores_triton import pull_kernel
 
-    tables, scores = _tables(tuple(sizes), scores.device), scores.contiguous()
+    tables, scores = layer_tables(tuple(sizes), scores.device), scores.contiguous()
     sums, out = _block_sums(scores, tables), torch.empty_like(scores)
     (agents, count), width = sums.shape, scores.shape[1]
+    gains = as_tensor(gain, scores).float().expand(agents).contiguous()  # [A]
     pull_kernel[(count, agents)](
         scores, votes.contiguous(), voters.contiguous(), mask.contiguous(), sums, tables.blocks, tables.firsts,
-        tables.sizes, out, gain, width, count, tables.in_lines, BLOCK, _SUMS, num_warps=8,
+        tables.sizes, gains, out, width, count, tables.in_lines, BLOCK, SUMS, num_warps=8,
     )  # fmt: skip
     return out
 
 
-def _block_sums(scores: Tensor, tables: _Tables) -> Tensor:
+def _block_sums(scores: Tensor, tables: LayerTables) -> Tensor:
     """Sum |z| over every block of a layer, from which the means of layers follow: [A, N]."""
     from peermask.kernels.scores_triton import sum_kernel
 
@@ -136,13 +124,3 @@ def _block_sums(scores: Tensor, tables: _Tables) -> Tensor:
     sums = torch.empty(agents, count, device=scores.device)
     sum_kernel[(count, agents)](scores, tables.blocks, sums, width, count, tables.in_lines, BLOCK, num_warps=8)
     return sums
-
-
-@lru_cache(maxsize=16)
-def _tables(sizes: tuple[int, ...], device: torch.device) -> _Tables:
-    return _Tables(
-        block_table(sizes, device),
-        first_blocks(sizes, device),
-        torch.tensor(sizes, dtype=torch.float32, device=device),
-        in_lines(sizes),
-    )

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from peermask.kernels import as_tensor, by_kernels
+from peermask.kernels.blocks import BLOCK, SUMS, layer_tables
 from peermask.models.layout import Layer, Layout
 from peermask.streams import stream
 
@@ -107,7 +108,10 @@ def stepped(
 
     u is G itself without momentum.
     """
-    if by_kernels(scores) and not lasso and not relative:
+    if by_kernels(scores) and not lasso:
+        if relative:
+            sizes = layout.sizes
+            return relative_step_triton(scores, model_gradient, weights, velocity, lr, momentum, decay, sizes)
         moved, summed = stepped_triton(scores, model_gradient, weights, velocity, lr, momentum, decay)
         return moved, summed, summed
     summed = score_gradient(model_gradient, weights, scores)
@@ -195,3 +199,34 @@ def stepped_triton(
         row, width, velocity is not None, _BLOCK,
     )  # fmt: skip
     return moved, summed
+
+
+def relative_step_triton(
+    scores: Tensor,
+    model_gradient: Tensor,
+    weights: Tensor,
+    velocity: Tensor | None,
+    lr: float | Tensor,
+    momentum: float,
+    decay: float,
+    sizes: Sequence[int],
+) -> tuple[Tensor, Tensor, Tensor]:
+    """z − lr · (û + decay · z), u and û of `stepped`, in two passes: sums over layers come before the step."""
+    from peermask.kernels.scores_triton import relative_step_kernel, sums_of_step_kernel
+
+    tables, scores, weights = layer_tables(tuple(sizes), scores.device), scores.contiguous(), weights.contiguous()
+    gradient = model_gradient if model_gradient.stride(1) == 1 else model_gradient.contiguous()
+    before = scores if velocity is None else velocity.contiguous()  # not read where there is none
+    (agents, width), count = scores.shape, len(tables.blocks)
+    moved, summed, direction = (torch.empty_like(scores) for _ in range(3))
+    sums, squares = (torch.empty(agents, count, device=scores.device) for _ in range(2))
+    row = 0 if weights.dim() == 1 else width
+    sums_of_step_kernel[(count, agents)](
+        gradient, weights, scores, before, summed, sums, squares, tables.blocks, momentum, gradient.stride(0), row,
+        width, count, velocity is not None, tables.in_lines, BLOCK, num_warps=8,
+    )  # fmt: skip
+    relative_step_kernel[(count, agents)](
+        scores, summed, sums, squares, tables.blocks, tables.firsts, tables.sizes, moved, direction,
+        as_tensor(lr, scores), decay, SMALLEST, width, count, tables.in_lines, BLOCK, SUMS, num_warps=8,
+    )  # fmt: skip
+    return moved, summed, direction

@@ -9,6 +9,7 @@ from functools import partial
 from threading import Thread
 
 import torch
+from torch import Tensor
 
 from peermask.algorithms.message import as_message
 from peermask.compute.device import made_current
@@ -94,6 +95,13 @@ def _count_twice(message: Payload, sizes: Sequence[int]) -> object:
     return message_cost(message, known, sizes)
 
 
+def _steps(scores: Tensor, gradient: Tensor, weights: Tensor, layout: Layout) -> None:
+    """Take steps with momentum and without, absolute and relative."""
+    for velocity, momentum in ((None, 0.0), (scores, 0.5)):
+        for relative in (False, True):
+            stepped(scores, gradient, weights, velocity, 1.0, momentum, 0.0, 0.0, layout, relative=relative)
+
+
 def _of_masks(layout: Layout, device: torch.device) -> list[Callable[[], object]]:
     scores = torch.rand(1, layout.weights, device=device)
     votes = torch.zeros(1, layout.weights, dtype=torch.uint8, device=device)
@@ -108,9 +116,7 @@ def _of_masks(layout: Layout, device: torch.device) -> list[Callable[[], object]
     messages = ({"mask": mask}, concatenated([values]))  # which puts each leaf into memory of its own, as in a round
     return [
         lambda: masker.model(mask, keep),
-        lambda: stepped(scores, gradient, masker.weights(keep), None, 1.0, 0.0, 0.0, 0.0, layout),
-        lambda: stepped(scores, gradient, masker.weights(keep), scores, 1.0, 0.5, 0.0, 0.0, layout),
-        lambda: stepped(scores, gradient, masker.weights(keep), scores, 1.0, 0.5, 0.0, 0.0, layout, relative=True),
+        lambda: _steps(scores, gradient, masker.weights(keep), layout),
         lambda: top_fraction_by_layer(scores, keep, layout.sizes),
         lambda: aggregated_magnitude(scores, votes, voters, 1.0, layout),
         lambda: count_votes(one, mask, torch.uint8),
