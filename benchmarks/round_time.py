@@ -49,6 +49,12 @@ def main() -> None:
     parser.add_argument("--algorithm", default="mce-pl")
     parser.add_argument("--model", default="alexnet", choices=["alexnet", "resnet18", "cnn", "mlp"])
     parser.add_argument("--against", help="another algorithm, whose rounds are timed in turn with these")
+    parser.add_argument(
+        "--first",
+        type=int,
+        default=1,
+        help="number of the first round, of 10,000: 6000 is after accord's personal masks start",
+    )
     parser.add_argument("--profile", action="store_true", help="also list the kernels of a round by time (CUDA)")
     parser.add_argument("--issue", action="store_true", help="issue every launch of a round, without CUDA graphs")
     parser.add_argument("--general", action="store_true", help="also time the path for arbitrary modules")
@@ -105,7 +111,9 @@ def in_turn(dataset: Dataset, options: argparse.Namespace, device: torch.device,
             experiment = build(setting(options.agents, name, options.model), dataset)
             simulator = stack.enter_context(build_simulator(experiment, device))
             simulator.record()
-            rounds[name] = partial(play_next, simulator, count(1))
+            rounds[name] = partial(play_next, simulator, count(options.first))
+            for _ in range(RECORDING):
+                rounds[name]()
         for _ in range(turns):
             for name, one_round in rounds.items():
                 readings[name].append(timed(one_round, options.rounds, device))
@@ -144,7 +152,7 @@ def time_rounds(
             simulator.record()
         chunk = len(simulator.feeds[0].ids)
         print(f"\n{agents} agents, {'general' if general else 'fast'} path, {chunk} at once")
-        number = 0
+        number = options.first - 1
 
         def one_round() -> None:
             nonlocal number

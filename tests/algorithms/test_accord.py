@@ -32,6 +32,7 @@ HAND = {
     "vote_gain": 0.6,
     "guard": 0.0,
     "weight_decay": 0.0,
+    "personal_from": 0.5,
     "personal_lr": 0.25,
     "personal_pull": 0.6,
 }
@@ -71,10 +72,11 @@ def test_absolute_steps_follow_the_gradient_itself() -> None:
     assert close(learned(algorithm(step="absolute")).scores, [0.32, -0.38, 0.28, -0.18])
 
 
+@pytest.mark.parametrize("batches", [1, 4])
 @pytest.mark.parametrize(("rounds", "lr"), [(20, 0.1), (80, 0.1), (400, 0.02)])
-def test_the_step_size_follows_from_the_number_of_rounds(rounds: int, lr: float) -> None:
-    """min(.1, 8 / rounds), and z½ = z − lr û."""
-    state, _ = algorithm(lr="auto").learn(start(), NoData(), Clock(1, rounds))
+def test_the_step_size_follows_from_the_number_of_batches(rounds: int, lr: float, batches: int) -> None:
+    """min(.1, 8 / batches), and z½ = z − lr û."""
+    state, _ = algorithm(lr="auto").learn(start(), NoData(), Clock(1, rounds // batches, batches=batches))
     assert close(state.scores, [0.4 - 0.25 * lr, -0.3 - 0.25 * lr, 0.2 + 0.25 * lr, -0.1 - 0.25 * lr])
 
 
@@ -90,6 +92,14 @@ def test_fuse() -> None:
     assert method.local_model(state).tolist() == [[1.0, -1.0, 0.0, 0.0]]  # the personal mask has not started
 
 
+def test_own_votes_are_at_most_as_many_as_those_heard() -> None:
+    """One neighbour, so one own vote: n = (½, ½, 1, 0)."""
+    method = algorithm()
+    state = method.fuse(learned(method), *hear([1, 0, 1, 0]), Clock(1, 10))
+    assert state.votes.tolist() == [[1, 1, 2, 0]]
+    assert state.voters.tolist() == [2]
+
+
 def test_fuse_without_own_votes() -> None:
     """n = (1, ½, ½, 0), n − m½ = (1, −½, −½, 0)."""
     method = algorithm(own_votes=0)
@@ -100,12 +110,12 @@ def test_fuse_without_own_votes() -> None:
 
 
 def test_own_votes_count_as_new_messages_where_messages_count_by_age() -> None:
-    """The older of two masks counts once, the newer and each own vote twice."""
+    """The older of two masks counts once, the newer twice, and so would each own vote; together at most as the two."""
     method = algorithm()
     received, mixing = hear([1, 0, 1, 0], [1, 1, 0, 0])
     state = method.fuse(learned(method), received, mixing.aged([2, 1], 2, 100), Clock(1, 10))
-    assert state.votes.tolist() == [[3, 1 + 4, 2 + 4, 0]]
-    assert state.voters.tolist() == [3 + 4]
+    assert state.votes.tolist() == [[3, 1 + 3, 2 + 3, 0]]
+    assert state.voters.tolist() == [3 + 3]
 
 
 def changing(**options: Any) -> Accord:
@@ -124,18 +134,18 @@ def test_where_links_change_earlier_votes_count_by_their_age() -> None:
     state = method.fuse(state, *hear([1, 0, 1, 0]), Clock(1, 10))
     assert state.heard is not None
     assert state.heard.votes.tolist() == [[16, 0, 16, 0]]
-    assert state.votes.tolist() == [[16, 32, 16 + 32, 0]]  # with two own votes for (0, 1, 1, 0)
-    assert state.voters.tolist() == [48]
+    assert state.votes.tolist() == [[16, 16, 16 + 16, 0]]  # with an own vote for (0, 1, 1, 0), not two
+    assert state.voters.tolist() == [32]
     proposal = torch.tensor([[True, True, False, False]])
     state = method.fuse(replace(state, proposal=proposal), *hear([1, 1, 0, 0]), Clock(2, 10))
     assert state.heard is not None
     assert state.heard.votes.tolist() == [[24, 16, 8, 0]]
     assert state.heard.voters.tolist() == [24]
-    assert state.voters.tolist() == [56]
+    assert state.voters.tolist() == [48]
     nobody, silence = build_mixing(nx.empty_graph(1), [1]), {"mask": torch.ones(1, 4, dtype=torch.bool)}
     state = method.fuse(replace(state, proposal=proposal), silence, nobody, Clock(3, 10))
-    assert state.votes.tolist() == [[12 + 32, 8 + 32, 4, 0]]
-    assert state.voters.tolist() == [12 + 32]
+    assert state.votes.tolist() == [[12 + 12, 8 + 12, 4, 0]]
+    assert state.voters.tolist() == [12 + 12]
 
 
 @pytest.mark.parametrize(("agents", "dtype"), [(63, torch.int16), (64, torch.int32)])
@@ -188,6 +198,21 @@ def is_agreed(state: Any) -> bool:
     )
 
 
+def test_the_personal_mask_learns_from_half_of_a_batch() -> None:
+    """Rounded up: three of five."""
+    sizes = []
+
+    class Noted(FixedGradient):
+        def gradient(self, params: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+            sizes.append((batch.inputs.shape[1], batch.targets.shape[1]))
+            return super().gradient(params, batch)
+
+    method = algorithm(network=Noted())
+    fused = method.fuse(learned(method), *hear([1, 0, 1, 0]), Clock(5, 10))
+    method.learn(fused, NoData(), Clock(6, 10))
+    assert sizes == [(5, 5), (5, 5), (3, 3)]
+
+
 def test_the_personal_mask_starts_as_the_agreed_one() -> None:
     method = algorithm()
     fused = method.fuse(learned(method), *hear([1, 0, 1, 0], [1, 1, 0, 0]), Clock(5, 10))
@@ -195,7 +220,7 @@ def test_the_personal_mask_starts_as_the_agreed_one() -> None:
 
 
 def test_a_personal_mask_changes_nothing_that_is_sent() -> None:
-    with_it, without = states("accord", 8), states("accord", 8, personal_from="never")
+    with_it, without = states("accord", 12, personal_lr=1.0), states("accord", 12, personal_from="never")
     assert all(torch.equal(with_it[name], tensor) for name, tensor in without.items())
     assert not torch.equal(with_it["personal.mask"], with_it["mask"])
 

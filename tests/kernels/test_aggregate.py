@@ -5,7 +5,14 @@ from __future__ import annotations
 import pytest
 import torch
 
-from peermask.masks.aggregation import aggregated_magnitude, aggregated_magnitude_triton, pulled, pulled_triton
+from peermask.masks.aggregation import (
+    aggregated_magnitude,
+    aggregated_magnitude_triton,
+    pulled,
+    pulled_triton,
+    with_own_votes,
+    with_own_votes_triton,
+)
 from peermask.models.layout import Layer, Layout
 
 ALEXNET = pytest.param((4800, 204800, 819200, 196608, 1920), marks=pytest.mark.large)
@@ -50,6 +57,17 @@ def test_the_pull_equals_its_reference(
     moved = pulled_triton(there, votes, voters, mask, gain, sizes).cpu()
     torch.testing.assert_close(moved, reference, rtol=1e-5, atol=1e-6)
     assert torch.equal(moved[1], scores[1])  # nobody heard
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int16, torch.int32])
+@pytest.mark.parametrize("width", [37, 5000])
+def test_own_votes_equal_their_reference(device: torch.device, dtype: torch.dtype, width: int) -> None:
+    generator = torch.Generator().manual_seed(0)
+    votes, own = torch.randint(0, 20, (3, width), generator=generator).to(dtype), torch.tensor([5, 0, 2])
+    mask = torch.rand(3, width, generator=generator) < 0.4
+    there = with_own_votes_triton(votes.to(device), own.to(device), mask.to(device)).cpu()
+    assert torch.equal(there, with_own_votes(votes, own, mask))
+    assert torch.equal(there, votes + (own[:, None] * mask).to(dtype))
 
 
 def test_a_chunk_of_agents_is_computed_as_all_are(device: torch.device) -> None:

@@ -16,7 +16,7 @@ from peermask.algorithms.message import as_message
 from peermask.compute.network import Batch, build_network
 from peermask.data.dataset import gather_triton
 from peermask.kernels import by_kernels
-from peermask.masks.aggregation import aggregated_magnitude, fine_tuned, pulled
+from peermask.masks.aggregation import aggregated_magnitude, fine_tuned, pulled, with_own_votes
 from peermask.masks.budget import MaskOptions
 from peermask.masks.masker import Masker
 from peermask.masks.scores import stepped
@@ -103,6 +103,8 @@ def test_masks_and_messages_launch_what_was_compiled(launched: set[tuple[str, ..
     top_fraction_by_layer(aggregated_magnitude(scores, votes, voters, 0.5, layout), keep, layout.sizes)
     fine_tuned(scores, scores, votes, voters, 0.1)
     pulled(scores, votes, voters, mask, 0.5, layout)
+    pulled(scores, votes, voters, mask, torch.rand(agents), layout)
+    with_own_votes(votes, voters, mask)
     gather_triton(torch.zeros(50, 1, 28, 28, dtype=torch.uint8), torch.zeros(50, dtype=torch.int64), index, 255.0)
     values = as_message(torch.rand(agents, layout.total), layout.weights)
     for payload in ({"mask": mask}, concatenated([values])):

@@ -1,6 +1,6 @@
 """accord: scores are pulled towards the neighbours' masks, and each agent deploys a personal mask beside the agreed.
 
-One round of agent i, which hears k neighbours; s_l is the mean of |z| over a layer, b the agent's own votes:
+One round of agent i, which hears k neighbours; s_l is the mean of |z| over a layer, b the agent's own votes, at most k:
 
     learn   G   = ∂f/∂v ⊙ w ⊙ sign(z);   u ← β u + G;   z½ = z − η (û + ω z)      û: score_step.py
             m½  = Thres(|z½| + κ s n)                       with the n of the round before
@@ -11,12 +11,12 @@ One round of agent i, which hears k neighbours; s_l is the mean of |z| over a la
 
 MCE-PL's votes change which entries are *selected* and never reach the scores, so its agents drift apart. The pull moves
 the scores themselves; the term with κ, which is MCE-PL's, keeps masks stable between rounds, and messages short. Own
-votes do both for agents with few neighbours: few move an agent less than many do.
+votes do both, but never outvote the neighbours, or an agent with few of them would hardly move.
 
-The agreed mask is good for all agents, and the best for none. So in the second half of the rounds (`personal_from`) an
+The agreed mask is good for all agents, and the best for none. So in the last third of the rounds (`personal_from`) an
 agent also learns a mask of its own, which starts as the agreed one, is pulled gently towards it, and is never sent:
 
-    learn   z'  ← z' − η' (û' + ω z'), by the gradient of w ⊙ m' on the same batch
+    learn   z'  ← z' − η' (û' + ω z'), by the gradient of w ⊙ m' on half of the batch
             z'  ← z' + γ' s sign(z') ⊙ (n − Thres(|z'| + κ s n₀));   γ' = 0.15 / sqrt(own training samples)
             m'  = Thres(|z'| + κ s n₀)                      the deployed model is w ⊙ m'; before those rounds, w ⊙ m
 
@@ -49,7 +49,7 @@ from peermask.algorithms.score_step import Lr, ScoreOptions, opening_masks, scor
 from peermask.compute.network import Batch
 from peermask.graph.mixing import Mixing
 from peermask.graph.sums import count_votes
-from peermask.masks.aggregation import aggregated_magnitude, joined, pulled
+from peermask.masks.aggregation import aggregated_magnitude, joined, pulled, with_own_votes
 from peermask.masks.guard import Guard, believed_links
 from peermask.wire.schema import Payload
 
@@ -107,7 +107,7 @@ class Accord(Algorithm[State]):
             0.9, description="β, how much of the last round's G is kept"
         )
         own_votes: Annotated[int, Field(ge=0, le=100)] = Field(
-            5, description="b, as how many voters an agent's own mask counts beside those it hears"
+            5, description="b, as how many voters an agent's own mask counts; at most as many as it hears"
         )
         pull: Annotated[float, Field(ge=0)] = Field(
             0.6, description="γ, how far scores move towards what the voters keep, in means of |z|"
@@ -122,9 +122,9 @@ class Accord(Algorithm[State]):
             1.5, description="believe neighbours up to this many times the median distance of masks; 0: believe all"
         )
         personal_from: Annotated[float, Field(gt=0, lt=1)] | Literal["never"] = Field(
-            0.5, description="share of the rounds after which an agent learns a personal mask, which is deployed"
+            0.67, description="share of the rounds after which an agent learns a personal mask, which is deployed"
         )
-        personal_lr: Annotated[float, Field(gt=0)] = Field(0.5, description="η' of the personal mask, in parts of lr")
+        personal_lr: Annotated[float, Field(gt=0)] = Field(0.25, description="η' of the personal mask, in parts of lr")
         personal_pull: Annotated[float, Field(ge=0)] = Field(
             0.15, description="γ' of the personal mask is this / sqrt(an agent's training samples)"
         )
@@ -150,7 +150,7 @@ class Accord(Algorithm[State]):
         batch, mask = data.batch(clock), state.mask if state.proposal is None else state.proposal  # of the batch before
         lr = self.options.scheduled_lr(clock)
         step = score_step(self.setting, self.options, lr, state.scores, mask, state.keep, state.velocity, batch)
-        personal = self._personal(state, batch, data.sizes, clock) if self._is_personal(clock) else state.personal
+        personal = self._personal(state, batch, data.sizes, clock) if self._is_personal(clock) else None
         proposal = self._mask(step.scores, state, state.keep)
         velocity = step.summed if self.options.momentum else None
         learned = replace(state, scores=step.scores, velocity=velocity, proposal=proposal, personal=personal)
@@ -183,9 +183,9 @@ class Accord(Algorithm[State]):
             voters = UNIT * voters + before.voters * part // UNIT
             after = Heard(votes, voters)
         if own_votes:
-            own = own_votes * once * ((voters > 0) | (state.voters > 0))  # [A]; 0 until it has heard somebody
-            votes = votes + own[:, None].to(votes.dtype) * proposal.view(torch.uint8)
-            voters = voters + own
+            # [A]; never more than the others', and 0 until it has heard somebody
+            own = torch.where(voters > 0, voters, state.voters).clamp(max=own_votes * once)
+            votes, voters = with_own_votes(votes, own, proposal), voters + own
         return votes, voters, after
 
     def join(self, state: State, received: Payload, mixing: Mixing) -> State:
@@ -214,8 +214,8 @@ class Accord(Algorithm[State]):
         """A personal mask that has not started is the agreed one, in the same memory; only momentum begins anew."""
         if self.options.personal_from == "never":
             return state
-        velocity = first_velocity(state.scores, self.options.momentum)
-        return replace(state, personal=Personal(state.scores, state.mask, velocity, state.votes, state.voters))
+        rest = state.scores.new_zeros(()).expand_as(state.scores) if self.options.momentum else None  # takes no memory
+        return replace(state, personal=Personal(state.scores, state.mask, rest, state.votes, state.voters))
 
     def _personal(self, state: State, batch: Batch, samples: Tensor, clock: Clock) -> Personal:
         """One step of the personal mask; samples [A] are the agents' own."""
@@ -225,7 +225,8 @@ class Accord(Algorithm[State]):
         lr = learning_rate(
             options.personal_lr * options.first_lr(clock), options.schedule, clock, options.personal_from
         )
-        step = score_step(self.setting, options, lr, before.scores, before.mask, state.keep, before.velocity, batch)
+        half = batch.half()  # as good as the whole, at half the cost
+        step = score_step(self.setting, options, lr, before.scores, before.mask, state.keep, before.velocity, half)
         gain, velocity = options.personal_pull / samples.sqrt(), step.summed if options.momentum else None  # [A]
         mask = self._mask(step.scores, before, state.keep)
         scores = pulled(step.scores, state.votes, state.voters, mask, gain, self.masker.layout)

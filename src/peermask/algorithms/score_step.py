@@ -37,7 +37,7 @@ Lr = Annotated[float, Field(gt=0)] | Literal["auto"]
 class ScoreOptions(registry.Options):
     """What every method that learns a mask has in common."""
 
-    lr: Lr = Field(1.0, description="η, step size of the scores; auto, of relative steps: min(0.1, 8 / rounds)")
+    lr: Lr = Field(1.0, description="η, step size of the scores; auto, of relative steps: min(0.1, 8 / batches)")
     step: Literal["absolute", "relative"] = Field(
         "absolute", description="follow the gradient itself, or in each layer its direction in units of the scores"
     )
@@ -58,7 +58,7 @@ class ScoreOptions(registry.Options):
 
     def first_lr(self, clock: Clock) -> float:
         """η before the schedule."""
-        return min(LARGEST, TRAVEL / clock.rounds) if self.lr == "auto" else self.lr
+        return min(LARGEST, TRAVEL / (clock.rounds * clock.batches)) if self.lr == "auto" else self.lr
 
     def scheduled_lr(self, clock: Clock) -> float | Tensor:
         """η of a round."""

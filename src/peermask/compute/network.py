@@ -43,6 +43,12 @@ class Batch:
         own = slice(agent, agent + 1)
         return Batch(self.inputs[own], self.targets[own], None if self.valid is None else self.valid[own])
 
+    def half(self) -> Batch:
+        """The first half of every agent's places, rounded up."""
+        count = -(-self.targets.shape[1] // 2)
+        rest = None if self.valid is None else self.valid[:, :count].contiguous()
+        return Batch(self.inputs[:, :count].contiguous(), self.targets[:, :count].contiguous(), rest)
+
 
 class _OwnCopies(threading.local):
     """A copy of the module for each thread: calling one replaces its parameters during the call."""

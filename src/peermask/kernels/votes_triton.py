@@ -35,6 +35,16 @@ def votes_kernel(
     tl.store(out_ptr + a * P + i, count.to(tl.int32).to(out_ptr.dtype.element_ty), mask=(a < A) & (i < P))
 
 
+@triton.jit
+def own_votes_kernel(votes_ptr, own_ptr, mask_ptr, out_ptr, P, BLOCK: tl.constexpr):
+    """Add an agent's own votes for what its mask keeps."""
+    a = tl.program_id(1).to(tl.int64)
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    votes = tl.load(votes_ptr + a * P + i, mask=i < P, other=0)
+    kept = tl.load(mask_ptr + a * P + i, mask=i < P, other=0)
+    tl.store(out_ptr + a * P + i, tl.where(kept != 0, votes + tl.load(own_ptr + a), votes), mask=i < P)
+
+
 @triton.jit(do_not_specialize=["A", "K", "L"])
 def overlap_kernel(
     mine_ptr, theirs_ptr, blocks_ptr, both_ptr, own_ptr, ones_ptr, A, K, P, L,

@@ -21,6 +21,13 @@ def agreement(votes: Tensor, voters: Tensor) -> Tensor:
     return votes.float().div_(voters.clamp(min=1)[:, None])  # [A, P_w]
 
 
+def with_own_votes(votes: Tensor, own: Tensor, mask: Tensor) -> Tensor:
+    """Votes with those of the agents themselves: `own` [A] for each weight they keep."""
+    if by_kernels(votes):
+        return with_own_votes_triton(votes, own, mask)
+    return torch.addcmul(votes, own[:, None].to(votes.dtype), mask.view(torch.uint8))  # [A, P_w]
+
+
 def fine_tuned(scores: Tensor, gradient: Tensor, votes: Tensor, voters: Tensor, lr: float | Tensor) -> Tensor:
     """z = z½ − η_ft G ⊙ n: a step where neighbours agree.   Paper Eq. (17)"""
     if by_kernels(scores):
@@ -96,6 +103,18 @@ def fine_tuned_triton(scores: Tensor, gradient: Tensor, votes: Tensor, voters: T
     out = torch.empty_like(scores)
     grid = (-(-width // _PIECE), agents)
     fine_tune_kernel[grid](scores, gradient, votes, voters.contiguous(), out, as_tensor(lr, scores), width, _PIECE)
+    return out
+
+
+def with_own_votes_triton(votes: Tensor, own: Tensor, mask: Tensor) -> Tensor:
+    """votes + own · mask: [A, P_w]."""
+    from peermask.kernels.votes_triton import own_votes_kernel
+
+    votes, mask = votes.contiguous(), mask.contiguous()
+    agents, width = votes.shape
+    out = torch.empty_like(votes)
+    grid = (-(-width // _PIECE), agents)
+    own_votes_kernel[grid](votes, own.to(votes.dtype).contiguous(), mask.view(torch.uint8), out, width, _PIECE)
     return out
 
 

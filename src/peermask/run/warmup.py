@@ -17,7 +17,7 @@ from peermask.compute.network import Network
 from peermask.data.dataset import gather_triton
 from peermask.graph.links import Links
 from peermask.graph.sums import FEW, count_votes
-from peermask.masks.aggregation import aggregated_magnitude, fine_tuned, pulled
+from peermask.masks.aggregation import aggregated_magnitude, fine_tuned, pulled, with_own_votes
 from peermask.masks.budget import MaskOptions
 from peermask.masks.guard import believed_links
 from peermask.masks.masker import Masker
@@ -122,6 +122,7 @@ def _of_masks(layout: Layout, device: torch.device) -> list[Callable[[], object]
         lambda: count_votes(one, mask, torch.uint8),
         lambda: count_votes(links, mask, torch.uint8),  # many agents are counted in larger tiles
         lambda: fine_tuned(scores, scores, votes, voters, 1.0),
+        lambda: with_own_votes(votes, voters, mask),
         lambda: pulled(scores, votes, voters, mask, 1.0, layout),
         lambda: believed_links(mask, mask, one, layout.sizes, 1.5),
         *(partial(_count_twice, sent, layout.sizes) for sent in messages),
