@@ -17,17 +17,10 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-import numpy as np
-
 from peermask.config.file import make_config
-from peermask.data.arrays import from_arrays
-from peermask.data.dataset import Dataset
-from peermask.data.digits import digits
-from peermask.data.local import share_out
-from peermask.data.partition import partitions
 from peermask.run.runner import run_experiment
 
-AGENTS, CLASSES = 10, 10
+AGENTS = 10
 TRAINED = {"momentum": 0.9, "schedule": "cosine"}
 METHODS: dict[str, dict[str, Any]] = {
     "alone (ind-mask)": {"name": "ind-mask", **TRAINED, "lr": 0.05, "step": "relative"},
@@ -63,7 +56,8 @@ def accuracy(options: argparse.Namespace, algorithm: dict[str, Any], seed: int, 
             "retention": 0.3,
             "readout": "all",
             "graph": {"name": "erdos-renyi", "p": 0.5},
-            "partition": "given",
+            "partition": {"name": "meanings", "labels_per_agent": options.labels, "groups": groups},
+            "data": {"fraction": options.fraction, "validation": 0.0},
             "model": "cnn",
             "algorithm": algorithm,
             "evaluation": {"every": options.rounds},
@@ -71,29 +65,8 @@ def accuracy(options: argparse.Namespace, algorithm: dict[str, Any], seed: int, 
         }
     )
     with tempfile.TemporaryDirectory() as folder:
-        result = run_experiment(config, Path(folder) / "run", dataset=dealt(options, seed, groups))
+        result = run_experiment(config, Path(folder) / "run")
         return result.mean_accuracy
-
-
-def dealt(options: argparse.Namespace, seed: int, groups: int) -> Dataset:
-    """Every agent's own training and test samples, with the labels as its group means them."""
-    data = digits()
-    choice = partitions["labels"].options.model_validate({"labels_per_agent": options.labels})
-    parts = share_out(data, "labels", choice, AGENTS, seed, options.fraction, 0.0)
-    train: list[tuple[Any, ...]] = []
-    test: list[tuple[Any, ...]] = []
-    for agent, own in enumerate(parts):
-        shift = agent * groups // AGENTS  # 0, or 1 in the second group
-        for index, split, rows in ((own.train, data.train, train), (own.test, data.test, test)):
-            labels = (split.targets.numpy()[index] + shift) % CLASSES
-            rows.append((split.inputs.numpy()[index], labels, np.full(len(index), agent)))
-    (x, y, owner), (x_test, y_test, owner_test) = (
-        [np.concatenate(column) for column in zip(*rows, strict=True)] for rows in (train, test)
-    )
-    names = [str(label) for label in range(CLASSES)]
-    return from_arrays(
-        x, y, x_test, y_test, names, "meanings", kind="features", agent_train=owner, agent_test=owner_test
-    )
 
 
 if __name__ == "__main__":

@@ -103,12 +103,28 @@ def test_values_at_an_edge_are_named() -> None:
     assert at_edge(tried[0], tried[:2]) == []  # two values have no inside
 
 
-def test_the_papers_network_is_tried_with_and_without_its_last_elu(tuning: Tuning) -> None:
+def test_the_best_is_tried_without_the_last_elu_of_the_papers_network(tuning: Tuning) -> None:
     paper = replace(tuning, defaults=Defaults("paper", scales()["paper"], scales()["paper"].config))
-    assert len(paper.candidates("dsgd")) == 2 * len(tuning.candidates("dsgd")) == 16
-    assert [one["model"]["out_act"] for one in paper.candidates("dsgd")] == ["elu"] * 8 + ["none"] * 8
-    assert len(paper.trials("dsgd")) == 32  # two seeds
+    assert len(paper.candidates("dsgd")) == len(tuning.candidates("dsgd")) == 8
+    for trial in (trials := paper.trials("dsgd")):
+        value = 0.7 if trial.candidate == choice(0.1, "torch-default") else 0.4
+        paper.home.keep(trial.job, Outcome(config={}, validation=value))
+    assert len(trials) == 16  # two seeds
+    assert paper.chosen("dsgd") is None
+    without = {**choice(0.1, "torch-default"), "model": {"out_act": "none"}}
+    again = paper.trials("dsgd")[16:]
+    assert [trial.candidate for trial in again] == [without] * 2
+    for trial in again:
+        paper.home.keep(trial.job, Outcome(config={}, validation=0.8))
+    assert paper.chosen("dsgd") == without
+    assert len(paper.record()["dsgd"]["tried"]) == 18
     assert len(paper.candidates("mask-pm1")) == 4  # dslth sets it
+
+
+def test_trials_of_the_best_methods_take_half_of_the_rounds(tuning: Tuning) -> None:
+    paper = replace(tuning, defaults=Defaults("paper", scales()["paper"], scales()["paper"].config))
+    assert {trial.job.config.rounds for trial in paper.trials("dsgd-best")} == {200}
+    assert {trial.job.config.rounds for trial in paper.trials("dsgd")} == {100}
 
 
 def test_a_recorded_choice_stays_where_the_grid_has_changed(tuning: Tuning) -> None:

@@ -30,7 +30,7 @@ def apportion(total: int, weights: ArrayLike) -> NDArray[np.int64]:
 
 
 Indices = NDArray[np.int64]
-BY_LABEL = ("labels", "counts", "dominant", "shards", "dirichlet")  # which need one label for each sample
+BY_LABEL = ("labels", "counts", "dominant", "shards", "dirichlet", "meanings")  # which need one label for each sample
 LARGEST = 16 * 2**20  # bytes of a file of counts
 REDRAWS = 100  # of a Dirichlet partition that leaves an agent with too few samples
 

@@ -40,6 +40,7 @@ NAMES = (
     "accord-nodes",
     "accord-more",
     "exchanges",
+    "meanings",
     "liars",
     "graphs",
     "as-written",
@@ -69,9 +70,9 @@ class Method(Options):
     algorithm: ConfigPart
     grid: tuple[ConfigPart, ...] = Field(min_length=1)  # options of the algorithm
     starts: tuple[str, ...] = ()  # `frozen.init` to try with each of them; none: what the config says
-    output_tuned: bool = False  # whether the paper's network is tried with and without its ELU on the logits
+    output_tuned: bool = False  # whether the best is tried again in the paper's network without its ELU on the logits
     tuned_on: str
-    tuned_for: Literal["short", "whole"] = "short"  # the scale's `tuning_rounds`, or as many rounds as the experiment
+    tuned_for: Literal["short", "half", "whole"] = "short"  # the scale's `tuning_rounds`, or parts of the experiment's
     config: ConfigPart = Field(default_factory=dict)
     scale: dict[ScaleName, ConfigPart] = Field(default_factory=dict)
 

@@ -37,21 +37,44 @@ class Tuning:
     _chosen: dict[str, ConfigPart] = field(default_factory=dict)  # outcomes never change once they are there
 
     def candidates(self, method: str) -> list[ConfigPart]:
-        """Candidates of a method; in the paper's network each with and without the ELU on the logits."""
+        """Candidates of a method; once all were tried, also the best without the ELU on the logits."""
         listed = methods()[method].candidates
-        model = self.defaults.table(tuning_cell(method, self.seed), {})["model"]
-        if not methods()[method].output_tuned or model["name"] != "alexnet" or "out_act" in model:
+        reached = self._reached(method, listed) if self._varies_output(method) else []
+        if not reached or len(reached) < len(listed) * len(self._seeds):
             return listed
-        return [{**one, "model": {"out_act": act}} for act in ("elu", "none") for one in listed]
+        return [*listed, {**best(reached), "model": {"out_act": "none"}}]
 
     def trials(self, method: str) -> list[Trial]:
         """Every candidate with every tuning seed; none where there is nothing to choose."""
         candidates = self.candidates(method)
-        short = {"rounds": self.defaults.scale.tuning_rounds} if methods()[method].tuned_for == "short" else {}
+        return [] if len(candidates) == 1 else self._trials(method, candidates)
+
+    def _trials(self, method: str, candidates: Sequence[ConfigPart]) -> list[Trial]:
         cells = [tuning_cell(method, seed) for seed in self._seeds]
-        if len(candidates) == 1:
-            return []
-        return [Trial(one, self.defaults.job(cell, one, **short)) for one in candidates for cell in cells]
+        changes = {"rounds": rounds} if (rounds := self._rounds(method)) else {}
+        return [Trial(one, self.defaults.job(cell, one, **changes)) for one in candidates for cell in cells]
+
+    def _reached(self, method: str, candidates: Sequence[ConfigPart]) -> list[tuple[ConfigPart, Outcome]]:
+        """Outcomes of the trials that were run."""
+        outcomes = [(trial.candidate, self.home.outcome(trial.job)) for trial in self._trials(method, candidates)]
+        return [(candidate, outcome) for candidate, outcome in outcomes if outcome is not None]
+
+    def _varies_output(self, method: str) -> bool:
+        model = self._tuning_config(method)["model"]
+        return methods()[method].output_tuned and model["name"] == "alexnet" and "out_act" not in model
+
+    def _rounds(self, method: str) -> int:
+        """Rounds of a trial; 0: as many as the experiment has."""
+        match methods()[method].tuned_for:
+            case "short":
+                return self.defaults.scale.tuning_rounds
+            case "half":
+                return int(self._tuning_config(method)["rounds"]) // 2
+            case "whole":
+                return 0
+
+    def _tuning_config(self, method: str) -> ConfigPart:
+        return self.defaults.table(tuning_cell(method, self.seed), {})
 
     def chosen(self, method: str) -> ConfigPart | None:
         """The chosen options; None until all candidates have been tried.
@@ -59,11 +82,11 @@ class Tuning:
         What a folder's choices.json records stays chosen where the candidates have changed since.
         """
         if method not in self._chosen:
-            outcomes = [(trial.candidate, self.home.outcome(trial.job)) for trial in self.trials(method)]
-            reached = [(candidate, outcome) for candidate, outcome in outcomes if outcome is not None]
-            if not outcomes:
-                self._chosen[method] = self.candidates(method)[0]
-            elif len(reached) == len(outcomes):
+            candidates = self.candidates(method)
+            reached = self._reached(method, candidates)
+            if len(candidates) == 1:
+                self._chosen[method] = candidates[0]
+            elif len(reached) == len(candidates) * len(self._seeds):
                 self._chosen[method] = best(reached)
             elif method in self._recorded:
                 self._chosen[method] = self._recorded[method]["chosen"]
@@ -99,8 +122,7 @@ class Tuning:
         return range(self.seed, self.seed + self.defaults.scale.tuning_seeds)
 
     def _where(self, method: str) -> str:
-        short = methods()[method].tuned_for == "short"
-        rounds = f"{self.defaults.scale.tuning_rounds} rounds" if short else "all rounds"
+        rounds = f"{count} rounds" if (count := self._rounds(method)) else "all rounds"
         cell = tuning_cell(method, self.seed)
         others = f" to {self._seeds[-1]}" if len(self._seeds) > 1 else ""
         return f"{cell.name}{others}, {rounds}"

@@ -13,7 +13,7 @@ from peermask.algorithms.contract import Agents, messages_sent
 from peermask.algorithms.liars import pick_liars
 from peermask.compute.network import Network, build_network
 from peermask.config.experiment import ExperimentConfig
-from peermask.data import datasets
+from peermask.data import datasets, meanings
 from peermask.data.dataset import Dataset
 from peermask.data.local import AllSamples, share_out
 from peermask.errors import ConfigError, DataError, ModelError
@@ -126,16 +126,10 @@ def share_data(config: ExperimentConfig, dataset: Dataset | None) -> tuple[Datas
     """Make the config's dataset, unless one is given, and divide it among the agents."""
     if dataset is None:
         dataset = datasets[config.dataset.name].make(**dict(config.dataset.options))
-    samples = share_out(
-        dataset,
-        config.partition.name,
-        config.partition.options,
-        config.agents,
-        config.seed,
-        config.data.fraction,
-        config.data.validation,
-    )
-    return dataset, samples
+    name, options, data = config.partition.name, config.partition.options, config.data
+    if name == meanings.NAME:
+        return meanings.share_meanings(dataset, options, config.agents, config.seed, data.fraction, data.validation)
+    return dataset, share_out(dataset, name, options, config.agents, config.seed, data.fraction, data.validation)
 
 
 def _schedule(config: ExperimentConfig) -> Schedule:
