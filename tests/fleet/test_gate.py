@@ -206,7 +206,7 @@ def test_a_link_that_has_shaken_hands_is_left_alone(certified):
         assert one.recv(10) == b"three"
 
 
-@pytest.mark.parametrize("words", [b"", HELLO, HELLO + b"garbage" * 30])
+@pytest.mark.parametrize("words", [b"", HELLO, HELLO + b"garbage" * 30], ids=["nothing", "hello", "garbage"])
 def test_a_client_comes_through_however_many_strangers_there_are(certified, words):
     """Those that are tried are closed once others wait, and the newest comes next."""
     _, folder = certified
