@@ -51,10 +51,10 @@ LINKS[UPPER] = torch.from_numpy(uniform("graph", len(UPPER[0])) < 0.5).float()
 LINKS += LINKS.T.clone()
 
 
-def batch(agent, t):
+def batch(agent, t, size):
     """The first samples of a new shuffle: images [B, 1, 8, 8] in [-1, 1], and digits [B]."""
     own = SAMPLES[agent].train
-    rows = own[np.argsort(draw("batch", len(own), agent, t), kind="stable")[:BATCH]]
+    rows = own[np.argsort(draw("batch", len(own), agent, t), kind="stable")[:size]]
     return DATA.normalise(DATA.train.inputs[rows]), DATA.train.targets[rows]
 
 
@@ -97,14 +97,14 @@ def layers(v):
 # Masks. Rows are agents: scores z, masks m and votes n are [N, P].
 
 
-def score_gradient(z, m, t):
+def score_gradient(z, m, t, part=1):
     """G = ∂f/∂v ⊙ w ⊙ sign(z) at v = w ⊙ m, on one batch.   Eq. (15)
 
     Selection has no derivative. It counts as the identity (straight-through), so entries that are not kept learn too.
     """
     rows = []
     for agent, mask in enumerate(m):
-        images, targets = batch(agent, t)
+        images, targets = batch(agent, t, BATCH // part)
         v = [weight.requires_grad_() for weight in layers(mask * W)]
         gradients = torch.autograd.grad(F.cross_entropy(logits(v, images), targets), v)
         rows.append(torch.cat([gradient.flatten() for gradient in gradients]))
@@ -130,9 +130,9 @@ def select(z, n, gain):
 
 
 def votes(links, masks, own=0):
-    """n: the mean of the masks over an agent's links, its own counted `own` times. Counts are exact, in any order."""
+    """n: the mean of the masks over an agent's links, its own counted `own` times at most. Counts are exact."""
     heard = links.sum(1, keepdim=True)
-    own = own * (heard > 0)
+    own = heard.clamp(max=own)  # never more than the neighbours' together
     return (links @ masks + own * masks) / (heard + own).clamp(min=1)
 
 
@@ -156,16 +156,16 @@ def mce_pl(lr=1.0):
 def accord(own_votes=5, pull=0.6, gain=0.8):
     """This package's method: the scores are pulled towards the voters' masks, so that agents agree.
 
-    In the second half of the rounds an agent also learns a personal mask, pulled gently. It is deployed and never sent.
+    In the last third of the rounds an agent also learns a personal mask, pulled gently. It is deployed and never sent.
     """
-    lr, half = min(0.1, 8 / ROUNDS), ROUNDS // 2
+    lr, start = min(0.1, 8 / ROUNDS), 0.67
     gently = torch.tensor([[0.15 / sqrt(len(own.train))] for own in SAMPLES])  # [N, 1] few images lean on others more
     z, n = FIRST_SCORES.repeat(AGENTS, 1), torch.zeros(AGENTS, len(W))
     u, m, personal = torch.zeros_like(z), select(z, n, gain), None
     for t in range(1, ROUNDS + 1):
-        if t > half:
-            z_, u_, m_, n_ = personal if t > half + 1 else (z, torch.zeros_like(u), m, n)
-            z_, u_ = step(z_, u_, m_, t, 0.5 * lr, (t - 1 - half) / (ROUNDS - half))
+        if t > start * ROUNDS:  # from half of each batch
+            z_, u_, m_, n_ = personal or (z, torch.zeros_like(u), m, n)
+            z_, u_ = step(z_, u_, m_, t, 0.25 * lr, max(0.0, (t - 1) / ROUNDS - start) / (1 - start), 2)
             z_ = z_ + gently * scale(z_) * z_.sign() * (n - select(z_, n_, gain))
             personal = z_, u_, select(z_, n_, gain), n_
         z, u = step(z, u, m, t, lr, (t - 1) / ROUNDS)  # learn
@@ -176,10 +176,10 @@ def accord(own_votes=5, pull=0.6, gain=0.8):
     return personal[2]
 
 
-def step(z, u, m, t, lr, progress, momentum=0.9, decay=5e-4):
+def step(z, u, m, t, lr, progress, part=1, momentum=0.9, decay=5e-4):
     """A step down the gradient, scaled in each layer to the size of the scores; its rate falls to zero by a cosine."""
     lr = 0.5 * lr * (1 + cos(pi * progress))
-    u = momentum * u + score_gradient(z, m, t)
+    u = momentum * u + score_gradient(z, m, t, part)
     rms = [(part.norm(dim=1, keepdim=True) / sqrt(part.shape[1])).expand_as(part) for part in u.split(SIZES, 1)]
     return z.sub(u * (scale(z) / torch.cat(rms, 1)) + decay * z, alpha=lr), u
 
