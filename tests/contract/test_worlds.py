@@ -27,7 +27,7 @@ from peermask.run.build import build
 from peermask.run.execution import Execution
 from peermask.run.result import RunResult
 from peermask.run.runner import resume_experiment, run_experiment
-from peermask.run.trace_file import trace_for, write_trace
+from peermask.run.trace import trace_for, write_trace
 from peermask.store.folder import RunFolder
 from peermask.store.table import read_rows
 

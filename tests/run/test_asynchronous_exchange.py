@@ -22,8 +22,16 @@ from peermask.graph.mixing import Mixing
 from peermask.run.build import build
 from peermask.run.execution import Execution
 from peermask.run.runner import resume_experiment, run_experiment
-from peermask.run.trace import LEARN, Trace, round_lengths, trace_of_speeds
-from peermask.run.trace_file import read_trace, speeds_of, trace_for, write_trace
+from peermask.run.trace import (
+    LEARN,
+    Trace,
+    read_trace,
+    round_lengths,
+    speeds_of,
+    trace_for,
+    trace_of_speeds,
+    write_trace,
+)
 from peermask.store.checkpoint import list_checkpoints
 from peermask.store.folder import RunFolder
 from peermask.store.table import read_rows

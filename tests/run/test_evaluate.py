@@ -13,7 +13,7 @@ from peermask.models.architectures import mlp
 from peermask.models.outputs import Readout
 from peermask.run.assemble import assemble
 from peermask.run.build import build
-from peermask.run.evaluate import AT_ONCE_ON_CPU, evaluate, weighted
+from peermask.run.metrics import AT_ONCE_ON_CPU, evaluate, weighted
 
 COUNTS = torch.tensor([[4.0, 0.0, 1.0], [0.0, 2.0, 0.0], [1.0, 1.0, 1.0]])  # training samples of each label
 

@@ -16,8 +16,7 @@ from test_rank_runs import ON_CPU, five, written
 
 from peermask.config.experiment import ExperimentConfig
 from peermask.errors import PeermaskError, RunError
-from peermask.run.rank_control import Member
-from peermask.run.rendezvous import choose_address
+from peermask.run.rendezvous import Member, choose_address
 from peermask.run.result import RunResult
 from peermask.run.runner import run_experiment
 from waiting import PATIENCE

@@ -14,7 +14,7 @@ import peermask
 from peermask.config.experiment import ExperimentConfig
 from peermask.config.file import load_config
 from peermask.errors import RunError
-from peermask.run import resume
+from peermask.run import manifest
 from peermask.run.execution import Execution
 from peermask.run.result import RunResult
 from peermask.run.runner import resume_experiment, run_experiment
@@ -57,7 +57,7 @@ def test_extending_may_be_cut_off_anywhere(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(*[(Path, "unlink"), (resume, "write_atomically")][step - 1], killed)
+        patch.setattr(*[(Path, "unlink"), (manifest, "write_atomically")][step - 1], killed)
         with pytest.raises(KeyboardInterrupt):
             resume_experiment(tmp_path / "run", overrides=["rounds=6"])
     short = resume_experiment(tmp_path / "run")  # still a run of four rounds

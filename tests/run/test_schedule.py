@@ -21,7 +21,7 @@ from peermask.run.assemble import assemble, openings
 from peermask.run.build import Experiment, build
 from peermask.run.cuda_graphs import tensors_of
 from peermask.run.execution import Execution
-from peermask.run.link_cost import LINKS, LinkHistories, shards_of
+from peermask.run.ledger import LINKS, LinkHistories, shards_of
 from peermask.run.loop import final_hash
 from peermask.run.runner import run_experiment
 from peermask.store.table import read_rows

@@ -18,9 +18,8 @@ from peermask.config.file import make_config
 from peermask.errors import RunError
 from peermask.graph import build_mixing
 from peermask.models.architectures import mlp
-from peermask.run.assemble import agents_at_once, assemble, build_simulator
+from peermask.run.assemble import activation_bytes, agents_at_once, assemble, build_simulator, chunk_that_fits
 from peermask.run.build import Experiment, build
-from peermask.run.memory import activation_bytes, chunk_that_fits
 from peermask.run.simulator import Simulator
 
 CPU = torch.device("cpu")

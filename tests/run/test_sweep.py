@@ -15,9 +15,9 @@ from peermask.config.experiment import ExperimentConfig
 from peermask.errors import ConfigError, RunError
 from peermask.files import try_lock, write_json
 from peermask.run.execution import Execution
+from peermask.run.jobs import open_sweep, plan_sweep, split_values
 from peermask.run.result import RunResult
 from peermask.run.runner import run_experiment
-from peermask.run.sweep import open_sweep, plan_sweep, split_values
 from peermask.store.sweeps import SweepFolder, SweepRow, SweepRun, best_rows, spread
 
 Small = Callable[..., ExperimentConfig]

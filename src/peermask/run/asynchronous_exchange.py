@@ -20,11 +20,9 @@ from peermask.graph.mixing import Ages, Mixing
 from peermask.run.assemble import openings
 from peermask.run.build import Experiment
 from peermask.run.exchange import Counting
-from peermask.run.link_cost import LINKS, LinkHistories, SavedHistory
-from peermask.run.metrics import Ledger
+from peermask.run.ledger import LINKS, Ledger, LinkHistories, SavedHistory
 from peermask.run.simulator import Simulator
-from peermask.run.trace import FUSE, Event, Trace, waves
-from peermask.run.trace_file import absent_rounds
+from peermask.run.trace import FUSE, Event, Trace, absent_rounds, waves
 from peermask.store.folder import RunFolder
 from peermask.wire import History, Schema
 from peermask.wire.cost import Cost, in_turn, message_measures

@@ -11,6 +11,7 @@ from torch.utils.data import DataLoader
 from peermask.algorithms import algorithms
 from peermask.algorithms.contract import Agents, messages_sent
 from peermask.algorithms.liars import pick_liars
+from peermask.compute.device import check_room
 from peermask.compute.network import Network, build_network
 from peermask.config.experiment import ExperimentConfig
 from peermask.data import datasets
@@ -22,7 +23,6 @@ from peermask.masks.budget import kept_counts, retentions
 from peermask.models.frozen import FrozenWeights
 from peermask.models.outputs import DEFAULT as DEFAULT_LOSS
 from peermask.models.outputs import Loss, Readout, cross_entropy, losses
-from peermask.run.memory import check_room
 from peermask.run.module import freeze, make_module, name_values, with_weights
 
 FEW = 0.5  # retention of given weights below which a note advises more

@@ -21,7 +21,7 @@ from peermask.algorithms.liars import Liars
 from peermask.compute.device import rows_on_cpu
 from peermask.graph.mixing import Mixing
 from peermask.run.build import Experiment
-from peermask.run.metrics import Ledger
+from peermask.run.ledger import Ledger
 from peermask.run.simulator import Simulator
 from peermask.store.folder import RunFolder
 from peermask.wire.schema import Payload

@@ -18,7 +18,7 @@ from peermask.data.dataset import Dataset, Split
 from peermask.data.local import LocalSamples
 from peermask.data.partition import Indices
 from peermask.models.outputs import Readout
-from peermask.run.evaluate import Score, evaluate
+from peermask.run.metrics import Score, evaluate
 
 Draw = tuple[Tensor, ...]  # [A, B] samples; and where images are augmented [A * B] flips, [A * B, 2] offsets
 STEPS = 1000  # streams kept apart for the steps of one batch

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from peermask.compute.device import check_room
 from peermask.compute.network import Network, by
 from peermask.config.experiment import ExperimentConfig
 from peermask.config.sections import FrozenOptions
@@ -21,7 +22,6 @@ from peermask.models.architectures import models
 from peermask.models.frozen import FrozenWeights, frozen_weights, own_weights
 from peermask.models.layout import Layout, turn_off_dropout
 from peermask.models.pretrained import fold_batch_norms, put_weights, read_weights
-from peermask.run.memory import check_room
 
 BUILDING_BYTES = 16  # of each parameter, while a network is built: itself, its frozen value, and that as it is drawn
 LARGE = 2**24  # weights of a network whose size is looked at before it is built

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from peermask.algorithms.contract import Clock
-from peermask.compute.device import enough_memory, pick_device
+from peermask.compute.device import PeakMemory, enough_memory, pick_device
 from peermask.compute.traced import TracedStack
 from peermask.config.experiment import ExperimentConfig
 from peermask.config.file import as_config
@@ -22,13 +22,12 @@ from peermask.data.dataset import Dataset
 from peermask.errors import ConfigError
 from peermask.graph.mixing import Mixing
 from peermask.models.layout import UNMASKABLE
-from peermask.run.assemble import agents_at_once, build_simulator, is_fused
+from peermask.run.assemble import STATE_COPIES, activation_bytes, agents_at_once, build_simulator, is_fused
 from peermask.run.build import LINK_BYTES, Experiment, build
 from peermask.run.cuda_graphs import tensors_of
-from peermask.run.evaluate import AT_ONCE_ON_CPU, mean_losses
 from peermask.run.feed import Feed
-from peermask.run.link_cost import REMEMBERED
-from peermask.run.memory import STATE_COPIES, PeakMemory, activation_bytes
+from peermask.run.ledger import REMEMBERED
+from peermask.run.metrics import AT_ONCE_ON_CPU, mean_losses
 from peermask.run.simulator import Simulator
 from peermask.wire import Schema, bitmap_size
 from peermask.wire.cost import message_cost

@@ -17,8 +17,7 @@ from peermask.compute.device import rows_on_cpu
 from peermask.graph.mixing import Mixing
 from peermask.run.build import Experiment
 from peermask.run.exchange import Counting, liars_of
-from peermask.run.link_cost import LINKS, shards_of
-from peermask.run.metrics import Ledger
+from peermask.run.ledger import LINKS, Ledger, shards_of
 from peermask.run.simulator import Simulator, concatenated
 from peermask.store.folder import RunFolder
 from peermask.wire.schema import Payload

@@ -21,9 +21,8 @@ from torch import Tensor
 
 from peermask.compute.device import pick_device
 from peermask.errors import PeermaskError, RunError
-from peermask.run.rank_control import Member, Place, rank_from_env
 from peermask.run.rank_exchange import DTYPES, pack, packed_width, shard, unpack
-from peermask.run.rendezvous import Meeting, Waiting, choose_address, meet
+from peermask.run.rendezvous import Meeting, Member, Place, Waiting, choose_address, meet, rank_from_env
 
 Backend = Literal["auto", "gloo", "nccl"]
 PATIENCE = timedelta(minutes=30)  # for a rank that is alive and busy, as with a slow disk

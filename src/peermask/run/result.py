@@ -16,7 +16,7 @@ from peermask.errors import RunError
 from peermask.run.assemble import personal_models
 from peermask.run.build import Experiment, build
 from peermask.run.execution import as_html
-from peermask.run.resume import checkpoint_hashes, find_recorded_plugins
+from peermask.run.manifest import checkpoint_hashes, find_recorded_plugins
 from peermask.store.checkpoint import Checkpoint, last_good
 from peermask.store.result import StoredRun
 

@@ -23,18 +23,19 @@ from peermask.run.build import Experiment
 from peermask.run.execution import Execution
 from peermask.run.look import quick_duplicates
 from peermask.run.loop import play
-from peermask.run.manifest import manifest, summary_of
-from peermask.run.metrics import forget_rounds_after
-from peermask.run.result import RunResult
-from peermask.run.resume import (
+from peermask.run.manifest import (
     check_same,
     check_same_config,
     checkpoint_hashes,
     extend,
     find_recorded_plugins,
     is_over,
+    manifest,
     note_plugins,
+    summary_of,
 )
+from peermask.run.metrics import forget_rounds_after
+from peermask.run.result import RunResult
 from peermask.run.start import OVER, build_arms, device_for, share_checkpoint
 from peermask.store.checked import check_tables, read_manifest, write_result
 from peermask.store.checkpoint import Checkpoint, Progress, checkpoint_name, forget_checkpoints_after, last_good

@@ -22,7 +22,7 @@ from peermask.graph import edges_hash
 from peermask.plugins import imported_hash
 from peermask.run.build import Experiment, build
 from peermask.run.execution import Execution, Status
-from peermask.run.link_cost import LINKS, shards_of
+from peermask.run.ledger import LINKS, shards_of
 from peermask.run.loop import play
 from peermask.run.rank_exchange import DTYPES
 from peermask.run.warmup import wake

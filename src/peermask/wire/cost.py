@@ -21,13 +21,14 @@ from peermask.errors import DivergedError, WireError
 from peermask.kernels.blocks import BLOCK, in_lines, leaf_tables
 from peermask.wire import History, Schema, bitmap_size, frame_size
 from peermask.wire.frame import FRAME_BYTES
-from peermask.wire.receiver_masks import as_integers, flips_size_triton
 from peermask.wire.receiver_state import (
     ReceiverRows,
     ReceiverState,
     ReceiverTensors,
+    as_integers,
     counted_by_kernels,
     first_message,
+    flips_size_triton,
     where_counted,
 )
 from peermask.wire.schema import MessageRow, Payload, row_of
