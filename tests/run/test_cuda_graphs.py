@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -13,11 +14,14 @@ from torch import Tensor
 
 from peermask.algorithms import algorithms
 from peermask.algorithms.contract import Clock
+from peermask.config.experiment import ExperimentConfig
 from peermask.config.file import make_config
 from peermask.run.assemble import build_simulator
 from peermask.run.build import build
-from peermask.run.cuda_graphs import Recorded, Unrecordable, tensors_of
+from peermask.run.cuda_graphs import Recorded, Unrecordable, tensors_of, with_tensors
+from peermask.run.feed import Prefetch
 from peermask.run.simulator import Simulator
+from peermask.run.warmup import rehearse, wake
 
 T = TypeVar("T")
 CPU = torch.device("cpu")
@@ -149,3 +153,48 @@ def test_restored_states_are_taken_over() -> None:
             simulator.play(Clock(9, 11))
     for name, wanted in plain.tensors().items():
         assert torch.equal(wanted, replaying.tensors()[name]), name
+
+
+@dataclass(frozen=True)
+class Nest:
+    scores: Tensor
+    votes: Tensor | None = None
+    above: Nest | None = None
+
+
+def test_a_state_within_a_state_is_named_after_it_and_what_is_not_there_is_left_out() -> None:
+    state = Nest(torch.zeros(1), above=Nest(torch.ones(1), votes=torch.ones(2)))
+    assert {name: len(tensor) for name, tensor in tensors_of(state).items()} == {
+        "scores": 1,
+        "above.scores": 1,
+        "above.votes": 2,
+    }
+
+
+def test_there_and_back() -> None:
+    state = Nest(torch.zeros(1), above=Nest(torch.ones(1)))
+    other = with_tensors(state, {"scores": torch.full((1,), 5.0), "above.scores": torch.full((1,), 7.0)})
+    assert (other.scores.item(), other.above.scores.item()) == (5.0, 7.0)
+    assert (state.scores.item(), tensors_of(other)["above.scores"].item()) == (0.0, 7.0)
+
+
+def test_draws_of_the_next_round(small: Callable[..., ExperimentConfig]) -> None:
+    feed = build_simulator(build(small()), torch.device("cpu")).feeds[0]
+    drawn, first, second = Prefetch(), Clock(1, 9), Clock(2, 9)
+    drawn.draws(feed, first, [0, 1])
+    assert not drawn.ahead
+    drawn.start()
+    assert list(drawn.ahead) == [second]
+    for step, (index,) in enumerate(drawn.draws(feed, second, [0, 1])):
+        assert torch.equal(index, feed.draw(second, step)[0])
+    assert not drawn.ahead
+
+
+def test_a_rehearsal_calls_what_a_round_and_an_evaluation_do() -> None:
+    rehearse(torch.device("cpu"))  # where it is called on a GPU, errors are left to the first round
+
+
+def test_a_cpu_is_awake() -> None:
+    before = threading.active_count()
+    wake(torch.device("cpu"))
+    assert threading.active_count() == before

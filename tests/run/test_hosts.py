@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 from rank_process import RankRun
-from test_rank_runs import ON_CPU, five, written
+from test_ranks import ON_CPU, five, written
 
 from peermask.config.experiment import ExperimentConfig
 from peermask.errors import PeermaskError, RunError

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +13,15 @@ import pytest
 
 from peermask.config.experiment import ExperimentConfig
 from peermask.errors import RunError
+from peermask.exports.write import export
 from peermask.files import read_json, write_json
+from peermask.reports.page import write_report
 from peermask.run.execution import Execution
 from peermask.run.result import RunResult
 from peermask.run.runner import resume_experiment, run_experiment
+from peermask.store.checkpoint import list_checkpoints
 from peermask.store.folder import RunFolder
+from peermask.store.mask_snapshots import list_masks, load_masks
 
 Small = Callable[..., ExperimentConfig]
 
@@ -127,3 +134,151 @@ def test_what_a_killed_process_had_half_written_is_removed(ended: RunFolder) -> 
     resume_experiment(ended.path)
     assert not any(path.exists() for path in rests)
     assert other.exists()
+
+
+@pytest.fixture
+def finished(small: Small, tmp_path: Path) -> RunFolder:
+    run_experiment(small(), tmp_path / "run")
+    return RunFolder(tmp_path / "run")
+
+
+def flip(path: Path, place: int, bit: int = 0) -> None:
+    data = bytearray(path.read_bytes())
+    data[place] ^= 1 << bit
+    path.write_bytes(data)
+
+
+def digit_changed(text: str, place: int) -> str:
+    """One digit of a table for another: still a number, in a row that is still whole."""
+    at = next(k for k in range(len(text) - place, 0, -1) if text[k].isdigit() and text[k - 1].isdigit())
+    return text[:at] + str((int(text[at]) + 1) % 10) + text[at + 1 :]
+
+
+@pytest.mark.parametrize("share", [0.3, 0.6, 0.95])
+def test_a_flipped_bit_in_a_checkpoint_takes_the_one_before(
+    finished: RunFolder, share: float, caplog: pytest.LogCaptureFixture
+) -> None:
+    whole = RunResult.open(finished.path).hash
+    finished.result.unlink()
+    before, last = list_checkpoints(finished.checkpoints)
+    flip(last, int(share * last.stat().st_size))
+    resumed = resume_experiment(finished.path)
+    assert resumed.hash == whole
+    assert caplog.messages == [f"checkpoint {last} is damaged (its digest does not match); resuming from {before}"]
+    assert resume_experiment(finished.path).hash == whole
+    assert len(caplog.messages) == 1
+
+
+def test_an_export_takes_the_checkpoint_before_a_damaged_one_and_says_so(
+    finished: RunFolder, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    before, last = list_checkpoints(finished.checkpoints)
+    flip(last, last.stat().st_size - 40)
+    export(RunResult.open(finished.path), 1, tmp_path / "a.ticket")
+    assert caplog.messages == [
+        f"checkpoint {last} is damaged (its digest does not match); resuming from {before}",
+        "the model is of round 2, the last checkpoint; the run is at 4",
+    ]
+    flip(before, before.stat().st_size - 40)
+    with pytest.raises(RunError, match=r"round-000004\.safetensors is damaged"):
+        export(RunResult.open(finished.path), 1, tmp_path / "b.ticket")
+    assert not (tmp_path / "b.ticket").exists()
+
+
+def test_what_says_how_far_a_run_came_is_covered_too(finished: RunFolder, caplog: pytest.LogCaptureFixture) -> None:
+    last = list_checkpoints(finished.checkpoints)[-1]
+    data = last.read_bytes()
+    changed = data.replace(rb"\"waited\": ", rb"\"waited\":1", 1)
+    assert changed != data
+    last.write_bytes(changed)
+    finished.result.unlink()
+    resume_experiment(finished.path)
+    assert "its digest does not match" in caplog.messages[0]
+
+
+def test_a_checkpoint_that_cannot_be_read_is_not_called_damaged(finished: RunFolder) -> None:
+    finished.result.unlink()
+    last = list_checkpoints(finished.checkpoints)[-1]
+    if os.geteuid():
+        last.chmod(0)
+    else:  # root reads everything but a folder
+        last.unlink()
+        last.mkdir()
+    with pytest.raises(RunError, match=r"checkpoint .*4\.safetensors cannot be read: .*; fix this and retry"):
+        resume_experiment(finished.path)
+    assert last.exists()
+
+
+@pytest.mark.parametrize("name", ["metrics.csv", "traffic.csv"])
+def test_a_digit_changed_in_a_table_is_noticed(finished: RunFolder, name: str) -> None:
+    path = finished.path / name
+    whole = path.read_text()
+    path.write_text(digit_changed(whole, 20))
+    said = rf"{name} is damaged \(it does not hold what it held when {{}} was written\); restore the file"
+    for read in (RunResult.open, resume_experiment):
+        with pytest.raises(RunError, match=said.format(r"result\.json")):
+            read(finished.path)
+    finished.result.unlink()
+    with pytest.raises(RunError, match=said.format(r"round-000004\.safetensors")):
+        RunResult.open(finished.path)
+    with pytest.raises(RunError, match=said.format(r"round-000004\.safetensors")):
+        resume_experiment(finished.path)
+    path.write_text(whole)
+    assert resume_experiment(finished.path).status == "finished"
+
+
+@pytest.mark.parametrize("content", ["", "round,agent,train_loss\n"])
+def test_tables_without_rows_are_not_shown_as_dashes(finished: RunFolder, content: str) -> None:
+    finished.metrics.write_text(content)
+    for _ in range(2):  # finished, and not
+        with pytest.raises(RunError, match=r"metrics\.csv is damaged"):
+            RunResult.open(finished.path)
+        finished.result.unlink(missing_ok=True)
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "result.json"])
+def test_a_changed_number_in_a_json_file_is_noticed(finished: RunFolder, name: str) -> None:
+    path = finished.path / name
+    path.write_text(digit_changed(path.read_text(), len(path.read_text()) // 2))
+    json.loads(path.read_text())
+    with pytest.raises(RunError, match=rf"{name} is damaged \(its digest does not match\)"):
+        RunResult.open(finished.path)
+
+
+def test_any_flipped_byte_of_kept_masks_is_refused_or_changes_nothing(finished: RunFolder) -> None:
+    """The archive's own checksum covers all that is read from it."""
+    weights = RunResult.open(finished.path).manifest["weights"]
+    path = list_masks(finished.masks)[4]
+    whole, data = load_masks(path, weights), path.read_bytes()
+    for place in range(0, len(data), 7):
+        flip(path, place, place % 8)
+        with suppress(RunError):
+            assert (load_masks(path, weights) == whole).all()
+        path.write_bytes(data)
+
+
+def test_rounds_of_seven_digits_come_after_those_of_six(tmp_path: Path) -> None:
+    for name in ("round-999950.safetensors", "round-1000000.safetensors"):
+        (tmp_path / name).touch()
+    assert [path.stem for path in list_checkpoints(tmp_path)] == ["round-999950", "round-1000000"]
+
+
+@pytest.mark.parametrize("is_over", [True, False])
+def test_an_edited_config_is_noticed(finished: RunFolder, is_over: bool) -> None:
+    if not is_over:
+        finished.result.unlink()
+    whole = finished.config.read_text()
+    finished.config.write_text(whole.replace("batch_size = 8", "batch_size = 9"))
+    assert finished.config.read_text() != whole
+    for read in (RunResult.open, resume_experiment, lambda path: write_report([path])):
+        with pytest.raises(RunError, match=r"config\.toml was changed since manifest\.json was written; restore"):
+            read(finished.path)
+    finished.config.write_text(whole)
+    assert resume_experiment(finished.path).status == "finished"
+
+
+def test_an_edited_confusion_table_is_noticed(finished: RunFolder) -> None:
+    finished.confusion.write_text(digit_changed(finished.confusion.read_text(), 40))
+    for read in (RunResult.open, resume_experiment):
+        with pytest.raises(RunError, match=r"confusion\.csv is damaged \(it does not hold what it held when result"):
+            read(finished.path)

@@ -19,7 +19,7 @@ from peermask.algorithms.contract import Clock
 from peermask.graph.mixing import Ages, Mixing
 from peermask.run.assemble import openings
 from peermask.run.build import Experiment
-from peermask.run.exchange import Counting
+from peermask.run.exchange import Exchange
 from peermask.run.ledger import LINKS, Ledger, LinkHistories, SavedHistory
 from peermask.run.simulator import Simulator
 from peermask.run.trace import FUSE, Event, Trace, absent_rounds, waves
@@ -41,7 +41,7 @@ class Message:
     coded: dict[int, tuple[SavedHistory | None, int, bool, History]] = field(default_factory=dict)
 
 
-class AsynchronousExchange(Counting):
+class AsynchronousExchange(Exchange):
     """An `Exchange`: A = N, and every agent has its own messages, K of them."""
 
     def __init__(

@@ -16,7 +16,7 @@ from peermask.algorithms.contract import Clock
 from peermask.compute.device import rows_on_cpu
 from peermask.graph.mixing import Mixing
 from peermask.run.build import Experiment
-from peermask.run.exchange import Counting, liars_of
+from peermask.run.exchange import Exchange, liars_of
 from peermask.run.ledger import LINKS, Ledger, shards_of
 from peermask.run.simulator import Simulator, concatenated
 from peermask.store.folder import RunFolder
@@ -147,7 +147,7 @@ def _aligned(payload: Mapping[str, Tensor]) -> list[Tensor]:
 # versa.
 
 
-class RankExchange(Counting):
+class RankExchange(Exchange):
     """An `Exchange`: A of N agents are here, K messages are those that they hear, in the order of agents.
 
     Every rank counts what the messages of its own agents cost; the first one writes the tables.
@@ -178,9 +178,6 @@ class RankExchange(Counting):
         self.mixings = [own.rows(slice(first, end)) for first, end in pairwise(ends)]
         if self.liars is not None:
             self.links = mixing.links.rows(columns).restrict(columns.numpy()).to(device)  # [K, K]
-
-    def play(self, simulator: Simulator, clock: Clock) -> Tensor:
-        return simulator.play(clock, self.move).losses
 
     def move(self, clock: Clock, shared: Sequence[Payload]) -> tuple[Payload, Sequence[Mixing]]:
         if (since := self.experiment.schedule.since(clock.round)) != self._since:
