@@ -62,7 +62,7 @@ def test_lines_take_the_codecs_bytes(monkeypatch: pytest.MonkeyPatch, opening: b
         monkeypatch.setattr(
             module, kernel, partial(getattr(module, kernel), block=32)
         )  # interpreted one entry at a time
-    monkeypatch.setattr(ledger, "AT_ONCE", 3 * sum(SIZES))  # lines
+    monkeypatch.setattr(ledger, "WEIGHTS_AT_ONCE", 3 * sum(SIZES))  # lines
     fast, resumed = LinkHistories(first, remembered=1), LinkHistories(first, remembered=1)
     equal(counted(fast, range(1, 4), values=values), wanted)
     resumed.restore(middle, messages(2, values=values), SIZES)  # of a CPU

@@ -22,7 +22,7 @@ from peermask.models.outputs import Readout
 from peermask.reports.tables import agents_table, closing_lines
 from peermask.run.assemble import assemble
 from peermask.run.build import build
-from peermask.run.metrics import AT_ONCE_ON_CPU, evaluate, weighted
+from peermask.run.metrics import SAMPLES_AT_ONCE_ON_CPU, evaluate, weighted
 from peermask.run.result import RunResult
 from peermask.run.runner import run_experiment
 
@@ -33,7 +33,7 @@ COUNTS = torch.tensor([[4.0, 0.0, 1.0], [0.0, 2.0, 0.0], [1.0, 1.0, 1.0]])  # tr
 def test_each_agent_is_scored_on_its_own_samples(readout: Readout) -> None:
     """Against each sample by itself: its largest logit, and its largest among the labels that have a count."""
     rng = np.random.default_rng(0)
-    count = AT_ONCE_ON_CPU + 5  # two passes, the second of which is not full
+    count = SAMPLES_AT_ONCE_ON_CPU + 5  # two passes, the second of which is not full
     images, labels = rng.random((count, 1, 4, 4), dtype=np.float32), rng.integers(0, 3, count)
     dataset = from_arrays(images, labels, images, labels, classes=("a", "b", "c"))
     network = build_network(mlp(dataset.shape, 3, hidden=(5,)), dataset.shape, 3)

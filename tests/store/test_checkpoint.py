@@ -18,7 +18,7 @@ from peermask.run.execution import Execution
 from peermask.run.runner import resume_experiment, run_experiment
 from peermask.store.checkpoint import Background, Checkpoint, Progress, load_checkpoint, save_checkpoint
 from peermask.store.folder import RunFolder
-from peermask.store.mask_snapshots import KEPT, forget_masks_after, list_masks, load_masks, save_masks
+from peermask.store.mask_snapshots import SNAPSHOTS_KEPT, forget_masks_after, list_masks, load_masks, save_masks
 
 
 def made(round: int) -> Checkpoint:
@@ -97,11 +97,11 @@ def test_what_the_caller_raises_is_not_hidden_by_a_failure_behind_it() -> None:
 
 def test_masks_are_kept_of_few_rounds_spread_over_the_run(tmp_path: Path) -> None:
     mask = np.array([[True, False, True]])
-    for number in range(1, 3 * KEPT):
+    for number in range(1, 3 * SNAPSHOTS_KEPT):
         save_masks(tmp_path, number, mask)
     rounds = list(list_masks(tmp_path))
-    assert len(rounds) == KEPT
-    assert (rounds[0], rounds[-1]) == (1, 3 * KEPT - 1)
+    assert len(rounds) == SNAPSHOTS_KEPT
+    assert (rounds[0], rounds[-1]) == (1, 3 * SNAPSHOTS_KEPT - 1)
     assert load_masks(list_masks(tmp_path)[1], 3).tolist() == mask.tolist()
     with np.load(list_masks(tmp_path)[1]) as file:  # as numpy itself would have written it
         assert file["masks"].tolist() == np.packbits(mask, axis=1).tolist()

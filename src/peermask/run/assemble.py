@@ -24,15 +24,17 @@ from peermask.models.layout import Layout
 from peermask.models.outputs import Readout, with_readout
 from peermask.run.build import Experiment
 from peermask.run.feed import Feed
-from peermask.run.metrics import AT_ONCE
+from peermask.run.metrics import SAMPLES_AT_ONCE
 from peermask.run.simulator import Simulator
 from peermask.run.warmup import compile_kernels
 from peermask.wire.schema import Payload
 
 STATE_COPIES = 8  # float32 vectors of P an agent needs at the peak of a round: scores, gradients, model, sort keys
-RESTING = 12  # bytes per parameter that an agent holds while others are computed: its state, its last two messages
-FUSED = 2  # times what modules give, of the memory of a pass through fused kernels; measured on AlexNet: 1.2
-GENERAL = 5  # of any other pass, which also keeps what lies inside a module; measured on AlexNet: 4.4
+RESTING_BYTES = (
+    12  # bytes per parameter that an agent holds while others are computed: its state, its last two messages
+)
+FUSED_FACTOR = 2  # times what modules give, of the memory of a pass through fused kernels; measured on AlexNet: 1.2
+GENERAL_FACTOR = 5  # of any other pass, which also keeps what lies inside a module; measured on AlexNet: 4.4
 
 
 def assemble(experiment: Experiment, device: torch.device) -> tuple[Algorithm[Any], Feed]:
@@ -111,14 +113,14 @@ def agents_at_once(experiment: Experiment, device: torch.device, agents: int | N
 def is_fused(experiment: Experiment) -> bool:
     """Whether a GPU would compute gradients by the kernels."""
     network = experiment.network
-    batch = max(experiment.config.batch_size, AT_ONCE)
+    batch = max(experiment.config.batch_size, SAMPLES_AT_ONCE)
     return network.stack is not None and network.stack.fits_kernels(network.layout, experiment.dataset.shape, batch)
 
 
 def chunk_that_fits(agents: int, layout: Layout, activations: int, free: int) -> int:
     """Choose how many agents to stack, as evenly as possible; an agent's passes need `activations` bytes."""
     each = STATE_COPIES * 4 * layout.total + activations
-    room = int(0.8 * free) - RESTING * layout.total * agents
+    room = int(0.8 * free) - RESTING_BYTES * layout.total * agents
     most = max(1, min(agents, room // each))
     chunks = -(-agents // most)
     return -(-agents // chunks)
@@ -142,7 +144,7 @@ def activation_bytes(module: torch.nn.Module, blank: torch.Tensor, batch: int, *
     finally:
         for hook in hooks:
             hook.remove()
-    return (FUSED if fused else GENERAL) * max(batch * sum(outputs), AT_ONCE * max(outputs))
+    return (FUSED_FACTOR if fused else GENERAL_FACTOR) * max(batch * sum(outputs), SAMPLES_AT_ONCE * max(outputs))
 
 
 def _moved(split: Split, device: torch.device) -> Split:

@@ -94,7 +94,7 @@ class AsynchronousExchange(Exchange):
             self.learned[agent] = state
 
     def _present(self, events: Sequence[Event]) -> list[Event]:
-        """Those that are played: a dead agent keeps its state."""
+        """Leave out what is not played: a dead agent keeps its state."""
         return [(agent, number) for agent, number in events if number not in self.absent.get(agent, ())]
 
     def _learned(self, events: Sequence[Event]) -> list[tuple[Any, Tensor]]:

@@ -52,10 +52,10 @@ from peermask.wire.schema import MessageRow, Payload, row_of
 
 # Shapes: A agents here, E links of a round, B lines of a round, H histories, M remembered links
 
-REMEMBERED = 32  # senders of which a receiver keeps a history
+SENDERS_REMEMBERED = 32  # senders of which a receiver keeps a history
 LINKS = ".links"  # of a checkpoint: [M, 3] receiver, sender, place of the history
-AT_ONCE = 2**28  # weights of lines that a GPU counts at once; they take a few bytes each
-MOST_LINES = 2**15  # at once: a launch is at most 65,535 wide
+WEIGHTS_AT_ONCE = 2**28  # weights of lines that a GPU counts at once; they take a few bytes each
+LINES_AT_ONCE = 2**15  # at once: a launch is at most 65,535 wide
 
 
 class RemoteHistory:
@@ -72,7 +72,7 @@ class LinkHistories:
     """Histories that receivers have of the senders they remember. Messages of the agents here are counted; these are
     numbered from `first`, and `opening` is theirs [A, ...]."""
 
-    def __init__(self, opening: Payload | None = None, remembered: int = REMEMBERED, first: int = 0) -> None:
+    def __init__(self, opening: Payload | None = None, remembered: int = SENDERS_REMEMBERED, first: int = 0) -> None:
         self.opening, self.remembered, self.first = opening, remembered, first
         # receiver -> sender -> history; the sender heard last is last
         self.by_receiver: defaultdict[int, dict[int, SavedHistory]] = defaultdict(dict)
@@ -148,7 +148,7 @@ class LinkHistories:
         device, schema = next(iter(payload.values())).device, self.schema
         bytes_each, is_delta = torch.zeros(2, len(rows), dtype=torch.int64, device=device)
         after: dict[int, SavedHistory] = {}
-        step = max(1, min(MOST_LINES, AT_ONCE // sum(leaf.size for leaf in schema.leaves)))
+        step = max(1, min(LINES_AT_ONCE, WEIGHTS_AT_ONCE // sum(leaf.size for leaf in schema.leaves)))
         new = [place for place, history in enumerate(histories) if history is None]
         old = [place for place, history in enumerate(histories) if history is not None]
         for places in (part[at : at + step] for part in (new, old) for at in range(0, len(part), step)):
@@ -245,7 +245,7 @@ class Ledger:
 
     @property
     def before(self) -> Payload | None:
-        """What receivers know of every agent, for a checkpoint."""
+        """State of the receivers, for a checkpoint."""
         known = self._of_links or self._known
         return self._saved if known is None else known.tensors()
 
@@ -275,7 +275,7 @@ class Ledger:
         self._pending.append((number, cost, taken))
 
     def _at_first(self, shared: Payload) -> ReceiverState | None:
-        """What receivers knew before this message: what a checkpoint holds, or the agents' openings."""
+        """State of the receivers before the first message: a checkpoint's, or that after the agents' openings."""
         device, schema = next(iter(shared.values())).device, Schema.of_rows(shared, self.sizes)
         if self._saved is not None:
             try:

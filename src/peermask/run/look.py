@@ -25,7 +25,7 @@ LARGEST_SAMPLES = 10**6
 
 @dataclass(frozen=True)
 class DataSummary:
-    """What a dataset holds, and how it is divided among agents.
+    """Summary of a dataset, and of its division among agents.
 
     Attributes:
         name: The dataset's.

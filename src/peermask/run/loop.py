@@ -31,7 +31,7 @@ from peermask.store.checkpoint import Background, Checkpoint, Progress, list_che
 from peermask.store.folder import RunFolder
 from peermask.store.mask_snapshots import Masks, save_masks
 
-KEPT = 256  # rounds
+ROUNDS_APART = 256  # rounds
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class RecentLosses:
 
     @property
     def full(self) -> bool:
-        return len(self._latest) > KEPT
+        return len(self._latest) > ROUNDS_APART
 
     def add(self, losses: Tensor) -> None:
         """Add the losses of a round, [N]."""

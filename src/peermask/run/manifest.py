@@ -184,7 +184,7 @@ def find_recorded_plugins(root: Path, *, quiet: bool = False) -> tuple[str, ...]
 
 # Resuming a run: the same experiment, perhaps for more rounds; any other difference is an error.
 
-NAMED = 3  # differences; more would not be read
+NAMED_KEYS = 3  # differences; more would not be read
 
 
 def check_same(experiment: Experiment, folder: RunFolder) -> None:
@@ -209,8 +209,10 @@ def check_same_config(before: ExperimentConfig, now: ExperimentConfig, folder: R
     one, other = flatten(before.table()), flatten(now.table())
     keys = [key for key in {**one, **other} if key not in ("rounds", "imports") and one.get(key) != other.get(key)]
     if keys:
-        told = ", ".join(f"{key} = {one.get(key, 'nothing')}, not {other.get(key, 'nothing')}" for key in keys[:NAMED])
-        more = f", and {len(keys) - NAMED} more" if len(keys) > NAMED else ""
+        told = ", ".join(
+            f"{key} = {one.get(key, 'nothing')}, not {other.get(key, 'nothing')}" for key in keys[:NAMED_KEYS]
+        )
+        more = f", and {len(keys) - NAMED_KEYS} more" if len(keys) > NAMED_KEYS else ""
         raise RunError(f"{folder.path} was run with {told}{more}; only rounds can be increased: start a new run")
     if before.traced_by is not None and now.rounds > before.rounds:
         raise RunError(

@@ -20,9 +20,9 @@ from peermask.store.folder import RunFolder
 from peermask.store.table import append_rows, forget_after
 from peermask.task import figure_name, format_figure
 
-AT_ONCE = 500  # inputs of an agent in one forward pass: enough to fill a GPU, small enough to fit
-CONFUSABLE = 50  # classes up to which it is counted which label was taken for which
-AT_ONCE_ON_CPU = 250  # what a pass computes stays nearer to the cores
+SAMPLES_AT_ONCE = 500  # inputs of an agent in one forward pass: enough to fill a GPU, small enough to fit
+MOST_CLASSES = 50  # classes up to which it is counted which label was taken for which
+SAMPLES_AT_ONCE_ON_CPU = 250  # what a pass computes stays nearer to the cores
 
 Answer = Callable[[Tensor, Tensor, Tensor], None]  # is given outputs [A, B, O], targets [A, B, ...], valid [A, B]
 
@@ -93,7 +93,7 @@ def mean_losses(
     device = params.device
     sizes = torch.tensor([len(places_of_agent) for places_of_agent in indices], device=device)  # [A]
     loss = torch.zeros(len(params), device=device)
-    at_once = AT_ONCE_ON_CPU if device.type == "cpu" else AT_ONCE
+    at_once = SAMPLES_AT_ONCE_ON_CPU if device.type == "cpu" else SAMPLES_AT_ONCE
     # Agents whose samples are used up repeat any sample; these are not counted. All places go to a GPU in one copy:
     # it has the whole evaluation to do before it is waited for.
     width = max(map(len, indices))
@@ -123,7 +123,7 @@ class Tally:
         self.right = torch.zeros(*counts.shape, 3, device=counts.device)
         self.answered = torch.zeros_like(counts)  # how many answers are this label, by the readout that counts
         classes = counts.shape[1]
-        self.confusion = counts.new_zeros(len(counts), classes, classes) if classes <= CONFUSABLE else None
+        self.confusion = counts.new_zeros(len(counts), classes, classes) if classes <= MOST_CLASSES else None
 
     def add(self, logits: Tensor, labels: Tensor, valid: Tensor) -> None:
         answers = torch.stack([labels, logits.argmax(-1), among(logits, self.own_labels).argmax(-1)], -1)  # [A, B, 3]
@@ -190,7 +190,7 @@ def weighted(right: Tensor, samples: Tensor, counts: Tensor) -> Tensor:
 
 
 def figures_of(task: Task, further: Sequence[str] = ()) -> tuple[str, ...]:
-    """What is measured of every agent, the figure that counts first."""
+    """Names of an agent's figures, the one that counts first."""
     return tuple(dict.fromkeys((*FIGURES[task], *further)))
 
 
@@ -220,7 +220,7 @@ CONFUSION = ("round", "agent", "label", "answer", "samples")
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What all N agents reached after a round."""
+    """Evaluation of all N agents after a round."""
 
     round: int
     train_loss: Tensor  # [N] mean since the evaluation before
@@ -262,7 +262,7 @@ def write_evaluation(folder: RunFolder, evaluation: Evaluation, ids: Sequence[in
 
 
 def write_confusion(folder: RunFolder, evaluation: Evaluation, ids: Sequence[int]) -> None:
-    """Which labels were taken for which, one row for each pair that occurs; in place of an earlier table."""
+    """Write which labels were taken for which, one row for each pair that occurs; it replaces an earlier table."""
     counts = evaluation.test.confusion
     if counts is None:
         return

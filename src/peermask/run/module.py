@@ -24,7 +24,7 @@ from peermask.models.layout import Layout, turn_off_dropout
 from peermask.models.pretrained import fold_batch_norms, put_weights, read_weights
 
 BUILDING_BYTES = 16  # of each parameter, while a network is built: itself, its frozen value, and that as it is drawn
-LARGE = 2**24  # weights of a network whose size is looked at before it is built
+LARGE_WEIGHTS = 2**24  # weights of a network whose size is looked at before it is built
 
 
 def make_module(config: ExperimentConfig, dataset: Dataset, module: nn.Module | None) -> nn.Module:
@@ -63,7 +63,7 @@ def _may_be_large(options: Mapping[str, Any]) -> bool:
     A trial without memory makes torch import its compiler: two seconds and 150 MB, for nothing where all is small.
     """
     values = [value for given in options.values() for value in (given if isinstance(given, list | tuple) else [given])]
-    return sum(value for value in values if isinstance(value, int)) ** 2 > LARGE
+    return sum(value for value in values if isinstance(value, int)) ** 2 > LARGE_WEIGHTS
 
 
 def _parameters(make: Callable[[], nn.Module]) -> int:
@@ -111,7 +111,7 @@ def prepare(module: nn.Module, source: str, drawn: Sequence[str] = (), *, given:
     return module, notes
 
 
-NAMED = 4  # parameters of a kind that a line names; of more it gives the number
+NAMES_SHOWN = 4  # parameters of a kind that a line names; of more it gives the number
 
 
 def name_values(layout: Layout, config: ExperimentConfig) -> str:
@@ -126,7 +126,7 @@ def name_values(layout: Layout, config: ExperimentConfig) -> str:
             fate = "kept"
         fates.setdefault(fate, []).append(layer.name)
     parts = [
-        f"{fate}: {', '.join(names[:NAMED])}{f' and {len(names) - NAMED} more' * (len(names) > NAMED)}"
+        f"{fate}: {', '.join(names[:NAMES_SHOWN])}{f' and {len(names) - NAMES_SHOWN} more' * (len(names) > NAMES_SHOWN)}"
         for fate, names in fates.items()
     ]
     advice = f"; frozen.from = {MODULE!r} would keep the module's own values" if frozen.source is None else ""

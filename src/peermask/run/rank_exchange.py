@@ -40,7 +40,7 @@ def heard(mixing: Mixing) -> Tensor:
 
 @dataclass(frozen=True)
 class Routes:
-    """What one rank sends to and gets from each other. Messages are in the order of agents, and so are ranks."""
+    """Routes of messages between one rank and each other. Messages are in the order of agents, and so are ranks."""
 
     columns: Tensor  # [K] the senders of the messages that are here after an exchange
     here: slice  # which of these are of the agents here
@@ -63,7 +63,7 @@ class Routes:
 
 
 def _within(ids: Tensor, part: slice) -> slice:
-    """Where in ascending ids those of a range are."""
+    """Find the places in ascending ids of those in a range."""
     first, end = torch.searchsorted(ids, torch.tensor([part.start, part.stop])).tolist()
     return slice(first, end)
 

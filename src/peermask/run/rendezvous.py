@@ -1,7 +1,7 @@
-"""Rank of this process among several, and failure detection between them.
+"""Rendezvous of ranks: they meet in torch's TCP store, connect with rank 0, and try to reach each other.
 
-Every rank has a TCP connection with rank 0, which closes when a process dies. Rank 0 passes on why a rank left, or that
-one died; all leave with that cause. The kernel's keep-alive finds hosts that are cut off.
+The connection with rank 0 then detects failures: it closes when a process dies. Rank 0 passes on why a rank left, or
+that one died; all leave with that cause. The kernel's keep-alive finds hosts that are cut off.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-
 
 from peermask.errors import LostRankError, PeermaskError, RunError
 
-CAUSE_LIMIT_S = 60.0  # from a broken connection to its cause; keep-alive takes half of it
-LEAVE_LIMIT_S = 15.0  # for a rank that waits for a device or a rank that is cut off
-KEEP_ALIVE_S = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 4}  # 10 s and 4 times 5 s
+CAUSE_SECONDS = 60.0  # from a broken connection to its cause; keep-alive takes half of it
+LEAVE_SECONDS = 15.0  # for a rank that waits for a device or a rank that is cut off
+KEEP_ALIVE_SECONDS = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 4}  # 10 s and 4 times 5 s
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,7 @@ class Control:
         self.remedy = "start it again"
         self.cause: Cause | None = None
         self._settled, self._lock = threading.Event(), threading.Lock()
-        self._guard = threading.Timer(LEAVE_LIMIT_S, self._exit)
+        self._guard = threading.Timer(LEAVE_SECONDS, self._exit)
         self._guard.daemon = True
         for other, peer in peers.items():
             keep_alive(peer)
@@ -134,7 +134,7 @@ class Control:
 
     def lost(self, error: RuntimeError) -> LostRankError:
         """The cause of a broken connection."""
-        self._settled.wait(CAUSE_LIMIT_S)
+        self._settled.wait(CAUSE_SECONDS)
         if self.cause is not None:
             return self.error(self.cause)
         return LostRankError(f"the connection between the ranks broke ({first_line(error)}); {self.remedy}")
@@ -207,7 +207,7 @@ def keep_alive(peer: socket.socket) -> None:
     """Let the kernel ask whether the other host is there."""
     peer.settimeout(None)
     peer.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for name, value in KEEP_ALIVE_S.items():
+    for name, value in KEEP_ALIVE_SECONDS.items():
         if hasattr(socket, name):  # not on every system
             peer.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
@@ -216,16 +216,16 @@ def first_line(error: BaseException) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0]
 
 
-POLL_S = 0.1
-CONNECT_S = 5.0  # to reach an address in the same network
-ANSWER_S = 60.0  # for a rank that is connected
+POLL_SECONDS = 0.1
+CONNECT_SECONDS = 5.0  # to reach an address in the same network
+ANSWER_SECONDS = 60.0  # for a rank that is connected
 LINE_BYTES = 16  # more than the longest number of a rank
-INTERFACE = "GLOO_SOCKET_IFNAME"  # gloo's own variable
+INTERFACE_KEY = "GLOO_SOCKET_IFNAME"  # gloo's own variable
 
 
 @dataclass
 class Waiting:
-    """How long a rank waits for the others, and what ends it sooner."""
+    """Limit of a rank's wait for the others, and what ends it sooner."""
 
     limit_s: float = 300.0
     should_stop: Callable[[], bool] = lambda: False
@@ -246,7 +246,7 @@ class Waiting:
         if time.monotonic() > self.until:
             limit = f"within {self.limit_s:g} s"
             raise RunError(f"{problem.replace('LIMIT', limit)} or wait longer with --wait")
-        time.sleep(POLL_S)
+        time.sleep(POLL_SECONDS)
 
 
 @dataclass(frozen=True)
@@ -265,7 +265,7 @@ def meet(place: Place, device: str, nccl: bool, waiting: Waiting, listener: sock
     with ExitStack() as stack:
         here = place.local_size == place.size and place.address == "127.0.0.1"
         listener = stack.enter_context(listen("127.0.0.1" if here else "", backlog=2 * place.size))
-        port, tried = listener.getsockname()[1], INTERFACE not in os.environ
+        port, tried = listener.getsockname()[1], INTERFACE_KEY not in os.environ
         own = Member(place.rank, socket.gethostname(), os.getpid(), device, nccl, address, store_address, port, tried)
         try:
             members = _introduce(store, place, own, waiting)
@@ -273,7 +273,7 @@ def meet(place: Place, device: str, nccl: bool, waiting: Waiting, listener: sock
                 peers = _accept_ranks(place, listener, waiting, stack)
             else:
                 where = place.address, members[0].port
-                peers = {0: stack.enter_context(socket.create_connection(where, timeout=CONNECT_S))}
+                peers = {0: stack.enter_context(socket.create_connection(where, timeout=CONNECT_SECONDS))}
                 peers[0].sendall(f"{place.rank}\n".encode())
             control = Control(place.rank, members, peers, waiting.fate)
         except (RuntimeError, OSError, ValueError) as error:
@@ -297,19 +297,21 @@ def choose_address(own: Member, members: Sequence[Member]) -> str:
     other hosts, it is then the one by which they reach the store. All ranks try whether they reach the others. Empty
     where the user chose an interface.
     """
-    interface = os.environ.get(INTERFACE, "")
+    interface = os.environ.get(INTERFACE_KEY, "")
     if interface and interface not in [name for _, name in socket.if_nameindex()]:
-        raise RunError(f"{INTERFACE} = {interface!r}: this host has no such network interface; `ip addr` lists them")
+        raise RunError(
+            f"{INTERFACE_KEY} = {interface!r}: this host has no such network interface; `ip addr` lists them"
+        )
     seen = [member.store_address for member in members if not member.on_loopback]
     taken = [replace(member, address=seen[0]) if seen and member.on_loopback else member for member in members]
     for other in {(member.host, member.address): member for member in taken if member.is_tried}.values():
         try:
-            socket.create_connection((other.address, other.port), timeout=CONNECT_S).close()
+            socket.create_connection((other.address, other.port), timeout=CONNECT_SECONDS).close()
         except OSError as error:
             raise RunError(
                 f"rank {own.rank} on {own.host}, which took the address {taken[own.rank].address}, does not reach "
                 f"rank {other.rank} on {other.host}, which took {other.address} ({error.strerror or error}); set "
-                f"MASTER_ADDR to an address of rank 0 that all hosts reach, and {INTERFACE} to that network's interface"
+                f"MASTER_ADDR to an address of rank 0 that all hosts reach, and {INTERFACE_KEY} to that network's interface"
             ) from None
     return "" if interface else taken[own.rank].address
 
@@ -356,14 +358,14 @@ def _accept_ranks(
     place: Place, listener: socket.socket, waiting: Waiting, stack: ExitStack
 ) -> dict[int, socket.socket]:
     peers: dict[int, socket.socket] = {}
-    listener.settimeout(POLL_S)
+    listener.settimeout(POLL_SECONDS)
     while missing := [rank for rank in range(1, place.size) if rank not in peers]:
         try:
             peer = stack.enter_context(listener.accept()[0])
         except TimeoutError:
             waiting.check(place, missing, _absence(place, missing))
             continue
-        peer.settimeout(ANSWER_S)
+        peer.settimeout(ANSWER_SECONDS)
         with suppress(ValueError, OSError):  # a rank that only tries to reach this one, or a stranger
             peers[int(peer.makefile("rb", buffering=0).readline(LINE_BYTES))] = peer
     return peers

@@ -1,4 +1,4 @@
-"""What a run wrote, read without trust: manifest.json, result.json, and tables that a resumed run adds to."""
+"""Readers that do not trust what a run wrote: manifest.json, result.json, and tables that a resumed run adds to."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class _Layer(BaseModel):
 
 
 class _Manifest(BaseModel):
-    """Of a manifest what tables and reports rely on."""
+    """Parts of a manifest that tables and reports rely on."""
 
     config_hash: str
     config_sha256: list[str] = Field(min_length=1)  # of config.toml, and of what it was with fewer rounds
@@ -110,7 +110,7 @@ def write_result(folder: RunFolder, content: dict[str, Any]) -> None:
 
 
 def read_result(path: Path) -> dict[str, Any]:
-    """Nothing yet for a run that has not come to its end; of one that has, the tables are checked as well."""
+    """Read a run's result and check its tables; empty before the run has come to its end."""
     if not path.is_file():
         return {}
     remedy = f"delete it and go on with `peermask run --resume {path.parent}`"

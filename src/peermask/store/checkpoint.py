@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 if TYPE_CHECKING:
     from torch import Tensor
 
-KEPT = 2  # the one before is there should the last be damaged
+CHECKPOINTS_KEPT = 2  # the one before is there should the last be damaged
 _UNREADABLE = (safetensors.SafetensorError, AttributeError, KeyError, TypeError, ValueError)
 
 
@@ -80,7 +80,7 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint, ready: Callable[[], ob
             raise (OSError(int(code[1]), os.strerror(int(code[1]))) if code else OSError(str(error))) from error
         temporary.chmod(mode)  # the library writes files that only their owner can read
         ready()
-    for old in list_checkpoints(folder)[:-KEPT]:
+    for old in list_checkpoints(folder)[:-CHECKPOINTS_KEPT]:
         old.unlink(missing_ok=True)
     return path
 

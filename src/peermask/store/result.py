@@ -23,7 +23,7 @@ BY_READOUT = ("test_accuracy_all", "test_accuracy_own", "test_accuracy_weighted"
 
 @dataclass(frozen=True)
 class AgentResult:
-    """What one agent reached; accuracies and figures are reported ones: see `store/table.py`."""
+    """Result of one agent; accuracies and figures are reported ones: see `store/table.py`."""
 
     agent: int
     labels: tuple[int, ...]
@@ -146,7 +146,7 @@ class StoredRun:
 
     @property
     def folder(self) -> RunFolder:
-        """Where this run's own tables are: inside `root` if it was part of a comparison."""
+        """The folder of this run's own tables: inside `root` if it was part of a comparison."""
         inner = RunFolder(self.root / self.algorithm)
         return inner if inner.is_run else RunFolder(self.root)
 
@@ -157,7 +157,7 @@ class StoredRun:
 
     @property
     def task(self) -> Task:
-        """What the data was for: "classification", "multi-label" or "regression"."""
+        """The task of the data: "classification", "multi-label" or "regression"."""
         return cast(Task, self.manifest["task"])
 
     @property

@@ -1,4 +1,4 @@
-"""What the receivers of all agents' messages know after a round, which the next messages are coded against.
+"""State of the receivers of all agents' messages after a round, which the next messages are coded against.
 
 On a CPU each agent has a history of the codec's own; on a GPU all are tensors, since nothing may leave it in a round.
 Shapes: N agents, L layers, S = 256 states.
@@ -246,7 +246,7 @@ def flips_size_triton(mask: Tensor, known: ReceiverMasks, block: int = BLOCK) ->
 
 
 def receiver_masks_after_triton(mask: Tensor, known: ReceiverMasks, block: int = BLOCK) -> ReceiverMasks:
-    """What is known once `mask` [N, P] was sent."""
+    """Return the state after `mask` [N, P] was sent."""
     from peermask.kernels import contexts_triton as kernels
 
     row, blocks = as_integers(mask), block_table(known.layers, mask.device, block)
