@@ -111,7 +111,7 @@ def prepare(module: nn.Module, source: str, drawn: Sequence[str] = (), *, given:
     return module, notes
 
 
-NAMES_SHOWN = 4  # parameters of a kind that a line names; of more it gives the number
+MOST_NAMES = 4  # parameters of a kind that a line names; of more it gives the number
 
 
 def name_values(layout: Layout, config: ExperimentConfig) -> str:
@@ -126,7 +126,7 @@ def name_values(layout: Layout, config: ExperimentConfig) -> str:
             fate = "kept"
         fates.setdefault(fate, []).append(layer.name)
     parts = [
-        f"{fate}: {', '.join(names[:NAMES_SHOWN])}{f' and {len(names) - NAMES_SHOWN} more' * (len(names) > NAMES_SHOWN)}"
+        f"{fate}: {', '.join(names[:MOST_NAMES])}{f' and {len(names) - MOST_NAMES} more' * (len(names) > MOST_NAMES)}"
         for fate, names in fates.items()
     ]
     advice = f"; frozen.from = {MODULE!r} would keep the module's own values" if frozen.source is None else ""

@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 # Which agents a rank has, and which messages it needs.
 
 
-def shard(agents: int, size: int, rank: int) -> slice:
-    """The agents of a rank: in order, and as many as the others have, or one more."""
-    return slice(agents * rank // size, agents * (rank + 1) // size)
+def divide(agents: int, size: int) -> list[slice]:
+    """Divide agents between ranks: in order, and each as many as any other, or one more."""
+    return [slice(agents * rank // size, agents * (rank + 1) // size) for rank in range(size)]
 
 
 def heard(mixing: Mixing) -> Tensor:
@@ -51,7 +51,7 @@ class Routes:
     def of(cls, hearing: Sequence[Tensor], agents: int, rank: int) -> Routes:
         """Find the routes of one rank from what each rank hears."""
         size, columns = len(hearing), hearing[rank]
-        shards = [shard(agents, size, other) for other in range(size)]
+        shards = divide(agents, size)
         sends = {other: hearing[other][_within(hearing[other], shards[rank])] for other in range(size)}
         comes = {other: _within(columns, shards[other]) for other in range(size)}
         return cls(

@@ -110,14 +110,21 @@ class Cause:
 
 
 class Control:
+    """Connection of a rank with the others, by which all learn why one left."""
+
     def __init__(
         self,
         rank: int,
         members: Sequence[Member],
         peers: Mapping[int, socket.socket],
-        fate: Callable[[int], str | None] = lambda _: None,
+        fate: Callable[[int], str | None],
+        store: Store,
+        listener: socket.socket,
+        server: TCPStore | None,
     ) -> None:
         self.rank, self.members, self.peers, self.fate = rank, members, peers, fate
+        self.store, self._listener = store, listener  # which the others try to reach
+        self._server = server  # the store ends with this object
         self.remedy = "start it again"
         self.cause: Cause | None = None
         self._settled, self._lock = threading.Event(), threading.Lock()
@@ -155,6 +162,7 @@ class Control:
             with suppress(OSError):
                 peer.shutdown(socket.SHUT_RDWR)  # wakes the thread that reads
             peer.close()
+        self._listener.close()
 
     def speaks(self, cause: Cause) -> bool:
         """Whether this rank prints the line: the lowest of its host that is left."""
@@ -249,15 +257,7 @@ class Waiting:
         time.sleep(POLL_SECONDS)
 
 
-@dataclass(frozen=True)
-class Meeting:
-    store: Store
-    control: Control
-    listener: socket.socket  # that the others try to reach
-    server: TCPStore | None  # the store ends with this object
-
-
-def meet(place: Place, device: str, nccl: bool, waiting: Waiting, listener: socket.socket | None = None) -> Meeting:
+def meet(place: Place, device: str, nccl: bool, waiting: Waiting, listener: socket.socket | None = None) -> Control:
     """Wait for all ranks."""
     server = _serve(place, listener) if place.rank == 0 and place.store_owner == "rank 0" else None
     client, address, store_address = _connect_store(place, waiting, ours=server is not None)
@@ -275,12 +275,12 @@ def meet(place: Place, device: str, nccl: bool, waiting: Waiting, listener: sock
                 where = place.address, members[0].port
                 peers = {0: stack.enter_context(socket.create_connection(where, timeout=CONNECT_SECONDS))}
                 peers[0].sendall(f"{place.rank}\n".encode())
-            control = Control(place.rank, members, peers, waiting.fate)
+            control = Control(place.rank, members, peers, waiting.fate, store, listener, server)
         except (RuntimeError, OSError, ValueError) as error:
             text = f"rank {place.rank} lost the rendezvous {_shown(place)} before the start: {first_line(error)}"
             raise LostRankError(f"{text}; start again") from None
         stack.pop_all()
-        return Meeting(store, control, listener, server)
+        return control
 
 
 def listen(address: str = "", port: int = 0, backlog: int | None = None) -> socket.socket:
@@ -311,7 +311,7 @@ def choose_address(own: Member, members: Sequence[Member]) -> str:
             raise RunError(
                 f"rank {own.rank} on {own.host}, which took the address {taken[own.rank].address}, does not reach "
                 f"rank {other.rank} on {other.host}, which took {other.address} ({error.strerror or error}); set "
-                f"MASTER_ADDR to an address of rank 0 that all hosts reach, and {INTERFACE_KEY} to that network's interface"
+                f"MASTER_ADDR to an address of rank 0 that all hosts reach, and {INTERFACE_KEY} to its interface there"
             ) from None
     return "" if interface else taken[own.rank].address
 

@@ -217,7 +217,9 @@ def _run(
         progress = Progress(0, experiment.config.hash, experiment.frozen.checksum)
         start = checkpoint or Checkpoint(progress, {}, {}, {})
         if execution.ranks is not None:
-            start = share_checkpoint(execution.ranks, folder, start, experiment.config.agents)
+            shared = share_checkpoint(execution.ranks, experiment.config.agents, folder, start)
+            assert shared is not None  # only the first rank says that a run is over
+            _, start = shared
         try:
             played = play(experiment, name, folder, device, execution, start)
         except DivergedError as error:
