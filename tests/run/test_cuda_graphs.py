@@ -12,9 +12,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from commands import Small
 from peermask.algorithms import algorithms
 from peermask.algorithms.contract import Clock
-from peermask.config.experiment import ExperimentConfig
 from peermask.config.file import make_config
 from peermask.run.assemble import build_simulator
 from peermask.run.build import build
@@ -178,7 +178,7 @@ def test_there_and_back() -> None:
     assert (state.scores.item(), tensors_of(other)["above.scores"].item()) == (0.0, 7.0)
 
 
-def test_draws_of_the_next_round(small: Callable[..., ExperimentConfig]) -> None:
+def test_draws_of_the_next_round(small: Small) -> None:
     feed = build_simulator(build(small()), torch.device("cpu")).feeds[0]
     drawn, first, second = Prefetch(), Clock(1, 9), Clock(2, 9)
     drawn.draws(feed, first, [0, 1])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -10,9 +9,9 @@ import pandas as pd
 import pytest
 import torch
 
+from commands import Small
 from peermask.algorithms import algorithms
 from peermask.compute.network import build_network
-from peermask.config.experiment import ExperimentConfig
 from peermask.config.file import load_config, make_config
 from peermask.data.arrays import from_arrays
 from peermask.errors import RunError
@@ -87,9 +86,6 @@ def test_counts_are_of_the_samples_an_agent_trains_on(partition: str) -> None:
         ]
         assert float(score.figures["accuracy_weighted"][agent]) == pytest.approx(sum(shares))
         assert not set(data.test.targets[own.test].tolist()) - set(held.tolist())
-
-
-Small = Callable[..., ExperimentConfig]
 
 
 def test_a_config_that_says_nothing_takes_what_the_algorithm_declares(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,6 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ import pytest
 import torch
 from rank_process import RankRun, assert_same
 
-from commands import Call, Refused
+from commands import Call, Refused, Small
 from peermask.cli.main import main
 from peermask.compute.winograd import winograd_pays
 from peermask.config.experiment import ExperimentConfig
@@ -31,7 +30,6 @@ from plugin_state import forget_plugins
 from waiting import PATIENCE, until
 
 ON_CPU = Execution(device="cpu", workers=1)
-Small = Callable[..., ExperimentConfig]
 
 
 def written(config: ExperimentConfig, folder: Path) -> str:
@@ -231,11 +229,24 @@ def of_another_version() -> None:
     start.version = lambda _: "0.0.1"  # type: ignore[assignment]
 
 
-def test_more_ranks_than_agents(small: Small, tmp_path: Path) -> None:
-    path = written(small(agents=2, retention=0.3, graph={"name": "complete"}), tmp_path)
-    with RankRun(tmp_path, 3) as ranks:
-        ranks.start("run", path, "--device", "cpu")
-        assert "3 ranks and agents = 2" in one_line(ranks, [2] * 3)
+@pytest.mark.parametrize(
+    ("changes", "options", "size", "said"),
+    [
+        ({"agents": 2, "retention": 0.3, "graph": {"name": "complete"}}, [], 3, "3 ranks and agents = 2"),
+        ({}, ["--out", "taken"], 2, "is not a run folder"),
+        ({"algorithm": {"name": "dsgd", "lr": 1e30}}, ["--out", "run"], 2, "try a smaller algorithm.lr"),
+        ({}, ["--backend", "nccl"], 2, "--backend nccl: rank 0 (process"),
+    ],
+)
+def test_a_mistake_of_all_ranks(
+    small: Small, tmp_path: Path, changes: dict[str, Any], options: list[str], size: int, said: str
+) -> None:
+    path = written(small(**changes), tmp_path)
+    (tmp_path / "taken").mkdir()
+    (tmp_path / "taken" / "precious.txt").touch()
+    with RankRun(tmp_path, size) as ranks:
+        ranks.start("run", path, "--device", "cpu", *options)
+        assert said in one_line(ranks, [2] * size)
     assert not (tmp_path / "runs").exists()
 
 
@@ -276,22 +287,6 @@ def test_what_only_one_rank_cannot_do_ends_all(small: Small, tmp_path: Path) -> 
     assert "config file config.toml does not exist" in absent
 
 
-def test_a_run_folder_in_use(small: Small, tmp_path: Path) -> None:
-    path = written(small(), tmp_path)
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "precious.txt").write_text("mine")
-    with RankRun(tmp_path, 2) as ranks:
-        ranks.start("run", path, "--device", "cpu", "--out", "run")
-        assert "is not a run folder" in one_line(ranks, [2, 2])
-
-
-def test_a_diverging_run_says_so_once(small: Small, tmp_path: Path) -> None:
-    path = written(small(algorithm={"name": "dsgd", "lr": 1e30}), tmp_path)
-    with RankRun(tmp_path, 2) as ranks:
-        ranks.start("run", path, "--device", "cpu", "--out", "run")
-        assert "try a smaller algorithm.lr" in one_line(ranks, [2, 2])
-
-
 @pytest.mark.parametrize("present", [0, 1])
 def test_a_meeting_that_nobody_comes_to(small: Small, tmp_path: Path, present: int) -> None:
     path = written(small(), tmp_path)
@@ -311,13 +306,6 @@ def test_a_meeting_point_that_is_taken(small: Small, tmp_path: Path) -> None:
         ranks.port = taken.getsockname()[1]
         ranks.start("run", path, "--device", "cpu", ranks=[0])
         assert "rank 0 cannot open the rendezvous" in one_line(ranks, [2])
-
-
-def test_nccl_without_gpus(small: Small, tmp_path: Path) -> None:
-    path = written(small(), tmp_path)
-    with RankRun(tmp_path, 2) as ranks:
-        ranks.start("run", path, "--device", "cpu", "--backend", "nccl")
-        assert "--backend nccl: rank 0 (process" in one_line(ranks, [2, 2])
 
 
 RANK = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}

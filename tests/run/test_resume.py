@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -13,18 +12,15 @@ import torch
 from torch import nn
 
 import peermask
-from peermask.config.experiment import ExperimentConfig
+from commands import Small, stop_after
 from peermask.config.file import load_config
 from peermask.errors import RunError
 from peermask.run import manifest
-from peermask.run.execution import Execution
 from peermask.run.loop import ROUNDS_APART, RecentLosses
 from peermask.run.result import RunResult
 from peermask.run.runner import resume_experiment, run_experiment
 from peermask.store.folder import RunFolder
 from peermask.store.table import read_rows
-
-Small = Callable[..., ExperimentConfig]
 
 
 def files(root: Path) -> dict[Path, bytes]:
@@ -45,8 +41,7 @@ def test_a_finished_run_is_extended_to_what_it_would_have_been(small: Small, tmp
 
 def test_a_run_that_is_not_over_is_extended_too(small: Small, tmp_path: Path) -> None:
     whole = run_experiment(small(rounds=6), tmp_path / "whole")
-    stop = iter([False, True])
-    run_experiment(small(rounds=4), tmp_path / "run", execution=Execution(should_stop=lambda: next(stop)))
+    run_experiment(small(rounds=4), tmp_path / "run", execution=stop_after(2))
     assert resume_experiment(tmp_path / "run", overrides=["rounds=6"]).hash == whole.hash
 
 
@@ -72,8 +67,7 @@ def test_extending_may_be_cut_off_anywhere(
 def test_a_comparison_is_extended_arm_by_arm(small: Small, tmp_path: Path) -> None:
     whole = run_experiment(small(rounds=6, compare=["ind-mask"]), tmp_path / "whole")
     run_experiment(small(compare=["ind-mask"]), tmp_path / "run")
-    stop = iter([True])
-    cut = resume_experiment(tmp_path / "run", Execution(should_stop=lambda: next(stop)), ["rounds=6"])
+    cut = resume_experiment(tmp_path / "run", stop_after(1), ["rounds=6"])
     assert cut.status == "interrupted"
     longer = resume_experiment(tmp_path / "run")  # the comparison knows its new end
     assert [longer.hash, longer.compared[0].hash] == [whole.hash, whole.compared[0].hash]
@@ -160,15 +154,9 @@ def test_a_resumed_run_has_the_same_table_where_evaluations_are_rare(small, tmp_
     run_experiment(config, tmp_path / "whole")
     wanted = read_rows(tmp_path / "whole" / "metrics.csv")
     assert wanted
-    run_experiment(config, tmp_path / "cut", execution=stop_at(ROUNDS_APART - 1))
-    resume_experiment(tmp_path / "cut", stop_at(3))  # that is, in round ROUNDS_APART + 2
+    run_experiment(config, tmp_path / "cut", execution=stop_after(ROUNDS_APART - 1))
+    resume_experiment(tmp_path / "cut", stop_after(3))  # that is, in round ROUNDS_APART + 2
     assert resume_experiment(tmp_path / "cut").hash == RunResult.open(tmp_path / "whole").hash
     assert [row["train_loss"] for row in read_rows(tmp_path / "cut" / "metrics.csv")] == [
         row["train_loss"] for row in wanted
     ]
-
-
-def stop_at(asked):
-    """Stop when it is asked for the n-th time, which is once a round."""
-    asking = itertools.count(1)
-    return Execution(should_stop=lambda: next(asking) == asked)

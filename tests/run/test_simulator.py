@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 
 import networkx as nx
@@ -11,9 +10,9 @@ import pytest
 import torch
 from torch import nn
 
+from commands import Small
 from peermask.algorithms.contract import Agents, Clock
 from peermask.compute.device import pick_device
-from peermask.config.experiment import ExperimentConfig
 from peermask.config.file import make_config
 from peermask.errors import RunError
 from peermask.graph import build_mixing
@@ -23,7 +22,6 @@ from peermask.run.build import Experiment, build
 from peermask.run.simulator import Simulator
 
 CPU = torch.device("cpu")
-Small = Callable[..., ExperimentConfig]
 
 
 def played(experiment: Experiment, chunk: int, rounds: int = 3) -> Simulator:

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import peermask
+from commands import stop_after
 from peermask.cli.main import main
 from peermask.config.file import make_config
 from peermask.data.measures import metrics
@@ -40,9 +41,8 @@ def test_from_run_to_export(name: str, tmp_path: Path) -> None:
     result = peermask.run_experiment(config(**changes), tmp_path / "run", dataset=data)
     assert set(figures) <= set(result.figures)
     assert result.main_figure == figures[0]
-    stop = iter([False] * 4 + [True])
-    cut = peermask.Execution(should_stop=lambda: next(stop))
-    assert peermask.run_experiment(config(**changes), tmp_path / "cut", dataset=data, execution=cut).round == 4
+    cut = peermask.run_experiment(config(**changes), tmp_path / "cut", dataset=data, execution=stop_after(4))
+    assert cut.round == 4
     resumed = peermask.run_experiment(config(**changes), tmp_path / "cut", dataset=data, resume=True)
     assert resumed.hash == result.hash
     rows = [{k: v for k, v in row.items() if k != "seconds"} for row in result.metrics()]

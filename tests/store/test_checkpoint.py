@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +11,7 @@ import safetensors
 import safetensors.torch
 import torch
 
-from peermask.config.experiment import ExperimentConfig
+from commands import Small, stop_after
 from peermask.errors import FullDiskError, RunError
 from peermask.run.execution import Execution
 from peermask.run.runner import resume_experiment, run_experiment
@@ -118,9 +117,7 @@ def test_damaged_masks_are_one_line(tmp_path: Path) -> None:
         load_masks(path, 9)
 
 
-def test_a_run_keeps_the_masks_of_its_models_at_checkpoints(
-    small: Callable[..., ExperimentConfig], tmp_path: Path
-) -> None:
+def test_a_run_keeps_the_masks_of_its_models_at_checkpoints(small: Small, tmp_path: Path) -> None:
     result = run_experiment(small(), tmp_path / "a", execution=Execution("cpu"))
     held = list_masks(RunFolder(tmp_path / "a").masks)
     assert list(held) == [2, 4]
@@ -130,12 +127,8 @@ def test_a_run_keeps_the_masks_of_its_models_at_checkpoints(
     assert not RunFolder(tmp_path / "b").masks.exists()
 
 
-def test_evaluations_say_when_they_were_and_a_resumed_run_goes_on_counting(
-    small: Callable[..., ExperimentConfig], tmp_path: Path
-) -> None:
-    stop = iter([False, True])
-    stopped = Execution("cpu", should_stop=lambda: next(stop))
-    run_experiment(small(), tmp_path / "a", execution=stopped)
+def test_evaluations_say_when_they_were_and_a_resumed_run_goes_on_counting(small: Small, tmp_path: Path) -> None:
+    run_experiment(small(), tmp_path / "a", execution=stop_after(2))
     result = resume_experiment(tmp_path / "a", Execution("cpu"))
     seconds = [row["seconds"] for row in result.metrics() if row["agent"] == 0]
     assert 0 < seconds[0] < seconds[1]

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from commands import Small, stop_after
 from peermask.config.experiment import ExperimentConfig
 from peermask.errors import RunError
 from peermask.files import read_json, write_atomically
-from peermask.run.execution import Execution
 from peermask.run.runner import resume_experiment, run_experiment
 from peermask.store.folder import RunFolder, lock_folder
 from peermask.store.table import append_rows, extents, forget_after, read_rows
@@ -166,8 +166,6 @@ def test_a_file_that_cannot_be_read_is_one_line(tmp_path: Path) -> None:
             read(tmp_path / "metrics.csv")
 
 
-Small = Callable[..., ExperimentConfig]
-
 HOLD = """
 import sys
 from pathlib import Path
@@ -199,7 +197,7 @@ def hold() -> Iterator[Callable[[Path], subprocess.Popen[str]]]:
 
 
 def stopped_run(config: ExperimentConfig, path: Path) -> RunFolder:
-    run_experiment(config, path, execution=Execution(should_stop=lambda: True))
+    run_experiment(config, path, execution=stop_after(1))
     return RunFolder(path)
 
 
