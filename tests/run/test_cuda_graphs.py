@@ -67,14 +67,18 @@ def played(simulator: Simulator, rounds: int, batches: int = 1, of: int = 11) ->
     return [*simulator.tensors().values(), *losses]
 
 
+def assert_same_rounds(plain: Simulator, other: Simulator, rounds: int, batches: int = 1, of: int = 11) -> None:
+    for wanted, found in zip(played(plain, rounds, batches, of), played(other, rounds, batches, of), strict=True):
+        assert torch.equal(wanted, found)
+
+
 @pytest.mark.parametrize("batches", [1, 3])
 @pytest.mark.parametrize("name", [entry.name for entry in algorithms])
 def test_recorded_rounds_end_in_the_same_state(name: str, batches: int, caplog: pytest.LogCaptureFixture) -> None:
     plain, replaying = simulator_of(name), simulator_of(name)
     made: list[Again] = []
     replaying.steps = Recorded(replaying.algorithm, partial(recording, made))
-    for wanted, found in zip(played(plain, 11, batches), played(replaying, 11, batches), strict=True):
-        assert torch.equal(wanted, found)
+    assert_same_rounds(plain, replaying, 11, batches)
     assert not caplog.messages
     if name in ("mce-pl", "dsgd", "fl"):
         assert len(made) >= 2
@@ -87,8 +91,7 @@ def test_each_part_of_a_run_has_its_own_recordings() -> None:
     plain, replaying = simulator_of("accord", **halves), simulator_of("accord", **halves)
     made: list[Again] = []
     replaying.steps = Recorded(replaying.algorithm, partial(recording, made))
-    for wanted, found in zip(played(plain, 20, of=20), played(replaying, 20, of=20), strict=True):
-        assert torch.equal(wanted, found)
+    assert_same_rounds(plain, replaying, 20, of=20)
     assert [each.replays for each in made] == [3] * 8
 
 
@@ -97,8 +100,7 @@ def test_a_rate_that_changes_is_read_anew_in_every_replay(algorithm: str) -> Non
     scheduled = {"algorithm": {"name": algorithm, "schedule": "cosine"}}
     plain, replaying = simulator_of(algorithm, **scheduled), simulator_of(algorithm, **scheduled)
     replaying.steps = Recorded(replaying.algorithm, Again)
-    for wanted, found in zip(played(plain, 11), played(replaying, 11), strict=True):
-        assert torch.equal(wanted, found)
+    assert_same_rounds(plain, replaying, 11)
 
 
 def test_what_cannot_be_recorded_is_said_once_and_played_as_it_is(caplog: pytest.LogCaptureFixture) -> None:
@@ -108,8 +110,7 @@ def test_what_cannot_be_recorded_is_said_once_and_played_as_it_is(caplog: pytest
 
     plain, refused = simulator_of("mce-pl"), simulator_of("mce-pl")
     refused.steps = Recorded(refused.algorithm, Refusing)
-    for wanted, found in zip(played(plain, 6), played(refused, 6), strict=True):
-        assert torch.equal(wanted, found)
+    assert_same_rounds(plain, refused, 6)
     assert caplog.messages == ["rounds run without CUDA graphs: learn cannot be recorded: no memory"]
 
 
@@ -124,8 +125,7 @@ def test_only_declared_steps_are_recorded(declared: tuple[str, ...], recordings:
 
     replaying.algorithm.__class__ = Declaring
     replaying.steps = Recorded(replaying.algorithm, partial(recording, made))
-    for wanted, found in zip(played(plain, 11), played(replaying, 11), strict=True):
-        assert torch.equal(wanted, found)
+    assert_same_rounds(plain, replaying, 11)
     assert len(made) == recordings
 
 
@@ -134,8 +134,7 @@ def test_a_false_declaration_is_said_and_changes_no_result(name: str, caplog: py
     plain, lying = simulator_of(name), simulator_of(name)
     lying.algorithm.recordable = ("learn",)  # type: ignore[misc]
     lying.steps = Recorded(lying.algorithm, Again)
-    for wanted, found in zip(played(plain, 11), played(lying, 11), strict=True):
-        assert torch.equal(wanted, found)
+    assert_same_rounds(plain, lying, 11)
     reason = "it reads clock.round, which a recording would repeat"
     assert caplog.messages == [f"rounds run without CUDA graphs: learn cannot be recorded: {reason}"]
 

@@ -33,8 +33,8 @@ STATE_COPIES = 8  # float32 vectors of P an agent needs at the peak of a round: 
 RESTING_BYTES = (
     12  # bytes per parameter that an agent holds while others are computed: its state, its last two messages
 )
-FUSED_FACTOR = 2  # times what modules give, of the memory of a pass through fused kernels; measured on AlexNet: 1.2
-GENERAL_FACTOR = 5  # of any other pass, which also keeps what lies inside a module; measured on AlexNet: 4.4
+FUSED_FACTOR = 2  # memory of a pass through fused kernels, in sizes of all outputs; measured on AlexNet: 1.2
+GENERAL_FACTOR = 5  # memory of any other pass, which stores a module's inner results too; on AlexNet: 4.4
 
 
 def assemble(experiment: Experiment, device: torch.device) -> tuple[Algorithm[Any], Feed]:

@@ -22,9 +22,9 @@ from peermask.task import figure_name, format_figure
 
 SAMPLES_AT_ONCE = 500  # inputs of an agent in one forward pass: enough to fill a GPU, small enough to fit
 MOST_CLASSES = 50  # classes up to which it is counted which label was taken for which
-SAMPLES_AT_ONCE_ON_CPU = 250  # what a pass computes stays nearer to the cores
+SAMPLES_AT_ONCE_ON_CPU = 250  # inputs: their intermediate results fit into the caches of a core
 
-Answer = Callable[[Tensor, Tensor, Tensor], None]  # is given outputs [A, B, O], targets [A, B, ...], valid [A, B]
+Answer = Callable[[Tensor, Tensor, Tensor], None]  # outputs [A, B, O], targets [A, B, ...], valid [A, B]
 
 
 @dataclass(frozen=True)

@@ -93,7 +93,7 @@ def list_checkpoints(folder: Path) -> list[Path]:
 def load_checkpoint(path: Path, config_hashes: Collection[str], frozen_checksum: str) -> Checkpoint:
     """Read a checkpoint of this very config; anything else is refused with one line."""
     try:
-        path.open("rb").close()  # what cannot be read need not be damaged, and is not to be deleted
+        path.open("rb").close()  # an unreadable file need not be damaged: nobody is told to delete it
         with safetensors.safe_open(path, framework="pt") as file:
             meta: dict[str, str] = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (it is no dict)
