@@ -17,11 +17,12 @@ from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import timedelta
 from ipaddress import ip_address
-from typing import Any
-
-from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
+from typing import TYPE_CHECKING, Any
 
 from peermask.errors import LostRankError, PeermaskError, RunError
+
+if TYPE_CHECKING:  # the command line reads the environment of a rank, and prints some tables without torch
+    from torch.distributed import Store, TCPStore  # type: ignore[attr-defined]
 
 CAUSE_SECONDS = 60.0  # from a broken connection to its cause; keep-alive takes half of it
 LEAVE_SECONDS = 15.0  # for a rank that waits for a device or a rank that is cut off
@@ -259,6 +260,8 @@ class Waiting:
 
 def meet(place: Place, device: str, nccl: bool, waiting: Waiting, listener: socket.socket | None = None) -> Control:
     """Wait for all ranks."""
+    from torch.distributed import PrefixStore  # type: ignore[attr-defined]
+
     server = _serve(place, listener) if place.rank == 0 and place.store_owner == "rank 0" else None
     client, address, store_address = _connect_store(place, waiting, ours=server is not None)
     store = PrefixStore(f"peermask/{place.restarts}", client)  # torchrun has one store for all attempts
@@ -317,6 +320,8 @@ def choose_address(own: Member, members: Sequence[Member]) -> str:
 
 
 def _serve(place: Place, listener: socket.socket | None) -> TCPStore:
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
     try:
         listener = listener or listen(port=place.port)
     except OSError as error:
@@ -329,6 +334,8 @@ def _serve(place: Place, listener: socket.socket | None) -> TCPStore:
 
 def _connect_store(place: Place, waiting: Waiting, *, ours: bool) -> tuple[TCPStore, str, str]:
     """The store, and both addresses of the connection."""
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
     while True:
         try:
             with socket.create_connection((place.address, place.port), timeout=2) as probe:
