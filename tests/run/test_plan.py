@@ -16,7 +16,7 @@ from peermask.cli.plan import findings
 from peermask.data.dataset import Dataset, Task
 from peermask.errors import ConfigError, DataError
 from peermask.reports.page import gather
-from peermask.run.look import quick_duplicates
+from peermask.run.data_summary import quick_duplicates
 
 RING: dict[str, Any] = {"agents": 5, "rounds": 4, "graph": "ring", "model": "mlp", "retention": 0.3}
 
@@ -132,5 +132,5 @@ def test_a_run_records_duplicates_and_a_page_shows_the_data(tmp_path: Path, monk
     assert shown["data"]["samples"] == [[3, 0, 1], [3, 0, 2]]
     assert shown["data"]["counts"] == [{0: 2, 1: 1}, {0: 1, 1: 2}]
     assert (shown["data"]["missing"], shown["data"]["duplicates"]) == (["c"], {"shared": 1, "leaked": 2})
-    monkeypatch.setattr("peermask.run.look.LARGEST_BYTES", 1)  # a search of large data would delay a run
+    monkeypatch.setattr("peermask.run.data_summary.LARGEST_BYTES", 1)  # a search of large data would delay a run
     assert quick_duplicates(data, []) is None

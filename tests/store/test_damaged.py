@@ -220,6 +220,7 @@ UNSEALED = r"damaged \(its digest does not match\)"
         ("manifest.json", lambda text: digit_changed(text, len(text) // 2), UNSEALED, True),
         ("config.toml", lambda text: text.replace("batch_size = 8", "batch_size = 9"), "changed since manifest", True),
     ],
+    ids=["digit", "digit", "empty", "no rows", "digit", "number", "number", "batch size"],
 )
 def test_an_edit_is_noticed(
     finished: RunFolder, name: str, edit: Callable[[str], str], said: str, is_unfinished: bool

@@ -34,7 +34,7 @@ class Exchange:
     """Exchange of the A agents in this process; N agents' rows are written together, all agents' or only these.
 
     This base is that of the simulations: it counts what the messages of the agents here cost. Agents elsewhere, if
-    there are any, are `all_gather`'s and `gather`'s. A node's has other answers to all of it.
+    there are any, are `all_gather`'s and `gather`'s. A node overrides nearly all of it.
     """
 
     def __init__(self, simulator: Simulator, ledger: Ledger) -> None:

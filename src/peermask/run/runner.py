@@ -20,8 +20,8 @@ from peermask.data.dataset import Dataset
 from peermask.errors import DivergedError, RunError
 from peermask.files import write_atomically, write_json, writing
 from peermask.run.build import Experiment
+from peermask.run.data_summary import quick_duplicates
 from peermask.run.execution import Execution
-from peermask.run.look import quick_duplicates
 from peermask.run.loop import play
 from peermask.run.manifest import (
     check_same,

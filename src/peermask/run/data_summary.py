@@ -1,4 +1,4 @@
-"""A look at the data before a run: what every agent has, duplicates, ranges, and classes that nobody has."""
+"""Summary of the data before a run: samples of every agent, duplicates, ranges, and classes that nobody has."""
 
 from __future__ import annotations
 
