@@ -40,7 +40,7 @@ from peermask.graph.mixing import MISSING
 from peermask.run.assemble import build_simulator
 from peermask.run.asynchronous_exchange import AsynchronousExchange
 from peermask.run.build import build
-from peermask.run.trace_file import trace_for
+from peermask.run.trace import trace_for
 from peermask.store.folder import RunFolder
 from peermask.streams import stream
 

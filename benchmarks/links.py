@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from peermask.graph.links import Links
-from peermask.run.link_cost import LinkHistories
+from peermask.run.ledger import LinkHistories
 
 ALEXNET = (4800, 204800, 819200, 196608, 1920)
 

@@ -35,10 +35,9 @@ from peermask.config.file import make_config
 from peermask.run.assemble import agents_at_once, build_simulator
 from peermask.run.build import Experiment, build
 from peermask.run.exchange import Exchange, LocalExchange
-from peermask.run.rank_control import Place
 from peermask.run.rank_exchange import RankExchange, payload_width
 from peermask.run.rank_group import Ranks, join_ranks, own_device
-from peermask.run.rendezvous import listen
+from peermask.run.rendezvous import Place, listen
 from peermask.store.folder import RunFolder
 
 CONTENDERS = {"one process": 1, "two ranks": 2}

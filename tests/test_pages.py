@@ -28,7 +28,7 @@ TRIED_ELSEWHERE = {
     "docs/asynchronous.md": "tests/fleet/test_asynchronous_fleet.py: a replay needs a fleet that has ended",
     "docs/benchmarks.md": "tests/test_benchmark_figures.py: a benchmark takes minutes",
     "docs/data.md": "tests/test_snippets.py",
-    "docs/scale.md": "tests/run/test_scale_page.py, tests/run/test_hosts.py",
+    "docs/scale.md": "tests/run/test_ranks.py, tests/run/test_hosts.py",
     "docs/theory.md": "tests/paper/theory: each takes up to minutes",
 }
 NOT_RUN = {

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from peermask.models.pretrained import without_batch_norm
     from peermask.registry import Options
     from peermask.reports.page import report
+    from peermask.run.data_summary import DataSummary, describe_data
     from peermask.run.execution import Execution, ProgressLine
-    from peermask.run.look import DataSummary, describe_data
     from peermask.run.plan import Plan, plan
     from peermask.run.result import RunResult
     from peermask.run.runner import resume_experiment, run_experiment
@@ -60,7 +60,7 @@ _MODULES = {
     "registry": "Options",
     "reports.page": "report",
     "run.execution": "Execution ProgressLine",
-    "run.look": "DataSummary describe_data",
+    "run.data_summary": "DataSummary describe_data",
     "run.plan": "Plan plan",
     "run.result": "RunResult",
     "run.runner": "resume_experiment run_experiment",

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import is_dataclass
 
 import pytest
 import torch
 from torch import Tensor
 
+from commands import Small
 from peermask.algorithms import algorithms
 from peermask.algorithms.contract import Clock
-from peermask.config.experiment import ExperimentConfig
 from peermask.run.assemble import assemble, build_simulator
 from peermask.run.build import Experiment, build
 from peermask.run.cuda_graphs import tensors_of
@@ -19,7 +18,6 @@ from peermask.run.simulator import Simulator
 
 NAMES = [entry.name for entry in algorithms]
 CPU = torch.device("cpu")
-Small = Callable[..., ExperimentConfig]
 
 
 HALF = [f"{entry.name}, float16" for entry in algorithms if not entry.make.over_frozen_weights]

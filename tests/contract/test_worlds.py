@@ -19,15 +19,15 @@ from fleet_cases import MemoryFleet, tiny_fleet
 from moved_time import MovedTime
 from rank_process import RankRun, assert_same
 
+from commands import Small, stop_after
 from peermask.algorithms import algorithms
-from peermask.config.experiment import ExperimentConfig
 from peermask.config.file import make_config
 from peermask.fleet.collect import collect_run
 from peermask.run.build import build
 from peermask.run.execution import Execution
 from peermask.run.result import RunResult
 from peermask.run.runner import resume_experiment, run_experiment
-from peermask.run.trace_file import trace_for, write_trace
+from peermask.run.trace import trace_for, write_trace
 from peermask.store.folder import RunFolder
 from peermask.store.table import read_rows
 
@@ -54,7 +54,7 @@ BY_HASH = {"accord", "mce-pl", "ind-mask", "guard", "redrawn", "one-peer", "matc
 
 
 @pytest.fixture(scope="module")
-def alone(small: Callable[..., ExperimentConfig], tmp_path_factory: pytest.TempPathFactory) -> Callable[..., RunResult]:
+def alone(small: Small, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., RunResult]:
     """A case in one process, by one worker."""
     folder = tmp_path_factory.mktemp("alone")
 
@@ -67,9 +67,8 @@ def alone(small: Callable[..., ExperimentConfig], tmp_path_factory: pytest.TempP
 
 @pytest.mark.parametrize("case", CASES)
 def test_stopped_and_resumed_by_many_workers(alone: Callable[..., RunResult], tmp_path: Path, case: str) -> None:
-    whole, asked = alone(case), iter([False, True])
-    workers = Execution(device="cpu", workers=3, should_stop=lambda: next(asked, False))
-    assert run_experiment(whole.config, tmp_path, execution=workers).status == "interrupted"
+    whole = alone(case)
+    assert run_experiment(whole.config, tmp_path, execution=stop_after(2, workers=3)).status == "interrupted"
     equal(resume_experiment(tmp_path, Execution(device="cpu", workers=3)), whole)
 
 

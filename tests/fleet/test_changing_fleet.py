@@ -19,7 +19,7 @@ from peermask.fleet.collect import collect_run
 from peermask.fleet.credentials import verifier
 from peermask.fleet.fleet_file import load_fleet
 from peermask.fleet.roster import read_signed
-from peermask.run.trace_file import replay_config
+from peermask.run.trace import replay_config
 from peermask.store.table import read_rows
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes are forked and signalled as on Linux")

@@ -17,8 +17,8 @@ from peermask.data.normalisation import Range
 from peermask.graph.links import Links
 from peermask.run.assemble import assemble
 from peermask.run.build import build
-from peermask.run.evaluate import evaluate
-from peermask.run.link_cost import LinkHistories
+from peermask.run.ledger import LinkHistories
+from peermask.run.metrics import evaluate
 from peermask.wire.cost import Cost, message_cost
 from peermask.wire.receiver_state import restore_receiver_state
 from peermask.wire.schema import Payload, Schema

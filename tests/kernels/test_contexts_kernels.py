@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from peermask.streams import stream
 from peermask.wire.history import Contexts, plan_flips
-from peermask.wire.receiver_masks import (
+from peermask.wire.receiver_state import (
     ReceiverMasks,
     first_receiver_masks,
     flips_size_triton,

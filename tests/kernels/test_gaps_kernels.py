@@ -12,7 +12,7 @@ from torch import Tensor
 from peermask.streams import stream
 from peermask.wire import History, frame_size
 from peermask.wire.cost import count_frames_triton, message_cost
-from peermask.wire.receiver_masks import first_receiver_masks, flips_size_triton
+from peermask.wire.receiver_state import first_receiver_masks, flips_size_triton
 from peermask.wire.schema import Payload, Schema
 
 pytestmark = pytest.mark.usefixtures("interpreted")

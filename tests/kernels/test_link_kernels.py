@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from peermask.graph.links import Links
-from peermask.run import link_cost
-from peermask.run.link_cost import LinkHistories
+from peermask.run import ledger
+from peermask.run.ledger import LinkHistories
 from peermask.streams import stream
 from peermask.wire import cost, receiver_state
 from peermask.wire.cost import COST_COLUMNS, Cost
@@ -62,7 +62,7 @@ def test_lines_take_the_codecs_bytes(monkeypatch: pytest.MonkeyPatch, opening: b
         monkeypatch.setattr(
             module, kernel, partial(getattr(module, kernel), block=32)
         )  # interpreted one entry at a time
-    monkeypatch.setattr(link_cost, "AT_ONCE", 3 * sum(SIZES))  # lines
+    monkeypatch.setattr(ledger, "WEIGHTS_AT_ONCE", 3 * sum(SIZES))  # lines
     fast, resumed = LinkHistories(first, remembered=1), LinkHistories(first, remembered=1)
     equal(counted(fast, range(1, 4), values=values), wanted)
     resumed.restore(middle, messages(2, values=values), SIZES)  # of a CPU

@@ -10,7 +10,8 @@ import tomli_w
 
 from peermask.config.file import make_config
 from peermask.files import write_json
-from peermask.run.metrics import METRICS, TRAFFIC
+from peermask.run.ledger import TRAFFIC
+from peermask.run.metrics import METRICS
 from peermask.store.checked import config_digest, write_result
 from peermask.store.folder import RunFolder
 from peermask.store.mask_snapshots import save_masks

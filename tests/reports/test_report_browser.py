@@ -17,8 +17,8 @@ from peermask.config.experiment import ExperimentConfig
 from peermask.reports.page import write_report
 from peermask.reports.watch import make_server
 from peermask.run.execution import Execution
+from peermask.run.jobs import plan_sweep
 from peermask.run.metrics import METRICS
-from peermask.run.sweep import plan_sweep
 from peermask.store.folder import RunFolder
 from peermask.store.table import append_rows
 

@@ -12,7 +12,7 @@ from report_cases import write_run
 from peermask.models.layout import Layer
 from peermask.reports.mask_pictures import PICTURE_BYTES, first_window, kernel, live_filters, mask_pictures, overlaps
 from peermask.reports.source import open_sources
-from peermask.store.mask_snapshots import KEPT, load_masks
+from peermask.store.mask_snapshots import SNAPSHOTS_KEPT, load_masks
 
 
 def test_overlap_is_what_both_keep_among_what_either_keeps() -> None:
@@ -36,8 +36,8 @@ def test_a_filter_is_drawn_as_the_image_it_reads(shape: tuple[int, ...], expecte
 
 def test_pictures_of_many_agents_stay_within_their_bytes() -> None:
     wide = (Layer("a", "linear", (4096, 3072), 0, 3072),)
-    window = first_window(wide, agents=100, rounds=KEPT)
-    assert window.filters * 3072 * 100 * KEPT / 8 <= 4 * PICTURE_BYTES
+    window = first_window(wide, agents=100, rounds=SNAPSHOTS_KEPT)
+    assert window.filters * 3072 * 100 * SNAPSHOTS_KEPT / 8 <= 4 * PICTURE_BYTES
     assert window.start == (4096 - window.filters) // 2  # the middle ones
 
 

@@ -18,7 +18,7 @@ from peermask.files import write_json
 from peermask.reports.page import gather, labels_of, render, write_report
 from peermask.reports.run_detail import positions
 from peermask.run.execution import Execution
-from peermask.run.sweep import plan_sweep
+from peermask.run.jobs import plan_sweep
 
 
 def data_in(page: str) -> dict[str, Any]:

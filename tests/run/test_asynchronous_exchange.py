@@ -12,24 +12,31 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
+from commands import Small, stop_after
 from peermask import registry
 from peermask.algorithms import algorithms
 from peermask.algorithms.contract import Agents, Algorithm, Clock, LocalData, Setting
-from peermask.config.experiment import ExperimentConfig
 from peermask.config.file import make_config
 from peermask.errors import ConfigError, RunError
 from peermask.graph.mixing import Mixing
 from peermask.run.build import build
 from peermask.run.execution import Execution
 from peermask.run.runner import resume_experiment, run_experiment
-from peermask.run.trace import LEARN, Trace, round_lengths, trace_of_speeds
-from peermask.run.trace_file import read_trace, speeds_of, trace_for, write_trace
+from peermask.run.trace import (
+    LEARN,
+    Trace,
+    read_trace,
+    round_lengths,
+    speeds_of,
+    trace_for,
+    trace_of_speeds,
+    write_trace,
+)
 from peermask.store.checkpoint import list_checkpoints
 from peermask.store.folder import RunFolder
 from peermask.store.table import read_rows
 from peermask.wire.schema import Payload
 
-Small = Callable[..., ExperimentConfig]
 CPU = Execution(device="cpu")
 UNEVEN = {"speeds": [0.2, 1.0, 1.0, 0.7], "weights": [100, 50, 1]}  # counts do not fit into a byte
 
@@ -149,9 +156,7 @@ def test_deaths_are_the_same_after_an_interruption(
     config = small(algorithm="accord", rounds=6, deaths=deaths, asynchronous=asynchronous)
     whole = run_experiment(config, tmp_path / "whole", execution=CPU)
     for stop in (1, 2, 4):
-        asked = iter([False] * stop + [True])
-        stopped = Execution(device="cpu", should_stop=lambda asked=asked: next(asked, False))  # type: ignore[misc]
-        assert run_experiment(config, tmp_path / str(stop), execution=stopped).status == "interrupted"
+        assert run_experiment(config, tmp_path / str(stop), execution=stop_after(stop + 1)).status == "interrupted"
         assert resume_experiment(tmp_path / str(stop), CPU).hash == whole.hash
         assert without_seconds(tmp_path / str(stop) / "traffic.csv") == without_seconds(whole.root / "traffic.csv")
 
@@ -166,9 +171,7 @@ def test_a_replay_goes_on_with_the_trace_it_began_with(small: Small, tmp_path: P
     write_trace(tmp_path / "trace.csv", trace_for(build(config), RunFolder(tmp_path / "none")))
     table = config.table()
     table["asynchronous"]["trace"] = str(tmp_path / "trace.csv")
-    asked = iter([False, True])
-    stopped = Execution(device="cpu", should_stop=lambda: next(asked, False))
-    run_experiment(make_config(table), tmp_path / "cut", execution=stopped)
+    run_experiment(make_config(table), tmp_path / "cut", execution=stop_after(2))
     (tmp_path / "trace.csv").unlink()
     assert resume_experiment(tmp_path / "cut", CPU).hash == expected
 
@@ -185,9 +188,7 @@ def test_only_messages_that_are_still_needed_are_kept(small: Small, tmp_path: Pa
     config = small(rounds=40, asynchronous=UNEVEN)
     trace = trace_for(build(config), RunFolder(tmp_path))
     for rounds in (1, 9, 38):
-        asked = iter([False] * (rounds - 1) + [True])
-        stopped = Execution(device="cpu", should_stop=asked.__next__)
-        run_experiment(config, tmp_path / str(rounds), execution=stopped)
+        run_experiment(config, tmp_path / str(rounds), execution=stop_after(rounds))
         (path,) = list_checkpoints(tmp_path / str(rounds) / "checkpoints")[-1:]
         with safe_open(path, "pt") as file:
             held = file.get_tensor("sent/.held").tolist()

@@ -6,23 +6,20 @@ import os
 import shutil
 import socket
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
 from rank_process import RankRun
-from test_rank_runs import ON_CPU, five, written
+from test_ranks import ON_CPU, five, written
 
-from peermask.config.experiment import ExperimentConfig
+from commands import Small
 from peermask.errors import PeermaskError, RunError
-from peermask.run.rank_control import Member
-from peermask.run.rendezvous import choose_address
+from peermask.run.rendezvous import Member, choose_address
 from peermask.run.result import RunResult
 from peermask.run.runner import run_experiment
 from waiting import PATIENCE
-
-Small = Callable[..., ExperimentConfig]
 
 
 def ip(*arguments: object) -> None:

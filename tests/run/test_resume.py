@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from torch import nn
 
 import peermask
-from peermask.config.experiment import ExperimentConfig
+from commands import Small, stop_after
 from peermask.config.file import load_config
 from peermask.errors import RunError
-from peermask.run import resume
-from peermask.run.execution import Execution
+from peermask.run import manifest
+from peermask.run.loop import ROUNDS_APART, RecentLosses
 from peermask.run.result import RunResult
 from peermask.run.runner import resume_experiment, run_experiment
 from peermask.store.folder import RunFolder
-
-Small = Callable[..., ExperimentConfig]
+from peermask.store.table import read_rows
 
 
 def files(root: Path) -> dict[Path, bytes]:
@@ -41,8 +41,7 @@ def test_a_finished_run_is_extended_to_what_it_would_have_been(small: Small, tmp
 
 def test_a_run_that_is_not_over_is_extended_too(small: Small, tmp_path: Path) -> None:
     whole = run_experiment(small(rounds=6), tmp_path / "whole")
-    stop = iter([False, True])
-    run_experiment(small(rounds=4), tmp_path / "run", execution=Execution(should_stop=lambda: next(stop)))
+    run_experiment(small(rounds=4), tmp_path / "run", execution=stop_after(2))
     assert resume_experiment(tmp_path / "run", overrides=["rounds=6"]).hash == whole.hash
 
 
@@ -57,7 +56,7 @@ def test_extending_may_be_cut_off_anywhere(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(*[(Path, "unlink"), (resume, "write_atomically")][step - 1], killed)
+        patch.setattr(*[(Path, "unlink"), (manifest, "write_atomically")][step - 1], killed)
         with pytest.raises(KeyboardInterrupt):
             resume_experiment(tmp_path / "run", overrides=["rounds=6"])
     short = resume_experiment(tmp_path / "run")  # still a run of four rounds
@@ -68,8 +67,7 @@ def test_extending_may_be_cut_off_anywhere(
 def test_a_comparison_is_extended_arm_by_arm(small: Small, tmp_path: Path) -> None:
     whole = run_experiment(small(rounds=6, compare=["ind-mask"]), tmp_path / "whole")
     run_experiment(small(compare=["ind-mask"]), tmp_path / "run")
-    stop = iter([True])
-    cut = resume_experiment(tmp_path / "run", Execution(should_stop=lambda: next(stop)), ["rounds=6"])
+    cut = resume_experiment(tmp_path / "run", stop_after(1), ["rounds=6"])
     assert cut.status == "interrupted"
     longer = resume_experiment(tmp_path / "run")  # the comparison knows its new end
     assert [longer.hash, longer.compared[0].hash] == [whole.hash, whole.compared[0].hash]
@@ -123,3 +121,42 @@ def test_a_comparison_that_resumes_into_nothing_begins(small: Small, tmp_path: P
     made = run_experiment(small(compare=["ind-mask"]), tmp_path / "run", resume=True)
     assert RunFolder(tmp_path / "run" / "ind-mask").result.is_file()
     assert RunResult.open(tmp_path / "run").compared[0].hash == made.compared[0].hash
+
+
+def test_a_mean_over_few_rounds_is_that_of_the_rounds():
+    held = RecentLosses({})
+    assert not held
+    assert held.tensors() == {}
+    for row in ([1.0, 2.0], [3.0, 6.0]):
+        held.add(torch.tensor(row))
+    assert held.mean().tolist() == [2.0, 4.0]
+    assert set(held.tensors()) == {"recent"}
+    held.clear()
+    assert not held
+
+
+def test_many_rounds_are_kept_as_a_sum_and_come_back_from_a_checkpoint():
+    held, most, rounds = RecentLosses({}), 0, 2 * ROUNDS_APART + 9
+    for number in range(1, rounds + 1):
+        held.add(torch.tensor([float(number), 1.0]))
+        if held.full:
+            held.sum_up()
+        most = max(most, len(held.latest()))
+        held = RecentLosses(held.tensors())
+    assert most == ROUNDS_APART
+    assert held.latest(1).tolist() == [[rounds, 1.0]]
+    assert held.mean().tolist() == [(rounds + 1) / 2, 1.0]  # (1 + ... + n) / n
+    assert held.mean().dtype == torch.float32
+
+
+def test_a_resumed_run_has_the_same_table_where_evaluations_are_rare(small, tmp_path):
+    config = small(rounds=ROUNDS_APART + 4, evaluation={"every": 2 * ROUNDS_APART}, checkpoint={"every": 100})
+    run_experiment(config, tmp_path / "whole")
+    wanted = read_rows(tmp_path / "whole" / "metrics.csv")
+    assert wanted
+    run_experiment(config, tmp_path / "cut", execution=stop_after(ROUNDS_APART - 1))
+    resume_experiment(tmp_path / "cut", stop_after(3))  # that is, in round ROUNDS_APART + 2
+    assert resume_experiment(tmp_path / "cut").hash == RunResult.open(tmp_path / "whole").hash
+    assert [row["train_loss"] for row in read_rows(tmp_path / "cut" / "metrics.csv")] == [
+        row["train_loss"] for row in wanted
+    ]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ import torch
 from torch import nn
 
 import peermask
-from peermask.config.experiment import ExperimentConfig
+from commands import Small, stop_after
 from peermask.errors import DivergedError, RunError
 from peermask.reports.tables import closing_lines
 from peermask.run import loop
@@ -26,20 +25,6 @@ from peermask.store.checkpoint import Checkpoint, checkpoint_name, list_checkpoi
 from peermask.store.folder import RunFolder
 from peermask.store.mask_snapshots import list_masks
 from peermask.task import format_bytes
-
-Small = Callable[..., ExperimentConfig]
-
-
-@dataclass
-class StopAfter:
-    """Asks a run to stop after so many rounds, as Ctrl-C does."""
-
-    rounds: int
-    asked: int = field(default=0)
-
-    def __call__(self) -> bool:
-        self.asked += 1
-        return self.asked == self.rounds
 
 
 def test_a_run_folder_holds_everything(small: Small, tmp_path: Path) -> None:
@@ -80,7 +65,7 @@ def test_resumed_equals_left_alone(small: Small, tmp_path: Path, algorithm: str)
     whole = run_experiment(config, tmp_path / "whole")
     for rounds in (1, 2, 3):
         cut = tmp_path / str(rounds)
-        stopped = run_experiment(config, cut, execution=Execution(should_stop=StopAfter(rounds)))
+        stopped = run_experiment(config, cut, execution=stop_after(rounds))
         assert stopped.status == "interrupted"
         resumed = resume_experiment(cut)
         assert resumed.hash == whole.hash
@@ -96,7 +81,7 @@ def test_resumed_equals_left_alone(small: Small, tmp_path: Path, algorithm: str)
 def test_a_run_of_more_rounds_starts_its_personal_masks_again(small: Small, tmp_path: Path) -> None:
     """Half of twelve rounds are more than the four that were played: until then the personal mask is the agreed one."""
     run_experiment(small(algorithm="accord"), tmp_path / "run")
-    resumed = resume_experiment(tmp_path / "run", Execution(should_stop=StopAfter(1)), ["rounds=12"])
+    resumed = resume_experiment(tmp_path / "run", stop_after(1), ["rounds=12"])
     states = resumed.last_checkpoint(resumed.manifest["frozen_checksum"]).states
     assert torch.equal(states["personal.scores"], states["scores"])
 
@@ -123,7 +108,7 @@ def test_a_run_cut_off_between_masks_and_checkpoint_ends_with_both(
 def test_an_interrupted_comparison_goes_on_with_the_arm_it_was_in(small: Small, tmp_path: Path) -> None:
     config = small(compare=["ind-mask"])
     whole = run_experiment(config, tmp_path / "whole")
-    run_experiment(config, tmp_path / "cut", execution=Execution(should_stop=StopAfter(2)))
+    run_experiment(config, tmp_path / "cut", execution=stop_after(2))
     assert RunResult.open(tmp_path / "cut").waiting == ("ind-mask",)
     resumed = resume_experiment(tmp_path / "cut")
     assert RunResult.open(tmp_path / "cut").waiting == ()
@@ -158,7 +143,7 @@ def test_a_loss_that_is_no_number_names_round_and_agent(
 
 
 def test_checkpoints_that_are_damaged_or_foreign(small: Small, tmp_path: Path) -> None:
-    run_experiment(small(), tmp_path / "run", execution=Execution(should_stop=StopAfter(2)))
+    run_experiment(small(), tmp_path / "run", execution=stop_after(2))
     checkpoint = list_checkpoints(tmp_path / "run" / "checkpoints")[-1]
     data = checkpoint.read_bytes()
     checkpoint.write_bytes(data[: len(data) // 2])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
+from commands import Small
 from peermask.algorithms.contract import Clock
-from peermask.config.experiment import ExperimentConfig
 from peermask.config.file import make_config
 from peermask.errors import PeermaskError
 from peermask.fleet.fleet_file import new_fleet
@@ -21,7 +20,7 @@ from peermask.run.assemble import assemble, openings
 from peermask.run.build import Experiment, build
 from peermask.run.cuda_graphs import tensors_of
 from peermask.run.execution import Execution
-from peermask.run.link_cost import LINKS, LinkHistories, shards_of
+from peermask.run.ledger import LINKS, LinkHistories, shards_of
 from peermask.run.loop import final_hash
 from peermask.run.runner import run_experiment
 from peermask.store.table import read_rows
@@ -30,7 +29,6 @@ from peermask.wire.frame import Expected, history_after, read_header
 from peermask.wire.history import History
 from peermask.wire.mailbox import history_of_opening
 
-Small = Callable[..., ExperimentConfig]
 CPU = Execution(device="cpu")
 SCHEDULES: list[dict[str, Any]] = [
     {"name": "redrawn", "every": 2},

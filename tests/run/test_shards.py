@@ -12,13 +12,13 @@ from peermask.graph import build_graph, build_mixing
 from peermask.graph.topology import topologies
 from peermask.run.rank_exchange import (
     Routes,
+    divide,
     heard,
     pack,
     pack_bits,
     pack_payload,
     packed_width,
     payload_width,
-    shard,
     unpack_bits,
     unpack_payload,
 )
@@ -28,12 +28,12 @@ def ring(agents: int) -> list[Tensor]:
     """What three ranks hear on a ring."""
     options = topologies["ring"].options()
     mixing = build_mixing(build_graph("ring", options, agents, 0), [1.0] * agents)
-    return [heard(mixing.rows(shard(agents, 3, rank))) for rank in range(3)]
+    return [heard(mixing.rows(rows)) for rows in divide(agents, 3)]
 
 
 def test_shards_are_in_order_and_even() -> None:
-    assert [shard(7, 3, rank) for rank in range(3)] == [slice(0, 2), slice(2, 4), slice(4, 7)]
-    assert [shard(3, 3, rank) for rank in range(3)] == [slice(0, 1), slice(1, 2), slice(2, 3)]
+    assert divide(7, 3) == [slice(0, 2), slice(2, 4), slice(4, 7)]
+    assert divide(3, 3) == [slice(0, 1), slice(1, 2), slice(2, 3)]
 
 
 def test_routes_of_a_ring_of_seven() -> None:
@@ -56,11 +56,11 @@ def test_routes_of_a_ring_of_seven() -> None:
 def test_what_one_sends_is_what_the_other_awaits(agents: int, size: int) -> None:
     options = topologies["ring"].options()
     mixing = build_mixing(build_graph("ring", options, agents, 0), [1.0] * agents)
-    hearing = [heard(mixing.rows(shard(agents, size, rank))) for rank in range(size)]
+    hearing = [heard(mixing.rows(rows)) for rows in divide(agents, size)]
     routes = [Routes.of(hearing, agents, rank) for rank in range(size)]
     for one in range(size):
         for other in range(size):
-            sent = routes[one].outgoing.get(other, torch.tensor([])) + shard(agents, size, one).start
+            sent = routes[one].outgoing.get(other, torch.tensor([])) + divide(agents, size)[one].start
             awaited = routes[other].columns[routes[other].incoming.get(one, slice(0, 0))]
             assert sent.tolist() == awaited.tolist()
 

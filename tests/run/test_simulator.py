@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 
 import networkx as nx
@@ -11,20 +10,18 @@ import pytest
 import torch
 from torch import nn
 
+from commands import Small
 from peermask.algorithms.contract import Agents, Clock
 from peermask.compute.device import pick_device
-from peermask.config.experiment import ExperimentConfig
 from peermask.config.file import make_config
 from peermask.errors import RunError
 from peermask.graph import build_mixing
 from peermask.models.architectures import mlp
-from peermask.run.assemble import agents_at_once, assemble, build_simulator
+from peermask.run.assemble import activation_bytes, agents_at_once, assemble, build_simulator, chunk_that_fits
 from peermask.run.build import Experiment, build
-from peermask.run.memory import activation_bytes, chunk_that_fits
 from peermask.run.simulator import Simulator
 
 CPU = torch.device("cpu")
-Small = Callable[..., ExperimentConfig]
 
 
 def played(experiment: Experiment, chunk: int, rounds: int = 3) -> Simulator:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from math import isnan
 from pathlib import Path
 from statistics import fmean, stdev
@@ -10,17 +9,14 @@ from statistics import fmean, stdev
 import pandas as pd
 import pytest
 
-from peermask.cli.main import main
-from peermask.config.experiment import ExperimentConfig
+from commands import Call, Small
 from peermask.errors import ConfigError, RunError
 from peermask.files import try_lock, write_json
 from peermask.run.execution import Execution
+from peermask.run.jobs import open_sweep, plan_sweep, split_values
 from peermask.run.result import RunResult
 from peermask.run.runner import run_experiment
-from peermask.run.sweep import open_sweep, plan_sweep, split_values
 from peermask.store.sweeps import SweepFolder, SweepRow, SweepRun, best_rows, spread
-
-Small = Callable[..., ExperimentConfig]
 
 
 @pytest.fixture
@@ -148,19 +144,16 @@ def test_what_is_finished_or_anothers_is_not_run_and_more_can_be_added(config: P
     assert not list(root.rglob(".seed*.lock"))
 
 
-def test_what_a_killed_process_leaves_is_no_obstacle(
-    config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_a_killed_process_leaves_is_no_obstacle(config: Path, tmp_path: Path, call: Call) -> None:
     root = tmp_path / "sweep"
     root.mkdir()
     (root / ".sweep.lock").touch()  # killed before sweep.json, or another process that begins just now
     plan_sweep(root, config, [], ["algorithm.lr=0.1"], [0]).run(Execution(), silent)
-    for run in SweepFolder.add(root, SweepFolder.open(root).config, plan_sweep(root, config, [], [], [1]).runs).runs[
-        1:
-    ]:
+    begun = SweepFolder.add(root, SweepFolder.open(root).config, plan_sweep(root, config, [], [], [1]).runs)
+    for run in begun.runs[1:]:
         with try_lock((root / run.path).with_name(f".seed-{run.seed}.lock")):  # killed before the run's folder
             pass
-    assert call(capsys, "runs", "delete", "--yes", root)[0] == 0
+    assert call("runs", "delete", "--yes", root)[0] == 0
     assert not root.exists()
 
 
@@ -193,20 +186,11 @@ def test_a_folder_of_something_else_is_left_alone(config: Path, tmp_path: Path) 
             SweepFolder.open(root)
 
 
-def call(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[object, str, str]:
-    with pytest.raises(SystemExit) as ended:
-        main([str(word) for word in words])
-    said = capsys.readouterr()
-    return ended.value.code, said.out, said.err
-
-
-def test_the_command_goes_on_and_prints_values_and_best(
-    config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_goes_on_and_prints_values_and_best(config: Path, tmp_path: Path, call: Call) -> None:
     out = tmp_path / "sweep"
     command = ["run", config, "--set", 'compare=["ind-mask"]', "--vary", "algorithm.lr=0.125,1.75", "--seeds", "2"]
     for words in ([*command, "--out", out], ["show", out], ["run", "--resume", out]):  # nothing is left to run then
-        code, said, _ = call(capsys, *words)
+        code, said, _ = call(*words)
         assert not code
         for word in ("0.125", "1.75", "ind-mask", "best for mce-pl: algorithm.lr=", "on held-out data"):
             assert word in said
@@ -214,26 +198,26 @@ def test_the_command_goes_on_and_prints_values_and_best(
     assert said.rstrip().endswith(str(out))
     assert len(pd.read_csv(out / "sweep.csv")) == 3
     (out / SweepFolder.open(out).runs[0].path / "result.json").unlink()
-    assert f"1 of 6 runs are missing; resume with: peermask run --resume {out}" in call(capsys, "show", out)[1]
+    assert f"1 of 6 runs are missing; resume with: peermask run --resume {out}" in call("show", out)[1]
     for option, message in (
         (("--seeds", "2"), "--resume of a sweep runs what is missing, unchanged"),
         (("--set", "rounds=9"), "--resume of a sweep runs what is missing, unchanged"),
         (("--processes", "2"), "start the same command several times without them"),
     ):
-        code, _, err = call(capsys, "run", "--resume", out, *option)
+        code, _, err = call("run", "--resume", out, *option)
         assert code == 2
         assert message in err
-    assert call(capsys, "runs", "delete", "--yes", out)[0] == 0
+    assert call("runs", "delete", "--yes", out)[0] == 0
     assert not out.exists()
 
 
 def test_values_of_three_keys_have_room_in_80_columns(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], config: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, call: Call, config: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("rich.console.Console.is_terminal", True)
     monkeypatch.setenv("COLUMNS", "80")
     keys = ("algorithm.lr=0.0625", "retention=0.4375", "data.validation=0.1875")
     varied = [word for key in keys for word in ("--vary", key)]
-    said = call(capsys, "run", config, *varied, "--seeds", "2", "--out", tmp_path / "sweep")[1]
+    said = call("run", config, *varied, "--seeds", "2", "--out", tmp_path / "sweep")[1]
     table = said.partition("standard deviation")[2].partition("held out, test")[0]
     assert all(value in table for value in ("0.0625", "0.4375", "0.1875"))

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from peermask.config.experiment import ExperimentConfig
+from commands import Small, stop_after
 from peermask.errors import RunError
+from peermask.exports.write import export
 from peermask.files import read_json, write_json
-from peermask.run.execution import Execution
+from peermask.reports.page import write_report
 from peermask.run.result import RunResult
 from peermask.run.runner import resume_experiment, run_experiment
+from peermask.store.checkpoint import list_checkpoints
 from peermask.store.folder import RunFolder
-
-Small = Callable[..., ExperimentConfig]
+from peermask.store.mask_snapshots import list_masks, load_masks
 
 
 @pytest.fixture
@@ -85,8 +88,7 @@ def test_a_run_does_not_go_on_from_tables_that_lack_rows(
 def test_a_run_that_has_not_evaluated_yet_goes_on(small: Small, tmp_path: Path) -> None:
     config = small(evaluation={"every": 4})
     whole = run_experiment(config, tmp_path / "whole")
-    stop = iter([False, False, True])
-    run_experiment(config, tmp_path / "cut", execution=Execution(should_stop=lambda: next(stop)))
+    run_experiment(config, tmp_path / "cut", execution=stop_after(3))
     assert not RunFolder(tmp_path / "cut").metrics.exists()
     RunFolder(tmp_path / "cut").metrics.touch()
     assert RunResult.open(tmp_path / "cut").round == 0
@@ -127,3 +129,130 @@ def test_what_a_killed_process_had_half_written_is_removed(ended: RunFolder) -> 
     resume_experiment(ended.path)
     assert not any(path.exists() for path in rests)
     assert other.exists()
+
+
+@pytest.fixture
+def finished(small: Small, tmp_path: Path) -> RunFolder:
+    run_experiment(small(), tmp_path / "run")
+    return RunFolder(tmp_path / "run")
+
+
+def flip(path: Path, place: int, bit: int = 0) -> None:
+    data = bytearray(path.read_bytes())
+    data[place] ^= 1 << bit
+    path.write_bytes(data)
+
+
+def digit_changed(text: str, place: int) -> str:
+    """One digit of a table for another: still a number, in a row that is still whole."""
+    at = next(k for k in range(len(text) - place, 0, -1) if text[k].isdigit() and text[k - 1].isdigit())
+    return text[:at] + str((int(text[at]) + 1) % 10) + text[at + 1 :]
+
+
+@pytest.mark.parametrize("share", [0.3, 0.6, 0.95])
+def test_a_flipped_bit_in_a_checkpoint_takes_the_one_before(
+    finished: RunFolder, share: float, caplog: pytest.LogCaptureFixture
+) -> None:
+    whole = RunResult.open(finished.path).hash
+    finished.result.unlink()
+    before, last = list_checkpoints(finished.checkpoints)
+    flip(last, int(share * last.stat().st_size))
+    resumed = resume_experiment(finished.path)
+    assert resumed.hash == whole
+    assert caplog.messages == [f"checkpoint {last} is damaged (its digest does not match); resuming from {before}"]
+    assert resume_experiment(finished.path).hash == whole
+    assert len(caplog.messages) == 1
+
+
+def test_an_export_takes_the_checkpoint_before_a_damaged_one_and_says_so(
+    finished: RunFolder, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    before, last = list_checkpoints(finished.checkpoints)
+    flip(last, last.stat().st_size - 40)
+    export(RunResult.open(finished.path), 1, tmp_path / "a.ticket")
+    assert caplog.messages == [
+        f"checkpoint {last} is damaged (its digest does not match); resuming from {before}",
+        "the model is of round 2, the last checkpoint; the run is at 4",
+    ]
+    flip(before, before.stat().st_size - 40)
+    with pytest.raises(RunError, match=r"round-000004\.safetensors is damaged"):
+        export(RunResult.open(finished.path), 1, tmp_path / "b.ticket")
+    assert not (tmp_path / "b.ticket").exists()
+
+
+def test_what_says_how_far_a_run_came_is_covered_too(finished: RunFolder, caplog: pytest.LogCaptureFixture) -> None:
+    last = list_checkpoints(finished.checkpoints)[-1]
+    data = last.read_bytes()
+    changed = data.replace(rb"\"waited\": ", rb"\"waited\":1", 1)
+    assert changed != data
+    last.write_bytes(changed)
+    finished.result.unlink()
+    resume_experiment(finished.path)
+    assert "its digest does not match" in caplog.messages[0]
+
+
+def test_a_checkpoint_that_cannot_be_read_is_not_called_damaged(finished: RunFolder) -> None:
+    finished.result.unlink()
+    last = list_checkpoints(finished.checkpoints)[-1]
+    if os.geteuid():
+        last.chmod(0)
+    else:  # root reads everything but a folder
+        last.unlink()
+        last.mkdir()
+    with pytest.raises(RunError, match=r"checkpoint .*4\.safetensors cannot be read: .*; fix this and retry"):
+        resume_experiment(finished.path)
+    assert last.exists()
+
+
+UNLIKE = r"damaged \(it does not hold what it held when {} was written\); restore the file"
+UNSEALED = r"damaged \(its digest does not match\)"
+
+
+@pytest.mark.parametrize(
+    ("name", "edit", "said", "is_unfinished"),
+    [
+        ("metrics.csv", lambda text: digit_changed(text, 20), UNLIKE, True),
+        ("traffic.csv", lambda text: digit_changed(text, 20), UNLIKE, True),
+        ("metrics.csv", lambda _: "", UNLIKE, True),
+        ("metrics.csv", lambda _: "round,agent,train_loss\n", UNLIKE, True),
+        ("confusion.csv", lambda text: digit_changed(text, 40), UNLIKE, False),  # the last evaluation writes it again
+        ("result.json", lambda text: digit_changed(text, len(text) // 2), UNSEALED, False),
+        ("manifest.json", lambda text: digit_changed(text, len(text) // 2), UNSEALED, True),
+        ("config.toml", lambda text: text.replace("batch_size = 8", "batch_size = 9"), "changed since manifest", True),
+    ],
+    ids=["digit", "digit", "empty", "no rows", "digit", "number", "number", "batch size"],
+)
+def test_an_edit_is_noticed(
+    finished: RunFolder, name: str, edit: Callable[[str], str], said: str, is_unfinished: bool
+) -> None:
+    path = finished.path / name
+    whole = path.read_text()
+    path.write_text(edit(whole))
+    assert path.read_text() != whole
+    for witness in ("result", "round-000004") if is_unfinished else ("result",):
+        for read in (RunResult.open, resume_experiment, lambda folder: write_report([folder])):
+            how = said.format(witness + r"\.(json|safetensors)")
+            with pytest.raises(RunError, match=rf"{name} ((is|was) {how}|lacks agent 0 in round 2)"):
+                read(finished.path)
+        if is_unfinished:
+            finished.result.unlink(missing_ok=True)
+    path.write_text(whole)
+    assert resume_experiment(finished.path).status == "finished"
+
+
+def test_any_flipped_byte_of_kept_masks_is_refused_or_changes_nothing(finished: RunFolder) -> None:
+    """The archive's own checksum covers all that is read from it."""
+    weights = RunResult.open(finished.path).manifest["weights"]
+    path = list_masks(finished.masks)[4]
+    whole, data = load_masks(path, weights), path.read_bytes()
+    for place in range(0, len(data), 7):
+        flip(path, place, place % 8)
+        with suppress(RunError):
+            assert (load_masks(path, weights) == whole).all()
+        path.write_bytes(data)
+
+
+def test_rounds_of_seven_digits_come_after_those_of_six(tmp_path: Path) -> None:
+    for name in ("round-999950.safetensors", "round-1000000.safetensors"):
+        (tmp_path / name).touch()
+    assert [path.stem for path in list_checkpoints(tmp_path)] == ["round-999950", "round-1000000"]

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import struct
+import zlib
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
-from wire_cases import RUN_ID, layer_tables, layered_masks, resealed
+from wire_cases import RUN_ID, layer_tables, layered_masks, random_bits, resealed
 
 from peermask.errors import WireError
 from peermask.wire import Expected, FrameHeader, History, Leaf, Schema, decode_frame, encode_frame
@@ -138,3 +139,116 @@ def test_mistakes_of_the_sender_are_named():
         encode_frame(HEADER, PAYLOAD, SCHEMA)
     with pytest.raises(WireError, match="nothing to send"):
         encode_frame(FrameHeader(RUN_ID, 3, 12), {}, Schema(()))
+
+
+MIXED_LAYERS = (70, 640, 1)
+TOTAL = sum(MIXED_LAYERS)
+
+
+def payload_at(density):
+    mask = random_bits(f"hostile {density}", TOTAL, density)
+    values = np.where(mask, np.float32(0.5), np.float32(0))
+    return {"mask": mask, "weights": values, "bias": np.ones(3, np.float32)}
+
+
+MIXED_BASE = payload_at(0.3)
+MIXED_SCHEMA = Schema.of(MIXED_BASE, MIXED_LAYERS)
+MIXED_EXPECTED = Expected(RUN_ID, MIXED_SCHEMA)
+DENSITIES = (0.0, 0.01, 0.1, 0.4, 0.9)
+EARLY = History.begin(MIXED_BASE, MIXED_SCHEMA, 11, 11)
+LATE = EARLY  # with classes of their own
+for name in (12, 13, 14):
+    LATE = LATE.after({**MIXED_BASE, "mask": MIXED_BASE["mask"] ^ random_bits(f"late {name}", TOTAL, 0.05)}, 11, name)
+HISTORIES = (EARLY, LATE)
+FRAMES = [
+    encode_frame(
+        FrameHeader(RUN_ID, 3, 12, history.name if history else None), payload_at(density), MIXED_SCHEMA, history
+    )
+    for density in DENSITIES
+    for history in (None, *HISTORIES)
+]
+
+
+def survives(frame):
+    for history in HISTORIES:
+        before = held(history)
+        try:
+            _, payload = decode_frame(frame, MIXED_EXPECTED, history)
+        except WireError:
+            payload = MIXED_BASE
+        MIXED_SCHEMA.check(payload)
+        assert all(np.isfinite(leaf).all() for leaf in payload.values())
+        assert held(history) == before
+
+
+def held(history):
+    return [*(leaf.tobytes() for leaf in history.payload.values()), history.contexts["mask"].states.tobytes()]
+
+
+@given(st.binary(max_size=200))
+def test_noise(frame):
+    survives(frame)
+
+
+edits = st.lists(
+    st.tuples(st.integers(36, 400), st.sampled_from(["set", "cut", "add"]), st.binary(max_size=4)), max_size=4
+)
+
+
+@settings(max_examples=300)
+@given(st.sampled_from(FRAMES), edits)
+def test_damage_behind_a_right_checksum(frame, changes):
+    data = bytearray(frame[:-4])
+    for at, how, content in changes:
+        stop = at + (0 if how == "add" else len(content))
+        data[at:stop] = b"" if how == "cut" else content
+    survives(resealed(bytes(data) + b"\0\0\0\0"))
+
+
+@given(st.sampled_from(FRAMES), st.integers(0, 400))
+def test_truncation(frame, length):
+    survives(frame[:length])
+    survives(resealed(frame[: max(length, 36)] + b"\0\0\0\0"))
+
+
+def test_a_small_frame_cannot_announce_a_large_buffer():
+    # A count of 2**35 - 1 positions in a frame of 50 bytes: refused by the layer's size, before any allocation.
+    body = b"\x00" + b"\x02\xff\xff\xff\xff\x7f" + b"\x00\x00"
+    survives(resealed(FRAMES[0][:36] + body + b"\0\0\0\0"))
+
+
+def test_masks_come_first_then_values_each_by_name():
+    payload = {"b": np.zeros(3, np.float32), "z": np.zeros(3, bool), "a": np.zeros(3, bool)}
+    assert [leaf.name for leaf in Schema.of(payload, [3]).leaves] == ["a", "z", "b"]
+
+
+def test_a_leaf_of_another_size_is_one_layer():
+    payload = {"mask": np.zeros(5, bool), "bias": np.zeros(2, np.float32)}
+    assert [leaf.layers for leaf in Schema.of(payload, [3, 2]).leaves] == [(3, 2), (2,)]
+
+
+def test_the_fingerprint_covers_names_kinds_and_layers():
+    leaf = Leaf("mask", True, (16, 8))
+    assert Schema((leaf,)).fingerprint == zlib.crc32(b"mask:mask:16,8;")
+    others = [Leaf("mast", True, (16, 8)), Leaf("mask", False, (16, 8)), Leaf("mask", True, (8, 16))]
+    assert len({Schema((other,)).fingerprint for other in [leaf, *others]}) == 4
+
+
+@pytest.mark.parametrize("layers", [(), (0,), (2**28, 1), (1,) * 4097])
+def test_impossible_layers_are_refused(layers):
+    with pytest.raises(WireError, match="leaf 'mask' has"):
+        Leaf("mask", True, layers)
+
+
+def test_other_dtypes_shapes_and_names_are_refused():
+    schema = Schema((Leaf("mask", True, (4,)),))
+    with pytest.raises(WireError, match="allowed: bool, float32"):
+        Schema.of({"mask": np.zeros(4, np.int64)}, [4])
+    with pytest.raises(WireError, match=r"is bool \[3\], expected bool \[4\]"):
+        schema.check({"mask": np.zeros(3, bool)})
+    with pytest.raises(WireError, match=r"has leaves \['masks'\]"):
+        schema.check({"masks": np.zeros(4, bool)})
+    with pytest.raises(WireError, match="repeat"):
+        Schema((Leaf("mask", True, (4,)), Leaf("mask", False, (4,))))
+    with pytest.raises(WireError, match="17 leaves"):
+        Schema(tuple(Leaf(f"m{i}", True, (4,)) for i in range(17)))

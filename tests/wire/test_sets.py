@@ -1,15 +1,99 @@
-"""Sets of positions, each layer in its shortest code."""
+"""Bits, positions and gaps: coded and read again."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 from hypothesis import given
+from hypothesis import strategies as st
 from wire_cases import layered_masks, random_bits
 
 from peermask.errors import WireError
-from peermask.wire.bits import Cursor
-from peermask.wire.sets import Code, decode_set, encode_set, plan_layer, plan_set, plan_set_within
+from peermask.wire.bits import Cursor, fixed_width, pack, positions, read_fixed_width, read_unary, unary
+from peermask.wire.sets import (
+    Code,
+    decode_gaps,
+    decode_set,
+    encode_gaps,
+    encode_set,
+    gap_bits,
+    plan_layer,
+    plan_set,
+    plan_set_within,
+    rice_parameter,
+)
+
+
+def integers(values):
+    return np.array(values, np.int64)
+
+
+def test_numbers_put_their_top_bit_first():
+    assert fixed_width(integers([5, 2]), 3).tolist() == [1, 0, 1, 0, 1, 0]
+    assert unary(integers([0, 2, 1])).tolist() == [1, 0, 0, 1, 0, 1]
+
+
+def test_bytes_fill_from_the_top_and_end_with_zeros():
+    assert pack([np.array([1, 0], np.uint8), np.array([1], np.uint8)]) == b"\xa0"
+    assert pack([]) == b""
+
+
+@given(st.integers(1, 20), st.lists(st.integers(0, 2**20 - 1), max_size=20))
+def test_fixed_width_round_trip(width, values):
+    kept = integers(values) & ((1 << width) - 1)
+    assert (read_fixed_width(fixed_width(kept, width), width) == kept).all()
+
+
+@given(st.lists(st.integers(0, 200), max_size=30))
+def test_unary_round_trip(values):
+    assert read_unary(unary(integers(values)), len(values)).tolist() == values
+
+
+def test_unary_with_too_few_ones_is_nothing():
+    assert read_unary(np.array([0, 1, 0], np.uint8), 2) is None
+
+
+@pytest.mark.parametrize("size", [0, 1, 7, 8, 9, 800, 5_003])
+@pytest.mark.parametrize("share", [0.0, 0.01, 0.09, 0.5, 1.0])
+def test_they_are_those_of_numpy(size: int, share: float) -> None:
+    mask = np.random.default_rng(size).random(size) < share
+    assert positions(mask).tolist() == np.flatnonzero(mask).tolist()
+    assert positions(mask[3:]).tolist() == np.flatnonzero(mask[3:]).tolist()  # memory that is not aligned
+    assert positions(mask[::2]).tolist() == np.flatnonzero(mask[::2]).tolist()  # nor in one piece
+
+
+def test_three_flips_of_64_by_hand():
+    # 77 (128 - 3) // 480 = 20, so k = 4. Gaps 2, 0, 36: low bits 0010 0000 0100, high 0, 0, 2 as 1 1 001.
+    positions = np.array([2, 3, 40])
+    assert rice_parameter(3, 64) == 4
+    assert pack(encode_gaps(positions, 64)).hex() == "204c80"
+    assert gap_bits(positions, 64) == 17
+
+
+@pytest.mark.parametrize(("count", "size", "k"), [(1, 1, 0), (1, 2, 0), (64, 64, 0), (1, 1024, 9), (2048, 819200, 8)])
+def test_the_parameter_is_the_power_of_two_under_the_mean_gap(count, size, k):
+    assert rice_parameter(count, size) == k
+
+
+@given(st.sets(st.integers(0, 4999), min_size=1))
+def test_round_trip_and_length(chosen):
+    positions = np.array(sorted(chosen))
+    bits = np.concatenate(encode_gaps(positions, 5000))
+    assert bits.size == gap_bits(positions, 5000)
+    cursor = Cursor(pack([bits]))
+    assert (decode_gaps(cursor, positions.size, 5000) == positions).all()
+    assert cursor.position == bits.size
+
+
+def test_a_position_outside_the_layer_is_refused():
+    # k = 3 for 3 of 40; gaps 2, 0, 36: low bits 010 000 100, high 0, 0, 4 as 1 1 00001.
+    with pytest.raises(WireError, match="position 40 lies outside a layer of 40"):
+        decode_gaps(Cursor(bytes([0b01000010, 0b01100001])), 3, 40)
+
+
+def test_too_few_gaps_are_refused():
+    with pytest.raises(WireError, match="fewer found"):
+        decode_gaps(Cursor(b"\x00" * 4), 3, 64)
 
 
 @given(layered_masks())

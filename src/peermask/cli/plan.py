@@ -17,7 +17,7 @@ from peermask.errors import ConfigError, nearest
 if TYPE_CHECKING:
     import torch
 
-    from peermask.run.look import DataSummary
+    from peermask.run.data_summary import DataSummary
     from peermask.run.plan import Plan
 
 # `peermask list`: what a config can choose and set, with defaults.
@@ -147,7 +147,7 @@ def data(
 ) -> None:
     """Print what data each agent has, and what is odd about it."""
     from peermask.config.file import load_config
-    from peermask.run.look import describe_data
+    from peermask.run.data_summary import describe_data
 
     console = Console(highlight=False, markup=False)
     seen = describe_data(load_config(config, set_ or (), import_ or ()))

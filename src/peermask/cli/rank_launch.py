@@ -17,7 +17,7 @@ from multiprocessing import resource_tracker
 from typing import TYPE_CHECKING
 
 from peermask.errors import ConfigError, RunError
-from peermask.run.rank_control import Place, rank_from_env
+from peermask.run.rendezvous import Place, rank_from_env
 
 if TYPE_CHECKING:
     from peermask.run.rank_group import Backend, Ranks

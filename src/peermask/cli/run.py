@@ -29,8 +29,8 @@ from peermask.errors import ConfigError, DivergedError
 if TYPE_CHECKING:
     from peermask.config.experiment import ExperimentConfig
     from peermask.run.execution import Execution
+    from peermask.run.jobs import Sweep
     from peermask.run.result import RunResult
-    from peermask.run.sweep import Sweep
     from peermask.store.sweeps import SweepFolder
 
 # `peermask run --vary ... --seeds N`: many runs of one experiment, and a table of them.
@@ -171,7 +171,7 @@ def _plan_sweep(
     out: Path | None,
     imports: Sequence[str],
 ) -> Sweep:
-    from peermask.run.sweep import open_sweep, plan_sweep
+    from peermask.run.jobs import open_sweep, plan_sweep
 
     import_plugins(imports)
     if resume is not None:
@@ -214,8 +214,8 @@ def _load(
 ) -> tuple[ExperimentConfig | None, list[str]]:
     """The config, None of a run that is resumed, and the plug-ins that it needs."""
     from peermask.config.file import load_config
-    from peermask.run.resume import find_recorded_plugins
-    from peermask.run.trace_file import replay_config
+    from peermask.run.manifest import find_recorded_plugins
+    from peermask.run.trace import replay_config
     from peermask.store.folder import is_of_fleet
 
     if resume is not None:

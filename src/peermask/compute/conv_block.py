@@ -56,12 +56,12 @@ class ConvBlock:
 
     @property
     def cover(self) -> int:
-        """How many windows a pixel lies in at most, along one side."""
+        """Count the windows that a pixel lies in at most, along one side."""
         return -(-self.pool // self.pool_stride)
 
     @property
     def growth(self) -> int:
-        """How many times the largest gradient of the result bounds that of the convolution.
+        """Bound the convolution's gradient, in times of the largest gradient of the result.
 
         A pixel hears from cover² windows. The norm passes on less than four times that: through channel c's own u,
         which is at least 1 + α/4 e_c², a factor between -1/2 and 1; through the u of each of three others that it takes

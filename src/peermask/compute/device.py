@@ -1,14 +1,16 @@
-"""Devices that a run computes on."""
+"""Devices that a run computes on, and the memory of this machine."""
 
 from __future__ import annotations
 
 import ctypes
 import math
+import os
 import re
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import cache, reduce
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -128,3 +130,51 @@ def enough_memory(device: torch.device) -> Iterator[None]:
             "this machine has too little memory for this run; use fewer agents or a smaller model, "
             "see `peermask plan` for what it needs"
         ) from error
+
+
+def check_room(needed: int, what: str, remedy: str) -> None:
+    """Check memory before anything is allocated: a machine that runs out of it kills processes."""
+    free = free_memory()
+    if needed > free:
+        raise RunError(f"{what} about {needed / 1e9:.1f} GB, and {free / 1e9:.1f} GB are free; {remedy}")
+
+
+def free_memory() -> int:
+    """Bytes that this process can still have: of the machine, of its container, and by its own limit."""
+    page = os.sysconf("SC_PAGE_SIZE")
+    bounds = [page * os.sysconf("SC_PHYS_PAGES")]
+    with suppress(OSError, ValueError, StopIteration):
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        bounds.append(1024 * int(next(line for line in lines if line.startswith("MemAvailable")).split()[1]))
+    with suppress(OSError, ValueError):  # "max" where there is no limit
+        bounds.append(int(Path("/sys/fs/cgroup/memory.max").read_text()))
+    with suppress(ImportError, OSError, ValueError):
+        import resource  # not on Windows
+
+        limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+        if limit != resource.RLIM_INFINITY:
+            bounds.append(limit - page * int(Path("/proc/self/statm").read_text().split()[0]))
+    return min(bounds)
+
+
+class PeakMemory:
+    """The most memory that this process takes within a `with` block, in `bytes`.
+
+    Linux can forget an earlier peak; elsewhere it is the peak since the process started."""
+
+    bytes = 0
+
+    def __enter__(self) -> PeakMemory:
+        with suppress(OSError):
+            Path("/proc/self/clear_refs").write_text("5")  # see proc(5): only the mark of the peak is reset
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with suppress(OSError, StopIteration):
+            lines = Path("/proc/self/status").read_text().splitlines()
+            self.bytes = 1024 * int(next(line for line in lines if line.startswith("VmHWM")).split()[1])
+            return
+        with suppress(ImportError):
+            import resource  # not on Windows
+
+            self.bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # bytes on macOS, which has no /proc

@@ -65,7 +65,7 @@ def trace(module: nn.Module, samples: Tensor) -> tuple[Step, ...] | None:
 
 
 def uses(steps: tuple[Step, ...]) -> Counter[fx.Node]:
-    """How often each result is needed."""
+    """Count how often each result is needed."""
     return Counter(node for step in steps for node in step.inputs)
 
 

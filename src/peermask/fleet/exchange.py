@@ -17,7 +17,7 @@ from peermask.fleet.responder import Responder
 from peermask.graph.mixing import Ages, Mixing
 from peermask.run.assemble import openings
 from peermask.run.build import Experiment
-from peermask.run.exchange import Abandoned
+from peermask.run.exchange import Abandoned, Exchange
 from peermask.run.simulator import Simulator
 from peermask.wire import Schema
 from peermask.wire.schema import MessageRow, Payload
@@ -25,8 +25,8 @@ from peermask.wire.schema import MessageRow, Payload
 FLUSHED_EVERY = 256  # rounds after which their rows are written, however rare checkpoints are
 
 
-class NodeExchange:
-    """An `Exchange` for the one agent of a node: A = N = 1, K = itself and those whose messages arrived, by number."""
+class NodeExchange(Exchange):
+    """Exchange of the one agent of a node: A = N = 1, K = itself and those whose messages arrived, by number."""
 
     def __init__(
         self,
@@ -152,12 +152,6 @@ class NodeExchange:
 
     def state(self) -> Payload:
         return {name: leaf.cpu() for name, leaf in self.messages.items()}
-
-    def all_gather(self, rows: Tensor) -> Tensor:
-        return rows
-
-    def gather(self, rows: Tensor) -> Tensor:
-        return rows
 
     def conclude(self, save: Callable[[], None]) -> None:
         """The evaluation that follows counts the last message's bytes too."""

@@ -23,9 +23,10 @@ from peermask.fleet.environment import Line
 from peermask.fleet.fleet import Fleet
 from peermask.fleet.puller import Absence
 from peermask.run.build import Experiment
+from peermask.run.ledger import TRAFFIC
 from peermask.run.manifest import manifest
-from peermask.run.metrics import CONFUSION, METRICS, TRAFFIC
-from peermask.run.trace_file import TRACE
+from peermask.run.metrics import CONFUSION, METRICS
+from peermask.run.trace import TRACE
 from peermask.store.checked import read_result
 from peermask.store.checkpoint import Checkpoint, checkpoint_name, forget_checkpoints_after, last_good, list_checkpoints
 from peermask.store.folder import RunFolder, clear_leftovers, round_of

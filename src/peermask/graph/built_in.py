@@ -171,7 +171,7 @@ def check_degree(agents: int, degree: int) -> None:
 # Graphs from files. A list has one link `i j` per line, agents counted from 0. A matrix has one line per agent with a 1
 # for every agent it hears, and is symmetric. Numbers are separated by spaces or commas; `#` starts a comment.
 
-LARGEST = 64 * 2**20  # bytes; a matrix of 5,000 agents has 50 MB
+FILE_BYTES = 64 * 2**20  # bytes; a matrix of 5,000 agents has 50 MB
 
 Line = tuple[str, list[int]]  # its place ("graph.txt line 3") and its numbers
 
@@ -193,8 +193,8 @@ def file(
 
 def read_lines(path: Path) -> list[Line]:
     try:
-        if path.stat().st_size > LARGEST:
-            raise GraphError(f"{path} has {path.stat().st_size} bytes; a graph file has at most {LARGEST}")
+        if path.stat().st_size > FILE_BYTES:
+            raise GraphError(f"{path} has {path.stat().st_size} bytes; a graph file has at most {FILE_BYTES}")
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not a text file"

@@ -21,8 +21,8 @@ from torch import Tensor
 
 Integers: TypeAlias = NDArray[np.int64]
 CPU = torch.device("cpu")
-FEW = 2**20  # pairs that a GPU has as a matrix in any case
-SPARSE = 16  # pairs a link beyond which it has none
+PAIRS_AS_MATRIX = 2**20  # pairs that a GPU has as a matrix in any case
+PAIRS_PER_LINK = 16  # pairs a link beyond which it has none
 
 
 class Links:
@@ -38,7 +38,7 @@ class Links:
     ) -> None:
         self.starts, self.senders, self.weights = starts, senders, weights
         self.agents, self.messages, self.device = len(starts) - 1, messages, device  # A, K
-        room = max(FEW, SPARSE * len(senders))
+        room = max(PAIRS_AS_MATRIX, PAIRS_PER_LINK * len(senders))
         self.is_paired = device.type != "cpu" and self.agents * messages <= room
 
     @classmethod
@@ -110,7 +110,7 @@ class Links:
         return int(np.diff(self.starts).max())
 
     def distance_from(self, agent: int) -> int:
-        """How many links away the farthest agent is, of those that can be reached (A = K)."""
+        """Count the links to the farthest agent, of those that can be reached (A = K)."""
         reached, edge, steps = np.zeros(len(self), np.bool_), np.array([agent]), -1
         while edge.size:
             steps += 1

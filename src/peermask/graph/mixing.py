@@ -19,14 +19,14 @@ from torch import Tensor
 from peermask.errors import GraphError
 from peermask.graph.links import Integers, Links
 from peermask.graph.sums import count_votes, sum_of_all, weighted_sum
-from peermask.graph.topology import NAMED, Graph
+from peermask.graph.topology import AGENTS_NAMED, Graph
 
 # Shapes: A receivers, K received messages, P weights
 
 
 @dataclass(frozen=True, eq=False)
 class Mixing:
-    """How A receivers weigh K messages, the argument of `Algorithm.fuse`.
+    """Weights of A receivers for K messages, the argument of `Algorithm.fuse`.
 
     Attributes:
         links: The messages that each receiver hears, without its own; `for senders in mixing.links` gives their rows.
@@ -84,7 +84,7 @@ class Mixing:
 
     @property
     def _is_own(self) -> NDArray[np.bool_]:
-        """Which of the closed links are a receiver's own message."""
+        """Mark the closed links that carry a receiver's own message."""
         is_own: NDArray[np.bool_] = self.metropolis.senders == self.own[self.metropolis.receivers]
         return is_own
 
@@ -183,7 +183,9 @@ def build_mixing(graph: Graph | Links, shares: Sequence[float] | Integers) -> Mi
     agents = len(links)
     held = np.asarray(shares, dtype=np.float64)  # [N]
     if held.shape != (agents,) or not np.isfinite(held).all() or (held <= 0).any():
-        raise GraphError(f"{agents} agents need one share of the samples above 0 each, not {list(shares)[:NAMED]}")
+        raise GraphError(
+            f"{agents} agents need one share of the samples above 0 each, not {list(shares)[:AGENTS_NAMED]}"
+        )
     everyone, degree = np.arange(agents), np.diff(links.starts)
     weights = 1.0 / (1.0 + np.maximum(degree[links.receivers], degree[links.senders]))  # [E]
     rest = 1.0 - np.bincount(links.receivers, weights, agents)  # [N]
@@ -237,7 +239,7 @@ class Ages:
 
     @classmethod
     def of_missing(cls, mixing: Mixing) -> Ages:
-        """Where agents play the same round; `mixing` is that of all agents."""
+        """Make the ages of agents that play the same round; `mixing` is that of all agents."""
         return cls(MISSING, max(MISSING) * (mixing.links.most + 1), in_rounds=True)
 
     def weight(self, round: int, number: int) -> int:

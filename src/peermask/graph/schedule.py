@@ -79,7 +79,7 @@ class Schedule:
         return round - (round - 1) % every
 
     def graphs(self, rounds: int) -> int:
-        """How many different graphs there are at most in `rounds` rounds."""
+        """Count the different graphs in `rounds` rounds, at most."""
         drawn = -(-rounds // int(getattr(self.options, "every", 1)))
         return 1 if self.name is None else min(drawn, hops(self.base.agents)) if self.name == ONE_PEER else drawn
 

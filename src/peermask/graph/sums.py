@@ -22,7 +22,7 @@ HALF_EXACT = 2048  # whole numbers up to here are exact in half precision
 
 
 def count_votes(links: Links, votes: Tensor, dtype: torch.dtype) -> Tensor:
-    """How many of the messages that are heard keep each weight, as exact integers: [K, P] bool -> [A, P].
+    """Count the messages that are heard and keep each weight, as exact integers: [K, P] bool -> [A, P].
 
     Messages weighted by age count several times; only on a CPU.
     """
@@ -122,7 +122,7 @@ _TILE_OF_MANY = (64, 128, 32)
 
 
 def count_votes_triton(chosen: Tensor, votes: Tensor, dtype: torch.dtype) -> Tensor:
-    """How many of the chosen messages keep each weight: [A, K], [K, P] bool -> [A, P]."""
+    """Count the chosen messages that keep each weight: [A, K], [K, P] bool -> [A, P]."""
     from peermask.kernels.votes_triton import votes_kernel
 
     votes = votes if votes.stride(1) == 1 else votes.contiguous()

@@ -21,7 +21,7 @@ else:
     Graph = nx.Graph
 
 DRAWS = 100  # redraws of a random graph before it is called disconnected
-NAMED = 10  # agents listed in an error
+AGENTS_NAMED = 10  # agents listed in an error
 
 
 # (agents: int, draw: Stream, *, options...) -> Graph; the links, if drawn at all, come only from the stream
@@ -107,8 +107,8 @@ def cut_off(graph: Graph, when: str = "") -> str:
 
 
 def named(agents: list[int]) -> str:
-    more = f" and {len(agents) - NAMED} more" if len(agents) > NAMED else ""
-    return f"agent{'s' if len(agents) > 1 else ''} {', '.join(map(str, agents[:NAMED]))}{more}"
+    more = f" and {len(agents) - AGENTS_NAMED} more" if len(agents) > AGENTS_NAMED else ""
+    return f"agent{'s' if len(agents) > 1 else ''} {', '.join(map(str, agents[:AGENTS_NAMED]))}{more}"
 
 
 def remedy(options: Options) -> str:

@@ -1,4 +1,4 @@
-"""How many weights an agent may keep in each layer: the retention ratio r_i as exact counts K_l."""
+"""Budget of weights that an agent may keep in each layer: the retention ratio r_i as exact counts K_l."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ BLOCK = 2**28  # entries of masks that are compared at a time
 
 
 def believed_links(masks: Tensor, received: Tensor, heard: Links, sizes: Sequence[int], factor: float) -> Links:
-    """Which of the messages that are heard count: [A, P], [K, P] bool."""
+    """Find the messages that are heard and count: [A, P], [K, P] bool."""
     if by_kernels(masks) and heard.is_paired and len(received) <= MOST:
         return Links.of(believed_triton(masks, received, heard.pairs, sizes, factor, HALFWAY))
     distance = distances(masks, received, heard, sizes)
@@ -136,7 +136,7 @@ def overlaps_triton(masks: Tensor, received: Tensor, sizes: Sequence[int]) -> tu
 def believed_triton(
     masks: Tensor, received: Tensor, heard: Tensor, sizes: Sequence[int], factor: float, limit: float
 ) -> Tensor:
-    """Which of the messages that are heard [A, K] count, for K up to `MOST`: see masks/guard.py."""
+    """Find the messages that are heard [A, K] and count, for K up to `MOST`."""
     from peermask.kernels.votes_triton import believe_kernel
 
     both, own, theirs = overlaps_triton(masks, received, sizes)

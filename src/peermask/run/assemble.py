@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from peermask.algorithms.contract import Agents, Algorithm, Setting, make_algorithm
 from peermask.algorithms.half_precision import HalfPrecision
+from peermask.compute.device import check_room
 from peermask.compute.network import Network
 from peermask.data.batches import Augmentation
 from peermask.data.dataset import Dataset, Split
@@ -22,12 +23,18 @@ from peermask.masks.masker import Masker
 from peermask.models.layout import Layout
 from peermask.models.outputs import Readout, with_readout
 from peermask.run.build import Experiment
-from peermask.run.evaluate import AT_ONCE
 from peermask.run.feed import Feed
-from peermask.run.memory import activation_bytes, check_room, chunk_that_fits
+from peermask.run.metrics import SAMPLES_AT_ONCE
 from peermask.run.simulator import Simulator
 from peermask.run.warmup import compile_kernels
 from peermask.wire.schema import Payload
+
+STATE_COPIES = 8  # float32 vectors of P an agent needs at the peak of a round: scores, gradients, model, sort keys
+RESTING_BYTES = (
+    12  # bytes per parameter that an agent holds while others are computed: its state, its last two messages
+)
+FUSED_FACTOR = 2  # memory of a pass through fused kernels, in sizes of all outputs; measured on AlexNet: 1.2
+GENERAL_FACTOR = 5  # memory of any other pass, which stores a module's inner results too; on AlexNet: 4.4
 
 
 def assemble(experiment: Experiment, device: torch.device) -> tuple[Algorithm[Any], Feed]:
@@ -106,8 +113,38 @@ def agents_at_once(experiment: Experiment, device: torch.device, agents: int | N
 def is_fused(experiment: Experiment) -> bool:
     """Whether a GPU would compute gradients by the kernels."""
     network = experiment.network
-    batch = max(experiment.config.batch_size, AT_ONCE)
+    batch = max(experiment.config.batch_size, SAMPLES_AT_ONCE)
     return network.stack is not None and network.stack.fits_kernels(network.layout, experiment.dataset.shape, batch)
+
+
+def chunk_that_fits(agents: int, layout: Layout, activations: int, free: int) -> int:
+    """Choose how many agents to stack, as evenly as possible; an agent's passes need `activations` bytes."""
+    each = STATE_COPIES * 4 * layout.total + activations
+    room = int(0.8 * free) - RESTING_BYTES * layout.total * agents
+    most = max(1, min(agents, room // each))
+    chunks = -(-agents // most)
+    return -(-agents // chunks)
+
+
+def activation_bytes(module: torch.nn.Module, blank: torch.Tensor, batch: int, *, fused: bool) -> int:
+    """Bytes that an agent's training step saves for its backward pass, or its evaluation's widest layer if larger.
+
+    The module is tried on one input, `blank`, on the CPU.
+    """
+    outputs = [0]
+
+    def count(_module: torch.nn.Module, _inputs: object, output: object) -> None:
+        if isinstance(output, torch.Tensor):
+            outputs.append(output.numel() * output.element_size())
+
+    hooks = [child.register_forward_hook(count) for child in module.modules() if not list(child.children())]
+    try:
+        with torch.no_grad():
+            module(blank)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return (FUSED_FACTOR if fused else GENERAL_FACTOR) * max(batch * sum(outputs), SAMPLES_AT_ONCE * max(outputs))
 
 
 def _moved(split: Split, device: torch.device) -> Split:

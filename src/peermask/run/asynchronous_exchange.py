@@ -19,12 +19,10 @@ from peermask.algorithms.contract import Clock
 from peermask.graph.mixing import Ages, Mixing
 from peermask.run.assemble import openings
 from peermask.run.build import Experiment
-from peermask.run.exchange import Counting
-from peermask.run.link_cost import LINKS, LinkHistories, SavedHistory
-from peermask.run.metrics import Ledger
+from peermask.run.exchange import Exchange
+from peermask.run.ledger import LINKS, Ledger, LinkHistories, SavedHistory
 from peermask.run.simulator import Simulator
-from peermask.run.trace import FUSE, Event, Trace, waves
-from peermask.run.trace_file import absent_rounds
+from peermask.run.trace import FUSE, Event, Trace, absent_rounds, waves
 from peermask.store.folder import RunFolder
 from peermask.wire import History, Schema
 from peermask.wire.cost import Cost, in_turn, message_measures
@@ -43,7 +41,7 @@ class Message:
     coded: dict[int, tuple[SavedHistory | None, int, bool, History]] = field(default_factory=dict)
 
 
-class AsynchronousExchange(Counting):
+class AsynchronousExchange(Exchange):
     """An `Exchange`: A = N, and every agent has its own messages, K of them."""
 
     def __init__(
@@ -58,7 +56,7 @@ class AsynchronousExchange(Counting):
         self.mixings = [experiment.mixing.rows(slice(agent, agent + 1)) for agent in range(config.agents)]
         self.sizes = experiment.network.layout.sizes
         self.histories = LinkHistories(openings(experiment, experiment.agents) or None, remembered=config.agents)
-        self.held: dict[Event, Message] = {}  # which are still to be used
+        self.unused: dict[Event, Message] = {}  # by agent and round, until the last use
         self.losses = sent[LOSSES] if sent else torch.full((config.agents,), torch.nan)  # of each agent's last round
         self.learned: dict[int, Any] = {}  # agent -> its state between the halves of its round
         self.begun: set[int] = set()  # agents that have ever learned
@@ -75,7 +73,9 @@ class AsynchronousExchange(Counting):
             self._fuse(self._present(fusing))
             done += len(learning) + len(fusing)
             last = self.trace.last_uses
-            self.held = {event: held for event, held in self.held.items() if last[event[0], event[1] - 1] >= done}
+            self.unused = {
+                event: message for event, message in self.unused.items() if last[event[0], event[1] - 1] >= done
+            }
         # An agent that has not played yet has no loss: the mean of the others replaces it.
         late = torch.tensor([agent not in self.begun for agent in range(agents)])
         return torch.where(late, self.losses[~late].mean(), self.losses)
@@ -96,7 +96,7 @@ class AsynchronousExchange(Counting):
             self.learned[agent] = state
 
     def _present(self, events: Sequence[Event]) -> list[Event]:
-        """Those that are played: a dead agent keeps its state."""
+        """Leave out what is not played: a dead agent keeps its state."""
         return [(agent, number) for agent, number in events if number not in self.absent.get(agent, ())]
 
     def _learned(self, events: Sequence[Event]) -> list[tuple[Any, Tensor]]:
@@ -117,7 +117,7 @@ class AsynchronousExchange(Counting):
         self.messages = shared[0]
         self._restore()
         for event, message in zip(events, self.simulator.spread(self._message, shared), strict=True):
-            self.held[event] = message
+            self.unused[event] = message
 
     def _fuse(self, events: Sequence[Event]) -> None:
         """The second half: use the messages that the trace says."""
@@ -137,9 +137,9 @@ class AsynchronousExchange(Counting):
     def state(self) -> Payload:
         self._restore()
         saved = {**self.histories.tensors(), LOSSES: self.losses.clone()}
-        for name in self.messages if self.held else ():
-            saved[name + HELD] = torch.cat([message.payload[name] for message in self.held.values()])
-        return {**saved, HELD: torch.tensor(list(self.held))} if self.held else saved
+        for name in self.messages if self.unused else ():
+            saved[name + HELD] = torch.cat([message.payload[name] for message in self.unused.values()])
+        return {**saved, HELD: torch.tensor(list(self.unused))} if self.unused else saved
 
     def _moved(self, events: Sequence[Event]) -> tuple[list[Payload], list[Mixing]]:
         """The messages that each agent mixes [K, ...], and how."""
@@ -151,7 +151,7 @@ class AsynchronousExchange(Counting):
         for agent, number in events:
             used = self.trace.used((agent, number))
             columns, mixing = self.ages.weigh(self.mixings[agent], number, used)
-            rows = [self.held[j, number if j == agent else used[j]].payload for j in columns]
+            rows = [self.unused[j, number if j == agent else used[j]].payload for j in columns]
             received.append({name: torch.cat([row[name] for row in rows]) for name in rows[0]})
             mixings.append(mixing)
         return received, mixings
@@ -170,7 +170,7 @@ class AsynchronousExchange(Counting):
         for agent, number in events:
             before = self.trace.used((agent, number - 1))
             for j, used in self.trace.used((agent, number)).items():
-                message, history = self.held[j, used], self.histories.by_receiver[agent].get(j)
+                message, history = self.unused[j, used], self.histories.by_receiver[agent].get(j)
                 if used != before.get(j):
                     taken.append((agent, j, message))
                     if id(history) not in message.coded:
@@ -201,4 +201,4 @@ class AsynchronousExchange(Counting):
         leaves = {name.removesuffix(HELD): rows for name, rows in saved.items() if name.endswith(HELD) and name != HELD}
         for place, (agent, number) in enumerate(saved[HELD].tolist() if HELD in saved else ()):
             payload = {name: rows[place : place + 1] for name, rows in leaves.items()}
-            self.messages, self.held[agent, number] = payload, self._message(payload)
+            self.messages, self.unused[agent, number] = payload, self._message(payload)

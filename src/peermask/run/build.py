@@ -11,6 +11,7 @@ from torch.utils.data import DataLoader
 from peermask.algorithms import algorithms
 from peermask.algorithms.contract import Agents, messages_sent
 from peermask.algorithms.liars import pick_liars
+from peermask.compute.device import check_room
 from peermask.compute.network import Network, build_network
 from peermask.config.experiment import ExperimentConfig
 from peermask.data import datasets, meanings
@@ -22,10 +23,9 @@ from peermask.masks.budget import kept_counts, retentions
 from peermask.models.frozen import FrozenWeights
 from peermask.models.outputs import DEFAULT as DEFAULT_LOSS
 from peermask.models.outputs import Loss, Readout, cross_entropy, losses
-from peermask.run.memory import check_room
 from peermask.run.module import freeze, make_module, name_values, with_weights
 
-FEW = 0.5  # retention of given weights below which a note advises more
+LOW_RETENTION = 0.5  # retention of given weights below which a note advises more
 LINK_BYTES = 400  # of each link, while a graph and its mixing are built; measured: 370
 
 
@@ -96,7 +96,7 @@ def build(config: ExperimentConfig, dataset: Dataset | None = None, module: nn.M
     )
     if module is not None:
         notes = (name_values(network.layout, config), *notes)
-    if config.frozen.source is not None and min(ratios) < FEW:
+    if config.frozen.source is not None and min(ratios) < LOW_RETENTION:
         line = f"retention {min(ratios):g} removes most of the given weights, and what they have learned; "
         notes = (*notes, line + "0.9 with mask.fc_keep = 0.5 was better on digits (docs/data.md)")
     return Experiment(

@@ -85,7 +85,7 @@ class Execution:
 
 # In a notebook
 
-PAUSE = 0.2  # seconds between two lines: a notebook keeps all that is written over
+PAUSE_SECONDS = 0.2  # seconds between two lines: a notebook keeps all that is written over
 WIDTH, HEIGHT, MARGIN = 480, 200, 36  # of the curve, in pixels
 COLOURS = ("#1f6feb", "#d1602f", "#2f8f4e", "#8250df", "#b08800")
 
@@ -109,7 +109,7 @@ class ProgressLine:
 
     def round(self, clock: Clock, losses: Tensor, sent_bytes: float) -> None:  # noqa: ARG002
         now = time.monotonic()
-        if now - self.shown > PAUSE or clock.round == self.rounds:
+        if now - self.shown > PAUSE_SECONDS or clock.round == self.rounds:
             self.shown = now
             print(f"\r{self.name}: round {clock.round} of {self.rounds}{self.accuracy}", end="", file=sys.stderr)
 

@@ -18,10 +18,10 @@ from peermask.data.dataset import Dataset, Split
 from peermask.data.local import LocalSamples
 from peermask.data.partition import Indices
 from peermask.models.outputs import Readout
-from peermask.run.evaluate import Score, evaluate
+from peermask.run.metrics import Score, evaluate
 
 Draw = tuple[Tensor, ...]  # [A, B] samples; and where images are augmented [A * B] flips, [A * B, 2] offsets
-STEPS = 1000  # streams kept apart for the steps of one batch
+STEPS_PER_BATCH = 1000  # streams kept apart for the steps of one batch
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Feed:
 
     def draw(self, clock: Clock, step: int = 0) -> Draw:
         """Draw a batch's indices and changes, on the CPU."""
-        step += STEPS * clock.batch
+        step += STEPS_PER_BATCH * clock.batch
         samples = [local.train for local in self.samples]
         index = batch_rows(samples, self.batch_size, self.seed, self.ids, clock.round, step)
         if self.augmentation == Augmentation():

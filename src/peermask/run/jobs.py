@@ -1,24 +1,30 @@
-"""Queue of runs that several processes may share: each run is claimed by a lock, played or resumed, and never repeated.
+"""Queue of runs, and sweeps: one experiment with some of its keys varied, over several seeds.
 
-Sweeps and `reproduce` differ in what a finished run is, and in what they keep of it.
+Several processes may share a queue: each run is claimed by a lock, played or resumed, and never repeated. Sweeps and
+`reproduce` differ in what a finished run is, and in what they keep of it. A sweep may get more values or seeds later.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
+import tomllib
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from peermask.config.experiment import ExperimentConfig
+from peermask.config.file import load_config, read_config
 from peermask.data import datasets
 from peermask.data.dataset import Dataset
-from peermask.errors import DivergedError
+from peermask.errors import ConfigError, DivergedError
 from peermask.files import try_lock
+from peermask.plugins import find_plugins, of_name
 from peermask.run.execution import Execution
 from peermask.run.result import RunResult
 from peermask.run.runner import run_experiment
+from peermask.store.sweeps import SweepFolder, SweepRun, touches
 
 Tell = Callable[[int, int, str], None]  # runs done, runs in all, what begins now
 
@@ -95,3 +101,80 @@ class JobQueue:
             self._data.clear()
             self._data[source] = datasets[config.dataset.name].make(**dict(config.dataset.options))
         return self._data[source]
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """The runs of a sweep that are to be done."""
+
+    root: Path
+    base: ExperimentConfig
+    runs: tuple[SweepRun, ...]
+
+    def run(self, execution: Execution, tell: Tell) -> None:
+        """Run what no process has run or is running; `Stopped` is raised where the user stops it."""
+        folder = SweepFolder.add(self.root, self.base.table(), self.runs)
+        run_at = {self.root / run.path: run for run in self.runs}
+        jobs = [Job(run.title, config_of(self.base, run), path) for path, run in run_at.items()]
+        queue = JobQueue(execution, lambda job: folder.is_done(run_at[job.path]))
+        queue.run(jobs, lambda job: tell(sum(map(folder.is_done, self.runs)), len(jobs), job.name))
+
+
+def config_of(base: ExperimentConfig, run: SweepRun) -> ExperimentConfig:
+    arms = read_config(base.table(), run.settings).arms()
+    return list(arms.values())[run.place].model_copy(update={"seed": run.seed})
+
+
+def plan_sweep(
+    out: Path | None,
+    config: Path | None,
+    overrides: Sequence[str],
+    vary: Sequence[str],
+    seeds: Sequence[int] | None,
+    imports: Sequence[str] = (),
+) -> Sweep:
+    """Every combination of the varied values with every seed; each config is checked before anything is run.
+
+    An algorithm that a key does not touch is run once, not for every value.
+    """
+    base = load_config(config, overrides, imports)
+    root = out or Path("runs") / f"{base.name}-sweep"  # the same each time, so that the same command resumes it
+    keys = [option.partition("=")[0].strip() for option in vary]
+    if twice := [key for key in keys if keys.count(key) > 1]:
+        raise ConfigError(f"--vary {twice[0]} is given twice; give all values at once: --vary {twice[0]}=A,B,...")
+    runs: dict[tuple[tuple[str, ...], int, int], SweepRun] = {}
+    combinations = [  # settings by key, and the algorithms
+        (dict(zip(keys, settings, strict=True)), list(read_config(base.table(), settings).arms()))
+        for settings in itertools.product(*map(split_values, vary))
+    ]
+    for seed in seeds if seeds is not None else (base.seed,):  # a first table of all, soon
+        for settings, algorithms in combinations:
+            for place, algorithm in enumerate(algorithms):
+                own = tuple(setting for key, setting in settings.items() if touches(key, place))
+                run = SweepRun(settings=own, place=place, algorithm=algorithm, seed=seed)
+                runs.setdefault((own, place, seed), run)
+    return Sweep(root, base, tuple(runs.values()))
+
+
+def open_sweep(root: Path) -> Sweep:
+    """All runs of the sweep in a folder; plug-ins that it needs must have been imported."""
+    folder = SweepFolder.open(root)
+    found = find_plugins(map(of_name, folder.config.get("imports", ())), str(root), quiet=True)
+    return Sweep(root, read_config({**folder.config, "imports": found or None}), folder.runs)
+
+
+def split_values(vary: str) -> list[str]:
+    """`algorithm.lr=0.1,0.3` as settings `algorithm.lr=0.1` and `algorithm.lr=0.3`; lists keep their commas."""
+    key, equals, text = vary.partition("=")
+    if not equals or not key.strip() or not text.strip():
+        raise ConfigError(f"--vary {vary!r}: must be key=value,value,..., such as algorithm.lr=0.1,0.3,1")
+    if key.strip() == "seed":
+        raise ConfigError("--vary seed=...: give --seeds, over which means are taken")
+    try:
+        values = tomllib.loads(f"values = [{text}]")["values"]
+    except (ValueError, RecursionError):
+        values = [word.strip() for word in text.split(",")]  # bare words are strings
+    settings = [f"{key.strip()}={json.dumps(value, default=str)}" for value in values]
+    if len(set(settings)) < len(settings):
+        raise ConfigError(f"--vary {vary}: gives the same value twice; give each once")
+    return settings

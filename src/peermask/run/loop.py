@@ -21,18 +21,17 @@ from peermask.errors import DivergedError
 from peermask.run.assemble import agents_at_once, build_simulator
 from peermask.run.asynchronous_exchange import AsynchronousExchange
 from peermask.run.build import Experiment
-from peermask.run.evaluate import Score
 from peermask.run.exchange import Abandoned, Exchange, LocalExchange
 from peermask.run.execution import Execution, Status
-from peermask.run.metrics import Evaluation, write_confusion, write_evaluation
+from peermask.run.metrics import Evaluation, Score, write_confusion, write_evaluation
 from peermask.run.rank_exchange import RankExchange
 from peermask.run.simulator import Simulator
-from peermask.run.trace_file import trace_for
+from peermask.run.trace import trace_for
 from peermask.store.checkpoint import Background, Checkpoint, Progress, list_checkpoints, save_checkpoint
 from peermask.store.folder import RunFolder
 from peermask.store.mask_snapshots import Masks, save_masks
 
-KEPT = 256  # rounds
+ROUNDS_APART = 256  # rounds
 
 
 @dataclass(frozen=True)
@@ -60,7 +59,7 @@ class RecentLosses:
 
     @property
     def full(self) -> bool:
-        return len(self._latest) > KEPT
+        return len(self._latest) > ROUNDS_APART
 
     def add(self, losses: Tensor) -> None:
         """Add the losses of a round, [N]."""

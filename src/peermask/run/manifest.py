@@ -1,9 +1,11 @@
-"""manifest.json and result.json: what a result depended on, and what it is."""
+"""manifest.json and result.json: what a result depended on, and what it is; a resumed run depends on the same."""
 
 from __future__ import annotations
 
+import logging
 import platform
 import subprocess
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from math import isnan
@@ -11,19 +13,24 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from pydantic import ValidationError
 
 from peermask.algorithms import algorithms
+from peermask.config.experiment import ExperimentConfig
+from peermask.config.file import read_config
 from peermask.errors import RunError
+from peermask.files import read_json, write_atomically, write_json
 from peermask.graph import edges_hash
-from peermask.plugins import records
+from peermask.plugins import Plugin, changed, find_plugins, of_name, records
 from peermask.registry import Options
 from peermask.run.build import Experiment
 from peermask.run.metrics import figures_of
-from peermask.store.checked import config_digest, read_manifest
+from peermask.store.checked import check_config, config_digest, read_manifest, read_result
 from peermask.store.checkpoint import Progress
 from peermask.store.folder import RunFolder
 from peermask.store.result import BY_READOUT, agent_results, mean_of
 from peermask.store.table import read_table
+from peermask.task import flatten
 
 _PACKAGES = ("peermask", "torch", "numpy", "networkx", "pydantic", "safetensors")
 
@@ -146,3 +153,116 @@ def summary_of(experiment: Experiment, folder: RunFolder, status: str, progress:
         f"worst_test_{figures[0]}": min((value for value in main if not isnan(value)), default=None),
         "sent_bytes": sum(agent.sent_bytes for agent in agents),
     }
+
+
+logger = logging.getLogger(__name__)
+
+# The plug-ins a run was made with: recorded in its manifest, and found again when code is needed.
+#
+# Tables, `show` and `report` need none: they read what was written. Going on, exporting and personal models do.
+
+
+def recorded_plugins(about: Mapping[str, Any], path: Path) -> list[Plugin]:
+    """The plug-ins that a manifest records."""
+    held = about.get("imports", [])
+    try:
+        return [Plugin.model_validate(one) for one in held]
+    except (ValidationError, TypeError) as error:
+        reason = error.errors()[0]["msg"] if isinstance(error, ValidationError) else str(error)
+        raise RunError(f"{path} is damaged (imports: {reason}); restore the file, or start a new run") from None
+
+
+def find_recorded_plugins(root: Path, *, quiet: bool = False) -> tuple[str, ...]:
+    """Import the plug-ins of the run or comparison in a folder, if the user named them; their names on this machine."""
+    for path in (root / "manifest.json", *sorted(root.glob("*/manifest.json"))):
+        if path.is_file():
+            return find_plugins(recorded_plugins(read_json(path), path), str(root), quiet=quiet)
+    compare = root / "compare.toml"  # of a comparison that was cut off before its first run: names without hashes
+    named = (read_config(compare, unchecked=True).imports if compare.is_file() else None) or ()
+    return find_plugins(map(of_name, named), str(root), quiet=quiet)
+
+
+# Resuming a run: the same experiment, perhaps for more rounds; any other difference is an error.
+
+NAMED_KEYS = 3  # differences; more would not be read
+
+
+def check_same(experiment: Experiment, folder: RunFolder) -> None:
+    """Check that a run is resumed with the same config (except for more rounds), data and network."""
+    before = read_manifest(folder.manifest)
+    check_config(folder, before)
+    check_same_config(read_config(folder.config), experiment.config, folder)
+    if before["dataset"]["sha256"] != experiment.dataset.fingerprint:
+        raise RunError(
+            f"{folder.path} was run on {before['dataset']['name']} data with hash {before['dataset']['sha256'][:12]}, "
+            f"here it is {experiment.dataset.name} {experiment.dataset.fingerprint[:12]}; use the original data"
+        )
+    if before["frozen_checksum"] != experiment.frozen.checksum:
+        raise RunError(
+            f"{folder.path} was run with frozen weights {before['frozen_checksum']}, here they are "
+            f"{experiment.frozen.checksum}: another module, or another version of this program; "
+            "use the original module, or start a new run"
+        )
+
+
+def check_same_config(before: ExperimentConfig, now: ExperimentConfig, folder: RunFolder) -> None:
+    one, other = flatten(before.table()), flatten(now.table())
+    keys = [key for key in {**one, **other} if key not in ("rounds", "imports") and one.get(key) != other.get(key)]
+    if keys:
+        told = ", ".join(
+            f"{key} = {one.get(key, 'nothing')}, not {other.get(key, 'nothing')}" for key in keys[:NAMED_KEYS]
+        )
+        more = f", and {len(keys) - NAMED_KEYS} more" if len(keys) > NAMED_KEYS else ""
+        raise RunError(f"{folder.path} was run with {told}{more}; only rounds can be increased: start a new run")
+    if before.traced_by is not None and now.rounds > before.rounds:
+        raise RunError(
+            f"{folder.path} has {before.traced_by}: some agents may have ended long before others, so rounds cannot be "
+            "increased; start a new run"
+        )
+    if now.rounds < before.rounds:
+        raise RunError(f"{folder.path} is a run of {before.rounds} rounds, not {now.rounds}; it can only be increased")
+
+
+def is_over(folder: RunFolder, config: ExperimentConfig) -> bool:
+    """Whether a run has come to the end that a config asks for."""
+    if not folder.result.is_file():
+        return False
+    done = read_result(folder.result)
+    if done["status"] == "converged" and config.rounds > read_config(folder.config).rounds:
+        raise RunError(
+            f"{folder.path} stopped at round {done['round']} because accuracy no longer improved "
+            f"(stop.patience = {config.stop.patience}); more rounds would change nothing"
+        )
+    return done["status"] == "converged" or int(done["round"]) >= config.rounds
+
+
+def extend(folder: RunFolder, config: ExperimentConfig) -> None:
+    """Extend a run to more rounds. Interrupted after any of these steps, it can still be resumed."""
+    if config.rounds <= read_config(folder.config).rounds:
+        return
+    about = read_manifest(folder.manifest)
+    earlier = checkpoint_hashes(read_config(folder.config).hash, about)
+    text = config.toml()
+    digests = [*about["config_sha256"], config_digest(text)]
+    hashes = {"config_hash": config.hash, "earlier_hashes": list(earlier), "config_sha256": digests}
+    write_json(folder.manifest, {**about, **hashes})
+    folder.result.unlink(missing_ok=True)
+    write_atomically(folder.config, text.encode())
+
+
+def note_plugins(folder: RunFolder, config: ExperimentConfig) -> None:
+    """Say which plug-ins have changed, and record the present ones beside the earlier ones."""
+    about, now = read_manifest(folder.manifest), records(config.imports)
+    before = recorded_plugins(about, folder.manifest)
+    lines = changed(before, now)
+    for line in lines:
+        logger.warning(f"{folder.path}: {line}; the present version is used")
+    if lines:
+        earlier = [*about.get("earlier_imports", ()), *(plugin.table() for plugin in before)]
+        imports = [plugin.table() for plugin in now]
+        write_json(folder.manifest, {**about, "imports": imports, "earlier_imports": earlier})
+
+
+def checkpoint_hashes(config_hash: str, about: dict[str, Any]) -> tuple[str, ...]:
+    """Hashes that checkpoints of a run may have: of its config, and of that before its rounds were increased."""
+    return tuple(dict.fromkeys((config_hash, *about.get("earlier_hashes", ()))))

@@ -1,34 +1,196 @@
-"""The tables of a run: evaluations per agent, and traffic per agent and round."""
+"""Figures and loss of personal models on their own samples, and the tables of evaluations."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from math import nan
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from peermask.data.dataset import Task
-from peermask.data.measures import FIGURES
-from peermask.errors import RunError
+from peermask.compute.network import Network
+from peermask.data.dataset import Dataset, Split, Task
+from peermask.data.measures import FIGURES, macro_f1, metrics
 from peermask.files import write_atomically
-from peermask.run.assemble import openings
-from peermask.run.build import Experiment
-from peermask.run.evaluate import Score
-from peermask.run.link_cost import LinkHistories
+from peermask.models.outputs import Readout, among
 from peermask.store.folder import RunFolder
-from peermask.store.table import append_rows, forget_after, read_table
-from peermask.wire import Schema
-from peermask.wire.cost import COST_COLUMNS, KINDS, Cost, Spread, in_turn, message_cost
-from peermask.wire.receiver_state import ReceiverState, first_message, restore_receiver_state
-from peermask.wire.schema import Payload
+from peermask.store.table import append_rows, forget_after
+from peermask.task import figure_name, format_figure
+
+SAMPLES_AT_ONCE = 500  # inputs of an agent in one forward pass: enough to fill a GPU, small enough to fit
+MOST_CLASSES = 50  # classes up to which it is counted which label was taken for which
+SAMPLES_AT_ONCE_ON_CPU = 250  # inputs: their intermediate results fit into the caches of a core
+
+Answer = Callable[[Tensor, Tensor, Tensor], None]  # outputs [A, B, O], targets [A, B, ...], valid [A, B]
+
+
+@dataclass(frozen=True)
+class Score:
+    """Figures of A agents, [A] each; NaN for an agent without samples."""
+
+    figures: dict[str, Tensor]  # by name; the first is the one that counts
+    loss: Tensor  # mean, over all labels for any readout
+    confusion: Tensor | None = None  # [A, classes, classes] how often a label (row) was answered as one (column)
+
+    @property
+    def main(self) -> Tensor:
+        """The figure that counts, larger if better: accuracy, F1 or R²."""
+        return next(iter(self.figures.values()))
+
+    @property
+    def headline(self) -> str:
+        """`accuracy 93.1 %`: the mean over agents of the figure that counts."""
+        name = next(iter(self.figures))
+        return f"{figure_name(name)} {format_figure(name, float(self.main.nanmean()))}"
+
+    def rows(self) -> Tensor:
+        """One row for each agent: figures, loss, counts."""
+        figures = torch.stack([*self.figures.values(), self.loss], 1)
+        return figures if self.confusion is None else torch.cat([figures, self.confusion.flatten(1)], 1)
+
+    def like(self, rows: Tensor) -> Score:
+        """Make the same figures of other agents from their `rows`."""
+        *figures, loss = rows[:, : len(self.figures) + 1].unbind(1)
+        counts = rows[:, len(self.figures) + 1 :]
+        confusion = None if self.confusion is None else counts.unflatten(1, self.confusion.shape[1:])
+        return Score(dict(zip(self.figures, figures, strict=True)), loss, confusion)
+
+
+def evaluate(
+    network: Network,
+    params: Tensor,
+    dataset: Dataset,
+    split: Split,
+    indices: Sequence[NDArray[np.int64]],
+    counts: Tensor,
+    readout: Readout = "all",
+    further: Sequence[str] = (),
+) -> Score:
+    """Evaluate A models on their agents' samples of a split; `counts` [A, classes] are of the labels in training."""
+    tally = Tally(counts, readout) if dataset.has_labels else None
+    named = (*(() if tally else FIGURES[dataset.task]), *further)
+    buffer = OutputBuffer(dataset, counts, readout) if named else None
+    watchers = [watcher.add for watcher in (tally, buffer) if watcher is not None]
+    loss = mean_losses(network, params, dataset, split, indices, watchers)
+    figures = tally.figures() if tally else {}
+    if buffer is not None:
+        figures |= {name: buffer.measured(name).to(loss) for name in named if name not in figures}
+    return Score(figures, loss, tally.confusion if tally else None)
+
+
+def mean_losses(
+    network: Network,
+    params: Tensor,
+    dataset: Dataset,
+    split: Split,
+    indices: Sequence[NDArray[np.int64]],
+    watchers: Sequence[Answer],
+) -> Tensor:
+    """Mean loss of each agent, [A], in passes whose outputs every watcher gets."""
+    device = params.device
+    sizes = torch.tensor([len(places_of_agent) for places_of_agent in indices], device=device)  # [A]
+    loss = torch.zeros(len(params), device=device)
+    at_once = SAMPLES_AT_ONCE_ON_CPU if device.type == "cpu" else SAMPLES_AT_ONCE
+    # Agents whose samples are used up repeat any sample; these are not counted. All places go to a GPU in one copy:
+    # it has the whole evaluation to do before it is waited for.
+    width = max(map(len, indices))
+    padded = np.zeros((len(indices), width), np.int64)
+    for row, places_of_agent in zip(padded, indices, strict=True):
+        row[: len(places_of_agent)] = places_of_agent
+    places = torch.from_numpy(padded).to(device)  # [A, S]
+    for start in range(0, width, at_once):
+        index = places[:, start : start + at_once]  # [A, B]
+        valid = torch.arange(start, start + index.shape[1], device=device) < sizes[:, None]  # [A, B]
+        inputs, targets = dataset.gather(split, index)
+        outputs = network.outputs(params, inputs)  # [A, B, O]
+        for watcher in watchers:
+            watcher(outputs, targets, valid)
+        each = network.loss(outputs.flatten(0, 1), targets.flatten(0, 1)).view_as(valid)
+        loss += (each * valid).sum(1)
+    return loss / sizes  # 0 / 0 is NaN, as it should be
+
+
+class Tally:
+    """Right answers by label, from which accuracies follow: whole numbers, exact in any order."""
+
+    def __init__(self, counts: Tensor, readout: Readout) -> None:
+        self.counts, self.of_all = counts, readout == "all"
+        self.own_labels = (counts > 0)[:, None]  # [A, 1, classes]
+        # For each label how many samples there are, and how many answers of either kind are right.
+        self.right = torch.zeros(*counts.shape, 3, device=counts.device)
+        self.answered = torch.zeros_like(counts)  # how many answers are this label, by the readout that counts
+        classes = counts.shape[1]
+        self.confusion = counts.new_zeros(len(counts), classes, classes) if classes <= MOST_CLASSES else None
+
+    def add(self, logits: Tensor, labels: Tensor, valid: Tensor) -> None:
+        answers = torch.stack([labels, logits.argmax(-1), among(logits, self.own_labels).argmax(-1)], -1)  # [A, B, 3]
+        right = (answers == labels[..., None]) & valid[..., None]
+        self.right.scatter_add_(1, labels[..., None].expand_as(right), right.float())
+        answered = answers[..., 1 if self.of_all else 2]
+        self.answered.scatter_add_(1, answered, valid.to(self.answered))
+        if self.confusion is not None:
+            places = labels * self.confusion.shape[-1] + answered  # [A, B]
+            self.confusion.flatten(1).scatter_add_(1, places, valid.to(self.confusion))
+
+    def figures(self) -> dict[str, Tensor]:
+        samples, *right_by_label = self.right.unbind(-1)  # [A, classes] each
+        accuracy_all, accuracy_own = (right.sum(1) / samples.sum(1) for right in right_by_label)
+        right = right_by_label[0 if self.of_all else 1]
+        return {
+            "accuracy": accuracy_all if self.of_all else accuracy_own,  # by the readout that counts
+            "accuracy_all": accuracy_all,  # the answer is the largest of all logits
+            "accuracy_own": accuracy_own,  # the answer is the largest among the labels an agent trains on
+            "accuracy_weighted": weighted(right, samples, self.counts),  # labels as often as in the training data
+            "macro_f1": macro_f1(right, self.answered, samples).to(right),
+        }
+
+
+class OutputBuffer:
+    """All outputs of every agent, for metrics that need them at once."""
+
+    def __init__(self, dataset: Dataset, counts: Tensor, readout: Readout) -> None:
+        self.dataset, self.agents = dataset, len(counts)
+        self.own_labels = (counts > 0)[:, None] if readout == "own" else None  # [A, 1, classes]
+        self.outputs: list[Tensor] = []
+        self.targets: list[Tensor] = []
+        self.valid: list[Tensor] = []
+
+    def add(self, outputs: Tensor, targets: Tensor, valid: Tensor) -> None:
+        answers = outputs if self.own_labels is None else among(outputs, self.own_labels)
+        self.outputs.append(self.dataset.unscale(answers))
+        self.targets.append(self.dataset.unscale(targets))
+        self.valid.append(valid)
+
+    def measured(self, name: str) -> Tensor:
+        """Measure each agent's metric, [A]; NaN without samples."""
+        if not self.valid:
+            return torch.full((self.agents,), torch.nan)
+        outputs, targets, valid = (torch.cat(parts, 1) for parts in (self.outputs, self.targets, self.valid))
+        metric = metrics[name].make
+        return torch.stack(
+            [
+                metric(answers[real], truth[real]).double()
+                if bool(real.any())
+                else answers.new_tensor(torch.nan).double()
+                for answers, truth, real in zip(outputs, targets, valid, strict=True)
+            ]
+        )
+
+
+def weighted(right: Tensor, samples: Tensor, counts: Tensor) -> Tensor:
+    """Σ_c f_c right_c / samples_c, with f the shares of the training data among the labels that have samples.
+
+    All [A, classes]; gives [A].
+    """
+    present = counts * (samples > 0)
+    return (present * right / samples.clamp(min=1)).sum(1) / present.sum(1)
 
 
 def figures_of(task: Task, further: Sequence[str] = ()) -> tuple[str, ...]:
-    """What is measured of every agent, the figure that counts first."""
+    """Names of an agent's figures, the one that counts first."""
     return tuple(dict.fromkeys((*FIGURES[task], *further)))
 
 
@@ -54,12 +216,11 @@ def metric_columns(figures: Sequence[str]) -> tuple[str, ...]:
 
 METRICS = metric_columns(figures_of("classification"))
 CONFUSION = ("round", "agent", "label", "answer", "samples")
-TRAFFIC = ("round", "agent", "links", *COST_COLUMNS)
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What all N agents reached after a round."""
+    """Evaluation of all N agents after a round."""
 
     round: int
     train_loss: Tensor  # [N] mean since the evaluation before
@@ -96,12 +257,12 @@ def write_evaluation(folder: RunFolder, evaluation: Evaluation, ids: Sequence[in
         *(validation.figures[name] for name in others),
     )
     rows = zip(*(column.tolist() for column in columns), strict=True)
-    shown = ([evaluation.round, agent, *map(_number, row)] for agent, row in zip(ids, rows, strict=True))
+    shown = ([evaluation.round, agent, *map(number_text, row)] for agent, row in zip(ids, rows, strict=True))
     append_rows(folder.metrics, metric_columns(tuple(test.figures)), shown)
 
 
 def write_confusion(folder: RunFolder, evaluation: Evaluation, ids: Sequence[int]) -> None:
-    """Which labels were taken for which, one row for each pair that occurs; in place of an earlier table."""
+    """Write which labels were taken for which, one row for each pair that occurs; it replaces an earlier table."""
     counts = evaluation.test.confusion
     if counts is None:
         return
@@ -116,100 +277,6 @@ def forget_rounds_after(folder: RunFolder, round: int) -> None:
         forget_after(path, round)
 
 
-class Ledger:
-    """Counts what is sent. Costs stay on the device until the table is written, so no round waits for one.
-
-    Where agents are divided between processes, each counts for its own A; `all_gather` brings their figures together,
-    and one of them has the folder.
-    """
-
-    def __init__(
-        self,
-        experiment: Experiment,
-        folder: RunFolder | None,
-        before: Payload | None = None,
-        rows: slice = slice(None),
-        all_gather: Callable[[Tensor], Tensor] = lambda rows: rows,
-    ) -> None:
-        self.experiment, self.folder = experiment, folder
-        self.agents, self.all_gather = experiment.agents.rows(rows), all_gather
-        self.sizes = experiment.network.layout.sizes
-        self._saved = before  # of a checkpoint, until the next message says where to
-        self._known: ReceiverState | None = None
-        self._of_links: LinkHistories | None = None  # where links change
-        self.links = torch.tensor(experiment.messages_sent, dtype=torch.float64)  # [N] in the first round
-        self.sent = torch.zeros(len(self.links), dtype=torch.float64)  # [N] bytes over all links, as written so far
-        self._pending: list[tuple[int, Cost, Tensor]] = []  # round, cost, links [N]
-        if folder is not None:
-            traffic = read_table(folder.traffic, agents=len(self.links))
-            sent = np.rint(traffic["links"] * traffic["coded_bytes"])  # [R, N]
-            self.sent += torch.from_numpy(np.nansum(sent, 0))
-
-    @property
-    def before(self) -> Payload | None:
-        """What receivers know of every agent, for a checkpoint."""
-        known = self._of_links or self._known
-        return self._saved if known is None else known.tensors()
-
-    def record(self, number: int, shared: Payload, spread: Spread = in_turn) -> None:
-        if shared and self.experiment.schedule.changes:
-            self._pending.append(self._by_link(number, shared, spread))
-        elif shared:
-            known = self._known or self._at_first(shared)
-            cost, self._known = message_cost(shared, known, self.sizes, spread, self.agents.ids[0])
-            self._pending.append((number, cost, self.links))
-
-    def _by_link(self, number: int, shared: Payload, spread: Spread) -> tuple[int, Cost, Tensor]:
-        if self._of_links is None:
-            opening = openings(self.experiment, self.agents) or None
-            self._of_links = LinkHistories(opening, first=self.agents.ids[0])
-            if self._saved:
-                self._of_links.restore(self._saved, shared, self.sizes)
-        links = self.experiment.schedule.links(number)
-        with ThreadPoolExecutor() as pool:  # a simulator on a GPU has none, and may count on the CPU
-            if next(iter(shared.values())).device.type != "cpu":
-                spread = lambda function, /, *columns: list(pool.map(function, *columns))  # noqa: E731
-            cost = self._of_links.cost(shared, links, self.sizes, spread)
-        return number, cost, torch.from_numpy(links.sent).double()
-
-    def record_taken(self, number: int, cost: Cost, taken: Tensor) -> None:
-        """Messages with their number of receivers [N], and what they cost for each receiver."""
-        self._pending.append((number, cost, taken))
-
-    def _at_first(self, shared: Payload) -> ReceiverState | None:
-        """What receivers knew before this message: what a checkpoint holds, or the agents' openings."""
-        device, schema = next(iter(shared.values())).device, Schema.of_rows(shared, self.sizes)
-        if self._saved is not None:
-            try:
-                return restore_receiver_state(self._saved, schema, device)
-            except KeyError as error:
-                raise RunError(f"the checkpoint lacks {error} of the messages sent; start a new run") from None
-        opening = openings(self.experiment, self.agents)
-        return first_message({name: leaf.to(device) for name, leaf in opening.items()}, schema) if opening else None
-
-    def flush(self) -> None:
-        if not self._pending:
-            return
-        # One copy of all, since every one waits for the device; whole numbers stay exact.
-        costs = [
-            torch.stack([getattr(cost, name).double() for name in COST_COLUMNS], 1) for _, cost, _ in self._pending
-        ]
-        told = self.all_gather(torch.stack(costs, 1).cpu())  # [N, rounds, columns]
-        links = torch.stack([counts for _, _, counts in self._pending], 1)  # [N, rounds]
-        self.sent += (links * told[:, :, COST_COLUMNS.index("coded_bytes")]).round().sum(1)
-        # Twelve digits of mean bytes: times the number of receivers, rounded, they are the whole number sent.
-        rows = [
-            [number, agent, int(count), *map(_number, values), f"{coded:.12g}", KINDS[int(kind)]]
-            for place, (number, _, counts) in enumerate(self._pending)
-            for agent, (count, (*values, coded, kind)) in enumerate(
-                zip(counts.tolist(), told[:, place].tolist(), strict=True)
-            )
-        ]
-        if self.folder is not None:
-            append_rows(self.folder.traffic, TRAFFIC, rows)
-        self._pending.clear()
-
-
-def _number(value: float) -> int | str:
+def number_text(value: float) -> int | str:
     """Integers unchanged, other numbers with the digits of a float32."""
     return int(value) if float(value).is_integer() else f"{value:.7g}"

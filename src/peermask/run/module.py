@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from peermask.compute.device import check_room
 from peermask.compute.network import Network, by
 from peermask.config.experiment import ExperimentConfig
 from peermask.config.sections import FrozenOptions
@@ -21,10 +22,9 @@ from peermask.models.architectures import models
 from peermask.models.frozen import FrozenWeights, frozen_weights, own_weights
 from peermask.models.layout import Layout, turn_off_dropout
 from peermask.models.pretrained import fold_batch_norms, put_weights, read_weights
-from peermask.run.memory import check_room
 
 BUILDING_BYTES = 16  # of each parameter, while a network is built: itself, its frozen value, and that as it is drawn
-LARGE = 2**24  # weights of a network whose size is looked at before it is built
+LARGE_WEIGHTS = 2**24  # weights of a network whose size is looked at before it is built
 
 
 def make_module(config: ExperimentConfig, dataset: Dataset, module: nn.Module | None) -> nn.Module:
@@ -63,7 +63,7 @@ def _may_be_large(options: Mapping[str, Any]) -> bool:
     A trial without memory makes torch import its compiler: two seconds and 150 MB, for nothing where all is small.
     """
     values = [value for given in options.values() for value in (given if isinstance(given, list | tuple) else [given])]
-    return sum(value for value in values if isinstance(value, int)) ** 2 > LARGE
+    return sum(value for value in values if isinstance(value, int)) ** 2 > LARGE_WEIGHTS
 
 
 def _parameters(make: Callable[[], nn.Module]) -> int:
@@ -111,7 +111,7 @@ def prepare(module: nn.Module, source: str, drawn: Sequence[str] = (), *, given:
     return module, notes
 
 
-NAMED = 4  # parameters of a kind that a line names; of more it gives the number
+MOST_NAMES = 4  # parameters of a kind that a line names; of more it gives the number
 
 
 def name_values(layout: Layout, config: ExperimentConfig) -> str:
@@ -126,7 +126,7 @@ def name_values(layout: Layout, config: ExperimentConfig) -> str:
             fate = "kept"
         fates.setdefault(fate, []).append(layer.name)
     parts = [
-        f"{fate}: {', '.join(names[:NAMED])}{f' and {len(names) - NAMED} more' * (len(names) > NAMED)}"
+        f"{fate}: {', '.join(names[:MOST_NAMES])}{f' and {len(names) - MOST_NAMES} more' * (len(names) > MOST_NAMES)}"
         for fate, names in fates.items()
     ]
     advice = f"; frozen.from = {MODULE!r} would keep the module's own values" if frozen.source is None else ""

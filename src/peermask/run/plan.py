@@ -1,4 +1,4 @@
-"""What a run needs, from one step of a few agents. Nothing is learned: the step's result is discarded."""
+"""Plan of what a run needs, from one step of a few agents. Nothing is learned: the step's result is discarded."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from peermask.algorithms.contract import Clock
-from peermask.compute.device import enough_memory, pick_device
+from peermask.compute.device import PeakMemory, enough_memory, pick_device
 from peermask.compute.traced import TracedStack
 from peermask.config.experiment import ExperimentConfig
 from peermask.config.file import as_config
@@ -22,26 +22,25 @@ from peermask.data.dataset import Dataset
 from peermask.errors import ConfigError
 from peermask.graph.mixing import Mixing
 from peermask.models.layout import UNMASKABLE
-from peermask.run.assemble import agents_at_once, build_simulator, is_fused
+from peermask.run.assemble import STATE_COPIES, activation_bytes, agents_at_once, build_simulator, is_fused
 from peermask.run.build import LINK_BYTES, Experiment, build
 from peermask.run.cuda_graphs import tensors_of
-from peermask.run.evaluate import AT_ONCE_ON_CPU, mean_losses
 from peermask.run.feed import Feed
-from peermask.run.link_cost import REMEMBERED
-from peermask.run.memory import STATE_COPIES, PeakMemory, activation_bytes
+from peermask.run.ledger import SENDERS_REMEMBERED
+from peermask.run.metrics import SAMPLES_AT_ONCE_ON_CPU, mean_losses
 from peermask.run.simulator import Simulator
 from peermask.wire import Schema, bitmap_size
 from peermask.wire.cost import message_cost
 from peermask.wire.receiver_state import ReceiverRows
 from peermask.wire.schema import Payload
 
-TRIALS = 3  # of the same step; the fastest counts, since the first includes set-up
+TRIAL_STEPS = 3  # of the same step; the fastest counts, since the first includes set-up
 OBJECT_BYTES = 30_000  # an agent takes in this process with any model; measured with 16 hidden units
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What a run of one algorithm needs.
+    """Needs of a run of one algorithm.
 
     Attributes:
         name: The algorithm's.
@@ -167,11 +166,11 @@ def _remembered(experiment: Experiment) -> int:
     """Count the senders of which an agent has a history, at most."""
     degree, graphs = experiment.mixing.links.most, experiment.schedule.graphs(experiment.config.rounds)
     most = min(experiment.config.agents - 1, degree * graphs)
-    return min(most, REMEMBERED) if experiment.schedule.changes else most
+    return min(most, SENDERS_REMEMBERED) if experiment.schedule.changes else most
 
 
 def gradient_path(experiment: Experiment, device: torch.device) -> str:
-    """Which way gradients will be computed."""
+    """Say in which way gradients will be computed."""
     if device.type == "cpu":
         return "one agent at a time, on each core"
     if experiment.network.in_turn:
@@ -189,7 +188,7 @@ def gradient_path(experiment: Experiment, device: torch.device) -> str:
 
 @dataclass(frozen=True)
 class Trial:
-    """What one agent took in a trial."""
+    """Needs of one agent in a trial."""
 
     state: int  # bytes between two rounds
     in_a_round: int  # bytes at the peak of a round, beside what only those need that are computed just then
@@ -215,7 +214,7 @@ def _try_few(experiment: Experiment) -> Trial:
             return {name: leaf[:1].expand(config.agents, *leaf.shape[1:]) for name, leaf in messages.items()}, mixings
 
         first = list(simulator.states)
-        for _ in range(TRIALS):
+        for _ in range(TRIAL_STEPS):
             started, simulator.states = time.perf_counter(), list(first)
             shared = {name: leaf[:few] for name, leaf in simulator.play(clock, move).shared.items()}
             if shared:
@@ -240,7 +239,7 @@ def _try_few(experiment: Experiment) -> Trial:
 
 def _evaluate_one_pass(simulator: Simulator, feed: Feed, state: Any) -> None:
     """Evaluate as many samples as one pass takes: at times that needs more memory than a step."""
-    few = [own.test[:AT_ONCE_ON_CPU] for own in feed.samples]
+    few = [own.test[:SAMPLES_AT_ONCE_ON_CPU] for own in feed.samples]
     mean_losses(feed.network, simulator.algorithm.local_model(state), feed.dataset, feed.dataset.test, few, ())
 
 

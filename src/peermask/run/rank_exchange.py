@@ -16,9 +16,8 @@ from peermask.algorithms.contract import Clock
 from peermask.compute.device import rows_on_cpu
 from peermask.graph.mixing import Mixing
 from peermask.run.build import Experiment
-from peermask.run.exchange import Counting, liars_of
-from peermask.run.link_cost import LINKS, shards_of
-from peermask.run.metrics import Ledger
+from peermask.run.exchange import Exchange, liars_of
+from peermask.run.ledger import LINKS, Ledger, shards_of
 from peermask.run.simulator import Simulator, concatenated
 from peermask.store.folder import RunFolder
 from peermask.wire.schema import Payload
@@ -29,9 +28,9 @@ if TYPE_CHECKING:
 # Which agents a rank has, and which messages it needs.
 
 
-def shard(agents: int, size: int, rank: int) -> slice:
-    """The agents of a rank: in order, and as many as the others have, or one more."""
-    return slice(agents * rank // size, agents * (rank + 1) // size)
+def divide(agents: int, size: int) -> list[slice]:
+    """Divide agents between ranks: in order, and each as many as any other, or one more."""
+    return [slice(agents * rank // size, agents * (rank + 1) // size) for rank in range(size)]
 
 
 def heard(mixing: Mixing) -> Tensor:
@@ -41,7 +40,7 @@ def heard(mixing: Mixing) -> Tensor:
 
 @dataclass(frozen=True)
 class Routes:
-    """What one rank sends to and gets from each other. Messages are in the order of agents, and so are ranks."""
+    """Routes of messages between one rank and each other. Messages are in the order of agents, and so are ranks."""
 
     columns: Tensor  # [K] the senders of the messages that are here after an exchange
     here: slice  # which of these are of the agents here
@@ -52,7 +51,7 @@ class Routes:
     def of(cls, hearing: Sequence[Tensor], agents: int, rank: int) -> Routes:
         """Find the routes of one rank from what each rank hears."""
         size, columns = len(hearing), hearing[rank]
-        shards = [shard(agents, size, other) for other in range(size)]
+        shards = divide(agents, size)
         sends = {other: hearing[other][_within(hearing[other], shards[rank])] for other in range(size)}
         comes = {other: _within(columns, shards[other]) for other in range(size)}
         return cls(
@@ -64,7 +63,7 @@ class Routes:
 
 
 def _within(ids: Tensor, part: slice) -> slice:
-    """Where in ascending ids those of a range are."""
+    """Find the places in ascending ids of those in a range."""
     first, end = torch.searchsorted(ids, torch.tensor([part.start, part.stop])).tolist()
     return slice(first, end)
 
@@ -148,7 +147,7 @@ def _aligned(payload: Mapping[str, Tensor]) -> list[Tensor]:
 # versa.
 
 
-class RankExchange(Counting):
+class RankExchange(Exchange):
     """An `Exchange`: A of N agents are here, K messages are those that they hear, in the order of agents.
 
     Every rank counts what the messages of its own agents cost; the first one writes the tables.
@@ -179,9 +178,6 @@ class RankExchange(Counting):
         self.mixings = [own.rows(slice(first, end)) for first, end in pairwise(ends)]
         if self.liars is not None:
             self.links = mixing.links.rows(columns).restrict(columns.numpy()).to(device)  # [K, K]
-
-    def play(self, simulator: Simulator, clock: Clock) -> Tensor:
-        return simulator.play(clock, self.move).losses
 
     def move(self, clock: Clock, shared: Sequence[Payload]) -> tuple[Payload, Sequence[Mixing]]:
         if (since := self.experiment.schedule.since(clock.round)) != self._since:

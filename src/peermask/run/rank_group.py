@@ -21,9 +21,8 @@ from torch import Tensor
 
 from peermask.compute.device import pick_device
 from peermask.errors import PeermaskError, RunError
-from peermask.run.rank_control import Member, Place, rank_from_env
-from peermask.run.rank_exchange import DTYPES, pack, packed_width, shard, unpack
-from peermask.run.rendezvous import Meeting, Waiting, choose_address, meet
+from peermask.run.rank_exchange import DTYPES, divide, pack, packed_width, unpack
+from peermask.run.rendezvous import Control, Member, Place, Waiting, choose_address, meet, rank_from_env
 
 Backend = Literal["auto", "gloo", "nccl"]
 PATIENCE = timedelta(minutes=30)  # for a rank that is alive and busy, as with a slow disk
@@ -32,10 +31,10 @@ PATIENCE = timedelta(minutes=30)  # for a rank that is alive and busy, as with a
 class Ranks:
     """Shapes: N agents, of which A are here."""
 
-    def __init__(self, place: Place, device: torch.device, meeting: Meeting) -> None:
+    def __init__(self, place: Place, device: torch.device, control: Control) -> None:
         self.place, self.rank, self.size, self.device = place, place.rank, place.size, device
         self.nccl, self.address = False, ""
-        self._meeting, self.control, self.members = meeting, meeting.control, meeting.control.members
+        self.control, self.members = control, control.members
         devices = [(member.host, member.device) for member in self.members]
         self.sharing = devices.count(devices[place.rank])  # ranks that have this device, itself included
 
@@ -45,13 +44,13 @@ class Ranks:
             torch.cuda.set_device(self.device)
         with self._connected():
             self.address = choose_address(self.members[self.rank], self.members)
-            self._meeting.store.set(f"ready/{self.rank}", "")
-            while not self._meeting.store.check([f"ready/{rank}" for rank in range(self.size)]):
+            self.control.store.set(f"ready/{self.rank}", "")
+            while not self.control.store.check([f"ready/{rank}" for rank in range(self.size)]):
                 self.control.check()  # gloo would wait for a rank that has left
             gloo = _register_gloo(self.address)
             dist.init_process_group(
                 f"cpu:{gloo},cuda:nccl" if self.nccl else gloo,
-                store=self._meeting.store,
+                store=self.control.store,
                 rank=self.rank,
                 world_size=self.size,
                 timeout=PATIENCE,
@@ -64,13 +63,13 @@ class Ranks:
         """Whether this rank writes the run."""
         return self.rank == 0
 
-    def shard(self, agents: int, rank: int | None = None) -> slice:
-        """The agents of this rank, or of another."""
-        return shard(agents, self.size, self.rank if rank is None else rank)
+    def shard(self, agents: int) -> slice:
+        """The agents of this rank."""
+        return self.shards(agents)[self.rank]
 
     def shards(self, agents: int) -> list[slice]:
         """The agents of each rank."""
-        return [self.shard(agents, rank) for rank in range(self.size)]
+        return divide(agents, self.size)
 
     def any(self, wanted: bool) -> bool:
         """Whether any rank says so."""
@@ -88,7 +87,7 @@ class Ranks:
         parts = [torch.empty_like(sent) for _ in range(self.size)]
         with self._connected():
             dist.all_gather(parts, sent)
-        counts = [len(range(agents)[self.shard(agents, rank)]) for rank in range(self.size)]
+        counts = [rows.stop - rows.start for rows in self.shards(agents)]
         whole = [part.to(rows.device).view(rows.dtype).view(own.shape) for part in parts]
         return torch.cat([part[:count] for part, count in zip(whole, counts, strict=True)])
 
@@ -188,8 +187,8 @@ def join_ranks(
         yield None
         return
     own = own_device(device, place)
-    meeting = meet(place, str(own), own.type == "cuda" and dist.is_nccl_available(), waiting, listener)
-    ranks, control = Ranks(place, own, meeting), meeting.control
+    control = meet(place, str(own), own.type == "cuda" and dist.is_nccl_available(), waiting, listener)
+    ranks = Ranks(place, own, control)
     try:
         ranks.connect(backend)
         yield ranks
@@ -207,7 +206,6 @@ def join_ranks(
         raise control.error(cause) from error
     finally:
         control.close()
-        meeting.listener.close()
         if dist.is_initialized():
             dist.destroy_process_group()
 

@@ -16,7 +16,7 @@ from peermask.errors import RunError
 from peermask.run.assemble import personal_models
 from peermask.run.build import Experiment, build
 from peermask.run.execution import as_html
-from peermask.run.resume import checkpoint_hashes, find_recorded_plugins
+from peermask.run.manifest import checkpoint_hashes, find_recorded_plugins
 from peermask.store.checkpoint import Checkpoint, last_good
 from peermask.store.result import StoredRun
 
@@ -57,7 +57,7 @@ class RunResult(StoredRun):
         return read_config(self.settings, unchecked=True)
 
     def _repr_html_(self) -> str:
-        """What a notebook shows."""
+        """Show the result in a notebook."""
         return as_html(self)
 
     def known_config(self) -> ExperimentConfig:
@@ -114,7 +114,7 @@ class RunResult(StoredRun):
         return personal_models(experiment, checkpoint.states, self.readout, [agent.labels for agent in self.agents])
 
     def confusion(self, dataset: Dataset | None = None, module: nn.Module | None = None) -> list[Tensor]:
-        """How often every agent's model took a label for another, on the agent's test samples.
+        """Count how often every agent's model took a label for another, on the agent's test samples.
 
         Args:
             dataset: The dataset that was given to `run_experiment`, if one was and this result was read from disk.

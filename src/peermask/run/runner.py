@@ -20,21 +20,22 @@ from peermask.data.dataset import Dataset
 from peermask.errors import DivergedError, RunError
 from peermask.files import write_atomically, write_json, writing
 from peermask.run.build import Experiment
+from peermask.run.data_summary import quick_duplicates
 from peermask.run.execution import Execution
-from peermask.run.look import quick_duplicates
 from peermask.run.loop import play
-from peermask.run.manifest import manifest, summary_of
-from peermask.run.metrics import forget_rounds_after
-from peermask.run.result import RunResult
-from peermask.run.resume import (
+from peermask.run.manifest import (
     check_same,
     check_same_config,
     checkpoint_hashes,
     extend,
     find_recorded_plugins,
     is_over,
+    manifest,
     note_plugins,
+    summary_of,
 )
+from peermask.run.metrics import forget_rounds_after
+from peermask.run.result import RunResult
 from peermask.run.start import OVER, build_arms, device_for, share_checkpoint
 from peermask.store.checked import check_tables, read_manifest, write_result
 from peermask.store.checkpoint import Checkpoint, Progress, checkpoint_name, forget_checkpoints_after, last_good
@@ -216,7 +217,9 @@ def _run(
         progress = Progress(0, experiment.config.hash, experiment.frozen.checksum)
         start = checkpoint or Checkpoint(progress, {}, {}, {})
         if execution.ranks is not None:
-            start = share_checkpoint(execution.ranks, folder, start, experiment.config.agents)
+            shared = share_checkpoint(execution.ranks, experiment.config.agents, folder, start)
+            assert shared is not None  # only the first rank says that a run is over
+            _, start = shared
         try:
             played = play(experiment, name, folder, device, execution, start)
         except DivergedError as error:

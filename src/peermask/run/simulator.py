@@ -23,8 +23,8 @@ from peermask.compute.device import fast_float32, keep_freed_memory, made_curren
 from peermask.errors import RunError
 from peermask.graph.mixing import Mixing
 from peermask.run.cuda_graphs import Recorded, cuda_graphs, tensors_of, with_tensors
-from peermask.run.evaluate import Score
 from peermask.run.feed import Feed
+from peermask.run.metrics import Score
 from peermask.wire.cost import Spread, in_turn
 from peermask.wire.schema import Payload
 

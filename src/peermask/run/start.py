@@ -22,13 +22,12 @@ from peermask.graph import edges_hash
 from peermask.plugins import imported_hash
 from peermask.run.build import Experiment, build
 from peermask.run.execution import Execution, Status
-from peermask.run.link_cost import LINKS, shards_of
+from peermask.run.ledger import LINKS, shards_of
 from peermask.run.loop import play
 from peermask.run.rank_exchange import DTYPES
 from peermask.run.warmup import wake
 from peermask.store.checkpoint import Checkpoint, Progress
 from peermask.store.folder import RunFolder
-from peermask.wire.schema import Payload
 
 if TYPE_CHECKING:
     from peermask.run.rank_group import Ranks
@@ -79,7 +78,7 @@ def take_part(config: ExperimentConfig | None, execution: Execution) -> Status:
     config = config or make_config({key: value for key, value in tomllib.loads(told).items() if key != "imports"})
     status: Status = "finished"
     for name, experiment in build_arms(config, execution).items():
-        begun = _get_share(ranks, config.agents)
+        begun = share_checkpoint(ranks, config.agents)
         if begun is None:
             continue
         folder, start = begun
@@ -89,52 +88,39 @@ def take_part(config: ExperimentConfig | None, execution: Execution) -> Status:
     return status
 
 
-def share_checkpoint(ranks: Ranks, folder: RunFolder, start: Checkpoint, agents: int) -> Checkpoint:
-    """Send every rank the rows of its agents; return those of the first."""
-    ranks.tell(
-        json.dumps(
-            {
-                "folder": str(folder.path),
-                "remedy": ranks.control.remedy,
-                "progress": asdict(start.progress),
-                "states": _shapes(start.states),
-                "sent": _shapes(start.sent),
-                "losses": _shapes(start.losses),
-            }
-        )
-    )
-    return Checkpoint(
-        start.progress,
-        {name: ranks.distribute(rows, ranks.shards(agents)) for name, rows in start.states.items()},
-        _share_histories(ranks, start.sent, agents),
-        {name: ranks.from_first(values) for name, values in start.losses.items()},
-    )
+def share_checkpoint(
+    ranks: Ranks, agents: int, folder: RunFolder | None = None, start: Checkpoint | None = None
+) -> tuple[RunFolder, Checkpoint] | None:
+    """Send every rank the rows of its agents, from the first, which alone has folder and checkpoint.
 
-
-def _get_share(ranks: Ranks, agents: int) -> tuple[RunFolder, Checkpoint] | None:
-    """Receive the result of `share_checkpoint`; None for a run that is over."""
-    text = ranks.tell()
+    Returns:
+        The folder and this rank's part of the checkpoint; None for a run that is over.
+    """
+    text = ""
+    if folder is not None and start is not None:
+        states, sent, losses, progress = start.states, start.sent, start.losses, start.progress
+        shapes = {"states": _shapes(states), "sent": _shapes(sent), "losses": _shapes(losses)}
+        about = {"folder": str(folder.path), "remedy": ranks.control.remedy, "progress": asdict(progress)}
+        text = json.dumps({**about, **shapes})
+    text = ranks.tell(text)
     if text == OVER:
         return None
-    told: dict[str, Any] = json.loads(text)
-    ranks.control.remedy = told["remedy"]
+    if folder is None or start is None:
+        told: dict[str, Any] = json.loads(text)
+        folder, ranks.control.remedy = RunFolder(Path(told["folder"])), told["remedy"]
+        progress = Progress(**{**told["progress"], "tables": {}})
+        states = {name: _rows(0, *like) for name, like in told["states"].items()}
+        sent = {name: _rows(like[1][0] if name == LINKS else 0, *like) for name, like in told["sent"].items()}
+        losses = {name: _rows(like[1][0], *like) for name, like in told["losses"].items()}
     shards = ranks.shards(agents)
-    states = {name: ranks.distribute(_rows(0, *like), shards) for name, like in told["states"].items()}
-    sent = {name: _rows(like[1][0] if name == LINKS else 0, *like) for name, like in told["sent"].items()}
-    sent = _share_histories(ranks, sent, agents)
-    losses = {name: ranks.from_first(_rows(like[1][0], *like)) for name, like in told["losses"].items()}
-    progress = Progress(**{**told["progress"], "tables": {}})
-    return RunFolder(Path(told["folder"])), Checkpoint(progress, states, sent, losses)
-
-
-def _share_histories(ranks: Ranks, sent: Payload, agents: int) -> Payload:
-    """Send every rank the histories of its agents, and with changing links which receivers remember them."""
-    shards, links = ranks.shards(agents), sent.get(LINKS)
-    shard = {}
-    if links is not None:
-        shard[LINKS] = ranks.from_first(links)
-        shards = shards_of(links, shards)
-    return {**shard, **{name: ranks.distribute(rows, shards) for name, rows in sent.items() if name != LINKS}}
+    states = {name: ranks.distribute(rows, shards) for name, rows in states.items()}
+    own = {}
+    if LINKS in sent:  # where links change, all know which receivers remember which senders
+        own[LINKS] = ranks.from_first(sent[LINKS])
+        shards = shards_of(own[LINKS], shards)
+    own |= {name: ranks.distribute(rows, shards) for name, rows in sent.items() if name != LINKS}
+    losses = {name: ranks.from_first(values) for name, values in losses.items()}
+    return folder, Checkpoint(progress, states, own, losses)
 
 
 def _shapes(tensors: Mapping[str, Tensor]) -> dict[str, tuple[int, list[int]]]:

@@ -25,7 +25,7 @@ from peermask.masks.scores import stepped
 from peermask.masks.select import top_fraction_by_layer
 from peermask.models.layout import Layout
 from peermask.models.outputs import cross_entropy
-from peermask.run.evaluate import Tally
+from peermask.run.metrics import Tally
 from peermask.run.simulator import concatenated
 from peermask.wire.cost import message_cost
 from peermask.wire.schema import Payload

@@ -1,4 +1,4 @@
-"""What a run wrote, read without trust: manifest.json, result.json, and tables that a resumed run adds to."""
+"""Readers that do not trust what a run wrote: manifest.json, result.json, and tables that a resumed run adds to."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class _Layer(BaseModel):
 
 
 class _Manifest(BaseModel):
-    """Of a manifest what tables and reports rely on."""
+    """Parts of a manifest that tables and reports rely on."""
 
     config_hash: str
     config_sha256: list[str] = Field(min_length=1)  # of config.toml, and of what it was with fewer rounds
@@ -71,19 +71,16 @@ class _Result(BaseModel):
 def read_manifest(path: Path) -> dict[str, Any]:
     content = read_json(path)
     _check(path, _Manifest, content, "restore the file, or start a new run")
-    numbers = [known["agent"] for known in content["agents"]]
-    held = {label for known in content["agents"] for label in known["labels"]}
-    if not held <= set(range(len(content["classes"]))):
-        raise RunError(
-            f"{path} is damaged (agents.labels: not of labels 0 to {len(content['classes']) - 1}); "
-            "restore the file, or start a new run"
-        )
+    numbers, classes = [agent["agent"] for agent in content["agents"]], len(content["classes"])
+    labels = {label for agent in content["agents"] for label in agent["labels"]}
     linked = {agent for link in content["graph"]["links"] for agent in link}
-    if numbers != list(range(len(numbers))) or not linked <= set(numbers):
-        raise RunError(
-            f"{path} is damaged (agents and graph.links: not of agents 0 to {len(numbers) - 1}); "
-            "restore the file, or start a new run"
-        )
+    what = None
+    if not labels <= set(range(classes)):
+        what = f"agents.labels: not of labels 0 to {classes - 1}"
+    elif numbers != list(range(len(numbers))) or not linked <= set(numbers):
+        what = f"agents and graph.links: not of agents 0 to {len(numbers) - 1}"
+    if what is not None:
+        raise RunError(f"{path} is damaged ({what}); restore the file, or start a new run")
     return content
 
 
@@ -110,7 +107,7 @@ def write_result(folder: RunFolder, content: dict[str, Any]) -> None:
 
 
 def read_result(path: Path) -> dict[str, Any]:
-    """Nothing yet for a run that has not come to its end; of one that has, the tables are checked as well."""
+    """Read a run's result and check its tables; empty before the run has come to its end."""
     if not path.is_file():
         return {}
     remedy = f"delete it and go on with `peermask run --resume {path.parent}`"
@@ -135,18 +132,14 @@ def check_tables(folder: RunFolder, agents: int, rounds: Iterable[int]) -> None:
 
 
 def _check_rows(table: Table, rounds: Iterable[int], agents: int) -> None:
-    place, there = {number: place for place, number in enumerate(table.rounds.tolist())}, table.there
+    place, last = {number: place for place, number in enumerate(table.rounds.tolist())}, table.there.shape[1] - 1
+    remedy = "restore the file, or start a new run"
     for number in sorted(rounds):
         for agent in range(agents):
-            if number not in place or agent >= there.shape[1] or not there[place[number], agent]:
-                raise RunError(
-                    f"{table.path} lacks agent {agent} in round {number}; restore the file, or start a new run"
-                )
-    if there.shape[1] > agents:
-        foreign = there.shape[1] - 1
-        raise RunError(
-            f"{table.path} has rows of agent {foreign}, of {agents} agents; restore the file, or start a new run"
-        )
+            if number not in place or agent > last or not table.there[place[number], agent]:
+                raise RunError(f"{table.path} lacks agent {agent} in round {number}; {remedy}")
+    if last >= agents:
+        raise RunError(f"{table.path} has rows of agent {last}, of {agents} agents; {remedy}")
 
 
 def _check(path: Path, shape: type[Model], content: dict[str, Any], remedy: str) -> Model:

@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 if TYPE_CHECKING:
     from torch import Tensor
 
-KEPT = 2  # the one before is there should the last be damaged
+CHECKPOINTS_KEPT = 2  # the one before is there should the last be damaged
 _UNREADABLE = (safetensors.SafetensorError, AttributeError, KeyError, TypeError, ValueError)
 
 
@@ -80,7 +80,7 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint, ready: Callable[[], ob
             raise (OSError(int(code[1]), os.strerror(int(code[1]))) if code else OSError(str(error))) from error
         temporary.chmod(mode)  # the library writes files that only their owner can read
         ready()
-    for old in list_checkpoints(folder)[:-KEPT]:
+    for old in list_checkpoints(folder)[:-CHECKPOINTS_KEPT]:
         old.unlink(missing_ok=True)
     return path
 
@@ -93,7 +93,7 @@ def list_checkpoints(folder: Path) -> list[Path]:
 def load_checkpoint(path: Path, config_hashes: Collection[str], frozen_checksum: str) -> Checkpoint:
     """Read a checkpoint of this very config; anything else is refused with one line."""
     try:
-        path.open("rb").close()  # what cannot be read need not be damaged, and is not to be deleted
+        path.open("rb").close()  # an unreadable file need not be damaged: nobody is told to delete it
         with safetensors.safe_open(path, framework="pt") as file:
             meta: dict[str, str] = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (it is no dict)

@@ -98,8 +98,7 @@ def lock_folder(folder: RunFolder) -> Iterator[None]:
     busy = RunError(f"{folder.path} is being run by another process; wait for it, or stop it first")
     with hold_lock(folder.lock, busy):
         yield
-        # Who holds a deleted lock and who makes it again do not keep each other off. Of a finished run that does no
-        # harm: both find its result and only read it.
+        # Once the file is deleted, another process may lock a new one beside this. A finished run is only read by both.
         if folder.result.is_file():
             with suppress(OSError):
                 folder.lock.unlink()

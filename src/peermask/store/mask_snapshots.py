@@ -20,7 +20,7 @@ from peermask.files import write_atomically, writing
 from peermask.store.folder import round_of
 
 NPY_HEADER = 2**16  # bytes before the values; numpy reads no more of them
-KEPT = 24  # rounds; beyond that they are thinned out evenly, so a long run costs no more than a short one
+SNAPSHOTS_KEPT = 24  # rounds; beyond that they are thinned out evenly, so a long run costs no more than a short one
 
 Masks: TypeAlias = NDArray[np.bool_]
 
@@ -72,7 +72,7 @@ def forget_masks_after(folder: Path, round: int) -> None:
 def thin_out(folder: Path) -> None:
     """Drop the round nearest to its neighbours until few enough are left; first and last always stay."""
     held = list_masks(folder)
-    while len(held) > KEPT:
+    while len(held) > SNAPSHOTS_KEPT:
         rounds = list(held)
         gaps = [after - before for before, after in zip(rounds, rounds[2:], strict=False)]
         held.pop(rounds[1 + gaps.index(min(gaps))]).unlink(missing_ok=True)

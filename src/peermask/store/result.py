@@ -23,7 +23,7 @@ BY_READOUT = ("test_accuracy_all", "test_accuracy_own", "test_accuracy_weighted"
 
 @dataclass(frozen=True)
 class AgentResult:
-    """What one agent reached; accuracies and figures are reported ones: see `store/table.py`."""
+    """Result of one agent; accuracies and figures are reported ones: see `store/table.py`."""
 
     agent: int
     labels: tuple[int, ...]
@@ -109,7 +109,7 @@ class StoredRun:
         compare = root / "compare.toml"
         if not compare.is_file():
             return cls._open_one(root)
-        table = _read_toml(compare)
+        table = read_toml(compare)
         arms = arm_names(map(name_of, (table.get("algorithm"), *table.get("compare", ()))))
         begun = [name for name in arms if RunFolder(root / name).is_run]
         if not begun:
@@ -130,7 +130,7 @@ class StoredRun:
         table = read_table(folder.metrics, agents=len(manifest["agents"]))
         return cls(
             root=path,
-            settings=_read_toml(folder.config),
+            settings=read_toml(folder.config),
             manifest=manifest,
             agents=tuple(agent_results(manifest, table)),
             status=done.get("status", "diverged" if folder.diverged.is_file() else "unfinished"),
@@ -146,7 +146,7 @@ class StoredRun:
 
     @property
     def folder(self) -> RunFolder:
-        """Where this run's own tables are: inside `root` if it was part of a comparison."""
+        """The folder of this run's own tables: inside `root` if it was part of a comparison."""
         inner = RunFolder(self.root / self.algorithm)
         return inner if inner.is_run else RunFolder(self.root)
 
@@ -157,7 +157,7 @@ class StoredRun:
 
     @property
     def task(self) -> Task:
-        """What the data was for: "classification", "multi-label" or "regression"."""
+        """The task of the data: "classification", "multi-label" or "regression"."""
         return cast(Task, self.manifest["task"])
 
     @property
@@ -231,7 +231,7 @@ def name_of(choice: Any) -> str:
     return str(choice.get("name", "") if isinstance(choice, dict) else choice)
 
 
-def _read_toml(path: Path) -> dict[str, Any]:
+def read_toml(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any
 from peermask.errors import RunError
 from peermask.files import hold_lock, is_half_written, read_json, writing
 from peermask.store.folder import LOCK, RunFolder, is_lock
-from peermask.store.result import name_of
+from peermask.store.result import name_of, read_toml
 from peermask.store.sweeps import SWEEP, SweepFolder
 from peermask.task import flatten
 
@@ -59,8 +58,8 @@ def read_run(path: Path) -> FoundRun:
     if not folder.manifest.is_file():
         raise RunError(f"{path} is not a run folder: it has no {MANIFEST}")
     try:
-        config = tomllib.loads(folder.config.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        config = read_toml(folder.config)
+    except RunError:
         return FoundRun(path, {}, "damaged")
     try:
         manifest = read_json(folder.manifest)

@@ -30,7 +30,7 @@ from peermask.store.table import mean_known
 from peermask.task import flatten
 
 SWEEP = "sweep.json"
-LOCK_LIMIT_S = 30.0  # to wait for another process that writes sweep.json
+LOCK_SECONDS = 30.0  # to wait for another process that writes sweep.json
 
 
 def touches(key: str, place: int) -> bool:
@@ -136,7 +136,7 @@ class SweepFolder:
         marker = root / SWEEP
         if RunFolder(root).is_taken and not marker.is_file():  # in this order: another process may begin it now
             raise RunError(f"{root} exists and is not a sweep; give another --out")
-        with try_lock(root / ".sweep.lock", LOCK_LIMIT_S) as ours:
+        with try_lock(root / ".sweep.lock", LOCK_SECONDS) as ours:
             if not ours:
                 raise RunError(f"{marker} is being written by another process; try again")
             before = cls.open(root) if marker.is_file() else cls(root, dict(config), ())

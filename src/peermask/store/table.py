@@ -61,7 +61,7 @@ def forget_after(path: Path, round: int) -> None:
 
 
 class Extent(NamedTuple):
-    """How far a table reached at some time, and what it held."""
+    """Extent of a table at some time, with a hash of its content."""
 
     size: int  # bytes
     sha256: str

@@ -18,7 +18,7 @@ Bits: TypeAlias = NDArray[np.uint8]
 Integers: TypeAlias = NDArray[np.int64]
 
 MAX_VARINT_BYTES = 5
-FEW = 10  # ones of at most one entry in ten
+SPARSE_ENTRIES = 10  # ones of at most one entry in ten
 
 
 def pack(parts: Iterable[Bits]) -> bytes:
@@ -121,7 +121,7 @@ def positions(mask: NDArray[np.bool_]) -> NDArray[np.int64]:
     Eight entries are one word, and most words are zero. NumPy would search for each one separately.
     """
     whole = len(mask) // 8 * 8
-    if FEW * np.count_nonzero(mask) > len(mask) or not mask.flags.c_contiguous:
+    if SPARSE_ENTRIES * np.count_nonzero(mask) > len(mask) or not mask.flags.c_contiguous:
         return np.flatnonzero(mask)
     words = mask[:whole].view(np.uint64)
     filled = np.flatnonzero(words != 0)

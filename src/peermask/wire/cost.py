@@ -1,4 +1,4 @@
-"""What every message costs on a link: what the codec actually sends, and how papers count.
+"""Cost of a message on a link: as the codec sends it, and as papers count it.
 
 An agent sends the same message over each of its links, so a cost is per directed link. Every receiver has heard all
 that the sender sent before, so what the codec sends is a delta against that.
@@ -21,13 +21,14 @@ from peermask.errors import DivergedError, WireError
 from peermask.kernels.blocks import BLOCK, in_lines, leaf_tables
 from peermask.wire import History, Schema, bitmap_size, frame_size
 from peermask.wire.frame import FRAME_BYTES
-from peermask.wire.receiver_masks import as_integers, flips_size_triton
 from peermask.wire.receiver_state import (
     ReceiverRows,
     ReceiverState,
     ReceiverTensors,
+    as_integers,
     counted_by_kernels,
     first_message,
+    flips_size_triton,
     where_counted,
 )
 from peermask.wire.schema import MessageRow, Payload, row_of
@@ -82,7 +83,7 @@ def message_cost(
 
 @lru_cache(maxsize=16)
 def _always(schema: Schema, agents: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """What is the same in every round, [N] each: bits as papers count, and bytes of a bitmap."""
+    """Costs that are the same in every round, [N] each: bits as papers count, and bytes of a bitmap."""
     paper, bitmap = (
         sum(leaf.size * (1 if leaf.is_mask else 8 * leaf.value_bytes) for leaf in schema.leaves),
         bitmap_size(schema),
@@ -141,7 +142,7 @@ def coded_row(row: MessageRow, schema: Schema, history: History | None, agent: i
 
 
 def message_measures(payload: Payload, sizes: Sequence[int], spread: Spread) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """What does not depend on what receivers know: paper_bits, ones_bits, bitmap_bytes and entropy_bytes, [N] each."""
+    """Costs whatever receivers know: paper_bits, ones_bits, bitmap_bytes and entropy_bytes, [N] each."""
     payload = where_counted(payload)
     leaf, layers = next(iter(payload.values())), _cuts(payload, sizes)
     paper, bitmap = _always(Schema.of_rows(payload, sizes), len(leaf), leaf.device)
@@ -155,7 +156,7 @@ def message_measures(payload: Payload, sizes: Sequence[int], spread: Spread) -> 
 
 
 def _counts(row: MessageRow, layers: Sequence[Sequence[int]]) -> list[list[int]]:
-    """What is not zero in each layer of each leaf."""
+    """Count the entries of each layer and leaf that are not zero."""
     return [[_kept(leaf[part]) for part in slices(cut)] for leaf, cut in zip(row.values(), layers, strict=True)]
 
 

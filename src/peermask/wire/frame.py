@@ -49,7 +49,7 @@ class FrameHeader:
 
 @dataclass(frozen=True)
 class Expected:
-    """What a receiver is ready to take; a sender of None means any."""
+    """Expectation of a receiver; a sender of None means any."""
 
     run_id: bytes
     schema: Schema
@@ -58,7 +58,7 @@ class Expected:
 
 
 def plan_frame(payload: MessageRow, schema: Schema, history: History | None) -> list[LeafPlan]:
-    """How each leaf will be written; shared by the encoder and `frame_size`."""
+    """Plan how each leaf will be written, for the encoder and `frame_size`."""
     schema.check(payload)
     if history is not None:
         schema.check(history.payload)

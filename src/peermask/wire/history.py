@@ -1,5 +1,5 @@
-"""What both ends of a link know of a sender after one of its frames, which the next frame builds on: its last message,
-and how likely each weight of a mask is to flip, from what the sender sent before, in one byte of state a weight.
+"""History of a sender at both ends of a link, which the next frame builds on: its last message, and how likely each
+weight of a mask is to flip, from the messages before, in one byte of state a weight.
 
     bit 0     the mask bit sent last
     bits 1-3  age: 0 flipped in the last frame, 1 one and 2 two frames before, then ever longer; 7 at first
@@ -77,7 +77,7 @@ def classes_of(seen: Integers, flips: Integers) -> Bytes:
 
 @dataclass(frozen=True)
 class Contexts:
-    """What both ends know of one mask leaf after a frame."""
+    """Contexts of one mask leaf after a frame, the same at both ends."""
 
     layers: tuple[int, ...]
     states: Bytes  # [P]

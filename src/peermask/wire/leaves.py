@@ -42,7 +42,7 @@ NEEDS_HISTORY = (Kind.DELTA, Kind.SPARSE_DELTA)
 
 @dataclass(frozen=True)
 class LeafPlan:
-    """How one leaf will be written."""
+    """Plan of how one leaf will be written."""
 
     kind: Kind
     sizes: tuple[int, ...]  # of the layers or classes that `members` is cut into

@@ -1,4 +1,4 @@
-"""What a payload looks like: named leaves, each a mask or a vector of float32 or float16, cut into layers.
+"""Schema of a payload: named leaves, each a mask or a vector of float32 or float16, cut into layers.
 
 Both ends know the schema before the first frame, so a frame carries only its fingerprint: four bytes instead
 of names, dtypes and layer sizes, and a decoder's buffers are sized by the receiver, never by the sender.

@@ -33,7 +33,7 @@ class Code(IntEnum):
 
 @dataclass(frozen=True)
 class LayerPlan:
-    """How one layer will be written: its table entry, how many bits, and what they are made from."""
+    """Plan of how one layer will be written: its table entry, how many bits, and what they are made from."""
 
     entry: bytes
     bits: int = 0
@@ -43,7 +43,7 @@ class LayerPlan:
 
 @dataclass(frozen=True)
 class SetPlan:
-    """How all layers will be written."""
+    """Plan of how all layers will be written."""
 
     layers: tuple[LayerPlan, ...]
 

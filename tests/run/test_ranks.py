@@ -1,21 +1,24 @@
-"""Runs divided between real processes end as in one: hashes, tables, masks, checkpoints; stopped, killed, gone on."""
+"""Runs divided between real processes end as in one; every mistake is one line in all, and nothing is left running."""
 
 from __future__ import annotations
 
 import os
+import re
 import select
+import shlex
 import signal
+import socket
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from rank_process import RankRun, assert_same
 
-from commands import Call
+from commands import Call, Refused, Small
 from peermask.cli.main import main
 from peermask.compute.winograd import winograd_pays
 from peermask.config.experiment import ExperimentConfig
@@ -27,17 +30,16 @@ from plugin_state import forget_plugins
 from waiting import PATIENCE, until
 
 ON_CPU = Execution(device="cpu", workers=1)
-Small = Callable[..., ExperimentConfig]
+
+
+def written(config: ExperimentConfig, folder: Path) -> str:
+    folder.mkdir(exist_ok=True)
+    (folder / "config.toml").write_text(config.toml())
+    return str(folder / "config.toml")
 
 
 def five(small: Small, **changes: Any) -> ExperimentConfig:
     return small(**{"agents": 5, "retention": 0.3, "rounds": 7, "evaluation": {"every": 2, "unmixed": True}, **changes})
-
-
-def written(config: ExperimentConfig, folder: Path) -> str:
-    path = folder / "config.toml"
-    path.write_text(config.toml())
-    return str(path)
 
 
 @pytest.mark.parametrize("schedule", [None, "matching"])
@@ -213,3 +215,161 @@ def test_ctrl_c_reaches_all_processes_and_saves(small: Small, tmp_path: Path) ->
         assert first.communicate()[1] == b""
     assert first.returncode == 128 + signal.SIGINT
     assert len(list_checkpoints(tmp_path / "run" / "checkpoints")) == 1
+
+
+def one_line(ranks: RankRun, codes: list[int]) -> str:
+    assert ranks.join() == codes, ranks.lines()
+    (line,) = ranks.lines()
+    return line
+
+
+def of_another_version() -> None:
+    import peermask.run.start as start
+
+    start.version = lambda _: "0.0.1"  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize(
+    ("changes", "options", "size", "said"),
+    [
+        ({"agents": 2, "retention": 0.3, "graph": {"name": "complete"}}, [], 3, "3 ranks and agents = 2"),
+        ({}, ["--out", "taken"], 2, "is not a run folder"),
+        ({"algorithm": {"name": "dsgd", "lr": 1e30}}, ["--out", "run"], 2, "try a smaller algorithm.lr"),
+        ({}, ["--backend", "nccl"], 2, "--backend nccl: rank 0 (process"),
+    ],
+)
+def test_a_mistake_of_all_ranks(
+    small: Small, tmp_path: Path, changes: dict[str, Any], options: list[str], size: int, said: str
+) -> None:
+    path = written(small(**changes), tmp_path)
+    (tmp_path / "taken").mkdir()
+    (tmp_path / "taken" / "precious.txt").touch()
+    with RankRun(tmp_path, size) as ranks:
+        ranks.start("run", path, "--device", "cpu", *options)
+        assert said in one_line(ranks, [2] * size)
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("case", ["config", "version", "data"])
+def test_ranks_that_differ(small: Small, tmp_path: Path, case: str) -> None:
+    """Both are named, with what they have."""
+    dataset = {"name": "npz", "path": "data.npz"} if case == "data" else {"name": "digits"}
+    folders = [tmp_path / "here", tmp_path / "there"]
+    for number, folder in enumerate(folders):
+        config = small(dataset=dataset, data={}, rounds=5 if case == "config" and number else 4)
+        written(config, folder)
+        draw = np.random.default_rng(number)
+        images = draw.integers(0, 255, (60, 1, 6, 6), dtype=np.uint8)
+        labels = np.arange(60, dtype=np.int64) % 3
+        np.savez(folder / "data.npz", x_train=images, y_train=labels, x_test=images, y_test=labels)
+    with RankRun(tmp_path, 2) as ranks:
+        for rank, folder in enumerate(folders):
+            begin = of_another_version if case == "version" and rank else None
+            ranks.start("run", "config.toml", "--device", "cpu", ranks=[rank], folder=folder, begin=begin)
+        line = one_line(ranks, [2, 2])
+    assert "rank 0 (process" in line
+    assert "rank 1 (process" in line
+    assert {"config": "config ", "version": "peermask 0.0.1", "data": "data "}[case] in line
+    assert not any((folder / "runs").exists() for folder in folders)
+
+
+def test_what_only_one_rank_cannot_do_ends_all(small: Small, tmp_path: Path) -> None:
+    folders = [tmp_path / "here", tmp_path / "there"]
+    for folder in folders:
+        written(small(), folder)
+    (folders[1] / "config.toml").unlink()
+    with RankRun(tmp_path, 2) as ranks:
+        for rank, folder in enumerate(folders):
+            ranks.start("run", "config.toml", "--device", "cpu", "--wait", "1", ranks=[rank], folder=folder)
+        assert ranks.join() == [2, 2]
+        missed, absent = ranks.lines()  # the second never came
+    assert "1 of 2 ranks did not connect" in missed
+    assert "config file config.toml does not exist" in absent
+
+
+@pytest.mark.parametrize("present", [0, 1])
+def test_a_meeting_that_nobody_comes_to(small: Small, tmp_path: Path, present: int) -> None:
+    path = written(small(), tmp_path)
+    with RankRun(tmp_path, 2) as ranks:
+        ranks.start("run", path, "--wait", "0.5", "--device", "cpu", ranks=[present])
+        line = one_line(ranks, [2])
+    wanted = (
+        "1 of 2 ranks did not connect to 127.0.0.1:" if present == 0 else "rank 1 did not reach rank 0 at 127.0.0.1:"
+    )
+    assert wanted in line
+    assert "within 0.5 s" in line
+
+
+def test_a_meeting_point_that_is_taken(small: Small, tmp_path: Path) -> None:
+    path = written(small(), tmp_path)
+    with RankRun(tmp_path, 2) as ranks, socket.create_server(("0.0.0.0", 0)) as taken:
+        ranks.port = taken.getsockname()[1]
+        ranks.start("run", path, "--device", "cpu", ranks=[0])
+        assert "rank 0 cannot open the rendezvous" in one_line(ranks, [2])
+
+
+RANK = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "environment", "said"),
+    [
+        (["--processes", "0"], {}, "processes"),
+        (["--processes", "2", "--seeds", "2"], {}, "start the same command several times"),
+        (["--processes", "2"], RANK, "this is rank 1 of 2 already"),
+        (["--seeds", "2"], RANK, "--processes, torchrun and --tensorboard are for one run"),
+        ([], {**RANK, "TORCHELASTIC_MAX_RESTARTS": "3"}, "give --out"),
+        ([], {**RANK, "RANK": "2"}, "RANK = 2 and WORLD_SIZE = 2"),
+        ([], {**RANK, "WORLD_SIZE": "two"}, "WORLD_SIZE = 'two'"),
+        (["--backend", "mpi"], {}, "backend"),
+        (["--processes", "2", "--device", "cuda:7"], {}, "cuda:7"),
+    ],
+)
+def test_command_lines(
+    arguments: list[str], environment: dict[str, str], said: str, monkeypatch: pytest.MonkeyPatch, refused: Refused
+) -> None:
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert said in refused("run", *arguments)
+
+
+PAGE = (Path(__file__).parents[2] / "docs" / "scale.md").read_text()
+
+
+def run_text(text: str) -> None:
+    exec(compile(text, "docs/scale.md", "exec"), {})
+
+
+def test_the_python_of_the_page(small: Small, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In one process, and in two ranks: the same result."""
+    (text,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    folders = [tmp_path / "one", tmp_path / "two"]
+    for folder in folders:
+        folder.mkdir()
+        (folder / "experiment.toml").write_text(small().toml())
+    with RankRun(folders[1], 2) as ranks:
+        ranks.start(text, work=run_text)
+        monkeypatch.chdir(folders[0])
+        run_text(text)
+        assert ranks.join() == [0, 0], ranks.lines()
+    one, two = (RunResult.open(folder / "runs" / "python") for folder in folders)
+    assert one.hash == two.hash
+
+
+@pytest.mark.long
+def test_the_commands_of_the_page(small: Small, tmp_path: Path) -> None:
+    """Those for one machine, in the order of the page."""
+    (tmp_path / "experiment.toml").write_text(small().toml())
+    found = re.findall(r"(?:^    peermask|^    torchrun|`torchrun)[^`#\n]* run [^`#\n]*", PAGE, re.MULTILINE)
+    commands = [command.strip("` ") for command in found]
+    assert len(commands) == 3
+    for command in commands:
+        name, *arguments = shlex.split(command)
+        module = {"peermask": "peermask", "torchrun": "torch.distributed.run"}[name]
+        done = subprocess.run(
+            [sys.executable, "-m", module, *arguments], cwd=tmp_path, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+    runs = [RunResult.open(path.parent) for path in tmp_path.glob("runs/*/manifest.json")]
+    assert len(runs) == 3
+    assert len({run.hash for run in runs}) == 1

@@ -1,4 +1,4 @@
-"""A look at the data before a run: what every agent has, duplicates, ranges, and classes that nobody has."""
+"""Summary of the data before a run: samples of every agent, duplicates, ranges, and classes that nobody has."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LARGEST_SAMPLES = 10**6
 
 @dataclass(frozen=True)
 class DataSummary:
-    """What a dataset holds, and how it is divided among agents.
+    """Summary of a dataset, and of its division among agents.
 
     Attributes:
         name: The dataset's.

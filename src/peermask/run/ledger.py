@@ -1,9 +1,8 @@
-"""Cost of messages where links change: each is coded against what its receiver last heard from its sender.
+"""Ledger of what messages cost. Where links change, each is coded against what its receiver last heard from its sender.
 
 Receivers that heard the same messages of a sender share one history, so a fixed graph costs the same as in
 wire/cost.py. A receiver remembers a bounded number of senders and forgets the one heard longest ago; of a sender that
-it
-does not remember it knows the opening, which every agent can compute, or nothing.
+it does not remember it knows the opening, which every agent can compute, or nothing.
 
 A line is a message to the receivers that share a history. On a CPU lines are counted one by one with the codec's own
 histories; on a GPU many at once, each row at its own frame.
@@ -12,15 +11,33 @@ histories; on a GPU many at once, each row at its own frame.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import TypeAlias
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from peermask.errors import RunError
 from peermask.graph.links import Links
+from peermask.run.assemble import openings
+from peermask.run.build import Experiment
+from peermask.run.metrics import number_text
+from peermask.store.folder import RunFolder
+from peermask.store.table import append_rows, read_table
 from peermask.wire import History, Schema
-from peermask.wire.cost import Cost, Spread, coded_row, in_turn, measured_by_kernels, message_measures
+from peermask.wire.cost import (
+    COST_COLUMNS,
+    KINDS,
+    Cost,
+    Spread,
+    coded_row,
+    in_turn,
+    measured_by_kernels,
+    message_cost,
+    message_measures,
+)
 from peermask.wire.receiver_state import (
     ReceiverRows,
     ReceiverState,
@@ -35,10 +52,10 @@ from peermask.wire.schema import MessageRow, Payload, row_of
 
 # Shapes: A agents here, E links of a round, B lines of a round, H histories, M remembered links
 
-REMEMBERED = 32  # senders of which a receiver keeps a history
+SENDERS_REMEMBERED = 32  # senders of which a receiver keeps a history
 LINKS = ".links"  # of a checkpoint: [M, 3] receiver, sender, place of the history
-AT_ONCE = 2**28  # weights of lines that a GPU counts at once; they take a few bytes each
-MOST_LINES = 2**15  # at once: a launch is at most 65,535 wide
+WEIGHTS_AT_ONCE = 2**28  # weights of lines that a GPU counts at once; they take a few bytes each
+LINES_AT_ONCE = 2**15  # at once: a launch is at most 65,535 wide
 
 
 class RemoteHistory:
@@ -55,7 +72,7 @@ class LinkHistories:
     """Histories that receivers have of the senders they remember. Messages of the agents here are counted; these are
     numbered from `first`, and `opening` is theirs [A, ...]."""
 
-    def __init__(self, opening: Payload | None = None, remembered: int = REMEMBERED, first: int = 0) -> None:
+    def __init__(self, opening: Payload | None = None, remembered: int = SENDERS_REMEMBERED, first: int = 0) -> None:
         self.opening, self.remembered, self.first = opening, remembered, first
         # receiver -> sender -> history; the sender heard last is last
         self.by_receiver: defaultdict[int, dict[int, SavedHistory]] = defaultdict(dict)
@@ -131,7 +148,7 @@ class LinkHistories:
         device, schema = next(iter(payload.values())).device, self.schema
         bytes_each, is_delta = torch.zeros(2, len(rows), dtype=torch.int64, device=device)
         after: dict[int, SavedHistory] = {}
-        step = max(1, min(MOST_LINES, AT_ONCE // sum(leaf.size for leaf in schema.leaves)))
+        step = max(1, min(LINES_AT_ONCE, WEIGHTS_AT_ONCE // sum(leaf.size for leaf in schema.leaves)))
         new = [place for place, history in enumerate(histories) if history is None]
         old = [place for place, history in enumerate(histories) if history is not None]
         for places in (part[at : at + step] for part in (new, old) for at in range(0, len(part), step)):
@@ -192,3 +209,100 @@ def shards_of(links: Tensor, agents: Sequence[slice]) -> list[slice]:
     senders[links[:, 2]] = links[:, 1]  # in ascending order
     bounds = torch.tensor([(shard.start, shard.stop) for shard in agents])
     return [slice(first, end) for first, end in torch.searchsorted(senders, bounds).tolist()]
+
+
+TRAFFIC = ("round", "agent", "links", *COST_COLUMNS)
+
+
+class Ledger:
+    """Counts what is sent. Costs stay on the device until the table is written, so no round waits for one.
+
+    Where agents are divided between processes, each counts for its own A; `all_gather` brings their figures together,
+    and one of them has the folder.
+    """
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        folder: RunFolder | None,
+        before: Payload | None = None,
+        rows: slice = slice(None),
+        all_gather: Callable[[Tensor], Tensor] = lambda rows: rows,
+    ) -> None:
+        self.experiment, self.folder = experiment, folder
+        self.agents, self.all_gather = experiment.agents.rows(rows), all_gather
+        self.sizes = experiment.network.layout.sizes
+        self._saved = before  # of a checkpoint, until the next message says where to
+        self._known: ReceiverState | None = None
+        self._of_links: LinkHistories | None = None  # where links change
+        self.links = torch.tensor(experiment.messages_sent, dtype=torch.float64)  # [N] in the first round
+        self.sent = torch.zeros(len(self.links), dtype=torch.float64)  # [N] bytes over all links, as written so far
+        self._pending: list[tuple[int, Cost, Tensor]] = []  # round, cost, links [N]
+        if folder is not None:
+            traffic = read_table(folder.traffic, agents=len(self.links))
+            sent = np.rint(traffic["links"] * traffic["coded_bytes"])  # [R, N]
+            self.sent += torch.from_numpy(np.nansum(sent, 0))
+
+    @property
+    def before(self) -> Payload | None:
+        """State of the receivers, for a checkpoint."""
+        known = self._of_links or self._known
+        return self._saved if known is None else known.tensors()
+
+    def record(self, number: int, shared: Payload, spread: Spread = in_turn) -> None:
+        if shared and self.experiment.schedule.changes:
+            self._pending.append(self._by_link(number, shared, spread))
+        elif shared:
+            known = self._known or self._at_first(shared)
+            cost, self._known = message_cost(shared, known, self.sizes, spread, self.agents.ids[0])
+            self._pending.append((number, cost, self.links))
+
+    def _by_link(self, number: int, shared: Payload, spread: Spread) -> tuple[int, Cost, Tensor]:
+        if self._of_links is None:
+            opening = openings(self.experiment, self.agents) or None
+            self._of_links = LinkHistories(opening, first=self.agents.ids[0])
+            if self._saved:
+                self._of_links.restore(self._saved, shared, self.sizes)
+        links = self.experiment.schedule.links(number)
+        with ThreadPoolExecutor() as pool:  # a simulator on a GPU has none, and may count on the CPU
+            if next(iter(shared.values())).device.type != "cpu":
+                spread = lambda function, /, *columns: list(pool.map(function, *columns))  # noqa: E731
+            cost = self._of_links.cost(shared, links, self.sizes, spread)
+        return number, cost, torch.from_numpy(links.sent).double()
+
+    def record_taken(self, number: int, cost: Cost, taken: Tensor) -> None:
+        """Messages with their number of receivers [N], and what they cost for each receiver."""
+        self._pending.append((number, cost, taken))
+
+    def _at_first(self, shared: Payload) -> ReceiverState | None:
+        """State of the receivers before the first message: a checkpoint's, or that after the agents' openings."""
+        device, schema = next(iter(shared.values())).device, Schema.of_rows(shared, self.sizes)
+        if self._saved is not None:
+            try:
+                return restore_receiver_state(self._saved, schema, device)
+            except KeyError as error:
+                raise RunError(f"the checkpoint lacks {error} of the messages sent; start a new run") from None
+        opening = openings(self.experiment, self.agents)
+        return first_message({name: leaf.to(device) for name, leaf in opening.items()}, schema) if opening else None
+
+    def flush(self) -> None:
+        if not self._pending:
+            return
+        # One copy of all, since every one waits for the device; whole numbers stay exact.
+        costs = [
+            torch.stack([getattr(cost, name).double() for name in COST_COLUMNS], 1) for _, cost, _ in self._pending
+        ]
+        told = self.all_gather(torch.stack(costs, 1).cpu())  # [N, rounds, columns]
+        links = torch.stack([counts for _, _, counts in self._pending], 1)  # [N, rounds]
+        self.sent += (links * told[:, :, COST_COLUMNS.index("coded_bytes")]).round().sum(1)
+        # Twelve digits of mean bytes: times the number of receivers, rounded, they are the whole number sent.
+        rows = [
+            [number, agent, int(count), *map(number_text, values), f"{coded:.12g}", KINDS[int(kind)]]
+            for place, (number, _, counts) in enumerate(self._pending)
+            for agent, (count, (*values, coded, kind)) in enumerate(
+                zip(counts.tolist(), told[:, place].tolist(), strict=True)
+            )
+        ]
+        if self.folder is not None:
+            append_rows(self.folder.traffic, TRAFFIC, rows)
+        self._pending.clear()
