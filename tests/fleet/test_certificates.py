@@ -155,7 +155,7 @@ def test_a_flipped_bit_is_one_line_that_no_unit_restarts_for(certs, name):
             verifier(certs / "ca.pem")
         except NodeError as error:
             refused.append(error)
-    assert len(refused) > len(whole) / 6
+    assert len(refused) > 0.95 * len(whole) / 3  # some bits are nowhere: ends of lines, the last character
     assert not [error for error in refused if "\n" in str(error)]
     assert {error.exit_code for error in refused if "the clock is behind" not in str(error)} == {2}
 

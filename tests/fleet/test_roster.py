@@ -164,6 +164,7 @@ def make_authority_of(folder):
     [
         (lambda: add_agent(FLEET, "127.0.0.1", 7451), "agents 1 and 4 have the same address 127.0.0.1:7451"),
         (lambda: add_agent(FLEET, "a b"), "is not host:port"),
+        (lambda: add_agent(FLEET, "10.0.0.1:77"), r"address '\[10.0.0.1:77\]:\d+' is not host:port"),
         (lambda: add_agent(FLEET, "h", relayed=True), "agent 4 is relayed, and there is no relay"),
         (lambda: add_agent(FLEET, "h", links=[9]), "agent 9 does not exist; this fleet has agents 0 to 3"),
         (lambda: link_agents(FLEET, 1, 1), "agent 1 is linked to itself"),

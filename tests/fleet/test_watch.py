@@ -149,6 +149,8 @@ def test_a_damaged_key_is_named_and_the_certificate_in_use_stays(tmp_path):
         key.write_bytes(whole)
         device.time.until(lambda: device.opened == [0, 0])
         assert not device.watch.is_over
+        (device.certs / "ca.pem").touch()
+        device.time.until(lambda: device.opened == [0, 0, 0])
     assert device.lines == [line]
 
 

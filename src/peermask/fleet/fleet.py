@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from collections import Counter
 from itertools import combinations
@@ -31,9 +32,17 @@ def join_address(host: str, port: int) -> str:
 def split_address(address: str, *, lowest: int = 1) -> tuple[str, int]:
     """`host:port` or `[ipv6]:port`, the host without brackets. Port 0 means any free one, where that is allowed."""
     found = ADDRESS.fullmatch(address)
-    if found is None or not lowest <= int(found["port"]) < 65_536:
+    host = "" if found is None else found["host"].strip("[]")
+    if found is None or not lowest <= int(found["port"]) < 65_536 or (":" in host and not _is_ipv6(host)):
         raise NodeError(f"address {address!r} is not host:port, such as 192.168.1.20:7450 or [fe80::1]:7450")
-    return found["host"].strip("[]"), int(found["port"])
+    return host, int(found["port"])
+
+
+def _is_ipv6(host: str) -> bool:
+    try:
+        return bool(ipaddress.IPv6Address(host))
+    except ValueError:
+        return False
 
 
 Link = tuple[int, int]

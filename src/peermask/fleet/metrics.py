@@ -163,9 +163,7 @@ def _labelled_gauges(now: AgentStatus) -> Iterator[Metric]:
 
 
 def _counters(now: AgentStatus) -> Iterator[Metric]:
-    yield CounterMetricFamily(
-        "peermask_sent_bytes", "Bytes of messages sent, including those before restarts.", value=now.sent_bytes
-    )
+    yield CounterMetricFamily("peermask_sent_bytes", "Bytes of messages sent since the start.", value=now.sent_bytes)
     yield CounterMetricFamily(
         "peermask_received_bytes", "Bytes of messages received since the start.", value=now.received_bytes
     )

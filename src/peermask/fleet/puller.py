@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Set
 from dataclasses import dataclass
 
 from peermask.errors import WireError
+from peermask.fleet.admission import OUT_OF_STEP
 from peermask.fleet.messages import NOTHING, Answer, Greeting, Pull
 from peermask.fleet.neighbourhood import SLICE, Neighbourhood
 from peermask.graph.mixing import MISSING
@@ -227,7 +228,8 @@ class Puller:
         try:
             self.inbox.accept(frame, neighbour)
         except WireError as error:
-            self.around.refuse(neighbour, error, "sent a bad frame")
+            what = "a frame out of step" if error.why in OUT_OF_STEP else "a bad frame"
+            self.around.refuse(neighbour, error, f"sent {what}")
             return False
         self.around.responder.received.add(neighbour, len(frame))
         return True

@@ -26,6 +26,7 @@ import numpy as np
 from pydantic import Field, ValidationError
 
 from peermask.algorithms import algorithms
+from peermask.config.choice import first_problem
 from peermask.config.file import make_config
 from peermask.errors import NodeError
 from peermask.fleet.fleet import Fleet, FleetMember, Link, check, check_operator_name, join_address, split_address
@@ -53,7 +54,7 @@ Verify = Callable[[bytes, str], bool]  # bytes, signature in hex
 
 class Roster(Options):
     run: str
-    serial: Annotated[int, Field(ge=1, lt=2**32)]
+    serial: Annotated[int, Field(ge=0, lt=2**32)] = 0
     agents: tuple[FleetMember, ...]
     links: tuple[Link, ...]
     left: tuple[int, ...]
@@ -174,9 +175,13 @@ def read_file(path: Path, fleet: Fleet, verify: Verify | None) -> Fleet:
         roster = Roster.model_validate(
             {"left": [], **{key: values[key] for key in ("run", *CHANGING) if key in values}}
         )
-    except (OSError, ValueError) as error:  # a ValidationError is a ValueError
-        raise NodeError(f"{path} has changed and is not used: {str(error).splitlines()[0]}") from None
+    except ValidationError as error:
+        raise NodeError(f"{path} has changed and is not used: {first_problem(error, Roster)}") from None
+    except (OSError, ValueError) as error:
+        raise NodeError(f"{path} has changed and is not used: {error}") from None
     later = with_roster(fleet, roster, values.get("signature"))
+    if encode_roster(later) == encode_roster(fleet):  # something else in it has changed, or ca.pem
+        return fleet
     if verify is not None and not verify(encode_roster(later), str(later.signature)):
         raise NodeError(f"{path} has changed and is not used: its roster is not signed by this fleet's authority")
     return later

@@ -31,7 +31,7 @@ except ImportError as error:
 WAITING = 16  # requests in the queue before zenoh blocks: each neighbour sends one at a time
 DOORS = 8  # zenoh's ports behind a gate: handshakes that can be in progress at the same time
 TRIES = 5  # to find free ports for them
-LEAVE = 30.0  # seconds for the answering thread to end
+LEAVE = 30.0  # seconds for a thread to end: the one that answers, or that closes the session
 SETTLED = 4.0  # seconds within which a neighbour that is linked again must have declared its liveliness token
 
 
@@ -172,12 +172,17 @@ def _open(
 
 @contextmanager
 def _closed_after(session: zenoh.Session) -> Iterator[zenoh.Session]:
-    try:
-        yield session
-    finally:
+    def close() -> None:
         # Closing waits for neighbours, and fails if one is behind a cut cable: no reason for an agent to fail.
         with suppress(zenoh.ZError):
             session.close()  # type: ignore[no-untyped-call]
+
+    try:
+        yield session
+    finally:
+        closing = threading.Thread(target=close, name="close", daemon=True)  # zenoh has no limit of its own
+        closing.start()
+        closing.join(LEAVE)
 
 
 def _session_inside(settings: Mapping[str, Any]) -> tuple[zenoh.Session, list[tuple[str, int]]]:
