@@ -18,7 +18,7 @@ from peermask.errors import NodeError
 from peermask.fleet.collect import collect_run
 from peermask.fleet.fleet import check
 from peermask.fleet.neighbourhood import Neighbourhood, Patience
-from peermask.fleet.puller import REST, Puller
+from peermask.fleet.puller import SILENT_SECONDS, Puller
 from peermask.fleet.responder import Responder
 from peermask.run.result import RunResult
 from peermask.store.table import read_rows
@@ -252,7 +252,7 @@ class TestTaking:
         assert transport.asked == [[2]] * 3
         network.silent.clear()
         other.publish(2)
-        network.time.sleep(REST)
+        network.time.sleep(SILENT_SECONDS)
         assert one.take(6).rounds == {1: 2}
 
     def test_who_is_about_to_come_is_waited_for_a_moment_and_who_is_slow_is_not(self):

@@ -45,7 +45,7 @@ from peermask.fleet.fleet_file import load_fleet, write_fleet
 from peermask.fleet.operator import Refused, ask
 from peermask.fleet.pem import LARGEST_BYTES, load_certificate, load_keys, write_keys, write_private
 from peermask.fleet.roster import encode_roster, next_roster, read_signed, signed_roster
-from peermask.fleet.rosters import check_signed
+from peermask.fleet.roster_gossip import check_signed
 
 FLEET = tiny_fleet()
 

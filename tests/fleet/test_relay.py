@@ -18,15 +18,14 @@ from test_status import fetch, samples
 
 from peermask.errors import NodeError
 from peermask.fleet.certificates import make_certificates, make_operator
-from peermask.fleet.credentials import Credentials, find_operator, find_relay
+from peermask.fleet.credentials import Credentials, find_operator, find_relay, name_of, tls_context
 from peermask.fleet.fleet import check, split_address
 from peermask.fleet.fleet_file import load_fleet
-from peermask.fleet.health import Health
 from peermask.fleet.metrics import RelayMetrics, serve_metrics
 from peermask.fleet.operator import ask
-from peermask.fleet.operator_server import name_of, tls_context
 from peermask.fleet.relay import AGENT, DIAL, GO, NOBODY, PROTOCOL, READY, WAIT, Relay, RelayLimits, open_relay
-from peermask.fleet.relayed import open_relayed
+from peermask.fleet.relay_client import open_relay_client
+from peermask.fleet.status import Health
 from waiting import PATIENCE
 
 
@@ -268,7 +267,7 @@ def test_a_door_that_closes_while_it_is_used_prints_nothing(served, caplog):
     with socket.create_server(("127.0.0.1", 0)) as mute:
         mute.settimeout(PATIENCE)
         silent = held.model_copy(update={"relay": f"127.0.0.1:{mute.getsockname()[1]}"})
-        with open_relayed(silent, find_operator(folder), [0]) as doors:
+        with open_relay_client(silent, find_operator(folder), [0]) as doors:
             caller = socket.create_connection(doors[0], PATIENCE)
             dialled, _ = mute.accept()
         caller.close()

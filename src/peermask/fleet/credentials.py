@@ -10,21 +10,15 @@ from __future__ import annotations
 import base64
 import ipaddress
 import re
-from collections.abc import Callable, Collection, Sequence
+import ssl
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
 from peermask.errors import NodeError, NotYetError
-from peermask.fleet.fleet import Fleet
-from peermask.fleet.pem import (
-    DAMAGES,
-    MOST_AUTHORITIES,
-    load_certificate,
-    load_certificates,
-    load_key,
-    write_private,
-)
+from peermask.fleet.fleet import OPERATOR_NAME, Fleet
+from peermask.fleet.pem import DAMAGES, MOST_AUTHORITIES, load_certificate, load_certificates, load_key, write_private
 
 try:
     from cryptography import x509
@@ -37,6 +31,8 @@ except ImportError as error:
 
 ROSTER = b"peermask roster 1\n"  # prefix of what is signed, so that no other signature of this key is one of a roster
 SIGNATURES = re.compile("[0-9a-f]{16,144}(,[0-9a-f]{16,144})?")  # one form alone: agents pass on what they received
+OPERATOR_PROTOCOL = "peermask-operator/1"  # ALPN
+OPERATOR = re.compile(f"operator-{OPERATOR_NAME.pattern}")  # the name in an operator's certificate
 MINUTES = "%Y-%m-%d %H:%M UTC"
 
 
@@ -234,3 +230,21 @@ def host_name(host: str) -> x509.GeneralName:
         return x509.IPAddress(ipaddress.ip_address(host))
     except ValueError:
         return x509.DNSName(host)
+
+
+def tls_context(side: int, credentials: Credentials, protocol: str = OPERATOR_PROTOCOL) -> ssl.SSLContext:
+    """Both ends must have a certificate of the fleet's authority."""
+    context = ssl.SSLContext(side)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.load_verify_locations(credentials.ca)
+    context.load_cert_chain(credentials.certificate, credentials.key)
+    context.set_alpn_protocols([protocol])
+    return context
+
+
+def name_of(certificate: Mapping[str, object] | None) -> str:
+    """The common name, as the ssl module gives it."""
+    subject = (certificate or {}).get("subject", ())
+    assert isinstance(subject, tuple)
+    return next((str(value) for ((key, value),) in subject if key == "commonName"), "nobody")

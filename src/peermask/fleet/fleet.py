@@ -47,7 +47,7 @@ def _is_ipv6(host: str) -> bool:
 
 Link = tuple[int, int]
 Missing = Literal["wait", "last", "skip"]
-GRAPHS = 10_000  # of a schedule; their links are all in the fleet file
+MOST_GRAPHS = 10_000  # of a schedule; their links are all in the fleet file
 Seconds = Annotated[float, Field(gt=0, le=86_400)]
 OPERATOR_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?")
 
@@ -128,7 +128,7 @@ def links_of(config: ExperimentConfig) -> tuple[Link, ...]:
     base, choice = Base(config.graph.name, config.graph.options, config.agents, config.seed), config.schedule
     schedule = Schedule(base) if choice is None else Schedule(base, choice.name, choice.options)
     links: set[Link] = set()
-    for number in sorted({schedule.since(number) for number in range(1, config.rounds + 1)})[:GRAPHS]:
+    for number in sorted({schedule.since(number) for number in range(1, config.rounds + 1)})[:MOST_GRAPHS]:
         links.update((i, j) for i, j in schedule.links(number).edges())
         if len(links) == len(pairs):
             break
@@ -164,8 +164,10 @@ def check(fleet: Fleet) -> None:
     for key in ("liars", "deaths"):
         if getattr(config, key) is not None:
             raise NodeError(f"experiment.{key}: only the simulator supports {key}; delete it")
-    if config.schedule is not None and config.rounds > GRAPHS:
-        raise NodeError(f"experiment.schedule: a fleet supports at most {GRAPHS:,} rounds of it, not {config.rounds:,}")
+    if config.schedule is not None and config.rounds > MOST_GRAPHS:
+        raise NodeError(
+            f"experiment.schedule: a fleet supports at most {MOST_GRAPHS:,} rounds of it, not {config.rounds:,}"
+        )
     if config.compare:
         raise NodeError("experiment.compare: a fleet runs one algorithm; delete it and write one fleet file for each")
     if config.stop.patience:

@@ -36,9 +36,9 @@ from peermask.masks.budget import retentions
 from peermask.registry import Options
 from peermask.run.build import Experiment, agents_with, build
 
-LARGEST = 2**19  # bytes of a signed roster; a session allows a little more
-PORT = 7450
-FEWEST = 2  # default links of a new agent, so that it does not depend on a single neighbour
+LARGEST_BYTES = 2**19  # bytes of a signed roster; a session allows a little more
+DEFAULT_PORT = 7450
+DEFAULT_LINKS = 2  # default links of a new agent, so that it does not depend on a single neighbour
 
 CHANGING = (
     "serial",
@@ -86,8 +86,8 @@ def signed_roster(fleet: Fleet) -> bytes:
 
 def read_signed(data: bytes, fleet: Fleet, verify: Verify) -> Fleet:
     """The fleet with a received roster, or a NodeError: forged, malformed, or of another fleet."""
-    if len(data) > LARGEST:
-        raise NodeError(f"a roster of {len(data)} bytes is refused; allowed: {LARGEST}")
+    if len(data) > LARGEST_BYTES:
+        raise NodeError(f"a roster of {len(data)} bytes is refused; allowed: {LARGEST_BYTES}")
     signature, _, content = data.partition(b"\n")
     text = signature[:1024].decode("ascii", errors="replace")
     if not verify(content, text):
@@ -108,7 +108,7 @@ def with_roster(fleet: Fleet, roster: Roster, signature: str | None) -> Fleet:
 
 def check_roster(fleet: Fleet) -> Fleet:
     check(fleet)
-    if len(encode_roster(fleet)) > LARGEST - 1024:
+    if len(encode_roster(fleet)) > LARGEST_BYTES - 1024:
         raise NodeError(f"a roster of {len(fleet.agents)} agents and {len(fleet.links)} links is too large to send")
     return fleet
 
@@ -131,9 +131,9 @@ def add_agent(
     _check_links_are_chosen(fleet, "added")
     number, used = fleet.numbers[-1] + 1, [split_address(member.address) for member in fleet.agents]
     if port is None:
-        lowest = min((taken for _, taken in used), default=PORT)  # where agents of other hosts begin
+        lowest = min((taken for _, taken in used), default=DEFAULT_PORT)  # where agents of other hosts begin
         port = max((taken + 1 for place, taken in used if place == host.strip("[]")), default=lowest)
-    fewest = sorted(fleet.agents, key=lambda one: (len(fleet.neighbours(one.agent)), one.agent))[:FEWEST]
+    fewest = sorted(fleet.agents, key=lambda one: (len(fleet.neighbours(one.agent)), one.agent))[:DEFAULT_LINKS]
     chosen = [fleet.member(other).agent for other in links] or [one.agent for one in fewest]
     kept = _retention(fleet, number, retention)
     own = FleetMember(agent=number, address=join_address(host, port), relayed=relayed, retention=kept)

@@ -1,6 +1,11 @@
-"""The status of an agent: updated by its reports, read by metrics, health checks and operators.
+"""The status of an agent: its state with the reasons, updated by its reports, read by metrics and operators.
 
-An observer that forwards everything. A report costs a few additions; everything else is computed on request.
+    ok         rounds end in time, or are finished
+    degraded   rounds end, but the agent learns with less than it should, or more slowly
+    failing    no round has ended for longer than any limit of the fleet
+
+`StatusMonitor` is an observer that forwards everything. A report costs a few additions; the rest is
+computed on request.
 """
 
 from __future__ import annotations
@@ -9,23 +14,62 @@ import shutil
 import threading
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol, get_args
 
 from peermask.fleet.environment import SYSTEM_TIME, TimeSource
 from peermask.fleet.fleet import Fleet
-from peermask.fleet.health import COSTLY_ROUNDS, Health, State, assess
 from peermask.fleet.puller import Absence
 from peermask.fleet.responder import Responder
 from peermask.fleet.roster import digest_of
 from peermask.store.checkpoint import list_checkpoints
 from peermask.store.folder import RunFolder
+from peermask.wire.mailbox import KEPT_ROUNDS
 
-# The status of an agent after a round, and who is told of it.
+State = Literal["ok", "degraded", "failing"]
+STATES: tuple[State, ...] = get_args(State)
+BEHIND_ROUNDS = KEPT_ROUNDS  # more than these, and neighbours no longer have the rounds that the agent needs
+COSTLY_ROUNDS = 2  # rounds whose whole time limit a neighbour may use up before it is named
+
+
+@dataclass(frozen=True)
+class Health:
+    state: State = "ok"
+    reasons: tuple[str, ...] = ()
+
+    @property
+    def trouble(self) -> str | None:
+        return "; ".join(self.reasons) or None
+
+    def __str__(self) -> str:
+        return self.state if not self.reasons else f"{self.state}: {self.trouble}"
+
+
+def assess(
+    *, neighbours: int, heard: int, refused: int, behind: int, costly: Collection[int], stalled: str | None = None
+) -> Health:
+    """The state by counts of the last round.
+
+    `refused`: neighbours that refuse this agent or are refused; `behind`: rounds that most neighbours are ahead;
+    `costly`: neighbours that used up the time limit of several rounds; `stalled`: why no round ends.
+    """
+    reasons = []
+    if neighbours and refused >= neighbours:
+        reasons.append(f"refused by all {neighbours} neighbours")
+    elif 2 * heard < neighbours:
+        reasons.append(f"hears {heard} of {neighbours} neighbours")
+    if behind > BEHIND_ROUNDS:
+        reasons.append(f"{behind} rounds behind its neighbours")
+    if costly:
+        named = ", ".join(map(str, sorted(costly)))
+        reasons.append(f"agent {named} used up the time limit of {COSTLY_ROUNDS} rounds or more")
+    if stalled is not None:
+        return Health("failing", (stalled, *reasons))
+    return Health("degraded" if reasons else "ok", tuple(reasons))
 
 
 @dataclass(frozen=True)
@@ -189,7 +233,7 @@ class StatusMonitor:
             stalled=stalled,
         )
 
-    def standing(self) -> AgentStatus:
+    def status(self) -> AgentStatus:
         health, end, fleet = self.health(), self.ends(), self.latest()
         with self._lock:
             report, seconds, buckets = self._report, self._seconds, tuple(self._buckets)

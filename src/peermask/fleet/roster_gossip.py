@@ -19,7 +19,7 @@ from peermask.fleet.messages import RosterMessage, decode_roster_message
 from peermask.fleet.roster import Verify, digest_of, encode_roster, read_signed, signed_roster
 from peermask.fleet.transport import Reply, Transport
 
-PATIENCE = 1.0  # seconds a neighbour has to answer
+ANSWER_SECONDS = 1.0  # seconds a neighbour has to answer
 
 
 class FileWatch:
@@ -64,7 +64,7 @@ def is_later(later: Fleet, known: Fleet) -> bool:
     return later.serial > known.serial
 
 
-class Rosters:
+class RosterGossip:
     """Thread-safe: the transport's thread receives rosters, the watch's thread asks for them."""
 
     def __init__(self, fleet: Fleet, verify: Verify | None, refusals: Refusals, time: TimeSource = SYSTEM_TIME) -> None:
@@ -133,13 +133,13 @@ class Rosters:
         if self.verify is None:
             return
         question = RosterMessage(self.fleet.serial, digest_of(self.fleet)).encode()
-        answers = transport.ask(dict.fromkeys(neighbours, question), PATIENCE)
+        answers = transport.ask(dict.fromkeys(neighbours, question), ANSWER_SECONDS)
         received = {j: self.receive(j, data, "sent a bad answer") for j, data in answers.items()}
         fleet = self.fleet
         earlier = [j for j, theirs in received.items() if theirs and not theirs.roster and theirs.serial < fleet.serial]
         roster = signed_roster(fleet)
         if earlier and roster:
-            transport.ask(dict.fromkeys(earlier, RosterMessage(roster=roster).encode()), PATIENCE)
+            transport.ask(dict.fromkeys(earlier, RosterMessage(roster=roster).encode()), ANSWER_SECONDS)
 
 
 def check_same(other: Fleet, known: Fleet) -> None:
