@@ -240,7 +240,7 @@ def test_no_certificate_outlives_its_authority(certs):
     """So an authority that has expired in the meantime, and is still in the bundle, admits nobody."""
     authority, key = open_authority(certs)
     own = load_keys(certs / "agent-0.key")[0].public_key()
-    signed = sign_agent(0, "127.0.0.1", own, authority, key, timedelta(days=10_000))
+    signed = sign_agent("agent-0", "127.0.0.1", own, authority, key, timedelta(days=10_000))
     assert signed.not_valid_after_utc == authority.not_valid_after_utc
     (certs / "agent-0.pem").write_bytes(pem_of(signed))
     check_credentials(FLEET, certs, 0, datetime.now(UTC) + timedelta(days=3000))

@@ -34,7 +34,7 @@ def replaced(certs, agent, authority=None, host="127.0.0.1", valid=timedelta(day
     """Another certificate and key in an agent's place."""
     certificate, key = authority or make_authority()
     own = ec.generate_private_key(ec.SECP256R1())
-    signed = sign_agent(agent, host, own.public_key(), certificate, key, valid)
+    signed = sign_agent(f"agent-{agent}", host, own.public_key(), certificate, key, valid)
     (certs / "agent-0.pem").write_bytes(signed.public_bytes(serialization.Encoding.PEM))
 
 

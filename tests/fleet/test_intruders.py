@@ -30,7 +30,7 @@ def credentials(folder, agent, authority, valid=timedelta(days=1)):
     files = Credentials.of(folder, agent)
     files.ca.write_bytes(certificate.public_bytes(PEM))
     files.certificate.write_bytes(
-        sign_agent(agent, "127.0.0.1", own.public_key(), certificate, key, valid).public_bytes(PEM)
+        sign_agent(f"agent-{agent}", "127.0.0.1", own.public_key(), certificate, key, valid).public_bytes(PEM)
     )
     files.key.write_bytes(own.private_bytes(PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()))
     return files

@@ -228,7 +228,7 @@ def test_a_certificate_that_ends_during_the_run_ends_its_agent_saved(fleet, tmp_
     made = fleet(two(100_000))
     files, authority = Credentials.of(tmp_path / "certs", 0), authority_of(tmp_path / "certs")
     own = serialization.load_pem_private_key(files.key.read_bytes(), None)
-    signed = sign_agent(0, "127.0.0.1", own.public_key(), *authority, timedelta(seconds=20))  # type: ignore[arg-type, call-arg]
+    signed = sign_agent("agent-0", "127.0.0.1", own.public_key(), *authority, timedelta(seconds=20))  # type: ignore[arg-type, call-arg]
     files.certificate.write_bytes(signed.public_bytes(serialization.Encoding.PEM))
     made.hold(3)
     made.start()

@@ -46,11 +46,11 @@ class Admission:
             return
         least, most = (bound[sender] for bound in self.counts[name])  # [L]
         for layer, part in enumerate(slices(self.sizes)):
-            kept = np.count_nonzero(mask[part])
-            if not least[layer] <= kept <= most[layer]:
+            count = np.count_nonzero(mask[part])
+            if not least[layer] <= count <= most[layer]:
                 allowed = f"{most[layer]}" if least[layer] == most[layer] else f"{least[layer]} to {most[layer]}"
                 raise WireError(
-                    f"{name!r} keeps {kept} weights of layer {layer}, its retention gives {allowed}", "counts"
+                    f"{name!r} keeps {count} weights of layer {layer}, its retention gives {allowed}", "counts"
                 )
 
 

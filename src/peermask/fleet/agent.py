@@ -241,9 +241,9 @@ class NodeAgent:
         learned, _ = algorithm.learn(
             state, data, Clock(first, self.rounds, batches=self.experiment.config.local_batches or 1)
         )
-        found = exchange.catch_up(first, algorithm.share(learned))
-        if found is not None:
-            received, mixing = found
+        messages = exchange.catch_up(first, algorithm.share(learned))
+        if messages is not None:
+            received, mixing = messages
             simulator.states = [algorithm.join(state, received, mixing)]
 
     def _follow(self, puller: Puller, exchange: NodeExchange) -> None:

@@ -20,7 +20,6 @@ from peermask.fleet.credentials import (
     ROSTER,
     Credentials,
     authority_texts,
-    common_name,
     host_name,
     issuer_of,
     load_authorities,
@@ -62,7 +61,7 @@ def make_certificates(
     with writing(folder):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     authority, key = open_authority(folder)
-    made, valid = [], timedelta(days=days)
+    paths, valid = [], timedelta(days=days)
     for member in fleet.agents:
         if agents is not None and member.agent not in (*agents, *renew):
             continue
@@ -74,11 +73,11 @@ def make_certificates(
         else:
             private = ec.generate_private_key(ec.SECP256R1())
             public = private.public_key()
-        _write(files, private, sign_agent(member.agent, member.host, public, authority, key, valid, member.name))
-        made.append(files.certificate)
+        _write(files, private, sign_agent(member.name, member.host, public, authority, key, valid))
+        paths.append(files.certificate)
     if fleet.relay is not None and (renew_relay or not relay_files(folder).certificate.exists()):
-        made.append(_make_relay(split_address(fleet.relay)[0], folder, authority, key, valid))
-    return made
+        paths.append(_make_relay(split_address(fleet.relay)[0], folder, authority, key, valid))
+    return paths
 
 
 def _enrolled_key(files: Credentials, member: FleetMember) -> ec.EllipticCurvePublicKey:
@@ -100,17 +99,16 @@ def is_enrolled(folder: Path, agent: int) -> bool:
 
 
 def sign_agent(
-    agent: int,
+    name: str,
     host: str,
     public: ec.EllipticCurvePublicKey,
     authority: x509.Certificate,
     key: ec.EllipticCurvePrivateKey,
     valid: timedelta,
-    name: str | None = None,
 ) -> x509.Certificate:
-    """An agent's certificate: its number as the common name, its host as the only alternative name."""
+    """An agent's certificate: the common name has its number, its host as the only alternative name."""
     usage = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
-    return _signed(name or common_name(agent), public, authority, key, valid, usage, host)
+    return _signed(name, public, authority, key, valid, usage, host)
 
 
 def _signed(
@@ -122,7 +120,7 @@ def _signed(
     usage: list[x509.ObjectIdentifier],
     host: str | None = None,
 ) -> x509.Certificate:
-    made = (
+    builder = (
         _builder(name, public, valid, authority.not_valid_after_utc)
         .issuer_name(authority.subject)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
@@ -130,8 +128,8 @@ def _signed(
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(key.public_key()), critical=False)
     )
     if host is not None:
-        made = made.add_extension(x509.SubjectAlternativeName([host_name(host)]), critical=False)
-    return made.sign(key, hashes.SHA256())
+        builder = builder.add_extension(x509.SubjectAlternativeName([host_name(host)]), critical=False)
+    return builder.sign(key, hashes.SHA256())
 
 
 def _write(files: Credentials, key: ec.EllipticCurvePrivateKey | None, certificate: x509.Certificate) -> None:
@@ -182,13 +180,13 @@ def open_authority(folder: Path) -> tuple[x509.Certificate, ec.EllipticCurvePriv
         return certificate, key
     if not path.exists():
         raise NodeError(f"{key_path} exists without {path}; copy that from any device")
-    found = _authorities(folder)
-    if not found or found[0][0] != load_authorities(path)[0]:
+    authorities = _authorities(folder)
+    if not authorities or authorities[0][0] != load_authorities(path)[0]:
         raise NodeError(
             f"{path} exists without its key in {key_path}; restore that, or replace the authority: "
             "`peermask fleet certs FLEET --new-authority`"
         )
-    return found[0]
+    return authorities[0]
 
 
 def replace_authority(folder: Path, named: tuple[str, ...] = ()) -> tuple[str, ...]:
@@ -224,7 +222,7 @@ def newest_authority(fleet: Fleet, folder: Path) -> tuple[str, ...]:
     revoked = {operator_files(folder, name).certificate for name in fleet.revoked_operators}
     others = [relay_files(folder).certificate, *sorted(set(folder.glob("operator-*.pem")) - revoked)]
     for path in filter(Path.exists, (*agents, *others)):
-        certificate = load_certificate(path, None)
+        certificate = load_certificate(path)
         if certificate.not_valid_after_utc > datetime.now(UTC) and issuer_of(certificate, [newest]) is None:
             again = "operator FLEET NAME" if path.name.startswith("operator-") else "renew FLEET"
             raise NodeError(

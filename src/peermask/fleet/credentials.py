@@ -156,7 +156,7 @@ def _names_of(certificate: x509.Certificate) -> Collection[x509.GeneralName]:
 
 def validity(files: Credentials) -> tuple[datetime, datetime]:
     """From when until when an agent's certificate is valid."""
-    certificate = load_certificate(files.certificate, None)
+    certificate = load_certificate(files.certificate)
     return certificate.not_valid_before_utc, certificate.not_valid_after_utc
 
 
@@ -176,7 +176,7 @@ def find_relay(folder: Path) -> Credentials:
 
 
 def _checked(files: Credentials, again: str) -> Credentials:
-    certificate = load_certificate(files.certificate, None)
+    certificate = load_certificate(files.certificate)
     if issuer_of(certificate, load_authorities(files.ca)) is None:
         raise NodeError(f"{files.certificate} is of another fleet: {files.ca} did not issue it; {again}")
     if datetime.now(UTC) > certificate.not_valid_after_utc:
@@ -209,8 +209,8 @@ def verifier(ca: Path, agent: int | None = None) -> Callable[[bytes, str], bool]
     keys = [authority.public_key() for authority in load_authorities(ca, agent)]
 
     def verify(content: bytes, signatures: str) -> bool:
-        found = signatures.split(",") if SIGNATURES.fullmatch(signatures) else ()
-        return any(_is_signed(content, signature, key) for signature in found for key in keys)
+        parts = signatures.split(",") if SIGNATURES.fullmatch(signatures) else ()
+        return any(_is_signed(content, signature, key) for signature in parts for key in keys)
 
     return verify
 

@@ -47,9 +47,9 @@ def make_request(fleet: Fleet, folder: Path, agent: int, *, new_key: bool = Fals
         key = ec.generate_private_key(ec.SECP256R1())
         write_keys(files.key, key)
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, member.name)])
-    made = x509.CertificateSigningRequestBuilder().subject_name(name).sign(key, hashes.SHA256())
+    request = x509.CertificateSigningRequestBuilder().subject_name(name).sign(key, hashes.SHA256())
     path = request_path(folder, agent)
-    write_private(path, made.public_bytes(serialization.Encoding.PEM), 0o644)
+    write_private(path, request.public_bytes(serialization.Encoding.PEM), 0o644)
     return path, fingerprint_of(key.public_key())
 
 
@@ -85,20 +85,20 @@ def enrol(
         raise NodeError(
             f"request {request} is for {name}, not for {member.name}, which agent {agent} is in this fleet file"
         )
-    found = fingerprint_of(key)
+    actual = fingerprint_of(key)
     if fingerprint is None:
         raise NodeError(
-            f"request {request} has the fingerprint {found}; if agent {agent}'s device showed the same, add "
-            f"--fingerprint {found}"
+            f"request {request} has the fingerprint {actual}; if agent {agent}'s device showed the same, add "
+            f"--fingerprint {actual}"
         )
-    if fingerprint.lower() != found:
+    if fingerprint.lower() != actual:
         raise NodeError(
-            f"request {request} has the fingerprint {found}, not {fingerprint}: it was replaced on its way, or is of "
+            f"request {request} has the fingerprint {actual}, not {fingerprint}: it was replaced on its way, or is of "
             "another device; it is not signed"
         )
     authority, authority_key = existing_authority(folder)
     _check_earlier(files, agent, member.name, key, replace=replace)
-    signed = sign_agent(agent, member.host, key, authority, authority_key, timedelta(days=days), member.name)
+    signed = sign_agent(member.name, member.host, key, authority, authority_key, timedelta(days=days))
     write_private(files.certificate, signed.public_bytes(serialization.Encoding.PEM), 0o644)
     if files.key.exists() and load_key(files.key).public_key() != key:
         with writing(files.key):

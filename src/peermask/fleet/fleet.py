@@ -31,11 +31,11 @@ def join_address(host: str, port: int) -> str:
 
 def split_address(address: str, *, lowest: int = 1) -> tuple[str, int]:
     """`host:port` or `[ipv6]:port`, the host without brackets. Port 0 means any free one, where that is allowed."""
-    found = ADDRESS.fullmatch(address)
-    host = "" if found is None else found["host"].strip("[]")
-    if found is None or not lowest <= int(found["port"]) < 65_536 or (":" in host and not _is_ipv6(host)):
+    match = ADDRESS.fullmatch(address)
+    host = "" if match is None else match["host"].strip("[]")
+    if match is None or not lowest <= int(match["port"]) < 65_536 or (":" in host and not _is_ipv6(host)):
         raise NodeError(f"address {address!r} is not host:port, such as 192.168.1.20:7450 or [fe80::1]:7450")
-    return host, int(found["port"])
+    return host, int(match["port"])
 
 
 def _is_ipv6(host: str) -> bool:
@@ -97,13 +97,13 @@ class Fleet(Options):
         return tuple(sorted(j if i == agent else i for i, j in self.links if agent in (i, j)))
 
     def member(self, agent: int) -> FleetMember:
-        found = next((member for member in self.agents if member.agent == agent), None)
-        if found is None:
+        match = next((member for member in self.agents if member.agent == agent), None)
+        if match is None:
             if agent in self.left:
                 raise NodeError(f"agent {agent} has left this fleet permanently; `peermask fleet add` adds a new one")
             without = f", without {', '.join(map(str, self.left))}" if self.left else ""
             raise NodeError(f"agent {agent} does not exist; this fleet has agents 0 to {self.numbers[-1]}{without}")
-        return found
+        return match
 
     @property
     def numbers(self) -> range:
@@ -203,12 +203,12 @@ def _check_numbers(fleet: Fleet) -> None:
 
 
 def _check_changed_links(fleet: Fleet) -> None:
-    known, seen = {member.agent for member in fleet.agents}, set()
+    numbers, seen = {member.agent for member in fleet.agents}, set()
     for i, j in fleet.links:
         if i == j:
             raise NodeError(f"links: agent {i} is linked to itself")
         for agent in (i, j):
-            if agent not in known:
+            if agent not in numbers:
                 raise NodeError(f"links: {i} - {j} is a link of agent {agent}, which this fleet does not have")
         if (min(i, j), max(i, j)) in seen:
             raise NodeError(f"links: {i} - {j} appears twice")

@@ -61,12 +61,12 @@ class ExperimentId:
         if self.data != other.data:
             del words["frozen_checksum"]  # weights differ if images do
         pairs = {name: (getattr(other, name), getattr(self, name)) for name in words}
-        found = [
+        differences = [
             f"its {words[name]} is {theirs[:80]!r}, here it is {ours[:80]!r}"
             for name, (theirs, ours) in pairs.items()
             if theirs != ours
         ]
-        return "; ".join(found) or None
+        return "; ".join(differences) or None
 
 
 @dataclass(frozen=True)

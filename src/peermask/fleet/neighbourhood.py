@@ -59,11 +59,11 @@ class Neighbourhood:
     def follow(self, neighbours: tuple[int, ...], forgotten: Collection[int] = ()) -> None:
         """Use these neighbours from now on; forget all others, and what is known of `forgotten`."""
         self.neighbours = neighbours
-        kept = frozenset(neighbours) - frozenset(forgotten)
-        self.newest = {j: newest for j, newest in self.newest.items() if j in kept}
-        self.silent = {j: until for j, until in self.silent.items() if j in kept}
-        self.strikes = {j: count for j, count in self.strikes.items() if j in kept}
-        self.refused &= kept
+        remaining = frozenset(neighbours) - frozenset(forgotten)
+        self.newest = {j: newest for j, newest in self.newest.items() if j in remaining}
+        self.silent = {j: until for j, until in self.silent.items() if j in remaining}
+        self.strikes = {j: count for j, count in self.strikes.items() if j in remaining}
+        self.refused &= remaining
 
     def expected(self) -> frozenset[int]:
         """Neighbours to wait for: all but those that have left, and added ones that have not appeared yet."""

@@ -123,9 +123,9 @@ def ask(
             socket.create_connection(through.get(agent) or split_address(member.address), seconds) as plain,
             tls_context(ssl.PROTOCOL_TLS_CLIENT, credentials).wrap_socket(plain, server_hostname=host) as link,
         ):
-            found = name_of(link.getpeercert())
-            if found != member.name:
-                raise Refused(f"the device at this address has the certificate of {found}, not of {member.name}")
+            name = name_of(link.getpeercert())
+            if name != member.name:
+                raise Refused(f"the device at this address has the certificate of {name}, not of {member.name}")
             answer = _answer(link, question, time.monotonic() + seconds, time)
     except ssl.SSLCertVerificationError as error:
         raise Refused(f"its certificate is not of this fleet, or not valid now ({error.verify_message})") from None
@@ -202,13 +202,13 @@ def ask_status(fleet: Fleet, credentials: Credentials, seconds: float = CLIENT_S
 
     agents = [member.agent for member in fleet.agents]
     with ThreadPoolExecutor(PARALLEL_AGENTS) as pool:
-        found = list(pool.map(one, agents))
-    refusals = [str(one) for one in found if isinstance(one, Refused)]
-    if len(refusals) == len(found) and len(set(refusals)) == 1:
+        answers = list(pool.map(one, agents))
+    refusals = [str(one) for one in answers if isinstance(one, Refused)]
+    if len(refusals) == len(answers) and len(set(refusals)) == 1:
         raise NodeError(f"all agents of the fleet refuse: {refusals[0]}; check {credentials.certificate}")
     return [
-        Answered(agent, fleet.member(agent).address, None, str(said)) if isinstance(said, Refused) else said
-        for agent, said in zip(agents, found, strict=True)
+        Answered(agent, fleet.member(agent).address, None, str(answer)) if isinstance(answer, Refused) else answer
+        for agent, answer in zip(agents, answers, strict=True)
     ]
 
 

@@ -175,18 +175,18 @@ class Puller:
     def _take_older(self, wanted: set[int], there: Set[int], round: int) -> None:
         """The time is over: take older messages, and ignore neighbours that do not answer at all."""
         around, limit = self.around, self.around.patience.round_limit
-        mute = wanted - self._pull_once(there, round, 0.0).keys()
-        costly = mute & around.responder.take_active()  # they are there, and use up the time
+        silent = wanted - self._pull_once(there, round, 0.0).keys()
+        costly = silent & around.responder.take_active()  # they are there, and use up the time
         around.back_off(costly, limit)
-        around.ignore(mute - costly - around.bad.keys(), SILENT_LIMITS * limit)
+        around.ignore(silent - costly - around.bad.keys(), SILENT_LIMITS * limit)
 
     def _lacking(self, neighbours: Iterable[int], round: int) -> set[int]:
         return {j for j in neighbours if not self._holds(j, round)}
 
     def _holds(self, neighbour: int, round: int) -> bool:
         assert self.inbox is not None
-        held = self.inbox.held(neighbour)
-        return held is not None and held >= round
+        newest = self.inbox.held(neighbour)
+        return newest is not None and newest >= round
 
     def _pull_once(self, there: Set[int], round: int, patience: float) -> dict[int, Answer]:
         """Ask some neighbours once."""
@@ -239,11 +239,11 @@ class Puller:
 
     def _used_instead(self, neighbour: int, round: int, any_age: bool) -> int | None:
         """The round of the last message of a neighbour that is missing, unless it is left out or expired."""
-        held = self.inbox.held(neighbour) if self.inbox is not None else None
-        if held is None or any_age:
-            return held
-        expired = round - held >= len(MISSING)
-        return None if expired or self.around.patience.missing == "skip" else held
+        newest = self.inbox.held(neighbour) if self.inbox is not None else None
+        if newest is None or any_age:
+            return newest
+        expired = round - newest >= len(MISSING)
+        return None if expired or self.around.patience.missing == "skip" else newest
 
     def _received(self, round: int, wanted: Set[int], behind: int | None, *, any_age: bool = False) -> Received:
         """All messages held, without those of `wanted` neighbours that are left out or expired."""
@@ -257,10 +257,10 @@ class Puller:
                 why = f"refused ({around.bad[j][-1]})"
             absent.append(Absence(round, j, why, self._used_instead(j, round, any_age)))
         left_out = {absence.neighbour for absence in absent if absence.used is None}
-        held = {
+        messages = {
             j: self.inbox.newest[j]
             for j in around.neighbours
             if j not in left_out and j in here and j in self.inbox.newest
         }
-        payloads = {j: payload for j, (_, payload) in held.items()}
-        return Received(payloads, absent, behind, {j: number for j, (number, _) in held.items()})
+        payloads = {j: payload for j, (_, payload) in messages.items()}
+        return Received(payloads, absent, behind, {j: number for j, (number, _) in messages.items()})

@@ -97,9 +97,9 @@ class RelayClient:
                     host, port, ssl=self.context, server_hostname=host, limit=BUFFER_BYTES
                 )
                 try:
-                    found = name_of(writer.get_extra_info("peercert"))
-                    if found != NAME or await reader.readexactly(1) != READY:
-                        raise ConnectionError(f"the certificate there is of {found}")
+                    name = name_of(writer.get_extra_info("peercert"))
+                    if name != NAME or await reader.readexactly(1) != READY:
+                        raise ConnectionError(f"the certificate there is of {name}")
                 except BaseException:
                     writer.transport.abort()
                     raise
@@ -132,14 +132,14 @@ def open_relay_client(
     if fleet.relay is None or credentials is None or (not through and inside is None):
         yield {}
         return
-    made = RelayClient(fleet.relay, credentials, say)
+    client = RelayClient(fleet.relay, credentials, say)
     with loop_in_thread("relay") as loop:
         try:
             if inside is not None:
-                run_in(loop, made.wait(_dialled_at(inside), min(len(wanted) + SPARE_CONNECTIONS, MOST_CONNECTIONS)))
-            yield {agent: run_in(loop, made.door(agent)) for agent in through}
+                run_in(loop, client.wait(_dialled_at(inside), min(len(wanted) + SPARE_CONNECTIONS, MOST_CONNECTIONS)))
+            yield {agent: run_in(loop, client.door(agent)) for agent in through}
         finally:
-            run_in(loop, made.close())
+            run_in(loop, client.close())
 
 
 def _dialled_at(listens: str) -> Address:

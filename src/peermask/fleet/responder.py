@@ -100,9 +100,9 @@ class Responder:
         """Answer only these neighbours from now on, and drop what is known of others."""
         with self._lock:
             self.neighbours = frozenset(neighbours)
-            for known in (self._asked, self._ready, self._handed, self._waiting, self._questions, self._bytes):
-                for j in known.keys() - self.neighbours:
-                    del known[j]
+            for table in (self._asked, self._ready, self._handed, self._waiting, self._questions, self._bytes):
+                for j in table.keys() - self.neighbours:
+                    del table[j]
             self._met &= self.neighbours
             self._turned_away &= self.neighbours
             for j in self.neighbours - self._questions.keys():
@@ -135,8 +135,8 @@ class Responder:
         """Forget what was published: the agent has gone back to an earlier round."""
         with self._lock:
             self._outbox, self._needed, self._sent_bytes = None, 0, 0
-            for known in (self._handed, self._asked, self._sent):
-                known.clear()
+            for table in (self._handed, self._asked, self._sent):
+                table.clear()
 
     @property
     def met(self) -> frozenset[int]:
@@ -180,8 +180,8 @@ class Responder:
         """Answer requests with `payload` from now on, first those that wait for it."""
         with self._lock:
             if self._outbox is None:
-                kept = 1 if self.newest_only else KEPT_ROUNDS
-                self._outbox = Outbox(self.experiment_id.identity, self.agent, schema, kept, opening(self.agent))
+                window = 1 if self.newest_only else KEPT_ROUNDS
+                self._outbox = Outbox(self.experiment_id.identity, self.agent, schema, window, opening(self.agent))
                 self._whole = bitmap_size(schema)
                 self._allow_bytes()
             self._outbox.publish(round, payload)

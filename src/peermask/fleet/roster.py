@@ -135,8 +135,8 @@ def add_agent(
         port = max((taken + 1 for place, taken in used if place == host.strip("[]")), default=lowest)
     fewest = sorted(fleet.agents, key=lambda one: (len(fleet.neighbours(one.agent)), one.agent))[:DEFAULT_LINKS]
     chosen = [fleet.member(other).agent for other in links] or [one.agent for one in fewest]
-    kept = _retention(fleet, number, retention)
-    own = FleetMember(agent=number, address=join_address(host, port), relayed=relayed, retention=kept)
+    share = _retention(fleet, number, retention)
+    own = FleetMember(agent=number, address=join_address(host, port), relayed=relayed, retention=share)
     pairs = [(other, number) for other in dict.fromkeys(chosen)]
     return next_roster(fleet, agents=(*fleet.agents, own), links=tuple(sorted([*fleet.links, *pairs])))
 
@@ -244,8 +244,8 @@ def build_member(fleet: Fleet, agent: int) -> Experiment:
     config = fleet.experiment
     if agent < config.agents:
         return by_roster(build(config), fleet)
-    kept = fleet.retentions()[: agent + 1]
-    table = {**config.table(), "agents": agent + 1, "retention": list(kept), "graph": {"name": "path"}}
+    ratios = fleet.retentions()[: agent + 1]
+    table = {**config.table(), "agents": agent + 1, "retention": list(ratios), "graph": {"name": "path"}}
     wider = make_config({key: value for key, value in table.items() if key != "imports"})
     return by_roster(replace(build(wider), config=config), fleet)
 
@@ -255,14 +255,14 @@ def by_roster(experiment: Experiment, fleet: Fleet) -> Experiment:
     which agents that have left are absent."""
     if not fleet.serial or experiment.schedule.changes:
         return experiment
-    kept, held = fleet.retentions(), experiment.samples.sizes
-    count = len(kept)
+    ratios, sizes = fleet.retentions(), experiment.samples.sizes
+    count = len(ratios)
     links = np.array(fleet.links, np.int64).reshape(-1, 2)
     both = np.concatenate([links, links[:, ::-1]])
     # Used where a server weights agents by samples; other agents do not know the number of an added agent.
-    shares = np.concatenate([held, np.full(max(0, count - len(held)), held.mean())])[:count]
+    shares = np.concatenate([sizes, np.full(max(0, count - len(sizes)), sizes.mean())])[:count]
     return replace(
         experiment,
-        agents=agents_with(kept, experiment.network, experiment.config),
+        agents=agents_with(ratios, experiment.network, experiment.config),
         mixing=build_mixing(Links.between(both[:, 0], both[:, 1], count), shares),
     )

@@ -180,11 +180,11 @@ class Sessions:
         """Neighbours whose key is used by two devices."""
         with self._lock:
             ripe = {name for name, since in self._doubled.items() if self.time.monotonic() - since > OVERLAP_SECONDS}
-        found = {agent: name for agent, name in self.neighbours.items() if name in ripe}
-        for agent, name in found.items():
+        agents = {agent: name for agent, name in self.neighbours.items() if name in ripe}
+        for agent, name in agents.items():
             text = f"two devices run as agent {agent}, with the same key; neither is served until one stops"
             self._say_once(name, Line(text, "doubled", "warning", neighbour=agent))
-        return frozenset(found)
+        return frozenset(agents)
 
     def _why(self, name: str) -> str:
         if name == self.own_name:

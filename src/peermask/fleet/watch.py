@@ -117,16 +117,16 @@ class Watch:
     def _watch(self) -> None:
         looks = 0
         while not self._stop.is_set():
-            found = self.rosters.news.wait(CHECK_SECONDS)
+            news = self.rosters.news.wait(CHECK_SECONDS)
             self.rosters.news.clear()
             try:
-                if not found:
+                if not news:
                     looks += 1
                     self._warn_of_expiry()
                     self._look()
                 if self.rosters.fleet is not self.fleet:
                     self._apply(self.rosters.fleet)
-                elif found or looks % CHECKS_PER_REQUEST == 1:
+                elif news or looks % CHECKS_PER_REQUEST == 1:
                     self._compare(self.responder.neighbours)
                 if self._due or self._renewed:
                     self._take_certificate()
@@ -154,7 +154,7 @@ class Watch:
     def _apply(self, fleet: Fleet) -> None:
         """Use a later roster."""
         before, self.fleet = _places(self.fleet, self.agent), fleet
-        known = frozenset(before) - {self.agent}
+        neighbours = frozenset(before) - {self.agent}
         try:
             self._install_authorities(fleet)
             save_roster(fleet, self.roster_file)  # afterwards: at the next start those of a saved one are not installed
@@ -164,13 +164,13 @@ class Watch:
         if self.agent in fleet.left:
             self.left = True
             self.responder.follow(())
-            self.rosters.compare(self.transport, self.transport.alive() & known)
+            self.rosters.compare(self.transport, self.transport.alive() & neighbours)
             return
         places = _places(fleet, self.agent)
-        others = frozenset(j for j in known if places.get(j) != before[j])  # removed or changed
+        others = frozenset(j for j in neighbours if places.get(j) != before[j])  # removed or changed
         self.responder.follow(frozenset(fleet.neighbours(self.agent)) - others)
         self.rosters.compare(
-            self.transport, self.transport.alive() & known
+            self.transport, self.transport.alive() & neighbours
         )  # including removed ones, so that they learn of it
         self._due |= places != before
         self.adopt(fleet, others)
