@@ -7,8 +7,7 @@ import sys
 from contextlib import suppress
 
 import pytest
-from fleet_cases import PATIENT, Killed, MemoryFleet, simulated, tiny, tiny_fleet, written
-from fleet_process import ProcessFleet
+from fleet_cases import Killed, MemoryFleet, simulated, tiny, tiny_fleet
 from moved_time import MovedTime
 from pulling_peers import CARD, SCHEMA, message, moved_network, same
 
@@ -38,20 +37,6 @@ def replay(run, out):
     with suppress(SystemExit):
         main(["run", "--replay", str(run), "--out", str(out), "--quiet", "--device", "cpu"])
     return RunResult.open(out)
-
-
-@pytest.fixture
-def processes(tmp_path):
-    made = []
-
-    def make(config, **keys):
-        held = tiny_fleet(config, **{**PATIENT, **keys})
-        made.append(ProcessFleet(written(tmp_path, held), held))
-        return made[-1]
-
-    yield make
-    for one in made:
-        one.__exit__()
 
 
 @on_linux

@@ -14,7 +14,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from fleet_cases import PATIENT, simulated, tiny, tiny_fleet, written
 from fleet_process import ProcessFleet
 
-from peermask.fleet.certificates import make_authority, sign_agent
+from peermask.fleet.authority import make_authority
+from peermask.fleet.certificates import sign_agent
 from peermask.fleet.credentials import Credentials
 from peermask.fleet.messages import ExperimentId, Greeting
 from peermask.fleet.sessions import alive_key, ask_key, session_settings

@@ -15,8 +15,8 @@ from pulling_peers import CARD, Peer, moved_network
 
 from peermask.errors import DataError, NodeError
 from peermask.fleet.admission import Refusals
-from peermask.fleet.certificates import make_authority, make_certificates, sign
-from peermask.fleet.credentials import verifier
+from peermask.fleet.authority import make_authority, sign, verifier
+from peermask.fleet.certificates import make_certificates
 from peermask.fleet.fleet import FleetMember
 from peermask.fleet.fleet_file import load_fleet, new_fleet, save_fleet, write_fleet
 from peermask.fleet.messages import ROSTER, RosterMessage, decode_roster_message

@@ -13,7 +13,8 @@ from moved_time import MovedTime
 from test_intruders import answers, session
 
 from peermask.errors import WireError
-from peermask.fleet.certificates import make_certificates, sign
+from peermask.fleet.authority import sign
+from peermask.fleet.certificates import make_certificates
 from peermask.fleet.credentials import Credentials
 from peermask.fleet.fleet_file import new_fleet, save_fleet
 from peermask.fleet.messages import DOUBLED, decode_answer

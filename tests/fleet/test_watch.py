@@ -13,8 +13,9 @@ from moved_time import MovedTime
 from pulling_peers import CARD
 
 from peermask.fleet.admission import Refusals
-from peermask.fleet.certificates import make_certificates, sign
-from peermask.fleet.credentials import Credentials, verifier
+from peermask.fleet.authority import sign, verifier
+from peermask.fleet.certificates import make_certificates
+from peermask.fleet.credentials import Credentials
 from peermask.fleet.fleet_file import load_fleet, write_fleet
 from peermask.fleet.responder import Responder
 from peermask.fleet.roster import encode_roster, link_agents, read_signed, remove_agents, revoke_certificates

@@ -205,7 +205,8 @@ def relay(
 
     It runs until stopped, and can neither read nor forge what passes.
     """
-    from peermask.fleet.credentials import find_relay, install_authorities, verifier
+    from peermask.fleet.authority import install_authorities, verifier
+    from peermask.fleet.credentials import find_relay
     from peermask.fleet.fleet import split_address
     from peermask.fleet.relay import open_relay
     from peermask.fleet.roster import read_file

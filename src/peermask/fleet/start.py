@@ -120,7 +120,8 @@ def identify(
     path: Path, fleet: Fleet, agent: int, roster_file: Path, observer: AgentObserver, *, insecure: bool
 ) -> tuple[Fleet, Credentials | None, Verify | None]:
     """The fleet by the latest roster known here, the agent's certificates, and how rosters are verified."""
-    from peermask.fleet.credentials import Credentials, check_credentials, install_authorities, verifier
+    from peermask.fleet.authority import install_authorities, verifier
+    from peermask.fleet.credentials import Credentials, check_credentials
     from peermask.fleet.roster_gossip import is_saved, latest
 
     address = fleet.member(agent).address

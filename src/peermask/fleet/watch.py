@@ -17,15 +17,8 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from peermask.errors import NodeError, PeermaskError
-from peermask.fleet.credentials import (
-    MINUTES,
-    Credentials,
-    check_credentials,
-    install_authorities,
-    load_authorities,
-    validity,
-    verifier,
-)
+from peermask.fleet.authority import install_authorities, load_authorities, verifier
+from peermask.fleet.credentials import MINUTES, Credentials, check_credentials, validity
 from peermask.fleet.environment import SYSTEM_TIME, Line, TimeSource
 from peermask.fleet.fleet import Fleet, FleetMember
 from peermask.fleet.fleet_file import write_fleet
