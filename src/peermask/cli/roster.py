@@ -170,10 +170,10 @@ def _publish(
     """Sign and write a roster, and make certificates of `agents`, and again those of `renew`."""
     from peermask.fleet.authority import sign as signature_of
     from peermask.fleet.certificates import make_certificates
-    from peermask.fleet.fleet_file import write_fleet
+    from peermask.fleet.fleet_file import certificates_of, write_fleet
     from peermask.fleet.roster import encode_roster
 
-    folder = path.parent / made.certificates
+    folder = certificates_of(path, made)
     make_certificates(made, folder, days, renew, agents)
     write_fleet(path, made.model_copy(update={"signature": signature_of(folder, encode_roster(made))}))
     print(f"{path}: roster {made.serial}, {len(made.agents)} agents, {len(made.links)} links")

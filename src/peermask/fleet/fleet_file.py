@@ -112,6 +112,11 @@ def load_fleet(path: Path) -> Fleet:
     return fleet.model_copy(update={"experiment": fleet.experiment.model_copy(update={"imports": plugins or None})})
 
 
+def certificates_of(path: Path, fleet: Fleet) -> Path:
+    """The certificate folder, relative to the fleet file."""
+    return path.parent / fleet.certificates
+
+
 def _imports(values: dict[str, Any]) -> list[Plugin]:
     """The plug-ins of a fleet; checked before the rest, which uses what they register."""
     tables, experiment = values.get("imports", []), values["experiment"]

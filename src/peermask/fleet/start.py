@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,7 +16,7 @@ from peermask.files import hold_lock
 from peermask.fleet.agent import NodeAgent
 from peermask.fleet.environment import SYSTEM_TIME, Line, TimeSource
 from peermask.fleet.fleet import Fleet
-from peermask.fleet.fleet_file import load_fleet
+from peermask.fleet.fleet_file import certificates_of, load_fleet
 from peermask.fleet.roster import build_member
 from peermask.fleet.status import AgentObserver
 from peermask.run.execution import Status
@@ -158,7 +158,7 @@ def open_session(
     inside = (me.listen or me.address) if me.relayed else None
     sessions = Sessions(me.name, {j: fleet.member(j).name for j in neighbours}, monitor.say, monitor.time)
     answers = {
-        "status": lambda *_: json.dumps(monitor.status().table()).encode(),
+        "status": lambda *_: json.dumps(asdict(monitor.status())).encode(),
         "roster": lambda _, body: b"taken" if rosters.hand_in(body) else b"known already",
     }
     operator_server = (
@@ -170,11 +170,6 @@ def open_session(
             gate = transport.gate
             monitor.connections = lambda: None if gate is None else gate.connections
             yield transport
-
-
-def certificates_of(path: Path, fleet: Fleet) -> Path:
-    """The certificate folder, relative to the fleet file."""
-    return path.parent / fleet.certificates
 
 
 def default_out(fleet: Fleet) -> Path:

@@ -15,12 +15,13 @@ import threading
 from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import datetime
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal, Protocol, get_args
 
+from peermask.fleet.admission import Totals
 from peermask.fleet.environment import SYSTEM_TIME, TimeSource
 from peermask.fleet.fleet import Fleet
 from peermask.fleet.puller import Absence
@@ -133,9 +134,6 @@ class AgentStatus:
     roster: int  # its number
     roster_digest: str  # the same on all agents with this number
 
-    def table(self) -> dict[str, Any]:
-        return asdict(self)
-
 
 def round_limit_of(fleet: Fleet) -> float:
     """How many seconds a round waits for neighbours."""
@@ -240,8 +238,9 @@ class StatusMonitor:
             absences = {j: dict(sorted(counts.items())) for j, counts in sorted(self._absences.items())}
             last_absence = self._last_absence
         responder = self.responder
-        sent = responder.sent.totals() if responder is not None else None
-        received = responder.received.totals() if responder is not None else None
+        nothing = Totals({}, {})
+        sent = nothing if responder is None else responder.sent.totals()
+        received = nothing if responder is None else responder.received.totals()
         return AgentStatus(
             agent=self.agent,
             run=self.fleet.run,
@@ -253,10 +252,10 @@ class StatusMonitor:
             loss=report.loss,
             figure=report.figure,
             accuracy=report.accuracy,
-            sent_bytes=sum(sent.bytes.values()) if sent else 0,
-            received_bytes=sum(received.bytes.values()) if received else 0,
-            sent=sent.messages if sent else {},
-            received=received.messages if received else {},
+            sent_bytes=sum(sent.bytes.values()),
+            received_bytes=sum(received.bytes.values()),
+            sent=sent.messages,
+            received=received.messages,
             neighbours=report.neighbours,
             alive=report.alive,
             heard=report.neighbours - len(report.absent) if report.round else 0,
