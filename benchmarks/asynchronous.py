@@ -33,8 +33,8 @@ from peermask.fleet import start
 from peermask.fleet.agent import NodeAgent
 from peermask.fleet.certificates import make_certificates
 from peermask.fleet.fleet import Fleet
-from peermask.fleet.fleet_file import new_fleet, save_fleet
-from peermask.fleet.start import certificates_of, run_node
+from peermask.fleet.fleet_file import certificates_of, new_fleet, save_fleet
+from peermask.fleet.start import run_node
 from peermask.fleet.status import Report
 from peermask.fleet.transport import Transport
 from peermask.run.build import build

@@ -37,7 +37,7 @@ from peermask.config.file import load_config, make_config
 from peermask.fleet.certificates import make_certificates
 from peermask.fleet.fleet import Fleet
 from peermask.fleet.fleet_file import load_fleet, new_fleet, save_fleet
-from peermask.fleet.rosters import Rosters
+from peermask.fleet.roster_gossip import RosterGossip
 from peermask.fleet.status import Report
 from peermask.store.folder import RunFolder
 from peermask.store.table import read_rows
@@ -68,11 +68,11 @@ def agent_process(arguments: list[str], log: str, pace: float, deaf: bool) -> No
     peermask.cli.node.Events.round = paced  # type: ignore[method-assign]
     Inbox.accept = noted  # type: ignore[method-assign]
 
-    def ignored(self: Rosters, later: Fleet) -> bool:  # noqa: ARG001
+    def ignored(self: RosterGossip, later: Fleet) -> bool:  # noqa: ARG001
         return False
 
     if deaf:
-        Rosters.take = ignored  # type: ignore[method-assign]
+        RosterGossip.take = ignored  # type: ignore[method-assign]
     peermask_command(arguments)
 
 

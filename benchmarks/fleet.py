@@ -26,13 +26,12 @@ from benchmarks.figures import Figures, add_option
 from peermask.config.file import make_config
 from peermask.fleet.certificates import make_certificates
 from peermask.fleet.credentials import check_credentials
-from peermask.fleet.fleet_file import load_fleet, new_fleet, save_fleet
+from peermask.fleet.fleet_file import certificates_of, load_fleet, new_fleet, save_fleet
 from peermask.fleet.messages import ExperimentId
 from peermask.fleet.neighbourhood import Neighbourhood, Patience
 from peermask.fleet.puller import Puller
 from peermask.fleet.responder import Responder
 from peermask.fleet.sessions import session_settings
-from peermask.fleet.start import certificates_of
 from peermask.fleet.zenoh_transport import open_zenoh
 from peermask.streams import stream
 from peermask.wire import Schema

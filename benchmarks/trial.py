@@ -23,10 +23,9 @@ from peermask.config.experiment import ExperimentConfig
 from peermask.config.file import make_config
 from peermask.fleet.certificates import make_certificates
 from peermask.fleet.fleet import Fleet
-from peermask.fleet.fleet_file import new_fleet, save_fleet
+from peermask.fleet.fleet_file import certificates_of, new_fleet, save_fleet
 from peermask.fleet.messages import Answer, decode_answer
 from peermask.fleet.responder import Responder
-from peermask.fleet.start import certificates_of
 from peermask.fleet.status import Report
 
 CONTEXT = multiprocessing.get_context("forkserver")  # importing torch takes longer than a trial

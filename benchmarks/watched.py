@@ -28,10 +28,9 @@ from peermask.fleet.agent import NodeAgent
 from peermask.fleet.certificates import make_certificates
 from peermask.fleet.credentials import check_credentials
 from peermask.fleet.fleet import Fleet, split_address
-from peermask.fleet.fleet_file import new_fleet, save_fleet
+from peermask.fleet.fleet_file import certificates_of, new_fleet, save_fleet
 from peermask.fleet.metrics import AgentMetrics, serve_metrics
 from peermask.fleet.sessions import Sessions, session_settings
-from peermask.fleet.start import certificates_of
 from peermask.fleet.status import Report, StatusMonitor
 from peermask.fleet.zenoh_transport import open_zenoh
 from peermask.run.build import build

@@ -99,6 +99,7 @@ def test_nothing_reads_pickles_or_evaluates_text() -> None:
     ("package", "module", "extra"),
     [
         ("zenoh", "fleet.zenoh_transport", "node"),
+        ("cryptography", "fleet.authority", "node"),
         ("cryptography", "fleet.certificates", "node"),
         ("cryptography", "fleet.credentials", "node"),
         ("cryptography", "fleet.pem", "node"),

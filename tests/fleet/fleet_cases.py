@@ -165,3 +165,12 @@ class Killed(BaseException):
 def simulated(config, folder: Path):
     """The same config in the simulator, on the CPU."""
     return run_experiment(config, folder, execution=Execution(device="cpu"))
+
+
+def refused(result):
+    """The one line of a refusal."""
+    code, out, err = result
+    assert (code, out) == (2, "")
+    assert err.startswith("peermask: ")
+    assert err.count("\n") == 1
+    return err

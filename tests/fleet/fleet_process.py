@@ -19,17 +19,19 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import peermask.cli.node
+import peermask.fleet.watch
 from peermask.cli.main import main
 from peermask.fleet.certificates import make_certificates
 from peermask.fleet.collect import collect_run
 from peermask.fleet.fleet import split_address
-from peermask.fleet.start import certificates_of
+from peermask.fleet.fleet_file import certificates_of
 from peermask.store.folder import RunFolder
 from waiting import PATIENCE, until
 
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(["fleet_process", "peermask.fleet.zenoh_transport"])
 CLONE_NEWNET = 0x40000000
+CHECK_SECONDS = 0.1  # between an agent's checks of its files: a tenth of the real one, which tests with a clock cover
 
 
 def command_process(arguments, outputs, turns, limit=math.inf, namespace=None, folder=None):
@@ -48,6 +50,7 @@ def command_process(arguments, outputs, turns, limit=math.inf, namespace=None, f
         with Path(f"/run/netns/{namespace}").open() as file:
             if ctypes.CDLL(None, use_errno=True).setns(file.fileno(), CLONE_NEWNET):
                 raise OSError(ctypes.get_errno(), "setns")
+    peermask.fleet.watch.CHECK_SECONDS = CHECK_SECONDS
     at_once = peermask.cli.node.Events.round
 
     def in_turn(self, report):
@@ -106,12 +109,7 @@ class CommandProcess:
             self._turns.send(limit)
 
     def until(self, condition, what):
-        until(
-            condition,
-            lambda: f"{what}: {self.lines[-5:]}",
-            changed=self.changed,
-            progress=lambda: len(self.lines),
-        )
+        until(condition, lambda: f"{what}: {self.lines[-5:]}", changed=self.changed, progress=lambda: len(self.lines))
 
     def until_said(self, words):
         self.until(lambda: any(words in line for line in self.lines), repr(words))

@@ -7,8 +7,7 @@ import sys
 from contextlib import suppress
 
 import pytest
-from fleet_cases import PATIENT, Killed, MemoryFleet, simulated, tiny, tiny_fleet, written
-from fleet_process import ProcessFleet
+from fleet_cases import Killed, MemoryFleet, simulated, tiny, tiny_fleet
 from moved_time import MovedTime
 from pulling_peers import CARD, SCHEMA, message, moved_network, same
 
@@ -18,7 +17,7 @@ from peermask.errors import NodeError
 from peermask.fleet.collect import collect_run
 from peermask.fleet.fleet import check
 from peermask.fleet.neighbourhood import Neighbourhood, Patience
-from peermask.fleet.puller import REST, Puller
+from peermask.fleet.puller import SILENT_SECONDS, Puller
 from peermask.fleet.responder import Responder
 from peermask.run.result import RunResult
 from peermask.store.table import read_rows
@@ -38,20 +37,6 @@ def replay(run, out):
     with suppress(SystemExit):
         main(["run", "--replay", str(run), "--out", str(out), "--quiet", "--device", "cpu"])
     return RunResult.open(out)
-
-
-@pytest.fixture
-def processes(tmp_path):
-    made = []
-
-    def make(config, **keys):
-        held = tiny_fleet(config, **{**PATIENT, **keys})
-        made.append(ProcessFleet(written(tmp_path, held), held))
-        return made[-1]
-
-    yield make
-    for one in made:
-        one.__exit__()
 
 
 @on_linux
@@ -252,7 +237,7 @@ class TestTaking:
         assert transport.asked == [[2]] * 3
         network.silent.clear()
         other.publish(2)
-        network.time.sleep(REST)
+        network.time.sleep(SILENT_SECONDS)
         assert one.take(6).rounds == {1: 2}
 
     def test_who_is_about_to_come_is_waited_for_a_moment_and_who_is_slow_is_not(self):

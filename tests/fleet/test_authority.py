@@ -10,42 +10,34 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from cryptography import x509
-from fleet_cases import tiny, tiny_fleet, written
+from devices import all_heard
+from fleet_cases import refused, tiny, tiny_fleet, written
 from fleet_process import ProcessFleet, relay_process
-from test_changing_fleet import all_heard, devices  # noqa: F401
 from test_intruders import is_let_in
-from test_node_cli import peermask, refused  # noqa: F401
 from test_relay import relayed_fleet
 from test_watch import Device
 
 from peermask.errors import NodeError
-from peermask.fleet.certificates import (
+from peermask.fleet.authority import (
+    authority_texts,
+    install_authorities,
+    issuer_of,
+    load_authorities,
     make_authority,
-    make_certificates,
-    make_operator,
-    newest_authority,
     open_authority,
     replace_authority,
     retire_authority,
     sign,
-    sign_agent,
-)
-from peermask.fleet.credentials import (
-    Credentials,
-    authority_texts,
-    check_credentials,
-    find_operator,
-    install_authorities,
-    issuer_of,
-    load_authorities,
     verifier,
     write_authorities,
 )
+from peermask.fleet.certificates import make_certificates, make_operator, newest_authority, sign_agent
+from peermask.fleet.credentials import Credentials, check_credentials, find_operator
 from peermask.fleet.fleet_file import load_fleet, write_fleet
 from peermask.fleet.operator import Refused, ask
 from peermask.fleet.pem import LARGEST_BYTES, load_certificate, load_keys, write_keys, write_private
 from peermask.fleet.roster import encode_roster, next_roster, read_signed, signed_roster
-from peermask.fleet.rosters import check_signed
+from peermask.fleet.roster_gossip import check_signed
 
 FLEET = tiny_fleet()
 
@@ -240,7 +232,7 @@ def test_no_certificate_outlives_its_authority(certs):
     """So an authority that has expired in the meantime, and is still in the bundle, admits nobody."""
     authority, key = open_authority(certs)
     own = load_keys(certs / "agent-0.key")[0].public_key()
-    signed = sign_agent(0, "127.0.0.1", own, authority, key, timedelta(days=10_000))
+    signed = sign_agent("agent-0", "127.0.0.1", own, authority, key, timedelta(days=10_000))
     assert signed.not_valid_after_utc == authority.not_valid_after_utc
     (certs / "agent-0.pem").write_bytes(pem_of(signed))
     check_credentials(FLEET, certs, 0, datetime.now(UTC) + timedelta(days=3000))
@@ -254,12 +246,12 @@ def pem_of(certificate):
     return certificate.public_bytes(Encoding.PEM)
 
 
-def test_wrong_commands_are_one_line(peermask, tmp_path):  # noqa: F811
+def test_wrong_commands_are_one_line(call, tmp_path):
     path = written(tmp_path, FLEET)
-    assert "ca.pem does not exist" in refused(peermask("fleet", "certs", path, "--new-authority"))
-    assert peermask("fleet", "certs", path)[0] == 0
-    assert "holds one authority" in refused(peermask("fleet", "certs", path, "--retire-authority"))
-    both = peermask("fleet", "certs", path, "--retire-authority", "--new-authority")
+    assert "ca.pem does not exist" in refused(call("fleet", "certs", path, "--new-authority"))
+    assert call("fleet", "certs", path)[0] == 0
+    assert "holds one authority" in refused(call("fleet", "certs", path, "--retire-authority"))
+    both = call("fleet", "certs", path, "--retire-authority", "--new-authority")
     assert "exclude each other" in refused(both)
     assert load_fleet(path).serial == 0
 
@@ -313,7 +305,7 @@ def test_a_bundle_that_was_copied_is_used_and_a_damaged_one_is_not(tmp_path):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="processes are forked and signalled as on Linux")
-def test_a_fleet_changes_its_authority_while_it_runs_and_nobody_is_offline(devices, tmp_path):  # noqa: F811
+def test_a_fleet_changes_its_authority_while_it_runs_and_nobody_is_offline(devices, tmp_path):
     """With `wait` no round is played without a neighbour: that all are played proves that nobody was offline."""
     made = devices(tiny(agents=3, rounds=100_000), missing="wait")
     fleet, held = made.fleet, made.fleet.fleet
@@ -359,19 +351,19 @@ def _files(folder, name):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="processes are forked and signalled as on Linux")
-def test_a_relay_changes_its_authority_too(peermask, tmp_path):  # noqa: F811
+def test_a_relay_changes_its_authority_too(call, tmp_path):
     """All files are in one folder, as with `swarm`: agents and relay notice them there."""
     held = relayed_fleet(tiny(agents=2, rounds=100_000, graph={"name": "path"}), {0, 1}, missing="wait")
     with ProcessFleet(written(tmp_path, held), held) as made, relay_process(made) as relay:
         made.hold(3)
         made.start()
         made.until_round(0, 3)
-        assert peermask("fleet", "certs", made.path, "--new-authority")[0] == 0
+        assert call("fleet", "certs", made.path, "--new-authority")[0] == 0
         relay.until_said("relay: uses the certificates that it has now")
-        assert peermask("fleet", "renew", made.path)[0] == 0
+        assert call("fleet", "renew", made.path)[0] == 0
         made.until_said(0, "has a new certificate")
         made.until_said(1, "has a new certificate")
-        assert peermask("fleet", "certs", made.path, "--retire-authority")[0] == 0
+        assert call("fleet", "certs", made.path, "--retire-authority")[0] == 0
         relay.until_said("roster 2: 2 agents")
         for agent in (0, 1):
             made.until_said(agent, "roster 2 from round")

@@ -11,8 +11,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from fleet_cases import tiny
 
 from peermask.errors import NodeError
-from peermask.fleet.certificates import make_authority, make_certificates, sign_agent
-from peermask.fleet.credentials import check_credentials, verifier
+from peermask.fleet.authority import make_authority, verifier
+from peermask.fleet.certificates import make_certificates, sign_agent
+from peermask.fleet.credentials import check_credentials
 from peermask.fleet.fleet_file import new_fleet
 
 FLEET = new_fleet(tiny(), ["127.0.0.1", "127.0.0.2", "pi.local", "10.0.0.9"])
@@ -34,7 +35,7 @@ def replaced(certs, agent, authority=None, host="127.0.0.1", valid=timedelta(day
     """Another certificate and key in an agent's place."""
     certificate, key = authority or make_authority()
     own = ec.generate_private_key(ec.SECP256R1())
-    signed = sign_agent(agent, host, own.public_key(), certificate, key, valid)
+    signed = sign_agent(f"agent-{agent}", host, own.public_key(), certificate, key, valid)
     (certs / "agent-0.pem").write_bytes(signed.public_bytes(serialization.Encoding.PEM))
 
 
@@ -73,31 +74,34 @@ def test_a_lost_authority_key_is_said(certs):
         make_certificates(FLEET, certs)
 
 
-def test_no_certificate_no_start(certs):
-    (certs / "agent-1.pem").unlink()
-    with pytest.raises(NodeError, match=r"agent 1 has no certificate: .* or run with --insecure"):
-        check_credentials(FLEET, certs, 1)
-
-
-def test_the_certificate_of_another_agent(certs):
-    shutil.copy(certs / "agent-1.pem", certs / "agent-0.pem")
-    with pytest.raises(NodeError, match=r"is of agent-1, not of agent 0"):
-        check_credentials(FLEET, certs, 0)
-
-
-def test_a_foreign_authority(certs):
-    replaced(certs, 0)
-    with pytest.raises(NodeError, match=r"was not issued by"):
-        check_credentials(FLEET, certs, 0)
-
-
-def test_an_expired_certificate(certs):
-    replaced(certs, 0, authority_of(certs), valid=-timedelta(days=2))
-    with pytest.raises(
-        NodeError, match=r"expired .* UTC, and this device's clock says .*fleet renew FLEET 0"
-    ) as refused:
+@pytest.mark.parametrize(
+    ("change", "line"),
+    [
+        (lambda certs: (certs / "agent-0.pem").unlink(), "agent 0 has no certificate: .* or run with --insecure"),
+        (lambda certs: shutil.copy(certs / "agent-1.pem", certs / "agent-0.pem"), "is of agent-1, not of agent 0"),
+        (lambda certs: replaced(certs, 0), "was not issued by"),
+        (lambda certs: replaced(certs, 0, authority_of(certs), host="10.0.0.1"), "is not for 127.0.0.1"),
+        (
+            lambda certs: replaced(certs, 0, authority_of(certs), valid=-timedelta(days=2)),
+            "expired .* UTC, and this device's clock says .*; set the clock if it is ahead, .*fleet renew FLEET 0",
+        ),
+        (lambda certs: shutil.copy(certs / "agent-1.key", certs / "agent-0.key"), "does not belong to"),
+        (lambda certs: (certs / "agent-0.key").chmod(0o640), "can be read by others; run `chmod 600"),
+        (lambda certs: (certs / "agent-0.key").unlink(), "agent-0.key cannot be read: No such file"),
+    ],
+)
+def test_what_is_wrong_with_an_agents_files_is_one_line(certs, change, line):
+    change(certs)
+    with pytest.raises(NodeError, match=line) as refused:
         check_credentials(FLEET, certs, 0)
     assert refused.value.exit_code == 2
+
+
+def test_a_key_that_is_a_folder(certs):
+    (certs / "agent-0.key").unlink()
+    (certs / "agent-0.key").mkdir(0o700)
+    with pytest.raises(NodeError, match=r"agent-0.key cannot be read: Is a directory"):
+        check_credentials(FLEET, certs, 0)
 
 
 @pytest.mark.parametrize("behind", [timedelta(minutes=90), timedelta(days=3 * 365)])
@@ -109,37 +113,8 @@ def test_a_clock_that_is_behind_is_no_reason_to_make_certificates_again(certs, b
 
 
 def test_a_clock_that_is_years_ahead_is_named_beside_the_end(certs):
-    with pytest.raises(
-        NodeError, match=r"expired .*this device's clock says .* set the clock if it is ahead, otherwise"
-    ):
+    with pytest.raises(NodeError, match=r"expired .*clock says .* set the clock if it is ahead, otherwise"):
         check_credentials(FLEET, certs, 0, datetime.now(UTC) + timedelta(days=3 * 365))
-
-
-def test_a_certificate_for_another_host(certs):
-    replaced(certs, 0, authority_of(certs), host="10.0.0.1")
-    with pytest.raises(NodeError, match=r"is not for 127.0.0.1"):
-        check_credentials(FLEET, certs, 0)
-
-
-def test_a_key_of_somebody_else(certs):
-    shutil.copy(certs / "agent-1.key", certs / "agent-0.key")
-    with pytest.raises(NodeError, match=r"does not belong to"):
-        check_credentials(FLEET, certs, 0)
-
-
-def test_a_key_that_others_can_read(certs):
-    (certs / "agent-0.key").chmod(0o640)
-    with pytest.raises(NodeError, match=r"can be read by others; run `chmod 600"):
-        check_credentials(FLEET, certs, 0)
-
-
-def test_a_key_that_cannot_be_read(certs):
-    (certs / "agent-0.key").unlink()
-    with pytest.raises(NodeError, match=r"agent-0.key cannot be read: No such file"):
-        check_credentials(FLEET, certs, 0)
-    (certs / "agent-0.key").mkdir(0o700)
-    with pytest.raises(NodeError, match=r"agent-0.key cannot be read: Is a directory"):
-        check_credentials(FLEET, certs, 0)
 
 
 @pytest.mark.parametrize("name", ["agent-0.pem", "agent-0.key", "ca.pem"])
@@ -155,7 +130,7 @@ def test_a_flipped_bit_is_one_line_that_no_unit_restarts_for(certs, name):
             verifier(certs / "ca.pem")
         except NodeError as error:
             refused.append(error)
-    assert len(refused) > len(whole) / 6
+    assert len(refused) > 0.95 * len(whole) / 3  # some bits are nowhere: ends of lines, the last character
     assert not [error for error in refused if "\n" in str(error)]
     assert {error.exit_code for error in refused if "the clock is behind" not in str(error)} == {2}
 

@@ -5,88 +5,20 @@ Every agent has a folder of its own, as on a device of its own; a roster is give
 
 from __future__ import annotations
 
-import shutil
 import signal
 import sys
 
 import pytest
-from fleet_cases import PATIENT, free_ports, simulated, tiny, tiny_fleet, written
-from fleet_process import ProcessFleet
+from devices import absent, all_heard
+from fleet_cases import free_ports, simulated, tiny
 
-from peermask.cli.main import main
 from peermask.errors import RunError
 from peermask.fleet.collect import collect_run
-from peermask.fleet.credentials import verifier
 from peermask.fleet.fleet_file import load_fleet
-from peermask.fleet.roster import read_signed
 from peermask.run.trace import replay_config
 from peermask.store.table import read_rows
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes are forked and signalled as on Linux")
-
-
-class Devices:
-    """A fleet whose agents each have files of their own; `home` has the authority's key."""
-
-    def __init__(self, folder, config, capsys, **keys):
-        held = tiny_fleet(config, **{**PATIENT, **keys})
-        self.home, self.capsys = folder / "home", capsys
-        self.home.mkdir()
-        self.fleet = ProcessFleet(written(self.home, held), held)
-
-    def give(self, agent, *, file=True, certificate=True):
-        """Copy to a device what belongs there."""
-        device = self.home.parent / f"device-{agent}"
-        (device / "certs").mkdir(parents=True, exist_ok=True)
-        if certificate:
-            for name in ("ca.pem", f"agent-{agent}.pem", f"agent-{agent}.key"):
-                shutil.copy2(self.home / "certs" / name, device / "certs" / name)
-        if file:
-            shutil.copy2(self.home / "fleet.toml", device / "fleet.toml")
-        return device / "fleet.toml"
-
-    def start(self, *agents):
-        for agent in agents:
-            self.fleet.start(agent, path=self.give(agent))
-
-    def command(self, *arguments):
-        """`peermask fleet ...` at home; what it prints."""
-        with pytest.raises(SystemExit) as ended:
-            main(["fleet", arguments[0], str(self.home / "fleet.toml"), *map(str, arguments[1:])])
-        out, err = self.capsys.readouterr()
-        assert (ended.value.code, err) == (0, "")
-        return out
-
-    def until_known(self, serial, *agents):
-        """Until these agents use a roster; no round has to be played for that."""
-        verify = verifier(self.home / "certs" / "ca.pem")
-
-        def known(agent):
-            kept = self.fleet.out(agent) / "roster"
-            return kept.is_file() and read_signed(kept.read_bytes(), self.fleet.fleet, verify).serial >= serial
-
-        self.fleet.until_true(lambda: all(map(known, agents)), f"roster {serial}")
-
-
-def absent(*agents):
-    return lambda report: {absence["neighbour"] for absence in report["absent"]} >= {*agents}
-
-
-def all_heard(neighbours):
-    return lambda report: report["neighbours"] == report["alive"] == neighbours and not report["absent"]
-
-
-@pytest.fixture
-def devices(tmp_path, capsys):
-    made = []
-
-    def make(config, **keys):
-        made.append(Devices(tmp_path, config, capsys, **keys))
-        return made[-1]
-
-    yield make
-    for one in made:
-        one.fleet.__exit__()
 
 
 @pytest.mark.parametrize("missing", ["last", pytest.param("wait", marks=pytest.mark.long)])

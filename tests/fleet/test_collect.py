@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 import safetensors
 import safetensors.torch
-from fleet_cases import MemoryFleet, tiny, tiny_fleet, written
-from test_node_cli import peermask, refused  # noqa: F401 (a fixture)
+from fleet_cases import MemoryFleet, refused, tiny, tiny_fleet, written
 
 from peermask.errors import NodeError, PeermaskError, RunError
 from peermask.files import read_json
@@ -60,14 +59,14 @@ def with_new_digests(folder):
     write_result(RunFolder(folder), read_json(folder / "result.json"))
 
 
-def test_a_lost_agent_is_named_and_the_others_can_be_collected(copied, tmp_path, peermask):  # noqa: F811
+def test_a_lost_agent_is_named_and_the_others_can_be_collected(copied, tmp_path, call):
     _, path, (_, one, two) = copied
     collecting = ["fleet", "collect", path, two, one, "--out", tmp_path / "run"]
-    line = refused(peermask(*collecting))
+    line = refused(call(*collecting))
     assert "no folder of agent 0 among the 2 given" in line
     assert "--partial" in line
     assert not (tmp_path / "run").exists()
-    code, out, err = peermask(*collecting, "--partial")
+    code, out, err = call(*collecting, "--partial")
     assert (code, out) == (0, f"{tmp_path / 'run'}\n")
     assert err == "agent 0 missing: an unfinished run, with tables but without models\n"
     run = RunResult.open(tmp_path / "run")
@@ -76,13 +75,13 @@ def test_a_lost_agent_is_named_and_the_others_can_be_collected(copied, tmp_path,
     assert {row["agent"] for row in read_rows(run.folder.metrics)} == {"1", "2"}
     assert not run.folder.result.exists()
     assert not list(run.folder.checkpoints.iterdir())
-    code, out, _ = peermask("show", run.root)
+    code, out, _ = call("show", run.root)
     assert (code, "unfinished" in out) == (0, True)
     messages = sum(int(row["links"]) for row in read_rows(run.folder.traffic))
     assert f"{messages} messages" in " ".join(out.split())  # of those that are there
-    code, _, _ = peermask("report", run.root, "--out", tmp_path / "report")
+    code, _, _ = call("report", run.root, "--out", tmp_path / "report")
     assert (code, bool(list(tmp_path.glob("report/*.html")))) == (0, True)
-    assert "was made by a fleet" in refused(peermask("run", "--resume", run.root))  # nor is it simulated over
+    assert "was made by a fleet" in refused(call("run", "--resume", run.root))  # nor is it simulated over
 
 
 def test_partial_with_everybody_is_an_ordinary_run(copied, tmp_path):

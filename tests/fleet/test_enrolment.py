@@ -12,35 +12,34 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import NameOID
-from fleet_cases import PATIENT, tiny, tiny_fleet, written
+from fleet_cases import PATIENT, refused, tiny, tiny_fleet, written
 from fleet_process import ProcessFleet
-from test_node_cli import peermask, refused  # noqa: F401
 
+from peermask.fleet.certificates import LARGEST_BYTES
 from peermask.fleet.credentials import Credentials, check_credentials
-from peermask.fleet.enrolment import LARGEST_BYTES
 from peermask.fleet.fleet_file import load_fleet
 
 
 class Desk:
     """The folder with the authority, and the folder of the device of agent 3."""
 
-    def __init__(self, peermask, tmp_path):  # noqa: F811
-        self.peermask = peermask
+    def __init__(self, call, tmp_path):
+        self.call = call
         (tmp_path / "desk").mkdir()
         (tmp_path / "device").mkdir()
         self.path = written(tmp_path / "desk", tiny_fleet())
         self.certs, self.device = self.path.parent / "certs", tmp_path / "device" / "fleet.toml"
-        assert peermask("fleet", "certs", self.path, "--requests")[0] == 0
+        assert call("fleet", "certs", self.path, "--requests")[0] == 0
         shutil.copy(self.path, self.device)
 
     def request(self, *options, agent=3):
         """The request of the device, and its fingerprint."""
-        code, out, _ = self.peermask("fleet", "request", self.device, agent, *options)
+        code, out, _ = self.call("fleet", "request", self.device, agent, *options)
         assert code == 0
         return self.device.parent / "certs" / f"agent-{agent}.csr", re.search(r"^fingerprint: (\w{32})$", out, re.M)[1]
 
     def enrol(self, request, *options, agent=3):
-        return self.peermask("fleet", "enrol", self.path, agent, request, *options)
+        return self.call("fleet", "enrol", self.path, agent, request, *options)
 
     def deliver(self, agent=3):
         for name in ("ca.pem", f"agent-{agent}.pem"):
@@ -49,8 +48,8 @@ class Desk:
 
 
 @pytest.fixture
-def desk(peermask, tmp_path):  # noqa: F811
-    return Desk(peermask, tmp_path)
+def desk(call, tmp_path):
+    return Desk(call, tmp_path)
 
 
 def test_a_key_is_made_on_its_device_and_only_certificates_travel(desk):
@@ -75,7 +74,7 @@ def test_renewing_keeps_the_key_and_needs_no_more_than_a_request(desk):
     assert same == fingerprint
     assert desk.enrol(again, "--fingerprint", same, "--days", 30)[0] == 0
     assert desk.deliver().certificate.read_bytes() != before
-    code, out, _ = desk.peermask("fleet", "renew", desk.path, 3)  # the authority knows the key
+    code, out, _ = desk.call("fleet", "renew", desk.path, 3)  # the authority knows the key
     assert (code, "without a key for agent 3, whose device has it" in out) == (0, True)
     desk.deliver()
 
@@ -93,9 +92,9 @@ def test_another_device_does_not_take_the_place_of_one_unnoticed(desk):
 def test_a_revoked_key_is_not_signed_again(desk):
     request, fingerprint = desk.request()
     desk.enrol(request, "--fingerprint", fingerprint)
-    code, out, _ = desk.peermask("fleet", "revoke", desk.path, 3)
+    code, out, _ = desk.call("fleet", "revoke", desk.path, 3)
     assert (code, "fleet request FLEET 3 --new-key" in out) == (0, True)
-    assert "the key of agent 3 was revoked" in refused(desk.peermask("fleet", "renew", desk.path, 3))
+    assert "the key of agent 3 was revoked" in refused(desk.call("fleet", "renew", desk.path, 3))
     assert not (desk.certs / "agent-3.key").exists()
     assert "request" in refused(desk.enrol(request, "--fingerprint", fingerprint))  # of the old name
     shutil.copy(desk.path, desk.device)
@@ -107,8 +106,8 @@ def test_a_revoked_key_is_not_signed_again(desk):
 
 
 def test_changes_of_the_roster_make_no_keys(desk):
-    assert desk.peermask("fleet", "link", desk.path, 1, 3)[0] == 0
-    code, out, _ = desk.peermask("fleet", "add", desk.path, "--host", "127.0.0.1", "--request")
+    assert desk.call("fleet", "link", desk.path, 1, 3)[0] == 0
+    code, out, _ = desk.call("fleet", "add", desk.path, "--host", "127.0.0.1", "--request")
     assert (code, "fleet request fleet.toml 4" in out) == (0, True)
     assert sorted(path.name for path in desk.certs.iterdir()) == ["ca.key", "ca.pem"]
 
@@ -195,15 +194,15 @@ def pem(der):
     return f"-----BEGIN CERTIFICATE REQUEST-----\n{lines}-----END CERTIFICATE REQUEST-----\n".encode()
 
 
-def test_agents_that_were_enrolled_by_request_run(peermask, tmp_path):  # noqa: F811
+def test_agents_that_were_enrolled_by_request_run(call, tmp_path):
     held = tiny_fleet(tiny(agents=2, rounds=4, graph={"name": "path"}), **PATIENT)
     path = written(tmp_path, held)
-    assert peermask("fleet", "certs", path, "--requests")[0] == 0
+    assert call("fleet", "certs", path, "--requests")[0] == 0
     for agent in (0, 1):
-        out = peermask("fleet", "request", path, agent)[1]
+        out = call("fleet", "request", path, agent)[1]
         fingerprint = out.split()[-1]
         request = tmp_path / "certs" / f"agent-{agent}.csr"
-        assert peermask("fleet", "enrol", path, agent, request, "--fingerprint", fingerprint)[0] == 0
+        assert call("fleet", "enrol", path, agent, request, "--fingerprint", fingerprint)[0] == 0
     with ProcessFleet(path, held) as running:
         running.start()
         assert running.join() == [0, 0]

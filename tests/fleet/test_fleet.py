@@ -80,6 +80,7 @@ def test_an_existing_file_is_never_overwritten(tmp_path):
         (lambda v: v["agents"][2].update(address="127.0.0.1"), "address '127.0.0.1' is not host:port"),
         (lambda v: v["agents"][2].update(address="127.0.0.1:70000"), "is not host:port"),
         (lambda v: v["agents"][2].update(listen="*:7450"), "is not host:port"),
+        (lambda v: v["agents"][2].update(address="[::1::2]:7450"), "is not host:port"),
         (lambda v: v["links"].pop(), "links: 2 - 3 is missing"),
         (lambda v: v["links"].append([0, 2]), "links: 0 - 2 is not a link of the experiment"),
         (lambda v: v["experiment"].update(compare=[{"name": "ind-mask"}]), "a fleet runs one algorithm"),

@@ -14,7 +14,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from fleet_cases import PATIENT, simulated, tiny, tiny_fleet, written
 from fleet_process import ProcessFleet
 
-from peermask.fleet.certificates import make_authority, sign_agent
+from peermask.fleet.authority import make_authority
+from peermask.fleet.certificates import sign_agent
 from peermask.fleet.credentials import Credentials
 from peermask.fleet.messages import ExperimentId, Greeting
 from peermask.fleet.sessions import alive_key, ask_key, session_settings
@@ -30,7 +31,7 @@ def credentials(folder, agent, authority, valid=timedelta(days=1)):
     files = Credentials.of(folder, agent)
     files.ca.write_bytes(certificate.public_bytes(PEM))
     files.certificate.write_bytes(
-        sign_agent(agent, "127.0.0.1", own.public_key(), certificate, key, valid).public_bytes(PEM)
+        sign_agent(f"agent-{agent}", "127.0.0.1", own.public_key(), certificate, key, valid).public_bytes(PEM)
     )
     files.key.write_bytes(own.private_bytes(PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()))
     return files

@@ -31,24 +31,10 @@ def two(rounds):
     return tiny(agents=2, rounds=rounds, graph={"name": "path"})
 
 
-@pytest.fixture
-def fleet(tmp_path):
-    made = []
-
-    def make(config=None, **keys):
-        held = tiny_fleet(config, **{**PATIENT, **keys})
-        made.append(ProcessFleet(written(tmp_path, held), held))
-        return made[-1]
-
-    yield make
-    for one in made:
-        one.__exit__()
-
-
-def test_eight_agents_killed_and_frozen_end_as_if_nothing_had_happened(fleet, tmp_path):
+def test_eight_agents_killed_and_frozen_end_as_if_nothing_had_happened(processes, tmp_path):
     """With `wait` nobody goes on without the others, so the result is the simulator's, bit for bit."""
     config = tiny(agents=8, rounds=16)
-    made = fleet(config, missing="wait")
+    made = processes(config, missing="wait")
     made.hold(8)
     made.start()
     made.until_round(5, 4)
@@ -70,8 +56,8 @@ def absent(agent):
     return lambda report: agent in [absence["neighbour"] for absence in report["absent"]]
 
 
-def test_with_last_the_others_go_on_and_the_lost_come_back(fleet):
-    made = fleet(tiny(rounds=100_000), round_deadline=1.0)  # which the frozen one costs
+def test_with_last_the_others_go_on_and_the_lost_come_back(processes):
+    made = processes(tiny(rounds=100_000), round_deadline=1.0)  # which the frozen one costs
     made.hold(3)
     made.start()
     made.until_round(0, 3)
@@ -104,8 +90,8 @@ def test_with_last_the_others_go_on_and_the_lost_come_back(fleet):
     assert made.collect(partial=True).status == "unfinished"
 
 
-def test_sigterm_finishes_the_round_saves_and_leaves(fleet):
-    made = fleet(two(100))
+def test_sigterm_finishes_the_round_saves_and_leaves(processes):
+    made = processes(two(100))
     made.hold(3)
     made.start()
     for agent in (0, 1):
@@ -122,8 +108,8 @@ def test_sigterm_finishes_the_round_saves_and_leaves(fleet):
 @pytest.mark.parametrize(
     ("edited", "differs"), [({"experiment": tiny(seed=7)}, "config hash"), ({"round_deadline": 7.0}, "fleet file")]
 )
-def test_a_fleet_file_edited_on_one_device_is_refused_with_a_line_on_both_sides(fleet, tmp_path, edited, differs):
-    made = fleet()
+def test_a_fleet_file_edited_on_one_device_is_refused_with_a_line_on_both_sides(processes, tmp_path, edited, differs):
+    made = processes()
     odd = made.fleet.model_copy(update=edited)
     (tmp_path / "odd").mkdir()
     path = written(tmp_path / "odd", odd)
@@ -151,8 +137,8 @@ def test_without_certificates_it_runs_only_if_told_so_and_says_it_loudly(tmp_pat
         assert "agent 0 has no certificate" in made.said(0)[-1]
 
 
-def test_a_port_in_use_is_one_line(fleet):
-    made = fleet()
+def test_a_port_in_use_is_one_line(processes):
+    made = processes()
     with socket.socket() as taken:
         taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         taken.bind(("127.0.0.1", int(made.fleet.member(0).address.rpartition(":")[2])))
@@ -163,8 +149,8 @@ def test_a_port_in_use_is_one_line(fleet):
     assert line.startswith(f"peermask: cannot listen on {made.fleet.member(0).address}")
 
 
-def test_an_address_that_is_not_up_yet_is_one_line_and_worth_a_restart(fleet):
-    made = fleet(host="192.0.2.7")  # nobody's
+def test_an_address_that_is_not_up_yet_is_one_line_and_worth_a_restart(processes):
+    made = processes(host="192.0.2.7")  # nobody's
     made.start(0)
     assert made.join(0) == [75]
     (line,) = made.said(0)
@@ -172,9 +158,9 @@ def test_an_address_that_is_not_up_yet_is_one_line_and_worth_a_restart(fleet):
 
 
 @pytest.mark.skipif(not Path("/proc/net/if_inet6").exists(), reason="this machine has no IPv6")
-def test_a_fleet_on_ipv6_links_and_ends_as_the_simulator_does(fleet, tmp_path):
+def test_a_fleet_on_ipv6_links_and_ends_as_the_simulator_does(processes, tmp_path):
     config = tiny(agents=3)
-    made = fleet(config, host="[::1]", missing="wait")
+    made = processes(config, host="[::1]", missing="wait")
     made.start()
     assert made.join() == [0] * 3
     assert made.collect().hash == simulated(config, tmp_path / "sim").hash
@@ -189,9 +175,9 @@ def test_a_fleet_on_ipv6_links_and_ends_as_the_simulator_does(fleet, tmp_path):
         pytest.param("lottery-dsgd", None, marks=pytest.mark.long),
     ],
 )
-def test_real_values_travel_over_real_sockets(fleet, tmp_path, name, values):
+def test_real_values_travel_over_real_sockets(processes, tmp_path, name, values):
     config = tiny(agents=3, algorithm={"name": name}, **({"exchange": {"values": values}} if values else {}))
-    made = fleet(config, missing="wait")
+    made = processes(config, missing="wait")
     made.start()
     assert made.join() == [0] * 3
     run, expected = made.collect(), simulated(config, tmp_path / "sim")
@@ -201,8 +187,8 @@ def test_real_values_travel_over_real_sockets(fleet, tmp_path, name, values):
     assert all(made.result(agent)["absent"] == {} for agent in range(3))
 
 
-def test_an_agent_whose_reader_is_gone_saves_and_leaves(fleet):
-    made = fleet(two(100_000))
+def test_an_agent_whose_reader_is_gone_saves_and_leaves(processes):
+    made = processes(two(100_000))
     made.hold(3, 1)
     made.start(1)
     (out, stdout), (err, stderr), (turns, _) = pipes = [CONTEXT.Pipe(duplex=False) for _ in range(3)]
@@ -224,11 +210,11 @@ def test_an_agent_whose_reader_is_gone_saves_and_leaves(fleet):
 
 
 @pytest.mark.long
-def test_a_certificate_that_ends_during_the_run_ends_its_agent_saved(fleet, tmp_path):
-    made = fleet(two(100_000))
+def test_a_certificate_that_ends_during_the_run_ends_its_agent_saved(processes, tmp_path):
+    made = processes(two(100_000))
     files, authority = Credentials.of(tmp_path / "certs", 0), authority_of(tmp_path / "certs")
     own = serialization.load_pem_private_key(files.key.read_bytes(), None)
-    signed = sign_agent(0, "127.0.0.1", own.public_key(), *authority, timedelta(seconds=20))  # type: ignore[arg-type, call-arg]
+    signed = sign_agent("agent-0", "127.0.0.1", own.public_key(), *authority, timedelta(seconds=20))  # type: ignore[arg-type, call-arg]
     files.certificate.write_bytes(signed.public_bytes(serialization.Encoding.PEM))
     made.hold(3)
     made.start()
@@ -244,12 +230,12 @@ def test_a_certificate_that_ends_during_the_run_ends_its_agent_saved(fleet, tmp_
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounting needs root")
-def test_a_full_disk_is_worth_a_restart_and_nothing_is_lost(fleet, tmp_path):
+def test_a_full_disk_is_worth_a_restart_and_nothing_is_lost(processes, tmp_path):
     disk = tmp_path / "agent-0"
     disk.mkdir()
     if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", disk], check=False).returncode:
         pytest.skip("mounting is not allowed here")
-    made = fleet(two(100_000))
+    made = processes(two(100_000))
     try:
         made.hold(3)
         made.start()

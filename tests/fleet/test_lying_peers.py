@@ -6,7 +6,7 @@ import pytest
 from pulling_peers import CARD, SCHEMA, Peer, message, moved_network, pair, same
 
 from peermask.errors import WireError
-from peermask.fleet.admission import LINES, OUT_OF_STEP_LINES, Refusals
+from peermask.fleet.admission import LOGGED_LINES, LOGGED_OUT_OF_STEP, Refusals
 from peermask.fleet.messages import Answer, ExperimentId, Greeting, Pull, decode_answer, decode_request
 from peermask.fleet.responder import AnswerLimits, Responder
 from peermask.wire import FrameHeader, encode_frame
@@ -236,7 +236,7 @@ def test_one_that_sends_garbage_does_not_hide_the_next():
         peer.responder(1, bytes(number), print)
     peer.responder(2, b"rubbish", print)
     lines = [line for line in peer.lines if "agent 1" in line]
-    assert len(lines) == LINES + 1
+    assert len(lines) == LOGGED_LINES + 1
     assert "further ones are counted, not logged" in lines[-1]
     assert any("agent 2 was refused" in line for line in peer.lines)
     assert peer.responder.refusals.counts() == {1: {"damaged": 1000}, 2: {"damaged": 1}}
@@ -248,7 +248,7 @@ def test_messages_out_of_step_are_counted_apart_and_hide_no_bad_ones():
     for number in range(1000):
         refusals.note(1, "ahead", f"agent 1 sent a frame of round {number}")
     refusals.note(1, "counts", "agent 1 sent a bad frame")
-    assert len(lines) == OUT_OF_STEP_LINES + 1
+    assert len(lines) == LOGGED_OUT_OF_STEP + 1
     assert lines[-1] == "agent 1 sent a bad frame"
     assert refusals.counts(out_of_step=True) == {1: {"ahead": 1000}}
     assert refusals.counts(out_of_step=False) == {1: {"counts": 1}}

@@ -15,18 +15,26 @@ from functools import partial
 
 import pytest
 import zenoh
-from fleet_cases import tiny, tiny_fleet, written
+from fleet_cases import refused, tiny, tiny_fleet, written
 from fleet_process import ProcessFleet
 from test_intruders import answers, session
-from test_node_cli import peermask, refused  # noqa: F401
 from test_status import samples
 
 from peermask.errors import NodeError
 from peermask.fleet.certificates import make_certificates, make_operator
-from peermask.fleet.credentials import Credentials, find_operator
+from peermask.fleet.credentials import Credentials, find_operator, tls_context
 from peermask.fleet.fleet_file import load_fleet
-from peermask.fleet.operator import Refused, ask, ask_status
-from peermask.fleet.operator_server import LENGTH, tls_context
+from peermask.fleet.gate import open_gate
+from peermask.fleet.operator import (
+    LARGEST_BYTES,
+    LENGTH,
+    MOST_CONNECTIONS,
+    OperatorServer,
+    Refused,
+    Unreachable,
+    ask,
+    ask_status,
+)
 from peermask.fleet.roster import signed_roster
 from peermask.fleet.sessions import alive_key, ask_key
 from waiting import PATIENCE, until
@@ -89,28 +97,28 @@ def all_well(told):
     return told if told[0] == 0 else None
 
 
-def test_an_operator_sees_every_agent(running, peermask):  # noqa: F811
+def test_an_operator_sees_every_agent(running, call):
     path = running.path
-    code, out, err = until(lambda: all_well(peermask("fleet", "status", path, "--json")))
+    code, out, err = until(lambda: all_well(call("fleet", "status", path, "--json")))
     assert (code, err) == (0, "")
     told = json.loads(out)
     assert [one["agent"] for one in told] == [0, 1, 2]
     assert all(one["standing"]["round"] >= 5 and one["trouble"] is None for one in told)
-    _, out, _ = until(lambda: all_well(peermask("fleet", "status", path)))
+    _, out, _ = until(lambda: all_well(call("fleet", "status", path)))
     assert all(running.fleet.member(agent).address in out for agent in range(3))
     assert "2 of 2" in out  # heard by agent 1
     assert "/100000" in out
 
 
-def test_who_is_no_operator_gets_one_line(running, peermask, tmp_path):  # noqa: F811
+def test_who_is_no_operator_gets_one_line(running, call, tmp_path):
     fleet, certs = running.fleet, running.path.parent / "certs"
     elsewhere = tmp_path / "fleet.toml"
     shutil.copy(running.path, elsewhere)
     (tmp_path / "certs").mkdir()
-    assert "holds no certificate of an operator; make one with" in refused(peermask("fleet", "status", elsewhere))
-    assert "ca.key does not exist" in refused(peermask("fleet", "operator", elsewhere, "bob"))
-    assert "operator 'B b': a name has" in refused(peermask("fleet", "operator", running.path, "B b"))
-    assert "no certificate of operator bob" in refused(peermask("fleet", "status", running.path, "--operator", "bob"))
+    assert "holds no certificate of an operator; make one with" in refused(call("fleet", "status", elsewhere))
+    assert "ca.key does not exist" in refused(call("fleet", "operator", elsewhere, "bob"))
+    assert "operator 'B b': a name has" in refused(call("fleet", "operator", running.path, "B b"))
+    assert "no certificate of operator bob" in refused(call("fleet", "status", running.path, "--operator", "bob"))
 
     other = tmp_path / "other"
     make_certificates(tiny_fleet(), other)  # another fleet's, with an operator
@@ -118,10 +126,10 @@ def test_who_is_no_operator_gets_one_line(running, peermask, tmp_path):  # noqa:
     for name in ("ca.pem", "operator-eve.pem", "operator-eve.key"):
         shutil.copy(other / name, tmp_path / "certs")
     (tmp_path / "certs" / "operator-eve.key").chmod(0o600)
-    said = refused(peermask("fleet", "status", elsewhere))  # another fleet's operator, whole with its authority
+    said = refused(call("fleet", "status", elsewhere))  # another fleet's operator, whole with its authority
     assert "all agents of the fleet refuse: its certificate is not of this fleet" in said
     shutil.copy(certs / "ca.pem", tmp_path / "certs")
-    assert "is of another fleet" in refused(peermask("fleet", "status", elsewhere))
+    assert "is of another fleet" in refused(call("fleet", "status", elsewhere))
     eve = Credentials(certs / "ca.pem", other / "operator-eve.pem", other / "operator-eve.key")
     with pytest.raises(
         NodeError, match=r"all agents of the fleet refuse: it closed the connection: it does not accept this operator's"
@@ -204,10 +212,10 @@ def test_an_operator_may_ask_for_status_and_nothing_else(running):
         forged.undeclare()
 
 
-def test_a_dead_agent_is_seen_by_status_and_by_its_neighbours_health(running, peermask):  # noqa: F811
+def test_a_dead_agent_is_seen_by_status_and_by_its_neighbours_health(running, call):
     """Last: it ends agent 2."""
     running.kill(2)
-    code, out, _ = peermask("fleet", "status", running.path, "--json")
+    code, out, _ = call("fleet", "status", running.path, "--json")
     told = json.loads(out)
     assert code == 1
     assert (told[2]["standing"], told[2]["trouble"]) == (None, "Connection refused")
@@ -215,24 +223,24 @@ def test_a_dead_agent_is_seen_by_status_and_by_its_neighbours_health(running, pe
     until(lambda: get(running, 1, "/healthz")[0] == 503)
     status, why = get(running, 1, "/healthz")
     assert (status, "no round has ended for" in why) == (503, True)
-    code, out, _ = peermask("fleet", "status", running.path)
+    code, out, _ = call("fleet", "status", running.path)
     assert code == 1
     assert "Connection refused" in " ".join(out.split())
 
 
-def test_an_operator_whose_certificate_was_taken_back_is_refused_by_all(running, peermask, tmp_path):  # noqa: F811
+def test_an_operator_whose_certificate_was_taken_back_is_refused_by_all(running, call, tmp_path):
     """The roster is given to one agent, and reaches the other by itself."""
     make_operator(running.path.parent / "certs", "bob", 30)
     shutil.copytree(running.path.parent / "certs", tmp_path / "certs")
     path, bob = tmp_path / "fleet.toml", find_operator(tmp_path / "certs", "bob")
     shutil.copy(running.path, path)
     assert json.loads(ask(running.fleet, bob, 1, "status"))["agent"] == 1
-    assert "no agent and no operator is given" in refused(peermask("fleet", "revoke", path))
-    assert "operator 'B b': a name has" in refused(peermask("fleet", "revoke", path, "--operator", "B b"))
-    code, out, _ = peermask("fleet", "revoke", path, "--operator", "bob")
+    assert "no agent and no operator is given" in refused(call("fleet", "revoke", path))
+    assert "operator 'B b': a name has" in refused(call("fleet", "revoke", path, "--operator", "B b"))
+    code, out, _ = call("fleet", "revoke", path, "--operator", "bob")
     assert (code, "roster 1, 3 agents" in out, "misspelt" in out) == (0, True, False)
-    assert "operator bob is revoked already" in refused(peermask("fleet", "revoke", path, "--operator", "bob"))
-    assert "operator bob was revoked" in refused(peermask("fleet", "operator", path, "bob"))
+    assert "operator bob is revoked already" in refused(call("fleet", "revoke", path, "--operator", "bob"))
+    assert "operator bob was revoked" in refused(call("fleet", "operator", path, "bob"))
     ask(running.fleet, find_operator(tmp_path / "certs", "ann"), 0, "roster", signed_roster(load_fleet(path)))
 
     def refuses(agent):
@@ -249,17 +257,105 @@ def test_an_operator_whose_certificate_was_taken_back_is_refused_by_all(running,
     (running.path.parent / "certs" / "operator-bob.pem").unlink()
 
 
-def test_an_operator_pushes_a_signed_roster(running, peermask, tmp_path):  # noqa: F811
+def test_an_operator_pushes_a_signed_roster(running, call, tmp_path):
     """The last of this file: from here on agents 0 and 2 are neighbours."""
     shutil.copytree(running.path.parent / "certs", tmp_path / "certs")
     path = tmp_path / "fleet.toml"
     shutil.copy(running.path, path)
-    assert peermask("fleet", "link", path, "0", "2")[0] == 0
-    code, out, _ = peermask("fleet", "push", path)
+    assert call("fleet", "link", path, "0", "2")[0] == 0
+    code, out, _ = call("fleet", "push", path)
     *answers, third = out.splitlines()  # one of the first two may have heard of it from the other; agent 2 is dead
     taken, known = ([f"agent {agent}: {said}" for agent in (0, 1)] for said in ("taken", "known already"))
     assert (code, third.startswith("agent 2: ")) == (0, True)
     assert answers in (taken, [taken[0], known[1]], [known[0], taken[1]])
-    until(lambda: peermask("fleet", "push", path)[1].splitlines()[:2] == known)  # agent 0 opens another session first
+    until(lambda: call("fleet", "push", path)[1].splitlines()[:2] == known)  # agent 0 opens another session first
     bare = written(tmp_path / "certs", tiny_fleet())
-    assert refused(peermask("fleet", "push", bare)).startswith(f"peermask: {bare} has no signed roster")
+    assert refused(call("fleet", "push", bare)).startswith(f"peermask: {bare} has no signed roster")
+
+
+# The server behind a gate, in this process: operators, and who is none.
+
+
+def broken(_operator, _body):
+    raise NodeError("no such thing")
+
+
+@pytest.fixture(scope="module")
+def opened(tmp_path_factory):
+    """Agent 0's server, and the certificates of all agents and of operators ann and bob, of whom bob is revoked."""
+    fleet, certs = tiny_fleet(), tmp_path_factory.mktemp("desk") / "certs"
+    make_certificates(fleet, certs)
+    ann, bob = (make_operator(certs, name, 30) for name in ("ann", "bob"))
+    answers = {"echo": lambda operator, body: f"{operator}: ".encode() + body, "broken": broken}
+    server = OperatorServer(Credentials.of(certs, 0), answers, lambda: ("bob",))
+    with open_gate("127.0.0.1", 0, server) as gate, socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))  # and does not listen
+        yield at(fleet, gate.address, nobody.getsockname()), certs, ann, bob
+
+
+def at(fleet, first, other):
+    """The fleet with agent 0 at one address, and all others at another."""
+    ports = [first[1], *[other[1]] * (len(fleet.agents) - 1)]
+    members = (
+        member.model_copy(update={"address": f"127.0.0.1:{port}"})
+        for member, port in zip(fleet.agents, ports, strict=True)
+    )
+    return fleet.model_copy(update={"agents": tuple(members)})
+
+
+def test_an_operator_gets_an_answer_to_what_there_is(opened):
+    fleet, _, ann, _ = opened
+    assert ask(fleet, ann, 0, "echo", b"a\nb") == b"operator-ann: a\nb"
+    with pytest.raises(Refused, match=r"^operators may ask for echo, broken$"):
+        ask(fleet, ann, 0, "mask")
+    with pytest.raises(Refused, match=r"^no such thing$"):
+        ask(fleet, ann, 0, "broken")
+
+
+def test_who_is_no_operator_any_more_or_never_was_one_is_told_so(opened):
+    fleet, certs, _, bob = opened
+    with pytest.raises(Refused, match=r"^the certificate of operator-bob was revoked$"):
+        ask(fleet, bob, 0, "echo")
+    with pytest.raises(Refused, match=r"^agent-2 is not an operator$"):
+        ask(fleet, Credentials.of(certs, 2), 0, "echo")
+
+
+def test_another_agents_port_and_a_port_without_agent_are_named(opened):
+    fleet, certs, ann, _ = opened
+    with pytest.raises(Unreachable, match="refused"):
+        ask(fleet, ann, 1, "echo")  # nobody is there
+    here = fleet.member(0).address
+    moved = fleet.model_copy(update={"agents": tuple(one.model_copy(update={"address": here}) for one in fleet.agents)})
+    with pytest.raises(Refused, match="has the certificate of agent-0, not of agent-3"):
+        ask(moved, ann, 3, "echo")
+    foreign = shutil.copytree(certs, certs.parent / "other", ignore=shutil.ignore_patterns("ca.*", "operator*"))
+    for left in foreign.iterdir():
+        left.unlink()
+    make_certificates(fleet, foreign)
+    with pytest.raises(Refused, match="its certificate is not of this fleet"):
+        ask(fleet, make_operator(foreign, "eve", 30), 0, "echo")
+
+
+def connect(fleet, files):
+    host, _, port = fleet.member(0).address.rpartition(":")
+    plain = socket.create_connection((host, int(port)), 60)
+    return tls_context(ssl.PROTOCOL_TLS_CLIENT, files).wrap_socket(plain, server_hostname=host)
+
+
+def test_a_request_that_is_too_long_is_refused_before_it_is_read(opened):
+    fleet, _, ann, _ = opened
+    with connect(fleet, ann) as link:
+        link.sendall(LENGTH.pack(LARGEST_BYTES + 1))
+        (length,) = LENGTH.unpack(link.recv(LENGTH.size))
+        assert link.recv(length) == f"-the request has {LARGEST_BYTES + 1} bytes, allowed: {LARGEST_BYTES}".encode()
+
+
+def test_operators_that_say_nothing_make_room_for_the_next(opened):
+    fleet, _, ann, _ = opened
+    idle = [connect(fleet, ann) for _ in range(3)]
+    try:
+        assert ask(fleet, ann, 0, "echo", b"x", seconds=60) == b"operator-ann: x"
+    finally:
+        for link in idle:
+            link.close()
+    assert len(idle) < MOST_CONNECTIONS

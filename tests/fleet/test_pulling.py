@@ -7,7 +7,7 @@ from pulling_peers import CARD, SCHEMA, Peer, message, moved_network, pair, same
 
 from peermask.errors import NodeError
 from peermask.fleet.messages import ExperimentId
-from peermask.fleet.puller import LEAVE_WITHIN
+from peermask.fleet.puller import STOP_SECONDS
 from peermask.run.exchange import Abandoned
 from peermask.wire.mailbox import KEPT_ROUNDS
 
@@ -273,7 +273,7 @@ def test_a_stop_cuts_the_wait_short(missing):
             asker.pull(1)
     else:
         assert asker.pull(1).absent[0].why == "silent"
-    assert asker.network.time.monotonic() == 1000 + LEAVE_WITHIN
+    assert asker.network.time.monotonic() == 1000 + STOP_SECONDS
 
 
 @pytest.mark.parametrize(

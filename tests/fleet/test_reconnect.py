@@ -1,16 +1,25 @@
-"""A transport whose session is opened anew while it is used: nobody asks a session that is closed."""
+"""Sessions that are opened anew while they are used, and links that are lost and come back."""
 
 from __future__ import annotations
 
 import threading
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 import pytest
+from cable import Cable
+from fleet_cases import free_ports, tiny, written
+from fleet_process import ProcessFleet
 from memory_network import MemoryNetwork
 from moved_time import MovedTime
 
 from peermask.errors import NodeError
+from peermask.fleet.certificates import make_certificates
+from peermask.fleet.credentials import check_credentials
+from peermask.fleet.fleet_file import certificates_of, new_fleet
+from peermask.fleet.sessions import Sessions, session_settings
 from peermask.fleet.transport import ReconnectingTransport
+from peermask.fleet.zenoh_transport import open_zenoh
+from waiting import until
 
 
 class Session:
@@ -90,3 +99,60 @@ def test_one_that_cannot_be_opened_is_as_if_nobody_were_there():
         assert time.monotonic() == 1001
         transport.open(session(network, made), ())
         assert transport.ask({1: b"x"}, 1.0) == {1: b"x"}
+
+
+# Two agents have a link each way. Lost one after the other, at different times at the two ends, they come back.
+
+
+@pytest.fixture
+def two(tmp_path):
+    """A fleet of two agents, and the cables that lead to them."""
+    port = free_ports(4)
+    fleet = new_fleet(tiny(agents=2, rounds=100_000, graph={"name": "complete"}), ["127.0.0.1"], port=port)
+    members = tuple(
+        member.model_copy(update={"listen": f"127.0.0.1:{port + 2 + i}"}) for i, member in enumerate(fleet.agents)
+    )
+    limits = {"round_deadline": 1.0, "start_limit": 30.0, "missing": "last"}
+    fleet = fleet.model_copy(update={"agents": members, **limits})
+    with Cable(port, port + 2) as to_zero, Cable(port + 1, port + 3) as to_one:
+        yield fleet, written(tmp_path, fleet), to_zero, to_one
+
+
+def lose(to_zero, to_one, noticed):
+    """Both links, the one to agent 0 at its own end alone: agent 1 believes in that until its lease is over."""
+    to_one.cut()
+    until(lambda: to_one.refused, "agent 0 dials again")
+    to_zero.cut(caller=False)
+    noticed()
+    to_one.mend()
+
+
+def test_a_neighbour_that_has_not_noticed_the_loss_is_there_or_needs_another_session(two):
+    fleet, path, to_zero, to_one = two
+    folder = certificates_of(path, fleet)
+    make_certificates(fleet, folder)
+    with ExitStack() as stack:
+        transports = []
+        for i, member in enumerate(fleet.agents):
+            settings = session_settings(fleet, i, check_credentials(fleet, folder, i), 2**20)
+            sessions = Sessions(member.name, {1 - i: fleet.member(1 - i).name}, print)
+            transports.append(stack.enter_context(open_zenoh(settings, i, lambda *_: None, sessions)))
+        zero, one = transports
+        until(lambda: all(len(list(each.session.info.links())) == 2 for each in transports), "a link each way")
+        assert zero.stale_links() == one.stale_links() == frozenset()
+        lose(to_zero, to_one, lambda: until(lambda: 1 not in zero.alive(), "the loss"))
+        until(lambda: 1 in zero.alive() or zero.stale_links() == {1}, "agent 1")
+
+
+@pytest.mark.long
+def test_agents_hear_each_other_again_whoever_notices_a_loss_first(two):
+    fleet, path, to_zero, to_one = two
+    with ProcessFleet(path, fleet) as made:
+        made.start()
+        made.until_round(0, 30)
+        begun = {agent: len(made.reports(agent)) for agent in (0, 1)}
+        lose(to_zero, to_one, lambda: made.until(0, lambda report: report["absent"], "the loss", begun[0]))
+        for agent, since in begun.items():
+            made.until(agent, lambda report: report["absent"], "the loss", since)
+            lost = next(i for i, report in enumerate(made.reports(agent)) if i >= since and report["absent"])
+            made.until(agent, lambda report: not report["absent"], "the other again", lost)

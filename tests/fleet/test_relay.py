@@ -11,22 +11,20 @@ import socket
 import ssl
 
 import pytest
-from fleet_cases import free_ports, simulated, tiny, tiny_fleet, written
+from fleet_cases import free_ports, refused, simulated, tiny, tiny_fleet, written
 from fleet_process import ProcessFleet, relay_process
-from test_node_cli import peermask, refused  # noqa: F401
 from test_status import fetch, samples
 
 from peermask.errors import NodeError
 from peermask.fleet.certificates import make_certificates, make_operator
-from peermask.fleet.credentials import Credentials, find_operator, find_relay
+from peermask.fleet.credentials import Credentials, find_operator, find_relay, name_of, tls_context
 from peermask.fleet.fleet import check, split_address
 from peermask.fleet.fleet_file import load_fleet
-from peermask.fleet.health import Health
 from peermask.fleet.metrics import RelayMetrics, serve_metrics
 from peermask.fleet.operator import ask
-from peermask.fleet.operator_server import name_of, tls_context
 from peermask.fleet.relay import AGENT, DIAL, GO, NOBODY, PROTOCOL, READY, WAIT, Relay, RelayLimits, open_relay
-from peermask.fleet.relayed import open_relayed
+from peermask.fleet.relay_client import open_relay_client
+from peermask.fleet.status import Health
 from waiting import PATIENCE
 
 
@@ -196,19 +194,19 @@ def test_one_agent_holds_a_bounded_number_of_connections(served):
         assert await oldest[0].read() == b""  # what the newest replaces
         await leave(*(writer for _, writer in (oldest, *others)))
 
-    async def refused(held):
+    async def turned_away(held):
         waiting = [await come(held, Credentials.of(folder, 3), WAIT) for _ in range(3)]
         with pytest.raises((OSError, asyncio.IncompleteReadError)):
             await come(held, Credentials.of(folder, 3), WAIT)
         await leave(*(writer for _, writer in waiting))
 
-    for waiting, play in ((2, replaced), (10, refused)):
+    for waiting, play in ((2, replaced), (10, turned_away)):
         limits = RelayLimits(connections=3, waiting=waiting)
         with open_relay(fleet, find_relay(folder), "127.0.0.1", 0, limits) as opened:
             asyncio.run(play(at(fleet, opened)))
 
 
-def test_it_goes_by_later_rosters_that_are_signed_and_lets_out_who_is_revoked(peermask, tmp_path):  # noqa: F811
+def test_it_goes_by_later_rosters_that_are_signed_and_lets_out_who_is_revoked(call, tmp_path):
     """As a process, which looks at its fleet file: what is not signed or older changes nothing."""
     held = relayed_fleet(tiny(), {0, 1, 2, 3})
     path, certs = written(tmp_path, held), tmp_path / "certs"
@@ -216,7 +214,7 @@ def test_it_goes_by_later_rosters_that_are_signed_and_lets_out_who_is_revoked(pe
 
         async def out_at_once():
             reader, writer = await come(held, old, WAIT)
-            assert peermask("fleet", "revoke", path, "2", "--operator", "ann")[0] == 0
+            assert call("fleet", "revoke", path, "2", "--operator", "ann")[0] == 0
             with contextlib.suppress(OSError):  # it is cut off, however its end notices
                 assert await asyncio.wait_for(reader.read(), PATIENCE) == b""
             await leave(writer)
@@ -243,23 +241,23 @@ def test_it_goes_by_later_rosters_that_are_signed_and_lets_out_who_is_revoked(pe
         path.write_bytes(first.replace(b"serial = 1", b"serial = 2"))
         relay.until_said("its roster is not signed by this fleet's authority")
         path.write_bytes(first)
-        assert peermask("fleet", "unlink", path, "0", "1")[0] == 0
+        assert call("fleet", "unlink", path, "0", "1")[0] == 0
         relay.until_said("roster 2: 4 agents")
         path.write_bytes(first)
         relay.until_said("roster 1 is refused: it is older than 2, which is known here")
         assert before != first
 
 
-def test_mistakes_in_a_fleet_with_a_relay(peermask, tmp_path):  # noqa: F811
+def test_mistakes_in_a_fleet_with_a_relay(call, tmp_path):
     path = written(tmp_path, tiny_fleet())
-    assert "names no relay; add `relay" in refused(peermask("relay", path))
+    assert "names no relay; add `relay" in refused(call("relay", path))
     held = relayed_fleet(tiny(), {1})
     with pytest.raises(NodeError, match=r"agent 1 is relayed, and there is no relay"):
         check(held.model_copy(update={"relay": None}))
     with pytest.raises(NodeError, match=r"address 'nowhere' is not host:port"):
         check(held.model_copy(update={"relay": "nowhere"}))
     (tmp_path / "b").mkdir()
-    assert "relay.pem does not exist" in refused(peermask("relay", written(tmp_path / "b", held)))
+    assert "relay.pem does not exist" in refused(call("relay", written(tmp_path / "b", held)))
 
 
 def test_a_door_that_closes_while_it_is_used_prints_nothing(served, caplog):
@@ -268,7 +266,7 @@ def test_a_door_that_closes_while_it_is_used_prints_nothing(served, caplog):
     with socket.create_server(("127.0.0.1", 0)) as mute:
         mute.settimeout(PATIENCE)
         silent = held.model_copy(update={"relay": f"127.0.0.1:{mute.getsockname()[1]}"})
-        with open_relayed(silent, find_operator(folder), [0]) as doors:
+        with open_relay_client(silent, find_operator(folder), [0]) as doors:
             caller = socket.create_connection(doors[0], PATIENCE)
             dialled, _ = mute.accept()
         caller.close()

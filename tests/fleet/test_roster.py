@@ -15,14 +15,14 @@ from pulling_peers import CARD, Peer, moved_network
 
 from peermask.errors import DataError, NodeError
 from peermask.fleet.admission import Refusals
-from peermask.fleet.certificates import make_authority, make_certificates, sign
-from peermask.fleet.credentials import verifier
+from peermask.fleet.authority import make_authority, sign, verifier
+from peermask.fleet.certificates import make_certificates
 from peermask.fleet.fleet import FleetMember
 from peermask.fleet.fleet_file import load_fleet, new_fleet, save_fleet, write_fleet
 from peermask.fleet.messages import ROSTER, RosterMessage, decode_roster_message
 from peermask.fleet.responder import Responder
 from peermask.fleet.roster import (
-    LARGEST,
+    LARGEST_BYTES,
     add_agent,
     agents_without_neighbours,
     build_member,
@@ -37,7 +37,7 @@ from peermask.fleet.roster import (
     signed_roster,
     unlink_agents,
 )
-from peermask.fleet.rosters import FileWatch, Rosters, is_later, is_saved, latest, save_roster
+from peermask.fleet.roster_gossip import FileWatch, RosterGossip, is_later, is_saved, latest, save_roster
 from peermask.run.build import build
 
 FLEET = new_fleet(tiny())  # a ring of four
@@ -139,7 +139,7 @@ def test_a_roster_that_is_forged_too_long_or_of_another_fleet_is_refused(certs, 
     make_authority_of(tmp_path)
     cases = {
         "is not signed by this fleet's authority": signed_roster(with_signature(good, tmp_path)),
-        "bytes is refused; allowed": b"x" * (LARGEST + 1),
+        "bytes is refused; allowed": b"x" * (LARGEST_BYTES + 1),
         "is refused; this is fleet": signed_roster(with_signature(revoke_certificates(other, [2]), certs)),
         "this version cannot read it": f"{sign(certs, b'[]')}\n[]".encode(),
     }
@@ -164,6 +164,7 @@ def make_authority_of(folder):
     [
         (lambda: add_agent(FLEET, "127.0.0.1", 7451), "agents 1 and 4 have the same address 127.0.0.1:7451"),
         (lambda: add_agent(FLEET, "a b"), "is not host:port"),
+        (lambda: add_agent(FLEET, "10.0.0.1:77"), r"address '\[10.0.0.1:77\]:\d+' is not host:port"),
         (lambda: add_agent(FLEET, "h", relayed=True), "agent 4 is relayed, and there is no relay"),
         (lambda: add_agent(FLEET, "h", links=[9]), "agent 9 does not exist; this fleet has agents 0 to 3"),
         (lambda: link_agents(FLEET, 1, 1), "agent 1 is linked to itself"),
@@ -242,7 +243,7 @@ class Holder:
     def __init__(self, network, fleet, agent, verify):
         self.lines = []
         self.responder = Responder(agent, fleet.neighbours(agent), CARD, self.lines.append)
-        self.rosters = self.responder.rosters = Rosters(fleet, verify, Refusals(self.lines.append))
+        self.rosters = self.responder.rosters = RosterGossip(fleet, verify, Refusals(self.lines.append))
         self.transport = network.join(agent, self.responder)
 
     def compare(self):

@@ -9,18 +9,17 @@ import sys
 from pathlib import Path
 
 import pytest
-from fleet_cases import tiny_fleet, written
-from test_node_cli import peermask, refused  # noqa: F401
+from fleet_cases import refused, tiny_fleet, written
 
 from peermask.errors import NodeError
 from peermask.fleet.service import ServiceLimits, unit
 from waiting import PATIENCE
 
 
-def test_the_unit_runs_the_agent_and_may_write_its_folder_alone(peermask, tmp_path):  # noqa: F811
+def test_the_unit_runs_the_agent_and_may_write_its_folder_alone(call, tmp_path):
     path = written(tmp_path, tiny_fleet())
     command = ["fleet", "service", path, "--agent", 3, "--folder", "/home/pi/fleet", "--command", "/opt/peermask"]
-    code, out, _ = peermask(*command, "--metrics", 9464)
+    code, out, _ = call(*command, "--metrics", 9464)
     read = configparser.ConfigParser(strict=True, interpolation=None)
     read.read_string(out)
     assert code == 0
@@ -29,25 +28,25 @@ def test_the_unit_runs_the_agent_and_may_write_its_folder_alone(peermask, tmp_pa
     assert service["WorkingDirectory"] == service["ReadWritePaths"] == "/home/pi/fleet"
     assert (service["ProtectSystem"], service["PrivateDevices"], service["NoNewPrivileges"]) == ("strict", "yes", "yes")
     assert (service["RestartPreventExitStatus"], service["SuccessExitStatus"]) == ("2", "143")
-    assert "PrivateDevices" not in peermask(*command, "--device", "cuda")[1]
-    assert "agent 4 does not exist" in refused(peermask("fleet", "service", path, "--agent", 4))
+    assert "PrivateDevices" not in call(*command, "--device", "cuda")[1]
+    assert "agent 4 does not exist" in refused(call("fleet", "service", path, "--agent", 4))
     (tmp_path / "a.service").write_text("mine")
-    assert "exists; give another --out" in refused(peermask(*command, "--out", tmp_path / "a.service"))
+    assert "exists; give another --out" in refused(call(*command, "--out", tmp_path / "a.service"))
 
 
-def test_limits_of_memory_and_cpu_are_written_and_checked(peermask, tmp_path):  # noqa: F811
+def test_limits_of_memory_and_cpu_are_written_and_checked(call, tmp_path):
     path = written(tmp_path, tiny_fleet())
     command = ["fleet", "service", path, "--agent", 3]
-    out = peermask(*command, "--memory-max", "512M", "--cpu-quota", "150%")[1]
+    out = call(*command, "--memory-max", "512M", "--cpu-quota", "150%")[1]
     assert "\nMemoryMax=512M\nCPUQuota=150%\n" in out
-    assert "MemoryMax" not in peermask(*command)[1]
+    assert "MemoryMax" not in call(*command)[1]
     for option, value in (
         ("--memory-max", "lots"),
         ("--memory-max", "512"),
         ("--memory-max", "1M\nUser=root"),
         ("--cpu-quota", "0.8"),
     ):
-        assert f"{option} {value!r} is not a" in refused(peermask(*command, option, value))
+        assert f"{option} {value!r} is not a" in refused(call(*command, option, value))
 
 
 @pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="needs systemd-analyze")

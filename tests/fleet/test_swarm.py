@@ -14,7 +14,8 @@ from fleet_cases import PATIENT, Notes, free_ports, simulated, tiny, tiny_fleet,
 from peermask.errors import NodeError
 from peermask.files import try_lock
 from peermask.fleet.certificates import make_certificates
-from peermask.fleet.start import agent_out, certificates_of, default_out, run_node
+from peermask.fleet.fleet_file import certificates_of
+from peermask.fleet.start import agent_out, default_out, run_node
 from peermask.fleet.swarm import run_swarm
 from peermask.run.result import RunResult
 from waiting import PATIENCE, until

@@ -102,7 +102,7 @@ def test_rounds_go_on_while_many_threads_pull(tmp_path):
         while turns[number].acquire() and not over.is_set():
             node = made.nodes[agent]
             asker = node.fleet.neighbours(agent)[number // 4]
-            identity, newest = node.responder.card.identity, node.responder.newest
+            identity, newest = node.responder.experiment_id.identity, node.responder.newest
             for history in (None, 77) * 5:
                 node.responder(asker, Pull(identity, newest, history, 0.0).encode(), len)
 

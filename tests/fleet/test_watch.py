@@ -13,12 +13,13 @@ from moved_time import MovedTime
 from pulling_peers import CARD
 
 from peermask.fleet.admission import Refusals
-from peermask.fleet.certificates import make_certificates, sign
-from peermask.fleet.credentials import Credentials, verifier
+from peermask.fleet.authority import sign, verifier
+from peermask.fleet.certificates import make_certificates
+from peermask.fleet.credentials import Credentials
 from peermask.fleet.fleet_file import load_fleet, write_fleet
 from peermask.fleet.responder import Responder
 from peermask.fleet.roster import encode_roster, link_agents, read_signed, remove_agents, revoke_certificates
-from peermask.fleet.rosters import Rosters
+from peermask.fleet.roster_gossip import RosterGossip
 from peermask.fleet.transport import ReconnectingTransport
 from peermask.fleet.watch import Watch
 
@@ -46,7 +47,7 @@ class Device:
         self.time = time = MovedTime()
         self.network = MemoryNetwork(self.fleet.links, time)
         self.responder = Responder(1, self.fleet.neighbours(1), CARD, self.lines.append, time=time)
-        self.rosters = Rosters(self.fleet, self.verify, Refusals(self.lines.append), time)
+        self.rosters = RosterGossip(self.fleet, self.verify, Refusals(self.lines.append), time)
         self.transport = ReconnectingTransport(time)
         self.watch = Watch(
             self.path, 1, Credentials.of(self.certs, 1), self.rosters, self.responder, self.transport, self.session,
@@ -62,7 +63,7 @@ class Device:
         return fleet.model_copy(update={"signature": sign(self.certs, encode_roster(fleet))})
 
     def neighbour(self, agent):
-        rosters = Rosters(self.fleet, self.verify, Refusals(self.lines.append), self.time)
+        rosters = RosterGossip(self.fleet, self.verify, Refusals(self.lines.append), self.time)
         responder = Responder(agent, self.fleet.neighbours(agent), CARD, self.lines.append, time=self.time)
         responder.rosters = rosters
         self.network.join(agent, responder)
@@ -149,6 +150,8 @@ def test_a_damaged_key_is_named_and_the_certificate_in_use_stays(tmp_path):
         key.write_bytes(whole)
         device.time.until(lambda: device.opened == [0, 0])
         assert not device.watch.is_over
+        (device.certs / "ca.pem").touch()
+        device.time.until(lambda: device.opened == [0, 0, 0])
     assert device.lines == [line]
 
 

@@ -35,8 +35,8 @@ def test_a_step(momentum: float, decay: float, relative: bool) -> None:
     )  # fmt: skip
     here = stepped(scores, gradient, weights, velocity, 0.3, momentum, decay, 0.0, LAYOUT, relative=relative)
     for one, other in zip(there, here, strict=True):
-        # A layer's factor differs by about a millionth, and the largest directions are above 30.
-        torch.testing.assert_close(one.cpu(), other, rtol=1e-5, atol=1e-4 if relative else 1e-6)
+        # Layers are added up in another order: their factor differs by a few millionths, and the largest directions are 30.
+        torch.testing.assert_close(one.cpu(), other, rtol=5e-5 if relative else 1e-5, atol=1e-3 if relative else 1e-6)
 
 
 def test_a_pull_of_each_agents_own() -> None:

@@ -86,14 +86,9 @@ def test_a_step_in_units_of_the_scores(
     for one, other in zip(fast, slow, strict=True):
         torch.testing.assert_close(one.cpu(), other, rtol=1e-5, atol=1e-6)
     assert torch.equal(fast[2][2].cpu(), torch.zeros(width))
-    part = relative_step_triton(
-        *(each[:1] if each.dim() > 1 else each for each in there),
-        None if last is None else last[:1],
-        0.3,
-        momentum,
-        decay,
-        sizes,
-    )
+    one_of = [each[:1] if each.dim() > 1 else each for each in there]
+    first = None if last is None else last[:1]
+    part = relative_step_triton(one_of[0], one_of[1], one_of[2], first, 0.3, momentum, decay, sizes)
     assert all(same_bits(one, every[:1]) for one, every in zip(part, fast, strict=True))  # however agents are chunked
 
 

@@ -89,7 +89,8 @@ def certs(
     import_: Import = None,
 ) -> None:
     """Make an authority and certificates; existing ones stay. Or replace the authority of a fleet that runs."""
-    from peermask.fleet.certificates import make_certificates, sign
+    from peermask.fleet.authority import sign
+    from peermask.fleet.certificates import make_certificates
     from peermask.fleet.fleet_file import write_fleet
     from peermask.fleet.roster import encode_roster
 
@@ -113,7 +114,7 @@ def request(
     import_: Import = None,
 ) -> None:
     """On a device: make its key, and a request for a certificate."""
-    from peermask.fleet.enrolment import make_request
+    from peermask.fleet.certificates import make_request
 
     request, fingerprint = make_request(*open_fleet(path, import_), agent, new_key=new_key)
     print(f"{request}: send it to the person who has ca.key; the key stays here")
@@ -131,7 +132,7 @@ def enrol(
     import_: Import = None,
 ) -> None:
     """Sign a device's request for the certificate of an agent."""
-    from peermask.fleet.enrolment import enrol as sign_request
+    from peermask.fleet.certificates import enrol as sign_request
 
     fleet, folder = open_fleet(path, import_)
     made = sign_request(fleet, folder, agent, request, fingerprint, days, replace=replace)

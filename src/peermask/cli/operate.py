@@ -205,11 +205,12 @@ def relay(
 
     It runs until stopped, and can neither read nor forge what passes.
     """
-    from peermask.fleet.credentials import find_relay, install_authorities, verifier
+    from peermask.fleet.authority import install_authorities, verifier
+    from peermask.fleet.credentials import find_relay
     from peermask.fleet.fleet import split_address
     from peermask.fleet.relay import open_relay
     from peermask.fleet.roster import read_file
-    from peermask.fleet.rosters import FileWatch, check_signed, is_later
+    from peermask.fleet.roster_gossip import FileWatch, check_signed, is_later
 
     fleet, folder = open_fleet(path, import_)
     if fleet.relay is None:
@@ -241,8 +242,8 @@ def relay(
         try:
             opened = relaying.enter_context(open_relay(fleet, credentials, *split_address(where)))
             if address is not None:
-                from peermask.fleet.health import Health
                 from peermask.fleet.metrics import RelayMetrics, serve_metrics
+                from peermask.fleet.status import Health
 
                 relay_metrics = RelayMetrics(lambda: opened.status())
                 serving.enter_context(serve_metrics(*address, relay_metrics, Health, partial(print, flush=True)))

@@ -101,8 +101,10 @@ def read_fleet(path: Path, imports: list[str] | None) -> Fleet:
 
 def open_fleet(path: Path, imports: list[str] | None) -> tuple[Fleet, Path]:
     """The fleet in a file, and the folder of its certificates."""
+    from peermask.fleet.fleet_file import certificates_of
+
     fleet = read_fleet(path, imports)
-    return fleet, path.parent / fleet.certificates
+    return fleet, certificates_of(path, fleet)
 
 
 # Output: the result of a run, and the progress of many.

@@ -139,7 +139,8 @@ def renew(
 
 def change_authority(path: Path, import_: list[str] | None, *, retire: bool) -> None:
     """Make a roster with a new authority beside the present one, or without the earlier one."""
-    from peermask.fleet.certificates import newest_authority, replace_authority, retire_authority
+    from peermask.fleet.authority import replace_authority, retire_authority
+    from peermask.fleet.certificates import newest_authority
     from peermask.fleet.roster import next_roster
 
     fleet, folder = open_fleet(path, import_)
@@ -167,12 +168,12 @@ def _publish(
     path: Path, made: Fleet, days: int = 365, renew: Collection[int] = (), agents: Collection[int] = ()
 ) -> Path:
     """Sign and write a roster, and make certificates of `agents`, and again those of `renew`."""
+    from peermask.fleet.authority import sign as signature_of
     from peermask.fleet.certificates import make_certificates
-    from peermask.fleet.certificates import sign as signature_of
-    from peermask.fleet.fleet_file import write_fleet
+    from peermask.fleet.fleet_file import certificates_of, write_fleet
     from peermask.fleet.roster import encode_roster
 
-    folder = path.parent / made.certificates
+    folder = certificates_of(path, made)
     make_certificates(made, folder, days, renew, agents)
     write_fleet(path, made.model_copy(update={"signature": signature_of(folder, encode_roster(made))}))
     print(f"{path}: roster {made.serial}, {len(made.agents)} agents, {len(made.links)} links")

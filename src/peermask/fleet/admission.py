@@ -21,7 +21,7 @@ from peermask.wire.sets import slices
 # A valid frame of a genuine sender can still be false. A mask with more entries than its sender may keep would outvote
 # others, and one huge value would make its receivers' models NaN, and then those of their neighbours.
 
-LARGEST = 1000.0  # allowed magnitude of a value; weights and biases of a model that learns are far smaller
+LARGEST_VALUE = 1000.0  # allowed magnitude of a value; weights and biases of a model that learns are far smaller
 
 
 class Admission:
@@ -38,19 +38,19 @@ class Admission:
         for name, leaf in payload.items():
             if leaf.dtype == np.bool_:
                 self._check_counts(sender, name, leaf)
-            elif leaf.size and float(np.abs(leaf).max()) > LARGEST:
-                raise WireError(f"{name!r} holds {np.abs(leaf).max():.3g}, allowed: {LARGEST:g}", "values")
+            elif leaf.size and float(np.abs(leaf).max()) > LARGEST_VALUE:
+                raise WireError(f"{name!r} holds {np.abs(leaf).max():.3g}, allowed: {LARGEST_VALUE:g}", "values")
 
     def _check_counts(self, sender: int, name: str, mask: np.ndarray[Any, Any]) -> None:
         if name not in self.counts:
             return
         least, most = (bound[sender] for bound in self.counts[name])  # [L]
         for layer, part in enumerate(slices(self.sizes)):
-            kept = np.count_nonzero(mask[part])
-            if not least[layer] <= kept <= most[layer]:
+            count = np.count_nonzero(mask[part])
+            if not least[layer] <= count <= most[layer]:
                 allowed = f"{most[layer]}" if least[layer] == most[layer] else f"{least[layer]} to {most[layer]}"
                 raise WireError(
-                    f"{name!r} keeps {kept} weights of layer {layer}, its retention gives {allowed}", "counts"
+                    f"{name!r} keeps {count} weights of layer {layer}, its retention gives {allowed}", "counts"
                 )
 
 
@@ -91,8 +91,8 @@ class Allowance:
 # Lines are limited for each neighbour, so that one that sends only garbage does not flood the log. An honest neighbour
 # that is late or early is out of step: such refusals are counted apart, and use up no lines of bad messages.
 
-LINES = 20  # logged for one neighbour; further ones are only counted
-OUT_OF_STEP_LINES = 3  # the same for messages of another round
+LOGGED_LINES = 20  # logged for one neighbour; further ones are only counted
+LOGGED_OUT_OF_STEP = 3  # the same for messages of another round
 OUT_OF_STEP = frozenset({"ahead", "old", "flood"})  # why messages of honest neighbours are refused
 
 
@@ -109,14 +109,17 @@ class Refusals:
         """Count a refusal, and log its line unless it was logged before."""
         with self._lock:
             self._counts[neighbour][why] += 1
-            said, most = self._said[neighbour, why in OUT_OF_STEP], OUT_OF_STEP_LINES if why in OUT_OF_STEP else LINES
+            said, most = (
+                self._said[neighbour, why in OUT_OF_STEP],
+                LOGGED_OUT_OF_STEP if why in OUT_OF_STEP else LOGGED_LINES,
+            )
             if line in said or len(said) >= most:
                 return
             said.add(line)
-            last = len(said) == LINES
+            last = len(said) == LOGGED_LINES
         self._say(Line(line, "refused", "warning", neighbour=neighbour, why=why))
         if last:
-            text = f"agent {neighbour} was refused for {LINES} different reasons; further ones are counted, not logged"
+            text = f"agent {neighbour} was refused for {LOGGED_LINES} reasons; further ones are counted, not logged"
             self._say(Line(text, "refused", "warning", neighbour=neighbour, why="many"))
 
     def counts(self, out_of_step: bool | None = None) -> dict[int, dict[str, int]]:

@@ -45,7 +45,7 @@ from peermask.store.checked import write_result
 from peermask.store.checkpoint import Checkpoint, Progress
 from peermask.store.table import read_table
 
-FINISHED_LIMIT = 3.0  # seconds that an agent restarted after its last round waits for neighbours that need its message
+FINISHED_SECONDS = 3.0  # that an agent restarted after its last round waits for neighbours that need its message
 
 
 def experiment_id_of(fleet: Fleet, experiment: Experiment) -> ExperimentId:
@@ -101,9 +101,9 @@ class NodeAgent:
         waits = experiment.config.asynchronous is None
         if not waits and torch.device(device).type != "cpu":
             raise NodeError(f"asynchronous: agents of such runs compute on a CPU; use --device cpu, not {device}")
-        card = experiment_id_of(fleet, experiment)
+        experiment_id = experiment_id_of(fleet, experiment)
         self.responder = Responder(
-            agent, fleet.neighbours(agent), card, observer.say,
+            agent, fleet.neighbours(agent), experiment_id, observer.say,
             newest_only=not waits, exact=fleet.missing == "wait", limits=limits, rounds=self.rounds, time=time,
         )  # fmt: skip
         self._later: tuple[Fleet, frozenset[int]] | None = None  # a later roster, for the next round
@@ -211,7 +211,7 @@ class NodeAgent:
     def _gather(self, around: Neighbourhood) -> None:
         over = self.start.progress.round >= self.rounds  # only neighbours that still need the last message matter
         end = self.time.monotonic() + self.fleet.start_limit
-        lacking = around.gather(FINISHED_LIMIT if over else self.fleet.start_limit)
+        lacking = around.gather(FINISHED_SECONDS if over else self.fleet.start_limit)
         for j in sorted(lacking if not over and not self.should_stop() else ()):
             self.observer.say(
                 Line(f"agent {j} has not appeared; starting without it", "unseen", "warning", neighbour=j)
@@ -241,9 +241,9 @@ class NodeAgent:
         learned, _ = algorithm.learn(
             state, data, Clock(first, self.rounds, batches=self.experiment.config.local_batches or 1)
         )
-        found = exchange.catch_up(first, algorithm.share(learned))
-        if found is not None:
-            received, mixing = found
+        messages = exchange.catch_up(first, algorithm.share(learned))
+        if messages is not None:
+            received, mixing = messages
             simulator.states = [algorithm.join(state, received, mixing)]
 
     def _follow(self, puller: Puller, exchange: NodeExchange) -> None:

@@ -1,11 +1,17 @@
-"""Makes the certificates of a fleet: one authority, and one certificate per agent with its number and address.
+"""Makes the certificates of a fleet: one per agent, with its number and address, one for a relay, and for operators.
 
-ca.pem        the authority's certificate; every device has it. Of two while one replaces the other, the newer first
-ca.key        its key, or theirs; who has it can act as any agent, so it must not be on the devices
 agent-3.pem   agent 3's certificate
 agent-3.key   its key; on that device only
+agent-3.csr   its request for a certificate
 
-For trials, keys are made here and copied. With enrolment.py an agent's key is made on its device and stays there.
+For trials, keys are made here and copied. Enrolment by request makes an agent's key on its device, where it stays:
+
+    device      makes agent-3.key and the request agent-3.csr, and shows the key's fingerprint
+    authority   compares the fingerprint, and signs: agent-3.pem
+    device      gets agent-3.pem and ca.pem
+
+A request proves that its sender has the key (it is signed with it), and nothing else: name, address and validity of the
+certificate are taken from the authority's fleet file. The fingerprint, compared by people, shows which device sent it.
 """
 
 from __future__ import annotations
@@ -16,32 +22,26 @@ from pathlib import Path
 
 from peermask.errors import NodeError
 from peermask.files import writing
-from peermask.fleet.credentials import (
-    ROSTER,
-    Credentials,
+from peermask.fleet.authority import (
     authority_texts,
-    common_name,
-    host_name,
+    certificate_builder,
+    existing_authority,
     issuer_of,
     load_authorities,
-    name_in,
-    operator_files,
-    relay_files,
-    write_authorities,
+    open_authority,
+    x509_name,
 )
+from peermask.fleet.credentials import Credentials, host_name, name_in, operator_files, relay_files
 from peermask.fleet.fleet import Fleet, FleetMember, check_operator_name, split_address
-from peermask.fleet.pem import MOST_AUTHORITIES, load_certificate, load_keys, write_keys, write_private
+from peermask.fleet.pem import DAMAGES, MOST_AUTHORITIES, load_certificate, load_key, write_keys, write_private
 
 try:
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes, serialization
     from cryptography.hazmat.primitives.asymmetric import ec
-    from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+    from cryptography.x509.oid import ExtendedKeyUsageOID
 except ImportError as error:
     raise NodeError("certificates need another package: pip install 'peermask[node]'") from error
-
-CA_DAYS = 3650
-EARLIER = timedelta(hours=1)  # certificates are valid from then on, since clocks of devices differ
 
 
 def make_certificates(
@@ -62,7 +62,7 @@ def make_certificates(
     with writing(folder):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     authority, key = open_authority(folder)
-    made, valid = [], timedelta(days=days)
+    paths, valid = [], timedelta(days=days)
     for member in fleet.agents:
         if agents is not None and member.agent not in (*agents, *renew):
             continue
@@ -74,11 +74,11 @@ def make_certificates(
         else:
             private = ec.generate_private_key(ec.SECP256R1())
             public = private.public_key()
-        _write(files, private, sign_agent(member.agent, member.host, public, authority, key, valid, member.name))
-        made.append(files.certificate)
+        _write(files, private, sign_agent(member.name, member.host, public, authority, key, valid))
+        paths.append(files.certificate)
     if fleet.relay is not None and (renew_relay or not relay_files(folder).certificate.exists()):
-        made.append(_make_relay(split_address(fleet.relay)[0], folder, authority, key, valid))
-    return made
+        paths.append(_make_relay(split_address(fleet.relay)[0], folder, authority, key, valid))
+    return paths
 
 
 def _enrolled_key(files: Credentials, member: FleetMember) -> ec.EllipticCurvePublicKey:
@@ -100,17 +100,16 @@ def is_enrolled(folder: Path, agent: int) -> bool:
 
 
 def sign_agent(
-    agent: int,
+    name: str,
     host: str,
     public: ec.EllipticCurvePublicKey,
     authority: x509.Certificate,
     key: ec.EllipticCurvePrivateKey,
     valid: timedelta,
-    name: str | None = None,
 ) -> x509.Certificate:
-    """An agent's certificate: its number as the common name, its host as the only alternative name."""
+    """An agent's certificate: the common name has its number, its host as the only alternative name."""
     usage = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
-    return _signed(name or common_name(agent), public, authority, key, valid, usage, host)
+    return _signed(name, public, authority, key, valid, usage, host)
 
 
 def _signed(
@@ -122,94 +121,22 @@ def _signed(
     usage: list[x509.ObjectIdentifier],
     host: str | None = None,
 ) -> x509.Certificate:
-    made = (
-        _builder(name, public, valid, authority.not_valid_after_utc)
+    builder = (
+        certificate_builder(name, public, valid, authority.not_valid_after_utc)
         .issuer_name(authority.subject)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(x509.ExtendedKeyUsage(usage), critical=False)
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(key.public_key()), critical=False)
     )
     if host is not None:
-        made = made.add_extension(x509.SubjectAlternativeName([host_name(host)]), critical=False)
-    return made.sign(key, hashes.SHA256())
+        builder = builder.add_extension(x509.SubjectAlternativeName([host_name(host)]), critical=False)
+    return builder.sign(key, hashes.SHA256())
 
 
 def _write(files: Credentials, key: ec.EllipticCurvePrivateKey | None, certificate: x509.Certificate) -> None:
     if key is not None:
         write_keys(files.key, key)
     write_private(files.certificate, certificate.public_bytes(serialization.Encoding.PEM), 0o644)
-
-
-def make_authority() -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = "peermask fleet"
-    usage = x509.KeyUsage(False, False, False, False, False, True, True, False, False)  # only signs certificates
-    certificate = (
-        _builder(name, key.public_key(), timedelta(days=CA_DAYS))
-        .issuer_name(_name(name))
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(usage, critical=True)
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
-        .sign(key, hashes.SHA256())
-    )
-    return certificate, key
-
-
-def sign(folder: Path, content: bytes) -> str:
-    """The signatures of a roster by all authorities whose keys are here, in hex."""
-    open_authority(folder)
-    signatures = (key.sign(ROSTER + content, ec.ECDSA(hashes.SHA256())) for _, key in _authorities(folder))
-    return ",".join(signature.hex() for signature in signatures)
-
-
-def _authorities(folder: Path) -> list[tuple[x509.Certificate, ec.EllipticCurvePrivateKey]]:
-    """Certificates with their keys, the newest first; those of which the key is lost, or not used yet, are left out."""
-    keys = load_keys(folder / "ca.key") if (folder / "ca.key").exists() else []
-    return [
-        (certificate, key)
-        for certificate in load_authorities(folder / "ca.pem")
-        for key in keys
-        if key.public_key() == certificate.public_key()
-    ]
-
-
-def open_authority(folder: Path) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
-    """The newest authority's certificate and key; both are made if neither exists."""
-    path, key_path = folder / "ca.pem", folder / "ca.key"
-    if not path.exists() and not key_path.exists():
-        certificate, key = make_authority()
-        _write(Credentials(path, path, key_path), key, certificate)
-        return certificate, key
-    if not path.exists():
-        raise NodeError(f"{key_path} exists without {path}; copy that from any device")
-    found = _authorities(folder)
-    if not found or found[0][0] != load_authorities(path)[0]:
-        raise NodeError(
-            f"{path} exists without its key in {key_path}; restore that, or replace the authority: "
-            "`peermask fleet certs FLEET --new-authority`"
-        )
-    return found[0]
-
-
-def replace_authority(folder: Path, named: tuple[str, ...] = ()) -> tuple[str, ...]:
-    """Make a new authority beside the present one, whose key may be lost; returns both, for a roster.
-
-    The keys are written first: one without a certificate is not used, should this be interrupted. `named`: by the
-    present roster; if that lacks the newest, this was interrupted afterwards, and is finished.
-    """
-    present = load_authorities(folder / "ca.pem")
-    if len(present) == MOST_AUTHORITIES:
-        if (texts := authority_texts(present))[:1] != named[:1]:
-            return texts
-        raise NodeError(
-            f"{folder / 'ca.pem'} holds {MOST_AUTHORITIES} authorities already; retire the earlier one first: "
-            "`peermask fleet certs FLEET --retire-authority`"
-        )
-    earlier = [key for _, key in _authorities(folder)]
-    certificate, key = make_authority()
-    write_keys(folder / "ca.key", key, *earlier)
-    write_authorities(folder / "ca.pem", [certificate, *present])
-    return authority_texts([certificate, *present])
 
 
 def newest_authority(fleet: Fleet, folder: Path) -> tuple[str, ...]:
@@ -224,7 +151,7 @@ def newest_authority(fleet: Fleet, folder: Path) -> tuple[str, ...]:
     revoked = {operator_files(folder, name).certificate for name in fleet.revoked_operators}
     others = [relay_files(folder).certificate, *sorted(set(folder.glob("operator-*.pem")) - revoked)]
     for path in filter(Path.exists, (*agents, *others)):
-        certificate = load_certificate(path, None)
+        certificate = load_certificate(path)
         if certificate.not_valid_after_utc > datetime.now(UTC) and issuer_of(certificate, [newest]) is None:
             again = "operator FLEET NAME" if path.name.startswith("operator-") else "renew FLEET"
             raise NodeError(
@@ -232,38 +159,6 @@ def newest_authority(fleet: Fleet, folder: Path) -> tuple[str, ...]:
                 "to its device, and retire the authority then"
             )
     return authority_texts([newest])
-
-
-def retire_authority(folder: Path) -> None:
-    """Trust only the newest authority, and delete the key of the earlier one."""
-    certificate, key = open_authority(folder)
-    write_authorities(folder / "ca.pem", [certificate])
-    write_keys(folder / "ca.key", key)
-
-
-def existing_authority(folder: Path) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
-    if not (folder / "ca.key").exists():
-        raise NodeError(f"{folder / 'ca.key'} does not exist; run this where the fleet's certificates were made")
-    return open_authority(folder)
-
-
-def _builder(
-    name: str, key: ec.EllipticCurvePublicKey, valid: timedelta, latest: datetime | None = None
-) -> x509.CertificateBuilder:
-    """`latest`: when the authority's certificate ends; one of its certificates ends no later."""
-    now = datetime.now(UTC)
-    return (
-        x509.CertificateBuilder()
-        .subject_name(_name(name))
-        .public_key(key)
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - EARLIER + min(valid, timedelta()))  # a negative validity is in the past, for tests
-        .not_valid_after(min(now + valid, latest or now + valid))
-    )
-
-
-def _name(text: str) -> x509.Name:
-    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)])
 
 
 def make_operator(folder: Path, name: str, days: int) -> Credentials:
@@ -286,3 +181,106 @@ def _make_relay(
     usage = [ExtendedKeyUsageOID.SERVER_AUTH]
     _write(files, private, _signed("relay", private.public_key(), authority, key, valid, usage, host))
     return files.certificate
+
+
+# Enrolment by request.
+
+LARGEST_BYTES = 2**16  # of a request; an honest one has less than 1000
+FINGERPRINT_DIGITS = 32  # hexadecimal, of SHA-256 of the public key: 128 bits
+
+
+def request_path(folder: Path, agent: int) -> Path:
+    return Credentials.of(folder, agent).certificate.with_suffix(".csr")
+
+
+def make_request(fleet: Fleet, folder: Path, agent: int, *, new_key: bool = False) -> tuple[Path, str]:
+    """On a device: write a request, and a key unless there is one; returns the file and the key's fingerprint."""
+    member, files = fleet.member(agent), Credentials.of(folder, agent)
+    with writing(folder):
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if files.key.exists() and not new_key:
+        key = load_key(files.key)
+    else:
+        key = ec.generate_private_key(ec.SECP256R1())
+        write_keys(files.key, key)
+    builder = x509.CertificateSigningRequestBuilder().subject_name(x509_name(member.name))
+    request = builder.sign(key, hashes.SHA256())
+    path = request_path(folder, agent)
+    write_private(path, request.public_bytes(serialization.Encoding.PEM), 0o644)
+    return path, fingerprint_of(key.public_key())
+
+
+def read_request(path: Path) -> tuple[str, ec.EllipticCurvePublicKey]:
+    """The name and the key in a request that is intact and signed with that key."""
+    try:
+        with path.open("rb") as file:
+            data = file.read(LARGEST_BYTES + 1)
+        if len(data) > LARGEST_BYTES:
+            raise NodeError(
+                f"request {path} has more than {LARGEST_BYTES} bytes; it is not one of `peermask fleet request`"
+            )
+        request = x509.load_pem_x509_csr(data)
+        key, genuine, name = request.public_key(), request.is_signature_valid, name_in(request.subject)
+    except OSError as error:
+        raise NodeError(f"request {path} cannot be read: {error.strerror}") from None
+    except DAMAGES:
+        raise NodeError(f"request {path} is not a PEM request, or is damaged; copy it again from its device") from None
+    if not genuine:
+        raise NodeError(f"request {path} is not signed with the key in it; make it again on its device")
+    if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, ec.SECP256R1):
+        raise NodeError(f"request {path} has a key that is not of P-256; make it with `peermask fleet request`")
+    return name, key
+
+
+def enrol(
+    fleet: Fleet, folder: Path, agent: int, request: Path, fingerprint: str | None, days: int, *, replace: bool = False
+) -> Path:
+    """Where the authority is: sign a request of an agent; returns its certificate."""
+    member, files = fleet.member(agent), Credentials.of(folder, agent)
+    name, key = read_request(request)
+    if name != member.name:
+        raise NodeError(
+            f"request {request} is for {name}, not for {member.name}, which agent {agent} is in this fleet file"
+        )
+    actual = fingerprint_of(key)
+    if fingerprint is None:
+        raise NodeError(
+            f"request {request} has the fingerprint {actual}; if agent {agent}'s device showed the same, add "
+            f"--fingerprint {actual}"
+        )
+    if fingerprint.lower() != actual:
+        raise NodeError(
+            f"request {request} has the fingerprint {actual}, not {fingerprint}: it was replaced on its way, or is of "
+            "another device; it is not signed"
+        )
+    authority, authority_key = existing_authority(folder)
+    _check_earlier(files, agent, member.name, key, replace=replace)
+    signed = sign_agent(member.name, member.host, key, authority, authority_key, timedelta(days=days))
+    write_private(files.certificate, signed.public_bytes(serialization.Encoding.PEM), 0o644)
+    if files.key.exists() and load_key(files.key).public_key() != key:
+        with writing(files.key):
+            files.key.unlink()  # of the certificate that was replaced
+    return files.certificate
+
+
+def _check_earlier(files: Credentials, agent: int, name: str, key: ec.EllipticCurvePublicKey, *, replace: bool) -> None:
+    """A key that was revoked is not signed again, and a device does not take the place of another unnoticed."""
+    if not files.certificate.exists():
+        return
+    earlier = load_certificate(files.certificate, agent)
+    same, revoked = earlier.public_key() == key, name_in(earlier.subject) != name
+    if revoked and same:
+        raise NodeError(
+            f"this key of agent {agent} was revoked; run `peermask fleet request FLEET {agent} --new-key` on its device"
+        )
+    if not revoked and not same and not replace:
+        raise NodeError(
+            f"agent {agent} has a certificate for another key, {files.certificate}; add --replace if its device has a "
+            "new key, and `peermask fleet revoke` first if the old one may be stolen"
+        )
+
+
+def fingerprint_of(key: ec.EllipticCurvePublicKey) -> str:
+    digest = hashes.Hash(hashes.SHA256())
+    digest.update(key.public_bytes(serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo))
+    return digest.finalize().hex()[:FINGERPRINT_DIGITS]

@@ -48,14 +48,14 @@ def collect_run(fleet: Fleet, folders: Sequence[Path], out: Path, *, partial: bo
             f"no folder of {named(missing)} among the {len(agents)} given; give the folders of all agents, "
             "or use --partial to collect the given ones"
         )
-    with _in_one_go(out) as made:
-        target = RunFolder(made)
+    with _in_one_go(out) as temporary:
+        target = RunFolder(temporary)
         figures = figures_of(experiment.dataset.task, experiment.further_metrics)
         tables = {**TABLES, "metrics.csv": metric_columns(figures)}
         if experiment.config.asynchronous is None:
             del tables["trace.csv"]
         for name, columns in tables.items():
-            _merge(made / name, columns, [one.tables[name] for one in agents])
+            _merge(temporary / name, columns, [one.tables[name] for one in agents])
         write_json(target.manifest, _manifest(experiment, fleet, agents) | _roster(fleet))
         write_atomically(target.config, fleet.experiment.toml().encode())
         if not missing and not has_changed(fleet) and all(one.is_finished for one in agents):
@@ -89,15 +89,15 @@ def named(agents: Sequence[int]) -> str:
 
 def _agents(fleet: Fleet, folders: Sequence[Path]) -> list[AgentFolder]:
     """In the order of agents."""
-    found: dict[int, AgentFolder] = {}
+    by_agent: dict[int, AgentFolder] = {}
     for path in folders:
         one = open_agent_folder(fleet, path)
-        if one.agent in found:
+        if one.agent in by_agent:
             raise NodeError(
-                f"{found[one.agent].folder.path} and {path} are both of agent {one.agent}; give one of them"
+                f"{by_agent[one.agent].folder.path} and {path} are both of agent {one.agent}; give one of them"
             )
-        found[one.agent] = one
-    return [one for _, one in sorted(found.items())]
+        by_agent[one.agent] = one
+    return [one for _, one in sorted(by_agent.items())]
 
 
 @contextmanager
@@ -107,22 +107,22 @@ def _in_one_go(out: Path) -> Iterator[Path]:
     A swarm's `out` exists and contains its agents. It may be a mount point, so the temporary folder is made inside.
     """
     inside = out.is_dir()
-    made = (out if inside else out.parent) / f".{out.name}.{os.getpid()}.part"
+    temporary = (out if inside else out.parent) / f".{out.name}.{os.getpid()}.part"
     try:
         with writing(out):
-            (made / "checkpoints").mkdir(parents=True)
-        yield made
+            (temporary / "checkpoints").mkdir(parents=True)
+        yield temporary
         with writing(out):
             if inside:
-                _move_into(made, out)
+                _move_into(temporary, out)
             else:
-                made.rename(out)
+                temporary.rename(out)
     finally:
-        shutil.rmtree(made, ignore_errors=True)
+        shutil.rmtree(temporary, ignore_errors=True)
 
 
-def _move_into(made: Path, out: Path) -> None:
-    for part in sorted(made.iterdir(), key=lambda part: (part.name in LAST, part.name)):
+def _move_into(temporary: Path, out: Path) -> None:
+    for part in sorted(temporary.iterdir(), key=lambda part: (part.name in LAST, part.name)):
         if part.is_dir() and (out / part.name).exists():
             shutil.rmtree(out / part.name)
         part.replace(out / part.name)
@@ -130,27 +130,27 @@ def _move_into(made: Path, out: Path) -> None:
 
 def _manifest(experiment: Experiment, fleet: Fleet, agents: Sequence[AgentFolder]) -> dict[str, Any]:
     """The manifest of the whole run. Only an agent's device knows its data, which may not be on this machine."""
-    made = manifest(experiment, torch.device("cpu"))
+    whole = manifest(experiment, torch.device("cpu"))
     dataset = _dataset([one.dataset for one in agents])
     rows = {one.agent: one.about for one in agents}
     missing = sorted(set(fleet.numbers) - rows.keys())  # including those that have left
     # Of a missing agent only what follows from the config is known.
-    shared = dataset == made["dataset"] and experiment.config.partition.name != "everything"
+    shared = dataset == whole["dataset"] and experiment.config.partition.name != "everything"
     unknown: dict[str, Any] = {"labels": [], "counts": [], "train": None, "validation": None, "test": None}
-    known, kept = {row["agent"]: row for row in made["agents"]}, fleet.retentions()
+    configured, ratios = {row["agent"]: row for row in whole["agents"]}, fleet.retentions()
     for agent in missing:
-        row = known.get(agent, {"agent": agent, "retention": kept[agent], "links": 0, **unknown})
+        row = configured.get(agent, {"agent": agent, "retention": ratios[agent], "links": 0, **unknown})
         rows[agent] = row if shared else row | unknown
     lacking = {"missing_agents": missing} if missing else {}
-    return {**made, "agents": [rows[agent] for agent in sorted(rows)], "dataset": dataset, **lacking}
+    return {**whole, "agents": [rows[agent] for agent in sorted(rows)], "dataset": dataset, **lacking}
 
 
-def _dataset(held: Sequence[dict[str, str]]) -> dict[str, str]:
+def _dataset(datasets: Sequence[dict[str, str]]) -> dict[str, str]:
     """The data of all devices; if each had its own, a hash over all of them, so that other data is detected."""
-    hashes = [own["sha256"] for own in held]
+    hashes = [own["sha256"] for own in datasets]
     if len(set(hashes)) == 1:
-        return held[0]
-    return {"name": held[0]["name"], "sha256": hashlib.sha256("\n".join(hashes).encode()).hexdigest()}
+        return datasets[0]
+    return {"name": datasets[0]["name"], "sha256": hashlib.sha256("\n".join(hashes).encode()).hexdigest()}
 
 
 def _merge(path: Path, columns: Sequence[str], parts: Sequence[Rows]) -> None:
@@ -178,15 +178,15 @@ def _last_checkpoint(
 ) -> Checkpoint:
     """The last checkpoint of an agent, checked: of this experiment, and without NaN or infinite values."""
     path = one.last_checkpoint()
-    held = load_checkpoint(path, (config_hash,), checksum)
-    found = {name: (_kind(rows), rows.shape) for name, rows in held.states.items()}
-    if found != shapes:
-        odd = min(name for name in found.keys() | shapes.keys() if found.get(name) != shapes.get(name))
+    checkpoint = load_checkpoint(path, (config_hash,), checksum)
+    actual = {name: (_kind(rows), rows.shape) for name, rows in checkpoint.states.items()}
+    if actual != shapes:
+        odd = min(name for name in actual.keys() | shapes.keys() if actual.get(name) != shapes.get(name))
         raise NodeError(f"checkpoint {path} is not of one agent of this experiment (see {odd!r}); {AGAIN}")
-    for name, rows in held.states.items():
+    for name, rows in checkpoint.states.items():
         if rows.is_floating_point() and not bool(torch.isfinite(rows).all()):
             raise NodeError(f"checkpoint {path} holds a value that is NaN or infinite ({name}); {AGAIN}")
-    return held
+    return checkpoint
 
 
 def _kind(rows: Tensor) -> torch.dtype:
@@ -196,10 +196,10 @@ def _kind(rows: Tensor) -> torch.dtype:
 
 def _join_masks(experiment: Experiment, agents: Sequence[AgentFolder], target: RunFolder) -> None:
     """Merge the masks of the rounds that every agent has kept."""
-    kept = [list_masks(one.folder.masks) for one in agents]
+    snapshots = [list_masks(one.folder.masks) for one in agents]
     weights = experiment.network.layout.weights
-    for number in sorted(set.intersection(*map(set, kept))):
-        masks = np.concatenate([load_masks(held[number], weights, most=1) for held in kept])  # [N, P_w]
+    for number in sorted(set.intersection(*map(set, snapshots))):
+        masks = np.concatenate([load_masks(of_agent[number], weights, most=1) for of_agent in snapshots])  # [N, P_w]
         save_masks(target.masks, number, masks)
 
 

@@ -7,74 +7,28 @@ agent-3.key   its key; on that device only
 
 from __future__ import annotations
 
-import base64
 import ipaddress
 import re
-from collections.abc import Callable, Collection, Sequence
+import ssl
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
 from peermask.errors import NodeError, NotYetError
-from peermask.fleet.fleet import Fleet
-from peermask.fleet.pem import (
-    DAMAGES,
-    MOST_AUTHORITIES,
-    check_fields,
-    load_certificate,
-    load_certificates,
-    load_key,
-    write_private,
-)
+from peermask.fleet.authority import issuer_of, load_authorities
+from peermask.fleet.fleet import OPERATOR_NAME, Fleet
+from peermask.fleet.pem import load_certificate, load_key
 
 try:
     from cryptography import x509
-    from cryptography.exceptions import InvalidSignature
-    from cryptography.hazmat.primitives import hashes, serialization
-    from cryptography.hazmat.primitives.asymmetric import ec
     from cryptography.x509.oid import NameOID
 except ImportError as error:
     raise NodeError("certificates need another package: pip install 'peermask[node]'") from error
 
-ROSTER = b"peermask roster 1\n"  # prefix of what is signed, so that no other signature of this key is one of a roster
-SIGNATURES = re.compile("[0-9a-f]{16,144}(,[0-9a-f]{16,144})?")  # one form alone: agents pass on what they received
+OPERATOR_PROTOCOL = "peermask-operator/1"  # ALPN
+OPERATOR = re.compile(f"operator-{OPERATOR_NAME.pattern}")  # the name in an operator's certificate
 MINUTES = "%Y-%m-%d %H:%M UTC"
-
-
-def load_authorities(ca: Path, agent: int | None = None) -> tuple[x509.Certificate, ...]:
-    """The authorities that a device trusts, the newest first."""
-    return load_certificates(ca, agent, MOST_AUTHORITIES)
-
-
-def authority_texts(authorities: Sequence[x509.Certificate]) -> tuple[str, ...]:
-    """Authorities as a roster has them: DER in base64."""
-    return tuple(base64.b64encode(one.public_bytes(serialization.Encoding.DER)).decode() for one in authorities)
-
-
-def install_authorities(ca: Path, texts: Sequence[str]) -> bool:
-    """Write the authorities of a roster, if it has any, to ca.pem; returns whether that changed the file.
-
-    Only the first of them, the newest, may be new here: an earlier one that is not trusted here was retired, and an old
-    roster does not bring it back.
-    """
-    try:
-        authorities = tuple(x509.load_der_x509_certificate(base64.b64decode(text, validate=True)) for text in texts)
-        for certificate in authorities:
-            check_fields(certificate)
-    except DAMAGES:
-        raise NodeError(
-            f"an authority in the roster is damaged, and {ca} stays; make the next roster with `peermask fleet sign`"
-        ) from None
-    trusted = load_authorities(ca)
-    wanted = authorities[:1] + tuple(one for one in authorities[1:] if one in trusted)
-    if wanted in ((), trusted):
-        return False
-    write_authorities(ca, wanted)
-    return True
-
-
-def write_authorities(ca: Path, authorities: Sequence[x509.Certificate]) -> None:
-    write_private(ca, b"".join(one.public_bytes(serialization.Encoding.PEM) for one in authorities), 0o644)
 
 
 def name_in(subject: x509.Name) -> str:
@@ -153,7 +107,7 @@ def _names_of(certificate: x509.Certificate) -> Collection[x509.GeneralName]:
 
 def validity(files: Credentials) -> tuple[datetime, datetime]:
     """From when until when an agent's certificate is valid."""
-    certificate = load_certificate(files.certificate, None)
+    certificate = load_certificate(files.certificate)
     return certificate.not_valid_before_utc, certificate.not_valid_after_utc
 
 
@@ -173,7 +127,7 @@ def find_relay(folder: Path) -> Credentials:
 
 
 def _checked(files: Credentials, again: str) -> Credentials:
-    certificate = load_certificate(files.certificate, None)
+    certificate = load_certificate(files.certificate)
     if issuer_of(certificate, load_authorities(files.ca)) is None:
         raise NodeError(f"{files.certificate} is of another fleet: {files.ca} did not issue it; {again}")
     if datetime.now(UTC) > certificate.not_valid_after_utc:
@@ -182,44 +136,9 @@ def _checked(files: Credentials, again: str) -> Credentials:
     return files
 
 
-def issuer_of(certificate: x509.Certificate, authorities: Sequence[x509.Certificate]) -> x509.Certificate | None:
-    """The authority that has signed a certificate."""
-    for authority in authorities:
-        try:
-            certificate.verify_directly_issued_by(authority)
-        except (InvalidSignature, *DAMAGES):
-            continue
-        return authority
-    return None
-
-
 def _check_key(files: Credentials, certificate: x509.Certificate, again: str) -> None:
     if load_key(files.key).public_key() != certificate.public_key():
         raise NodeError(f"key {files.key} does not belong to {files.certificate}; {again}")
-
-
-def verifier(ca: Path, agent: int | None = None) -> Callable[[bytes, str], bool]:
-    """A function that says whether a roster is signed by an authority that this device trusts.
-
-    While one authority replaces another, both sign: agents that know only one of them can verify it too.
-    """
-    keys = [authority.public_key() for authority in load_authorities(ca, agent)]
-
-    def verify(content: bytes, signatures: str) -> bool:
-        found = signatures.split(",") if SIGNATURES.fullmatch(signatures) else ()
-        return any(_is_signed(content, signature, key) for signature in found for key in keys)
-
-    return verify
-
-
-def _is_signed(content: bytes, signature: str, key: object) -> bool:
-    try:
-        if not isinstance(key, ec.EllipticCurvePublicKey):
-            return False
-        key.verify(bytes.fromhex(signature), ROSTER + content, ec.ECDSA(hashes.SHA256()))
-    except (InvalidSignature, *DAMAGES):
-        return False
-    return True
 
 
 def host_name(host: str) -> x509.GeneralName:
@@ -227,3 +146,21 @@ def host_name(host: str) -> x509.GeneralName:
         return x509.IPAddress(ipaddress.ip_address(host))
     except ValueError:
         return x509.DNSName(host)
+
+
+def tls_context(side: int, credentials: Credentials, protocol: str = OPERATOR_PROTOCOL) -> ssl.SSLContext:
+    """Both ends must have a certificate of the fleet's authority."""
+    context = ssl.SSLContext(side)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.load_verify_locations(credentials.ca)
+    context.load_cert_chain(credentials.certificate, credentials.key)
+    context.set_alpn_protocols([protocol])
+    return context
+
+
+def name_of(certificate: Mapping[str, object] | None) -> str:
+    """The common name, as the ssl module gives it."""
+    subject = (certificate or {}).get("subject", ())
+    assert isinstance(subject, tuple)
+    return next((str(value) for ((key, value),) in subject if key == "commonName"), "nobody")

@@ -22,7 +22,7 @@ from peermask.run.simulator import Simulator
 from peermask.wire import Schema
 from peermask.wire.schema import MessageRow, Payload
 
-FLUSHED_EVERY = 256  # rounds after which their rows are written, however rare checkpoints are
+FLUSH_ROUNDS = 256  # rounds after which their rows are written, however rare checkpoints are
 
 
 class NodeExchange(Exchange):
@@ -139,7 +139,7 @@ class NodeExchange(Exchange):
     def count(self, round: int) -> None:
         self.journal.record(round, self.messages)
         self.journal.write_absences(self.absent)
-        if round % FLUSHED_EVERY == 0:
+        if round % FLUSH_ROUNDS == 0:
             self.flush()
 
     def sent_bytes(self) -> Tensor:

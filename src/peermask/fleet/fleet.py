@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from collections import Counter
 from itertools import combinations
@@ -30,15 +31,23 @@ def join_address(host: str, port: int) -> str:
 
 def split_address(address: str, *, lowest: int = 1) -> tuple[str, int]:
     """`host:port` or `[ipv6]:port`, the host without brackets. Port 0 means any free one, where that is allowed."""
-    found = ADDRESS.fullmatch(address)
-    if found is None or not lowest <= int(found["port"]) < 65_536:
+    match = ADDRESS.fullmatch(address)
+    host = "" if match is None else match["host"].strip("[]")
+    if match is None or not lowest <= int(match["port"]) < 65_536 or (":" in host and not _is_ipv6(host)):
         raise NodeError(f"address {address!r} is not host:port, such as 192.168.1.20:7450 or [fe80::1]:7450")
-    return found["host"].strip("[]"), int(found["port"])
+    return host, int(match["port"])
+
+
+def _is_ipv6(host: str) -> bool:
+    try:
+        return bool(ipaddress.IPv6Address(host))
+    except ValueError:
+        return False
 
 
 Link = tuple[int, int]
 Missing = Literal["wait", "last", "skip"]
-GRAPHS = 10_000  # of a schedule; their links are all in the fleet file
+MOST_GRAPHS = 10_000  # of a schedule; their links are all in the fleet file
 Seconds = Annotated[float, Field(gt=0, le=86_400)]
 OPERATOR_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?")
 
@@ -88,13 +97,13 @@ class Fleet(Options):
         return tuple(sorted(j if i == agent else i for i, j in self.links if agent in (i, j)))
 
     def member(self, agent: int) -> FleetMember:
-        found = next((member for member in self.agents if member.agent == agent), None)
-        if found is None:
+        match = next((member for member in self.agents if member.agent == agent), None)
+        if match is None:
             if agent in self.left:
                 raise NodeError(f"agent {agent} has left this fleet permanently; `peermask fleet add` adds a new one")
             without = f", without {', '.join(map(str, self.left))}" if self.left else ""
             raise NodeError(f"agent {agent} does not exist; this fleet has agents 0 to {self.numbers[-1]}{without}")
-        return found
+        return match
 
     @property
     def numbers(self) -> range:
@@ -119,7 +128,7 @@ def links_of(config: ExperimentConfig) -> tuple[Link, ...]:
     base, choice = Base(config.graph.name, config.graph.options, config.agents, config.seed), config.schedule
     schedule = Schedule(base) if choice is None else Schedule(base, choice.name, choice.options)
     links: set[Link] = set()
-    for number in sorted({schedule.since(number) for number in range(1, config.rounds + 1)})[:GRAPHS]:
+    for number in sorted({schedule.since(number) for number in range(1, config.rounds + 1)})[:MOST_GRAPHS]:
         links.update((i, j) for i, j in schedule.links(number).edges())
         if len(links) == len(pairs):
             break
@@ -155,8 +164,10 @@ def check(fleet: Fleet) -> None:
     for key in ("liars", "deaths"):
         if getattr(config, key) is not None:
             raise NodeError(f"experiment.{key}: only the simulator supports {key}; delete it")
-    if config.schedule is not None and config.rounds > GRAPHS:
-        raise NodeError(f"experiment.schedule: a fleet supports at most {GRAPHS:,} rounds of it, not {config.rounds:,}")
+    if config.schedule is not None and config.rounds > MOST_GRAPHS:
+        raise NodeError(
+            f"experiment.schedule: a fleet supports at most {MOST_GRAPHS:,} rounds of it, not {config.rounds:,}"
+        )
     if config.compare:
         raise NodeError("experiment.compare: a fleet runs one algorithm; delete it and write one fleet file for each")
     if config.stop.patience:
@@ -192,12 +203,12 @@ def _check_numbers(fleet: Fleet) -> None:
 
 
 def _check_changed_links(fleet: Fleet) -> None:
-    known, seen = {member.agent for member in fleet.agents}, set()
+    numbers, seen = {member.agent for member in fleet.agents}, set()
     for i, j in fleet.links:
         if i == j:
             raise NodeError(f"links: agent {i} is linked to itself")
         for agent in (i, j):
-            if agent not in known:
+            if agent not in numbers:
                 raise NodeError(f"links: {i} - {j} is a link of agent {agent}, which this fleet does not have")
         if (min(i, j), max(i, j)) in seen:
             raise NodeError(f"links: {i} - {j} appears twice")

@@ -96,7 +96,7 @@ def load_fleet(path: Path) -> Fleet:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
         if "experiment" not in values:
             raise NodeError(f"is not a fleet file; make one of an experiment with `peermask fleet new FLEET {path}`")
-        found = find_plugins(_imports(values), str(path), exact=True)
+        plugins = find_plugins(_imports(values), str(path), exact=True)
         fleet = Fleet.model_validate(values)
         check(fleet)
     except FileNotFoundError:
@@ -109,7 +109,12 @@ def load_fleet(path: Path) -> Fleet:
         raise NodeError(f"{path}: {first_problem(error, Fleet)}") from None
     except (NodeError, ConfigError) as error:
         raise NodeError(f"{path}: {error}") from None
-    return fleet.model_copy(update={"experiment": fleet.experiment.model_copy(update={"imports": found or None})})
+    return fleet.model_copy(update={"experiment": fleet.experiment.model_copy(update={"imports": plugins or None})})
+
+
+def certificates_of(path: Path, fleet: Fleet) -> Path:
+    """The certificate folder, relative to the fleet file."""
+    return path.parent / fleet.certificates
 
 
 def _imports(values: dict[str, Any]) -> list[Plugin]:

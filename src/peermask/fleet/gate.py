@@ -12,7 +12,7 @@ If more are ready than can be tried, addresses with the fewest connections come 
 connection: a neighbour does not wait behind unknown clients. Nothing is decrypted; zenoh verifies certificates.
 
 Operators ask for another protocol in their ClientHello (ALPN), and are forwarded to the operator server
-(fleet/operator_server.py), under the same limits. They are never linked, so the limit of a handshake applies to the
+(fleet/operator.py), under the same limits. They are never linked, so the limit of a handshake applies to the
 whole connection.
 """
 
@@ -24,9 +24,9 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
-from peermask.fleet.operator_server import PROTOCOL, OperatorServer
+from peermask.fleet.credentials import OPERATOR_PROTOCOL
 from peermask.fleet.sockets import (
     Side,
     address_of,
@@ -39,10 +39,13 @@ from peermask.fleet.sockets import (
     until_none,
 )
 
-BACKLOG = 256  # connections that the system accepts before the gate does
+if TYPE_CHECKING:
+    from peermask.fleet.operator import OperatorServer
+
+BACKLOG_CONNECTIONS = 256  # connections that the system accepts before the gate does
 STUCK_MS = 10_000  # a peer that has acknowledged nothing for this long is closed
 Address = tuple[str, int]
-VISITORS = 4  # operators at the server at the same time
+MOST_OPERATORS = 4  # operators at the server at the same time
 
 
 @dataclass(frozen=True)
@@ -138,7 +141,7 @@ class _Outside(Side):
         elif len(self.hello) >= length:
             assert self.transport is not None
             self.transport.pause_reading()
-            if PROTOCOL.encode() in protocols(bytes(self.hello)):
+            if OPERATOR_PROTOCOL.encode() in protocols(bytes(self.hello)):
                 self.lane = self.gate.visits
             self.gate.ready(self)
 
@@ -176,10 +179,10 @@ class Gate:
         self.loop.call_soon_threadsafe(begin)
 
     async def open(self, host: str, port: int, operator_server: OperatorServer | None = None) -> None:
-        self._server = await self.loop.create_server(lambda: _Outside(self), host, port, backlog=BACKLOG)
+        self._server = await self.loop.create_server(lambda: _Outside(self), host, port, backlog=BACKLOG_CONNECTIONS)
         self.address = address_of(self._server)
         if operator_server is not None:
-            self.visits.free.extend([await operator_server.open()] * VISITORS)
+            self.visits.free.extend([await operator_server.open()] * MOST_OPERATORS)
 
     async def close(self) -> None:
         self._closing = True

@@ -94,10 +94,10 @@ class Journal:
         forget_checkpoints_after(self.folder.checkpoints, round)
         self._used, self._costs = [], {}
 
-    def _cut_tables(self, known: Mapping[str, Extent], done: int, say: Callable[[str], None]) -> None:
+    def _cut_tables(self, extents: Mapping[str, Extent], done: int, say: Callable[[str], None]) -> None:
         """Drop rows after a round. The agent's state does not depend on tables: one that is damaged is set aside."""
         for path in (self.folder.metrics, self.folder.traffic, self.absences, self.folder.trace):
-            extent = {path.name: known[path.name]} if path.name in known else {}
+            extent = {path.name: extents[path.name]} if path.name in extents else {}
             try:
                 check_extents(self.folder.path, extent, self.folder.checkpoints / checkpoint_name(done))
                 forget_after(path, done)

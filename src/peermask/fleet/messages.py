@@ -14,7 +14,7 @@ from peermask.errors import WireError
 
 VERSION = 2
 NOTHING = 2**32 - 1
-MAX_CARD_BYTES = 1024
+MAX_GREETING_BYTES = 1024
 
 GREETING = b"G"
 PULL = b"P"
@@ -45,7 +45,7 @@ class ExperimentId:
 
     @property
     def identity(self) -> bytes:
-        """Eight bytes that represent the card in every frame."""
+        """Eight bytes that represent it in every frame."""
         text = "/".join((self.run, self.config_hash, self.frozen_checksum, self.data, self.rules))
         return hashlib.blake2b(text.encode(), digest_size=8).digest()
 
@@ -61,21 +61,21 @@ class ExperimentId:
         if self.data != other.data:
             del words["frozen_checksum"]  # weights differ if images do
         pairs = {name: (getattr(other, name), getattr(self, name)) for name in words}
-        found = [
+        differences = [
             f"its {words[name]} is {theirs[:80]!r}, here it is {ours[:80]!r}"
             for name, (theirs, ours) in pairs.items()
             if theirs != ours
         ]
-        return "; ".join(found) or None
+        return "; ".join(differences) or None
 
 
 @dataclass(frozen=True)
 class Greeting:
-    card: ExperimentId
+    experiment_id: ExperimentId
     newest: int  # the last round published; 0 before the first
 
     def encode(self) -> bytes:
-        return GREETING + json.dumps({"version": VERSION, "newest": self.newest, **asdict(self.card)}).encode()
+        return GREETING + json.dumps({"version": VERSION, "newest": self.newest, **asdict(self.experiment_id)}).encode()
 
 
 @dataclass(frozen=True)
@@ -170,18 +170,18 @@ def decode_answer(data: bytes) -> Greeting | Answer:
 
 
 def _greeting(data: bytes) -> Greeting:
-    if len(data) > MAX_CARD_BYTES:
-        raise WireError(f"greeting has {len(data)} bytes, allowed: {MAX_CARD_BYTES}")
+    if len(data) > MAX_GREETING_BYTES:
+        raise WireError(f"greeting has {len(data)} bytes, allowed: {MAX_GREETING_BYTES}")
     try:
         values = json.loads(data[1:])
         version, newest = values.pop("version"), values.pop("newest")
-        card = ExperimentId(**values)
+        experiment_id = ExperimentId(**values)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise WireError("greeting has the wrong format") from error
     _check_version(version)
     if type(newest) is not int or not 0 <= newest < NOTHING or any(type(v) is not str for v in values.values()):
         raise WireError("greeting has values of the wrong type")
-    return Greeting(card, newest)
+    return Greeting(experiment_id, newest)
 
 
 def _check_version(version: object) -> None:

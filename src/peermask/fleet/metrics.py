@@ -12,9 +12,8 @@ from platform import python_version
 
 from peermask.errors import NodeError
 from peermask.fleet.environment import Line
-from peermask.fleet.health import STATES, Health
 from peermask.fleet.relay import RelayStatus
-from peermask.fleet.status import BUCKETS, AgentStatus, StatusMonitor
+from peermask.fleet.status import BUCKETS, STATES, AgentStatus, Health, StatusMonitor
 from peermask.page_server import TEXT, Answer, Pages, PageServer, serve_pages
 
 try:
@@ -71,11 +70,11 @@ class _Metrics(Collector):
 
 
 class RelayMetrics(_Metrics):
-    def __init__(self, standing: Callable[[], RelayStatus]) -> None:
-        self.standing = standing
+    def __init__(self, status: Callable[[], RelayStatus]) -> None:
+        self.status = status
 
     def collect(self) -> Iterable[Metric]:
-        now = self.standing()
+        now = self.status()
         yield from _gauges(
             "peermask_relay",
             {
@@ -97,7 +96,7 @@ class AgentMetrics(_Metrics):
         self.monitor = monitor
 
     def collect(self) -> Iterable[Metric]:
-        now = self.monitor.standing()
+        now = self.monitor.status()
         yield InfoMetricFamily("peermask_build", "What runs here.", value=_about(now))
         yield from _gauges("peermask", _values(now))
         yield from _labelled_gauges(now)
@@ -163,9 +162,7 @@ def _labelled_gauges(now: AgentStatus) -> Iterator[Metric]:
 
 
 def _counters(now: AgentStatus) -> Iterator[Metric]:
-    yield CounterMetricFamily(
-        "peermask_sent_bytes", "Bytes of messages sent, including those before restarts.", value=now.sent_bytes
-    )
+    yield CounterMetricFamily("peermask_sent_bytes", "Bytes of messages sent since the start.", value=now.sent_bytes)
     yield CounterMetricFamily(
         "peermask_received_bytes", "Bytes of messages received since the start.", value=now.received_bytes
     )

@@ -15,9 +15,9 @@ from peermask.fleet.messages import NOTHING, Answer, Greeting, Ready, decode_ans
 from peermask.fleet.responder import Responder
 from peermask.fleet.transport import Transport
 
-SLICE = 1.0  # seconds a request may take; it is repeated until the deadline, so that a stop is noticed
-STRIKES = 6  # limits in a row that a neighbour used up, after which its rests get no longer: 62 limits
-TRIES = 3  # refused frames of a neighbour after which a round continues without it
+REQUEST_SECONDS = 1.0  # that a request may take; it is repeated until the deadline, so that a stop is noticed
+MOST_STRIKES = 6  # limits in a row that a neighbour used up, after which its rests get no longer: 62 limits
+REFUSED_FRAMES = 3  # refused frames of a neighbour after which a round continues without it
 
 
 @dataclass(frozen=True)
@@ -59,11 +59,11 @@ class Neighbourhood:
     def follow(self, neighbours: tuple[int, ...], forgotten: Collection[int] = ()) -> None:
         """Use these neighbours from now on; forget all others, and what is known of `forgotten`."""
         self.neighbours = neighbours
-        kept = frozenset(neighbours) - frozenset(forgotten)
-        self.newest = {j: newest for j, newest in self.newest.items() if j in kept}
-        self.silent = {j: until for j, until in self.silent.items() if j in kept}
-        self.strikes = {j: count for j, count in self.strikes.items() if j in kept}
-        self.refused &= kept
+        remaining = frozenset(neighbours) - frozenset(forgotten)
+        self.newest = {j: newest for j, newest in self.newest.items() if j in remaining}
+        self.silent = {j: until for j, until in self.silent.items() if j in remaining}
+        self.strikes = {j: count for j, count in self.strikes.items() if j in remaining}
+        self.refused &= remaining
 
     def expected(self) -> frozenset[int]:
         """Neighbours to wait for: all but those that have left, and added ones that have not appeared yet."""
@@ -80,8 +80,8 @@ class Neighbourhood:
         unknown = alive - self.newest.keys() - self.refused - self.silent.keys()
         if unknown:
             greeting = self.responder.greeting().encode()
-            for j, answer in self.ask(dict.fromkeys(unknown, greeting), SLICE).items():
-                if isinstance(answer, Greeting) and not self.responder.refuses(j, answer.card):
+            for j, answer in self.ask(dict.fromkeys(unknown, greeting), REQUEST_SECONDS).items():
+                if isinstance(answer, Greeting) and not self.responder.refuses(j, answer.experiment_id):
                     self.newest[j] = answer.newest
                 else:
                     self.refused.add(j)
@@ -97,7 +97,7 @@ class Neighbourhood:
         while True:
             self.meet()
             if self._is_behind():
-                end = min(end, self.time.monotonic() + min(SLICE, self.patience.round_limit))
+                end = min(end, self.time.monotonic() + min(REQUEST_SECONDS, self.patience.round_limit))
             lacking = set(self.neighbours) & self.responder.neighbours
             lacking -= self.responder.met | self.responder.turned_away
             left = end - self.time.monotonic()
@@ -146,7 +146,9 @@ class Neighbourhood:
             others = self.meet()
             if any(self.newest.values()):
                 return
-            self.ask(dict.fromkeys(others, Ready(self.responder.card.identity, step).encode()), SLICE)
+            self.ask(
+                dict.fromkeys(others, Ready(self.responder.experiment_id.identity, step).encode()), REQUEST_SECONDS
+            )
             while step <= steps and any(not self.responder.is_ready(j, step) for j in others & self.meet()):
                 if self.time.monotonic() > end or self.should_stop():
                     return
@@ -182,7 +184,7 @@ class Neighbourhood:
 
     def hopeless(self) -> set[int]:
         """Neighbours whose messages were refused too often in this round, or that claim a round far ahead."""
-        return {j for j, reasons in self.bad.items() if len(reasons) >= TRIES or "ahead" in reasons}
+        return {j for j, reasons in self.bad.items() if len(reasons) >= REFUSED_FRAMES or "ahead" in reasons}
 
     def ignore(self, silent: Collection[int], seconds: float) -> None:
         """Do not ask these neighbours for some time, unless they connect again or send a request."""
@@ -194,7 +196,7 @@ class Neighbourhood:
         The first time they are asked again at once; then they rest for 2, 6, 14, ... limits, whatever they send.
         """
         for j in neighbours:
-            strikes = self.strikes[j] = min(self.strikes.get(j, 0) + 1, STRIKES)
+            strikes = self.strikes[j] = min(self.strikes.get(j, 0) + 1, MOST_STRIKES)
             if strikes > 1:
                 self.silent[j] = self.time.monotonic() + (2**strikes - 2) * limit
 

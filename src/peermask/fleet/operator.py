@@ -1,29 +1,97 @@
-"""The operator's side: queries agents of a fleet over mutual TLS, from any machine that can connect to their ports.
+"""Operators and agents: what an operator asks, from any machine that reaches an agent's port, and what answers it.
 
-`ask` is a whole session: it connects to an agent, verifies its certificate, sends one request, and disconnects.
+Mutual TLS, one request per connection, apart from the network of the masks. The gate forwards clients that ask for
+OPERATOR_PROTOCOL. A client must have a certificate of the fleet's authority with the name of an operator,
+`operator-NAME`. Agents do not have one, and operators are not neighbours: neither can act as the other.
+
+    request    length (4, big-endian) | what it is, such as `status` | newline | body
+    answer     length (4) | `+` and a body, or `-` and one line with the reason
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 import socket
 import ssl
-from collections.abc import Sequence
+import struct
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-from peermask.errors import NodeError
-from peermask.fleet.credentials import Credentials
+from peermask.errors import NodeError, PeermaskError
+from peermask.fleet.credentials import OPERATOR, Credentials, name_of, tls_context
 from peermask.fleet.environment import SYSTEM_TIME, TimeSource
 from peermask.fleet.fleet import Fleet, split_address
-from peermask.fleet.health import STATES
-from peermask.fleet.operator_server import LARGEST, LENGTH, name_of, tls_context
-from peermask.fleet.relayed import open_relayed
+from peermask.fleet.relay_client import open_relay_client
 from peermask.fleet.roster import signed_roster
+from peermask.fleet.sockets import Server
+from peermask.fleet.status import STATES
 
-SECONDS = 5.0  # to connect, and again for an answer
-AT_ONCE = 16  # agents
+LARGEST_BYTES = 2**20  # bytes of a request or an answer
+SERVER_SECONDS = 10.0
+MOST_CONNECTIONS = 8
+LENGTH = struct.Struct(">I")
+CLIENT_SECONDS = 5.0  # to connect, and again for an answer
+PARALLEL_AGENTS = 16  # agents
+
+# Takes the operator's name and the body; the text of a PeermaskError is the answer. It must not block.
+Answer = Callable[[str, bytes], bytes]
+
+
+class OperatorServer:
+    """Everything runs in the thread of the gate's event loop."""
+
+    def __init__(
+        self, credentials: Credentials, answers: Mapping[str, Answer], revoked: Callable[[], Collection[str]] = tuple
+    ) -> None:
+        """`answers`: by kind of request; `revoked`: names of operators whose certificates were revoked."""
+        self.credentials, self.answers, self.revoked = credentials, answers, revoked
+        self._server = Server(self._visit)
+        self._open: dict[asyncio.StreamWriter, None] = {}
+
+    async def open(self) -> tuple[str, int]:
+        """Listen on loopback, and return the address."""
+        context = tls_context(ssl.PROTOCOL_TLS_SERVER, self.credentials)
+        return await self._server.open("127.0.0.1", 0, LARGEST_BYTES, context, SERVER_SECONDS)
+
+    async def close(self) -> None:
+        await self._server.close()
+
+    async def _visit(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._open[writer] = None
+        if len(self._open) > MOST_CONNECTIONS:
+            oldest = next(iter(self._open))
+            del self._open[oldest]
+            oldest.transport.abort()
+        try:
+            async with asyncio.timeout(SERVER_SECONDS):
+                answer = await self._answer(name_of(writer.get_extra_info("peercert")), reader)
+                writer.write(LENGTH.pack(len(answer)) + answer)
+                await writer.drain()
+        except (TimeoutError, asyncio.IncompleteReadError, OSError):
+            writer.transport.abort()
+        finally:
+            self._open.pop(writer, None)
+            writer.close()
+
+    async def _answer(self, visitor: str, reader: asyncio.StreamReader) -> bytes:
+        if not OPERATOR.fullmatch(visitor):
+            return f"-{visitor} is not an operator".encode()
+        if visitor.removeprefix("operator-") in self.revoked():
+            return f"-the certificate of {visitor} was revoked".encode()
+        (length,) = LENGTH.unpack(await reader.readexactly(LENGTH.size))
+        if length > LARGEST_BYTES:
+            return f"-the request has {length} bytes, allowed: {LARGEST_BYTES}".encode()
+        what, _, body = (await reader.readexactly(length)).partition(b"\n")
+        answer = self.answers.get(what.decode("ascii", "replace"))
+        if answer is None:
+            return f"-operators may ask for {', '.join(self.answers)}".encode()
+        try:
+            return b"+" + answer(visitor, body)
+        except PeermaskError as error:
+            return f"-{error}".encode()
 
 
 class Unreachable(NodeError):
@@ -40,24 +108,24 @@ def ask(
     agent: int,
     what: str,
     body: bytes = b"",
-    seconds: float = SECONDS,
+    seconds: float = CLIENT_SECONDS,
     time: TimeSource = SYSTEM_TIME,
 ) -> bytes:
     """An agent's answer to one request; raises `Unreachable` if there is none."""
     member = fleet.member(agent)
     host = member.host
     question = what.encode() + b"\n" + body
-    if len(question) > LARGEST:
-        raise NodeError(f"the request has {len(question)} bytes, allowed: {LARGEST}")
+    if len(question) > LARGEST_BYTES:
+        raise NodeError(f"the request has {len(question)} bytes, allowed: {LARGEST_BYTES}")
     try:
         with (
-            open_relayed(fleet, credentials, [agent]) as through,
+            open_relay_client(fleet, credentials, [agent]) as through,
             socket.create_connection(through.get(agent) or split_address(member.address), seconds) as plain,
             tls_context(ssl.PROTOCOL_TLS_CLIENT, credentials).wrap_socket(plain, server_hostname=host) as link,
         ):
-            found = name_of(link.getpeercert())
-            if found != member.name:
-                raise Refused(f"the device at this address has the certificate of {found}, not of {member.name}")
+            name = name_of(link.getpeercert())
+            if name != member.name:
+                raise Refused(f"the device at this address has the certificate of {name}, not of {member.name}")
             answer = _answer(link, question, time.monotonic() + seconds, time)
     except ssl.SSLCertVerificationError as error:
         raise Refused(f"its certificate is not of this fleet, or not valid now ({error.verify_message})") from None
@@ -81,8 +149,8 @@ def _answer(link: ssl.SSLSocket, question: bytes, until: float, time: TimeSource
         raise Refused(
             "it closed the connection: it does not accept this operator's certificate, or is an older version"
         ) from None
-    if length > LARGEST:
-        raise Unreachable(f"its answer has {length} bytes, allowed: {LARGEST}")
+    if length > LARGEST_BYTES:
+        raise Unreachable(f"its answer has {length} bytes, allowed: {LARGEST_BYTES}")
     try:
         return _exactly(link, length, until, time)
     except EOFError:
@@ -112,7 +180,7 @@ class Answered:
     state: str = "unreachable"  # or a `State`
 
 
-def ask_status(fleet: Fleet, credentials: Credentials, seconds: float = SECONDS) -> Sequence[Answered]:
+def ask_status(fleet: Fleet, credentials: Credentials, seconds: float = CLIENT_SECONDS) -> Sequence[Answered]:
     """Ask all agents for their status, in parallel. If all refuse for the same reason, that is an error."""
 
     def one(agent: int) -> Answered | Refused:
@@ -133,18 +201,18 @@ def ask_status(fleet: Fleet, credentials: Credentials, seconds: float = SECONDS)
             return Answered(agent, address, None, str(error))
 
     agents = [member.agent for member in fleet.agents]
-    with ThreadPoolExecutor(AT_ONCE) as pool:
-        found = list(pool.map(one, agents))
-    refusals = [str(one) for one in found if isinstance(one, Refused)]
-    if len(refusals) == len(found) and len(set(refusals)) == 1:
+    with ThreadPoolExecutor(PARALLEL_AGENTS) as pool:
+        answers = list(pool.map(one, agents))
+    refusals = [str(one) for one in answers if isinstance(one, Refused)]
+    if len(refusals) == len(answers) and len(set(refusals)) == 1:
         raise NodeError(f"all agents of the fleet refuse: {refusals[0]}; check {credentials.certificate}")
     return [
-        Answered(agent, fleet.member(agent).address, None, str(said)) if isinstance(said, Refused) else said
-        for agent, said in zip(agents, found, strict=True)
+        Answered(agent, fleet.member(agent).address, None, str(answer)) if isinstance(answer, Refused) else answer
+        for agent, answer in zip(agents, answers, strict=True)
     ]
 
 
-def push_roster(fleet: Fleet, credentials: Credentials, seconds: float = SECONDS) -> dict[int, str]:
+def push_roster(fleet: Fleet, credentials: Credentials, seconds: float = CLIENT_SECONDS) -> dict[int, str]:
     """Send the signed roster to all agents, in parallel; returns each answer, or why there is none."""
 
     def one(agent: int) -> str:
@@ -156,5 +224,5 @@ def push_roster(fleet: Fleet, credentials: Credentials, seconds: float = SECONDS
             return str(error)
 
     agents = [member.agent for member in fleet.agents]
-    with ThreadPoolExecutor(AT_ONCE) as pool:
+    with ThreadPoolExecutor(PARALLEL_AGENTS) as pool:
         return dict(zip(agents, pool.map(one, agents), strict=True))

@@ -33,7 +33,7 @@ DAMAGES = (
 )
 
 
-def load_certificate(path: Path, agent: int | None) -> x509.Certificate:
+def load_certificate(path: Path, agent: int | None = None) -> x509.Certificate:
     return load_certificates(path, agent, most=1)[0]
 
 
@@ -45,8 +45,8 @@ def load_certificates(path: Path, agent: int | None, most: int) -> tuple[x509.Ce
         if data.count(b"-----BEGIN") > most:
             count = data.count(b"-----BEGIN")
             raise NodeError(f"{path} holds {count} certificates, allowed: {most}; copy it again")
-        found = x509.load_pem_x509_certificates(data)
-        for certificate in found:
+        certificates = x509.load_pem_x509_certificates(data)
+        for certificate in certificates:
             check_fields(certificate)
     except FileNotFoundError:
         whose = f"agent {agent} has no certificate: " if agent is not None else ""
@@ -57,9 +57,9 @@ def load_certificates(path: Path, agent: int | None, most: int) -> tuple[x509.Ce
         raise NodeError(f"certificate {path} cannot be read: {error.strerror}") from None
     except DAMAGES:
         raise damaged from None
-    if data.count(b"-----") != 4 * len(found):  # a block with a damaged first line is left out without an error
+    if data.count(b"-----") != 4 * len(certificates):  # a block with a damaged first line is left out without an error
         raise damaged
-    return tuple(found)
+    return tuple(certificates)
 
 
 def _read_bounded(path: Path) -> bytes:
@@ -95,10 +95,10 @@ def load_keys(path: Path) -> list[ec.EllipticCurvePrivateKey]:
         keys = []
     if not keys or data.count(b"-----") != 4 * len(keys):
         raise NodeError(f"key {path} is not an unencrypted PEM key, or is damaged; copy it again")
-    found = [key for key in keys if isinstance(key, ec.EllipticCurvePrivateKey)]
-    if len(found) < len(keys):
+    elliptic = [key for key in keys if isinstance(key, ec.EllipticCurvePrivateKey)]
+    if len(elliptic) < len(keys):
         raise NodeError(f"key {path} is not an elliptic-curve key; make it again with `peermask fleet certs`")
-    return found
+    return elliptic
 
 
 def write_keys(path: Path, *keys: ec.EllipticCurvePrivateKey) -> None:

@@ -9,8 +9,9 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Set
 from dataclasses import dataclass
 
 from peermask.errors import WireError
+from peermask.fleet.admission import OUT_OF_STEP
 from peermask.fleet.messages import NOTHING, Answer, Greeting, Pull
-from peermask.fleet.neighbourhood import SLICE, Neighbourhood
+from peermask.fleet.neighbourhood import REQUEST_SECONDS, Neighbourhood
 from peermask.graph.mixing import MISSING
 from peermask.run.exchange import Abandoned
 from peermask.run.trace import may_come
@@ -18,10 +19,10 @@ from peermask.wire import FrameHeader, Inbox, Schema
 from peermask.wire.mailbox import KEPT_ROUNDS
 from peermask.wire.schema import MessageRow
 
-PAUSES = (0.02, 0.5)  # seconds before asking connected neighbours again that had nothing new: at first, at most
-RECALL = 10  # limits until a silent neighbour is asked again: after a short cut, both ends may ignore each other
-REST = 20 * SLICE  # seconds a silent neighbour is not asked in asynchronous runs: it costs at most 5 % of the time
-LEAVE_WITHIN = 5.0  # seconds a round may still wait once the agent was asked to stop
+RETRY_SECONDS = (0.02, 0.5)  # seconds before asking connected neighbours again that had nothing new: at first, at most
+SILENT_LIMITS = 10  # limits until a silent neighbour is asked again: after a short cut, both ends may ignore each other
+SILENT_SECONDS = 20 * REQUEST_SECONDS  # until it is, in asynchronous runs: it costs at most 5 % of the time
+STOP_SECONDS = 5.0  # seconds a round may still wait once the agent was asked to stop
 
 
 @dataclass(frozen=True)
@@ -97,11 +98,11 @@ class Puller:
         expected = around.expected()
         wanted, behind = self._lacking(expected if senders is None else expected & set(senders), round), None
         end = around.time.monotonic() + limit
-        stopping, pause = False, PAUSES[0]
+        stopping, pause = False, RETRY_SECONDS[0]
         while wanted:
             self.look_back()
             if around.should_stop() and not stopping:
-                stopping, end = True, min(end, around.time.monotonic() + LEAVE_WITHIN)
+                stopping, end = True, min(end, around.time.monotonic() + STOP_SECONDS)
             left = end - around.time.monotonic()
             wanted &= around.responder.neighbours  # without those that have left meanwhile
             there = (around.meet() & wanted) - around.silent.keys() - around.hopeless()
@@ -110,13 +111,13 @@ class Puller:
                 wanted = self._lacking(wanted, round)
                 break
             if there:
-                answers = self._pull_once(there, round, min(left, SLICE))
+                answers = self._pull_once(there, round, min(left, REQUEST_SECONDS))
                 if any(self._holds(j, round + 1) for j in answers):
                     behind = max(round, around.common_round())  # a neighbour no longer keeps this round
                 lacking = self._lacking(wanted, round)
                 if lacking == wanted and there - around.hopeless():  # a neighbour that answers quickly sets no pace
                     around.time.sleep(max(0.0, min(pause, end - around.time.monotonic())))
-                    pause = min(2 * pause, PAUSES[1])
+                    pause = min(2 * pause, RETRY_SECONDS[1])
                 wanted = lacking
             elif around.may_come(wanted):
                 around.transport.await_change(min(left, 0.1))
@@ -127,11 +128,7 @@ class Puller:
         return self._received(round, wanted, behind)
 
     def take(
-        self,
-        round: int,
-        schema: Schema,
-        opening: Callable[[int], MessageRow | None] = no_opening,
-        grace: float = 0.0,
+        self, round: int, schema: Schema, opening: Callable[[int], MessageRow | None] = no_opening, grace: float = 0.0
     ) -> Received:
         """The newest message of every neighbour that answers immediately. Those that were at most one round behind when
         they were last asked have `grace` seconds to publish this round."""
@@ -146,9 +143,9 @@ class Puller:
         expiring = {j: self._request(j, round, 0.8 * grace).encode() for j in near}
         came = self._answers(expiring, grace).keys() if near else set()
         asked = {j: self._request(j, self.rounds, 0.0).encode() for j in there - came}
-        answered = self._answers(asked, SLICE).keys() | came | around.bad.keys()
+        answered = self._answers(asked, REQUEST_SECONDS).keys() | came | around.bad.keys()
         silent = (around.present - around.refused) - answered  # including those not met yet
-        around.ignore(silent, REST)
+        around.ignore(silent, SILENT_SECONDS)
         lacking = (around.expected() - around.transport.alive()) | around.refused | silent | around.bad.keys()
         ended = {j for j in around.neighbours if self._holds(j, self.rounds)}  # these have published their last message
         return self._received(round, lacking - ended, None, any_age=True)
@@ -171,32 +168,34 @@ class Puller:
         """Whether this is the first time."""
         first = self.inbox is None
         if first:
-            identity = self.around.responder.card.identity
+            identity = self.around.responder.experiment_id.identity
             self.inbox = Inbox(identity, schema, self.around.neighbours, opening, self._admit)
         return first
 
     def _take_older(self, wanted: set[int], there: Set[int], round: int) -> None:
         """The time is over: take older messages, and ignore neighbours that do not answer at all."""
         around, limit = self.around, self.around.patience.round_limit
-        mute = wanted - self._pull_once(there, round, 0.0).keys()
-        costly = mute & around.responder.take_active()  # they are there, and use up the time
+        silent = wanted - self._pull_once(there, round, 0.0).keys()
+        costly = silent & around.responder.take_active()  # they are there, and use up the time
         around.back_off(costly, limit)
-        around.ignore(mute - costly - around.bad.keys(), RECALL * limit)
+        around.ignore(silent - costly - around.bad.keys(), SILENT_LIMITS * limit)
 
     def _lacking(self, neighbours: Iterable[int], round: int) -> set[int]:
         return {j for j in neighbours if not self._holds(j, round)}
 
     def _holds(self, neighbour: int, round: int) -> bool:
         assert self.inbox is not None
-        held = self.inbox.held(neighbour)
-        return held is not None and held >= round
+        newest = self.inbox.held(neighbour)
+        return newest is not None and newest >= round
 
     def _pull_once(self, there: Set[int], round: int, patience: float) -> dict[int, Answer]:
         """Ask some neighbours once."""
         requests = {j: self._request(j, round, patience).encode() for j in there}
         # Once all have answered, it is known how far the neighbourhood is.
         return self._answers(
-            requests, patience or SLICE, lambda: min(max(round, self.around.common_round()) + KEPT_ROUNDS, self.rounds)
+            requests,
+            patience or REQUEST_SECONDS,
+            lambda: min(max(round, self.around.common_round()) + KEPT_ROUNDS, self.rounds),
         )
 
     def _answers(
@@ -219,7 +218,7 @@ class Puller:
 
     def _request(self, neighbour: int, round: int, patience: float) -> Pull:
         history = self.inbox.history(neighbour) if self.inbox is not None else None
-        return Pull(self.around.responder.card.identity, round, history, patience)
+        return Pull(self.around.responder.experiment_id.identity, round, history, patience)
 
     def _accepted(self, neighbour: int, frame: bytes) -> bool:
         if self.inbox is None:
@@ -227,7 +226,8 @@ class Puller:
         try:
             self.inbox.accept(frame, neighbour)
         except WireError as error:
-            self.around.refuse(neighbour, error, "sent a bad frame")
+            what = "a frame out of step" if error.why in OUT_OF_STEP else "a bad frame"
+            self.around.refuse(neighbour, error, f"sent {what}")
             return False
         self.around.responder.received.add(neighbour, len(frame))
         return True
@@ -239,11 +239,11 @@ class Puller:
 
     def _used_instead(self, neighbour: int, round: int, any_age: bool) -> int | None:
         """The round of the last message of a neighbour that is missing, unless it is left out or expired."""
-        held = self.inbox.held(neighbour) if self.inbox is not None else None
-        if held is None or any_age:
-            return held
-        expired = round - held >= len(MISSING)
-        return None if expired or self.around.patience.missing == "skip" else held
+        newest = self.inbox.held(neighbour) if self.inbox is not None else None
+        if newest is None or any_age:
+            return newest
+        expired = round - newest >= len(MISSING)
+        return None if expired or self.around.patience.missing == "skip" else newest
 
     def _received(self, round: int, wanted: Set[int], behind: int | None, *, any_age: bool = False) -> Received:
         """All messages held, without those of `wanted` neighbours that are left out or expired."""
@@ -257,10 +257,10 @@ class Puller:
                 why = f"refused ({around.bad[j][-1]})"
             absent.append(Absence(round, j, why, self._used_instead(j, round, any_age)))
         left_out = {absence.neighbour for absence in absent if absence.used is None}
-        held = {
+        messages = {
             j: self.inbox.newest[j]
             for j in around.neighbours
             if j not in left_out and j in here and j in self.inbox.newest
         }
-        payloads = {j: payload for j, (_, payload) in held.items()}
-        return Received(payloads, absent, behind, {j: number for j, (number, _) in held.items()})
+        payloads = {j: payload for j, (_, payload) in messages.items()}
+        return Received(payloads, absent, behind, {j: number for j, (number, _) in messages.items()})

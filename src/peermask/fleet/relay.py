@@ -22,20 +22,19 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
-from peermask.fleet.credentials import Credentials, validity
+from peermask.fleet.credentials import OPERATOR, Credentials, name_of, tls_context, validity
 from peermask.fleet.fleet import Fleet
 from peermask.fleet.gate import open_gate
-from peermask.fleet.operator_server import OPERATOR, name_of, tls_context
 from peermask.fleet.sockets import Reader, Server, Writer, run_in
 
 PROTOCOL = "peermask-relay/1"
 NAME = "relay"  # in its certificate
 READY, WAIT, DIAL, GO, NOBODY = b"R", b"W", b"D", b"G", b"N"
 AGENT = struct.Struct(">I")
-SECONDS = 10.0  # for a client to send its request
-IDLE = 60.0  # seconds without a byte in either direction; agents send something every second
-DOORS = 16  # handshakes at the same time
-PART = 2**16
+REQUEST_SECONDS = 10.0  # for a client to send its request
+IDLE_SECONDS = 60.0  # seconds without a byte in either direction; agents send something every second
+HANDSHAKES = 16  # handshakes at the same time
+BUFFER_BYTES = 2**16
 
 
 @dataclass(frozen=True)
@@ -88,7 +87,7 @@ class Relay:
 
     async def open(self) -> tuple[str, int]:
         context = tls_context(ssl.PROTOCOL_TLS_SERVER, self.credentials, PROTOCOL)
-        return await self._server.open("127.0.0.1", 0, PART, context, SECONDS)
+        return await self._server.open("127.0.0.1", 0, BUFFER_BYTES, context, REQUEST_SECONDS)
 
     async def close(self) -> None:
         await self._server.close()
@@ -126,7 +125,7 @@ class Relay:
             writer.close()
 
     async def _handle(self, name: str, reader: Reader, writer: Writer) -> None:
-        async with asyncio.timeout(SECONDS):
+        async with asyncio.timeout(REQUEST_SECONDS):
             writer.write(READY)
             wish = await reader.readexactly(1)
             (wanted,) = AGENT.unpack(await reader.readexactly(AGENT.size)) if wish == DIAL else (None,)
@@ -178,11 +177,11 @@ class Relay:
 
 
 async def pump(one: tuple[Reader, Writer], other: tuple[Reader, Writer]) -> None:
-    """Forward bytes both ways until one end closes, or both send nothing for IDLE seconds."""
+    """Forward bytes both ways until one end closes, or both send nothing for IDLE_SECONDS seconds."""
 
     async def copy(reader: Reader, writer: Writer) -> None:
         with suppress(OSError):
-            while data := await reader.read(PART):
+            while data := await reader.read(BUFFER_BYTES):
                 said.set()
                 writer.write(data)
                 await writer.drain()
@@ -191,7 +190,7 @@ async def pump(one: tuple[Reader, Writer], other: tuple[Reader, Writer]) -> None
         with suppress(TimeoutError):
             while True:
                 said.clear()
-                async with asyncio.timeout(IDLE):
+                async with asyncio.timeout(IDLE_SECONDS):
                     await said.wait()
 
     said = asyncio.Event()
@@ -225,7 +224,7 @@ def open_relay(
     relay = Relay(fleet, credentials, limits)
     with open_gate(host, port) as gate:
         inside = run_in(gate.loop, relay.open())
-        gate.lead_to([inside] * DOORS)
+        gate.lead_to([inside] * HANDSHAKES)
 
         def follow(later: Fleet) -> None:
             run_in(gate.loop, relay.follow(later))

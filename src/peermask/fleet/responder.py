@@ -61,7 +61,7 @@ class Responder:
         self,
         agent: int,
         neighbours: Collection[int],
-        card: ExperimentId,
+        experiment_id: ExperimentId,
         say: Callable[[str], None],
         *,
         newest_only: bool = False,
@@ -73,7 +73,7 @@ class Responder:
         """With `newest_only`, for asynchronous runs, the answer is always the newest round. With `exact`, for fleets
         that wait, the newest never replaces a round that is no longer kept: `needed` says that one was asked for.
         `rounds` is the last round: a neighbour that asks for a later one has ended, and needs no message."""
-        self.agent, self.card, self.rounds = agent, card, rounds
+        self.agent, self.experiment_id, self.rounds = agent, experiment_id, rounds
         self.say, self.refusals, self.newest_only = say, Refusals(say), newest_only
         self.limits = limits or (ANY_TIME if newest_only else AnswerLimits())
         self.time = time
@@ -82,8 +82,8 @@ class Responder:
         self._handed: dict[int, int] = {}  # the newest round that each neighbour was sent, or has
         self._asked: dict[int, int] = {}  # the highest round each neighbour has asked for
         self._ready: dict[int, int] = {}  # the step of the start that each neighbour has reached
-        self._met: set[int] = set()  # neighbours that greeted with the same card
-        self._turned_away: set[int] = set()  # neighbours that greeted with another card
+        self._met: set[int] = set()  # neighbours that greeted with the same experiment
+        self._turned_away: set[int] = set()  # neighbours that greeted with another experiment
         self._active: set[int] = set()  # neighbours that sent a request since `take_active`
         self._sent: dict[int, Sent] = {}  # by round
         self._sent_bytes = 0
@@ -100,9 +100,9 @@ class Responder:
         """Answer only these neighbours from now on, and drop what is known of others."""
         with self._lock:
             self.neighbours = frozenset(neighbours)
-            for known in (self._asked, self._ready, self._handed, self._waiting, self._questions, self._bytes):
-                for j in known.keys() - self.neighbours:
-                    del known[j]
+            for table in (self._asked, self._ready, self._handed, self._waiting, self._questions, self._bytes):
+                for j in table.keys() - self.neighbours:
+                    del table[j]
             self._met &= self.neighbours
             self._turned_away &= self.neighbours
             for j in self.neighbours - self._questions.keys():
@@ -135,18 +135,18 @@ class Responder:
         """Forget what was published: the agent has gone back to an earlier round."""
         with self._lock:
             self._outbox, self._needed, self._sent_bytes = None, 0, 0
-            for known in (self._handed, self._asked, self._sent):
-                known.clear()
+            for table in (self._handed, self._asked, self._sent):
+                table.clear()
 
     @property
     def met(self) -> frozenset[int]:
-        """Neighbours that greeted with the same card."""
+        """Neighbours that greeted with the same experiment."""
         with self._lock:
             return frozenset(self._met)
 
     @property
     def turned_away(self) -> frozenset[int]:
-        """Neighbours that greeted with another card."""
+        """Neighbours that greeted with another experiment."""
         with self._lock:
             return frozenset(self._turned_away)
 
@@ -168,7 +168,7 @@ class Responder:
             return frozenset(active)
 
     def greeting(self) -> Greeting:
-        return Greeting(self.card, self.newest)
+        return Greeting(self.experiment_id, self.newest)
 
     def publish(
         self,
@@ -180,8 +180,8 @@ class Responder:
         """Answer requests with `payload` from now on, first those that wait for it."""
         with self._lock:
             if self._outbox is None:
-                kept = 1 if self.newest_only else KEPT_ROUNDS
-                self._outbox = Outbox(self.card.identity, self.agent, schema, kept, opening(self.agent))
+                window = 1 if self.newest_only else KEPT_ROUNDS
+                self._outbox = Outbox(self.experiment_id.identity, self.agent, schema, window, opening(self.agent))
                 self._whole = bitmap_size(schema)
                 self._allow_bytes()
             self._outbox.publish(round, payload)
@@ -218,9 +218,9 @@ class Responder:
             self.refusals.note(asker, error.why, f"agent {asker} was refused: {error}")
             return
         if isinstance(question, Greeting):
-            self.refuses(asker, question.card)
+            self.refuses(asker, question.experiment_id)
             reply(self.greeting().encode())
-        elif question.identity != self.card.identity:
+        elif question.identity != self.experiment_id.identity:
             reply(self.greeting().encode())
         elif isinstance(question, Ready):
             with self._lock:
@@ -229,9 +229,9 @@ class Responder:
         else:
             self._pulled(asker, question, reply)
 
-    def refuses(self, asker: int, card: ExperimentId) -> bool:
-        """Whether a peer's card differs from this agent's, which is logged once."""
-        difference = self.card.difference(card)
+    def refuses(self, asker: int, experiment_id: ExperimentId) -> bool:
+        """Whether a peer runs another experiment, which is logged once."""
+        difference = self.experiment_id.difference(experiment_id)
         with self._lock:
             (self._met if difference is None else self._turned_away).add(asker)
         if difference is not None:

@@ -26,6 +26,7 @@ import numpy as np
 from pydantic import Field, ValidationError
 
 from peermask.algorithms import algorithms
+from peermask.config.choice import first_problem
 from peermask.config.file import make_config
 from peermask.errors import NodeError
 from peermask.fleet.fleet import Fleet, FleetMember, Link, check, check_operator_name, join_address, split_address
@@ -35,9 +36,9 @@ from peermask.masks.budget import retentions
 from peermask.registry import Options
 from peermask.run.build import Experiment, agents_with, build
 
-LARGEST = 2**19  # bytes of a signed roster; a session allows a little more
-PORT = 7450
-FEWEST = 2  # default links of a new agent, so that it does not depend on a single neighbour
+LARGEST_BYTES = 2**19  # bytes of a signed roster; a session allows a little more
+DEFAULT_PORT = 7450
+DEFAULT_LINKS = 2  # default links of a new agent, so that it does not depend on a single neighbour
 
 CHANGING = (
     "serial",
@@ -53,7 +54,7 @@ Verify = Callable[[bytes, str], bool]  # bytes, signature in hex
 
 class Roster(Options):
     run: str
-    serial: Annotated[int, Field(ge=1, lt=2**32)]
+    serial: Annotated[int, Field(ge=0, lt=2**32)] = 0
     agents: tuple[FleetMember, ...]
     links: tuple[Link, ...]
     left: tuple[int, ...]
@@ -85,8 +86,8 @@ def signed_roster(fleet: Fleet) -> bytes:
 
 def read_signed(data: bytes, fleet: Fleet, verify: Verify) -> Fleet:
     """The fleet with a received roster, or a NodeError: forged, malformed, or of another fleet."""
-    if len(data) > LARGEST:
-        raise NodeError(f"a roster of {len(data)} bytes is refused; allowed: {LARGEST}")
+    if len(data) > LARGEST_BYTES:
+        raise NodeError(f"a roster of {len(data)} bytes is refused; allowed: {LARGEST_BYTES}")
     signature, _, content = data.partition(b"\n")
     text = signature[:1024].decode("ascii", errors="replace")
     if not verify(content, text):
@@ -107,7 +108,7 @@ def with_roster(fleet: Fleet, roster: Roster, signature: str | None) -> Fleet:
 
 def check_roster(fleet: Fleet) -> Fleet:
     check(fleet)
-    if len(encode_roster(fleet)) > LARGEST - 1024:
+    if len(encode_roster(fleet)) > LARGEST_BYTES - 1024:
         raise NodeError(f"a roster of {len(fleet.agents)} agents and {len(fleet.links)} links is too large to send")
     return fleet
 
@@ -130,12 +131,12 @@ def add_agent(
     _check_links_are_chosen(fleet, "added")
     number, used = fleet.numbers[-1] + 1, [split_address(member.address) for member in fleet.agents]
     if port is None:
-        lowest = min((taken for _, taken in used), default=PORT)  # where agents of other hosts begin
+        lowest = min((taken for _, taken in used), default=DEFAULT_PORT)  # where agents of other hosts begin
         port = max((taken + 1 for place, taken in used if place == host.strip("[]")), default=lowest)
-    fewest = sorted(fleet.agents, key=lambda one: (len(fleet.neighbours(one.agent)), one.agent))[:FEWEST]
+    fewest = sorted(fleet.agents, key=lambda one: (len(fleet.neighbours(one.agent)), one.agent))[:DEFAULT_LINKS]
     chosen = [fleet.member(other).agent for other in links] or [one.agent for one in fewest]
-    kept = _retention(fleet, number, retention)
-    own = FleetMember(agent=number, address=join_address(host, port), relayed=relayed, retention=kept)
+    share = _retention(fleet, number, retention)
+    own = FleetMember(agent=number, address=join_address(host, port), relayed=relayed, retention=share)
     pairs = [(other, number) for other in dict.fromkeys(chosen)]
     return next_roster(fleet, agents=(*fleet.agents, own), links=tuple(sorted([*fleet.links, *pairs])))
 
@@ -174,9 +175,13 @@ def read_file(path: Path, fleet: Fleet, verify: Verify | None) -> Fleet:
         roster = Roster.model_validate(
             {"left": [], **{key: values[key] for key in ("run", *CHANGING) if key in values}}
         )
-    except (OSError, ValueError) as error:  # a ValidationError is a ValueError
-        raise NodeError(f"{path} has changed and is not used: {str(error).splitlines()[0]}") from None
+    except ValidationError as error:
+        raise NodeError(f"{path} has changed and is not used: {first_problem(error, Roster)}") from None
+    except (OSError, ValueError) as error:
+        raise NodeError(f"{path} has changed and is not used: {error}") from None
     later = with_roster(fleet, roster, values.get("signature"))
+    if encode_roster(later) == encode_roster(fleet):  # something else in it has changed, or ca.pem
+        return fleet
     if verify is not None and not verify(encode_roster(later), str(later.signature)):
         raise NodeError(f"{path} has changed and is not used: its roster is not signed by this fleet's authority")
     return later
@@ -239,8 +244,8 @@ def build_member(fleet: Fleet, agent: int) -> Experiment:
     config = fleet.experiment
     if agent < config.agents:
         return by_roster(build(config), fleet)
-    kept = fleet.retentions()[: agent + 1]
-    table = {**config.table(), "agents": agent + 1, "retention": list(kept), "graph": {"name": "path"}}
+    ratios = fleet.retentions()[: agent + 1]
+    table = {**config.table(), "agents": agent + 1, "retention": list(ratios), "graph": {"name": "path"}}
     wider = make_config({key: value for key, value in table.items() if key != "imports"})
     return by_roster(replace(build(wider), config=config), fleet)
 
@@ -250,14 +255,14 @@ def by_roster(experiment: Experiment, fleet: Fleet) -> Experiment:
     which agents that have left are absent."""
     if not fleet.serial or experiment.schedule.changes:
         return experiment
-    kept, held = fleet.retentions(), experiment.samples.sizes
-    count = len(kept)
+    ratios, sizes = fleet.retentions(), experiment.samples.sizes
+    count = len(ratios)
     links = np.array(fleet.links, np.int64).reshape(-1, 2)
     both = np.concatenate([links, links[:, ::-1]])
     # Used where a server weights agents by samples; other agents do not know the number of an added agent.
-    shares = np.concatenate([held, np.full(max(0, count - len(held)), held.mean())])[:count]
+    shares = np.concatenate([sizes, np.full(max(0, count - len(sizes)), sizes.mean())])[:count]
     return replace(
         experiment,
-        agents=agents_with(kept, experiment.network, experiment.config),
+        agents=agents_with(ratios, experiment.network, experiment.config),
         mixing=build_mixing(Links.between(both[:, 0], both[:, 1], count), shares),
     )

@@ -67,8 +67,8 @@ class ServiceLimits:
             raise NodeError(f"--memory-max {self.memory!r} is not a size such as 512M, or a percentage such as 50%")
         if self.cpu is not None and not re.fullmatch(r"[1-9]\d*%", self.cpu):
             raise NodeError(f"--cpu-quota {self.cpu!r} is not a percentage of one core, such as 80% or 200%")
-        found = {"MemoryMax": self.memory, "CPUQuota": self.cpu}
-        return "".join(f"{name}={value}\n" for name, value in found.items() if value is not None)
+        limits = {"MemoryMax": self.memory, "CPUQuota": self.cpu}
+        return "".join(f"{name}={value}\n" for name, value in limits.items() if value is not None)
 
 
 def unit(

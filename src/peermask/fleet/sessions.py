@@ -141,18 +141,14 @@ def _rule(neighbour: int, flow: str, number: int, messages: list[str], key: str)
 # neighbours, and this file logs them. Two sessions with the same name are two devices with the same key: both are
 # ignored while both are connected, since it is unknown which one is genuine.
 
-GRACE = 5.0  # seconds two sessions of one name may overlap: a lost link takes a few leases to end
+OVERLAP_SECONDS = 5.0  # seconds two sessions of one name may overlap: a lost link takes a few leases to end
 
 
 class Sessions:
     """Thread-safe: zenoh's threads report links, the agent's and the answering thread read them."""
 
     def __init__(
-        self,
-        own_name: str,
-        neighbours: Mapping[int, str],
-        say: Callable[[str], None],
-        time: TimeSource = SYSTEM_TIME,
+        self, own_name: str, neighbours: Mapping[int, str], say: Callable[[str], None], time: TimeSource = SYSTEM_TIME
     ) -> None:
         """`own_name`: the name in this agent's certificate; `neighbours`: those in theirs, by number."""
         self.own_name, self.neighbours, self.say, self.time = own_name, neighbours, say, time
@@ -183,12 +179,12 @@ class Sessions:
     def doubled(self) -> frozenset[int]:
         """Neighbours whose key is used by two devices."""
         with self._lock:
-            ripe = {name for name, since in self._doubled.items() if self.time.monotonic() - since > GRACE}
-        found = {agent: name for agent, name in self.neighbours.items() if name in ripe}
-        for agent, name in found.items():
+            ripe = {name for name, since in self._doubled.items() if self.time.monotonic() - since > OVERLAP_SECONDS}
+        agents = {agent: name for agent, name in self.neighbours.items() if name in ripe}
+        for agent, name in agents.items():
             text = f"two devices run as agent {agent}, with the same key; neither is served until one stops"
             self._say_once(name, Line(text, "doubled", "warning", neighbour=agent))
-        return frozenset(found)
+        return frozenset(agents)
 
     def _why(self, name: str) -> str:
         if name == self.own_name:

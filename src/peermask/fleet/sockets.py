@@ -192,10 +192,10 @@ def protocols(hello: bytes) -> list[bytes]:
     while at + 4 <= len(hello):
         kind, length = (int.from_bytes(hello[at + i : at + i + 2], "big") for i in (0, 2))
         if kind == ALPN:
-            names, found = hello[at + 6 : at + 4 + length], []
+            names, result = hello[at + 6 : at + 4 + length], []
             while names:
-                found.append(names[1 : 1 + names[0]])
+                result.append(names[1 : 1 + names[0]])
                 names = names[1 + names[0] :]
-            return found
+            return result
         at += 4 + length
     return []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,7 +16,7 @@ from peermask.files import hold_lock
 from peermask.fleet.agent import NodeAgent
 from peermask.fleet.environment import SYSTEM_TIME, Line, TimeSource
 from peermask.fleet.fleet import Fleet
-from peermask.fleet.fleet_file import load_fleet
+from peermask.fleet.fleet_file import certificates_of, load_fleet
 from peermask.fleet.roster import build_member
 from peermask.fleet.status import AgentObserver
 from peermask.run.execution import Status
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from peermask.fleet.credentials import Credentials
     from peermask.fleet.responder import Responder
     from peermask.fleet.roster import Verify
-    from peermask.fleet.rosters import Rosters
+    from peermask.fleet.roster_gossip import RosterGossip
     from peermask.fleet.status import StatusMonitor
     from peermask.fleet.zenoh_transport import ZenohTransport
 
-SLACK = 2**20  # bytes for everything in a message but its values
+OVERHEAD_BYTES = 2**20  # bytes for everything in a message but its values
 Address = tuple[str, int]
 
 
@@ -59,7 +59,7 @@ def run_node(
     `metrics`: where to serve metrics and health; the agent is unhealthy if no round ended for `stalled_after` seconds.
     """
     # zenoh and cryptography are optional dependencies; reading a fleet file does not need them
-    from peermask.fleet.rosters import Rosters
+    from peermask.fleet.roster_gossip import RosterGossip
     from peermask.fleet.status import StatusMonitor
     from peermask.fleet.transport import ReconnectingTransport
     from peermask.fleet.watch import Watch
@@ -96,10 +96,10 @@ def run_node(
 
         def session(fleet: Fleet, credentials: Credentials | None) -> AbstractContextManager[ZenohTransport]:
             # The most that an honest neighbour can send: a few float32 per parameter.
-            largest = 16 * experiment.network.layout.total + SLACK
+            largest = 16 * experiment.network.layout.total + OVERHEAD_BYTES
             return open_session(fleet, agent, credentials, largest, node.responder, monitor, rosters)
 
-        rosters = Rosters(fleet, verify, node.responder.refusals, time)
+        rosters = RosterGossip(fleet, verify, node.responder.refusals, time)
         monitor.latest = lambda: rosters.fleet
         with ReconnectingTransport(time) as transport:
             watch = Watch(
@@ -120,8 +120,9 @@ def identify(
     path: Path, fleet: Fleet, agent: int, roster_file: Path, observer: AgentObserver, *, insecure: bool
 ) -> tuple[Fleet, Credentials | None, Verify | None]:
     """The fleet by the latest roster known here, the agent's certificates, and how rosters are verified."""
-    from peermask.fleet.credentials import Credentials, check_credentials, install_authorities, verifier
-    from peermask.fleet.rosters import is_saved, latest
+    from peermask.fleet.authority import install_authorities, verifier
+    from peermask.fleet.credentials import Credentials, check_credentials
+    from peermask.fleet.roster_gossip import is_saved, latest
 
     address = fleet.member(agent).address
     if insecure:
@@ -144,11 +145,11 @@ def open_session(
     largest: int,
     responder: Responder,
     monitor: StatusMonitor,
-    rosters: Rosters,
+    rosters: RosterGossip,
 ) -> Iterator[ZenohTransport]:
     """The network of one agent by a roster: its links, through a relay if necessary, and a server for operators."""
-    from peermask.fleet.operator_server import OperatorServer
-    from peermask.fleet.relayed import open_relayed
+    from peermask.fleet.operator import OperatorServer
+    from peermask.fleet.relay_client import open_relay_client
     from peermask.fleet.sessions import Sessions, session_settings
     from peermask.fleet.zenoh_transport import open_zenoh
 
@@ -157,23 +158,18 @@ def open_session(
     inside = (me.listen or me.address) if me.relayed else None
     sessions = Sessions(me.name, {j: fleet.member(j).name for j in neighbours}, monitor.say, monitor.time)
     answers = {
-        "status": lambda *_: json.dumps(monitor.standing().table()).encode(),
+        "status": lambda *_: json.dumps(asdict(monitor.status())).encode(),
         "roster": lambda _, body: b"taken" if rosters.hand_in(body) else b"known already",
     }
     operator_server = (
         None if credentials is None else OperatorServer(credentials, answers, lambda: rosters.fleet.revoked_operators)
     )
-    with open_relayed(fleet, credentials, wanted, inside, monitor.say) as through:
+    with open_relay_client(fleet, credentials, wanted, inside, monitor.say) as through:
         settings = session_settings(fleet, agent, credentials, largest, through)
         with open_zenoh(settings, agent, responder, sessions, operator_server) as transport:
             gate = transport.gate
             monitor.connections = lambda: None if gate is None else gate.connections
             yield transport
-
-
-def certificates_of(path: Path, fleet: Fleet) -> Path:
-    """The certificate folder, relative to the fleet file."""
-    return path.parent / fleet.certificates
 
 
 def default_out(fleet: Fleet) -> Path:

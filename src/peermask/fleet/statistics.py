@@ -27,7 +27,7 @@ from peermask.files import write_atomically
 from peermask.fleet.fleet import Fleet
 from peermask.registry import Options
 
-LARGEST = 2**24  # bytes of a summary
+LARGEST_BYTES = 2**24  # bytes of a summary
 Variance = Annotated[float, Field(ge=0, le=1e60)]
 
 
@@ -83,7 +83,7 @@ def write_summary(path: Path, summary: Summary) -> None:
     write_atomically(path, (summary.model_dump_json(indent=1, exclude_none=True) + "\n").encode())
 
 
-def read_summary(path: Path, largest: int = LARGEST) -> Summary:
+def read_summary(path: Path, largest: int = LARGEST_BYTES) -> Summary:
     """A summary from another device: its size and every number are limited."""
     try:
         if path.stat().st_size > largest:

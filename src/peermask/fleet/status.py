@@ -1,6 +1,11 @@
-"""The status of an agent: updated by its reports, read by metrics, health checks and operators.
+"""The status of an agent: its state with the reasons, updated by its reports, read by metrics and operators.
 
-An observer that forwards everything. A report costs a few additions; everything else is computed on request.
+    ok         rounds end in time, or are finished
+    degraded   rounds end, but the agent learns with less than it should, or more slowly
+    failing    no round has ended for longer than any limit of the fleet
+
+`StatusMonitor` is an observer that forwards everything. A report costs a few additions; the rest is
+computed on request.
 """
 
 from __future__ import annotations
@@ -9,23 +14,63 @@ import shutil
 import threading
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
 from datetime import datetime
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol, get_args
 
+from peermask.fleet.admission import Totals
 from peermask.fleet.environment import SYSTEM_TIME, TimeSource
 from peermask.fleet.fleet import Fleet
-from peermask.fleet.health import COSTLY_ROUNDS, Health, State, assess
 from peermask.fleet.puller import Absence
 from peermask.fleet.responder import Responder
 from peermask.fleet.roster import digest_of
 from peermask.store.checkpoint import list_checkpoints
 from peermask.store.folder import RunFolder
+from peermask.wire.mailbox import KEPT_ROUNDS
 
-# The status of an agent after a round, and who is told of it.
+State = Literal["ok", "degraded", "failing"]
+STATES: tuple[State, ...] = get_args(State)
+BEHIND_ROUNDS = KEPT_ROUNDS  # more than these, and neighbours no longer have the rounds that the agent needs
+COSTLY_ROUNDS = 2  # rounds whose whole time limit a neighbour may use up before it is named
+
+
+@dataclass(frozen=True)
+class Health:
+    state: State = "ok"
+    reasons: tuple[str, ...] = ()
+
+    @property
+    def trouble(self) -> str | None:
+        return "; ".join(self.reasons) or None
+
+    def __str__(self) -> str:
+        return self.state if not self.reasons else f"{self.state}: {self.trouble}"
+
+
+def assess(
+    *, neighbours: int, heard: int, refused: int, behind: int, costly: Collection[int], stalled: str | None = None
+) -> Health:
+    """The state by counts of the last round.
+
+    `refused`: neighbours that refuse this agent or are refused; `behind`: rounds that most neighbours are ahead;
+    `costly`: neighbours that used up the time limit of several rounds; `stalled`: why no round ends.
+    """
+    reasons = []
+    if neighbours and refused >= neighbours:
+        reasons.append(f"refused by all {neighbours} neighbours")
+    elif 2 * heard < neighbours:
+        reasons.append(f"hears {heard} of {neighbours} neighbours")
+    if behind > BEHIND_ROUNDS:
+        reasons.append(f"{behind} rounds behind its neighbours")
+    if costly:
+        named = ", ".join(map(str, sorted(costly)))
+        reasons.append(f"agent {named} used up the time limit of {COSTLY_ROUNDS} rounds or more")
+    if stalled is not None:
+        return Health("failing", (stalled, *reasons))
+    return Health("degraded" if reasons else "ok", tuple(reasons))
 
 
 @dataclass(frozen=True)
@@ -88,9 +133,6 @@ class AgentStatus:
     certificate_ends: float | None  # seconds since 1970
     roster: int  # its number
     roster_digest: str  # the same on all agents with this number
-
-    def table(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def round_limit_of(fleet: Fleet) -> float:
@@ -189,15 +231,16 @@ class StatusMonitor:
             stalled=stalled,
         )
 
-    def standing(self) -> AgentStatus:
+    def status(self) -> AgentStatus:
         health, end, fleet = self.health(), self.ends(), self.latest()
         with self._lock:
             report, seconds, buckets = self._report, self._seconds, tuple(self._buckets)
             absences = {j: dict(sorted(counts.items())) for j, counts in sorted(self._absences.items())}
             last_absence = self._last_absence
         responder = self.responder
-        sent = responder.sent.totals() if responder is not None else None
-        received = responder.received.totals() if responder is not None else None
+        nothing = Totals({}, {})
+        sent = nothing if responder is None else responder.sent.totals()
+        received = nothing if responder is None else responder.received.totals()
         return AgentStatus(
             agent=self.agent,
             run=self.fleet.run,
@@ -209,10 +252,10 @@ class StatusMonitor:
             loss=report.loss,
             figure=report.figure,
             accuracy=report.accuracy,
-            sent_bytes=sum(sent.bytes.values()) if sent else 0,
-            received_bytes=sum(received.bytes.values()) if received else 0,
-            sent=sent.messages if sent else {},
-            received=received.messages if received else {},
+            sent_bytes=sum(sent.bytes.values()),
+            received_bytes=sum(received.bytes.values()),
+            sent=sent.messages,
+            received=received.messages,
             neighbours=report.neighbours,
             alive=report.alive,
             heard=report.neighbours - len(report.absent) if report.round else 0,

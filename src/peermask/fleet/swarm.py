@@ -19,13 +19,13 @@ from peermask.files import hold_lock, writing
 from peermask.fleet.collect import collect_run, finished
 from peermask.fleet.environment import SYSTEM_TIME, TimeSource
 from peermask.fleet.fleet import Fleet
-from peermask.fleet.fleet_file import load_fleet
-from peermask.fleet.start import agent_out, certificates_of, default_out
+from peermask.fleet.fleet_file import certificates_of, load_fleet
+from peermask.fleet.start import agent_out, default_out
 from peermask.run.result import RunResult
 from peermask.store.folder import RunFolder
 
-POLL = 0.2  # seconds between checks of the processes
-LEAVE_WITHIN = 60.0  # seconds an agent has to finish its round and save once it was asked to stop
+POLL_SECONDS = 0.2  # seconds between checks of the processes
+STOP_SECONDS = 60.0  # seconds an agent has to finish its round and save once it was asked to stop
 
 
 @dataclass
@@ -170,12 +170,12 @@ def _watch(
     until: float | None = None
     while any(member.process.poll() is None for member in members):
         if should_stop() and until is None:
-            until = time.monotonic() + LEAVE_WITHIN
+            until = time.monotonic() + STOP_SECONDS
             for member in members:
                 member.process.terminate()
         if until is not None and time.monotonic() > until:
             break
         show(members)
-        time.sleep(POLL)
+        time.sleep(POLL_SECONDS)
     show(members)
     return until is not None

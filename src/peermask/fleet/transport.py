@@ -37,10 +37,10 @@ class Transport(Protocol):
 # A transport whose session can be reopened, with other neighbours or another certificate, while it is used.
 #
 # The certificates and access control of an open session cannot be changed. So it is closed between two requests and
-# another one opened; requests wait until that is connected to the same neighbours again, at most REGROUP seconds.
+# another one opened; requests wait until that is connected to the same neighbours again, at most REGROUP_SECONDS.
 
-REGROUP = 3.0
-PATIENCE = 30.0  # seconds for a request to end, or a session to open; longer than any of them is allowed to take
+REGROUP_SECONDS = 3.0
+CALL_SECONDS = 30.0  # seconds for a request to end, or a session to open; longer than any of them is allowed to take
 
 
 class ReconnectingTransport:
@@ -64,7 +64,7 @@ class ReconnectingTransport:
         """Close the session between two requests, and return the neighbours that were alive."""
         with self._changed:
             before, self._current = self._current, None
-            self._changed.wait_for(lambda: not self._asking, PATIENCE)
+            self._changed.wait_for(lambda: not self._asking, CALL_SECONDS)
         there = frozenset() if before is None else before.alive()
         self._exit.close()
         return there
@@ -76,7 +76,7 @@ class ReconnectingTransport:
         try:
             awaited = self.close() & frozenset(expected)
             opened = self._exit.enter_context(session)
-            end = self.time.monotonic() + REGROUP
+            end = self.time.monotonic() + REGROUP_SECONDS
             while not opened.alive() >= awaited and self.time.monotonic() < end:
                 opened.await_change(0.05)
             with self._changed:
@@ -119,5 +119,5 @@ class ReconnectingTransport:
 
     def _opened(self) -> Transport | None:
         """The open session, after waiting for one that is being opened."""
-        self._changed.wait_for(lambda: not self._opening, PATIENCE)
+        self._changed.wait_for(lambda: not self._opening, CALL_SECONDS)
         return self._current

@@ -17,29 +17,22 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from peermask.errors import NodeError, PeermaskError
-from peermask.fleet.credentials import (
-    MINUTES,
-    Credentials,
-    check_credentials,
-    install_authorities,
-    load_authorities,
-    validity,
-    verifier,
-)
+from peermask.fleet.authority import install_authorities, load_authorities, verifier
+from peermask.fleet.credentials import MINUTES, Credentials, check_credentials, validity
 from peermask.fleet.environment import SYSTEM_TIME, Line, TimeSource
 from peermask.fleet.fleet import Fleet, FleetMember
 from peermask.fleet.fleet_file import write_fleet
 from peermask.fleet.responder import Responder
 from peermask.fleet.roster import read_file
-from peermask.fleet.rosters import FileWatch, Rosters, save_roster
+from peermask.fleet.roster_gossip import FileWatch, RosterGossip, save_roster
 from peermask.fleet.transport import ReconnectingTransport, Transport
 
-LOOK = 1.0  # seconds between checks of files
-ASK = 5  # checks of files between requests to neighbours
-PAUSE = 0.5  # seconds between such requests, at least
-REOPEN = 30.0  # seconds between sessions that are opened because of a stale link, at least
-LEAVE = 30.0  # seconds to end what it does when the agent ends
-SOON = timedelta(days=14)  # before a certificate expires
+CHECK_SECONDS = 1.0  # seconds between checks of files
+CHECKS_PER_REQUEST = 5  # checks of files between requests to neighbours
+REQUEST_PAUSE_SECONDS = 0.5  # seconds between such requests, at least
+REOPEN_SECONDS = 30.0  # seconds between sessions that are opened because of a stale link, at least
+THREAD_END_SECONDS = 30.0  # seconds to end what it does when the agent ends
+EXPIRY_WARNING = timedelta(days=14)  # before a certificate expires
 
 Open = Callable[[Fleet, Credentials | None], AbstractContextManager[Transport]]
 Adopt = Callable[[Fleet, frozenset[int]], None]  # the new fleet, and neighbours whose old messages are to be dropped
@@ -53,7 +46,7 @@ class Watch:
         path: Path,
         agent: int,
         credentials: Credentials | None,
-        rosters: Rosters,
+        rosters: RosterGossip,
         responder: Responder,
         transport: ReconnectingTransport,
         open_: Open,
@@ -72,8 +65,8 @@ class Watch:
         self._files = FileWatch(fleet=path, **files)
         self._due = False  # a session has to be opened, since the roster has changed or there is none
         self._renewed = False  # there may be a new certificate
-        self._compared = -PAUSE  # when rosters were last compared
-        self._reopened = -REOPEN  # when a session was last opened because of a stale link
+        self._compared = -REQUEST_PAUSE_SECONDS  # when rosters were last compared
+        self._reopened = -REOPEN_SECONDS  # when a session was last opened because of a stale link
         self._said: set[str] = set()
         self._crash: BaseException | None = None
         self._stop = time.event()
@@ -96,9 +89,9 @@ class Watch:
     def __exit__(self, *_: object) -> None:
         self._stop.set()
         self.rosters.news.set()
-        self._thread.join(LEAVE)
+        self._thread.join(THREAD_END_SECONDS)
         if self._thread.is_alive():
-            text = f"the thread that watches for changes has not ended within {LEAVE:.0f} s; ending without it"
+            text = f"the thread of changes has not ended within {THREAD_END_SECONDS:.0f} s; ending without it"
             self.say(Line(text, "watch", "warning"))
         if self._crash is not None:
             raise self._crash
@@ -117,16 +110,16 @@ class Watch:
     def _watch(self) -> None:
         looks = 0
         while not self._stop.is_set():
-            found = self.rosters.news.wait(LOOK)
+            news = self.rosters.news.wait(CHECK_SECONDS)
             self.rosters.news.clear()
             try:
-                if not found:
+                if not news:
                     looks += 1
                     self._warn_of_expiry()
                     self._look()
                 if self.rosters.fleet is not self.fleet:
                     self._apply(self.rosters.fleet)
-                elif found or looks % ASK == 1:
+                elif news or looks % CHECKS_PER_REQUEST == 1:
                     self._compare(self.responder.neighbours)
                 if self._due or self._renewed:
                     self._take_certificate()
@@ -147,14 +140,14 @@ class Watch:
 
     def _compare(self, neighbours: frozenset[int]) -> None:
         """Compare rosters with neighbours; limited, since a neighbour may announce a roster that it does not have."""
-        self._stop.wait(max(0.0, self._compared + PAUSE - self.time.monotonic()))
+        self._stop.wait(max(0.0, self._compared + REQUEST_PAUSE_SECONDS - self.time.monotonic()))
         self._compared = self.time.monotonic()
         self.rosters.compare(self.transport, self.transport.alive() & neighbours)
 
     def _apply(self, fleet: Fleet) -> None:
         """Use a later roster."""
         before, self.fleet = _places(self.fleet, self.agent), fleet
-        known = frozenset(before) - {self.agent}
+        neighbours = frozenset(before) - {self.agent}
         try:
             self._install_authorities(fleet)
             save_roster(fleet, self.roster_file)  # afterwards: at the next start those of a saved one are not installed
@@ -164,13 +157,13 @@ class Watch:
         if self.agent in fleet.left:
             self.left = True
             self.responder.follow(())
-            self.rosters.compare(self.transport, self.transport.alive() & known)
+            self.rosters.compare(self.transport, self.transport.alive() & neighbours)
             return
         places = _places(fleet, self.agent)
-        others = frozenset(j for j in known if places.get(j) != before[j])  # removed or changed
+        others = frozenset(j for j in neighbours if places.get(j) != before[j])  # removed or changed
         self.responder.follow(frozenset(fleet.neighbours(self.agent)) - others)
         self.rosters.compare(
-            self.transport, self.transport.alive() & known
+            self.transport, self.transport.alive() & neighbours
         )  # including removed ones, so that they learn of it
         self._due |= places != before
         self.adopt(fleet, others)
@@ -232,7 +225,7 @@ class Watch:
     def _replace_stale_session(self) -> None:
         """Reopen the session if a link is stale; limited, since other neighbours wait meanwhile."""
         stale = self.transport.stale_links()
-        if stale and self.time.monotonic() > self._reopened + REOPEN:
+        if stale and self.time.monotonic() > self._reopened + REOPEN_SECONDS:
             self._reopened = self.time.monotonic()
             self._reopen()
             text = f"reopened its session: the link to agent {', '.join(map(str, sorted(stale)))} was stale"
@@ -243,7 +236,7 @@ class Watch:
             return
         begin, end = self.valid
         left = end - self.time.now()
-        if left < min(SOON, (end - begin) / 3):
+        if left < min(EXPIRY_WARNING, (end - begin) / 3):
             renew = f"run `peermask fleet renew FLEET {self.agent}` before"
             text = f"its certificate expires {end:{MINUTES}}; {renew}"
             self._say_once(Line(text, "certificate", "warning", ends=f"{end:{MINUTES}}"), f"{end} {left.days}")

@@ -19,7 +19,7 @@ from peermask.errors import NodeError, NotYetError
 from peermask.fleet.fleet import split_address
 from peermask.fleet.gate import Gate, open_gate
 from peermask.fleet.messages import DOUBLED
-from peermask.fleet.operator_server import OperatorServer
+from peermask.fleet.operator import OperatorServer
 from peermask.fleet.sessions import Sessions, alive_key, ask_key
 from peermask.fleet.transport import Handler
 
@@ -28,11 +28,11 @@ try:
 except ImportError as error:
     raise NodeError("a fleet needs another package: pip install 'peermask[node]'") from error
 
-WAITING = 16  # requests in the queue before zenoh blocks: each neighbour sends one at a time
-DOORS = 8  # zenoh's ports behind a gate: handshakes that can be in progress at the same time
-TRIES = 5  # to find free ports for them
-LEAVE = 30.0  # seconds for the answering thread to end
-SETTLED = 4.0  # seconds within which a neighbour that is linked again must have declared its liveliness token
+QUEUED_REQUESTS = 16  # requests in the queue before zenoh blocks: each neighbour sends one at a time
+LOOPBACK_PORTS = 8  # zenoh's ports behind a gate: handshakes that can be in progress at the same time
+PORT_ATTEMPTS = 5  # to find free ports for them
+THREAD_END_SECONDS = 30.0  # seconds for a thread to end: the one that answers, or that closes the session
+TOKEN_SECONDS = 4.0  # seconds within which a neighbour that is linked again must have declared its liveliness token
 
 
 class ZenohTransport:
@@ -67,7 +67,7 @@ class ZenohTransport:
         with self._changed:
             silent = (self.sessions.linked() & self._known) - self._alive
             self._silent = {j: self._silent.get(j, now) for j in silent}
-            return frozenset(j for j, since in self._silent.items() if now - since > SETTLED)
+            return frozenset(j for j, since in self._silent.items() if now - since > TOKEN_SECONDS)
 
     def ask(self, requests: Mapping[int, bytes], patience: float) -> dict[int, bytes]:
         asked = {
@@ -137,12 +137,14 @@ def open_zenoh(
         session.info.declare_link_events_listener(
             zenoh.handlers.Callback(transport.linked, indirect=False), history=True
         )
-        questions = session.declare_queryable(ask_key(agent, "*"), zenoh.handlers.FifoChannel(WAITING))
+        questions = session.declare_queryable(ask_key(agent, "*"), zenoh.handlers.FifoChannel(QUEUED_REQUESTS))
         worker = threading.Thread(
             target=transport.serve, args=(questions.handler, handler), name="answers", daemon=True
         )
         worker.start()
-        leaving.callback(worker.join, LEAVE)  # the process aborts if a thread is still inside zenoh when Python exits
+        leaving.callback(
+            worker.join, THREAD_END_SECONDS
+        )  # the process aborts if a thread is still inside zenoh when Python exits
         leaving.enter_context(questions)  # undeclaring it ends the worker
         watch = zenoh.handlers.Callback(transport.liveliness_changed, indirect=False)
         session.liveliness().declare_subscriber(alive_key("*"), watch, history=True)
@@ -172,17 +174,22 @@ def _open(
 
 @contextmanager
 def _closed_after(session: zenoh.Session) -> Iterator[zenoh.Session]:
-    try:
-        yield session
-    finally:
+    def close() -> None:
         # Closing waits for neighbours, and fails if one is behind a cut cable: no reason for an agent to fail.
         with suppress(zenoh.ZError):
             session.close()  # type: ignore[no-untyped-call]
 
+    try:
+        yield session
+    finally:
+        closing = threading.Thread(target=close, name="close", daemon=True)  # zenoh has no limit of its own
+        closing.start()
+        closing.join(THREAD_END_SECONDS)
+
 
 def _session_inside(settings: Mapping[str, Any]) -> tuple[zenoh.Session, list[tuple[str, int]]]:
     """A session that listens only on loopback, and its addresses; tried again if another process took a port."""
-    for _ in range(TRIES - 1):
+    for _ in range(PORT_ATTEMPTS - 1):
         inside = _free_ports()
         with suppress(NodeError):
             return _session({**settings, "listen/endpoints": [f"tls/{host}:{port}" for host, port in inside]}), inside
@@ -197,7 +204,7 @@ def _free_ports() -> list[tuple[str, int]]:
     """
     host = f"127.{64 + secrets.randbelow(64)}.{secrets.randbelow(256)}.1" if sys.platform == "linux" else "127.0.0.1"
     with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(DOORS)]
+        sockets = [stack.enter_context(socket.socket()) for _ in range(LOOPBACK_PORTS)]
         for one in sockets:
             one.bind((host, 0))
         return [one.getsockname() for one in sockets]

@@ -19,7 +19,7 @@ from peermask.fleet.messages import RosterMessage, decode_roster_message
 from peermask.fleet.roster import Verify, digest_of, encode_roster, read_signed, signed_roster
 from peermask.fleet.transport import Reply, Transport
 
-PATIENCE = 1.0  # seconds a neighbour has to answer
+ANSWER_SECONDS = 1.0  # seconds a neighbour has to answer
 
 
 class FileWatch:
@@ -45,26 +45,26 @@ class FileWatch:
         self._used[name] = self._seen[name] = self._stamps()[name]
 
     def _stamps(self) -> dict[str, object]:
-        found: dict[str, object] = {}
+        stamps: dict[str, object] = {}
         for name, path in self.paths.items():
             try:
                 status = path.stat()
-                found[name] = status.st_mtime_ns, status.st_size, status.st_ino
+                stamps[name] = status.st_mtime_ns, status.st_size, status.st_ino
             except OSError:
-                found[name] = None
-        return found
+                stamps[name] = None
+        return stamps
 
 
-def is_later(later: Fleet, known: Fleet) -> bool:
+def is_later(later: Fleet, current: Fleet) -> bool:
     """Whether a genuine roster is newer than the known one; a NodeError if it is older, or the number is taken."""
-    if later.serial < known.serial:
-        raise NodeError(f"roster {later.serial} is refused: it is older than {known.serial}, which is known here")
-    if later.serial == known.serial:
-        check_same(later, known)
-    return later.serial > known.serial
+    if later.serial < current.serial:
+        raise NodeError(f"roster {later.serial} is refused: it is older than {current.serial}, which is known here")
+    if later.serial == current.serial:
+        check_same(later, current)
+    return later.serial > current.serial
 
 
-class Rosters:
+class RosterGossip:
     """Thread-safe: the transport's thread receives rosters, the watch's thread asks for them."""
 
     def __init__(self, fleet: Fleet, verify: Verify | None, refusals: Refusals, time: TimeSource = SYSTEM_TIME) -> None:
@@ -133,23 +133,23 @@ class Rosters:
         if self.verify is None:
             return
         question = RosterMessage(self.fleet.serial, digest_of(self.fleet)).encode()
-        answers = transport.ask(dict.fromkeys(neighbours, question), PATIENCE)
+        answers = transport.ask(dict.fromkeys(neighbours, question), ANSWER_SECONDS)
         received = {j: self.receive(j, data, "sent a bad answer") for j, data in answers.items()}
         fleet = self.fleet
         earlier = [j for j, theirs in received.items() if theirs and not theirs.roster and theirs.serial < fleet.serial]
         roster = signed_roster(fleet)
         if earlier and roster:
-            transport.ask(dict.fromkeys(earlier, RosterMessage(roster=roster).encode()), PATIENCE)
+            transport.ask(dict.fromkeys(earlier, RosterMessage(roster=roster).encode()), ANSWER_SECONDS)
 
 
-def check_same(other: Fleet, known: Fleet) -> None:
+def check_same(other: Fleet, current: Fleet) -> None:
     """Two signed rosters with the same number, of which each agent may have heard of either, split a fleet."""
-    if encode_roster(other) != encode_roster(known):
-        raise NodeError(_split(known, digest_of(other)))
+    if encode_roster(other) != encode_roster(current):
+        raise NodeError(_split(current, digest_of(other)))
 
 
-def _split(known: Fleet, other: bytes) -> str:
-    number, here = known.serial, digest_of(known).hex()
+def _split(current: Fleet, other: bytes) -> str:
+    number, here = current.serial, digest_of(current).hex()
     return (
         f"there are two rosters {number}: {here}, which is used here, and {other.hex()}, which is refused; "
         "`peermask fleet sign` the right file, which makes a later one, and push it"
@@ -167,18 +167,18 @@ def check_signed(fleet: Fleet, verify: Verify) -> None:
 
 def latest(fleet: Fleet, verify: Verify, roster_file: Path, say: Callable[[str], None]) -> Fleet:
     """The fleet with the later of two rosters: that of its file, and the one the agent had when it stopped."""
-    known = fleet
+    saved = fleet
     try:
         if roster_file.is_file():
-            known = read_signed(roster_file.read_bytes(), fleet, verify)
+            saved = read_signed(roster_file.read_bytes(), fleet, verify)
     except (NodeError, OSError) as error:
         say(Line(f"{roster_file} is not used: {error}", "roster", "warning"))
-    if known.serial > fleet.serial:  # of the file, the signature may be of an authority that was retired
-        say(f"using roster {known.serial}, received from neighbours; the fleet file has {fleet.serial}")
-        return known
+    if saved.serial > fleet.serial:  # of the file, the signature may be of an authority that was retired
+        say(f"using roster {saved.serial}, received from neighbours; the fleet file has {fleet.serial}")
+        return saved
     check_signed(fleet, verify)
-    if known.serial == fleet.serial and encode_roster(known) != encode_roster(fleet):
-        say(Line(_split(fleet, digest_of(known)), "roster", "warning"))
+    if saved.serial == fleet.serial and encode_roster(saved) != encode_roster(fleet):
+        say(Line(_split(fleet, digest_of(saved)), "roster", "warning"))
     return fleet
 
 

@@ -13,21 +13,20 @@ from collections.abc import Callable, Collection, Coroutine, Iterator
 from contextlib import closing, contextmanager, suppress
 from typing import Any
 
-from peermask.fleet.credentials import Credentials
+from peermask.fleet.credentials import Credentials, name_of, tls_context
 from peermask.fleet.environment import Line
 from peermask.fleet.fleet import Fleet, split_address
-from peermask.fleet.operator_server import name_of, tls_context
-from peermask.fleet.relay import AGENT, DIAL, GO, NAME, PART, PROTOCOL, READY, SECONDS, WAIT, pump
+from peermask.fleet.relay import AGENT, BUFFER_BYTES, DIAL, GO, NAME, PROTOCOL, READY, REQUEST_SECONDS, WAIT, pump
 from peermask.fleet.sockets import Reader, Server, Writer, keep_alive, loop_in_thread, run_in
 
-SPARE = 2  # waiting connections in addition to one per neighbour: for operators and reconnects
-MOST = 24  # waiting connections; each that is dialled is replaced
-PAUSES = (0.2, 5.0)  # seconds before dialling the relay again: at first, at most
+SPARE_CONNECTIONS = 2  # waiting connections in addition to one per neighbour: for operators and reconnects
+MOST_CONNECTIONS = 24  # waiting connections; each that is dialled is replaced
+RETRY_SECONDS = (0.2, 5.0)  # seconds before dialling the relay again: at first, at most
 FAULTS = (OSError, asyncio.IncompleteReadError, TimeoutError, EOFError)
 Address = tuple[str, int]
 
 
-class Relayed:
+class RelayClient:
     """Everything runs in one event loop."""
 
     def __init__(self, address: str, credentials: Credentials, say: Callable[[str], None]) -> None:
@@ -44,14 +43,14 @@ class Relayed:
             with suppress(*FAULTS), closing(writer):
                 link = await self._dial(DIAL + AGENT.pack(agent))
                 with closing(link[1]):
-                    async with asyncio.timeout(SECONDS):
+                    async with asyncio.timeout(REQUEST_SECONDS):
                         answer = await link[0].readexactly(1)
                     if answer == GO:
                         await pump((reader, writer), link)
 
         server = Server(through)
         self._servers.append(server)
-        return await server.open("127.0.0.1", 0, PART)
+        return await server.open("127.0.0.1", 0, BUFFER_BYTES)
 
     async def wait(self, inside: Address, many: int) -> None:
         """Keep `many` connections at the relay; connections that arrive there are forwarded to `inside`."""
@@ -68,14 +67,14 @@ class Relayed:
         task.add_done_callback(self._tasks.discard)
 
     async def _wait(self, inside: Address) -> None:
-        pause = PAUSES[0]
+        pause = RETRY_SECONDS[0]
         while True:
             link = None
             try:
                 link = await self._dial(WAIT)
                 if await link[0].readexactly(1) == GO:
                     self._start(self._joined(link, inside))
-                    pause, link = PAUSES[0], None
+                    pause, link = RETRY_SECONDS[0], None
                     continue
             except FAULTS:
                 pass
@@ -83,24 +82,24 @@ class Relayed:
                 if link is not None:
                     link[1].transport.abort()
             await asyncio.sleep(pause)
-            pause = min(2 * pause, PAUSES[1])
+            pause = min(2 * pause, RETRY_SECONDS[1])
 
     async def _joined(self, link: tuple[Reader, Writer], inside: Address) -> None:
         with suppress(OSError), closing(link[1]):
-            await pump(link, await asyncio.open_connection(*inside, limit=PART))
+            await pump(link, await asyncio.open_connection(*inside, limit=BUFFER_BYTES))
 
     async def _dial(self, wish: bytes) -> tuple[Reader, Writer]:
         """A connection to the relay, after its greeting and our request."""
         host, port = split_address(self.address)
         try:
-            async with asyncio.timeout(SECONDS):
+            async with asyncio.timeout(REQUEST_SECONDS):
                 reader, writer = await asyncio.open_connection(
-                    host, port, ssl=self.context, server_hostname=host, limit=PART
+                    host, port, ssl=self.context, server_hostname=host, limit=BUFFER_BYTES
                 )
                 try:
-                    found = name_of(writer.get_extra_info("peercert"))
-                    if found != NAME or await reader.readexactly(1) != READY:
-                        raise ConnectionError(f"the certificate there is of {found}")
+                    name = name_of(writer.get_extra_info("peercert"))
+                    if name != NAME or await reader.readexactly(1) != READY:
+                        raise ConnectionError(f"the certificate there is of {name}")
                 except BaseException:
                     writer.transport.abort()
                     raise
@@ -121,7 +120,7 @@ class Relayed:
 
 
 @contextmanager
-def open_relayed(
+def open_relay_client(
     fleet: Fleet,
     credentials: Credentials | None,
     wanted: Collection[int],
@@ -133,14 +132,14 @@ def open_relayed(
     if fleet.relay is None or credentials is None or (not through and inside is None):
         yield {}
         return
-    made = Relayed(fleet.relay, credentials, say)
+    client = RelayClient(fleet.relay, credentials, say)
     with loop_in_thread("relay") as loop:
         try:
             if inside is not None:
-                run_in(loop, made.wait(_dialled_at(inside), min(len(wanted) + SPARE, MOST)))
-            yield {agent: run_in(loop, made.door(agent)) for agent in through}
+                run_in(loop, client.wait(_dialled_at(inside), min(len(wanted) + SPARE_CONNECTIONS, MOST_CONNECTIONS)))
+            yield {agent: run_in(loop, client.door(agent)) for agent in through}
         finally:
-            run_in(loop, made.close())
+            run_in(loop, client.close())
 
 
 def _dialled_at(listens: str) -> Address:
