@@ -35,7 +35,7 @@ def test_a_step(momentum: float, decay: float, relative: bool) -> None:
     )  # fmt: skip
     here = stepped(scores, gradient, weights, velocity, 0.3, momentum, decay, 0.0, LAYOUT, relative=relative)
     for one, other in zip(there, here, strict=True):
-        # Layers are added up in another order: their factor differs by a few millionths, and the largest directions are 30.
+        # Sums of layers in another order differ by a few millionths, and the largest directions are 30.
         torch.testing.assert_close(one.cpu(), other, rtol=5e-5 if relative else 1e-5, atol=1e-3 if relative else 1e-6)
 
 

@@ -150,7 +150,7 @@ class Accord(Algorithm[State]):
         batch, mask = data.batch(clock), state.mask if state.proposal is None else state.proposal  # of the batch before
         lr = self.options.scheduled_lr(clock)
         step = score_step(self.setting, self.options, lr, state.scores, mask, state.keep, state.velocity, batch)
-        personal = self._personal(state, batch, data.sizes, clock) if self._is_personal(clock) else None
+        personal = self._personal(state, batch, data.sizes, clock) if self._is_personal(clock) else state.personal
         proposal = self._mask(step.scores, state, state.keep)
         velocity = step.summed if self.options.momentum else None
         learned = replace(state, scores=step.scores, velocity=velocity, proposal=proposal, personal=personal)
@@ -211,11 +211,12 @@ class Accord(Algorithm[State]):
         return start != "never" and clock.is_after(start)
 
     def _with_personal(self, state: State) -> State:
-        """A personal mask that has not started is the agreed one, in the same memory; only momentum begins anew."""
+        """A personal mask that has not started is the agreed one, in the same memory, with a momentum of 0."""
         if self.options.personal_from == "never":
             return state
-        rest = state.scores.new_zeros(()).expand_as(state.scores) if self.options.momentum else None  # takes no memory
-        return replace(state, personal=Personal(state.scores, state.mask, rest, state.votes, state.voters))
+        scores, before = state.scores, state.personal
+        rest = first_velocity(scores, self.options.momentum) if before is None else before.velocity
+        return replace(state, personal=Personal(scores, state.mask, rest, state.votes, state.voters))
 
     def _personal(self, state: State, batch: Batch, samples: Tensor, clock: Clock) -> Personal:
         """One step of the personal mask; samples [A] are the agents' own."""
