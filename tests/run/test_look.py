@@ -71,7 +71,7 @@ def test_the_command(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeyp
 def test_mistakes_are_those_of_a_run() -> None:
     with pytest.raises(ConfigError, match="agentz: unknown key"):
         peermask.describe_data({"agentz": 3})
-    with pytest.raises(DataError, match="dataset is a int; make one of it"):
+    with pytest.raises(DataError, match="dataset has type int; make one of it"):
         peermask.describe_data({"agents": 2}, dataset=3)  # type: ignore[arg-type]
 
 

@@ -58,5 +58,5 @@ def test_mistakes_are_those_of_a_run() -> None:
         peermask.plan(RING, processes=0)
     with pytest.raises(ConfigError, match="roundz: unknown key"):
         peermask.plan({**RING, "roundz": 3})
-    with pytest.raises(DataError, match=r"dataset is a list; make one of it with peermask.from_arrays"):
+    with pytest.raises(DataError, match=r"dataset has type list; make one of it with peermask.from_arrays"):
         peermask.plan(RING, dataset=[1, 2])  # type: ignore[arg-type]

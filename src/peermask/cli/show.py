@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def show(run: Annotated[Path, typer.Argument(help="A run folder, or a sweep's.")]) -> None:
     """Print the results of a run or sweep, finished or not."""
     from peermask.files import read_json
-    from peermask.reports.tables import label_of
+    from peermask.reports.tables import arms_of
     from peermask.store.folder import is_of_fleet
     from peermask.store.result import StoredRun
     from peermask.store.sweeps import SWEEP, SweepFolder
@@ -33,14 +33,14 @@ def show(run: Annotated[Path, typer.Argument(help="A run folder, or a sweep's.")
     print_result(console, result)
     for name in result.waiting:
         console.print(f"{name} has not started", soft_wrap=True)
-    arms = (result, *result.compared)
-    diverged = [arm for arm in arms if arm.status == "diverged"]
-    for arm in diverged:
+    arms = arms_of(result)
+    diverged = {name: arm for name, arm in arms.items() if arm.status == "diverged"}
+    for name, arm in diverged.items():
         why = read_json(arm.folder.diverged).get("message")
-        console.print(f"{label_of(arm)} diverged: {why}", soft_wrap=True, highlight=False)
+        console.print(f"{name} diverged: {why}", soft_wrap=True, highlight=False)
     if missing := result.manifest.get("missing_agents"):
         console.print(f"collected without agents {', '.join(map(str, missing))}", soft_wrap=True)
-    elif result.waiting or any(arm.hash is None and arm not in diverged for arm in arms):
+    elif result.waiting or any(arm.hash is None and name not in diverged for name, arm in arms.items()):
         how = "peermask swarm FLEET" if is_of_fleet(run) else f"peermask run --resume {run}"
         console.print(f"not finished; resume with: {how}", soft_wrap=True)
     elif result.hash is not None:
@@ -143,7 +143,9 @@ def delete_runs(
     for path in folders:
         for left in delete_run(path):
             print(f"left: {left}, which no run wrote")
-    print(f"deleted {_count([path for path in folders if not path.exists()])}")
+    emptied = [path for path in folders if path.exists()]
+    also = f", and what runs wrote in {_count(emptied)}" if emptied else ""
+    print(f"deleted {_count([path for path in folders if path not in emptied])}{also}")
 
 
 def _count(folders: list[Path]) -> str:
@@ -157,7 +159,9 @@ def _row(run: FoundRun) -> list[str]:
 
 
 def _result(run: FoundRun) -> str:
-    return "" if run.value is None else f"{run.figure} {run.value:.4g}"
+    from peermask.task import figure_name, format_figure
+
+    return "" if run.value is None else f"{figure_name(run.figure)} {format_figure(run.figure, run.value)}"
 
 
 def _bytes(count: float | None) -> str:

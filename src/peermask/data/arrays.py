@@ -164,7 +164,9 @@ def from_arrays(
         _normalisation(normalise, kind, made[0], name),
         task,
         vocabulary if kind == "tokens" else None,
-        (target_scale or statistics_of(targets[0])) if task == "regression" and len(targets[0]) else None,
+        (target_scale or statistics_of(targets[0], f"{name} y_train"))
+        if task == "regression" and len(targets[0])
+        else None,
     )
 
 

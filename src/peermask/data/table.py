@@ -73,7 +73,7 @@ def from_dataframe(
     frames = {name: train} if test is None else {name: train, f"{name} test": test}
     for frame, part in zip(frames.values(), ("train", "test"), strict=False):
         if not hasattr(frame, "columns") or not hasattr(frame, "__getitem__") or not hasattr(frame, "__len__"):
-            raise DataError(f"{name} {part} is a {type(frame).__name__}; give a data frame, such as one of pandas")
+            raise DataError(f"{name} {part} has type {type(frame).__name__}; give a data frame, such as one of pandas")
         if len(frame) == 0:
             raise DataError(f"{name} {part} has no samples")
     special = [*targets, *([agent] if agent is not None else [])]

@@ -28,7 +28,8 @@ def sweep_table(sweep: SweepFolder) -> Table:
         padding=(0, 1, 0, 0),
     )
     for heading in headings(sweep.keys):
-        table.add_column(heading.replace("_", "_\n").replace(".", ".\n"), overflow="fold")
+        narrow = heading.replace("_", "_\n").replace(".", ".\n") if len(sweep.keys) > 2 else heading
+        table.add_column(narrow, overflow="fold")
     table.add_column("algorithm", no_wrap=True)
     for heading in (*(["seeds"] * (len(seeds) > 1)), "held out", "test", "sent"):
         table.add_column(heading, justify="right", no_wrap=True)
