@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Request:
-    """What to run, in the words of the command line."""
+    """A run or sweep in the words of the command line."""
 
     config: Path | None
     overrides: Sequence[str]

@@ -100,7 +100,7 @@ def first_window(layers: tuple[Layer, ...], agents: int, rounds: int) -> Window:
 def _pictures_of(
     paths: tuple[Path, ...], _stamps: tuple[int, ...], layers: tuple[Layer, ...], window: Window, shown: int
 ) -> dict[str, Any]:
-    """Of one round; remembered, since a page that is watched asks again and again."""
+    """Draw one round; cached, since a live page asks again and again."""
     weights = sum(layer.size for layer in layers)
     masks = np.concatenate([load_masks(path, weights) for path in paths[:shown]])[:shown]  # [N, P_w]
     first = np.packbits(masks[:, window.span], axis=1)
@@ -145,7 +145,7 @@ def kernel(layer: Layer) -> list[int]:
 
 
 def _over_frozen_weights(manifest: dict[str, Any], config: ExperimentConfig) -> bool:
-    """As the run recorded it, since its algorithm or init may be a plug-in's; earlier versions recorded nothing."""
+    """Read what the run recorded, since its algorithm or init may be a plug-in's."""
     if config.frozen.init not in inits or config.frozen.source is not None:  # given weights are not drawn from a seed
         return False
     if "over_frozen_weights" in manifest:

@@ -48,7 +48,7 @@ def headings(keys: Sequence[str]) -> list[str]:
 
 
 def sweep_lines(sweep: SweepFolder) -> list[str]:
-    """What diverged, what was best, what is missing."""
+    """Say what diverged, what was best, and what is missing."""
     lines = sweep.diverged()
     for row in best_rows(sweep.rows):
         reached = f"{format_figure(row.figure, spread(row.validation)[0])} on held-out data"

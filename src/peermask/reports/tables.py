@@ -40,7 +40,7 @@ def _worst(result: StoredRun, figure: str) -> float:
 
 
 def agents_table(result: StoredRun) -> Table:
-    """Per agent what it holds, keeps, reaches and sends; then the mean, and the worst of each column of accuracies.
+    """Make the table of a run: a row for each agent, then the mean, and the worst of each column of accuracies.
 
     Of other tasks than classification it has the figures of the task in place of labels and accuracies.
     """
@@ -126,7 +126,7 @@ def _readouts(name: str, result: StoredRun) -> str:
 
 
 def _lost(result: StoredRun, other: StoredRun, gain: float) -> list[str]:
-    """What to change where agents that exchanged messages did worse than agents that did not."""
+    """Say what to change where agents that exchanged messages did worse than agents that did not."""
     if bool(result.sent_bytes) == bool(other.sent_bytes):
         return []
     together, alone = (result, other) if result.sent_bytes else (other, result)
