@@ -198,8 +198,7 @@ def parameters(module: nn.Module) -> int:
 
 
 def multiply_adds(module: nn.Module, example: Tensor) -> int:
-    """Count multiply-adds: of convolutions and linear layers outputs times the inputs each one sums over; of recurrent layers: all
-    weights, in each step."""
+    """Count multiply-adds: outputs times the inputs that each sums over; of recurrent layers all weights a step."""
     total = 0
 
     def count(layer: nn.Module, inputs: tuple[object, ...], output: object) -> None:
