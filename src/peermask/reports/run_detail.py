@@ -104,11 +104,9 @@ def _agents(result: RunResult) -> list[dict[str, Any]]:
     ]
 
 
-def _data(manifest: dict[str, Any], shown: int) -> dict[str, Any] | None:
-    """Samples and labels of agents as the manifest has them; None where it has none."""
+def _data(manifest: dict[str, Any], shown: int) -> dict[str, Any]:
+    """Samples and labels of agents as the manifest has them."""
     agents = manifest["agents"]
-    if not all({"train", "validation", "test", "counts"} <= set(agent) for agent in agents):
-        return None
     trained = {label for agent in agents for label in agent["labels"]}
     few, names = agents[:shown], list(enumerate(manifest["classes"])) if trained else []
     return {
