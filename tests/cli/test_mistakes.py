@@ -121,6 +121,8 @@ def test_what_is_no_data_set_and_no_module(small: Small, tmp_path: Path) -> None
         peermask.run_experiment(small(), tmp_path / "run", dataset=Dicts())  # type: ignore[arg-type]
     with pytest.raises(PeermaskError, match=r"module is the class Linear; give an instance: Linear\(\)"):
         peermask.run_experiment(small(), tmp_path / "run", module=torch.nn.Linear)  # type: ignore[arg-type]
+    with pytest.raises(PeermaskError, match="this is the only process; use run_experiment"):
+        peermask.take_part(small(), peermask.Execution())
     assert not (tmp_path / "run").exists()
 
 

@@ -78,7 +78,7 @@ def resolve(wish: Wish | None, x: Tensor, default: Wish, name: str) -> Normalisa
     if chosen == "none":
         return None
     if chosen == "statistics":
-        return statistics_of(x, name)
+        return statistics_of(x, f"{name} x_train")
     assert not isinstance(chosen, str)
     if isinstance(chosen, Statistics) and len(chosen.mean) not in (1, x.shape[1]):
         raise DataError(

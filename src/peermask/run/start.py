@@ -96,7 +96,8 @@ def take_part(config: ExperimentConfig | None, execution: Execution) -> Status:
         'finished'
     """
     ranks, device = execution.ranks, pick_device(execution.device)
-    assert ranks is not None
+    if ranks is None:
+        raise RunError("execution.ranks is None: this is the only process; use run_experiment, or peermask.join_ranks")
     told = ranks.tell()
     # What it imports is named on every rank's command line: another process does not say what is executed here.
     config = config or make_config({key: value for key, value in tomllib.loads(told).items() if key != "imports"})
