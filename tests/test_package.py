@@ -50,41 +50,6 @@ def test_imports_point_one_way() -> None:
     assert wrong == []
 
 
-def test_the_public_names_are_these() -> None:
-    assert set(peermask.__all__) == {
-        "Agents",
-        "Algorithm",
-        "Clock",
-        "DataSummary",
-        "Execution",
-        "ExperimentConfig",
-        "LocalData",
-        "Mixing",
-        "Options",
-        "Payload",
-        "PeermaskError",
-        "Plan",
-        "ProgressLine",
-        "RunResult",
-        "Setting",
-        "describe_data",
-        "evaluate",
-        "export",
-        "from_arrays",
-        "from_dataframe",
-        "from_torch",
-        "load_config",
-        "load_ticket",
-        "make_config",
-        "plan",
-        "report",
-        "resume_experiment",
-        "run_experiment",
-        "without_batch_norm",
-    }
-    assert all(hasattr(peermask, name) for name in peermask.__all__)
-
-
 def test_nothing_reads_pickles_or_evaluates_text() -> None:
     for path in ROOT.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):

@@ -27,19 +27,22 @@ if TYPE_CHECKING:
     from peermask.graph.mixing import Mixing
     from peermask.models.pretrained import without_batch_norm
     from peermask.registry import Options
+    from peermask.reports.observers import summary_of
     from peermask.reports.page import report
     from peermask.run.data_summary import DataSummary, describe_data
     from peermask.run.execution import Execution, ProgressLine
     from peermask.run.plan import Plan, plan
+    from peermask.run.rank_group import join_ranks
     from peermask.run.result import RunResult
     from peermask.run.runner import resume_experiment, run_experiment
+    from peermask.run.start import take_part
     from peermask.wire.schema import Payload
 
 __all__ = [
     "Agents", "Algorithm", "Clock", "DataSummary", "Execution", "ExperimentConfig", "LocalData", "Mixing", "Options",
     "Payload", "PeermaskError", "Plan", "ProgressLine", "RunResult", "Setting", "describe_data", "evaluate", "export",
-    "from_arrays", "from_dataframe", "from_torch", "load_config", "load_ticket", "make_config", "plan", "report",
-    "resume_experiment", "run_experiment", "without_batch_norm",
+    "from_arrays", "from_dataframe", "from_torch", "join_ranks", "load_config", "load_ticket", "make_config", "plan",
+    "report", "resume_experiment", "run_experiment", "summary_of", "take_part", "without_batch_norm",
 ]  # fmt: skip
 
 # Where each public name lives. They are imported when first used: importing torch takes seconds, and a command
@@ -58,12 +61,15 @@ _MODULES = {
     "graph.mixing": "Mixing",
     "models.pretrained": "without_batch_norm",
     "registry": "Options",
+    "reports.observers": "summary_of",
     "reports.page": "report",
     "run.execution": "Execution ProgressLine",
     "run.data_summary": "DataSummary describe_data",
     "run.plan": "Plan plan",
+    "run.rank_group": "join_ranks",
     "run.result": "RunResult",
     "run.runner": "resume_experiment run_experiment",
+    "run.start": "take_part",
 }
 _HOMES = {name: f"peermask.{module}" for module, names in _MODULES.items() for name in names.split()}
 

@@ -73,7 +73,7 @@ def changed(before: Iterable[Plugin], now: Iterable[Plugin]) -> list[str]:
         f"plug-in {other.name} has changed: {state(plugin)} then, {state(other)} now"
         for plugin in before
         for other in now
-        if alike(plugin, other) and not same(plugin, other)
+        if same_name(plugin, other) and not same(plugin, other)
     ]
 
 
@@ -83,7 +83,7 @@ def same(one: Plugin, other: Plugin) -> bool:
     return one.sha256 is not None and one.sha256 == other.sha256
 
 
-def alike(one: Plugin, other: Plugin) -> bool:
+def same_name(one: Plugin, other: Plugin) -> bool:
     """Whether two plug-ins differ at most in content: a module of one name, or a file of one name, in any folder."""
     if one.file is None or other.file is None:
         return one.module is not None and one.module == other.module
@@ -97,14 +97,9 @@ def state(plugin: Plugin) -> str:
 
 
 def of_module(name: str) -> Plugin:
-    return Plugin(module=name, version=version_of(name))
-
-
-def version_of(module: str) -> str | None:
-    """Return the version of the installed package that a module is in."""
-    for package in importlib.metadata.packages_distributions().get(module.partition(".")[0], ()):
-        return importlib.metadata.version(package)
-    return None
+    """Return the plug-in of a module, with the version of the installed package that it is in."""
+    packages = importlib.metadata.packages_distributions().get(name.partition(".")[0], ())
+    return Plugin(module=name, version=next(map(importlib.metadata.version, packages), None))
 
 
 imported: dict[str, Plugin] = {}  # by name: plug-ins that this process has imported because the user named them
@@ -115,7 +110,11 @@ def load_plugins(names: Iterable[str], beside: Path | None = None) -> tuple[Plug
 
     A file that has changed since it was imported is imported again, and what it registers replaces what it did before.
     """
-    return tuple(_load_file(_path(name, beside)) if is_file_name(name) else _load_module(name) for name in names)
+    folder = beside or Path()
+    return tuple(
+        _load_file((folder / Path(name).expanduser()).resolve()) if is_file_name(name) else _load_module(name)
+        for name in names
+    )
 
 
 def records(names: Iterable[str] | None) -> list[Plugin]:
@@ -148,10 +147,6 @@ class _SourceLoader(SourceFileLoader):
 
     def path_stats(self, path: object) -> Any:  # noqa: ARG002
         raise OSError  # without a time of change no bytecode is looked for
-
-
-def _path(name: str, beside: Path | None) -> Path:
-    return ((beside or Path()) / Path(name).expanduser()).resolve()
 
 
 def _load_file(path: Path) -> Plugin:
@@ -227,7 +222,7 @@ def _find(plugin: Plugin, where: str, *, exact: bool, quiet: bool) -> str:
     candidates = [*imported.values(), *_imported_in_python(plugin)]
     for other in candidates:
         # A file without a hash is known by its name alone.
-        if same(plugin, other) or (plugin.file and plugin.sha256 is None and alike(plugin, other)):
+        if same(plugin, other) or (plugin.file and plugin.sha256 is None and same_name(plugin, other)):
             return other.name
     for other in candidates:
         for line in changed([plugin], [other]):

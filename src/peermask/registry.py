@@ -63,11 +63,11 @@ class Entry(Generic[T]):
 
     @property
     def summary(self) -> str:
-        return (inspect.getdoc(self.make) or "").split("\n")[0]
+        return inspect.cleandoc(self.make.__doc__ or "").split("\n")[0]  # not that of a base class
 
     @cached_property
     def options(self) -> type[Options]:
-        """The keyword-only parameters of a function or class, or a class's own `Options`."""
+        """The parameters of a function or class that are keyword-only or have a default, or a class's own `Options`."""
         own = getattr(self.make, "Options", None)
         if isinstance(own, type) and issubclass(own, Options):
             return own
@@ -83,7 +83,7 @@ class Entry(Generic[T]):
         fields: dict[str, Any] = {
             p.name: (hints.get(p.name, Any), ... if p.default is p.empty else p.default)
             for p in inspect.signature(self.make).parameters.values()
-            if p.kind is p.KEYWORD_ONLY
+            if p.kind is p.KEYWORD_ONLY or (p.kind is p.POSITIONAL_OR_KEYWORD and p.default is not p.empty)
         }
         return create_model(f"{self.name} options", __base__=Options, **fields)
 

@@ -89,7 +89,7 @@ def test_a_config_may_be_values_or_a_path(small: Small, tmp_path: Path) -> None:
     by_path = peermask.run_experiment(tmp_path / "a" / "config.toml", tmp_path / "b")
     assert by_values.hash == by_path.hash
     with pytest.raises(
-        PeermaskError, match="config is a int; give an ExperimentConfig, plain values, or a file's path"
+        PeermaskError, match="config has type int; give an ExperimentConfig, plain values, or a file's path"
     ):
         peermask.run_experiment(3, tmp_path / "c")  # type: ignore[arg-type]
 
@@ -117,10 +117,12 @@ def test_data_sets_of_another_style(samples: object, message: str) -> None:
 
 
 def test_what_is_no_data_set_and_no_module(small: Small, tmp_path: Path) -> None:
-    with pytest.raises(PeermaskError, match=r"dataset is a Dicts; make one of it with peermask\.from_arrays"):
+    with pytest.raises(PeermaskError, match=r"dataset has type Dicts; make one of it with peermask\.from_arrays"):
         peermask.run_experiment(small(), tmp_path / "run", dataset=Dicts())  # type: ignore[arg-type]
     with pytest.raises(PeermaskError, match=r"module is the class Linear; give an instance: Linear\(\)"):
         peermask.run_experiment(small(), tmp_path / "run", module=torch.nn.Linear)  # type: ignore[arg-type]
+    with pytest.raises(PeermaskError, match="this is the only process; use run_experiment"):
+        peermask.take_part(small(), peermask.Execution())
     assert not (tmp_path / "run").exists()
 
 
@@ -212,18 +214,18 @@ def test_closed_outputs(tmp_path: Path, redirected: str) -> None:
 @pytest.mark.usefixtures("folder")
 def test_a_diverged_arm_of_a_comparison() -> None:
     """The error names its algorithm and key; the arms after it run, and all that finished are shown."""
-    arms = "[{name='dsgd', lr=1e30}, 'ind-mask']"
+    arms = "['dsgd', {name='dsgd', lr=1e30}, 'ind-mask']"
     small = ["agents=4", "rounds=4", "retention=0.3", "evaluation.every=2", "model='mlp'", f"compare={arms}"]
     done = process("run", "--out", "run", *(part for one in small for part in ("--set", one)))
     assert done.returncode == 2
-    assert done.stderr.startswith("peermask: dsgd: the loss of agent ")
-    assert done.stderr.endswith("try a smaller compare[0].lr\n")
+    assert done.stderr.startswith("peermask: dsgd-2: the loss of agent ")
+    assert done.stderr.endswith("try a smaller compare[1].lr\n")
     assert "accord against ind-mask: " in done.stdout
     shown = process("show", "run")
     assert (shown.returncode, shown.stderr) == (0, "")
-    assert "dsgd diverged: the loss of agent" in shown.stdout
-    assert "try a smaller compare[0].lr" in shown.stdout
+    assert "dsgd-2 diverged: the loss of agent" in shown.stdout
+    assert "try a smaller compare[1].lr" in shown.stdout
     assert "accord against ind-mask: " in shown.stdout
-    assert not any(word in shown.stdout for word in ("nan points", "against dsgd", "resume with"))
+    assert not any(word in shown.stdout for word in ("nan points", "against dsgd-2", "resume with"))
     assert process("report", "run").returncode == 0
-    assert "run/dsgd diverged before its first evaluation" in Path("run/report.html").read_text()
+    assert "run/dsgd-2 diverged before its first evaluation" in Path("run/report.html").read_text()

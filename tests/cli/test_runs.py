@@ -30,7 +30,7 @@ def test_list_and_compare(two: Path, call: Call, monkeypatch: pytest.MonkeyPatch
     heading, *rows = out.splitlines()
     assert (code, heading.split()[-1]) == (0, "run")
     assert sorted(row.split()[-1] for row in rows) == ["runs/alone", "runs/both/ind-mask", "runs/both/mce-pl"]
-    assert all("finished" in row and "accuracy" in row for row in rows)
+    assert all("finished" in row and "accuracy" in row and " %" in row for row in rows)
     code, out, _ = call("runs", "compare", two / "alone", two / "both" / "mce-pl")
     assert code == 0
     assert [line.split() for line in out.splitlines() if line.startswith("seed")] == [["seed", "0", "3"]]
@@ -55,7 +55,7 @@ def test_delete_asks_and_leaves_what_is_not_its_own(two: Path, call: Call, monke
     (two / "alone" / "notes.txt").write_text("mine")
     code, out, _ = call("runs", "delete", "--yes", two / "both", two / "alone")
     assert code == 0
-    assert "deleted 3 folders" in out
+    assert "deleted 3 folders, and what runs wrote in 1 folder\n" in out
     assert f"left: {two / 'alone' / 'notes.txt'}, which no run wrote" in out
     assert [path.relative_to(two).as_posix() for path in sorted(two.rglob("*"))] == ["alone", "alone/notes.txt"]
 

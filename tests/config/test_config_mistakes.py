@@ -106,18 +106,8 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
     ({"asynchronous": {"jitter": 1.0}}, "asynchronous.jitter"),
     ({"asynchronous": {"latency": -1}}, "asynchronous.latency"),
     ({"asynchronous": {"pace": 1}}, "asynchronous.pace: unknown key"),
-    (
-        {"deaths": {"after": 1, "agents": [0], "count": 1}},
-        "deaths: give either agents, a list of their",
-    ),
-    (
-        {
-            "deaths": {
-                "after": 1,
-            }
-        },
-        "deaths: give either agents",
-    ),
+    ({"deaths": {"after": 1, "agents": [0], "count": 1}}, "deaths: give either agents, a list of their"),
+    ({"deaths": {"after": 1}}, "deaths: give either agents"),
     ({"deaths": {"after": 1, "agents": [4]}}, "deaths.agents: 4 must be from 0 to 3, and once in the list"),
     ({"deaths": {"after": 1, "agents": [1, 1]}}, "deaths.agents: 1 must be from 0 to 3, and once"),
     ({"deaths": {"after": 1, "agents": []}}, "deaths.agents"),
@@ -133,14 +123,8 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
     ),
     ({"deaths": {"after": 1, "count": 1, "returning": 1, "back": 5}}, "deaths.back = 5"),
     ({"deaths": {"after": 1, "count": 1}, "algorithm": "fl"}, "deaths: agents of fl wait for a server"),
-    (
-        {"deaths": {"after": 1, "count": 1}, "algorithm": "choco"},
-        "deaths and algorithm = 'choco': it needs every",
-    ),
-    (
-        {"deaths": {"after": 1, "count": 1}, "liars": {"count": 1}},
-        "deaths: liars needs synchronous rounds that all",
-    ),
+    ({"deaths": {"after": 1, "count": 1}, "algorithm": "choco"}, "deaths and algorithm = 'choco': it needs every"),
+    ({"deaths": {"after": 1, "count": 1}, "liars": {"count": 1}}, "deaths: liars needs synchronous rounds that all"),
 ]
 
 

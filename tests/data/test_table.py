@@ -110,7 +110,7 @@ def test_parquet_is_read_where_it_can_be(tmp_path: Path) -> None:
         (ROWS[:0], {"target": "fruit"}, "table train has no samples"),
         (ROWS, {"target": None}, "table has no column None"),
         (ROWS.assign(width=np.inf), {"target": "fruit", "agent": "farm"}, "NaN or infinite"),
-        ([1, 2], {"target": "fruit"}, "table train is a list; give a data frame"),
+        ([1, 2], {"target": "fruit"}, "table train has type list; give a data frame"),
         (pd.concat([ROWS, ROWS], axis=1), {"target": "fruit", "agent": "farm"}, "several columns 'fruit'; rename"),
     ],
 )

@@ -103,7 +103,7 @@ def test_group_norms_replace_batch_norms_in_a_copy() -> None:
         assert replaced.num_groups == groups
     with pytest.raises(ModelError, match=r"model parameter '1.weight' has no shape yet"):
         without_batch_norm(nn.Sequential(nn.Linear(2, 2), nn.LazyBatchNorm1d()))
-    with pytest.raises(ModelError, match="module is a str; give"):
+    with pytest.raises(ModelError, match="module has type str; give"):
         without_batch_norm("net")  # type: ignore[arg-type]
 
 

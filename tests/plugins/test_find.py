@@ -12,7 +12,7 @@ import pytest
 from pydantic import ValidationError
 
 from peermask.errors import ConfigError
-from peermask.plugins import Plugin, find_plugins, version_of
+from peermask.plugins import Plugin, find_plugins, of_module
 
 
 def refused(plugin: Plugin, *, exact: bool = False) -> str:
@@ -68,4 +68,4 @@ def test_a_plug_in_is_a_file_or_a_module() -> None:
     for keys in ({}, {"file": "a.py", "module": "a"}):
         with pytest.raises(ValidationError, match="must have a file or a module"):
             Plugin.model_validate(keys)
-    assert version_of("a_module_that_is_in_no_package") is None
+    assert of_module("a_module_that_is_in_no_package").version is None

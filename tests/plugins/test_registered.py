@@ -22,15 +22,16 @@ def test_a_class_and_unannotated_options() -> None:
         def __init__(self, shape: tuple[int, ...], *, width: int = 3, depth=2) -> None:  # type: ignore[no-untyped-def]
             self.made = shape, width, depth
 
-    class Plain: ...
+    class Plain(nn.Module): ...
 
-    def unannotated(shape, *, width=3):  # type: ignore[no-untyped-def]
+    def unannotated(shape, width=3):  # type: ignore[no-untyped-def]
         return shape, width
 
     for name, make in (("made", Made), ("plain", Plain), ("function", unannotated)):
         things.register(name)(make)
     assert things["made"].options(width=5, depth=1).model_dump() == {"width": 5, "depth": 1}  # type: ignore[call-arg]
     assert things["plain"].options().model_dump() == {}
+    assert things["plain"].summary == ""  # not that of its base class
     assert things["function"].options().model_dump() == {"width": 3}
     with pytest.raises(ValueError, match="width"):
         things["made"].options(width="wide")  # type: ignore[call-arg]

@@ -112,8 +112,7 @@ def manifest_of(
                 "agent": agent,
                 "labels": [agent % 10, (agent + 1) % 10],
                 "retention": 0.1 + 0.1 * (agent % 4),
-                "links": 2,
-                **{"counts": [30, 10], "train": 40, "validation": 4, "test": 20},
+                **{"links": 2, "counts": [30, 10], "train": 40, "validation": 4, "test": 20},
             }
             for agent in range(agents)
         ],
@@ -124,4 +123,5 @@ def manifest_of(
         "weights": weights,
         "parameters": weights + 10,
         "layers": layers,
+        "over_frozen_weights": True,
     }

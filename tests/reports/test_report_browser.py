@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -71,6 +72,18 @@ def page(browser: Any, tmp_path: Path) -> Any:
     browser.get(write_report(runs, tmp_path).as_uri())
     yield browser
     assert [entry for entry in browser.get_log("browser") if entry["level"] != "INFO"] == []
+
+
+@contextmanager
+def screen(browser: Any, width: int) -> Iterator[None]:
+    """Show the page as on a screen of this width, up to 800 pixels a phone or tablet."""
+    size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width <= 800}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    browser.refresh()
+    try:
+        yield
+    finally:
+        browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
 
 
 def find(browser: Any, css: str) -> Any:
@@ -203,22 +216,28 @@ def test_tiles_are_means_over_the_seeds_of_the_first_curve(browser: Any, tmp_pat
 
 @pytest.mark.parametrize("width", [390, 800, 1280])
 def test_nothing_touches_or_is_cut_at_any_width(page: Any, width: int) -> None:
-    size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
-    page.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
-    page.refresh()
-    try:
-        assert page.execute_script("return document.documentElement.scrollWidth") <= width
-        inside = (
-            "return [...document.querySelectorAll('.figure')].every((each) => each.scrollWidth <= each.clientWidth)"
+    with screen(page, width):
+        wide = page.execute_script(
+            "const e = document.documentElement; return [e.scrollWidth, e.clientWidth, innerWidth]"
         )
-        assert page.execute_script(inside)
+        assert (wide[0], wide[2]) == (wide[1], width)
+        tiles = "return [...document.querySelectorAll('.figure')].every((each) => each.scrollWidth <= each.clientWidth)"
+        assert page.execute_script(tiles)
         boxes = [each.rect for each in page.find_elements("css selector", "#summary .figure")]
         beside = [(one, two) for one, two in pairwise(boxes) if one["y"] == two["y"]]
         assert all(two["x"] - one["x"] - one["width"] >= 9 for one, two in beside)
         shadows = page.execute_script("return getComputedStyle(document.querySelector('.scroll')).backgroundAttachment")
         assert shadows == "local, local, scroll, scroll"  # a table that goes on has a shadow at its edge
-    finally:
-        page.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+        small = page.execute_script(
+            "return [...document.querySelectorAll('select, button')].filter((each) => each.offsetHeight"
+            " && each.offsetHeight < 44).length"
+        )
+        assert (small == 0) == (width <= 800)  # a finger is wider than a pointer
+        gap = page.execute_script(
+            "const [left, right] = document.querySelectorAll('#agents .two > *');"
+            "return Math.abs(left.getBoundingClientRect().bottom - right.getBoundingClientRect().bottom)"
+        )
+        assert width <= 800 or gap < 250
 
 
 def test_bars_of_bytes_are_as_long_as_they_are_many(page: Any) -> None:
@@ -281,45 +300,17 @@ def test_a_plot_is_saved_as_png_and_as_svg(page: Any, tmp_path: Path) -> None:
     assert {"mce-pl (2 seeds)", "ind-mask", "round", name} <= {text.text for text in drawn.findall(f"{space}text")}
 
 
-@pytest.mark.parametrize("width", [380, 768, 1200])
-def test_it_fits_every_width_and_every_finger(page: Any, width: int) -> None:
-    size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 1000}
-    page.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
-    try:
-        page.refresh()
-        wide = page.execute_script(
-            "const e = document.documentElement; return [e.scrollWidth, e.clientWidth, innerWidth]"
-        )
-        assert (wide[0], wide[2]) == (wide[1], width)
-        small = page.execute_script(
-            "return [...document.querySelectorAll('select, button')].filter((each) => each.offsetHeight"
-            " && each.offsetHeight < 44).length"
-        )
-        assert (small == 0) == (width <= 800)
-        gap = page.execute_script(
-            "const [left, right] = document.querySelectorAll('#agents .two > *');"
-            "return Math.abs(left.getBoundingClientRect().bottom - right.getBoundingClientRect().bottom)"
-        )
-        assert width < 800 or gap < 250
-    finally:
-        page.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
-
-
 def test_a_phone_the_dark_and_paper(page: Any) -> None:
-    page.execute_cdp_cmd(
-        "Emulation.setDeviceMetricsOverride", {"width": 380, "height": 800, "deviceScaleFactor": 2, "mobile": True}
-    )
     dark = [{"name": "prefers-color-scheme", "value": "dark"}]
+    page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": dark})
     try:
-        page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": dark})
-        page.refresh()
-        assert page.execute_script("return document.documentElement.scrollWidth") == 380
-        assert page.execute_script("return getComputedStyle(document.body).backgroundColor") == "rgb(20, 23, 26)"
-        assert page.execute_cdp_cmd("Page.printToPDF", {})["data"].startswith("JVBER")
-        assert find(page, "html").get_attribute("data-theme") is None  # light was for the paper alone
+        with screen(page, 380):
+            assert page.execute_script("return document.documentElement.scrollWidth") == 380
+            assert page.execute_script("return getComputedStyle(document.body).backgroundColor") == "rgb(20, 23, 26)"
+            assert page.execute_cdp_cmd("Page.printToPDF", {})["data"].startswith("JVBER")
+            assert find(page, "html").get_attribute("data-theme") is None  # light was for the paper alone
     finally:
         page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
-        page.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
 
 
 def test_a_live_page_follows_its_run(browser: Any, tmp_path: Path) -> None:

@@ -64,11 +64,11 @@ def test_mistakes_are_those_of_a_run() -> None:
         peermask.plan(RING, processes=0)
     with pytest.raises(ConfigError, match="roundz: unknown key"):
         peermask.plan({**RING, "roundz": 3})
-    with pytest.raises(DataError, match=r"dataset is a list; make one of it with peermask.from_arrays"):
+    with pytest.raises(DataError, match=r"dataset has type list; make one of it with peermask.from_arrays"):
         peermask.plan(RING, dataset=[1, 2])  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="agentz: unknown key"):
         peermask.describe_data({"agentz": 3})
-    with pytest.raises(DataError, match="dataset is a int; make one of it"):
+    with pytest.raises(DataError, match="dataset has type int; make one of it"):
         peermask.describe_data({"agents": 2}, dataset=3)  # type: ignore[arg-type]
 
 

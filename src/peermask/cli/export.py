@@ -10,6 +10,7 @@ import typer
 
 from peermask.cli.options import Import, Json, import_plugins
 from peermask.errors import ExportError
+from peermask.task import figure_name, format_figure
 
 if TYPE_CHECKING:
     from peermask.exports.predict import Accuracy, Prediction
@@ -134,8 +135,6 @@ def evaluate(
 
 
 def _print(found: Accuracy, *, confusion: bool) -> None:
-    from peermask.task import figure_name, format_figure
-
     if found.task != "classification":
         for name, value in found.figures.items():
             print(f"{figure_name(name)}: {format_figure(name, value)} ({found.samples} samples)")

@@ -77,7 +77,7 @@ class Interrupt:
 
     @property
     def exit_code(self) -> int:
-        """What a shell expects of a program ended by that signal; another rank may have heard it."""
+        """The code that a shell expects after this signal; SIGTERM if another rank got it."""
         return 128 + (self._signal or signal.SIGTERM)
 
     def _heard(self, number: int, _frame: FrameType | None) -> None:

@@ -13,6 +13,7 @@ from rich.text import Text
 
 from peermask.cli.options import Config, Device, Import, Set, import_plugins
 from peermask.errors import ConfigError, nearest
+from peermask.task import format_bytes
 
 if TYPE_CHECKING:
     import torch
@@ -89,7 +90,6 @@ def plan(
 
 def _plan_table(plans: list[Plan], device: torch.device) -> Table:
     from peermask.reports.tables import percent
-    from peermask.task import format_bytes
 
     table = Table(title=f"plan on {device}", title_justify="left")
     table.add_column("")
@@ -109,7 +109,9 @@ def _plan_table(plans: list[Plan], device: torch.device) -> Table:
         "bytes per message, as a bitmap": [format_bytes(p.message_bytes) for p in plans],
         "  in a round, over all links": [format_bytes(p.message_bytes * p.links) for p in plans],
         "  in all rounds": [format_bytes(p.message_bytes * p.links * p.rounds) for p in plans],
-        "a node remembers, per neighbour": [_remembered(p) for p in plans],
+        "a node remembers, per neighbour": [
+            f"{format_bytes(p.known_bytes)}, {p.known_bytes / p.weights:.1f} bytes a weight" for p in plans
+        ],
         "  of so many neighbours": [str(p.remembered) for p in plans],
         "checkpoint": [format_bytes(p.checkpoint) for p in plans],
         "time without evaluation, about": ["-" if p.seconds is None else f"{max(p.seconds, 1):.0f} s" for p in plans],
@@ -117,12 +119,6 @@ def _plan_table(plans: list[Plan], device: torch.device) -> Table:
     for heading, cells in rows.items():
         table.add_row(heading, *cells)
     return table
-
-
-def _remembered(plan: Plan) -> str:
-    from peermask.task import format_bytes
-
-    return f"{format_bytes(plan.known_bytes)}, {plan.known_bytes / plan.weights:.1f} bytes a weight"
 
 
 def _numbers(account: tuple[int, int]) -> str:

@@ -12,6 +12,7 @@ from rich.table import Table
 
 from peermask.cli.options import Import, Json, import_plugins
 from peermask.errors import ExportError
+from peermask.task import format_bytes
 
 if TYPE_CHECKING:
     from peermask.exports.profile import Profile
@@ -83,7 +84,6 @@ def profile(
 
 def _print(made: Profile, console: Console) -> None:
     from peermask.exports.profile import Kind, kind_words
-    from peermask.task import format_bytes
 
     table = Table(title=f"{made.model['name']} on {made.machine}, one input, one thread", title_justify="left")
     for heading in ("kept", "retention", "weights", "latency", "memory", "file", "multiply-adds"):

@@ -121,6 +121,6 @@ def _run_rank(index: int, place: Place, arguments: Sequence[str]) -> None:
 
 
 def parent_fate(rank: int) -> str | None:
-    """How rank 0 ended, asked by a rank that it launched."""
+    """Say how rank 0 ended, to a rank that it launched."""
     parent = multiprocessing.parent_process()
     return "died" if rank == 0 and parent is not None and not parent.is_alive() else None

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -25,6 +25,7 @@ from peermask.cli.options import (
 )
 from peermask.cli.rank_launch import open_ranks, rank_of_command, stop_with_torchrun
 from peermask.errors import ConfigError, DivergedError
+from peermask.run.rendezvous import Place
 
 if TYPE_CHECKING:
     from peermask.config.experiment import ExperimentConfig
@@ -33,45 +34,78 @@ if TYPE_CHECKING:
     from peermask.run.result import RunResult
     from peermask.store.sweeps import SweepFolder
 
-# `peermask run --vary ... --seeds N`: many runs of one experiment, and a table of them.
 
+@dataclass(frozen=True)
+class Request:
+    """A run or sweep in the words of the command line."""
 
-def run_sweep(console: Console, planned: Sweep, execution: Execution) -> None:
-    from peermask.compute.device import pick_device
-    from peermask.run.jobs import Stopped
-    from peermask.store.sweeps import SweepFolder
+    config: Path | None
+    overrides: Sequence[str]
+    resume: Path | None
+    replay: Path | None
+    out: Path | None
+    vary: Sequence[str]
+    seeds: str | None
+    imports: Sequence[str]
 
-    pick_device(execution.device)
-    with suppress(Stopped):
-        planned.run(execution, print_progress(console))
-    sweep = SweepFolder.open(planned.root)
-    print_sweep(console, sweep)
-    console.print(sweep.write_table(), soft_wrap=True, highlight=False)
-    print(sweep.root)
+    @property
+    def is_sweep(self) -> bool:
+        resumes_sweep = self.resume is not None and (self.resume / "sweep.json").is_file()
+        return bool(self.vary) or self.seeds is not None or resumes_sweep
 
+    def check(self, place: Place | None, *, divided: bool, tensorboard: bool) -> None:
+        """Refuse options that contradict each other."""
+        changed = self.overrides or self.vary or self.seeds
+        problems = {
+            "--resume uses the config in the run folder; it takes no CONFIG and no --out": (
+                self.resume and (self.config or self.out)
+            ),
+            "--replay repeats a run unchanged; it takes no CONFIG, --resume, --set, --vary or --seeds": (
+                self.replay and (self.config or self.resume or self.overrides or self.is_sweep)
+            ),
+            "--resume of a sweep runs what is missing, unchanged; to add runs, give --vary or --seeds with the same "
+            "CONFIG and --out instead": self.resume and self.is_sweep and changed,
+            "--processes, torchrun and --tensorboard are for one run, and a sweep is many; start the same command "
+            "several times without them: the processes share the runs": self.is_sweep and (divided or tensorboard),
+            "torchrun --max-restarts: give --out, so that restarted ranks find the run": (
+                place and place.max_restarts and not (self.out or self.resume)
+            ),
+        }
+        for problem in (problem for problem, is_there in problems.items() if is_there):
+            raise ConfigError(problem)
 
-def print_sweep(console: Console, sweep: SweepFolder) -> None:
-    """Print the table of a sweep, whole where the output is not a terminal."""
-    from peermask.reports.sweep import sweep_lines, sweep_table
+    def sweep(self) -> Sweep:
+        from peermask.run.jobs import open_sweep, plan_sweep
 
-    if sweep.rows:
-        if not console.is_terminal:
-            console.width = 10_000  # as wide as it needs
-        console.print(sweep_table(sweep))
-    for line in sweep_lines(sweep):
-        console.print(line, soft_wrap=True, highlight=False)
+        import_plugins(self.imports)
+        if self.resume is not None:
+            return open_sweep(self.resume)
+        seeds = None if self.seeds is None else parse_seeds(self.seeds)
+        return plan_sweep(self.out, self.config, self.overrides, self.vary, seeds, self.imports)
 
+    def load(self) -> tuple[ExperimentConfig | None, Sequence[str]]:
+        """The config, None of a run that is resumed, and the plug-ins that it needs."""
+        from peermask.config.file import load_config
+        from peermask.run.manifest import find_recorded_plugins
+        from peermask.run.trace import replay_config
+        from peermask.store.folder import is_of_fleet
 
-REPLAY_PROBLEM = "--replay repeats a run unchanged; it takes no CONFIG, --resume, --set, --vary or --seeds"
-RESUMED_SWEEP_PROBLEM = (
-    "--resume of a sweep runs what is missing, unchanged; to add runs, give --vary or --seeds with the same CONFIG "
-    "and --out instead"
-)
-SWEEP_PROBLEM = (
-    "--processes, torchrun and --tensorboard are for one run, and a sweep is many; start the same command several "
-    "times without them: the processes share the runs"
-)
-RESTARTS_PROBLEM = "torchrun --max-restarts: give --out, so that restarted ranks find the run"
+        if self.resume is None and self.replay is None:
+            return load_config(self.config, self.overrides, self.imports), self.imports
+        if self.resume is not None and is_of_fleet(self.resume):
+            how = "resume it with `peermask swarm FLEET` or `peermask node`"
+            raise ConfigError(f"{self.resume} was made by a fleet; {how}")
+        import_plugins(self.imports)
+        if self.replay is not None:
+            return replay_config(self.replay), self.imports
+        assert self.resume is not None
+        return None, [*self.imports, *find_recorded_plugins(self.resume, quiet=True)]  # other ranks need them too
+
+    def arguments(self, imports: Sequence[str], **options: object) -> list[str]:
+        """The arguments that other ranks need."""
+        pairs = [("--set", each) for each in self.overrides] + [("--import", name) for name in imports]
+        pairs += [(f"--{key}", str(value)) for key, value in options.items() if value is not None]
+        return ["run", *([] if self.config is None else [str(self.config)]), *(word for pair in pairs for word in pair)]
 
 
 def run(
@@ -114,37 +148,27 @@ def run(
     import_: Import = None,
 ) -> int:
     """Run an experiment and print accuracy and bytes of every agent."""
-    place = rank_of_command(processes)
-    size = (processes or 1) if place is None else place.size
-    is_sweep = vary or seeds is not None or (resume is not None and (resume / "sweep.json").is_file())
-    problems = {
-        "--resume uses the config in the run folder; it takes no CONFIG and no --out": resume and (config or out),
-        REPLAY_PROBLEM: replay and (config or resume or set_ or is_sweep),
-        RESUMED_SWEEP_PROBLEM: resume and is_sweep and (set_ or vary or seeds),
-        SWEEP_PROBLEM: is_sweep and (size > 1 or tensorboard),
-        RESTARTS_PROBLEM: place and place.max_restarts and not (out or resume),
-    }
-    for problem in (problem for problem, is_there in problems.items() if is_there):
-        raise ConfigError(problem)
     from peermask.run.execution import Execution
 
+    place = rank_of_command(processes)
+    size = (processes or 1) if place is None else place.size
+    request = Request(config, set_ or (), resume, replay, out, vary or (), seeds, import_ or ())
+    request.check(place, divided=size > 1, tensorboard=tensorboard)
     console = Console(quiet=quiet, markup=False)  # paths may hold brackets
     with Interrupt() as interrupt:
         should_stop = stop_with_torchrun(place, interrupt.requested)
         execution = Execution(device, chunk, workers, should_stop=should_stop)
-        if is_sweep:
-            run_sweep(
-                console, _plan_sweep(config, set_ or (), resume, vary or (), seeds, out, import_ or ()), execution
-            )
+        if request.is_sweep:
+            _run_sweep(console, request.sweep(), execution)
             return interrupt.exit_code if interrupt.requested() else 0
-        loaded, imports = _load(config, set_ or [], resume, replay, import_ or [])
-        options = {"--device": device, "--resume": resume, "--chunk": chunk, "--workers": workers}
-        arguments = _rank_arguments(config, set_ or (), imports, {**options, "--backend": backend, "--wait": wait})
+        loaded, imports = request.load()
+        options = {"device": device, "resume": resume, "chunk": chunk, "workers": workers}
+        arguments = request.arguments(imports, **options, backend=backend, wait=wait)
         if processes is not None and processes > 1:
             from peermask.run.runner import config_in
             from peermask.run.start import check_ranks
 
-            check_ranks(processes, loaded or config_in(resume or Path(), set_ or ()))
+            check_ranks(processes, loaded or config_in(resume or Path(), request.overrides))
         logs = (resume or out or Path("runs", "it")).parent / "tensorboard" if tensorboard else None
         with open_ranks(place, size, arguments, device, backend, wait, should_stop) as ranks:
             execution = replace(execution, ranks=ranks)
@@ -153,7 +177,7 @@ def run(
 
                 return interrupt.exit_code if take_part(loaded, execution) == "interrupted" else 0
             again = bool(place and place.restarts)
-            result = _run_one(console, loaded, set_ or (), resume, out, execution, logs, again=again)
+            result = _run_one(console, request, loaded, execution, logs, again=again)
     if result.status == "interrupted":
         console.print(f"interrupted and saved; resume with: peermask run --resume {result.root}", soft_wrap=True)
         return interrupt.exit_code
@@ -162,29 +186,10 @@ def run(
     return 0
 
 
-def _plan_sweep(
-    config: Path | None,
-    set_: Sequence[str],
-    resume: Path | None,
-    vary: Sequence[str],
-    seeds: str | None,
-    out: Path | None,
-    imports: Sequence[str],
-) -> Sweep:
-    from peermask.run.jobs import open_sweep, plan_sweep
-
-    import_plugins(imports)
-    if resume is not None:
-        return open_sweep(resume)
-    return plan_sweep(out, config, set_, vary, None if seeds is None else parse_seeds(seeds), imports)
-
-
 def _run_one(
     console: Console,
+    request: Request,
     loaded: ExperimentConfig | None,
-    overrides: Sequence[str],
-    resume: Path | None,
-    out: Path | None,
     execution: Execution,
     tensorboard: Path | None,
     *,
@@ -199,9 +204,9 @@ def _run_one(
         with display(console) as shown:
             execution = replace(execution, observer=ObserverList([shown, *loggers(tensorboard)]))
             if loaded is None:
-                assert resume is not None
-                return resume_experiment(resume, execution, overrides)
-            return run_experiment(loaded, out, resume=again, execution=execution)
+                assert request.resume is not None
+                return resume_experiment(request.resume, execution, request.overrides)
+            return run_experiment(loaded, request.out, resume=again, execution=execution)
     except DivergedError as error:
         if error.root is not None:
             print_result(console, RunResult.open(error.root))
@@ -209,30 +214,27 @@ def _run_one(
         raise
 
 
-def _load(
-    config: Path | None, set_: list[str], resume: Path | None, replay: Path | None, imports: list[str]
-) -> tuple[ExperimentConfig | None, list[str]]:
-    """The config, None of a run that is resumed, and the plug-ins that it needs."""
-    from peermask.config.file import load_config
-    from peermask.run.manifest import find_recorded_plugins
-    from peermask.run.trace import replay_config
-    from peermask.store.folder import is_of_fleet
+def _run_sweep(console: Console, planned: Sweep, execution: Execution) -> None:
+    from peermask.compute.device import pick_device
+    from peermask.run.jobs import Stopped
+    from peermask.store.sweeps import SweepFolder
 
-    if resume is not None:
-        if is_of_fleet(resume):
-            raise ConfigError(f"{resume} was made by a fleet; resume it with `peermask swarm FLEET` or `peermask node`")
-        import_plugins(imports)
-        return None, [*imports, *find_recorded_plugins(resume, quiet=True)]  # other ranks need them too
-    if replay is not None:
-        import_plugins(imports)
-        return replay_config(replay), imports
-    return load_config(config, set_, imports), imports
+    pick_device(execution.device)
+    with suppress(Stopped):
+        planned.run(execution, print_progress(console))
+    sweep = SweepFolder.open(planned.root)
+    print_sweep(console, sweep)
+    console.print(sweep.write_table(), soft_wrap=True, highlight=False)
+    print(sweep.root)
 
 
-def _rank_arguments(
-    config: Path | None, set_: Sequence[str], imports: Sequence[str], options: Mapping[str, object]
-) -> list[str]:
-    """The arguments that other ranks need."""
-    arguments = ["run"] if config is None else ["run", str(config)]
-    pairs = [*(("--set", change) for change in set_), *(("--import", name) for name in imports), *options.items()]
-    return arguments + [str(word) for pair in pairs if pair[1] is not None for word in pair]
+def print_sweep(console: Console, sweep: SweepFolder) -> None:
+    """Print the table of a sweep, whole where the output is not a terminal."""
+    from peermask.reports.sweep import sweep_lines, sweep_table
+
+    if sweep.rows:
+        if not console.is_terminal:
+            console.width = 10_000  # as wide as it needs
+        console.print(sweep_table(sweep))
+    for line in sweep_lines(sweep):
+        console.print(line, soft_wrap=True, highlight=False)

@@ -12,6 +12,8 @@ from rich.console import Console
 from peermask.cli.options import print_result
 from peermask.cli.run import print_sweep
 from peermask.errors import RunError
+from peermask.files import read_json
+from peermask.task import figure_name, format_bytes, format_figure
 
 if TYPE_CHECKING:
     from peermask.store.runs import FoundRun
@@ -19,8 +21,7 @@ if TYPE_CHECKING:
 
 def show(run: Annotated[Path, typer.Argument(help="A run folder, or a sweep's.")]) -> None:
     """Print the results of a run or sweep, finished or not."""
-    from peermask.files import read_json
-    from peermask.reports.tables import label_of
+    from peermask.reports.tables import arms_of
     from peermask.store.folder import is_of_fleet
     from peermask.store.result import StoredRun
     from peermask.store.sweeps import SWEEP, SweepFolder
@@ -33,14 +34,14 @@ def show(run: Annotated[Path, typer.Argument(help="A run folder, or a sweep's.")
     print_result(console, result)
     for name in result.waiting:
         console.print(f"{name} has not started", soft_wrap=True)
-    arms = (result, *result.compared)
-    diverged = [arm for arm in arms if arm.status == "diverged"]
-    for arm in diverged:
+    arms = arms_of(result)
+    diverged = {name: arm for name, arm in arms.items() if arm.status == "diverged"}
+    for name, arm in diverged.items():
         why = read_json(arm.folder.diverged).get("message")
-        console.print(f"{label_of(arm)} diverged: {why}", soft_wrap=True, highlight=False)
+        console.print(f"{name} diverged: {why}", soft_wrap=True, highlight=False)
     if missing := result.manifest.get("missing_agents"):
         console.print(f"collected without agents {', '.join(map(str, missing))}", soft_wrap=True)
-    elif result.waiting or any(arm.hash is None and arm not in diverged for arm in arms):
+    elif result.waiting or any(arm.hash is None and name not in diverged for name, arm in arms.items()):
         how = "peermask swarm FLEET" if is_of_fleet(run) else f"peermask run --resume {run}"
         console.print(f"not finished; resume with: {how}", soft_wrap=True)
     elif result.hash is not None:
@@ -122,7 +123,7 @@ def compare_runs(runs: Runs) -> None:
     for name, run in zip(names, found, strict=True):
         print(f"{name} {run.path}")
     rows = [["status", *(run.status for run in found)], ["result", *map(_result, found)]]
-    rows += [["sent", *(_bytes(run.sent_bytes) for run in found)]]
+    rows += [["sent", *map(_sent, found)]]
     rows += [[key, *values] for key, values in differences(found).items()]
     _print_rows(["", *names], rows)
 
@@ -137,13 +138,15 @@ def delete_runs(
     # All are checked before the first; one that is named twice, in two ways, is one.
     folders = list({path.resolve(): path for run in reversed(runs) for path in reversed(runs_in(run))}.values())[::-1]
     for path in folders:
-        print(f"{path}  {_bytes(size_of(path))}")
+        print(f"{path}  {format_bytes(size_of(path))}")
     if not yes and not typer.confirm(f"delete {_count(folders)}?"):
         raise typer.Abort
     for path in folders:
         for left in delete_run(path):
             print(f"left: {left}, which no run wrote")
-    print(f"deleted {_count([path for path in folders if not path.exists()])}")
+    emptied = [path for path in folders if path.exists()]
+    also = f", and what runs wrote in {_count(emptied)}" if emptied else ""
+    print(f"deleted {_count([path for path in folders if path not in emptied])}{also}")
 
 
 def _count(folders: list[Path]) -> str:
@@ -153,17 +156,15 @@ def _count(folders: list[Path]) -> str:
 def _row(run: FoundRun) -> list[str]:
     done = "" if run.round is None else str(run.round)
     created = run.created[:16].replace("T", " ")
-    return [created, run.algorithm, run.status, done, _result(run), _bytes(run.sent_bytes), str(run.path)]
+    return [created, run.algorithm, run.status, done, _result(run), _sent(run), str(run.path)]
 
 
 def _result(run: FoundRun) -> str:
-    return "" if run.value is None else f"{run.figure} {run.value:.4g}"
+    return "" if run.value is None else f"{figure_name(run.figure)} {format_figure(run.figure, run.value)}"
 
 
-def _bytes(count: float | None) -> str:
-    from peermask.task import format_bytes
-
-    return "" if count is None else format_bytes(count)
+def _sent(run: FoundRun) -> str:
+    return "" if run.sent_bytes is None else format_bytes(run.sent_bytes)
 
 
 def _print_rows(headings: list[str], rows: list[list[str]]) -> None:

@@ -84,7 +84,9 @@ def as_config(config: ExperimentConfig | Mapping[str, Any] | Path | str) -> Expe
             return make_config(config)
         case str() | Path():
             return load_config(config)
-    raise ConfigError(f"config is a {type(config).__name__}; give an ExperimentConfig, plain values, or a file's path")
+    raise ConfigError(
+        f"config has type {type(config).__name__}; give an ExperimentConfig, plain values, or a file's path"
+    )
 
 
 def make_config(values: Mapping[str, Any]) -> ExperimentConfig:

@@ -18,17 +18,6 @@ from peermask.errors import DataError, nearest
 FEW = 1000  # labels up to here may leave out as many as they like
 
 
-def to_targets(values: ArrayLike, task: Task, name: str) -> Tensor:
-    array = np.asarray(values)
-    match task:
-        case "classification":
-            return to_labels(array, name)
-        case "multi-label":
-            return to_label_sets(array, name)
-        case "regression":
-            return to_numbers(array, name)
-
-
 def to_labels(array: NDArray[Any], name: str) -> Tensor:
     if array.ndim == 2 and array.shape[1] == 1:
         array = array[:, 0]
@@ -52,6 +41,9 @@ def to_numbers(array: NDArray[Any], name: str) -> Tensor:
         numbers = torch.from_numpy(array.reshape(len(array), -1).astype(np.float32))
     check_finite(numbers, name)
     return numbers
+
+
+TO_TARGETS = {"classification": to_labels, "multi-label": to_label_sets, "regression": to_numbers}
 
 
 def names_of(targets: Sequence[Tensor], task: Task, classes: Sequence[str] | None, name: str) -> tuple[str, ...]:
@@ -148,10 +140,9 @@ def from_arrays(
         raise DataError(f"{name} task is {task!r}; {nearest(str(task), TASKS)}")
     kind = _kind(np.asarray(x_train), kind, f"{name} x_train")
     any_range = normalise is not None
-    made = [
-        _inputs(x, kind, f"{name} {key}", any_range=any_range) for x, key in ((x_train, "x_train"), (x_test, "x_test"))
-    ]
-    targets = [to_targets(y, task, f"{name} {key}") for y, key in ((y_train, "y_train"), (y_test, "y_test"))]
+    xs, ys = ((x_train, "x_train"), (x_test, "x_test")), ((y_train, "y_train"), (y_test, "y_test"))
+    made = [_inputs(x, kind, f"{name} {key}", any_range=any_range) for x, key in xs]
+    targets = [TO_TARGETS[task](np.asarray(y), f"{name} {key}") for y, key in ys]
     if made[0].dtype != made[1].dtype:
         raise DataError(f"{name} x_train is {made[0].dtype} but x_test is {made[1].dtype}; make them the same")
     if kind == "tokens" and vocabulary is None:
@@ -164,7 +155,9 @@ def from_arrays(
         _normalisation(normalise, kind, made[0], name),
         task,
         vocabulary if kind == "tokens" else None,
-        (target_scale or statistics_of(targets[0])) if task == "regression" and len(targets[0]) else None,
+        (target_scale or statistics_of(targets[0], f"{name} y_train"))
+        if task == "regression" and len(targets[0])
+        else None,
     )
 
 

@@ -31,8 +31,7 @@ def digits() -> Dataset:
 
 
 def pick_test(labels: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The same 360 test samples for everybody, every class in proportion: drawn from seed 0 whatever the
-    run's seed, so that accuracies can be compared."""
+    """Pick the same 360 test samples for all runs, every class in proportion, so that accuracies can be compared."""
     counts = np.bincount(labels)  # [10]
     takes = apportion(TEST, counts)
     draw = stream(0, "digits-split")

@@ -134,9 +134,12 @@ def share_out(
     fraction: float = 1.0,
     validation: float = 0.1,
 ) -> AllSamples:
-    """Every agent's samples. `fraction` of each of its label counts is kept, rounded down, one at least; of
-    that, `validation` is held out; its test set is every test sample of its labels. Of a dataset that says whose a
-    test sample is, partition `given` takes those; samples without a label each count as of one label."""
+    """Share samples out among agents.
+
+    An agent uses `fraction` of its samples of each label, rounded down, at least one. It holds out `validation` of
+    them. It is tested on all test samples of its labels, or with the partition `given` on its own. Samples without a
+    label count as of one label.
+    """
     if agents < 1:
         raise DataError(f"agents is {agents}: at least one agent is needed")
     if not 0 < fraction <= 1:

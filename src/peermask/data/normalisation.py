@@ -50,19 +50,19 @@ Normalisation: TypeAlias = Range | Statistics | None  # None: inputs are what a 
 Wish: TypeAlias = Literal["none", "statistics"] | Range | Statistics  # what a config may say
 
 
-def statistics_of(x: Tensor) -> Statistics:
+def statistics_of(x: Tensor, name: str = "values") -> Statistics:
     """Measure each feature or channel of [n, C, ...], in float64; a constant one keeps its scale."""
     flat = x.transpose(0, 1).flatten(1).double()  # [C, n * ...]
     mean = flat.mean(1)
     std = (flat - mean[:, None]).square().mean(1).sqrt()
-    return statistics(mean, std)
+    return statistics(mean, std, name)
 
 
-def statistics(mean: Tensor, std: Tensor) -> Statistics:
+def statistics(mean: Tensor, std: Tensor, name: str = "values") -> Statistics:
     """Return statistics of float64 means and deviations [C]."""
     largest = float(torch.cat([mean.abs(), std]).max())
     if not largest <= LARGEST:
-        raise DataError(f"values have a mean or deviation of {largest:.3g}; rescale them to below {LARGEST:g}")
+        raise DataError(f"{name} has a mean or deviation of {largest:.3g}; rescale them to below {LARGEST:g}")
     constant = std <= 1e-12 * mean.abs().clamp(min=1e-12)
     return Statistics(mean=_digits(mean), std=_digits(std.masked_fill(constant, 1.0)))
 
@@ -78,7 +78,7 @@ def resolve(wish: Wish | None, x: Tensor, default: Wish, name: str) -> Normalisa
     if chosen == "none":
         return None
     if chosen == "statistics":
-        return statistics_of(x)
+        return statistics_of(x, f"{name} x_train")
     assert not isinstance(chosen, str)
     if isinstance(chosen, Statistics) and len(chosen.mean) not in (1, x.shape[1]):
         raise DataError(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias
 
@@ -71,33 +71,45 @@ def from_dataframe(
     if not targets or (task == "classification" and len(targets) > 1):
         raise DataError(f"{name} target is {target!r}; {task} needs {'one column' if targets else 'a column'}")
     frames = {name: train} if test is None else {name: train, f"{name} test": test}
-    for frame, part in zip(frames.values(), ("train", "test"), strict=False):
+    _check_frames(frames.values(), name)
+    wanted = _features(train.columns, features, targets if agent is None else [*targets, agent], name)
+    answers, classes = _targets(frames, targets, task, name)
+    owners = None if agent is None else _ranks([_column(*part, agent) for part in frames.items()], name, agent)
+    columns: list[list[Any]] = [[np.stack([_numbers(*part, c) for c in wanted], 1) for part in frames.items()], answers]
+    columns += [owners or [None, None]]
+    if test is None:
+        groups = owners[0] if owners else answers[0] if task == "classification" else np.zeros(len(train), np.int64)
+        drawn = _draw_test(groups, test_share, name)
+        columns = [[None if part is None else part[rows] for rows in (~drawn, drawn)] for part, *_ in columns]
+    (x_train, x_test), (y_train, y_test), (agent_train, agent_test) = columns
+    return from_arrays(
+        *(x_train, y_train, x_test, y_test, classes, name),
+        kind="features",
+        task=task,
+        normalise=normalise,
+        agent_train=agent_train,
+        agent_test=agent_test,
+    )
+
+
+def _check_frames(frames: Iterable[Any], name: str) -> None:
+    for frame, part in zip(frames, ("train", "test"), strict=False):
         if not hasattr(frame, "columns") or not hasattr(frame, "__getitem__") or not hasattr(frame, "__len__"):
-            raise DataError(f"{name} {part} is a {type(frame).__name__}; give a data frame, such as one of pandas")
+            raise DataError(f"{name} {part} has type {type(frame).__name__}; give a data frame, such as one of pandas")
         if len(frame) == 0:
             raise DataError(f"{name} {part} has no samples")
-    special = [*targets, *([agent] if agent is not None else [])]
-    wanted = [column for column in train.columns if column not in special] if features is None else list(features)
+
+
+def _features(
+    columns: Iterable[Name], features: Sequence[Name] | None, special: Sequence[Name], name: str
+) -> list[Name]:
+    """The columns to learn from; `special` are target and agent."""
+    wanted = [column for column in columns if column not in special] if features is None else list(features)
     if not wanted:
         raise DataError(f"{name} has no columns to learn from beside {', '.join(map(str, special))}")
     if overlap := [column for column in wanted if column in special]:
         raise DataError(f"{name} column {overlap[0]!r} is target or agent, and cannot be a feature too")
-    answers, classes = _targets(frames, targets, task, name)
-    owners = None if agent is None else _ranks([_column(*part, agent) for part in frames.items()], name, agent)
-    inputs = [np.stack([_numbers(*part, c) for c in wanted], 1) for part in frames.items()]
-    if test is None:
-        groups = owners[0] if owners else answers[0] if task == "classification" else np.zeros(len(train), np.int64)
-        drawn = _draw_test(groups, test_share, name)
-        inputs, answers = [inputs[0][~drawn], inputs[0][drawn]], [answers[0][~drawn], answers[0][drawn]]
-        owners = owners and [owners[0][~drawn], owners[0][drawn]]
-    return from_arrays(
-        *(inputs[0], answers[0], inputs[1], answers[1], classes, name),
-        kind="features",
-        task=task,
-        normalise=normalise,
-        agent_train=owners[0] if owners else None,
-        agent_test=owners[1] if owners else None,
-    )
+    return wanted
 
 
 @datasets.register("table")

@@ -74,7 +74,7 @@ def make_onnx(
 
 
 def to_onnx(module: nn.Module, examples: Tensor, metadata: dict[str, Any]) -> bytes:
-    """For any number of inputs at once: `inputs` [batch, ...], raw, of the dataset's type, to `outputs` [batch, O]."""
+    """Write ONNX from `inputs` [batch, ...], raw, of the dataset's type, to `outputs` [batch, O]."""
     logging.getLogger("torch.onnx._internal.exporter._registration").setLevel(logging.ERROR)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # like the log above: warnings about the exporter itself
@@ -139,7 +139,7 @@ def verified(data: bytes, module: nn.Module, examples: Tensor) -> float:
 
 
 def open_session(data: bytes, name: str = "the model") -> onnxruntime.InferenceSession:
-    """In onnxruntime on one thread; from bytes, so that a file cannot name others to read."""
+    """Open a model in onnxruntime on one thread; from bytes, so that a file cannot name others to read."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     options.log_severity_level = 3
@@ -150,7 +150,7 @@ def open_session(data: bytes, name: str = "the model") -> onnxruntime.InferenceS
 
 
 def metadata_of(session: onnxruntime.InferenceSession) -> dict[str, Any]:
-    """What `peermask export` wrote into a file; what is not JSON is left out."""
+    """Read what `peermask export` wrote into a file; text that is not JSON is left out."""
     found = {}
     for key, text in session.get_modelmeta().custom_metadata_map.items():
         with suppress(ValueError, RecursionError):
@@ -214,7 +214,7 @@ def with_signs(data: bytes, precision: Precision) -> Signed:
 
 
 def packed(signs: NDArray[np.int8], bits: int) -> bytes:
-    """Two's complement in so many bits each, the first in the lowest bits of the first byte, as ONNX has it."""
+    """Pack signs as two's complement of so many bits, the first in the lowest bits of the first byte, as ONNX does."""
     each = 8 // bits
     flat = np.zeros(-(-signs.size // each) * each, np.uint8)
     flat[: signs.size] = signs.flatten().view(np.uint8) & (2**bits - 1)

@@ -44,10 +44,7 @@ class Personal:
 
 
 def open_personal(
-    result: RunResult,
-    agent: int,
-    dataset: Dataset | None = None,
-    module: nn.Module | None = None,
+    result: RunResult, agent: int, dataset: Dataset | None = None, module: nn.Module | None = None
 ) -> Personal:
     """The model of one agent; a run on data or a module of your own needs them again."""
     if isinstance(agent, bool) or not isinstance(agent, int):
@@ -57,11 +54,7 @@ def open_personal(
     return open_all(result, dataset, module)[agent]
 
 
-def open_all(
-    result: RunResult,
-    dataset: Dataset | None = None,
-    module: nn.Module | None = None,
-) -> list[Personal]:
+def open_all(result: RunResult, dataset: Dataset | None = None, module: nn.Module | None = None) -> list[Personal]:
     """The models of all agents."""
     experiment = build(result.known_config(), dataset, module)
     _check_same_network(result, experiment, given=module is not None)

@@ -29,7 +29,7 @@ AT_ONCE = 500
 
 @dataclass(frozen=True)
 class Accuracy:
-    """What `evaluate` found.
+    """Result of `evaluate`.
 
     Attributes:
         right: Answers that were right, of `samples`; 0 for a task without labels, as the next two.

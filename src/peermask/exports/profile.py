@@ -200,7 +200,7 @@ def read_profile(path: Path) -> Profile:
 
 
 def retention_for(path: Path, model: Mapping[str, Any], kind: Kind) -> float:
-    """What a device can carry of a model, by the profile in a file."""
+    """Find the largest retention that a device can carry, by the profile in a file."""
     made = read_profile(path)
     if made.model != dict(model):
         raise ExportError(f"{path} is of model {json.dumps(made.model)}, not of {json.dumps(dict(model))}")

@@ -35,7 +35,7 @@ ONNX_TYPES = {"tensor(uint8)": "uint8", "tensor(float)": "float32", "tensor(int6
 
 @dataclass(frozen=True)
 class Model:
-    """What is needed to ask an exported model."""
+    """An exported model, ready to be asked."""
 
     name: str  # the file
     shape: tuple[int, ...]  # of one input
@@ -56,7 +56,7 @@ class Model:
 
 
 class _About(BaseModel):
-    """What .onnx and .safetensors say of themselves."""
+    """Classes and labels that .onnx and .safetensors files name."""
 
     classes: tuple[Text, ...] = Field(min_length=1, max_length=65536)
     labels: tuple[Count, ...] = Field(max_length=65536)
@@ -236,7 +236,7 @@ def digest_safetensors(data: bytes) -> str:
 
 
 def check_safetensors(data: bytes, path: Path) -> None:
-    """Expects a file that the safetensors library has read."""
+    """Compare the digest of a file that the safetensors library has read."""
     told = _split(data)[0].get("__metadata__", {}).get(KEY)
     if told is not None and told != digest_safetensors(data):
         raise _mismatch(path)

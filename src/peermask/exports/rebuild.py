@@ -58,7 +58,7 @@ def load_ticket(path: Path | str, module: nn.Module | None = None, weights: Path
 def rebuild(
     ticket: Ticket, name: str = "ticket", module: nn.Module | None = None, weights: Path | str | None = None
 ) -> nn.Module:
-    """Everything a ticket claims is checked on tensors without storage before anything is allocated."""
+    """Build the model; all claims of a ticket are checked on tensors without storage before memory is allocated."""
     header = ticket.header
     tokens = header.inputs is not None and header.inputs.dtype == "int64"
     empty = (
@@ -161,7 +161,7 @@ def _bounded(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _frozen(ticket: Ticket, layout: Layout, name: str, given: nn.Module | None) -> Tensor:
-    """Drawn from the seed, or those of a module that was given them."""
+    """Frozen weights drawn from the seed, or those of a module that has them."""
     header, recipe = ticket.header, ticket.header.frozen
     regressed = len(header.classes) if header.inputs is not None and header.inputs.task == "regression" else 0
     how = (layout, recipe.init, recipe.bias_init, recipe.seed)

@@ -44,7 +44,7 @@ class Slim:
 
 @dataclass(frozen=True)
 class Flow:
-    """What passes between two layers: which channels live, and the constant value of each that does not."""
+    """Channels between two layers: which live, and the constant value of each that does not."""
 
     live: Tensor  # [C] bool
     constant: Tensor  # [C], 0 where live
@@ -198,8 +198,7 @@ def parameters(module: nn.Module) -> int:
 
 
 def multiply_adds(module: nn.Module, example: Tensor) -> int:
-    """Of convolutions and linear layers: outputs times the inputs each one sums over; of recurrent layers: all
-    weights, in each step."""
+    """Count multiply-adds: outputs times the inputs that each sums over; of recurrent layers all weights a step."""
     total = 0
 
     def count(layer: nn.Module, inputs: tuple[object, ...], output: object) -> None:

@@ -71,7 +71,7 @@ class Frozen(_Part):
 
 
 class Inputs(_Part):
-    """What a model takes and gives, in raw units."""
+    """Inputs and outputs of a model, in raw units."""
 
     dtype: Literal["uint8", "float32", "int64"]
     normalisation: Range | Statistics | None
@@ -88,7 +88,7 @@ class Inputs(_Part):
 
 
 class About(_Part):
-    """Where a ticket comes from; of all this only `labels` matter to the model, if it answers among them."""
+    """Origin of a ticket; only `labels` matter to the model, if it answers among them."""
 
     agent: Count
     round: Count

@@ -257,7 +257,7 @@ def _onnx(personal: Personal, precision: Precision) -> tuple[bytes, tuple[str, .
 
 
 def _latency(seconds: float) -> str:
-    """Below a tenth of a millisecond a call costs more than the network."""
+    """Format a latency; below a tenth of a millisecond a call costs more than the network."""
     return "under 0.1 ms" if seconds < 1e-4 else f"{1000 * seconds:.3f} ms"
 
 

@@ -139,12 +139,7 @@ def resnet18(
 
 @models.register("cnn1d")
 def cnn1d(
-    shape: Shape,
-    classes: int,
-    *,
-    channels: Channels = (32, 64),
-    kernel: Kernel = 5,
-    hidden: Hidden = 64,
+    shape: Shape, classes: int, *, channels: Channels = (32, 64), kernel: Kernel = 5, hidden: Hidden = 64
 ) -> nn.Module:
     """A small network for series [C, T]: 1-D convolutions, ReLU, pooling by 2, the mean over time, one hidden layer."""
     into, length = _sides(shape, 2)

@@ -134,7 +134,7 @@ def own_weights(
 
 
 def checksum(layout: Layout, flat: NDArray[np.float32], beside: Mapping[str, Tensor]) -> str:
-    """Covers names and shapes too, so that equal numbers in another architecture differ."""
+    """Hash values, names and shapes, so that equal numbers in another architecture differ."""
     digest = hashlib.sha256()
     for layer in layout.layers:
         digest.update(f"{layer.name}:{layer.shape};".encode())

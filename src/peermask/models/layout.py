@@ -97,7 +97,7 @@ class Layout:
 
     @property
     def account(self) -> dict[str, tuple[Layer, ...]]:
-        """How every parameter is used, by kind: masked, or unchanged and why."""
+        """Parameters by their use: masked, or unchanged and why."""
         groups: dict[str, list[Layer]] = {}
         for layer in self.masked:
             groups.setdefault(f"masked, {layer.kind}", []).append(layer)

@@ -130,7 +130,7 @@ def without_batch_norm(module: nn.Module) -> nn.Module:
         4
     """
     if not isinstance(module, nn.Module):
-        raise ModelError(f"module is a {type(module).__name__}; give a torch.nn.Module")
+        raise ModelError(f"module has type {type(module).__name__}; give a torch.nn.Module")
     for name, parameter in module.named_parameters():
         if is_lazy(parameter):
             raise ModelError(f"model parameter {name!r} has no shape yet; call the module once before passing it")

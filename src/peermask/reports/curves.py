@@ -46,7 +46,7 @@ def curves_of(table: Table, figures: Sequence[str] = FIGURES["classification"]) 
 
 
 def even_choice(count: int, most: int) -> list[int]:
-    """At most so many of 0..count-1, evenly spaced, including the first and the last."""
+    """Choose at most so many of 0..count-1, evenly spaced, including the first and the last."""
     return sorted({round(place) for place in np.linspace(0, count - 1, min(most, count))})
 
 
@@ -133,7 +133,7 @@ MOST = 20_000  # rows a page can show
 
 
 def faults_of(rows: list[Row]) -> dict[str, Any] | None:
-    """From the rows of absences.csv, [round, agent, neighbour not heard, why]; None for a run without a network."""
+    """Count absences, rows of [round, agent, neighbour not heard, why]; None for a run without a network."""
     if not rows:
         return None
     reasons = sorted({row["why"] for row in rows})

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from peermask.algorithms import algorithms
 from peermask.config.experiment import ExperimentConfig
 from peermask.models.frozen import frozen_weights, inits
 from peermask.models.layout import Layer, Layout
@@ -57,7 +56,9 @@ def mask_pictures(source: Source, shown: int) -> dict[str, Any] | None:
     layers = layers_of(source.result.manifest)
     window = first_window(layers, shown, len(held))
     config = source.result.config
-    frozen = _over_frozen_weights(source.result.manifest, config)  # where the seed knows the signs of weights
+    # The seed knows the signs of weights that are drawn by an init of the package.
+    drawn = config.frozen.init in inits and config.frozen.source is None
+    seeded = drawn and source.result.manifest["over_frozen_weights"]
     rounds = [_pictures_of(paths, _stamps(paths), layers, window, shown) for paths in held.values()]
     return {
         "rounds": list(held),
@@ -70,7 +71,7 @@ def mask_pictures(source: Source, shown: int) -> dict[str, Any] | None:
             "start": window.start,
             "filters": window.filters,
             "kernel": kernel(window.layer),
-            "signs": _signs(window, config) if frozen else None,
+            "signs": _signs(window, config) if seeded else None,
             "bits": [picture["first"] for picture in rounds],
         },
         "kept": [picture["kept"] for picture in rounds],  # [rounds][agents][layers]
@@ -100,7 +101,7 @@ def first_window(layers: tuple[Layer, ...], agents: int, rounds: int) -> Window:
 def _pictures_of(
     paths: tuple[Path, ...], _stamps: tuple[int, ...], layers: tuple[Layer, ...], window: Window, shown: int
 ) -> dict[str, Any]:
-    """Of one round; remembered, since a page that is watched asks again and again."""
+    """Draw one round; cached, since a live page asks again and again."""
     weights = sum(layer.size for layer in layers)
     masks = np.concatenate([load_masks(path, weights) for path in paths[:shown]])[:shown]  # [N, P_w]
     first = np.packbits(masks[:, window.span], axis=1)
@@ -142,16 +143,6 @@ def kernel(layer: Layer) -> list[int]:
         if channels * side * side == size:
             return [channels, side, side]
     return [1, 1, size]
-
-
-def _over_frozen_weights(manifest: dict[str, Any], config: ExperimentConfig) -> bool:
-    """As the run recorded it, since its algorithm or init may be a plug-in's; earlier versions recorded nothing."""
-    if config.frozen.init not in inits or config.frozen.source is not None:  # given weights are not drawn from a seed
-        return False
-    if "over_frozen_weights" in manifest:
-        return bool(manifest["over_frozen_weights"])
-    name = config.algorithm.name
-    return name in algorithms and algorithms[name].make.over_frozen_weights
 
 
 def _signs(window: Window, config: ExperimentConfig) -> str:

@@ -51,7 +51,27 @@ def loggers(tensorboard: Path | None) -> list[Observer]:
 
 
 def summary_of(evaluation: Evaluation) -> dict[str, float]:
-    """An evaluation in few numbers, over all agents."""
+    """Summarise an evaluation in few numbers, over all agents: for an observer.
+
+    Args:
+        evaluation: What an observer's `evaluation` gets.
+
+    Returns:
+        Names and values, such as "test_accuracy", a mean, and "test_accuracy_worst".
+
+    Examples:
+        >>> import peermask
+        >>> class Worst:
+        ...     def begin(self, experiment, name, round): ...
+        ...     def round(self, clock, losses, sent_bytes): ...
+        ...     def evaluation(self, evaluation):
+        ...         assert 0 <= peermask.summary_of(evaluation)["test_accuracy_worst"] <= 1
+        ...     def end(self, status):
+        ...         print(status)
+        >>> execution = peermask.Execution(observer=Worst())
+        >>> result = peermask.run_experiment({"agents": 4, "rounds": 1, "model": "mlp"}, "run", execution=execution)
+        finished
+    """
     test, validation = evaluation.test, evaluation.validation
     main = next(iter(test.figures))
     known = test.main[~test.main.isnan()]

@@ -9,7 +9,7 @@ from typing import Any
 import networkx as nx
 import numpy as np
 
-from peermask.reports.curves import Curves, Spent, bytes_spent, faults_of, rounded
+from peermask.reports.curves import Curves, bytes_spent, faults_of, rounded
 from peermask.reports.mask_pictures import mask_pictures
 from peermask.reports.source import Source
 from peermask.run.result import RunResult
@@ -78,7 +78,7 @@ def run_detail(source: Source, curves: Curves, label: str, *, masks: bool = True
         },
         "curves": _curves(curves, shown),
         "masks": mask_pictures(source, shown) if masks else None,
-        "traffic": _traffic(spent),
+        "traffic": {key: value for key, value in vars(spent).items() if key != "per_agent"},
         "faults": faults_of(source.rows("absences.csv")),
         "config": source.config,
         "manifest": {key: value for key, value in manifest.items() if key not in ELSEWHERE},
@@ -104,11 +104,9 @@ def _agents(result: RunResult) -> list[dict[str, Any]]:
     ]
 
 
-def _data(manifest: dict[str, Any], shown: int) -> dict[str, Any] | None:
-    """Samples and labels of agents as the manifest has them; None where it has none."""
+def _data(manifest: dict[str, Any], shown: int) -> dict[str, Any]:
+    """Samples and labels of agents as the manifest has them."""
     agents = manifest["agents"]
-    if not all({"train", "validation", "test", "counts"} <= set(agent) for agent in agents):
-        return None
     trained = {label for agent in agents for label in agent["labels"]}
     few, names = agents[:shown], list(enumerate(manifest["classes"])) if trained else []
     return {
@@ -120,7 +118,7 @@ def _data(manifest: dict[str, Any], shown: int) -> dict[str, Any] | None:
 
 
 def _confusion(source: Source) -> dict[int, list[list[int]]]:
-    """By agent: label, answer and how often, at the round the run has reached."""
+    """Confusion matrices by agent: label, answer and how often, at the last round."""
     found: dict[int, list[list[int]]] = {}
     classes = len(source.result.manifest["classes"])
     for row in source.rows("confusion.csv"):
@@ -136,19 +134,6 @@ def _curves(curves: Curves, shown: int) -> dict[str, Any]:
         "bytes": rounded(np.nansum(curves.sent_bytes, axis=1), 9),
         "seconds": rounded(curves.seconds),
         "measures": {name: rounded(values[:, :shown].T) for name, values in curves.measures.items()},  # [N][E]
-    }
-
-
-def _traffic(spent: Spent) -> dict[str, Any]:
-    return {
-        "messages": spent.messages,
-        "keyframes": spent.keyframes,
-        "deltas": spent.deltas,
-        "headers": spent.headers,
-        "bitmap": spent.bitmap,
-        "floats": spent.floats,
-        "rounds": spent.rounds,
-        "sizes": spent.per_message,
     }
 
 

@@ -34,7 +34,7 @@ class Source:
         return read_table(*(folder.path / name for folder in self.folders), agents=len(self.result.agents))
 
     def masks(self) -> dict[int, tuple[Path, ...]]:
-        """By round, the files that together hold all agents' masks; rounds that some agent lacks are left out."""
+        """Files that together have all agents' masks, by round; rounds that some agent lacks are left out."""
         if len(self.folders) not in (1, len(self.result.agents)):
             return {}
         held = [list_masks(folder.masks) for folder in self.folders]

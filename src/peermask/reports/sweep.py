@@ -28,7 +28,8 @@ def sweep_table(sweep: SweepFolder) -> Table:
         padding=(0, 1, 0, 0),
     )
     for heading in headings(sweep.keys):
-        table.add_column(heading.replace("_", "_\n").replace(".", ".\n"), overflow="fold")
+        narrow = heading.replace("_", "_\n").replace(".", ".\n") if len(sweep.keys) > 2 else heading
+        table.add_column(narrow, overflow="fold")
     table.add_column("algorithm", no_wrap=True)
     for heading in (*(["seeds"] * (len(seeds) > 1)), "held out", "test", "sent"):
         table.add_column(heading, justify="right", no_wrap=True)
@@ -47,7 +48,7 @@ def headings(keys: Sequence[str]) -> list[str]:
 
 
 def sweep_lines(sweep: SweepFolder) -> list[str]:
-    """What diverged, what was best, what is missing."""
+    """Say what diverged, what was best, and what is missing."""
     lines = sweep.diverged()
     for row in best_rows(sweep.rows):
         reached = f"{format_figure(row.figure, spread(row.validation)[0])} on held-out data"

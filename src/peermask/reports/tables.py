@@ -24,6 +24,11 @@ def label_of(result: StoredRun) -> str:
     return result.folder.path.name if result.compared else result.algorithm
 
 
+def arms_of(result: StoredRun) -> dict[str, StoredRun]:
+    """All algorithms of a comparison, by the names of their folders; of a single run, that of its algorithm."""
+    return {label_of(result): result, **{other.root.name: other for other in result.compared}}
+
+
 def mean_density(result: StoredRun) -> float:
     return sum(agent.density for agent in result.agents) / len(result.agents)
 
@@ -35,7 +40,7 @@ def _worst(result: StoredRun, figure: str) -> float:
 
 
 def agents_table(result: StoredRun) -> Table:
-    """Per agent what it holds, keeps, reaches and sends; then the mean, and the worst of each column of accuracies.
+    """Make the table of a run: a row for each agent, then the mean, and the worst of each column of accuracies.
 
     Of other tasks than classification it has the figures of the task in place of labels and accuracies.
     """
@@ -121,7 +126,7 @@ def _readouts(name: str, result: StoredRun) -> str:
 
 
 def _lost(result: StoredRun, other: StoredRun, gain: float) -> list[str]:
-    """What to change where agents that exchanged messages did worse than agents that did not."""
+    """Say what to change where agents that exchanged messages did worse than agents that did not."""
     if bool(result.sent_bytes) == bool(other.sent_bytes):
         return []
     together, alone = (result, other) if result.sent_bytes else (other, result)
@@ -138,8 +143,7 @@ def _lost(result: StoredRun, other: StoredRun, gain: float) -> list[str]:
 
 def closing_lines(result: StoredRun) -> list[str]:
     """The result, in sentences."""
-    arms = {label_of(result): result, **{other.root.name: other for other in result.compared}}
-    lines = [_readouts(name, arm) for name, arm in arms.items() if not isnan(arm.mean_accuracy)]
+    lines = [_readouts(name, arm) for name, arm in arms_of(result).items() if not isnan(arm.mean_accuracy)]
     main = result.main_figure
     for other in result.compared:
         gain = result.mean(main) - other.mean(main)
@@ -159,7 +163,7 @@ def closing_lines(result: StoredRun) -> list[str]:
     if result.sent_bytes and messages:
         each = result.sent_bytes / messages
         floats = 4 * result.manifest["parameters"]
-        times = f"{floats / each:.0f} times as much"
-        lines.append(f"a message: {format_bytes(each)}; the float32 model has {format_bytes(floats)}, {times}")
+        times = f", {floats / each:.0f} times as much" if floats > 1.5 * each else ""
+        lines.append(f"a message: {format_bytes(each)}; the float32 model has {format_bytes(floats)}{times}")
         lines.append(f"{messages:,} messages, {format_bytes(result.sent_bytes)} in all")
     return lines

@@ -167,10 +167,9 @@ def check_given(dataset: object, module: object) -> None:
     if isinstance(dataset, DataLoader):
         raise DataError("dataset is a DataLoader; give what it loads: peermask.from_torch(train.dataset, test.dataset)")
     if dataset is not None and not isinstance(dataset, Dataset):
-        raise DataError(
-            f"dataset is a {type(dataset).__name__}; make one of it with peermask.from_arrays or peermask.from_torch"
-        )
+        kind = type(dataset).__name__
+        raise DataError(f"dataset has type {kind}; make one of it with peermask.from_arrays or peermask.from_torch")
     if isinstance(module, type) and issubclass(module, nn.Module):
         raise ModelError(f"module is the class {module.__name__}; give an instance: {module.__name__}()")
     if module is not None and not isinstance(module, nn.Module):
-        raise ModelError(f"module is a {type(module).__name__}; give a torch.nn.Module")
+        raise ModelError(f"module has type {type(module).__name__}; give a torch.nn.Module")

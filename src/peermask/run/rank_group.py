@@ -179,8 +179,26 @@ def join_ranks(
 ) -> Iterator[Ranks | None]:
     """Make this process one of several ranks until the block is left.
 
-    `place` is by default what torchrun says. Yields None where this process is the only one. A rank that leaves by an
-    exception tells the others why, so that they leave, too.
+    A rank that leaves by an exception tells the others why, so that they leave, too.
+
+    Args:
+        place: Number and address of this rank; by default what torchrun says.
+        device: "cpu", "cuda", "cuda:N" or "auto".
+        backend: "gloo", "nccl" or "auto", which is NCCL if each rank has its own GPU.
+        waiting: How long to wait for the others.
+        listener: The socket at which rank 0 listens, if it is open already.
+
+    Returns:
+        A context manager. It gives the ranks, or None where this process is the only one.
+
+    Raises:
+        RunError: The ranks did not meet in time, or cannot reach each other.
+
+    Examples:
+        >>> import peermask
+        >>> with peermask.join_ranks() as ranks:
+        ...     print(ranks)
+        None
     """
     place, waiting = place or rank_from_env(), waiting or Waiting()
     if place is None or place.size == 1:

@@ -70,9 +70,33 @@ def build_arms(
 
 
 def take_part(config: ExperimentConfig | None, execution: Execution) -> Status:
-    """Take part as a rank other than the first; without a config, use the first's."""
+    """Compute some of a run's agents, as a rank other than the first.
+
+    Args:
+        config: The experiment; that of the first rank if None.
+        execution: Device and ranks; the first rank gives `run_experiment` the same.
+
+    Returns:
+        "finished" or "interrupted", as on the first rank.
+
+    Raises:
+        PeermaskError: This rank's config, data or version is not the first's, or a rank was lost.
+
+    Examples:
+        >>> import peermask
+        >>> config = peermask.make_config({"agents": 4, "rounds": 2, "model": "mlp"})
+        >>> with peermask.join_ranks() as ranks:  # here there is one process
+        ...     execution = peermask.Execution(ranks=ranks)
+        ...     if ranks is None or ranks.first:
+        ...         status = peermask.run_experiment(config, "run", execution=execution).status
+        ...     else:
+        ...         status = peermask.take_part(config, execution)
+        >>> status
+        'finished'
+    """
     ranks, device = execution.ranks, pick_device(execution.device)
-    assert ranks is not None
+    if ranks is None:
+        raise RunError("execution.ranks is None: this is the only process; use run_experiment, or peermask.join_ranks")
     told = ranks.tell()
     # What it imports is named on every rank's command line: another process does not say what is executed here.
     config = config or make_config({key: value for key, value in tomllib.loads(told).items() if key != "imports"})

@@ -2,8 +2,6 @@
 
 function drawData() {
   const section = $("data-seen"), own = run(), seen = own.data;
-  section.hidden = !seen;
-  if (!seen) return;
   const { shared, leaked } = seen.duplicates ?? {};
   const facts = [
     shared == null ? null : `Inputs that several agents train on: ${shared}.`,

@@ -17,7 +17,7 @@ function drawBytes() {
   });
   const box = el("div", { class: "chart", id: "chart-bytes" });
   section.append(el("div", { class: speaking.length > 1 ? "two" : "" }, cards), el("div", { class: "card", style: "margin-top:20px" }, el("h3", {}, "bytes of a message, mean over agents, by round"), box));
-  plot(box, speaking.map((each) => [each.traffic.rounds, each.traffic.sizes]),
+  plot(box, speaking.map((each) => [each.traffic.rounds, each.traffic.per_message]),
     speaking.map((each) => ({ label: each.label, stroke: seriesColour(R.runs.indexOf(each)), dash: seriesDash(R.runs.indexOf(each)), width: 2 })),
     { y: bytes, title: "bytes of a message", height: 260, x: "rounds", logX: false, logY: true });
 }
