@@ -2,10 +2,10 @@
 
 A table stands between two comments. The first says what it shows; a test compares every table with results/:
 
-    <!-- table {"from": ["accord"], "show": "last", "columns": ["c = 3"], "rows": ["accord"]} -->
+    <!-- table {"from": ["collaboration/accord"], "show": "last", "columns": ["c = 3"], "rows": ["accord"]} -->
     <!-- end of table -->
 
-`from` names experiments in results/paper, `show` one or several columns of their .csv files, `columns` and `rows` what
+`from` names experiments by their folder in results/, `show` one or several columns of their .csv files, `columns` and `rows` what
 to take: all by default. A column may show something else (`"columns": {"Dirichlet(0.3)": "weighted"}`), and `also` adds
 means over the columns taken (`"also": {"kB a message": "kilobytes_a_message"}`).
 """
@@ -27,7 +27,7 @@ MISSING = "-"
 Cells = dict[tuple[str, str], dict[str, str]]  # row and column -> a line of the .csv file
 
 
-def table(spec: dict[str, Any], results: Path = ROOT / "results" / "paper") -> str:
+def table(spec: dict[str, Any], results: Path = ROOT / "results") -> str:
     """The Markdown table of a specification."""
     cells: Cells = {}
     for name in spec["from"]:

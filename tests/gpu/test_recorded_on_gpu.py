@@ -17,7 +17,7 @@ from peermask.run.cuda_graphs import Recorded
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
 
-def played(algorithm: Any, *, record: bool, rounds: int = 12, batches: int = 1, **values: Any) -> dict[str, Tensor]:
+def played(algorithm: Any, *, record: bool, rounds: int = 24, batches: int = 1, **values: Any) -> dict[str, Tensor]:
     config = make_config(
         {
             "agents": 5,

@@ -36,13 +36,13 @@ def draw(campaign: Campaign, name: str) -> dict[str, bytes]:
     return files_of(name, figure)
 
 
-Runs = dict[int, list[Outcome]]  # row -> its finished seeds, in the first column
+Runs = dict[int, list[Outcome]]  # row -> its finished seeds, in the column that is drawn
 
 
 def _finished(campaign: Campaign, name: str) -> Runs:
     found = {}
     for row in range(len(preset(name).rows)):
-        good = [outcome for outcome in campaign.outcomes(name, row, 0) if outcome.curve is not None]
+        good = [outcome for outcome in campaign.outcomes(name, row, preset(name).drawn_column) if outcome.curve is not None]
         if good:
             found[row] = good
     return found
@@ -100,7 +100,7 @@ def _by_link(name: str, runs: Runs) -> Figure:
             look = {**_look(name, row), "linestyle": "--"}
             axes.axhline(reached, label=f"{preset(name).rows[row].name} (sends nothing)", linewidth=1.2, **look)
     axes.set_xscale("log")
-    axes.set_title(preset(name).columns[0].name, fontsize=10)
+    axes.set_title(preset(name).columns[preset(name).drawn_column].name, fontsize=10)
     finish(axes, "MB sent over a link, as the codec sends it", "mean test accuracy")
     _legend_beside(figure, axes)
     return figure

@@ -108,12 +108,17 @@ class Preset(Options):
     rank: int
     figure: Figure = "none"
     paper_name: str = ""  # where in the paper its figures are
+    drawn: str = ""  # the column of a figure that has one; the first by default
     compared: str = ""  # the row that others are compared with, seed by seed and agent by agent
     notes: dict[ScaleName, str] = Field(default_factory=dict)  # under the table, instead of the scale's
     config: ConfigPart = Field(default_factory=dict)
     scale: dict[ScaleName, ConfigPart] = Field(default_factory=dict)
     columns: tuple[Column, ...] = Field(min_length=1)
     rows: tuple[Row, ...] = Field(min_length=1)
+
+    @property
+    def drawn_column(self) -> int:
+        return next((at for at, column in enumerate(self.columns) if column.name == self.drawn), 0)
 
 
 _own: dict[str, Preset] = {}  # that the user named in this process, and their methods
