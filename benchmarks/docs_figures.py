@@ -5,9 +5,9 @@ A table stands between two comments. The first says what it shows; a test compar
     <!-- table {"from": ["collaboration/accord"], "show": "last", "columns": ["c = 3"], "rows": ["accord"]} -->
     <!-- end of table -->
 
-`from` names experiments by their folder in results/, `show` one or several columns of their .csv files, `columns` and `rows` what
-to take: all by default. A column may show something else (`"columns": {"Dirichlet(0.3)": "weighted"}`), and `also` adds
-means over the columns taken (`"also": {"kB a message": "kilobytes_a_message"}`).
+`from` names experiments by their folder in results/, `show` one or several columns of their .csv files, `columns` and
+`rows` what to take: all by default. A column may show something else (`"columns": {"Dirichlet(0.3)": "weighted"}`),
+and `also` adds means over the columns taken (`"also": {"kB a message": "kilobytes_a_message"}`).
 """
 
 from __future__ import annotations

@@ -156,16 +156,16 @@ def mce_pl(lr=1.0):
 def accord(own_votes=5, pull=0.6, gain=0.8):
     """This package's method: the scores are pulled towards the voters' masks, so that agents agree.
 
-    In the last third of the rounds an agent also learns a personal mask, pulled gently. It is deployed and never sent.
+    In the second half of the rounds an agent also learns a personal mask, pulled gently. It is deployed and never sent.
     """
-    lr, start = min(0.1, 8 / ROUNDS), 0.67
-    gently = torch.tensor([[0.15 / sqrt(len(own.train))] for own in SAMPLES])  # [N, 1] few images lean on others more
+    lr, start = min(0.1, 8 / ROUNDS), 0.5
+    gently = 0.15 / torch.tensor([[float(len(own.train))] for own in SAMPLES]).sqrt()  # [N, 1]
     z, n = FIRST_SCORES.repeat(AGENTS, 1), torch.zeros(AGENTS, len(W))
     u, m, personal = torch.zeros_like(z), select(z, n, gain), None
     for t in range(1, ROUNDS + 1):
         if t > start * ROUNDS:  # from half of each batch
             z_, u_, m_, n_ = personal or (z, torch.zeros_like(u), m, n)
-            z_, u_ = step(z_, u_, m_, t, 0.25 * lr, max(0.0, (t - 1) / ROUNDS - start) / (1 - start), 2)
+            z_, u_ = step(z_, u_, m_, t, 0.25 * lr, ((t - 1) / ROUNDS - start) / (1 - start), 2)
             z_ = z_ + gently * scale(z_) * z_.sign() * (n - select(z_, n_, gain))
             personal = z_, u_, select(z_, n_, gain), n_
         z, u = step(z, u, m, t, lr, (t - 1) / ROUNDS)  # learn

@@ -136,7 +136,7 @@ def test_a_recorded_choice_stays_where_the_grid_has_changed(tuning: Tuning) -> N
 
 def test_a_single_candidate_needs_no_trial(tuning: Tuning) -> None:
     assert tuning.trials("accord-plain") == []
-    assert tuning.chosen("accord-plain") == {"algorithm": {"own_votes": 5}}
+    assert tuning.chosen("accord-plain") == {"algorithm": {"own_votes": 5, "personal_from": 0.5, "personal_lr": 0.25}}
 
 
 def test_a_choice_as_text() -> None:

@@ -13,7 +13,7 @@ MCE-PL's votes change which entries are *selected* and never reach the scores, s
 the scores themselves; the term with κ, which is MCE-PL's, keeps masks stable between rounds, and messages short. Own
 votes do both, but never outvote the neighbours, or an agent with few of them would hardly move.
 
-The agreed mask is good for all agents, and the best for none. So in the last third of the rounds (`personal_from`) an
+The agreed mask is good for all agents, and the best for none. So in the second half of the rounds (`personal_from`) an
 agent also learns a mask of its own, which starts as the agreed one, is pulled gently towards it, and is never sent:
 
     learn   z'  ← z' − η' (û' + ω z'), by the gradient of w ⊙ m' on half of the batch
@@ -122,7 +122,7 @@ class Accord(Algorithm[State]):
             1.5, description="believe neighbours up to this many times the median distance of masks; 0: believe all"
         )
         personal_from: Annotated[float, Field(gt=0, lt=1)] | Literal["never"] = Field(
-            0.67, description="share of the rounds after which an agent learns a personal mask, which is deployed"
+            0.5, description="share of the rounds after which an agent learns a personal mask, which is deployed"
         )
         personal_lr: Annotated[float, Field(gt=0)] = Field(0.25, description="η' of the personal mask, in parts of lr")
         personal_pull: Annotated[float, Field(ge=0)] = Field(

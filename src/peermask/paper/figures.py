@@ -42,7 +42,9 @@ Runs = dict[int, list[Outcome]]  # row -> its finished seeds, in the column that
 def _finished(campaign: Campaign, name: str) -> Runs:
     found = {}
     for row in range(len(preset(name).rows)):
-        good = [outcome for outcome in campaign.outcomes(name, row, preset(name).drawn_column) if outcome.curve is not None]
+        good = [
+            outcome for outcome in campaign.outcomes(name, row, preset(name).drawn_column) if outcome.curve is not None
+        ]
         if good:
             found[row] = good
     return found
