@@ -97,7 +97,7 @@ class Accord(Algorithm[State]):
     recordable = ("learn", "fuse")
 
     class Options(ScoreOptions):
-        lr: Lr = Field("auto", description="η, step size of the scores; auto, of relative steps: min(0.1, 8 / rounds)")
+        lr: Lr = Field("auto", description="η, step size of the scores; auto, of relative steps: min(0.1, 8 / batches)")
         step: Literal["absolute", "relative"] = Field(
             "relative", description="follow the gradient itself, or in each layer its direction in units of the scores"
         )
