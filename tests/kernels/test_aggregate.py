@@ -41,8 +41,7 @@ def test_the_magnitude_equals_its_reference(
 
 
 @pytest.mark.parametrize("sizes", [(37,), (1, 37), (4096, 4097, 5), (16, 12_288, 5_008), ALEXNET])
-@pytest.mark.parametrize("dtype", [torch.uint8, torch.int32])
-@pytest.mark.parametrize("gain", [0.3, torch.tensor([0.3, 0.2, 0.1])])
+@pytest.mark.parametrize(("dtype", "gain"), [(torch.uint8, 0.3), (torch.int32, torch.tensor([0.3, 0.2, 0.1]))])
 def test_the_pull_equals_its_reference(
     device: torch.device, sizes: tuple[int, ...], dtype: torch.dtype, gain: float | torch.Tensor
 ) -> None:

@@ -66,7 +66,7 @@ def test_a_step(device: torch.device, agents: int, width: int, momentum: float, 
         torch.testing.assert_close(one if one is None else one.cpu(), other, rtol=1e-6, atol=1e-6)
 
 
-@pytest.mark.parametrize("sizes", [(37,), (4096, 4097, 5), (16, 12_288, 5_008)])
+@pytest.mark.parametrize("sizes", [(37,), (4096, 4097, 5)])
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 @pytest.mark.parametrize(("rescaled", "decay"), [(False, 0.0), (True, 0.01)])
 def test_a_step_in_units_of_the_scores(
