@@ -16,6 +16,7 @@ from peermask.run.execution import Execution
 from peermask.run.jobs import open_sweep, plan_sweep, split_values
 from peermask.run.result import RunResult
 from peermask.run.runner import run_experiment
+from peermask.store.checked import read_result
 from peermask.store.sweeps import SweepFolder, SweepRow, SweepRun, best_rows, spread
 
 
@@ -202,7 +203,7 @@ def test_the_command_goes_on_and_prints_values_and_best(config: Path, tmp_path: 
     for option, message in (
         (("--seeds", "2"), "--resume of a sweep runs what is missing, unchanged"),
         (("--set", "rounds=9"), "--resume of a sweep runs what is missing, unchanged"),
-        (("--processes", "2"), "start the same command several times without them"),
+        (("--tensorboard",), "--tensorboard are for one run, and a sweep is many; --processes shares its runs"),
     ):
         code, _, err = call("run", "--resume", out, *option)
         assert code == 2
@@ -221,3 +222,16 @@ def test_values_of_three_keys_have_room_in_80_columns(
     said = call("run", config, *varied, "--seeds", "2", "--out", tmp_path / "sweep")[1]
     table = said.partition("standard deviation")[2].partition("held out, test")[0]
     assert all(value in table for value in ("0.0625", "0.4375", "0.1875"))
+
+
+@pytest.mark.long
+def test_processes_share_the_runs_of_a_sweep(tmp_path: Path, call: Call, config: Path) -> None:
+    command = ["run", config, "--vary", "algorithm.lr=0.125,1.75", "--seeds", "2"]
+    tables = []
+    for name, words in (("alone", []), ("shared", ["--processes", "2"])):
+        out = tmp_path / name
+        assert call(*command, "--out", out, *words)[0] == 0
+        sweep = SweepFolder.open(out)
+        hashes = [read_result((out / run.path) / "result.json")["hash"] for run in sweep.runs]
+        tables.append((hashes, (out / "sweep.csv").read_text()))
+    assert tables[0] == tables[1]
