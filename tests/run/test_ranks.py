@@ -315,9 +315,8 @@ RANK = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT
     ("arguments", "environment", "said"),
     [
         (["--processes", "0"], {}, "processes"),
-        (["--processes", "2", "--seeds", "2"], {}, "start the same command several times"),
         (["--processes", "2"], RANK, "this is rank 1 of 2 already"),
-        (["--seeds", "2"], RANK, "--processes, torchrun and --tensorboard are for one run"),
+        (["--seeds", "2"], RANK, "torchrun and --tensorboard are for one run"),
         ([], {**RANK, "TORCHELASTIC_MAX_RESTARTS": "3"}, "give --out"),
         ([], {**RANK, "RANK": "2"}, "RANK = 2 and WORLD_SIZE = 2"),
         ([], {**RANK, "WORLD_SIZE": "two"}, "WORLD_SIZE = 'two'"),
