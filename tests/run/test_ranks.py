@@ -316,7 +316,7 @@ RANK = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT
     [
         (["--processes", "0"], {}, "processes"),
         (["--processes", "2"], RANK, "this is rank 1 of 2 already"),
-        (["--seeds", "2"], RANK, "torchrun and --tensorboard are for one run"),
+        (["--seeds", "2"], RANK, "a sweep runs neither under torchrun nor with --tensorboard"),
         ([], {**RANK, "TORCHELASTIC_MAX_RESTARTS": "3"}, "give --out"),
         ([], {**RANK, "RANK": "2"}, "RANK = 2 and WORLD_SIZE = 2"),
         ([], {**RANK, "WORLD_SIZE": "two"}, "WORLD_SIZE = 'two'"),

@@ -203,7 +203,7 @@ def test_the_command_goes_on_and_prints_values_and_best(config: Path, tmp_path: 
     for option, message in (
         (("--seeds", "2"), "--resume of a sweep runs what is missing, unchanged"),
         (("--set", "rounds=9"), "--resume of a sweep runs what is missing, unchanged"),
-        (("--tensorboard",), "--tensorboard are for one run, and a sweep is many; --processes shares its runs"),
+        (("--tensorboard",), "a sweep runs neither under torchrun nor with --tensorboard"),
     ):
         code, _, err = call("run", "--resume", out, *option)
         assert code == 2

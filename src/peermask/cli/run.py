@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import os
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from rich.console import Console
@@ -26,17 +24,15 @@ from peermask.cli.options import (
     print_result,
 )
 from peermask.cli.rank_launch import open_ranks, rank_of_command, stop_with_torchrun
-from peermask.errors import ConfigError, DivergedError, PeermaskError
+from peermask.errors import ConfigError, DivergedError
 from peermask.run.rendezvous import Place
 
 if TYPE_CHECKING:
-    from multiprocessing.synchronize import Event
-
     from peermask.config.experiment import ExperimentConfig
     from peermask.run.execution import Execution
     from peermask.run.jobs import Sweep
     from peermask.run.result import RunResult
-    from peermask.store.sweeps import SweepFolder, SweepRun
+    from peermask.store.sweeps import SweepFolder
 
 
 @dataclass(frozen=True)
@@ -69,7 +65,7 @@ class Request:
             ),
             "--resume of a sweep runs what is missing, unchanged; to add runs, give --vary or --seeds with the same "
             "CONFIG and --out instead": self.resume and self.is_sweep and changed,
-            "torchrun and --tensorboard are for one run, and a sweep is many; --processes shares its runs": (
+            "a sweep runs neither under torchrun nor with --tensorboard; --processes N shares its runs": (
                 self.is_sweep and ((place is not None and divided) or tensorboard)
             ),
             "torchrun --max-restarts: give --out, so that restarted ranks find the run": (
@@ -165,7 +161,7 @@ def run(
         should_stop = stop_with_torchrun(place, interrupt.requested)
         execution = Execution(device, chunk, workers, should_stop=should_stop)
         if request.is_sweep:
-            _run_sweep(console, request.sweep(), execution, processes or 1, request.imports)
+            _run_sweep(console, request.sweep(), execution, processes or 1)
             return interrupt.exit_code if interrupt.requested() else 0
         loaded, imports = request.load()
         options = {"device": device, "resume": resume, "chunk": chunk, "workers": workers}
@@ -220,59 +216,18 @@ def _run_one(
         raise
 
 
-def _run_sweep(console: Console, planned: Sweep, execution: Execution, processes: int, imports: Sequence[str]) -> None:
+def _run_sweep(console: Console, planned: Sweep, execution: Execution, processes: int) -> None:
     from peermask.compute.device import pick_device
     from peermask.run.jobs import Stopped
     from peermask.store.sweeps import SweepFolder
 
     pick_device(execution.device)
-    if processes > 1:
-        workers = execution.workers or max(1, (os.cpu_count() or 1) // processes)
-        execution = replace(execution, workers=workers)
-    context = multiprocessing.get_context("spawn")
-    stopped, shared = context.Event(), replace(execution, should_stop=bool)  # each process asks for itself
-    given = (planned.root, planned.base.table(), planned.runs, shared, imports, stopped)
-    others = [context.Process(target=_share, args=given) for _ in range(processes - 1)]
-    for other in others:
-        other.start()
     with suppress(Stopped):
-        try:
-            planned.run(execution, print_progress(console))
-        except BaseException:
-            stopped.set()
-            raise
-        finally:
-            for other in others:
-                other.join()
-        if others:
-            planned.run(execution, print_progress(console))  # what a process that died has left
+        planned.run(execution, print_progress(console), processes)
     sweep = SweepFolder.open(planned.root)
     print_sweep(console, sweep)
     console.print(sweep.write_table(), soft_wrap=True, highlight=False)
     print(sweep.root)
-
-
-def _share(
-    root: Path,
-    base: dict[str, Any],
-    runs: tuple[SweepRun, ...],
-    execution: Execution,
-    imports: Sequence[str],
-    stopped: Event,
-) -> None:
-    """Run what no other process of a sweep runs, while the command lives."""
-    from peermask.config.file import read_config
-    from peermask.run.jobs import Stopped, Sweep
-
-    import_plugins(imports)
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    with Interrupt() as interrupt, suppress(Stopped, PeermaskError):  # the command says what is wrong
-
-        def should_stop() -> bool:
-            return interrupt.requested() or stopped.is_set() or not parent.is_alive()
-
-        Sweep(root, read_config(base), runs).run(replace(execution, should_stop=should_stop), lambda *_: None)
 
 
 def print_sweep(console: Console, sweep: SweepFolder) -> None:

@@ -9,7 +9,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import Field, ValidationError, model_validator
 
 from peermask.config.choice import first_problem
 from peermask.config.file import read_toml
@@ -118,7 +118,13 @@ class Preset(Options):
 
     @property
     def drawn_column(self) -> int:
-        return next((at for at, column in enumerate(self.columns) if column.name == self.drawn), 0)
+        return [column.name for column in self.columns].index(self.drawn) if self.drawn else 0
+
+    @model_validator(mode="after")
+    def _drawn_is_a_column(self) -> Preset:
+        if self.drawn not in ("", *(column.name for column in self.columns)):
+            raise ValueError(f"drawn = {self.drawn!r} is not the name of a column")
+        return self
 
 
 _own: dict[str, Preset] = {}  # that the user named in this process, and their methods

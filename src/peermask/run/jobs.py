@@ -8,17 +8,22 @@ from __future__ import annotations
 
 import itertools
 import json
+import multiprocessing
+import os
+import signal
 import tomllib
-from collections.abc import Callable, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from multiprocessing.synchronize import Event
 from pathlib import Path
+from typing import Any
 
 from peermask.config.experiment import ExperimentConfig
-from peermask.config.file import load_config, read_config
+from peermask.config.file import load_config, make_config, read_config
 from peermask.data import datasets
 from peermask.data.dataset import Dataset
-from peermask.errors import ConfigError, DivergedError
+from peermask.errors import ConfigError, DivergedError, PeermaskError
 from peermask.files import try_lock
 from peermask.plugins import find_plugins, of_name
 from peermask.run.execution import Execution
@@ -111,13 +116,63 @@ class Sweep:
     base: ExperimentConfig
     runs: tuple[SweepRun, ...]
 
-    def run(self, execution: Execution, tell: Tell) -> None:
+    def run(self, execution: Execution, tell: Tell, processes: int = 1) -> None:
         """Run what no process has run or is running; `Stopped` is raised where the user stops it."""
+        if processes > 1:
+            workers = execution.workers or max(1, (os.cpu_count() or 1) // processes)
+            execution = replace(execution, workers=workers)
+        with self._others(processes - 1, execution):
+            self._run(execution, tell)
+        if processes > 1:
+            self._run(execution, tell)  # what a process that died has left
+
+    @contextmanager
+    def _others(self, count: int, execution: Execution) -> Iterator[None]:
+        """Start other processes that share the runs; they end with the block, and soon if it fails or is stopped."""
+        context = multiprocessing.get_context("spawn")
+        stopped = context.Event()
+        how = (self.root, self.base.table(), self.runs, execution.device, execution.chunk, execution.workers, stopped)
+        others = [context.Process(target=_share, args=how) for _ in range(count)]
+        for other in others:
+            other.start()
+        try:
+            yield
+        except BaseException:
+            stopped.set()
+            raise
+        finally:
+            for other in others:
+                other.join()
+
+    def _run(self, execution: Execution, tell: Tell) -> None:
         folder = SweepFolder.add(self.root, self.base.table(), self.runs)
         run_at = {self.root / run.path: run for run in self.runs}
         jobs = [Job(run.title, config_of(self.base, run), path) for path, run in run_at.items()]
         queue = JobQueue(execution, lambda job: folder.is_done(run_at[job.path]))
         queue.run(jobs, lambda job: tell(sum(map(folder.is_done, self.runs)), len(jobs), job.name))
+
+
+def _share(
+    root: Path,
+    base: Mapping[str, Any],
+    runs: tuple[SweepRun, ...],
+    device: str,
+    chunk: int | None,
+    workers: int | None,
+    stopped: Event,
+) -> None:
+    """Run what no other process of a sweep runs, until it is told to stop, or the process that started it is gone."""
+    for number in (signal.SIGINT, signal.SIGTERM):  # a terminal sends them to all; the first process tells this one
+        signal.signal(number, signal.SIG_IGN)
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def should_stop() -> bool:
+        return stopped.is_set() or not parent.is_alive()
+
+    with suppress(Stopped, PeermaskError):  # the first process meets the same mistake, and says it
+        sweep = Sweep(root, make_config(base), runs)  # which imports its plug-ins
+        sweep.run(Execution(device, chunk, workers, should_stop=should_stop), lambda *_: None)
 
 
 def config_of(base: ExperimentConfig, run: SweepRun) -> ExperimentConfig:
