@@ -53,7 +53,7 @@ def main() -> None:
         "--first",
         type=int,
         default=1,
-        help="number of the first round, of 10,000: 7000 is after accord's personal masks start",
+        help="number of the first round, of 10,000: 6000 is after accord's personal masks start",
     )
     parser.add_argument("--profile", action="store_true", help="also list the kernels of a round by time (CUDA)")
     parser.add_argument("--issue", action="store_true", help="issue every launch of a round, without CUDA graphs")
