@@ -41,7 +41,7 @@ BLOCK = 2**28  # entries of masks that are compared at a time
 
 
 def believed_links(masks: Tensor, received: Tensor, heard: Links, sizes: Sequence[int], factor: float) -> Links:
-    """Find the messages that are heard and count: [A, P], [K, P] bool."""
+    """Select the links whose messages are believed: masks [A, P] and messages [K, P], both bool."""
     if by_kernels(masks) and heard.is_paired and len(received) <= MOST:
         return Links.of(believed_triton(masks, received, heard.pairs, sizes, factor, HALFWAY))
     distance = distances(masks, received, heard, sizes)
@@ -136,7 +136,7 @@ def overlaps_triton(masks: Tensor, received: Tensor, sizes: Sequence[int]) -> tu
 def believed_triton(
     masks: Tensor, received: Tensor, heard: Tensor, sizes: Sequence[int], factor: float, limit: float
 ) -> Tensor:
-    """Find the messages that are heard [A, K] and count, for K up to `MOST`."""
+    """Select the messages that are believed among those heard, [A, K], for K up to `MOST`."""
     from peermask.kernels.votes_triton import believe_kernel
 
     both, own, theirs = overlaps_triton(masks, received, sizes)
