@@ -16,8 +16,8 @@ from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
 
+from peermask.store.checkpoint import list_masks, load_masks
 from peermask.store.folder import RunFolder
-from peermask.store.mask_snapshots import list_masks, load_masks
 from peermask.store.table import read_rows
 from waiting import PATIENCE, until
 

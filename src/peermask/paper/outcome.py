@@ -13,9 +13,8 @@ from pydantic import BaseModel, ConfigDict
 from peermask.config.file import read_config
 from peermask.errors import RunError
 from peermask.files import read_json
-from peermask.store.checked import read_result
-from peermask.store.folder import RunFolder
-from peermask.store.mask_snapshots import list_masks, load_masks
+from peermask.store.checkpoint import list_masks, load_masks
+from peermask.store.folder import RunFolder, read_result
 from peermask.store.table import Floats, Table, mean_known, read_table, reported
 
 Masks: TypeAlias = NDArray[np.bool_]

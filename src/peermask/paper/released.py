@@ -12,7 +12,7 @@ import numpy as np
 
 from peermask.data.partition import read_counts
 from peermask.errors import ConfigError
-from peermask.graph.built_in import links_of_matrix, read_lines
+from peermask.graph.topology import links_of_matrix, read_lines
 from peermask.paper.preset import Column, add_columns, merge, preset, scales
 
 GRAPH = "20_adj_matrix.txt"

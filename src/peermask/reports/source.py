@@ -8,8 +8,8 @@ from pathlib import Path
 from peermask.errors import RunError
 from peermask.reports.curves import Row
 from peermask.run.result import RunResult
+from peermask.store.checkpoint import list_masks
 from peermask.store.folder import RunFolder
-from peermask.store.mask_snapshots import list_masks
 from peermask.store.sweeps import SWEEP, SweepFolder
 from peermask.store.table import Table, read_rows, read_table
 
