@@ -50,7 +50,8 @@ def test_a_run_without_a_result_and_a_damaged_one(two: Path, call: Call) -> None
 
 def test_delete_asks_and_leaves_what_is_not_its_own(two: Path, call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO("n\n"))
-    assert call("runs", "delete", two / "both")[0] == 130
+    code, out, _ = call("runs", "delete", two / "both")
+    assert (code, out.splitlines()[-1].rpartition("]: ")[2]) == (1, "nothing was deleted")
     assert (two / "both" / "mce-pl" / "config.toml").is_file()
     (two / "alone" / "notes.txt").write_text("mine")
     code, out, _ = call("runs", "delete", "--yes", two / "both", two / "alone")

@@ -140,7 +140,8 @@ def delete_runs(
     for path in folders:
         print(f"{path}  {format_bytes(size_of(path))}")
     if not yes and not typer.confirm(f"delete {_count(folders)}?"):
-        raise typer.Abort
+        print("nothing was deleted")
+        raise typer.Exit(1)
     for path in folders:
         for left in delete_run(path):
             print(f"left: {left}, which no run wrote")
