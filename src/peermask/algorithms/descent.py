@@ -160,7 +160,7 @@ class Step:
     """What a step leads to."""
 
     scores: Tensor  # [A, P_w] z½
-    summed: Tensor  # [A, P_w] u
+    velocity: Tensor | None  # [A, P_w] u, where momentum is on
     direction: Tensor  # [A, P_w] û
     loss: Tensor  # [A]
 
@@ -190,7 +190,9 @@ def score_step(
         masker.layout,
         relative=options.step == "relative",
     )
-    return Step(keep_sign(moved, scores) if options.keep_sign else moved, summed, direction, loss)
+    if options.keep_sign:
+        moved = keep_sign(moved, scores)
+    return Step(moved, summed if options.momentum else None, direction, loss)
 
 
 # Openings: a first mask of each agent that every other can compute, so that even its first message is a delta.

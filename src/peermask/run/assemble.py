@@ -11,7 +11,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from peermask.algorithms.contract import Agents, Algorithm, Setting, make_algorithm
+from peermask.algorithms.contract import Agents, Algorithm, Setting, algorithms
 from peermask.algorithms.message import HalfPrecision
 from peermask.compute.device import check_room
 from peermask.compute.network import Network
@@ -70,7 +70,7 @@ def algorithm_on(experiment: Experiment, network: Network, device: torch.device)
     masker = Masker(network.layout, frozen.values.to(device), config.mask, frozen.given)
     first = experiment.retentions[: config.agents]  # of agents that were there from the beginning
     setting = Setting(network, masker, config.seed, first, experiment.schedule.changes)
-    algorithm = make_algorithm(config.algorithm.name, config.algorithm.options, setting)
+    algorithm = algorithms[config.algorithm.name].make(config.algorithm.options, setting)
     half = config.exchange is not None and config.exchange.values == "float16"
     return cast(Algorithm[Any], HalfPrecision(algorithm)) if half else algorithm
 

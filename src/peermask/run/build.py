@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import partial
@@ -43,15 +43,17 @@ def make_module(config: ExperimentConfig, dataset: Dataset, module: nn.Module | 
         return copy.deepcopy(module)  # it will be frozen; the caller's is not changed
     name, options = config.model.name, model_options(config, dataset)
     make = partial(models[name].make, dataset.shape, len(dataset.classes), **options)
-    if _may_be_large(options):
-        count = _parameters(make)
-        asks = f"model.name = {name!r} has {count:,} parameters, which take"
-        check_room(BUILDING_BYTES * count, asks, "make it smaller")
     try:
+        if _may_be_large(options):
+            with torch.device("meta"):  # shapes only
+                count = sum(parameter.numel() for parameter in make().parameters())
+            asks = f"model.name = {name!r} has {count:,} parameters, which take"
+            check_room(BUILDING_BYTES * count, asks, "make it smaller")
         return make()
     except (RuntimeError, ValueError) as error:
+        what = "tokens" if dataset.vocabulary is not None else "images" if len(dataset.shape) == 3 else "inputs"
         raise ModelError(
-            f"model.name = {name!r} does not fit the {by(dataset.shape)} {_what(dataset)} of {dataset.name}: "
+            f"model.name = {name!r} does not fit the {by(dataset.shape)} {what} of {dataset.name}: "
             f"{str(error).splitlines()[0]}"
         ) from error
 
@@ -64,26 +66,13 @@ def model_options(config: ExperimentConfig, dataset: Dataset) -> dict[str, Any]:
     return options
 
 
-def _what(dataset: Dataset) -> str:
-    return "tokens" if dataset.vocabulary is not None else "images" if len(dataset.shape) == 3 else "inputs"
-
-
 def _may_be_large(options: Mapping[str, Any]) -> bool:
     """Whether widths are such that layers between them could have millions of weights.
 
     A trial without memory makes torch import its compiler: two seconds and 150 MB, for nothing where all is small.
     """
-    values = [value for given in options.values() for value in (given if isinstance(given, list | tuple) else [given])]
-    return sum(value for value in values if isinstance(value, int)) ** 2 > LARGE_WEIGHTS
-
-
-def _parameters(make: Callable[[], nn.Module]) -> int:
-    """Count the parameters of a network without building it; 0 if unknown: building it then reports the error."""
-    try:
-        with torch.device("meta"):  # shapes only
-            return sum(parameter.numel() for parameter in make().parameters())
-    except (RuntimeError, ValueError):
-        return 0
+    lists = (value if isinstance(value, list | tuple) else [value] for value in options.values())
+    return sum(width for widths in lists for width in widths if isinstance(width, int)) ** 2 > LARGE_WEIGHTS
 
 
 MODULE = "module"

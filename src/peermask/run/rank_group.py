@@ -63,10 +63,6 @@ class Ranks:
         """Whether this rank writes the run."""
         return self.rank == 0
 
-    def shard(self, agents: int) -> slice:
-        """The agents of this rank."""
-        return self.shards(agents)[self.rank]
-
     def shards(self, agents: int) -> list[slice]:
         """The agents of each rank."""
         return divide(agents, self.size)
