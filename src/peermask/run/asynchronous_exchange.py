@@ -130,7 +130,8 @@ class AsynchronousExchange(Exchange):
         if self.messages:
             paper, ones, bitmap, entropy, coded = (column / frames.clamp(min=1) for column in sums)
             kind = torch.where(frames == 0, 3, torch.where(deltas == 0, 0, torch.where(deltas == frames, 1, 2)))
-            self.ledger.record_taken(round, Cost(paper, ones, bitmap, entropy, coded, kind), frames.clone())
+            cost = Cost(paper, ones, bitmap, entropy, coded, kind)
+            self.ledger.pending.append((round, cost, frames.clone()))
         self.taken.zero_()
 
     def state(self) -> Payload:

@@ -101,7 +101,8 @@ class Ranks:
         return self.texts(text if self.first else " ")[0]
 
     def from_first(self, values: Tensor) -> Tensor:
-        """The first rank's values, in place of those of the same shape here."""
+        """The first rank's values, instead of those here, which only say type and shape."""
+        values = values if self.first else torch.empty(values.shape, dtype=values.dtype)
         with self._connected():
             dist.broadcast(values, 0)
         return values
