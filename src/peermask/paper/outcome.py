@@ -17,6 +17,7 @@ from peermask.store.checked import read_result
 from peermask.store.folder import RunFolder
 from peermask.store.mask_snapshots import list_masks, load_masks
 from peermask.store.table import Floats, Table, mean_known, read_table, reported
+from peermask.wire.frame import VERSION
 
 Masks: TypeAlias = NDArray[np.bool_]
 
@@ -108,6 +109,7 @@ class Outcome(BaseModel):
     unmixed: float | None = None  # of the models before mixing, where that was tested
     density: float | None = None
     messages: int | None = None  # of all agents in all rounds
+    codec: int | None = None  # version of the frames that `megabytes` counts; None where nothing is sent
     megabytes: float = 0.0
     paper_megabytes: float = 0.0
     ones_megabytes: float = 0.0  # as the authors' code counts: only mask ones and non-zero values
@@ -177,7 +179,7 @@ def measure(folder: RunFolder) -> Outcome:
         found = mean_known(table.reported(column)[honest])
         return None if isnan(found) else found
 
-    curve = _curve(table, traffic, honest)
+    curve, messages = _curve(table, traffic, honest), round(float(np.nansum(traffic["links"])))
     return Outcome(
         config=read_config(folder.config).table(),
         hash=done["hash"],
@@ -191,7 +193,8 @@ def measure(folder: RunFolder) -> Outcome:
         worst=float(np.nanmin(table.reported("test_accuracy")[honest])),
         unmixed=mean("unmixed_accuracy"),
         density=mean_known(table.last("density")[honest]),
-        messages=round(float(np.nansum(traffic["links"]))),
+        messages=messages,
+        codec=VERSION if messages else None,
         megabytes=curve.megabytes[-1],
         paper_megabytes=curve.paper_megabytes[-1],
         ones_megabytes=float(_by_round(traffic, "ones_bits").sum()) / 8e6,
@@ -220,6 +223,7 @@ class Summary(BaseModel):
     own_labels: float | None  # among an agent's own
     weighted: float | None
     last: float | None  # after the last round
+    codec: int | None  # where all seeds have one
     kilobytes_a_message: float | None
     megabytes_a_link: float | None
 
@@ -233,6 +237,7 @@ def summarise(outcomes: list[Outcome]) -> Summary:
         return fmean(values) if values else None
 
     stuck = [outcome.stuck for outcome in good if outcome.stuck is not None]
+    codecs = {outcome.codec for outcome in good}
     others: dict[str, Any] = {
         "seeds": len(good),
         "diverged": len(outcomes) - len(good),
@@ -240,6 +245,7 @@ def summarise(outcomes: list[Outcome]) -> Summary:
         "deviation": stdev(accuracies) if len(accuracies) > 1 else None,
         "stuck": sum(stuck) if stuck else None,
         "all_labels": mean("among_all"),
+        "codec": codecs.pop() if len(codecs) == 1 else None,
     }
     return Summary(**{name: mean(name) for name in Summary.model_fields if name not in others}, **others)
 
