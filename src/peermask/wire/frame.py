@@ -198,7 +198,6 @@ class Expected:
     run_id: bytes
     schema: Schema
     sender: int | None = None
-    oldest: int = VERSION  # keyframes are the same in versions 1 and 2, deltas are not
 
 
 def plan_frame(payload: MessageRow, schema: Schema, history: History | None) -> list[LeafPlan]:
@@ -273,7 +272,7 @@ def read_header(data: bytes, expected: Expected) -> FrameHeader:
     magic, version, leaves, run_id, sender, round_, history, fingerprint, body = HEADER.unpack_from(data)
     if magic != MAGIC:
         raise WireError(f"frame starts with {magic.hex()}, expected {MAGIC.hex()}: not a peermask frame")
-    if not expected.oldest <= version <= VERSION:
+    if version != VERSION:
         raise WireError(f"frame has version {version}, this end has {VERSION}; update the older of the two")
     if len(data) != FRAME_BYTES + body:
         raise WireError(f"frame has {len(data)} bytes, its header says {FRAME_BYTES + body}")
@@ -288,8 +287,6 @@ def read_header(data: bytes, expected: Expected) -> FrameHeader:
             f"frame has {leaves} leaves of schema {fingerprint:08x}, expected "
             f"{len(expected.schema.leaves)} of {expected.schema.fingerprint:08x}: another model or algorithm"
         )
-    if version < VERSION and history != NO_HISTORY:
-        raise WireError(f"frame has version {version} and is a delta; of that version only keyframes can be read")
     return FrameHeader(run_id, sender, round_, None if history == NO_HISTORY else history)
 
 
