@@ -269,7 +269,6 @@ def replay_config(run: Path) -> ExperimentConfig:
 
 
 def speeds_of(experiment: Experiment) -> tuple[float, ...]:
-    """The speed of every agent."""
     config = experiment.config
     speeds = None if config.asynchronous is None else config.asynchronous.speeds
     if isinstance(speeds, SpeedDraw):

@@ -275,15 +275,15 @@ def load_masks(path: Path, weights: int, most: int = 2**16) -> Masks:
 
 
 def forget_masks_after(folder: Path, round: int) -> None:
-    for kept, path in list_masks(folder).items():
-        if kept > round:
+    for saved, path in list_masks(folder).items():
+        if saved > round:
             path.unlink(missing_ok=True)
 
 
 def thin_out(folder: Path) -> None:
     """Drop the round nearest to its neighbours until few enough are left; first and last always stay."""
-    held = list_masks(folder)
-    while len(held) > SNAPSHOTS_KEPT:
-        rounds = list(held)
+    saved = list_masks(folder)
+    while len(saved) > SNAPSHOTS_KEPT:
+        rounds = list(saved)
         gaps = [after - before for before, after in zip(rounds, rounds[2:], strict=False)]
-        held.pop(rounds[1 + gaps.index(min(gaps))]).unlink(missing_ok=True)
+        saved.pop(rounds[1 + gaps.index(min(gaps))]).unlink(missing_ok=True)

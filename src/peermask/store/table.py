@@ -89,9 +89,9 @@ def _extent(path: Path, round: int) -> Extent:
     return Extent(end, hashlib.sha256(data[:end]).hexdigest())
 
 
-def check_extents(folder: Path, known: Mapping[str, Extent], witness: Path) -> None:
+def check_extents(folder: Path, expected: Mapping[str, Extent], witness: Path) -> None:
     """Check that the tables of a run still begin with what they held when another of its files was written."""
-    for name, extent in known.items():
+    for name, extent in expected.items():
         path = folder / name
         try:
             data = path.read_bytes() if path.exists() else b""
@@ -279,9 +279,9 @@ def read_table(*paths: Path, agents: int | None = None) -> Table:
     numbers, words = {}, {}
     for name, column in cells.items():
         if name in WORDS:
-            known = np.array(column)[ours]
-            words[name] = np.zeros(shape, known.dtype)
-            words[name][at] = known
+            text = np.array(column)[ours]
+            words[name] = np.zeros(shape, text.dtype)
+            words[name][at] = text
         else:
             numbers[name] = np.full(shape, np.nan)
             numbers[name][at] = np.array(column, np.float64)[ours]
