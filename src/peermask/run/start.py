@@ -19,12 +19,12 @@ from peermask.data.dataset import Dataset
 from peermask.errors import RunError
 from peermask.graph import edges_hash
 from peermask.plugins import imported_hash
+from peermask.run.assemble import wake
 from peermask.run.build import Experiment, build
 from peermask.run.execution import Execution, Status
 from peermask.run.ledger import LINKS, shards_of
 from peermask.run.loop import play
 from peermask.run.rank_exchange import DTYPES
-from peermask.run.warmup import wake
 from peermask.store.checkpoint import Checkpoint, Progress
 from peermask.store.folder import RunFolder
 
