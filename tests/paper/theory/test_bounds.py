@@ -17,7 +17,7 @@ PAIRS = ((0, 2), (1, 3), (0, 1), (2, 3))  # f1 g1, f2 g2, f1 f2, g1 g2
 
 
 def case(eps1: float, eps2: float, alpha_l: float, alpha_u: float, inf: float = 0, sup: float = 0) -> Distances:
-    return Distances("here", 1, eps1, eps2, alpha_l, alpha_u, inf, sup)
+    return Distances(1, eps1, eps2, alpha_l, alpha_u, inf, sup)
 
 
 def test_bounds_worked_by_hand() -> None:
@@ -55,7 +55,7 @@ def test_both_bounds_hold_for_constructed_masks_by_independent_code(seed: int, w
     eps = max(norm[0]) + max(norm[1])
     assert max(norm[3]) <= eps + max(norm[2]) + 1e-12  # (25)
     assert min(norm[3]) >= min(norm[2]) - eps - 1e-12  # (26), the valid form
-    seen = distances("here", (f1.layers, f2.layers), (net.masked(m1), net.masked(m2)), images)
+    seen = distances((f1.layers, f2.layers), (net.masked(m1), net.masked(m2)), images)
     expected = (max(norm[0]), max(norm[1]), min(norm[2]), max(norm[2]), min(norm[3]), max(norm[3]))
     assert (seen.eps1, seen.eps2, seen.alpha_l, seen.alpha_u, seen.inf, seen.sup) == pytest.approx(expected)
     assert seen.upper_holds
@@ -77,5 +77,5 @@ def test_the_printed_lower_bound_fails_in_the_counterexample() -> None:
 def test_a_network_without_biases_gives_zero_for_zero_so_the_whole_cube_has_no_lower_bound() -> None:
     f, h = some_layers(1), some_layers(2)
     nothing = uniform(1, 1, 1, 4, 4) * 0
-    seen = distances("zero", (f, h), (f, h), nothing)
+    seen = distances((f, h), (f, h), nothing)
     assert (seen.alpha_l, seen.inf) == (0, 0)

@@ -34,4 +34,4 @@ def test_the_climb_finds_the_supremum_of_a_single_weight() -> None:
 def test_images_outside_the_cube_are_refused() -> None:
     f = some_layers(1)
     with pytest.raises(DataError, match=r"\[0, 16\]"):
-        distances("here", (f, f), (f, f), torch.tensor([0.0, 16.0]).reshape(2, 1, 1, 1))
+        distances((f, f), (f, f), torch.tensor([0.0, 16.0]).reshape(2, 1, 1, 1))

@@ -140,7 +140,7 @@ def _pair(
     entries = sum(weight.numel() for weight in net.layers)
     pair = Pair(
         labels=(agents[0].labels, agents[1].labels),
-        seen=(measures.distances("agents' data", f, g, images), measures.distances("random inputs", f, g, noise)),
+        seen=(measures.distances(f, g, images), measures.distances(f, g, noise)),
         climbed=(measures.climb(f[0], plain[0], everything), measures.climb(f[1], plain[1], everything)),
         certified=(measures.certified_distance(f[0], plain[0]), measures.certified_distance(f[1], plain[1])),
         certified_alpha=measures.certified_distance(*f),
@@ -176,4 +176,4 @@ def _one_pair(scale: Scale, agents: tuple[AgentData, AgentData], shared: int, se
     m1, m2 = construct_masks(net, targets)
     f = (targets[0].layers, targets[1].layers)
     g = (collapse(net, m1), collapse(net, m2))
-    return Correlated(shared, seed, measures.distances("agents' data", f, g, networks.all_images(agents)))
+    return Correlated(shared, seed, measures.distances(f, g, networks.all_images(agents)))
