@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import safetensors
 import torch
-from export_cases import run_small
+from export_cases import run_small, undecided
 from test_export_files import command
 from test_ticket import sealed
 from torch import Tensor, nn
@@ -79,7 +79,8 @@ def test_onnx_has_the_readout_in_its_graph(own: RunResult, tmp_path: Path, image
     session = runtime.InferenceSession(tmp_path / "a.onnx", providers=["CPUExecutionProvider"])
     (logits,) = session.run(None, {"inputs": images.numpy()})
     answers = torch.from_numpy(logits.argmax(1))
-    assert accuracy(own, answers) == pytest.approx(own.agents[AGENT].test_accuracy_last, abs=1e-6)
+    model = own.local_models()[AGENT]
+    assert int((answers != model(images).argmax(1)).sum()) <= undecided(model(images))
     assert set(answers.tolist()) <= set(own.agents[AGENT].labels)
 
 

@@ -15,14 +15,13 @@ from peermask.compute.network import blank
 from peermask.data.normalisation import FromRaw
 from peermask.errors import ConfigError, ExportError, ModelError
 from peermask.exports.ticket import Architecture, Frozen, Ticket, masked_layers, read_ticket
-from peermask.masks.budget import MaskOptions
-from peermask.masks.masker import Masker
+from peermask.masks.masker import Masker, MaskOptions
 from peermask.models.architectures import models
 from peermask.models.frozen import frozen_weights, own_weights
 from peermask.models.layout import Layout, find_layout
 from peermask.models.outputs import with_readout
 from peermask.run.assemble import with_params
-from peermask.run.module import MODULE, prepare
+from peermask.run.build import MODULE, prepare
 
 MAX_PARAMETERS = 1 << 26  # a quarter of a gigabyte in float32; a small file must not ask for more
 MAX_ACTIVATION = 1 << 27  # values between two layers, for one image

@@ -20,7 +20,7 @@ from peermask.config.experiment import ExperimentConfig
 from peermask.config.file import make_config
 from peermask.data.partition import read_counts
 from peermask.errors import ConfigError
-from peermask.graph.built_in import links_of_matrix, read_lines
+from peermask.graph.topology import links_of_matrix, read_lines
 from peermask.paper.preset import (
     Column,
     ConfigPart,

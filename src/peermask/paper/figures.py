@@ -15,7 +15,7 @@ from peermask.paper.outcome import FirstLayer, Outcome
 from peermask.paper.preset import Figure as FigureKind
 from peermask.paper.preset import Preset, methods, preset
 from peermask.paper.tables import Grid, make_grid
-from peermask.store.mask_snapshots import Masks
+from peermask.store.checkpoint import Masks
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -13,9 +13,8 @@ from peermask.config.file import read_config
 from peermask.errors import RunError
 from peermask.files import read_json
 from peermask.reports.mask_pictures import layers_of, live_filters
-from peermask.store.checked import read_result
-from peermask.store.folder import RunFolder
-from peermask.store.mask_snapshots import Masks, list_masks, load_masks
+from peermask.store.checkpoint import Masks, list_masks, load_masks
+from peermask.store.folder import RunFolder, read_result
 from peermask.store.table import Floats, Table, mean_known, read_table, reported
 
 MIDDLE = 20  # filters of the first layer that the paper's figures show

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from peermask.errors import RunError
 from peermask.run.result import RunResult
+from peermask.store.checkpoint import list_masks
 from peermask.store.folder import RunFolder
-from peermask.store.mask_snapshots import list_masks
 from peermask.store.sweeps import SWEEP, SweepFolder
 from peermask.store.table import Floats, Table, read_rows, read_table
 from peermask.task import FIGURES
