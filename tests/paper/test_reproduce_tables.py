@@ -35,4 +35,4 @@ def test_latex_and_csv_show_ours_the_papers_and_the_difference() -> None:
     assert r"MCE-PL & 0.600 & 0.700 & 0.639 & $-$0.039 & 0.600 & - & -" in format_latex(both)
     header, first, *_ = format_csv(made).splitlines()
     assert header.startswith("experiment,row,column,seeds,diverged,mean,deviation,half_way,worst,stuck")
-    assert first == "table3,MCE-PL,ring,2,0,0.65,0.0707107,,,,,,0,0,0,0.65,,,,,,0.6394,0.0106,,,"
+    assert first == "table3,MCE-PL,ring,2,0,0.65,0.0707107,,,,,,0,0,0,0.65,,,,,,,0.6394,0.0106,,,"

@@ -10,6 +10,7 @@ from itertools import combinations
 from statistics import fmean
 
 import numpy as np
+import tomli_w
 
 from peermask.errors import ConfigError
 from peermask.files import write_atomically, write_json, writing
@@ -155,18 +156,23 @@ def _write_experiment(campaign: Campaign, name: str) -> list[str]:
 
 
 def _write_configs(campaign: Campaign, name: str) -> None:
-    """Write one config a cell, with the first seed; the other seeds differ only in that line."""
+    """Write one config a cell, with the first seed; the other seeds differ only in that line.
+
+    Of a finished run it is what the run had: an earlier version may have had other defaults, and fewer options.
+    """
     shape = preset(name)
     folder = campaign.home.path / "configs" / name
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
     for row in range(len(shape.rows)):
         for column in range(len(shape.columns)):
-            job = campaign.job(Cell(name, row, column, campaign.seeds[0]))
+            cell = Cell(name, row, column, campaign.seeds[0])
+            job, outcome = campaign.job(cell), campaign.outcome(cell)
             if job is not None:
+                config = job.config.toml() if outcome is None else tomli_w.dumps(outcome.config)
                 file = f"{_slug(shape.rows[row].name)}--{_slug(shape.columns[column].name)}.toml"
                 text = f"# {shape.title}\n# seeds: {', '.join(map(str, campaign.seeds))}\n"
-                write_atomically(folder / file, (text + job.config.toml()).encode())
+                write_atomically(folder / file, (text + config).encode())
 
 
 def _index(campaign: Campaign) -> str:

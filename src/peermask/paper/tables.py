@@ -23,7 +23,7 @@ SEEDS = "Thick lines are medians over seeds, thin lines the seeds."
 CAPTIONS = {
     "rounds": ("", SEEDS),
     "bytes": ("", SEEDS),
-    "bytes-a-link": ("", f"The first column. {SEEDS}"),
+    "bytes-a-link": ("", SEEDS),
     "bars": ("", "Bars are means over seeds, with their standard deviation."),
     "agents": ("", "The first seed."),
     "masks": ("", "The first seed; on the right two filters of agents 4 and 8, which keep as many weights."),
@@ -34,7 +34,7 @@ PAIRED = (
 )
 STUCK = (
     "Half-way: accuracy after half of the rounds. Stuck: agents, of all seeds together, that came to no more than one "
-    "answer for every image gets."
+    "answer for every image gets. Codec: version of the frames that were counted; bytes of two versions do not compare."
 )
 READOUTS = (
     "All labels, own labels: accuracy with answers among all labels, as in the paper, and among those an agent trains "
@@ -229,6 +229,7 @@ _DETAILS = {  # heading -> figure of a summary, and digits after the point
     "MB sent": ("megabytes", 2),
     "MB a link": ("megabytes_a_link", 2),
     "kB a message": ("kilobytes_a_message", 2),
+    "codec": ("codec", 0),
     "MB, paper's count": ("paper_megabytes", 2),
     "MB, authors' code's count": ("ones_megabytes", 2),
 }
