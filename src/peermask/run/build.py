@@ -21,9 +21,9 @@ from peermask.compute.device import check_room
 from peermask.compute.network import Network, build_network, by
 from peermask.config.experiment import ExperimentConfig
 from peermask.config.sections import FrozenOptions
-from peermask.data import datasets, meanings
+from peermask.data import datasets
 from peermask.data.dataset import Dataset
-from peermask.data.local import AllSamples, share_out
+from peermask.data.local import MEANINGS, AllSamples, share_meanings, share_out
 from peermask.errors import ConfigError, DataError, ModelError
 from peermask.graph import Base, Mixing, Schedule, build_mixing
 from peermask.masks.masker import kept_counts, retentions
@@ -136,8 +136,8 @@ def share_data(config: ExperimentConfig, dataset: Dataset | None) -> tuple[Datas
     if dataset is None:
         dataset = datasets[config.dataset.name].make(**dict(config.dataset.options))
     name, options, data = config.partition.name, config.partition.options, config.data
-    if name == meanings.NAME:
-        return meanings.share_meanings(dataset, options, config.agents, config.seed, data.fraction, data.validation)
+    if name == MEANINGS:
+        return share_meanings(dataset, options, config.agents, config.seed, data.fraction, data.validation)
     return dataset, share_out(dataset, name, options, config.agents, config.seed, data.fraction, data.validation)
 
 
