@@ -160,7 +160,7 @@ def _check(fleet: Fleet, ordered: Sequence[Summary], *, partial: bool) -> None:
             )
         if agents.count(summary.agent) > 1:
             raise NodeError(f"agent {summary.agent} has two summaries; give one")
-    missing = sorted(set(range(len(fleet.agents))) - set(agents))
+    missing = sorted({member.agent for member in fleet.agents} - set(agents))
     if missing and not partial:
         raise NodeError(f"no summary of agents {missing}; give one of each, or use --partial to leave them out")
 

@@ -113,7 +113,7 @@ def _processes(
         flags = ["--insecure"] * insecure
         for name in fleet.experiment.imports or ():
             flags += ["--import", name]
-        for agent in range(len(fleet.agents)):
+        for agent in (member.agent for member in fleet.agents):
             options = [] if metrics is None else ["--metrics", str(metrics + agent)]
             members.append(_start(path, agent, agent_out(out, agent), flags + options))
         yield members
@@ -125,18 +125,8 @@ def _processes(
 
 
 def _start(path: Path, agent: int, folder: Path, flags: list[str]) -> SwarmProcess:
-    command = [
-        sys.executable,
-        "-m",
-        "peermask",
-        "node",
-        str(path),
-        "--agent",
-        str(agent),
-        "--out",
-        str(folder),
-        "--events",
-    ]
+    command = [sys.executable, "-m", "peermask", "node", str(path)]
+    command += ["--agent", str(agent), "--out", str(folder), "--events"]
     with writing(folder.parent), folder.with_suffix(".log").open("wb") as log:
         process = subprocess.Popen(
             command + flags,
