@@ -32,11 +32,10 @@ from peermask.config.file import load_config, make_config
 from peermask.fleet import start
 from peermask.fleet.agent import NodeAgent
 from peermask.fleet.certificates import make_certificates
-from peermask.fleet.fleet import Fleet
-from peermask.fleet.fleet_file import certificates_of, new_fleet, save_fleet
+from peermask.fleet.environment import Transport
+from peermask.fleet.fleet import Fleet, certificates_of, new_fleet, save_fleet
 from peermask.fleet.start import run_node
 from peermask.fleet.status import Report
-from peermask.fleet.transport import Transport
 from peermask.run.build import build
 from peermask.run.trace import round_lengths, trace_of_speeds
 from peermask.store.table import read_rows

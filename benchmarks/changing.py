@@ -35,8 +35,7 @@ from peermask.cli.main import main as peermask_command
 from peermask.config.experiment import ExperimentConfig
 from peermask.config.file import load_config, make_config
 from peermask.fleet.certificates import make_certificates
-from peermask.fleet.fleet import Fleet
-from peermask.fleet.fleet_file import load_fleet, new_fleet, save_fleet
+from peermask.fleet.fleet import Fleet, load_fleet, new_fleet, save_fleet
 from peermask.fleet.roster_gossip import RosterGossip
 from peermask.fleet.status import Report
 from peermask.store.folder import RunFolder

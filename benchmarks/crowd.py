@@ -20,7 +20,7 @@ from pathlib import Path
 from benchmarks.fleet import free_ports
 from peermask.config.file import make_config
 from peermask.fleet.certificates import make_certificates
-from peermask.fleet.fleet_file import certificates_of, new_fleet, save_fleet
+from peermask.fleet.fleet import certificates_of, new_fleet, save_fleet
 from peermask.fleet.swarm import SwarmProcess, run_swarm
 from peermask.run.runner import run_experiment
 

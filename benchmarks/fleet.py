@@ -26,7 +26,7 @@ from benchmarks.figures import Figures, add_option
 from peermask.config.file import make_config
 from peermask.fleet.certificates import make_certificates
 from peermask.fleet.credentials import check_credentials
-from peermask.fleet.fleet_file import certificates_of, load_fleet, new_fleet, save_fleet
+from peermask.fleet.fleet import certificates_of, load_fleet, new_fleet, save_fleet
 from peermask.fleet.messages import ExperimentId
 from peermask.fleet.neighbourhood import Neighbourhood, Patience
 from peermask.fleet.puller import Puller

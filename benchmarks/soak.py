@@ -27,7 +27,7 @@ import numpy as np
 from benchmarks.fleet import free_ports
 from peermask.config.file import make_config
 from peermask.fleet.certificates import make_certificates
-from peermask.fleet.fleet_file import certificates_of, new_fleet, save_fleet
+from peermask.fleet.fleet import certificates_of, new_fleet, save_fleet
 
 EVERY = 1.0  # seconds between samples
 PAGE = os.sysconf("SC_PAGE_SIZE")

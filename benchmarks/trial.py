@@ -22,8 +22,7 @@ from peermask.cli.main import main as peermask_command
 from peermask.config.experiment import ExperimentConfig
 from peermask.config.file import make_config
 from peermask.fleet.certificates import make_certificates
-from peermask.fleet.fleet import Fleet
-from peermask.fleet.fleet_file import certificates_of, new_fleet, save_fleet
+from peermask.fleet.fleet import Fleet, certificates_of, new_fleet, save_fleet
 from peermask.fleet.messages import Answer, decode_answer
 from peermask.fleet.responder import Responder
 from peermask.fleet.status import Report

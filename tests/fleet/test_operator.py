@@ -23,7 +23,7 @@ from test_status import samples
 from peermask.errors import NodeError
 from peermask.fleet.certificates import make_certificates, make_operator
 from peermask.fleet.credentials import Credentials, find_operator, tls_context
-from peermask.fleet.fleet_file import load_fleet
+from peermask.fleet.fleet import load_fleet
 from peermask.fleet.gate import open_gate
 from peermask.fleet.operator import (
     LARGEST_BYTES,

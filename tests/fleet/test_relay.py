@@ -18,12 +18,22 @@ from test_status import fetch, samples
 from peermask.errors import NodeError
 from peermask.fleet.certificates import make_certificates, make_operator
 from peermask.fleet.credentials import Credentials, find_operator, find_relay, name_of, tls_context
-from peermask.fleet.fleet import check, split_address
-from peermask.fleet.fleet_file import load_fleet
+from peermask.fleet.fleet import check, load_fleet, split_address
 from peermask.fleet.metrics import RelayMetrics, serve_metrics
 from peermask.fleet.operator import ask
-from peermask.fleet.relay import AGENT, DIAL, GO, NOBODY, PROTOCOL, READY, WAIT, Relay, RelayLimits, open_relay
-from peermask.fleet.relay_client import open_relay_client
+from peermask.fleet.relay import (
+    AGENT,
+    DIAL,
+    GO,
+    NOBODY,
+    PROTOCOL,
+    READY,
+    WAIT,
+    Relay,
+    RelayLimits,
+    open_relay,
+    open_relay_client,
+)
 from peermask.fleet.status import Health
 from waiting import PATIENCE
 

@@ -17,8 +17,7 @@ from peermask.errors import DataError, NodeError
 from peermask.fleet.admission import Refusals
 from peermask.fleet.authority import make_authority, sign, verifier
 from peermask.fleet.certificates import make_certificates
-from peermask.fleet.fleet import FleetMember
-from peermask.fleet.fleet_file import load_fleet, new_fleet, save_fleet, write_fleet
+from peermask.fleet.fleet import FleetMember, load_fleet, new_fleet, save_fleet, write_fleet
 from peermask.fleet.messages import ROSTER, RosterMessage, decode_roster_message
 from peermask.fleet.responder import Responder
 from peermask.fleet.roster import (

@@ -15,7 +15,7 @@ from peermask.errors import NodeError
 from peermask.files import try_lock
 from peermask.fleet.authority import sign
 from peermask.fleet.certificates import make_certificates
-from peermask.fleet.fleet_file import certificates_of
+from peermask.fleet.fleet import certificates_of
 from peermask.fleet.roster import add_agent, encode_roster, remove_agents
 from peermask.fleet.start import agent_out, default_out, run_node
 from peermask.fleet.swarm import run_swarm

@@ -165,7 +165,7 @@ def service(
 ) -> None:
     """Print a systemd unit that runs one agent and restarts it."""
     from peermask.files import write_atomically
-    from peermask.fleet.service import ServiceLimits, unit
+    from peermask.fleet.start import ServiceLimits, unit
 
     fleet = read_fleet(path, import_)
     fleet.member(agent)

@@ -25,7 +25,7 @@ from peermask.data.measures import FIGURES
 from peermask.data.normalisation import Range
 from peermask.errors import NodeError
 from peermask.fleet.admission import Admission
-from peermask.fleet.environment import SYSTEM_TIME, Line, TimeSource
+from peermask.fleet.environment import SYSTEM_TIME, Line, TimeSource, Transport
 from peermask.fleet.exchange import NodeExchange
 from peermask.fleet.fleet import Fleet
 from peermask.fleet.journal import Journal
@@ -35,7 +35,6 @@ from peermask.fleet.puller import Puller, RollBack
 from peermask.fleet.responder import AnswerLimits, Responder
 from peermask.fleet.roster import by_roster
 from peermask.fleet.status import AgentObserver, Report
-from peermask.fleet.transport import Transport
 from peermask.run.assemble import build_simulator
 from peermask.run.build import Experiment
 from peermask.run.execution import Execution, Silent, Status

@@ -22,18 +22,23 @@ from pathlib import Path
 
 from peermask.errors import NodeError
 from peermask.files import writing
-from peermask.fleet.authority import (
-    authority_texts,
-    certificate_builder,
-    existing_authority,
+from peermask.fleet.authority import authority_texts, certificate_builder, existing_authority, open_authority, x509_name
+from peermask.fleet.credentials import (
+    DAMAGES,
+    MOST_AUTHORITIES,
+    Credentials,
+    host_name,
     issuer_of,
     load_authorities,
-    open_authority,
-    x509_name,
+    load_certificate,
+    load_key,
+    name_in,
+    operator_files,
+    relay_files,
+    write_keys,
+    write_private,
 )
-from peermask.fleet.credentials import Credentials, host_name, name_in, operator_files, relay_files
 from peermask.fleet.fleet import Fleet, FleetMember, check_operator_name, split_address
-from peermask.fleet.pem import DAMAGES, MOST_AUTHORITIES, load_certificate, load_key, write_keys, write_private
 
 try:
     from cryptography import x509

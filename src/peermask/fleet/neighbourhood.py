@@ -9,11 +9,10 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from peermask.errors import NodeError, NotYetError, WireError
-from peermask.fleet.environment import SYSTEM_TIME, TimeSource
+from peermask.fleet.environment import SYSTEM_TIME, TimeSource, Transport
 from peermask.fleet.fleet import Missing
 from peermask.fleet.messages import NOTHING, Answer, Greeting, Ready, decode_answer
 from peermask.fleet.responder import Responder
-from peermask.fleet.transport import Transport
 
 REQUEST_SECONDS = 1.0  # that a request may take; it is repeated until the deadline, so that a stop is noticed
 MOST_STRIKES = 6  # limits in a row that a neighbour used up, after which its rests get no longer: 62 limits

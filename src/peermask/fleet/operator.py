@@ -24,7 +24,7 @@ from peermask.errors import NodeError, PeermaskError
 from peermask.fleet.credentials import OPERATOR, Credentials, name_of, tls_context
 from peermask.fleet.environment import SYSTEM_TIME, TimeSource
 from peermask.fleet.fleet import Fleet, split_address
-from peermask.fleet.relay_client import open_relay_client
+from peermask.fleet.relay import open_relay_client
 from peermask.fleet.roster import signed_roster
 from peermask.fleet.sockets import Server
 from peermask.fleet.status import STATES

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from peermask.errors import WireError
 from peermask.fleet.admission import Allowance, Refusals, Sent, Tally
-from peermask.fleet.environment import SYSTEM_TIME, TimeSource
+from peermask.fleet.environment import SYSTEM_TIME, Handler, Reply, TimeSource
 from peermask.fleet.messages import (
     NOTHING,
     Answer,
@@ -23,7 +23,6 @@ from peermask.fleet.messages import (
     decode_request,
     is_roster_message,
 )
-from peermask.fleet.transport import Handler, Reply
 from peermask.wire import Outbox, Schema, bitmap_size
 from peermask.wire.frame import is_keyframe
 from peermask.wire.mailbox import KEPT_ROUNDS

@@ -13,11 +13,10 @@ from pathlib import Path
 from peermask.errors import NodeError, WireError
 from peermask.files import write_atomically
 from peermask.fleet.admission import Refusals
-from peermask.fleet.environment import SYSTEM_TIME, Line, TimeSource
+from peermask.fleet.environment import SYSTEM_TIME, Line, Reply, TimeSource, Transport
 from peermask.fleet.fleet import Fleet
 from peermask.fleet.messages import RosterMessage, decode_roster_message
 from peermask.fleet.roster import Verify, digest_of, encode_roster, read_signed, signed_roster
-from peermask.fleet.transport import Reply, Transport
 
 ANSWER_SECONDS = 1.0  # seconds a neighbour has to answer
 

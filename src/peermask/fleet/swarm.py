@@ -18,8 +18,7 @@ from peermask.errors import NodeError
 from peermask.files import hold_lock, writing
 from peermask.fleet.collect import collect_run, finished
 from peermask.fleet.environment import SYSTEM_TIME, TimeSource
-from peermask.fleet.fleet import Fleet
-from peermask.fleet.fleet_file import certificates_of, load_fleet
+from peermask.fleet.fleet import Fleet, certificates_of, load_fleet
 from peermask.fleet.start import agent_out, default_out
 from peermask.run.result import RunResult
 from peermask.store.folder import RunFolder

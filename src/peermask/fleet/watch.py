@@ -17,15 +17,13 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from peermask.errors import NodeError, PeermaskError
-from peermask.fleet.authority import install_authorities, load_authorities, verifier
-from peermask.fleet.credentials import MINUTES, Credentials, check_credentials, validity
-from peermask.fleet.environment import SYSTEM_TIME, Line, TimeSource
-from peermask.fleet.fleet import Fleet, FleetMember
-from peermask.fleet.fleet_file import write_fleet
+from peermask.fleet.authority import install_authorities, verifier
+from peermask.fleet.credentials import MINUTES, Credentials, check_credentials, load_authorities, validity
+from peermask.fleet.environment import SYSTEM_TIME, Line, ReconnectingTransport, TimeSource, Transport
+from peermask.fleet.fleet import Fleet, FleetMember, write_fleet
 from peermask.fleet.responder import Responder
 from peermask.fleet.roster import read_file
 from peermask.fleet.roster_gossip import FileWatch, RosterGossip, save_roster
-from peermask.fleet.transport import ReconnectingTransport, Transport
 
 CHECK_SECONDS = 1.0  # seconds between checks of files
 CHECKS_PER_REQUEST = 5  # checks of files between requests to neighbours

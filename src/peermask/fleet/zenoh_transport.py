@@ -16,12 +16,12 @@ from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
 from peermask.errors import NodeError, NotYetError
+from peermask.fleet.environment import Handler
 from peermask.fleet.fleet import split_address
 from peermask.fleet.gate import Gate, open_gate
 from peermask.fleet.messages import DOUBLED
 from peermask.fleet.operator import OperatorServer
 from peermask.fleet.sessions import Sessions, alive_key, ask_key
-from peermask.fleet.transport import Handler
 
 try:
     import zenoh
