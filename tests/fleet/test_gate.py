@@ -255,7 +255,7 @@ def test_who_comes_before_there_is_anything_inside_waits(certified):
         assert early.result(PATIENCE) == b"early"
 
 
-class Waiting(gate._Outside):
+class Waiting(gate._ClientSide):
     """A connection of which only the address matters."""
 
     def __init__(self, held, address):

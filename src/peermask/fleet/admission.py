@@ -139,14 +139,6 @@ class Refusals:
 # Counts of messages and bytes, by neighbour and by round.
 
 
-@dataclass(frozen=True)
-class Totals:
-    """Neighbour -> how many, since the agent's process started."""
-
-    messages: dict[int, int]
-    bytes: dict[int, int]
-
-
 class Tally:
     """Thread-safe: the transport's thread sends, the agent's receives, and others read."""
 
@@ -168,9 +160,10 @@ class Tally:
         with self._lock:
             return dict(self._last)
 
-    def totals(self) -> Totals:
+    def totals(self) -> tuple[dict[int, int], dict[int, int]]:
+        """Messages and bytes, by neighbour."""
         with self._lock:
-            return Totals(dict(sorted(self._messages.items())), dict(sorted(self._bytes.items())))
+            return (dict(sorted(self._messages.items())), dict(sorted(self._bytes.items())))
 
 
 @dataclass(frozen=True)

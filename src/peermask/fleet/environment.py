@@ -32,46 +32,30 @@ class Line(str):
         return text if isinstance(text, Line) else cls(text, "note")
 
 
-class TimeSource(Protocol):
-    def monotonic(self) -> float:
-        """Seconds since an arbitrary moment; never goes back."""
-        ...
-
-    def now(self) -> datetime:
-        """The date and time in UTC, as the device's clock has it."""
-        ...
-
-    def sleep(self, seconds: float) -> None: ...
-
-    def condition(self) -> threading.Condition:
-        """A condition whose time limits are those of this source."""
-        ...
-
-    def event(self) -> threading.Event:
-        """An event whose time limits are those of this source."""
-        ...
-
-
-class SystemTime:
+class TimeSource:
     """The time of this machine."""
 
     def monotonic(self) -> float:
+        """Seconds since an arbitrary moment; never goes back."""
         return time.monotonic()
 
     def now(self) -> datetime:
+        """The date and time in UTC, as the device's clock has it."""
         return datetime.now(UTC)
 
     def sleep(self, seconds: float) -> None:
         time.sleep(seconds)
 
     def condition(self) -> threading.Condition:
+        """A condition whose time limits are those of this source."""
         return threading.Condition()
 
     def event(self) -> threading.Event:
+        """An event whose time limits are those of this source."""
         return threading.Event()
 
 
-SYSTEM_TIME = SystemTime()
+SYSTEM_TIME = TimeSource()
 
 
 # The interface to the network: requests and answers between neighbours, as bytes.

@@ -112,6 +112,11 @@ class Fleet(Options):
     imports: tuple[Plugin, ...] = ()  # which every device must have, allowed by its user
     experiment: ExperimentConfig
 
+    @property
+    def round_limit(self) -> float:
+        """How many seconds a round waits for neighbours."""
+        return self.wait_limit if self.missing == "wait" else self.round_deadline
+
     def neighbours(self, agent: int) -> tuple[int, ...]:
         return tuple(sorted(j if i == agent else i for i, j in self.links if agent in (i, j)))
 

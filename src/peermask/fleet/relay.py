@@ -254,8 +254,8 @@ def open_relay(
 
 # An agent's side of the relay: connections that wait there to be dialled, and local ports that lead through it.
 #
-# A door is a port on loopback; connections to it are forwarded to one agent through the relay. The agents' TLS is
-# end to end: the relay and this file only forward bytes.
+# Connections to a local port are forwarded to one agent through the relay. The agents' TLS is end to end: the relay and
+# its clients only forward bytes.
 
 SPARE_CONNECTIONS = 2  # waiting connections in addition to one per neighbour: for operators and reconnects
 MOST_CONNECTIONS = 24  # waiting connections; each that is dialled is replaced
@@ -274,8 +274,8 @@ class RelayClient:
         self._tasks: set[asyncio.Task[None]] = set()
         self._servers: list[Server] = []
 
-    async def door(self, agent: int) -> Address:
-        """Open a door to an agent, and return its address."""
+    async def forward(self, agent: int) -> Address:
+        """Open a local port that leads to an agent, and return its address."""
 
         async def through(reader: Reader, writer: Writer) -> None:
             with suppress(*FAULTS), closing(writer):
@@ -365,7 +365,7 @@ def open_relay_client(
     inside: str | None = None,
     say: Callable[[str], None] = lambda _line: None,
 ) -> Iterator[dict[int, Address]]:
-    """Doors to the relayed ones among some agents; `inside`: where this device listens, if it is relayed itself."""
+    """Local ports that lead to relayed agents of `wanted`; `inside`: where this device listens, if it is relayed."""
     through = [agent for agent in wanted if fleet.member(agent).relayed]
     if fleet.relay is None or credentials is None or (not through and inside is None):
         yield {}
@@ -375,7 +375,7 @@ def open_relay_client(
         try:
             if inside is not None:
                 run_in(loop, client.wait(_dialled_at(inside), min(len(wanted) + SPARE_CONNECTIONS, MOST_CONNECTIONS)))
-            yield {agent: run_in(loop, client.door(agent)) for agent in through}
+            yield {agent: run_in(loop, client.forward(agent)) for agent in through}
         finally:
             run_in(loop, client.close())
 

@@ -123,7 +123,7 @@ def identify(
     """The fleet by the latest roster known here, the agent's certificates, and how rosters are verified."""
     from peermask.fleet.authority import install_authorities, verifier
     from peermask.fleet.credentials import Credentials, check_credentials
-    from peermask.fleet.roster_gossip import is_saved, latest
+    from peermask.fleet.roster_gossip import latest, was_used
 
     address = fleet.member(agent).address
     if insecure:
@@ -133,7 +133,7 @@ def identify(
     folder = certificates_of(path, fleet)
     ca = Credentials.of(folder, agent).ca
     fleet = latest(fleet, verifier(ca, agent), roster_file, observer.say)
-    if not is_saved(fleet, roster_file):
+    if not was_used(fleet, roster_file):
         install_authorities(ca, fleet.authorities)
     return fleet, check_credentials(fleet, folder, agent), verifier(ca, agent)
 
@@ -160,7 +160,7 @@ def open_session(
     sessions = Sessions(me.name, {j: fleet.member(j).name for j in neighbours}, monitor.say, monitor.time)
     answers = {
         "status": lambda *_: json.dumps(asdict(monitor.status())).encode(),
-        "roster": lambda _, body: b"taken" if rosters.hand_in(body) else b"known already",
+        "roster": lambda _, body: b"taken" if rosters.accept_signed(body) else b"known already",
     }
     operator_server = (
         None if credentials is None else OperatorServer(credentials, answers, lambda: rosters.fleet.revoked_operators)
