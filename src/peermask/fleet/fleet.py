@@ -33,7 +33,7 @@ from peermask.config.experiment import ExperimentConfig
 from peermask.errors import ConfigError, NodeError
 from peermask.files import write_atomically
 from peermask.graph import Base, Schedule
-from peermask.masks.budget import Ratio, retentions
+from peermask.masks.masker import Ratio, retentions
 from peermask.plugins import Plugin, find_plugins, records
 from peermask.registry import Options
 
