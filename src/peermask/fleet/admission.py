@@ -109,10 +109,8 @@ class Refusals:
         """Count a refusal, and log its line unless it was logged before."""
         with self._lock:
             self._counts[neighbour][why] += 1
-            said, most = (
-                self._said[neighbour, why in OUT_OF_STEP],
-                LOGGED_OUT_OF_STEP if why in OUT_OF_STEP else LOGGED_LINES,
-            )
+            late = why in OUT_OF_STEP
+            said, most = self._said[neighbour, late], LOGGED_OUT_OF_STEP if late else LOGGED_LINES
             if line in said or len(said) >= most:
                 return
             said.add(line)

@@ -18,7 +18,7 @@ import struct
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from peermask.errors import NodeError, PeermaskError
 from peermask.fleet.credentials import OPERATOR, Credentials, name_of, tls_context
@@ -29,6 +29,7 @@ from peermask.fleet.roster import signed_roster
 from peermask.fleet.sockets import Server
 from peermask.fleet.status import STATES
 
+T = TypeVar("T")
 LARGEST_BYTES = 2**20  # bytes of a request or an answer
 SERVER_SECONDS = 10.0
 MOST_CONNECTIONS = 8
@@ -200,16 +201,20 @@ def ask_status(fleet: Fleet, credentials: Credentials, seconds: float = CLIENT_S
         except Unreachable as error:
             return AgentAnswer(agent, address, None, str(error))
 
-    agents = [member.agent for member in fleet.agents]
-    with ThreadPoolExecutor(PARALLEL_AGENTS) as pool:
-        answers = list(pool.map(one, agents))
-    refusals = [str(one) for one in answers if isinstance(one, Refused)]
+    answers = _ask_all(fleet, one)
+    refusals = [str(one) for one in answers.values() if isinstance(one, Refused)]
     if len(refusals) == len(answers) and len(set(refusals)) == 1:
         raise NodeError(f"all agents of the fleet refuse: {refusals[0]}; check {credentials.certificate}")
     return [
         AgentAnswer(agent, fleet.member(agent).address, None, str(answer)) if isinstance(answer, Refused) else answer
-        for agent, answer in zip(agents, answers, strict=True)
+        for agent, answer in answers.items()
     ]
+
+
+def _ask_all(fleet: Fleet, one: Callable[[int], T]) -> dict[int, T]:
+    agents = [member.agent for member in fleet.agents]
+    with ThreadPoolExecutor(PARALLEL_AGENTS) as pool:
+        return dict(zip(agents, pool.map(one, agents), strict=True))
 
 
 def push_roster(fleet: Fleet, credentials: Credentials, seconds: float = CLIENT_SECONDS) -> dict[int, str]:
@@ -217,12 +222,9 @@ def push_roster(fleet: Fleet, credentials: Credentials, seconds: float = CLIENT_
 
     def one(agent: int) -> str:
         try:
-            return ask(fleet, credentials, agent, "roster", signed_roster(fleet), seconds=seconds).decode(
-                "utf-8", "replace"
-            )
+            answer = ask(fleet, credentials, agent, "roster", signed_roster(fleet), seconds=seconds)
+            return answer.decode("utf-8", "replace")
         except (Refused, Unreachable) as error:
             return str(error)
 
-    agents = [member.agent for member in fleet.agents]
-    with ThreadPoolExecutor(PARALLEL_AGENTS) as pool:
-        return dict(zip(agents, pool.map(one, agents), strict=True))
+    return _ask_all(fleet, one)

@@ -160,9 +160,8 @@ class Watch:
         places = _places(fleet, self.agent)
         others = frozenset(j for j in neighbours if places.get(j) != before[j])  # removed or changed
         self.responder.follow(frozenset(fleet.neighbours(self.agent)) - others)
-        self.rosters.compare(
-            self.transport, self.transport.alive() & neighbours
-        )  # including removed ones, so that they learn of it
+        # Including removed ones, so that they learn of it.
+        self.rosters.compare(self.transport, self.transport.alive() & neighbours)
         self._due |= places != before
         self.adopt(fleet, others)
         try:
@@ -177,10 +176,8 @@ class Watch:
             return
         self._files.ignore("ca")
         self.rosters.verify, self._due = verifier(self.credentials.ca), True
-        count = len(load_authorities(self.credentials.ca))
-        self.say(
-            Line(f"trusts {count} {'authority' if count == 1 else 'authorities'} by roster {fleet.serial}", "roster")
-        )
+        trusts = ("1 authority", "2 authorities")[len(load_authorities(self.credentials.ca)) - 1]
+        self.say(Line(f"trusts {trusts} by roster {fleet.serial}", "roster"))
 
     def _update_file(self) -> None:
         """Write a later roster into the fleet file, so that operators on this device go by it.
