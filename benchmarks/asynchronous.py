@@ -31,11 +31,10 @@ from benchmarks.fleet import free_ports, start, write_fleet
 from peermask.config.file import load_config, make_config
 from peermask.fleet import start as node_start
 from peermask.fleet.agent import NodeAgent
-from peermask.fleet.fleet import Fleet
-from peermask.fleet.fleet_file import new_fleet
+from peermask.fleet.environment import Transport
+from peermask.fleet.fleet import Fleet, new_fleet
 from peermask.fleet.start import run_node
 from peermask.fleet.status import Report
-from peermask.fleet.transport import Transport
 from peermask.run.build import build
 from peermask.run.trace import round_lengths, trace_of_speeds
 from peermask.store.table import read_rows

@@ -28,10 +28,9 @@ from peermask.config.experiment import ExperimentConfig
 from peermask.config.file import make_config
 from peermask.fleet.certificates import make_certificates
 from peermask.fleet.credentials import check_credentials
-from peermask.fleet.fleet import Fleet
-from peermask.fleet.fleet_file import certificates_of, load_fleet, new_fleet, save_fleet
+from peermask.fleet.fleet import Fleet, certificates_of, load_fleet, new_fleet, save_fleet
 from peermask.fleet.messages import ExperimentId
-from peermask.fleet.neighbourhood import Neighbourhood, Patience
+from peermask.fleet.neighbourhood import Neighbourhood
 from peermask.fleet.puller import Puller
 from peermask.fleet.responder import Responder
 from peermask.fleet.sessions import session_settings
@@ -94,8 +93,8 @@ def exchange_times(options: argparse.Namespace) -> list[float]:
     schema = Schema.of(payload, [width])
     times = []
     with open_zenoh(session_settings(fleet, agent, credentials, 2**24), agent, responder) as transport:
-        patience = Patience("wait", 30.0, 60.0, 60.0)
-        around = Neighbourhood(transport, responder, fleet.neighbours(agent), patience)
+        limits = fleet.model_copy(update={"missing": "wait", "wait_limit": 60.0})
+        around = Neighbourhood(transport, responder, fleet.neighbours(agent), limits)
         puller = Puller(around)
         around.gather(60.0)
         for number in range(1, options.rounds + 1):
@@ -104,7 +103,7 @@ def exchange_times(options: argparse.Namespace) -> list[float]:
             heard = puller.pull(number, schema)
             times.append(time.perf_counter() - begun)
             assert not heard.absent
-        puller.farewell(options.rounds)
+        puller.finish(options.rounds)
     return times
 
 

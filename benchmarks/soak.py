@@ -24,7 +24,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.fleet import free_ports, small_config, start, write_fleet
-from peermask.fleet.fleet_file import new_fleet
+from peermask.fleet.fleet import new_fleet
 
 EVERY = 1.0  # seconds between samples
 EVALUATED = 5_000  # rounds between evaluations and checkpoints

@@ -25,8 +25,7 @@ from benchmarks.fleet import free_ports, start, write_fleet
 from peermask.config.file import make_config
 from peermask.fleet.agent import NodeAgent
 from peermask.fleet.credentials import check_credentials
-from peermask.fleet.fleet import Fleet, split_address
-from peermask.fleet.fleet_file import certificates_of, new_fleet
+from peermask.fleet.fleet import Fleet, certificates_of, new_fleet, split_address
 from peermask.fleet.metrics import AgentMetrics, serve_metrics
 from peermask.fleet.sessions import Sessions, session_settings
 from peermask.fleet.status import Report, StatusMonitor

@@ -67,7 +67,6 @@ def test_nothing_reads_pickles_or_evaluates_text() -> None:
         ("cryptography", "fleet.authority", "node"),
         ("cryptography", "fleet.certificates", "node"),
         ("cryptography", "fleet.credentials", "node"),
-        ("cryptography", "fleet.pem", "node"),
         ("prometheus_client", "fleet.metrics", "node"),
         ("onnx", "exports.onnx", "export"),
         ("onnxscript", "exports.onnx", "export"),

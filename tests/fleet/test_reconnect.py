@@ -15,9 +15,9 @@ from moved_time import MovedTime
 from peermask.errors import NodeError
 from peermask.fleet.certificates import make_certificates
 from peermask.fleet.credentials import check_credentials
-from peermask.fleet.fleet_file import certificates_of, new_fleet
+from peermask.fleet.environment import ReconnectingTransport
+from peermask.fleet.fleet import certificates_of, new_fleet
 from peermask.fleet.sessions import Sessions, session_settings
-from peermask.fleet.transport import ReconnectingTransport
 from peermask.fleet.zenoh_transport import open_zenoh
 from waiting import until
 

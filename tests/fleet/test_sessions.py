@@ -16,7 +16,7 @@ from peermask.errors import WireError
 from peermask.fleet.authority import sign
 from peermask.fleet.certificates import make_certificates
 from peermask.fleet.credentials import Credentials
-from peermask.fleet.fleet_file import new_fleet, save_fleet
+from peermask.fleet.fleet import new_fleet, save_fleet
 from peermask.fleet.messages import DOUBLED, decode_answer
 from peermask.fleet.roster import encode_roster, revoke_certificates
 from peermask.fleet.sessions import OVERLAP_SECONDS, Sessions, access_control, session_settings
