@@ -23,7 +23,6 @@ from peermask.data.normalisation import FromRaw
 from peermask.errors import ExportError
 from peermask.exports.personal import open_personal
 from peermask.exports.predict import evaluate
-from peermask.exports.rebuild import rebuild
 from peermask.exports.slim import slim
 from peermask.exports.ticket import decode_ticket
 from peermask.exports.write import export, make_ticket
@@ -113,15 +112,6 @@ def test_predict_and_evaluate_answer_among_its_labels(
     out = capsys.readouterr().out
     assert f"its own labels: {100 * own.agents[AGENT].test_accuracy_last:.2f} %" in out
     assert "answers were chosen among its own labels" in out
-
-
-def test_a_ticket_of_the_first_version_answers_among_all_labels(result: RunResult, images: Tensor) -> None:
-    ticket = make_ticket(open_personal(result, AGENT))
-    header = json.loads(ticket.header.model_dump_json())
-    del header["readout"], header["inputs"]
-    read = decode_ticket(sealed(header, ticket.frame, version=1))
-    assert read.header.readout == "all"
-    assert torch.equal(rebuild(read)(DIGITS.normalise(images)), result.local_models()[AGENT](images))
 
 
 @pytest.mark.parametrize("labels", [[], [3, 10]])

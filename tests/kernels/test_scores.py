@@ -7,8 +7,7 @@ import torch
 from torch import Tensor
 
 from peermask.masks.aggregation import agreement, fine_tuned, fine_tuned_triton
-from peermask.masks.budget import MaskOptions
-from peermask.masks.masker import Masker, masked_model_triton
+from peermask.masks.masker import Masker, MaskOptions, masked_model_triton
 from peermask.masks.scores import relative_step_triton, score_gradient, score_gradient_triton, stepped, stepped_triton
 from peermask.models.layout import Layer, Layout
 

@@ -1,7 +1,8 @@
 """Cells as text."""
 
 from peermask.paper.outcome import Outcome, summarise
-from peermask.paper.tables import Entry, Grid, comma_separated, latex, number, with_deviation
+from peermask.paper.pages import comma_separated, latex
+from peermask.paper.tables import Entry, Grid, number, with_deviation
 
 
 def entry(*accuracies: float, paper: float | None = None, diverged: int = 0) -> Entry:
@@ -34,4 +35,4 @@ def test_latex_and_csv_show_ours_the_papers_and_the_difference() -> None:
     assert r"MCE-PL & 0.600 & 0.700 & 0.639 & $-$0.039 & 0.600 & - & -" in latex(both)
     header, first, *_ = comma_separated(made).splitlines()
     assert header.startswith("experiment,row,column,seeds,diverged,mean,deviation,half_way,worst,stuck")
-    assert first == "table3,MCE-PL,ring,2,0,0.65,0.0707107,,,,,,0,0,0,0.65,,,,,,0.6394,0.0106,,,"
+    assert first == "table3,MCE-PL,ring,2,0,0.65,0.0707107,,,,,,0,0,0,0.65,,,,,,,0.6394,0.0106,,,"

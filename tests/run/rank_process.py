@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from machine import enter_namespace, forkserver, has_ipv6
+from peermask.store.checkpoint import list_masks, load_masks
 from peermask.store.folder import RunFolder
-from peermask.store.mask_snapshots import list_masks, load_masks
 from peermask.store.table import read_rows
 from waiting import PATIENCE, until
 
