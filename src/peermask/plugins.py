@@ -32,6 +32,7 @@ from peermask.registry import GROUP, Options, Registry
 logger = logging.getLogger(__name__)
 
 Text = Annotated[str, Field(min_length=1, max_length=4096)]
+REGISTERS_NOTHING = "registers nothing: no algorithm, dataset or the like"
 DOTTED = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*")
 
 
@@ -153,8 +154,11 @@ def _load_file(path: Path) -> Plugin:
         raise ConfigError(f"plug-in {path} is a folder; name a .py file, or a module that can be imported") from None
     except OSError as error:
         raise ConfigError(f"plug-in {path} cannot be read: {error.strerror or error}") from None
+    if path.suffix != ".py":
+        raise ConfigError(f"plug-in {path} is not a .py file; name one, or a module that can be imported")
     plugin = Plugin(file=str(path), sha256=hashlib.sha256(source).hexdigest())
     if imported.get(plugin.name) != plugin:
+        before = len(Registry.origins)
         stem = re.sub(r"\W", "_", path.stem)
         name = f"peermask_plugin_{stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
         loader = _SourceLoader(name, str(path))
@@ -164,6 +168,8 @@ def _load_file(path: Path) -> Plugin:
         module = importlib.util.module_from_spec(spec)
         sys.modules[name] = module  # dataclasses and type hints look there
         _execute(lambda: loader.exec_module(module), f"plug-in {path}", str(path))
+        if len(Registry.origins) == before and str(path) not in Registry.origins:
+            raise ConfigError(f"plug-in {path} {REGISTERS_NOTHING}; name another file")
         imported[plugin.name] = plugin
     return plugin
 
@@ -176,11 +182,8 @@ def _load_module(name: str) -> Plugin:
         raise ConfigError(f"plug-in {name}: there is no such module{hint}")
     before = len(Registry.origins)
     _execute(lambda: importlib.import_module(name), f"plug-in {name}", "")
-    package = name.partition(".")[0]
-    files = [getattr(module, "__file__", None) for key, module in sys.modules.items() if key.split(".")[0] == package]
-    registers = len(Registry.origins) > before or not Registry.origins.isdisjoint(map(str, files))  # now or earlier
-    if name not in imported and not registers:
-        raise ConfigError(f"plug-in {name} registers nothing: no algorithm, dataset or the like; name another module")
+    if name not in imported and len(Registry.origins) == before and not _registers(name):
+        raise ConfigError(f"plug-in {name} {REGISTERS_NOTHING}; name another module")
     imported[name] = of_module(name)
     return imported[name]
 

@@ -55,6 +55,13 @@ def _takes_bool(annotation: object) -> bool:
     return annotation is bool or any(map(_takes_bool, get_args(annotation)))
 
 
+def _like(default: object) -> Any:
+    """The type of an option without an annotation, by its default."""
+    if isinstance(default, bool | str):
+        return type(default)
+    return int | float if isinstance(default, int | float) else Any
+
+
 @dataclass(frozen=True)
 class Entry(Generic[T]):
     name: str
@@ -79,7 +86,7 @@ class Entry(Generic[T]):
                 f"the options of {self.name!r} ({self.origin}) have annotations that fail: {error}"
             ) from error
         fields: dict[str, Any] = {
-            p.name: (hints.get(p.name, Any), ... if p.default is p.empty else p.default)
+            p.name: (hints.get(p.name, _like(p.default)), ... if p.default is p.empty else p.default)
             for p in inspect.signature(self.make).parameters.values()
             if p.kind is p.KEYWORD_ONLY or (p.kind is p.POSITIONAL_OR_KEYWORD and p.default is not p.empty)
         }

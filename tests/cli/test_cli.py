@@ -87,6 +87,7 @@ def test_plan_shows_the_whole_config_and_writes_nothing(
     [
         (["--import", "os.path"], "plug-in os.path registers nothing"),
         (["--import", "numpy"], "plug-in numpy registers nothing"),
+        (["--import", "./tiny.toml"], "tiny.toml is not a .py file; name one, or a module"),
         (["--device", "cuda:99"], "cuda"),
         (["--device", "gpu"], "'gpu' is not one of cpu, cuda, cuda:N, auto"),
         (["--chunk", "0"], "chunk"),

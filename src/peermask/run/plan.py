@@ -29,6 +29,7 @@ from peermask.run.feed import Feed
 from peermask.run.ledger import SENDERS_REMEMBERED
 from peermask.run.metrics import SAMPLES_AT_ONCE_ON_CPU, mean_losses
 from peermask.run.simulator import Simulator
+from peermask.run.start import check_ranks
 from peermask.wire import Schema, bitmap_size
 from peermask.wire.cost import message_cost
 from peermask.wire.receiver_state import ReceiverRows
@@ -111,6 +112,8 @@ def plan(
     resolved, where = as_config(config), pick_device(device)
     if processes < 1:
         raise ConfigError(f"processes is {processes}; at least 1 is needed")
+    if processes > 1:
+        check_ranks(processes, resolved)
     with enough_memory(where):
         return {
             name: make_plan(name, build(arm, dataset, module), where, processes)

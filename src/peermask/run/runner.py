@@ -18,7 +18,7 @@ from peermask.config.experiment import ExperimentConfig
 from peermask.config.file import as_config, read_config
 from peermask.data.dataset import Dataset
 from peermask.errors import DivergedError, RunError
-from peermask.files import write_atomically, write_json, writing
+from peermask.files import as_path, write_atomically, write_json, writing
 from peermask.run.build import Experiment
 from peermask.run.data_summary import quick_duplicates
 from peermask.run.execution import Execution
@@ -93,7 +93,7 @@ def run_experiment(
     experiments = build_arms(config, execution, dataset, module)
     for note in next(iter(experiments.values())).notes:
         logger.warning(note)
-    folder = RunFolder(Path(out) if out is not None else _new_path(config.name))
+    folder = RunFolder(as_path(out, "out") if out is not None else _new_path(config.name))
     if execution.ranks is not None:
         execution.ranks.control.remedy = f"go on with `peermask run --resume {folder.path}`"
     if len(experiments) > 1:
@@ -183,7 +183,7 @@ def resume_experiment(
         >>> peermask.resume_experiment("run").status
         'finished'
     """
-    root = Path(path)
+    root = as_path(path, "path")
     config = config_in(root, overrides)
     return run_experiment(config, root, resume=True, execution=execution, dataset=dataset, module=module)
 
