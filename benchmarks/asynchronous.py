@@ -27,13 +27,12 @@ from statistics import mean, median, stdev
 from typing import Any
 
 import peermask
-from benchmarks.fleet import free_ports
+from benchmarks.fleet import free_ports, write_fleet
 from peermask.config.file import load_config, make_config
 from peermask.fleet import start
 from peermask.fleet.agent import NodeAgent
-from peermask.fleet.certificates import make_certificates
 from peermask.fleet.fleet import Fleet
-from peermask.fleet.fleet_file import certificates_of, new_fleet, save_fleet
+from peermask.fleet.fleet_file import new_fleet
 from peermask.fleet.start import run_node
 from peermask.fleet.status import Report
 from peermask.fleet.transport import Transport
@@ -116,10 +115,7 @@ def played_by_fleet(
 ) -> list[dict[str, Any]]:
     """What each agent but agent 0 reports: when it ended each round, and its accuracy. Agent 0 is then stopped."""
     with tempfile.TemporaryDirectory() as folder, ExitStack() as exit_:
-        path = Path(folder) / "fleet.toml"
-        fleet = fleet_of(agents, rounds, asynchronous, seed)
-        save_fleet(path, fleet)
-        make_certificates(fleet, certificates_of(path, fleet))
+        path = write_fleet(Path(folder), fleet_of(agents, rounds, asynchronous, seed))
         processes = []
         for agent in range(agents):
             step = agents * STEP * (factor if agent == 0 else 1)

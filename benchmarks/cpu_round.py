@@ -22,7 +22,7 @@ from typing import Protocol
 
 import torch
 
-from benchmarks.figures import Figures, add_option
+from benchmarks.compare import Figures, add_option
 from peermask.compute import cpu_module
 from peermask.data.fashion_mnist import find_folder
 from peermask.errors import DataError

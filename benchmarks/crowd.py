@@ -17,10 +17,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.fleet import free_ports
-from peermask.config.file import make_config
-from peermask.fleet.certificates import make_certificates
-from peermask.fleet.fleet_file import certificates_of, new_fleet, save_fleet
+from benchmarks.fleet import free_ports, small_config, write_fleet
+from peermask.fleet.fleet_file import new_fleet
 from peermask.fleet.swarm import SwarmProcess, run_swarm
 from peermask.run.runner import run_experiment
 
@@ -73,25 +71,11 @@ def main() -> None:
 
 
 def run(agents: int, rounds: int, graph: str, folder: Path) -> str:
-    config = make_config(
-        {
-            "agents": agents,
-            "rounds": rounds,
-            "batch_size": 8,
-            "retention": 0.3,
-            "graph": {"name": graph},
-            "data": {"fraction": 0.1},
-            "model": {"name": "mlp", "hidden": [12]},
-            "evaluation": {"every": rounds},
-            "checkpoint": {"every": rounds},
-        }
-    )
+    config = small_config(agents, rounds, rounds, graph={"name": graph})
     fleet = new_fleet(config, port=free_ports(agents)).model_copy(
         update={"missing": "wait", "start_limit": 600.0, "wait_limit": 120.0}
     )
-    path = folder / "fleet.toml"
-    save_fleet(path, fleet)
-    make_certificates(fleet, certificates_of(path, fleet))
+    path = write_fleet(folder, fleet)
     watch = Watch(rounds)
     result = run_swarm(path, folder / "swarm", show=watch)
     if result.run is None or result.failed:

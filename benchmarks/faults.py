@@ -41,9 +41,9 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.cables import cabled, cut, lose, mend
 from benchmarks.deaths import accuracies, config_of
-from benchmarks.trial import Failed, Trial, small_config
+from benchmarks.fleet import small_config
+from benchmarks.trial import Failed, Trial, cabled, cut, lose, mend, repeat_first_frame
 from peermask.errors import PeermaskError
 from peermask.files import read_json
 from peermask.fleet.collect import collect_run
@@ -101,7 +101,7 @@ def check_end(trial: Trial, lost: list[int], before: dict[int, int]) -> None:
 def play_ten(kind: str, trial: Trial, bad: int) -> None:
     others = [agent for agent in range(TEN) if agent != bad]
     trial.start(*others)
-    trial.start(bad, repeats=kind == "replay")
+    trial.start(bad, prepare=repeat_first_frame if kind == "replay" else None)
     if kind == "death":
         trial.until_round(bad, LAST_ROUNDS[kind])
         trial.kill(bad)

@@ -22,10 +22,12 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.figures import Figures, add_option
+from benchmarks.compare import Figures, add_option
+from peermask.config.experiment import ExperimentConfig
 from peermask.config.file import make_config
 from peermask.fleet.certificates import make_certificates
 from peermask.fleet.credentials import check_credentials
+from peermask.fleet.fleet import Fleet
 from peermask.fleet.fleet_file import certificates_of, load_fleet, new_fleet, save_fleet
 from peermask.fleet.messages import ExperimentId
 from peermask.fleet.neighbourhood import Neighbourhood, Patience
@@ -69,11 +71,8 @@ def main() -> None:
 def measure(options: argparse.Namespace, size: int) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
     """Seconds of every exchange: [agents, rounds]."""
     with tempfile.TemporaryDirectory() as folder, ExitStack() as exit_:
-        path = Path(folder) / "fleet.toml"
         config = make_config({"agents": options.agents, "graph": {"name": "ring"}})
-        fleet = new_fleet(config, port=free_ports(options.agents))
-        save_fleet(path, fleet)
-        make_certificates(fleet, certificates_of(path, fleet))
+        path = write_fleet(Path(folder), new_fleet(config, port=free_ports(options.agents)))
         own = ["--rounds", str(options.rounds), "--fleet", str(path), "--bytes", str(size)]
         own += ["--insecure"] * options.insecure
         processes = []
@@ -108,6 +107,30 @@ def exchange_times(options: argparse.Namespace) -> list[float]:
             assert not heard.absent
         puller.farewell(options.rounds)
     return times
+
+
+def small_config(agents: int, rounds: int, checkpoint_every: int, **changes: object) -> ExperimentConfig:
+    """A ring that plays many rounds a second."""
+    small: dict[str, object] = {
+        "agents": agents,
+        "rounds": rounds,
+        "batch_size": 8,
+        "retention": 0.3,
+        "graph": {"name": "ring" if agents > 2 else "path"},
+        "data": {"fraction": 0.1},
+        "model": {"name": "mlp", "hidden": [12]},
+        "evaluation": {"every": rounds},
+        "checkpoint": {"every": checkpoint_every},
+    }
+    return make_config(small | changes)
+
+
+def write_fleet(folder: Path, fleet: Fleet) -> Path:
+    """Write the fleet file and all certificates; return the path of the file."""
+    path = folder / "fleet.toml"
+    save_fleet(path, fleet)
+    make_certificates(fleet, certificates_of(path, fleet))
+    return path
 
 
 def free_ports(count: int) -> int:

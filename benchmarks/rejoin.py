@@ -26,7 +26,8 @@ from dataclasses import replace
 from math import nan
 from pathlib import Path
 
-from benchmarks.trial import Failed, Trial, small_config
+from benchmarks.fleet import small_config
+from benchmarks.trial import Failed, Trial
 from peermask.run.build import build
 from peermask.store.checkpoint import list_checkpoints, load_checkpoint, save_checkpoint
 

@@ -21,7 +21,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.profiler import ProfilerActivity, profile
 
-from benchmarks.figures import Figures, add_option
+from benchmarks.compare import Figures, add_option
 from benchmarks.gradient_paths import time_others
 from peermask.algorithms.contract import Clock
 from peermask.compute.device import fast_float32, pick_device

@@ -24,12 +24,11 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.fleet import free_ports
-from peermask.config.file import make_config
-from peermask.fleet.certificates import make_certificates
-from peermask.fleet.fleet_file import certificates_of, new_fleet, save_fleet
+from benchmarks.fleet import free_ports, small_config, write_fleet
+from peermask.fleet.fleet_file import new_fleet
 
 EVERY = 1.0  # seconds between samples
+EVALUATED = 5_000  # rounds between evaluations and checkpoints
 PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -70,13 +69,13 @@ def main() -> None:
     parser.add_argument("--agents", type=int, default=4)
     parser.add_argument("--minutes", type=float, default=10)
     parser.add_argument("--algorithm", default="mce-pl")
-    parser.add_argument("--every", type=int, default=5_000, help="rounds between evaluations and checkpoints")
+    parser.add_argument("--every", type=int, default=EVALUATED, help="rounds between evaluations and checkpoints")
     parser.add_argument("--keep", type=Path, help="where to leave the agents' folders; they are deleted otherwise")
     options = parser.parse_args()
     with ExitStack() as exit_:
         folder = options.keep or Path(exit_.enter_context(tempfile.TemporaryDirectory()))
         folder.mkdir(parents=True, exist_ok=True)
-        watched = start(options, folder, exit_)
+        watched = start(folder, exit_, options.agents, options.algorithm, options.every)
         print(f"{options.agents} agents, {options.algorithm}, mutual TLS; {platform.machine()}, {os.cpu_count()} cores")
         end = time.monotonic() + 60 * options.minutes
         while time.monotonic() < end and any(one.process.poll() is None for one in watched):
@@ -92,25 +91,12 @@ def main() -> None:
         show(watched, options.minutes, deaths)
 
 
-def start(options: argparse.Namespace, folder: Path, exit_: ExitStack) -> list[Watched]:
-    config = make_config(
-        {
-            "agents": options.agents,
-            "rounds": 10_000_000,
-            "batch_size": 8,
-            "retention": 0.3,
-            "graph": {"name": "ring"},
-            "data": {"fraction": 0.1},
-            "model": {"name": "mlp", "hidden": [12]},
-            "algorithm": {"name": options.algorithm},
-            "evaluation": {"every": options.every},
-            "checkpoint": {"every": options.every},
-        }
-    )
-    fleet = new_fleet(config, port=free_ports(options.agents))
-    path = folder / "fleet.toml"
-    save_fleet(path, fleet)
-    make_certificates(fleet, certificates_of(path, fleet))
+def start(
+    folder: Path, exit_: ExitStack, agents: int, algorithm: str = "mce-pl", every: int = EVALUATED
+) -> list[Watched]:
+    config = small_config(agents, 10_000_000, every, algorithm={"name": algorithm}, evaluation={"every": every})
+    fleet = new_fleet(config, port=free_ports(agents))
+    path = write_fleet(folder, fleet)
     watched = []
     for member in fleet.agents:
         out = folder / f"agent-{member.agent}"

@@ -1,29 +1,32 @@
-"""A fleet as processes on this machine, over mutual TLS, for trials: agents are started, killed, frozen and read."""
+"""A fleet as processes on this machine, over mutual TLS, for trials: agents are started, killed, frozen and read.
+
+Agents may have network namespaces on one bridge, as devices on a switch: cables can be cut, and packets lost. That
+needs root.
+"""
 
 from __future__ import annotations
 
+import ctypes
 import io
 import json
 import multiprocessing
 import os
 import signal
+import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
 
 import peermask.cli.node
-from benchmarks.cables import enter, host
-from benchmarks.fleet import free_ports
+from benchmarks.fleet import free_ports, write_fleet
 from peermask.cli.main import main as peermask_command
 from peermask.config.experiment import ExperimentConfig
-from peermask.config.file import make_config
-from peermask.fleet.certificates import make_certificates
 from peermask.fleet.fleet import Fleet
-from peermask.fleet.fleet_file import certificates_of, new_fleet, save_fleet
+from peermask.fleet.fleet_file import new_fleet
 from peermask.fleet.messages import Answer, decode_answer
 from peermask.fleet.responder import Responder
 from peermask.fleet.status import Report
@@ -32,23 +35,7 @@ CONTEXT = multiprocessing.get_context("forkserver")  # importing torch takes lon
 PRELOADED = ["benchmarks.fleet", "peermask.fleet.collect", "peermask.fleet.start", "peermask.cli.main"]
 CONTEXT.set_forkserver_preload(PRELOADED)
 PATIENCE = 180.0  # seconds in which nothing happens
-
-
-def small_config(agents: int, rounds: int, checkpoint_every: int) -> ExperimentConfig:
-    """A ring that plays many rounds a second."""
-    return make_config(
-        {
-            "agents": agents,
-            "rounds": rounds,
-            "batch_size": 8,
-            "retention": 0.3,
-            "graph": {"name": "ring" if agents > 2 else "path"},
-            "data": {"fraction": 0.1},
-            "model": {"name": "mlp", "hidden": [12]},
-            "evaluation": {"every": rounds},
-            "checkpoint": {"every": checkpoint_every},
-        }
-    )
+CLONE_NEWNET = 0x40000000
 
 
 class Failed(Exception):
@@ -77,13 +64,18 @@ def repeat_first_frame() -> None:
 
 
 def agent_process(
-    arguments: list[str], log: str, pace: float, namespace: str | None, repeats: bool, cores: set[int] | None
+    arguments: list[str],
+    log: str,
+    pace: float,
+    namespace: str | None,
+    prepare: Callable[[], None] | None,
+    cores: set[int] | None,
 ) -> None:
     """`peermask node ...`, at most one round every `pace` seconds, in a network namespace or on cores if named."""
     if cores:
         os.sched_setaffinity(0, cores)
-    if repeats:
-        repeat_first_frame()
+    if prepare is not None:
+        prepare()
     descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)
@@ -112,22 +104,33 @@ class Trial:
         """`limits` are keys of the fleet file."""
         self.folder, self.namespaces, self.pace, self.agents = folder, namespaces, pace, config.agents
         fleet = new_fleet(config, [host(i) for i in range(self.agents)]) if namespaces else None
-        self.fleet: Fleet = (fleet or new_fleet(config, port=free_ports(self.agents))).model_copy(update=limits)
-        self.path = folder / "fleet.toml"
-        save_fleet(self.path, self.fleet)
-        make_certificates(self.fleet, certificates_of(self.path, self.fleet))
+        ports = self.agents + 1  # one for an agent that joins
+        self.fleet: Fleet = (fleet or new_fleet(config, port=free_ports(ports))).model_copy(update=limits)
+        self.path = write_fleet(folder, self.fleet)
         self.processes: dict[int, ForkServerProcess] = {}
         self.poll = 0.004  # seconds between two looks at the logs
         self.cores: dict[int, set[int]] = {}  # of agents that may not use all
 
-    def start(self, *agents: int, repeats: bool = False) -> None:
+    def start(self, *agents: int, prepare: Callable[[], None] | None = None) -> None:
+        """Start agents; `prepare` is called in their processes before anything else."""
         for agent in agents:
-            arguments = ["node", str(self.path), "--agent", str(agent), "--out", str(self.out(agent)), "--events"]
+            arguments = [
+                "node",
+                str(self.fleet_file(agent)),
+                "--agent",
+                str(agent),
+                "--out",
+                str(self.out(agent)),
+                "--events",
+            ]
             namespace = self.namespaces[agent] if self.namespaces else None
-            told = (arguments, str(self.log(agent)), self.pace, namespace, repeats, self.cores.get(agent))
+            told = (arguments, str(self.log(agent)), self.pace, namespace, prepare, self.cores.get(agent))
             process = CONTEXT.Process(target=agent_process, args=told)
             process.start()
             self.processes[agent] = process
+
+    def fleet_file(self, agent: int) -> Path:  # noqa: ARG002 (other trials give each agent its own)
+        return self.path
 
     def out(self, agent: int) -> Path:
         return self.folder / f"agent-{agent}"
@@ -148,6 +151,10 @@ class Trial:
 
     def reports(self, agent: int, last: int = 2**60) -> list[dict[str, Any]]:
         """Of the agent, over all its lives, with their times; or those in the `last` bytes of its log."""
+        return [line for line in self.lines(agent, last) if "round" in line]
+
+    def lines(self, agent: int, last: int = 2**60) -> list[dict[str, Any]]:
+        """All lines of JSON in its log, likewise."""
         lines = []
         with suppress(FileNotFoundError), self.log(agent).open("rb") as log:
             begin = log.seek(max(0, log.seek(0, os.SEEK_END) - last))
@@ -191,3 +198,65 @@ class Trial:
         for process in self.processes.values():
             process.kill()
             process.join()
+
+
+def ip(*arguments: object) -> None:
+    subprocess.run(["ip", *map(str, arguments)], check=True, capture_output=True, timeout=30)
+
+
+@contextmanager
+def cabled(count: int) -> Iterator[list[str]]:
+    """Names of namespaces with an interface eth0 each, at the addresses `host(0)`, `host(1)`, ...."""
+    if not count:
+        yield []
+        return
+    name = f"pb{os.getpid()}"
+    hub, peers = f"{name}hub", [f"{name}p{i}" for i in range(count)]
+    try:
+        ip("netns", "add", hub)
+        ip("-n", hub, "link", "add", "br0", "type", "bridge")
+        ip("-n", hub, "link", "set", "br0", "up")
+        for i, peer in enumerate(peers):
+            ip("netns", "add", peer)
+            ip("link", "add", f"port{i}", "netns", hub, "type", "veth", "peer", "name", "eth0", "netns", peer)
+            ip("-n", hub, "link", "set", f"port{i}", "master", "br0", "up")
+            ip("-n", peer, "addr", "add", f"{host(i)}/24", "dev", "eth0")
+            for device in ("lo", "eth0"):
+                ip("-n", peer, "link", "set", device, "up")
+        yield peers
+    finally:
+        for one in (*peers, hub):
+            subprocess.run(["ip", "netns", "del", one], capture_output=True, check=False, timeout=30)
+
+
+def host(number: int) -> str:
+    return f"10.78.0.{number + 1}"
+
+
+def cut(namespace: str) -> None:
+    ip("-n", namespace, "link", "set", "eth0", "down")
+
+
+def mend(namespace: str) -> None:
+    ip("-n", namespace, "link", "set", "eth0", "up")
+
+
+def lose(namespace: str, percent: int) -> None:
+    """So many of the packets that come in from elsewhere."""
+    rules = f"""
+table inet lossy {{
+  chain input {{
+    type filter hook input priority 0;
+    iifname "eth0" numgen random mod 100 < {percent} counter drop
+  }}
+}}
+"""
+    command = ["ip", "netns", "exec", namespace, "nft", "-f", "-"]
+    subprocess.run(command, input=rules, text=True, check=True, timeout=30)
+
+
+def enter(namespace: str) -> None:
+    """With this process, for good."""
+    with Path(f"/run/netns/{namespace}").open() as file:
+        if ctypes.CDLL(None, use_errno=True).setns(file.fileno(), CLONE_NEWNET):
+            raise OSError(ctypes.get_errno(), "setns")

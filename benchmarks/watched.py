@@ -22,13 +22,12 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.fleet import free_ports
+from benchmarks.fleet import free_ports, write_fleet
 from peermask.config.file import make_config
 from peermask.fleet.agent import NodeAgent
-from peermask.fleet.certificates import make_certificates
 from peermask.fleet.credentials import check_credentials
 from peermask.fleet.fleet import Fleet, split_address
-from peermask.fleet.fleet_file import certificates_of, new_fleet, save_fleet
+from peermask.fleet.fleet_file import certificates_of, new_fleet
 from peermask.fleet.metrics import AgentMetrics, serve_metrics
 from peermask.fleet.sessions import Sessions, session_settings
 from peermask.fleet.status import Report, StatusMonitor
@@ -76,15 +75,13 @@ def main() -> None:
     machine = f"{platform.machine()}, {os.cpu_count()} cores"
     print(f"{options.agents} agents on a ring, {options.model}, {rounds} rounds; {machine}")
     with tempfile.TemporaryDirectory() as folder, ExitStack() as leaving:
-        path = Path(folder) / "fleet.toml"
         never = {"every": rounds}
         config = make_config(
             {"agents": options.agents, "rounds": rounds, "graph": {"name": "ring"}, "retention": 0.3,
              "model": options.model, "algorithm": "mce-pl", "evaluation": never, "checkpoint": never}
         )  # fmt: skip
         fleet = new_fleet(config, port=free_ports(options.agents + 1), missing="wait")
-        save_fleet(path, fleet)
-        make_certificates(fleet, certificates_of(path, fleet))
+        path = write_fleet(Path(folder), fleet)
         for agent in range(1, options.agents):
             command = [sys.executable, "-m", "peermask", "node", str(path), "--agent", str(agent)]
             command += ["--out", str(Path(folder) / f"agent-{agent}")]

@@ -24,7 +24,7 @@ import torch
 import peermask
 from peermask.data import datasets
 from peermask.data.dataset import Dataset
-from peermask.models.efficientnet import EfficientNetLite
+from peermask.models.architectures import EfficientNetLite
 from peermask.models.pretrained import fold_batch_norms, put_weights, read_weights
 from peermask.store.table import read_rows
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import resource
 import sys
@@ -11,8 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(["command_process", "peermask.cli.main", "peermask.run.runner"])
+from machine import forkserver
 
 
 @dataclass(frozen=True)
@@ -68,7 +66,7 @@ def process(*arguments: object, **around: Any) -> Done:
     setting, said = Around(**around), [Path.cwd() / ".stdout", Path.cwd() / ".stderr"]
     outputs = [setting.stdout or str(said[0]), str(said[1])]
     told = [str(each) for each in arguments], str(Path.cwd()), dict(os.environ), outputs, setting
-    started = CONTEXT.Process(target=command, args=told)
+    started = forkserver().Process(target=command, args=told)
     started.start()
     started.join()
     return Done(started.exitcode, *(path.read_text() if path.exists() else "" for path in said))

@@ -11,12 +11,14 @@ import torch
 from hypothesis import settings
 
 from commands import Call, Refused
+from machine import forget_environment
 from not_tried import pytest_terminal_summary as pytest_terminal_summary
 from peermask.cli.main import main
 from peermask.config.experiment import ExperimentConfig
 from peermask.config.file import make_config
 from plugin_state import forget_plugins
 
+forget_environment()
 # A test that asserts a time fails on a busy machine.
 # A test has the same examples everywhere, so that it does not fail by luck; EXPLORE=1 draws new ones.
 settings.register_profile("untimed", deadline=None, derandomize="EXPLORE" not in os.environ)

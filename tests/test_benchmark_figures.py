@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from benchmarks.compare import compare
-from benchmarks.figures import Figures, drop_option
+from benchmarks.compare import Figures, compare, drop_option
 
 from peermask.errors import PeermaskError
 

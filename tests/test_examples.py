@@ -14,7 +14,7 @@ import torch
 
 import peermask
 from peermask.config.experiment import ExperimentConfig
-from peermask.models.efficientnet import efficientnet_lite0
+from peermask.models.architectures import efficientnet_lite0
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 Small = Callable[..., ExperimentConfig]

@@ -71,7 +71,6 @@ def test_nothing_reads_pickles_or_evaluates_text() -> None:
         ("prometheus_client", "fleet.metrics", "node"),
         ("onnx", "exports.onnx", "export"),
         ("onnxscript", "exports.onnx", "export"),
-        ("torch.utils.tensorboard", "reports.tensorboard", "tensorboard"),
     ],
 )
 def test_without_an_extra_the_error_names_it(

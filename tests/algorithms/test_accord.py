@@ -18,8 +18,7 @@ from peermask.compute.network import Batch
 from peermask.config.file import make_config
 from peermask.data.digits import digits
 from peermask.graph import build_mixing
-from peermask.masks.budget import MaskOptions
-from peermask.masks.masker import Masker
+from peermask.masks.masker import Masker, MaskOptions
 from peermask.run.assemble import build_simulator
 from peermask.run.build import build
 

@@ -12,8 +12,7 @@ from four_weights import FROZEN, KEEP, LAYOUT, SCORES, FixedGradient, NoData, cl
 from peermask.algorithms.contract import Agents, Clock, Setting
 from peermask.algorithms.mce_pl import McePl, State, first_votes
 from peermask.masks.aggregation import aggregated_magnitude, agreement
-from peermask.masks.budget import MaskOptions
-from peermask.masks.masker import Masker
+from peermask.masks.masker import Masker, MaskOptions
 from peermask.masks.scores import in_units_of
 from peermask.models.layout import Layer, Layout
 

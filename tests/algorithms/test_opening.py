@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from peermask.algorithms.contract import Clock
-from peermask.algorithms.score_step import opening_mask
+from peermask.algorithms.descent import opening_mask
 from peermask.config.file import make_config
 from peermask.run.assemble import build_simulator, openings
 from peermask.run.build import build

@@ -17,8 +17,7 @@ from peermask.algorithms import algorithms
 from peermask.algorithms.contract import Agents, Clock, Setting
 from peermask.graph.mixing import Mixing, build_mixing
 from peermask.graph.topology import Graph
-from peermask.masks.budget import MaskOptions
-from peermask.masks.masker import Masker
+from peermask.masks.masker import Masker, MaskOptions
 from peermask.models.layout import Layer, Layout
 from peermask.wire.schema import Payload
 

@@ -34,6 +34,14 @@ def run_small(path: Path, **changes: Any) -> RunResult:
     return run_experiment(make_config({**CNN, **changes}), path, execution=Execution("cpu"))
 
 
+def undecided(outputs: torch.Tensor) -> int:
+    """Samples whose two best outputs [n, C] lie so near that another order of additions may answer otherwise.
+
+    Files agree within 1e-4. Zeros alone, of a sample that no filter answers to, are zeros in any order."""
+    best = outputs.topk(2).values
+    return int(((best[:, 0] - best[:, 1] < 1e-3) & outputs.any(1)).sum())
+
+
 def untrained_alexnet(retention: float) -> Personal:
     """Agent 0 with the mask of random scores; its run was never written."""
     images = np.zeros((10, 3, 32, 32), np.uint8)

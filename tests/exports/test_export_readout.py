@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import safetensors
 import torch
-from export_cases import run_small
+from export_cases import run_small, undecided
 from test_export_files import command
 from test_ticket import sealed
 from torch import Tensor, nn
@@ -23,7 +23,6 @@ from peermask.data.normalisation import FromRaw
 from peermask.errors import ExportError
 from peermask.exports.personal import open_personal
 from peermask.exports.predict import evaluate
-from peermask.exports.rebuild import rebuild
 from peermask.exports.slim import slim
 from peermask.exports.ticket import decode_ticket
 from peermask.exports.write import export, make_ticket
@@ -80,7 +79,8 @@ def test_onnx_has_the_readout_in_its_graph(own: RunResult, tmp_path: Path, image
     session = runtime.InferenceSession(tmp_path / "a.onnx", providers=["CPUExecutionProvider"])
     (logits,) = session.run(None, {"inputs": images.numpy()})
     answers = torch.from_numpy(logits.argmax(1))
-    assert accuracy(own, answers) == pytest.approx(own.agents[AGENT].test_accuracy_last, abs=1e-6)
+    model = own.local_models()[AGENT]
+    assert int((answers != model(images).argmax(1)).sum()) <= undecided(model(images))
     assert set(answers.tolist()) <= set(own.agents[AGENT].labels)
 
 
@@ -112,15 +112,6 @@ def test_predict_and_evaluate_answer_among_its_labels(
     out = capsys.readouterr().out
     assert f"its own labels: {100 * own.agents[AGENT].test_accuracy_last:.2f} %" in out
     assert "answers were chosen among its own labels" in out
-
-
-def test_a_ticket_of_the_first_version_answers_among_all_labels(result: RunResult, images: Tensor) -> None:
-    ticket = make_ticket(open_personal(result, AGENT))
-    header = json.loads(ticket.header.model_dump_json())
-    del header["readout"], header["inputs"]
-    read = decode_ticket(sealed(header, ticket.frame, version=1))
-    assert read.header.readout == "all"
-    assert torch.equal(rebuild(read)(DIGITS.normalise(images)), result.local_models()[AGENT](images))
 
 
 @pytest.mark.parametrize("labels", [[], [3, 10]])

@@ -155,7 +155,7 @@ def test_a_header_that_is_no_header_is_one_clear_error(text: bytes) -> None:
 def test_sizes_are_checked_before_anything_is_read() -> None:
     with pytest.raises(ExportError, match="too much"):
         decode_ticket(sealed(b" " * (MAX_HEADER_BYTES + 1)))
-    content = HEAD.pack(MAGIC, 1, 50000)
+    content = HEAD.pack(MAGIC, VERSION, 50000)
     with pytest.raises(ExportError, match="past its end"):
         decode_ticket(content + hashlib.sha256(content).digest())
     with pytest.raises(ExportError, match="version 9"):

@@ -52,7 +52,7 @@ class Ports:
     The block belongs to whoever has bound its first port, so that tests that run side by side share no port.
     """
 
-    def __init__(self, size=1000, blocks=range(10_000, 32_000, 1000)):
+    def __init__(self, size=200, blocks=range(10_000, 32_000, 200)):
         self.lock = socket.socket()
         for first in blocks:
             with suppress(OSError):

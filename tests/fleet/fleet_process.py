@@ -1,15 +1,12 @@
 """Real agents: one process each, over the loopback interface or in network namespaces.
 
-Processes are forked from a server that has imported everything once, since importing torch takes longer than a test.
-It never opens a session itself: a session does not survive a fork.
+The server that forks them never opens a session itself: a session does not survive a fork.
 """
 
 from __future__ import annotations
 
-import ctypes
 import json
 import math
-import multiprocessing
 import os
 import signal
 import socket
@@ -20,6 +17,7 @@ from pathlib import Path
 
 import peermask.cli.node
 import peermask.fleet.watch
+from machine import enter_namespace, forkserver
 from peermask.cli.main import main
 from peermask.fleet.certificates import make_certificates
 from peermask.fleet.collect import collect_run
@@ -28,9 +26,6 @@ from peermask.fleet.fleet_file import certificates_of
 from peermask.store.folder import RunFolder
 from waiting import PATIENCE, until
 
-CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(["fleet_process", "peermask.fleet.zenoh_transport"])
-CLONE_NEWNET = 0x40000000
 CHECK_SECONDS = 0.1  # between an agent's checks of its files: a tenth of the real one, which tests with a clock cover
 
 
@@ -47,9 +42,7 @@ def command_process(arguments, outputs, turns, limit=math.inf, namespace=None, f
     if folder:
         os.chdir(folder)
     if namespace:
-        with Path(f"/run/netns/{namespace}").open() as file:
-            if ctypes.CDLL(None, use_errno=True).setns(file.fileno(), CLONE_NEWNET):
-                raise OSError(ctypes.get_errno(), "setns")
+        enter_namespace(namespace)
     peermask.fleet.watch.CHECK_SECONDS = CHECK_SECONDS
     at_once = peermask.cli.node.Events.round
 
@@ -71,10 +64,10 @@ class CommandProcess:
 
     def __init__(self, arguments, changed=None, **options):
         self.lines, self.reports, self.changed = [], [], changed or threading.Condition()
-        self._output, output = CONTEXT.Pipe(duplex=False)
-        turns, self._turns = CONTEXT.Pipe(duplex=False)
+        self._output, output = forkserver().Pipe(duplex=False)
+        turns, self._turns = forkserver().Pipe(duplex=False)
         whole = [str(argument) for argument in arguments], (output, output), turns
-        self.process = CONTEXT.Process(target=command_process, args=whole, kwargs=options)
+        self.process = forkserver().Process(target=command_process, args=whole, kwargs=options)
         self.process.start()
         output.close()
         turns.close()

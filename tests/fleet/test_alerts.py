@@ -26,7 +26,7 @@ def test_every_metric_of_a_rule_exists(tmp_path):
     kept.connections = lambda: 3
     kept.follow(None, tmp_path)
     kept.round(report(1))
-    relay = RelayMetrics(lambda: RelayStatus(1, 1, 1, 1, 1, 1, 1.0))
+    relay = RelayMetrics(lambda: RelayStatus(1, 1, 1, 1, 1, "run", 1, "d1", 1.0))
     text = (AgentMetrics(kept).text() + relay.text()).decode()
     known = {line.split()[2] for line in text.splitlines() if line.startswith("# TYPE")}
     asked = set(re.findall(r"\bpeermask_\w+", RULES.read_text()))

@@ -19,9 +19,8 @@ from peermask.fleet import collect
 from peermask.fleet.collect import collect_run
 from peermask.fleet.journal import TABLES
 from peermask.run.result import RunResult
-from peermask.store.checked import write_result
 from peermask.store.checkpoint import _digest, list_checkpoints
-from peermask.store.folder import RunFolder
+from peermask.store.folder import RunFolder, write_result
 from peermask.store.table import read_rows
 
 NAMES = ("red", "green", "blue")  # what a folder is called says nothing

@@ -11,15 +11,15 @@ import sys
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from itertools import chain
-from pathlib import Path
 
 import pytest
 import torch
 from cryptography.hazmat.primitives import serialization
 from fleet_cases import PATIENT, simulated, tiny, tiny_fleet, written
-from fleet_process import CONTEXT, ProcessFleet, command_process
+from fleet_process import ProcessFleet, command_process
 from test_intruders import authority_of
 
+from machine import forkserver, has_ipv6
 from peermask.fleet.certificates import sign_agent
 from peermask.fleet.credentials import Credentials
 from peermask.store.checkpoint import list_checkpoints
@@ -157,7 +157,7 @@ def test_an_address_that_is_not_up_yet_is_one_line_and_worth_a_restart(processes
     assert line.startswith(f"peermask: cannot listen on {made.fleet.member(0).address}; is that this device's address")
 
 
-@pytest.mark.skipif(not Path("/proc/net/if_inet6").exists(), reason="this machine has no IPv6")
+@pytest.mark.skipif(not has_ipv6(), reason="this machine has no IPv6")
 def test_a_fleet_on_ipv6_links_and_ends_as_the_simulator_does(processes, tmp_path):
     config = tiny(agents=3)
     made = processes(config, host="[::1]", missing="wait")
@@ -191,9 +191,9 @@ def test_an_agent_whose_reader_is_gone_saves_and_leaves(processes):
     made = processes(two(100_000))
     made.hold(3, 1)
     made.start(1)
-    (out, stdout), (err, stderr), (turns, _) = pipes = [CONTEXT.Pipe(duplex=False) for _ in range(3)]
+    (out, stdout), (err, stderr), (turns, _) = pipes = [forkserver().Pipe(duplex=False) for _ in range(3)]
     command = ["node", str(made.path), "--agent", "0", "--out", str(made.out(0)), "--events"]
-    agent = CONTEXT.Process(target=command_process, args=(command, (stdout, stderr), turns))
+    agent = forkserver().Process(target=command_process, args=(command, (stdout, stderr), turns))
     agent.start()
     for one in (stdout, stderr):
         one.close()

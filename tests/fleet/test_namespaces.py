@@ -14,6 +14,7 @@ import pytest
 from fleet_cases import PATIENT, simulated, tiny, written
 from fleet_process import ProcessFleet, relay_process
 
+from machine import has_namespaces, ip
 from peermask.fleet.fleet_file import new_fleet
 from waiting import PATIENCE
 
@@ -27,20 +28,7 @@ table inet lossy {
 """
 
 
-def ip(*arguments):
-    subprocess.run(["ip", *map(str, arguments)], check=True, capture_output=True, timeout=PATIENCE)
-
-
-def usable():
-    if os.geteuid() or not shutil.which("ip"):
-        return False
-    probe = f"pmprobe{os.getpid()}"
-    made = subprocess.run(["ip", "netns", "add", probe], capture_output=True, check=False).returncode == 0
-    subprocess.run(["ip", "netns", "del", probe], capture_output=True, check=False)
-    return made
-
-
-pytestmark = pytest.mark.skipif(not usable(), reason="needs root and network namespaces")
+pytestmark = pytest.mark.skipif(not has_namespaces(), reason="needs root and network namespaces")
 
 
 @pytest.fixture
@@ -62,7 +50,7 @@ def cabled():
         yield peers
     finally:
         for one in (*peers, hub):
-            subprocess.run(["ip", "netns", "del", one], capture_output=True, check=False, timeout=PATIENCE)
+            ip("netns", "del", one, check=False)
 
 
 def spread(tmp_path, config, **keys):

@@ -17,7 +17,7 @@ from peermask.fleet.exchange import NodeExchange
 from peermask.fleet.journal import ranges
 from peermask.fleet.messages import Greeting, decode_request
 from peermask.fleet.responder import Responder
-from peermask.reports.curves import faults_of
+from peermask.reports.source import faults_of
 from peermask.reports.tables import closing_lines
 from peermask.run.loop import RecentLosses
 from peermask.run.metrics import METRICS

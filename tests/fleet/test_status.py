@@ -73,11 +73,11 @@ def test_no_round_for_long_is_trouble_until_one_ends_or_all_are_over():
     time = MovedTime()
     kept = StatusMonitor(Notes(), tiny_fleet(), 1, stalled_after=30.0, time=time)
     time.sleep(31)
-    assert kept.health().trouble == "no round has ended for 31 s, since its start; neighbours connected: 0 of 2"
+    assert kept.health().trouble == "no round has ended for 31 s, since its start; not heard since then: 0, 2"
     kept.round(report(2))
     assert kept.health().trouble is None
     time.sleep(31)
-    assert kept.health().trouble == "no round has ended for 31 s, after round 2 of 6; neighbours connected: 2 of 2"
+    assert kept.health().trouble == "no round has ended for 31 s, after round 2 of 6; not heard since then: 0, 2"
     assert samples(AgentMetrics(kept).text().decode())["peermask_healthy"] == 0
     kept.round(report(6))
     time.sleep(1000)
@@ -212,7 +212,8 @@ WELL = {"neighbours": 4, "heard": 4, "refused": 0, "behind": 0, "costly": ()}
         ({"behind": 9}, "degraded", "9 rounds behind its neighbours"),
         ({"costly": [5, 3]}, "degraded", "agent 3, 5 used up the time limit of 2 rounds or more"),
         ({"heard": 1, "behind": 9}, "degraded", "hears 1 of 4 neighbours; 9 rounds behind its neighbours"),
-        ({"heard": 1, "stalled": "no round"}, "failing", "no round; hears 1 of 4 neighbours"),
+        ({"heard": 1, "idle": "no round", "failing": True}, "failing", "no round; hears 1 of 4 neighbours"),
+        ({"idle": "no round"}, "degraded", "no round"),
     ],
 )
 def test_states_by_counts(changes, state, trouble):
@@ -249,6 +250,31 @@ def test_a_neighbour_that_uses_up_two_rounds_is_named_until_it_is_heard():
     assert kept.health().trouble == "agent 0 used up the time limit of 2 rounds or more"
     kept.round(report(6, rounds=9))
     assert kept.health() == Health()
+
+
+def test_before_its_first_round_an_agent_that_has_met_nobody_is_degraded(tmp_path):
+    kept, responder = StatusMonitor(Notes(), tiny_fleet(), 1, time=MovedTime()), Responder(1, (0, 2), CARD, print)
+    kept.follow(responder, tmp_path)
+    assert str(kept.health()) == "degraded: hears 0 of 2 neighbours"
+    responder.refuses(2, CARD)
+    assert kept.health() == Health()
+
+
+def test_a_fleet_that_waits_is_degraded_long_before_its_limit_and_names_who_is_missing(tmp_path):
+    time = MovedTime()
+    fleet = tiny_fleet(missing="wait", wait_limit=600.0, round_deadline=20.0, start_limit=60.0)
+    kept, responder = StatusMonitor(Notes(), fleet, 1, time=time), Responder(1, (0, 2), CARD, print, time=time)
+    kept.follow(responder, tmp_path)
+    kept.round(report(2))
+    time.sleep(100)
+    responder.received.add(2, 100)
+    time.sleep(50)
+    assert kept.health() == Health()
+    time.sleep(1)
+    after = "after round 2 of 6; not heard since then: 0"
+    assert str(kept.health()) == f"degraded: no round has ended for 151 s, {after}"
+    time.sleep(1080)
+    assert str(kept.health()) == f"failing: no round has ended for 1231 s, {after}"
 
 
 def test_one_that_is_gone_costs_no_time():

@@ -81,6 +81,7 @@ def test_a_swarm_stops_goes_on_and_gives_an_ordinary_run_folder(tmp_path, monkey
     assert "100/100" in out  # in the table that follows the agents
     assert out.splitlines()[-1] == str(default_out(held))
     assert RunResult.open(run).hash == simulated(held.experiment, tmp_path / "sim").hash
+    assert not [one for one in (run, *run.rglob("*")) if one.stat().st_mode & 0o077]  # they tell of the data
     # An agent by hand has the folder that the swarm gave it.
     notes = Notes()
     alone = run_node(path, 0, notes)

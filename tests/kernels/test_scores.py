@@ -7,15 +7,8 @@ import torch
 from torch import Tensor
 
 from peermask.masks.aggregation import agreement, fine_tuned, fine_tuned_triton
-from peermask.masks.budget import MaskOptions
-from peermask.masks.masker import Masker, masked_model_triton
-from peermask.masks.scores import (
-    relative_step_triton,
-    score_gradient,
-    score_gradient_triton,
-    stepped,
-    stepped_triton,
-)
+from peermask.masks.masker import Masker, MaskOptions, masked_model_triton
+from peermask.masks.scores import relative_step_triton, score_gradient, score_gradient_triton, stepped, stepped_triton
 from peermask.models.layout import Layer, Layout
 
 LARGE = [pytest.param(20, width, marks=pytest.mark.large) for width in (100_003, 1_227_328)]

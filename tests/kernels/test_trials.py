@@ -17,8 +17,7 @@ from peermask.compute.network import Batch, build_network
 from peermask.data.dataset import gather_triton
 from peermask.kernels import by_kernels
 from peermask.masks.aggregation import aggregated_magnitude, fine_tuned, pulled, with_own_votes
-from peermask.masks.budget import MaskOptions
-from peermask.masks.masker import Masker
+from peermask.masks.masker import Masker, MaskOptions
 from peermask.masks.scores import stepped
 from peermask.masks.select import top_fraction_by_layer
 from peermask.models.architectures import ResidualBlock, cnn, mlp

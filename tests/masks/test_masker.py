@@ -13,8 +13,7 @@ from torch import Tensor
 
 from peermask.errors import ConfigError
 from peermask.masks.aggregation import aggregated_magnitude, agreement, fine_tuned
-from peermask.masks.budget import MaskOptions, RetentionDraw, kept_counts, retentions
-from peermask.masks.masker import Masker
+from peermask.masks.masker import Masker, MaskOptions, RetentionDraw, kept_counts, retentions
 from peermask.masks.scores import filter_rule, group_lasso_gradient, initial_scores, keep_sign, score_gradient
 from peermask.masks.select import _bracket, top_fraction, top_fraction_by_sort
 from peermask.models.architectures import alexnet

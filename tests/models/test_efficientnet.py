@@ -11,7 +11,7 @@ from torch import nn
 import peermask
 from peermask.compute.network import Batch, build_network
 from peermask.errors import ModelError
-from peermask.models.efficientnet import STAGES, EfficientNetLite, efficientnet_lite0, padding
+from peermask.models.architectures import STAGES, EfficientNetLite, efficientnet_lite0, padding
 from peermask.models.pretrained import fold_batch_norms
 
 SHAPE = (3, 32, 32)

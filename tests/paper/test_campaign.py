@@ -133,14 +133,7 @@ def test_every_figure_and_filter_table_is_drawn(tmp_path: Path, choose: Callable
     out = tmp_path / "out"
     campaign(out)
     lr = {"lr": 0.1}
-    choose(
-        mce_pl=lr,
-        ind_mask=lr,
-        weight_pm1={"lr": 1e-4},
-        mask_pm1={"lr": 1e-4},
-        weight_default=lr,
-        mask_default=lr,
-    )
+    choose(mce_pl=lr, ind_mask=lr, weight_pm1={"lr": 1e-4}, mask_pm1={"lr": 1e-4}, weight_default=lr, mask_default=lr)
     names = ("dslth", "masks", "structure")
     whole = campaign(out, *names)
     whole.run(Told())

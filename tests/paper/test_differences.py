@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from peermask.paper.differences import DRAWS, bootstrap, paired_difference
 from peermask.paper.outcome import Curve, Outcome
+from peermask.paper.tables import DRAWS, bootstrap, paired_difference
 
 
 def outcome(seed: int, *agents: float) -> Outcome:

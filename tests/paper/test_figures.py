@@ -35,7 +35,7 @@ def lines_of(axes: Any) -> dict[str, tuple[list[float], list[float]]]:
 
 def test_accuracy_over_rounds_is_the_median_over_seeds_with_a_line_for_each() -> None:
     names = [row.name for row in preset("convergence").rows]
-    (axes,) = figures._by_rounds("convergence", {0: [outcome(0.1), outcome(0.3)], 1: [outcome(0.5)]}).axes
+    (axes,) = figures._by_rounds(preset("convergence"), {0: [outcome(0.1), outcome(0.3)], 1: [outcome(0.5)]}).axes
     lines = lines_of(axes)
     assert list(lines) == names[:2]
     assert lines[names[0]][0] == [5, 10]
@@ -47,7 +47,7 @@ def test_accuracy_over_rounds_is_the_median_over_seeds_with_a_line_for_each() ->
 def test_a_legend_says_where_many_agents_are_stuck() -> None:
     config = {"partition": {"labels_per_agent": 5}}
     better, worse = (outcome(start).model_copy(update={"config": config}) for start in (0.5, -0.05))
-    lines = lines_of(figures._by_rounds("convergence", {0: [better], 1: [better, worse]}).axes[0])
+    lines = lines_of(figures._by_rounds(preset("convergence"), {0: [better], 1: [better, worse]}).axes[0])
     names = [row.name for row in preset("convergence").rows]
     assert list(lines) == [names[0], f"{names[1]}\n(1 of 4 agents stuck)"]
 
@@ -55,7 +55,7 @@ def test_a_legend_says_where_many_agents_are_stuck() -> None:
 def test_a_link_carries_its_share_and_a_method_that_sends_nothing_is_a_line_across() -> None:
     names = [row.name for row in preset("accord").rows]
     sent = outcome(0.1)
-    (axes,) = figures._by_link("accord", {0: [sent], 1: [outcome(0.5, messages=0)]}).axes
+    (axes,) = figures._by_link(preset("accord"), {0: [sent], 1: [outcome(0.5, messages=0)]}).axes
     lines = lines_of(axes)
     assert sent.messages_a_round is not None
     assert lines[names[0]][0] == pytest.approx([2.0 / sent.messages_a_round, 4.0 / sent.messages_a_round])

@@ -13,8 +13,7 @@ from peermask.files import write_json
 from peermask.paper.outcome import Curve, Outcome, measure, summarise
 from peermask.paper.output_folder import fold, read_table
 from peermask.run.runner import run_experiment
-from peermask.store.checked import write_result
-from peermask.store.folder import RunFolder
+from peermask.store.folder import RunFolder, write_result
 from peermask.wire.frame import VERSION
 
 # Two agents, rounds 2, 4, 6 and 8: the last quarter of the run begins after round 6.

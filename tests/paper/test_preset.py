@@ -20,7 +20,7 @@ def test_a_preset_is_whole(name: str) -> None:
 @pytest.mark.parametrize("scale", ["paper", "quick"])
 @pytest.mark.parametrize("name", NAMES)
 def test_every_cell_is_a_valid_config_with_everything_its_method_may_be_tuned_to(name: str, scale: ScaleName) -> None:
-    defaults = Defaults(scale, scales()[scale], scales()[scale].config)
+    defaults = Defaults(scale, scales()[scale])
     for cell in cells_of(name, [0]):
         for candidate in cell.method.candidates:
             config = defaults.job(cell, candidate).config
@@ -50,7 +50,7 @@ def test_the_papers_own_figures() -> None:
 
 
 def test_the_papers_setting() -> None:
-    defaults = Defaults("paper", scales()["paper"], scales()["paper"].config)
+    defaults = Defaults("paper", scales()["paper"])
     config = defaults.job(cells_of("table2", [0])[1], {"algorithm": {"lr": 1.0}}).config
     assert (config.agents, config.rounds, config.batch_size, config.data.fraction) == (20, 400, 128, 0.2)
     assert sum(config.retention) / 20 == pytest.approx(0.255)  # type: ignore[arg-type]

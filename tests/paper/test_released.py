@@ -10,9 +10,8 @@ import pytest
 from peermask.data.partition import by_counts
 from peermask.errors import PeermaskError
 from peermask.paper import preset as presets
-from peermask.paper.cells import Cell, Defaults, tuning_cell
+from peermask.paper.cells import AGENTS, Cell, Defaults, add_released, tuning_cell
 from peermask.paper.preset import preset, scales
-from peermask.paper.released import AGENTS, add_released
 from peermask.run.build import build
 from peermask.streams import stream
 
@@ -40,7 +39,7 @@ def write(path: Path, rows: list[list[int]]) -> None:
 
 
 def defaults() -> Defaults:
-    return Defaults("quick", scales()["quick"], scales()["quick"].config)
+    return Defaults("quick", scales()["quick"])
 
 
 def test_a_column_follows_each_of_the_papers(folder: Path) -> None:

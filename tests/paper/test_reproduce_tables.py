@@ -1,7 +1,8 @@
 """Cells as text."""
 
 from peermask.paper.outcome import Outcome, summarise
-from peermask.paper.tables import Entry, Grid, comma_separated, latex, number, with_deviation
+from peermask.paper.pages import comma_separated, latex
+from peermask.paper.tables import Entry, Grid, number, with_deviation
 
 
 def entry(*accuracies: float, paper: float | None = None, diverged: int = 0) -> Entry:

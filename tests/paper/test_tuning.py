@@ -104,7 +104,7 @@ def test_values_at_an_edge_are_named() -> None:
 
 
 def test_the_best_is_tried_without_the_last_elu_of_the_papers_network(tuning: Tuning) -> None:
-    paper = replace(tuning, defaults=Defaults("paper", scales()["paper"], scales()["paper"].config))
+    paper = replace(tuning, defaults=Defaults("paper", scales()["paper"]))
     assert len(paper.candidates("dsgd")) == len(tuning.candidates("dsgd")) == 8
     for trial in (trials := paper.trials("dsgd")):
         value = 0.7 if trial.candidate == choice(0.1, "torch-default") else 0.4
@@ -122,7 +122,7 @@ def test_the_best_is_tried_without_the_last_elu_of_the_papers_network(tuning: Tu
 
 
 def test_trials_of_the_best_methods_take_half_of_the_rounds(tuning: Tuning) -> None:
-    paper = replace(tuning, defaults=Defaults("paper", scales()["paper"], scales()["paper"].config))
+    paper = replace(tuning, defaults=Defaults("paper", scales()["paper"]))
     assert {trial.job.config.rounds for trial in paper.trials("dsgd-best")} == {200}
     assert {trial.job.config.rounds for trial in paper.trials("dsgd")} == {100}
 

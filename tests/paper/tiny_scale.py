@@ -24,7 +24,7 @@ SMALL = {
 
 def tiny_defaults() -> Defaults:
     config = merge(scales()["quick"].config, SMALL)
-    return Defaults("quick", Scale(about="tiny", seeds=1, tuning_rounds=1, config=config), config)
+    return Defaults("quick", Scale(about="tiny", seeds=1, tuning_rounds=1, config=config))
 
 
 def campaign(path: Path, *names: str, seeds: tuple[int, ...] = (0,), **execution: Any) -> Campaign:

@@ -12,9 +12,8 @@ from peermask.config.file import make_config
 from peermask.files import write_json
 from peermask.run.ledger import TRAFFIC
 from peermask.run.metrics import METRICS
-from peermask.store.checked import config_digest, write_result
-from peermask.store.folder import RunFolder
-from peermask.store.mask_snapshots import save_masks
+from peermask.store.checkpoint import save_masks
+from peermask.store.folder import RunFolder, config_digest, write_result
 from peermask.store.table import append_rows
 from peermask.task import FIGURES
 

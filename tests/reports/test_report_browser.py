@@ -22,6 +22,7 @@ from peermask.run.jobs import plan_sweep
 from peermask.run.metrics import METRICS
 from peermask.store.folder import RunFolder
 from peermask.store.table import append_rows
+from waiting import PATIENCE
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 CHROMEDRIVER = shutil.which("chromedriver")
@@ -56,7 +57,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         options.add_argument(flag)
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
     driver = webdriver.Chrome(options=options, service=Service(str(CHROMEDRIVER)))
-    driver.set_script_timeout(10)
+    driver.set_script_timeout(PATIENCE)
     yield driver
     driver.quit()
 
@@ -287,7 +288,7 @@ def test_a_plot_is_saved_as_png_and_as_svg(page: Any, tmp_path: Path) -> None:
     name = "test accuracy (%)"
     for kind in ("PNG", "SVG"):
         find(page, f"[data-save=chart-accuracy-{kind}]").click()
-    WebDriverWait(page, 20).until(lambda _: len(list(tmp_path.glob("test accuracy*.[ps][nv]g"))) == 2)
+    WebDriverWait(page, PATIENCE).until(lambda _: len(list(tmp_path.glob("test accuracy*.[ps][nv]g"))) == 2)
     saved = {path.suffix: path.read_bytes() for path in tmp_path.glob("test accuracy*.[ps][nv]g")}
     assert saved[".png"].startswith(b"\x89PNG")
     drawn = ElementTree.fromstring(saved[".svg"])
@@ -322,13 +323,13 @@ def test_a_live_page_follows_its_run(browser: Any, tmp_path: Path) -> None:
         thread.start()
         try:
             browser.get(server.url)
-            WebDriverWait(browser, 10).until(lambda _: find(browser, "#waiting").is_displayed())
+            WebDriverWait(browser, PATIENCE).until(lambda _: find(browser, "#waiting").is_displayed())
             rows = [
                 [5, agent, 1.0, 0.5, 1.0, 0.5, 1.0, 0.3, 9.0, 2.0, "nan", *[0.5] * (len(METRICS) - 11)]
                 for agent in range(4)
             ]
             append_rows(run.metrics, METRICS, rows)
-            WebDriverWait(browser, 10).until(lambda _: find(browser, "#curves").is_displayed())
+            WebDriverWait(browser, PATIENCE).until(lambda _: find(browser, "#curves").is_displayed())
             assert find(browser, "#live").text == "live, round 5"
             assert ink(browser, "#chart-accuracy canvas")
         finally:

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from peermask.reports.curves import (
+from peermask.reports.source import (
     POINTS,
     Curves,
     Spent,

@@ -12,7 +12,7 @@ from report_cases import write_run
 from peermask.models.layout import Layer
 from peermask.reports.mask_pictures import PICTURE_BYTES, first_window, kernel, live_filters, mask_pictures, overlaps
 from peermask.reports.source import open_sources
-from peermask.store.mask_snapshots import SNAPSHOTS_KEPT, load_masks
+from peermask.store.checkpoint import SNAPSHOTS_KEPT, load_masks
 
 
 def test_overlap_is_what_both_keep_among_what_either_keeps() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from torch import Tensor
 
 from peermask.algorithms.contract import Clock
 from peermask.config.experiment import ExperimentConfig
+from peermask.errors import RunError
 from peermask.reports.observers import ObserverList, loggers
 from peermask.run.build import Experiment
 from peermask.run.execution import Execution, Status
@@ -41,6 +43,12 @@ def test_all_observers_hear_the_same(small: Callable[..., ExperimentConfig], tmp
     run_experiment(small(rounds=2), tmp_path / "a", execution=Execution("cpu", observer=ObserverList(diaries)))
     heard = ["begin mce-pl of 4 at 0", "round 1", "round 2", "evaluation 2", "finished"]
     assert [diary.told for diary in diaries] == [heard, heard]
+
+
+def test_without_tensorboard_the_error_names_its_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    with pytest.raises(RunError, match=r"pip install 'peermask\[tensorboard\]'"):
+        loggers(tmp_path)
 
 
 def test_tensorboard_gets_means_and_every_agent(small: Callable[..., ExperimentConfig], tmp_path: Path) -> None:

@@ -20,8 +20,8 @@ from peermask.errors import RunError
 from peermask.page_server import PageServer, serve_pages
 from peermask.reports.watch import make_server
 from peermask.run.metrics import METRICS
+from peermask.store.checkpoint import save_masks
 from peermask.store.folder import RunFolder
-from peermask.store.mask_snapshots import save_masks
 from peermask.store.table import append_rows
 from waiting import PATIENCE
 

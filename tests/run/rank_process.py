@@ -1,12 +1,7 @@
-"""Real ranks: one process each over gloo, on the loopback interface or in network namespaces.
-
-Processes are forked from a server that has imported everything once, since importing torch takes longer than a test.
-"""
+"""Real ranks: one process each over gloo, on the loopback interface or in network namespaces."""
 
 from __future__ import annotations
 
-import ctypes
-import multiprocessing
 import os
 import signal
 import socket
@@ -16,14 +11,11 @@ from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
 
+from machine import enter_namespace, forkserver, has_ipv6
+from peermask.store.checkpoint import list_masks, load_masks
 from peermask.store.folder import RunFolder
-from peermask.store.mask_snapshots import list_masks, load_masks
 from peermask.store.table import read_rows
 from waiting import PATIENCE, until
-
-CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(["rank_process", "peermask.cli.main", "peermask.run.runner"])
-CLONE_NEWNET = 0x40000000
 
 
 def rank_process(
@@ -43,9 +35,7 @@ def rank_process(
         signal.signal(number, signal.SIG_DFL)
     os.chdir(folder)
     if namespace:
-        with Path(f"/run/netns/{namespace}").open() as file:
-            if ctypes.CDLL(None, use_errno=True).setns(file.fileno(), CLONE_NEWNET):
-                raise OSError(ctypes.get_errno(), "setns")
+        enter_namespace(namespace)
     os.environ.update(environment)
     if begin is not None:
         begin()
@@ -76,10 +66,11 @@ class RankRun:
     def __init__(self, folder: Path, size: int, *, address: str = "127.0.0.1") -> None:
         self.folder, self.size, self.address = folder, size, address
         # Bound at all addresses, as rank 0 will be, and not listening: rank 0 can take the port, and nobody else can.
-        self.port_holder = socket.socket(socket.AF_INET6)
+        self.port_holder = socket.socket(socket.AF_INET6 if has_ipv6() else socket.AF_INET)
         self.port_holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        self.port_holder.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-        self.port_holder.bind(("::", 0))
+        if has_ipv6():
+            self.port_holder.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        self.port_holder.bind(("", 0))
         self.port = self.port_holder.getsockname()[1]
         self.processes: dict[int, ForkServerProcess] = {}
 
@@ -114,7 +105,7 @@ class RankRun:
                 **(environment or {}),
             }
             given = (place, self.log(rank), folder or self.folder, namespace, begin, work, arguments)
-            self.processes[rank] = CONTEXT.Process(target=rank_process, args=given)
+            self.processes[rank] = forkserver().Process(target=rank_process, args=given)
             self.processes[rank].start()
 
     def log(self, rank: int) -> Path:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import shutil
 import socket
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,30 +13,19 @@ from rank_process import RankRun
 from test_ranks import ON_CPU, five, written
 
 from commands import Small
+from machine import has_ipv6, has_namespaces, ip
 from peermask.errors import PeermaskError, RunError
 from peermask.run.rendezvous import Member, choose_address
 from peermask.run.result import RunResult
 from peermask.run.runner import run_experiment
-from waiting import PATIENCE
 
-
-def ip(*arguments: object) -> None:
-    subprocess.run(["ip", *map(str, arguments)], check=True, capture_output=True, timeout=PATIENCE)
-
-
-def usable() -> bool:
-    if os.geteuid() or not shutil.which("ip"):
-        return False
-    probe = f"pmrank{os.getpid()}"
-    made = subprocess.run(["ip", "netns", "add", probe], capture_output=True, check=False).returncode == 0
-    subprocess.run(["ip", "netns", "del", probe], capture_output=True, check=False)
-    return made
+NEEDS_IPV6 = pytest.mark.skipif(not has_ipv6(), reason="this machine has no IPv6")
 
 
 @pytest.fixture(scope="module")
 def hosts() -> Iterator[list[str]]:
     """Two network namespaces with two cables, at 10.78.0.1 and .2, 10.79.0.1 and .2; the names are this process's."""
-    if not usable():
+    if not has_namespaces():
         pytest.skip("needs root and network namespaces")
     names = [f"pmhost{os.getpid()}n{i}" for i in range(2)]
     try:
@@ -49,13 +36,14 @@ def hosts() -> Iterator[list[str]]:
         for i, name in enumerate(names):
             ip("-n", name, "addr", "add", f"10.78.0.{i + 1}/24", "dev", "eth0")
             ip("-n", name, "addr", "add", f"10.79.0.{i + 1}/24", "dev", "eth1")
-            ip("-n", name, "addr", "add", f"fd78::{i + 1}/64", "dev", "eth0", "nodad")
+            if has_ipv6():
+                ip("-n", name, "addr", "add", f"fd78::{i + 1}/64", "dev", "eth0", "nodad")
             for device in ("lo", "eth0", "eth1"):
                 ip("-n", name, "link", "set", device, "up")
         yield names
     finally:
         for name in names:
-            subprocess.run(["ip", "netns", "del", name], capture_output=True, check=False, timeout=PATIENCE)
+            ip("netns", "del", name, check=False)
 
 
 def test_two_hosts_with_folders_of_their_own(small: Small, tmp_path: Path, hosts: list[str]) -> None:
@@ -95,7 +83,7 @@ def add_ranks() -> None:
         (["10.79.0.1", "10.79.0.1"], ["10.79.0.1", "10.79.0.2"]),  # the second network
         (["127.0.1.1", "10.78.0.1"], ["10.78.0.1", "10.78.0.2"]),  # as the name of a Debian host leads to
         (["127.0.0.1", "10.79.0.1"], ["10.79.0.1", "10.79.0.2"]),
-        (["fd78::1", "[fd78::1]"], ["fd78::1", "fd78::2"]),
+        pytest.param(["fd78::1", "[fd78::1]"], ["fd78::1", "fd78::2"], marks=NEEDS_IPV6),
     ],
 )
 def test_hosts_find_each_other(tmp_path: Path, hosts: list[str], masters: list[str], taken: list[str]) -> None:
@@ -140,6 +128,7 @@ def test_an_interface_of_the_users_choice(tmp_path: Path) -> None:
         assert ranks.join() == [0, 0], ranks.lines()
 
 
+@NEEDS_IPV6
 def test_ipv6_on_one_host(tmp_path: Path) -> None:
     with RankRun(tmp_path, 2, address="::1") as ranks:
         ranks.start(work=add_ranks)

@@ -21,9 +21,8 @@ from peermask.run.execution import Execution
 from peermask.run.result import RunResult
 from peermask.run.runner import resume_experiment, run_experiment
 from peermask.run.simulator import Simulator
-from peermask.store.checkpoint import Checkpoint, checkpoint_name, list_checkpoints, save_checkpoint
+from peermask.store.checkpoint import Checkpoint, checkpoint_name, list_checkpoints, list_masks, save_checkpoint
 from peermask.store.folder import RunFolder
-from peermask.store.mask_snapshots import list_masks
 from peermask.task import format_bytes
 
 

@@ -16,7 +16,7 @@ from peermask.run.execution import Execution
 from peermask.run.jobs import open_sweep, plan_sweep, split_values
 from peermask.run.result import RunResult
 from peermask.run.runner import run_experiment
-from peermask.store.checked import read_result
+from peermask.store.folder import read_result
 from peermask.store.sweeps import SweepFolder, SweepRow, SweepRun, best_rows, spread
 
 

@@ -15,9 +15,19 @@ from commands import Small, stop_after
 from peermask.errors import FullDiskError, RunError
 from peermask.run.execution import Execution
 from peermask.run.runner import resume_experiment, run_experiment
-from peermask.store.checkpoint import Background, Checkpoint, Progress, load_checkpoint, save_checkpoint
+from peermask.store.checkpoint import (
+    SNAPSHOTS_KEPT,
+    Background,
+    Checkpoint,
+    Progress,
+    forget_masks_after,
+    list_masks,
+    load_checkpoint,
+    load_masks,
+    save_checkpoint,
+    save_masks,
+)
 from peermask.store.folder import RunFolder
-from peermask.store.mask_snapshots import SNAPSHOTS_KEPT, forget_masks_after, list_masks, load_masks, save_masks
 
 
 def made(round: int) -> Checkpoint:

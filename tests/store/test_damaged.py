@@ -17,9 +17,8 @@ from peermask.files import read_json, write_json
 from peermask.reports.page import write_report
 from peermask.run.result import RunResult
 from peermask.run.runner import resume_experiment, run_experiment
-from peermask.store.checkpoint import list_checkpoints
+from peermask.store.checkpoint import list_checkpoints, list_masks, load_masks
 from peermask.store.folder import RunFolder
-from peermask.store.mask_snapshots import list_masks, load_masks
 
 
 @pytest.fixture

@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from wire_cases import random_bits
 
-from peermask.wire.bits import Cursor
 from peermask.wire.history import (
     CLASSES,
     FLIPPED,
@@ -23,7 +22,7 @@ from peermask.wire.history import (
     plan_flips,
     unflipped,
 )
-from peermask.wire.sets import encode_set
+from peermask.wire.sets import Cursor, encode_set
 
 
 def test_a_weights_ages_by_hand():

@@ -72,19 +72,6 @@ def test_values_that_need_no_history_name_none():
     assert decode_frame(encode_frame(HEADER, payload, schema, history), Expected(RUN_ID, schema))[0].history is None
 
 
-def test_of_version_1_keyframes_can_be_read_where_that_is_wanted():
-    """They are the same, and tickets hold them."""
-    old = bytearray(encode_frame(FrameHeader(RUN_ID, 3, 12), PAYLOAD, SCHEMA))
-    old[2] = 1
-    frame = resealed(bytes(old))
-    with pytest.raises(WireError, match="version 1, this end has 2"):
-        decode_frame(frame, EXPECTED, HISTORY)
-    _, payload = decode_frame(frame, Expected(RUN_ID, SCHEMA, oldest=1))
-    assert (payload["mask"] == PAYLOAD["mask"]).all()
-    with pytest.raises(WireError, match="version 1 and is a delta"):
-        decode_frame(changed(2, "<B", 1), Expected(RUN_ID, SCHEMA, oldest=1), HISTORY)
-
-
 def changed(offset, format, value):
     frame = bytearray(FRAME)
     struct.pack_into(format, frame, offset, value)

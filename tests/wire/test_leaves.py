@@ -10,10 +10,10 @@ from hypothesis.extra.numpy import arrays
 from wire_cases import random_bits
 
 from peermask.errors import WireError
-from peermask.wire.bits import Cursor
+from peermask.wire.frame import Kind, decode_leaf, plan_leaf
 from peermask.wire.history import History
-from peermask.wire.leaves import Kind, decode_leaf, plan_leaf
 from peermask.wire.schema import Leaf
+from peermask.wire.sets import Cursor
 
 SIZE = 400
 LEAF = Leaf("weights", False, (300, 100))

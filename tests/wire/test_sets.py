@@ -9,18 +9,24 @@ from hypothesis import strategies as st
 from wire_cases import layered_masks, random_bits
 
 from peermask.errors import WireError
-from peermask.wire.bits import Cursor, fixed_width, pack, positions, read_fixed_width, read_unary, unary
 from peermask.wire.sets import (
     Code,
+    Cursor,
     decode_gaps,
     decode_set,
     encode_gaps,
     encode_set,
+    fixed_width,
     gap_bits,
+    pack,
     plan_layer,
     plan_set,
     plan_set_within,
+    positions,
+    read_fixed_width,
+    read_unary,
     rice_parameter,
+    unary,
 )
 
 

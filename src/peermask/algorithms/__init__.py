@@ -1,6 +1,6 @@
-"""One file per method, behind the contract of contract.py. Importing this package registers all of them."""
+"""Methods behind the contract of contract.py. Importing this package registers all of them."""
 
-from peermask.algorithms import (
+from peermask.algorithms import (  # noqa: F401
     accord,
     choco,
     dis_pfl,
@@ -9,15 +9,9 @@ from peermask.algorithms import (
     dsgd_prox,
     fedmask,
     fl,
-    ind_dense,
-    ind_mask,
+    independent,
     lottery_dsgd,
     mce_pl,
     weipru,
 )
-from peermask.algorithms.contract import algorithms
-
-__all__ = [
-    "accord", "algorithms", "choco", "dis_pfl", "ditto", "dsgd", "dsgd_prox", "fedmask", "fl", "ind_dense",
-    "ind_mask", "lottery_dsgd", "mce_pl", "weipru",
-]  # fmt: skip
+from peermask.algorithms.contract import algorithms as algorithms

@@ -44,8 +44,15 @@ from pydantic import Field
 from torch import Tensor
 
 from peermask.algorithms.contract import Agents, Algorithm, Clock, LocalData, MaskCounts, Setting, algorithms
-from peermask.algorithms.descent import Schedule, first_velocity, learning_rate
-from peermask.algorithms.score_step import Lr, ScoreOptions, opening_masks, score_step
+from peermask.algorithms.descent import (
+    Lr,
+    Schedule,
+    ScoreOptions,
+    first_velocity,
+    learning_rate,
+    opening_masks,
+    score_step,
+)
 from peermask.compute.network import Batch
 from peermask.graph.mixing import Mixing
 from peermask.graph.sums import count_votes

@@ -25,14 +25,12 @@ from pydantic import Field
 from torch import Tensor
 
 from peermask.algorithms.contract import Agents, Algorithm, Clock, LocalData, MaskCounts, Setting, algorithms
-from peermask.algorithms.descent import first_velocity, learning_rate
-from peermask.algorithms.score_step import ScoreOptions, opening_masks, score_step
+from peermask.algorithms.descent import ScoreOptions, first_velocity, learning_rate, opening_masks, score_step
 from peermask.graph.mixing import Mixing
 from peermask.graph.sums import count_votes
 from peermask.masks.aggregation import aggregated_magnitude, fine_tuned, joined
-from peermask.masks.budget import share_kept
 from peermask.masks.guard import Guard, believed_links
-from peermask.masks.masker import Masker
+from peermask.masks.masker import Masker, share_kept
 from peermask.masks.scores import keep_sign
 from peermask.streams import stream
 from peermask.wire.schema import Payload

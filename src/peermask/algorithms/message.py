@@ -7,13 +7,14 @@ travels with it covers the weights exactly and the codec need not send positions
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from peermask.algorithms.contract import Algorithm, Clock
 from peermask.graph.links import Links
 from peermask.graph.mixing import Mixing
 from peermask.wire.schema import Payload
@@ -107,3 +108,36 @@ def _squared_distances(values: Tensor, mixing: Mixing) -> NDArray[np.float64]:
         # One after the other: the sum then does not depend on other messages.
         squares += [(values[j] - values[own]).square().sum() for j in senders]
     return torch.stack(squares).double().cpu().numpy() if squares else np.zeros(0)
+
+
+# Messages in half precision: real values travel as float16, and are float32 again where they are used. Masks stay as
+# they are. An agent's own message is rounded for itself, too: all agents use the same values.
+
+
+class HalfPrecision:
+    """An algorithm with float16 messages; everything else is that algorithm's.
+
+    Values beyond ±65,504 become infinite, which the codec reports as it reports a run that diverges.
+    """
+
+    def __init__(self, algorithm: Algorithm[Any]) -> None:
+        self.algorithm = algorithm
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.__dict__["algorithm"], name)
+
+    def share(self, state: Any) -> Payload:
+        return _converted(self.algorithm.share(state), torch.float32, torch.float16)
+
+    def fuse(self, state: Any, received: Payload, mixing: Mixing, clock: Clock) -> Any:
+        return self.algorithm.fuse(state, _converted(received, torch.float16, torch.float32), mixing, clock)
+
+    def join(self, state: Any, received: Payload, mixing: Mixing) -> Any:
+        return self.algorithm.join(state, _converted(received, torch.float16, torch.float32), mixing)
+
+    def unmixed_model(self, payload: Payload) -> Tensor | None:
+        return self.algorithm.unmixed_model(_converted(payload, torch.float16, torch.float32))
+
+
+def _converted(payload: Payload, before: torch.dtype, after: torch.dtype) -> Payload:
+    return {name: leaf.to(after) if leaf.dtype == before else leaf for name, leaf in payload.items()}

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, cast, get_args
 
 import typer
 
+from peermask.cli.node import private_files
 from peermask.cli.options import Config, FleetFile, Import, Set, open_fleet, read_fleet
 from peermask.cli.roster import COMMANDS, change_authority
 from peermask.errors import NodeError
@@ -201,7 +202,8 @@ def collect(
     fleet = read_fleet(path, import_)
     if RunFolder(out).is_taken:
         raise NodeError(f"{out} exists; give another --out")
-    missing = collect_run(fleet, folders, out, partial=partial).manifest.get("missing_agents")
+    with private_files():
+        missing = collect_run(fleet, folders, out, partial=partial).manifest.get("missing_agents")
     if missing:
         print(f"{named(missing)} missing: an unfinished run, with tables but without models", file=sys.stderr)
     elif has_changed(fleet):

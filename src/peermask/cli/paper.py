@@ -51,11 +51,11 @@ def reproduce(
 ) -> int:
     """Run the paper's experiments and write their tables and figures."""
     from peermask.compute.device import pick_device
-    from peermask.paper.campaign import plan_campaign, read_data
+    from peermask.paper.campaign import Campaign, read_data
+    from peermask.paper.cells import Defaults, add_released
     from peermask.paper.output_folder import OutputFolder
     from peermask.paper.pages import write_pages
-    from peermask.paper.preset import selected
-    from peermask.paper.released import add_released
+    from peermask.paper.preset import scales, selected
     from peermask.paper.tables import grid, note_of
     from peermask.plugins import find_plugins, load_plugins
     from peermask.run.execution import Execution
@@ -82,7 +82,8 @@ def reproduce(
             pick_device(device)
             dataset = read_data(size, wanted, None if data_dir is None else str(data_dir))
             home.open(size, dataset, chosen[0] if chosen else 0, plugins)
-        campaign = plan_campaign(size, wanted, chosen, home, execution, dataset, tuple(imports))
+        defaults = Defaults(size, scales()[size], tuple(imports))
+        campaign = Campaign(defaults, home, dataset, wanted, tuple(chosen or range(defaults.scale.seeds)), execution)
         try:
             if not tables_only:
                 campaign.run(print_progress(console))

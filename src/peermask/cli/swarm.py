@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from peermask.cli.node import Insecure
+from peermask.cli.node import Insecure, private_files
 from peermask.cli.options import FleetFile, Import, Interrupt, Quiet, import_plugins, print_result
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def swarm(
         errors.print(
             "INSECURE: no certificates; anyone who can connect to these ports can read, forge and stop this run"
         )
-    with Interrupt() as interrupt, _live(console) as show:
+    with private_files(), Interrupt() as interrupt, _live(console) as show:
         result = run_swarm(fleet, out, insecure=insecure, show=show, should_stop=interrupt.requested, metrics=metrics)
     for agent, words in result.failed.items():
         errors.print(f"agent {agent} {words}", soft_wrap=True, highlight=False)

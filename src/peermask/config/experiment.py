@@ -33,7 +33,7 @@ from peermask.config.sections import (
 )
 from peermask.data.dataset import Task
 from peermask.errors import ConfigError
-from peermask.masks.budget import MaskOptions, Retention, RetentionDraw
+from peermask.masks.masker import MaskOptions, Retention, RetentionDraw
 from peermask.models.outputs import Readout
 from peermask.registry import Options
 from peermask.task import arm_names

@@ -91,7 +91,7 @@ def evaluate(
     parts = []
     for start in range(0, len(dataset.test), AT_ONCE):
         inputs = dataset.test.inputs[start : start + AT_ONCE]
-        parts.append(model.outputs(dataset.normalise(inputs) if model.inputs is None else inputs))
+        parts.append(model.outputs(inputs))
     outputs, targets = torch.cat(parts), dataset.test.targets  # [n, O]
     if task != "classification":
         figures = {name: float(metrics[name].make(outputs, targets)) for name in FIGURES[task]}
@@ -118,8 +118,6 @@ def _check(model: Model, dataset: Dataset) -> None:
             f"{model.name} takes inputs of {by(shape)} in {classes} classes; "
             f"{dataset.name} has {by(dataset.shape)} in {len(dataset.classes)}"
         )
-    if inputs is None:
-        return
     here = (str(dataset.train.inputs.dtype).removeprefix("torch."), dataset.task)
     if here != (inputs.dtype, inputs.task):
         raise ExportError(
@@ -212,15 +210,12 @@ def predict(
 def _inputs(path: Path, model: Model) -> Iterator[tuple[int | None, Tensor]]:
     """Raw inputs, as the model takes them."""
     shape, inputs = model.shape, model.inputs
-    if path.suffix == ".npy" and inputs is not None:
+    if path.suffix == ".npy":
         yield from enumerate(read_rows(path, shape, inputs.dtype, inputs.vocabulary))
         return
     if len(shape) != 3:
         raise ExportError(f"{path} is not an .npy file; the model takes inputs of {shape}, in a .npy file of [n, ...]")
     pixels = read_image(path, (shape[0], shape[1], shape[2]))  # [C, H, W] in [0, 1]
-    if inputs is None:
-        yield None, pixels.sub(0.5).div(0.5)
-        return
     how, whole = inputs.normalisation, inputs.dtype == "uint8"
     low, high = (how.low, how.high) if isinstance(how, Range) else (0.0, 255.0 if whole else 1.0)
     raw = low + pixels * (high - low)

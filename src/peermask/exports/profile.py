@@ -33,7 +33,7 @@ from peermask.exports.rebuild import named_module
 from peermask.exports.slim import NotSlimmable, multiply_adds, slim
 from peermask.exports.ticket import Architecture, Side
 from peermask.files import read_json, write_json
-from peermask.masks.budget import MaskOptions, kept_counts
+from peermask.masks.masker import MaskOptions, kept_counts
 from peermask.models.architectures import models
 from peermask.models.frozen import frozen_weights
 from peermask.models.layout import Layout, find_layout

@@ -42,12 +42,12 @@ class Model:
     classes: tuple[str, ...]
     labels: tuple[int, ...]  # those the agent learned
     readout: Readout
-    inputs: Inputs | None  # None: a ticket of an earlier version, which takes pixels in [-1, 1]
+    inputs: Inputs
     outputs: Callable[[Tensor], Tensor]  # raw inputs [B, ...] -> [B, O]
 
     @property
     def task(self) -> Task:
-        return "classification" if self.inputs is None else self.inputs.task
+        return self.inputs.task
 
     @property
     def answers(self) -> int:

@@ -15,14 +15,13 @@ from peermask.compute.network import blank
 from peermask.data.normalisation import FromRaw
 from peermask.errors import ConfigError, ExportError, ModelError
 from peermask.exports.ticket import Architecture, Frozen, Ticket, masked_layers, read_ticket
-from peermask.masks.budget import MaskOptions
-from peermask.masks.masker import Masker
+from peermask.masks.masker import Masker, MaskOptions
 from peermask.models.architectures import models
 from peermask.models.frozen import frozen_weights, own_weights
 from peermask.models.layout import Layout, find_layout
 from peermask.models.outputs import with_readout
 from peermask.run.assemble import with_params
-from peermask.run.module import MODULE, prepare
+from peermask.run.build import MODULE, prepare
 
 MAX_PARAMETERS = 1 << 26  # a quarter of a gigabyte in float32; a small file must not ask for more
 MAX_ACTIVATION = 1 << 27  # values between two layers, for one image
@@ -38,8 +37,8 @@ def load_ticket(path: Path | str, module: nn.Module | None = None, weights: Path
         weights: The file that `frozen.from` named, if the run was over given weights and it has moved.
 
     Returns:
-        A module in eval mode, whose outputs equal the agent's bit for bit. It takes raw inputs, as the dataset held
-        them (of a ticket of version 1 or 2: pixels in [-1, 1]).
+        A module in eval mode, whose outputs equal the agent's bit for bit. It takes raw inputs, as the dataset has
+        them.
 
     Raises:
         ExportError: The file is not a ticket, is damaged, or does not fit the network.
@@ -60,9 +59,9 @@ def rebuild(
 ) -> nn.Module:
     """Build the model; all claims of a ticket are checked on tensors without storage before memory is allocated."""
     header = ticket.header
-    tokens = header.inputs is not None and header.inputs.dtype == "int64"
+    tokens = header.inputs.dtype == "int64"
     empty = (
-        _own(module)
+        copy.deepcopy(module).cpu()
         if module is not None
         else named_module(header.architecture, len(header.classes), name, tokens=tokens)
     )
@@ -81,8 +80,6 @@ def rebuild(
         empty = empty.to_empty(device="cpu")
     network = with_params(empty, layout, params)
     own = with_readout(network, header.readout, header.about.labels, len(header.classes))
-    if header.inputs is None:
-        return own
     dimensions = len(header.architecture.shape)
     return FromRaw(own, header.inputs.normalisation, dimensions, header.inputs.target_scale).eval()
 
@@ -103,10 +100,6 @@ def _given(module: nn.Module, recipe: Frozen, weights: Path | str | None, name: 
 def _check_count(count: int, name: str) -> None:
     if count > MAX_PARAMETERS:
         raise ExportError(f"{name} asks for {count:,} parameters; at most {MAX_PARAMETERS:,} are built")
-
-
-def _own(module: nn.Module) -> nn.Module:
-    return copy.deepcopy(module).cpu()
 
 
 def named_module(architecture: Architecture, classes: int, name: str, *, tokens: bool) -> nn.Module:
@@ -163,7 +156,7 @@ def _bounded(options: Mapping[str, Any]) -> dict[str, Any]:
 def _frozen(ticket: Ticket, layout: Layout, name: str, given: nn.Module | None) -> Tensor:
     """Frozen weights drawn from the seed, or those of a module that has them."""
     header, recipe = ticket.header, ticket.header.frozen
-    regressed = len(header.classes) if header.inputs is not None and header.inputs.task == "regression" else 0
+    regressed = len(header.classes) if header.inputs.task == "regression" else 0
     how = (layout, recipe.init, recipe.bias_init, recipe.seed)
     try:
         if given is None:

@@ -3,8 +3,7 @@
     PMTICKET | version 3 | u32 bytes of the header | header, JSON | mask, a keyframe of the wire codec | sha256
 
 The seed and the architecture give the frozen weights, the mask says which of them are kept. Nothing in a ticket is
-executed: the header is data of a fixed form, and a model is built only from names this package knows. Version 1 knew
-no readout: its models answer among all labels. Versions 1 and 2 knew no normalisation: theirs take pixels in [-1, 1].
+executed: the header is data of a fixed form, and a model is built only from names this package knows.
 """
 
 from __future__ import annotations
@@ -107,16 +106,15 @@ class Header(_Part):
     frozen: Frozen
     rescale: bool
     keep: tuple[Annotated[int, Field(ge=1, lt=2**32)], ...] = Field(min_length=1, max_length=4096)  # K_l
-    readout: Readout = "all"
-    inputs: Inputs | None = None  # None: of an earlier version, whose models take pixels in [-1, 1]
+    readout: Readout
+    inputs: Inputs
     about: About
 
     @model_validator(mode="after")
     def _answers_among_labels(self) -> Header:
         if self.readout == "own" and not 0 <= max(self.about.labels, default=-1) < len(self.classes):
             raise ValueError(f"answers among labels {self.about.labels[:10]} of {len(self.classes)} classes")
-        if self.inputs is not None:
-            self.inputs.check(self.architecture.shape[0], len(self.classes))
+        self.inputs.check(self.architecture.shape[0], len(self.classes))
         return self
 
 
@@ -134,7 +132,7 @@ class Ticket:
     def mask(self, sizes: tuple[int, ...]) -> NDArray[np.bool_]:
         """[P_w]"""
         about = self.header.about
-        expected = Expected(bytes.fromhex(about.config_hash), _schema(sizes), about.agent, oldest=1)
+        expected = Expected(bytes.fromhex(about.config_hash), _schema(sizes), about.agent)
         _, payload = decode_frame(self.frame, expected)
         return payload["mask"]
 
@@ -155,8 +153,8 @@ def decode_ticket(data: bytes, name: str = "ticket") -> Ticket:
     if len(data) < HEAD.size + DIGEST_BYTES or not data.startswith(MAGIC):
         raise ExportError(f"{name} is not a ticket: it does not start with {MAGIC.decode()}")
     _, version, length = HEAD.unpack_from(data)
-    if not 1 <= version <= VERSION:
-        raise ExportError(f"{name} is a ticket of version {version}; this program reads 1 to {VERSION}: update it")
+    if version != VERSION:
+        raise ExportError(f"{name} is a ticket of version {version}; this program reads {VERSION}: export it again")
     if len(data) > MAX_TICKET_BYTES or length > MAX_HEADER_BYTES:
         raise ExportError(f"{name} has {len(data)} bytes, {length} of them header; that is too much for a ticket")
     content, digest = data[:-DIGEST_BYTES], data[-DIGEST_BYTES:]

@@ -23,7 +23,7 @@ from peermask.exports.reader import KEY, digest_safetensors, seal_onnx
 from peermask.exports.ticket import About, Architecture, Frozen, Header, Inputs, Ticket
 from peermask.files import write_atomically, writing
 from peermask.masks.masker import Masker
-from peermask.run.module import model_options
+from peermask.run.build import model_options
 from peermask.run.result import RunResult
 from peermask.task import format_bytes
 

@@ -41,8 +41,8 @@ from peermask.run.build import Experiment
 from peermask.run.execution import Execution, Silent, Status
 from peermask.run.loop import Loop
 from peermask.run.metrics import Evaluation
-from peermask.store.checked import write_result
 from peermask.store.checkpoint import Checkpoint, Progress
+from peermask.store.folder import write_result
 from peermask.store.table import read_table
 
 FINISHED_SECONDS = 3.0  # that an agent restarted after its last round waits for neighbours that need its message

@@ -25,10 +25,16 @@ from peermask.run.loop import final_hash
 from peermask.run.manifest import manifest, summary_of
 from peermask.run.metrics import figures_of, metric_columns
 from peermask.run.result import RunResult
-from peermask.store.checked import read_result, write_result
-from peermask.store.checkpoint import Checkpoint, Progress, load_checkpoint, save_checkpoint
-from peermask.store.folder import RunFolder
-from peermask.store.mask_snapshots import list_masks, load_masks, save_masks
+from peermask.store.checkpoint import (
+    Checkpoint,
+    Progress,
+    list_masks,
+    load_checkpoint,
+    load_masks,
+    save_checkpoint,
+    save_masks,
+)
+from peermask.store.folder import RunFolder, read_result, write_result
 from peermask.store.table import append_rows
 
 LAST = ("config.toml", "result.json")  # moved last: they make a folder a run, and a run a finished one

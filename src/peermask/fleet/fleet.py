@@ -14,7 +14,7 @@ from peermask.algorithms import algorithms
 from peermask.config.experiment import ExperimentConfig
 from peermask.errors import NodeError
 from peermask.graph import Base, Schedule
-from peermask.masks.budget import Ratio, retentions
+from peermask.masks.masker import Ratio, retentions
 from peermask.plugins import Plugin
 from peermask.registry import Options
 

@@ -27,10 +27,15 @@ from peermask.run.ledger import TRAFFIC
 from peermask.run.manifest import manifest
 from peermask.run.metrics import CONFUSION, METRICS
 from peermask.run.trace import TRACE
-from peermask.store.checked import read_result
-from peermask.store.checkpoint import Checkpoint, checkpoint_name, forget_checkpoints_after, last_good, list_checkpoints
-from peermask.store.folder import RunFolder, clear_leftovers, round_of
-from peermask.store.mask_snapshots import forget_masks_after
+from peermask.store.checkpoint import (
+    Checkpoint,
+    checkpoint_name,
+    forget_checkpoints_after,
+    forget_masks_after,
+    last_good,
+    list_checkpoints,
+)
+from peermask.store.folder import RunFolder, clear_leftovers, read_result, round_of
 from peermask.store.table import Extent, append_rows, check_extents, forget_after, read_rows, read_table
 from peermask.wire.cost import in_turn, message_measures
 from peermask.wire.schema import Payload

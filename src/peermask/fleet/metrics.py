@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from importlib.metadata import version
 from itertools import accumulate
 from platform import python_version
 
@@ -75,6 +76,7 @@ class RelayMetrics(_Metrics):
 
     def collect(self) -> Iterable[Metric]:
         now = self.status()
+        yield InfoMetricFamily("peermask_relay_build", "What runs here.", value=_about(now))
         yield from _gauges(
             "peermask_relay",
             {
@@ -97,7 +99,8 @@ class AgentMetrics(_Metrics):
 
     def collect(self) -> Iterable[Metric]:
         now = self.monitor.status()
-        yield InfoMetricFamily("peermask_build", "What runs here.", value=_about(now))
+        about = {**_about(now), "agent": str(now.agent)}
+        yield InfoMetricFamily("peermask_build", "What runs here.", value=about)
         yield from _gauges("peermask", _values(now))
         yield from _labelled_gauges(now)
         yield from _counters(now)
@@ -111,12 +114,12 @@ class AgentMetrics(_Metrics):
         yield rounds
 
 
-def _about(now: AgentStatus) -> dict[str, str]:
+def _about(now: AgentStatus | RelayStatus) -> dict[str, str]:
     return {
-        "version": now.version,
+        "version": version("peermask"),
         "python": python_version(),
-        "agent": str(now.agent),
         "run": now.run,
+        "roster": str(now.roster),
         "roster_digest": now.roster_digest,
     }
 

@@ -25,6 +25,7 @@ from dataclasses import dataclass, field
 from peermask.fleet.credentials import OPERATOR, Credentials, name_of, tls_context, validity
 from peermask.fleet.fleet import Fleet
 from peermask.fleet.gate import open_gate
+from peermask.fleet.roster import digest_of
 from peermask.fleet.sockets import Reader, Server, Writer, run_in
 
 PROTOCOL = "peermask-relay/1"
@@ -55,7 +56,9 @@ class RelayStatus:
     waiting_agents: int  # that can be dialled
     joined: int
     refused: int  # not admitted, or dialled in vain
+    run: str
     roster: int
+    roster_digest: str
     certificate_ends: float  # seconds since 1970
 
 
@@ -81,9 +84,17 @@ class Relay:
         self._ends = validity(credentials)[1].timestamp()
 
     async def status(self, connections: int) -> RelayStatus:
-        waiting = sum(map(bool, self._waiting.values()))
-        counts = (self._joined, self._refused)
-        return RelayStatus(connections, len(self._writers), waiting, *counts, self.fleet.serial, self._ends)
+        return RelayStatus(
+            connections=connections,
+            clients=len(self._writers),
+            waiting_agents=sum(map(bool, self._waiting.values())),
+            joined=self._joined,
+            refused=self._refused,
+            run=self.fleet.run,
+            roster=self.fleet.serial,
+            roster_digest=digest_of(self.fleet).hex(),
+            certificate_ends=self._ends,
+        )
 
     async def open(self) -> tuple[str, int]:
         context = tls_context(ssl.PROTOCOL_TLS_SERVER, self.credentials, PROTOCOL)

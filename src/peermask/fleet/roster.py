@@ -32,7 +32,7 @@ from peermask.errors import NodeError
 from peermask.fleet.fleet import Fleet, FleetMember, Link, check, check_operator_name, join_address, split_address
 from peermask.graph.links import Links
 from peermask.graph.mixing import build_mixing
-from peermask.masks.budget import retentions
+from peermask.masks.masker import retentions
 from peermask.registry import Options
 from peermask.run.build import Experiment, agents_with, build
 

@@ -51,14 +51,21 @@ class Health:
 
 
 def assess(
-    *, neighbours: int, heard: int, refused: int, behind: int, costly: Collection[int], stalled: str | None = None
+    *,
+    neighbours: int,
+    heard: int,
+    refused: int,
+    behind: int,
+    costly: Collection[int],
+    idle: str | None = None,
+    failing: bool = False,
 ) -> Health:
     """The state by counts of the last round.
 
     `refused`: neighbours that refuse this agent or are refused; `behind`: rounds that most neighbours are ahead;
-    `costly`: neighbours that used up the time limit of several rounds; `stalled`: why no round ends.
+    `costly`: neighbours that used up the time limit of several rounds; `idle`: for how long no round has ended.
     """
-    reasons = []
+    reasons = [] if idle is None else [idle]
     if neighbours and refused >= neighbours:
         reasons.append(f"refused by all {neighbours} neighbours")
     elif 2 * heard < neighbours:
@@ -68,9 +75,7 @@ def assess(
     if costly:
         named = ", ".join(map(str, sorted(costly)))
         reasons.append(f"agent {named} used up the time limit of {COSTLY_ROUNDS} rounds or more")
-    if stalled is not None:
-        return Health("failing", (stalled, *reasons))
-    return Health("degraded" if reasons else "ok", tuple(reasons))
+    return Health("failing" if failing else "degraded" if reasons else "ok", tuple(reasons))
 
 
 @dataclass(frozen=True)
@@ -140,9 +145,9 @@ def round_limit_of(fleet: Fleet) -> float:
     return fleet.wait_limit if fleet.missing == "wait" else fleet.round_deadline
 
 
-def patience_of(fleet: Fleet) -> float:
-    """After how many seconds without the end of a round something is wrong: longer than any limit of the fleet."""
-    return 2 * max(fleet.start_limit, round_limit_of(fleet)) + 30
+def patience_of(fleet: Fleet, limit: float) -> float:
+    """After how many seconds without the end of a round something is wrong, if a round may wait `limit` seconds."""
+    return 2 * max(fleet.start_limit, limit) + 30
 
 
 class StatusMonitor:
@@ -159,7 +164,7 @@ class StatusMonitor:
     ) -> None:
         """`ends`: when the agent's certificate expires."""
         self.observer, self.fleet, self.agent, self.ends = observer, fleet, agent, ends
-        self.stalled_after = patience_of(fleet) if stalled_after is None else stalled_after
+        self.stalled_after = patience_of(fleet, round_limit_of(fleet)) if stalled_after is None else stalled_after
         self.time = time
         self.version = version("peermask")
         self.responder: Responder | None = None
@@ -213,23 +218,28 @@ class StatusMonitor:
             costly = [j for j, rounds in self._costs.items() if rounds >= COSTLY_ROUNDS]
         if over:
             return Health()
-        stalled = None
-        if idle > self.stalled_after:
-            since = f"after round {report.round} of {report.rounds}" if self._ended is not None else "since its start"
-            there = f"neighbours connected: {report.alive} of {report.neighbours}"
-            stalled = f"no round has ended for {idle:.0f} s, {since}; {there}"
         refused = {absence.neighbour for absence in report.absent if absence.why.startswith("refused")}
+        heard = report.neighbours - len(report.absent)
         if self.responder is not None:
             refused |= self.responder.turned_away
+            heard = heard if report.round else len(self.responder.met)  # none is due before the first round
+        # With `wait` one dead neighbour stops all rounds for much longer.
+        late = idle > min(self.stalled_after, patience_of(self.fleet, self.fleet.round_deadline))
         return assess(
             neighbours=report.neighbours,
-            heard=report.neighbours - len(report.absent),
+            heard=heard,
             refused=len(refused),
             # in an asynchronous run every agent plays at its own pace
             behind=report.behind if self.fleet.experiment.asynchronous is None else 0,
             costly=costly,
-            stalled=stalled,
+            idle=self._idle(idle, report) if late else None,
+            failing=idle > self.stalled_after,
         )
+
+    def _idle(self, seconds: float, report: Report) -> str:
+        since = f"after round {report.round} of {report.rounds}" if report.round else "since its start"
+        silent = [str(j) for j, age in self._heard_ages(self.latest()).items() if age >= seconds]
+        return f"no round has ended for {seconds:.0f} s, {since}; not heard since then: {', '.join(silent) or 'none'}"
 
     def status(self) -> AgentStatus:
         health, end, fleet = self.health(), self.ends(), self.latest()

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from peermask.kernels import by_kernels
 from peermask.kernels.blocks import BLOCK, block_table, in_lines, spans_of
-from peermask.wire.bits import positions
+from peermask.wire.sets import positions
 
 _SAMPLE = 8192  # entries of a layer that are ranked to bracket the threshold
 _SIGMAS = 5.0  # half the bracket's width, in standard deviations of the sample's rank

@@ -120,9 +120,12 @@ def _by_place(cells: Sequence[Cell]) -> list[list[Cell]]:
 
 
 def read_data(scale: ScaleName, names: Sequence[str], folder: str | None) -> Dataset | None:
-    """The data of a scale, once for all runs; None if all experiments name other data."""
-    defaults = Defaults(scale, scales()[scale], scales()[scale].config)
-    table = dict(defaults.base["dataset"])
+    """The data of a scale, once for all runs; None if all experiments name other data.
+
+    Configs name the data and not where it lies, so that runs are found again under any folder name.
+    """
+    defaults = Defaults(scale, scales()[scale])
+    table = dict(defaults.scale.config["dataset"])
     cells = [cell for name in names for cell in cells_of(name, (0,))]
     tuned = [tuning_cell(method, 0) for method in dict.fromkeys(cell.of_row.method for cell in cells)]
     used = {defaults.table(cell, {})["dataset"]["name"] for cell in (*cells, *tuned)}
@@ -136,18 +139,3 @@ def read_data(scale: ScaleName, names: Sequence[str], folder: str | None) -> Dat
         table["folder"] = folder
     choice = choose(datasets, "dataset", table)
     return datasets[choice.name].make(**dict(choice.options))
-
-
-def plan_campaign(
-    scale: ScaleName,
-    names: tuple[str, ...],
-    seeds: Sequence[int] | None,
-    home: OutputFolder,
-    execution: Execution,
-    dataset: Dataset | None,
-    imports: Sequence[str] = (),
-) -> Campaign:
-    # Configs name the data and not where it lay, so that runs are found again under any folder name.
-    defaults = Defaults(scale, scales()[scale], scales()[scale].config, tuple(imports))
-    chosen = tuple(range(defaults.scale.seeds)) if seeds is None else tuple(seeds)
-    return Campaign(defaults, home, dataset, names, chosen, execution)

@@ -11,48 +11,49 @@ import numpy as np
 
 from peermask.paper.campaign import Campaign
 from peermask.paper.drawing import blank, files_of, finish
-from peermask.paper.outcome import FirstLayer, Masks, Outcome
+from peermask.paper.outcome import FirstLayer, Outcome
 from peermask.paper.preset import Figure as FigureKind
-from peermask.paper.preset import methods, preset
+from peermask.paper.preset import Preset, methods, preset
 from peermask.paper.tables import Grid, grid
+from peermask.store.checkpoint import Masks
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 STYLES = ("-", "--", ":", "-.")  # for rows of the same method, and for print without colour
+HATCHES = ("", "//", "..", "xx")  # likewise, of bars
 PAPER_AGENTS = (2, 4, 8, 6)  # of the paper's figures of masks, counted from 1
 ZOOMED = (4, 8)  # of equal retention, which the paper compares filter by filter
 
 
 def draw(campaign: Campaign, name: str) -> dict[str, bytes]:
     """File name -> content; nothing where the experiment has no figure or none of its runs is finished."""
-    kind = preset(name).figure
+    shape = preset(name)
     runs = _finished(campaign, name)
-    if kind == "none" or not runs:
+    if shape.figure == "none" or not runs:
         return {}
     of_cells = {"columns": _by_columns, "bars": _as_bars}
-    figure = of_cells[kind](campaign, name) if kind in of_cells else _KINDS[kind](name, runs)
-    return files_of(name, figure)
+    if shape.figure in of_cells:
+        return files_of(name, of_cells[shape.figure](campaign, name))
+    return files_of(name, _KINDS[shape.figure](shape, runs))
 
 
 Runs = dict[int, list[Outcome]]  # row -> its finished seeds, in the column that is drawn
 
 
 def _finished(campaign: Campaign, name: str) -> Runs:
-    found = {}
-    for row in range(len(preset(name).rows)):
-        good = [
-            outcome for outcome in campaign.outcomes(name, row, preset(name).drawn_column) if outcome.curve is not None
-        ]
-        if good:
+    shape, found = preset(name), {}
+    for row in range(len(shape.rows)):
+        outcomes = campaign.outcomes(name, row, shape.drawn_column)
+        if good := [outcome for outcome in outcomes if outcome.curve is not None]:
             found[row] = good
     return found
 
 
-def _look(name: str, row: int) -> dict[str, Any]:
+def _look(shape: Preset, row: int) -> dict[str, Any]:
     """The method's colour; rows of one method in one group differ by dashes."""
-    rows = preset(name).rows
+    rows = shape.rows
     kin = (rows[row].method, rows[row].group)
     same = [index for index, other in enumerate(rows) if (other.method, other.group) == kin]
     return {"color": methods()[rows[row].method].colour, "linestyle": STYLES[same.index(row) % len(STYLES)]}
@@ -63,17 +64,17 @@ def _legend_beside(figure: Figure, axes: Axes) -> None:
     figure.legend(*axes.get_legend_handles_labels(), loc="outside right upper", frameon=False, fontsize=9)
 
 
-def _by_rounds(name: str, runs: Runs) -> Figure:
+def _by_rounds(shape: Preset, runs: Runs) -> Figure:
     figure, panels = blank(1, 1, (7.6, 4.4))
     axes: Axes = panels[0, 0]
     for row, outcomes in runs.items():
-        _curve_with_seeds(axes, outcomes, "rounds", name, row)
+        _curve_with_seeds(axes, outcomes, "rounds", shape, row)
     finish(axes, "round", "mean test accuracy")
     _legend_beside(figure, axes)
     return figure
 
 
-def _by_bytes(name: str, runs: Runs) -> Figure:
+def _by_bytes(shape: Preset, runs: Runs) -> Figure:
     figure, panels = blank(1, 2, (11.2, 4.4))
     for axes, count, title in zip(
         panels[0],
@@ -82,7 +83,7 @@ def _by_bytes(name: str, runs: Runs) -> Figure:
         strict=True,
     ):
         for row, outcomes in runs.items():
-            _curve_with_seeds(axes, outcomes, count, name, row)
+            _curve_with_seeds(axes, outcomes, count, shape, row)
         axes.set_xscale("log")
         axes.set_title(title, fontsize=10)
         finish(axes, "sent by all agents over all links, MB", "mean test accuracy")
@@ -90,19 +91,19 @@ def _by_bytes(name: str, runs: Runs) -> Figure:
     return figure
 
 
-def _by_link(name: str, runs: Runs) -> Figure:
+def _by_link(shape: Preset, runs: Runs) -> Figure:
     """Accuracy against what a link has carried; a method that sends nothing is a line across."""
     figure, panels = blank(1, 1, (8.6, 4.6))
     axes: Axes = panels[0, 0]
     for row, outcomes in runs.items():
         if all(outcome.messages for outcome in outcomes):
-            _curve_with_seeds(axes, outcomes, "megabytes", name, row, a_link=True)
+            _curve_with_seeds(axes, outcomes, "megabytes", shape, row, a_link=True)
         else:
             reached = fmean(outcome.last for outcome in outcomes if outcome.last is not None)
-            look = {**_look(name, row), "linestyle": "--"}
-            axes.axhline(reached, label=f"{preset(name).rows[row].name} (sends nothing)", linewidth=1.2, **look)
+            look = {**_look(shape, row), "linestyle": "--"}
+            axes.axhline(reached, label=f"{shape.rows[row].name} (sends nothing)", linewidth=1.2, **look)
     axes.set_xscale("log")
-    axes.set_title(preset(name).columns[preset(name).drawn_column].name, fontsize=10)
+    axes.set_title(shape.columns[shape.drawn_column].name, fontsize=10)
     own = all(outcome.config.get("readout") == "own" for outcomes in runs.values() for outcome in outcomes)
     finish(axes, "MB sent over a link, as the codec sends it", f"mean test accuracy{', own labels' if own else ''}")
     _legend_beside(figure, axes)
@@ -117,12 +118,12 @@ def _by_columns(campaign: Campaign, name: str) -> Figure:
         axes.sharex(panels[0, 0])
         axes.sharey(panels[0, 0])
     for row, axes in enumerate(panels[0]):
-        for column, shape in enumerate(columns):
-            curves = [found.curve for found in campaign.outcomes(name, row, column) if found.curve is not None]
+        for place, column in enumerate(columns):
+            curves = [found.curve for found in campaign.outcomes(name, row, place) if found.curve is not None]
             if curves:
                 places = [fmean(values) for values in zip(*(curve.megabytes for curve in curves), strict=True)]
                 reached = [fmean(values) for values in zip(*(curve.mean for curve in curves), strict=True)]
-                axes.plot(places, reached, label=shape.name, linewidth=1.6)
+                axes.plot(places, reached, label=column.name, linewidth=1.6)
         axes.set_xscale("log")
         axes.tick_params(axis="x", which="minor", labelbottom=False)  # they would run into each other
         axes.set_title(rows[row].name, fontsize=10)
@@ -142,9 +143,16 @@ def _as_bars(campaign: Campaign, name: str) -> Figure:
         places = [column + width * (row + 0.5) - 0.4 for column in range(len(entries))]
         means = [nan if entry.summary.mean is None else entry.summary.mean for entry in entries]
         errors = [entry.summary.deviation or 0.0 for entry in entries]
-        hatch = {"-": "", "--": "//", ":": "..", "-.": "xx"}[_look(name, row)["linestyle"]]
-        colour = _look(name, row)["color"]
-        axes.bar(places, means, width * 0.9, yerr=errors, label=entries[0].row, color=colour, hatch=hatch, ecolor="0.3")
+        look = _look(made.preset, row)
+        hatch = HATCHES[STYLES.index(look["linestyle"])]
+        axes.bar(
+            *(places, means, width * 0.9),
+            yerr=errors,
+            label=entries[0].row,
+            color=look["color"],
+            hatch=hatch,
+            ecolor="0.3",
+        )
         papers = [nan if entry.paper is None else entry.paper for entry in entries]
         if not all(map(isnan, papers)):
             beside = [place + width * 0.27 for place in places]  # not over the deviation, in the middle of the bar
@@ -175,7 +183,7 @@ def _named_bars(made: Grid) -> Figure:
 
 
 def _curve_with_seeds(
-    axes: Axes, outcomes: list[Outcome], x: str, name: str, row: int, *, a_link: bool = False
+    axes: Axes, outcomes: list[Outcome], x: str, shape: Preset, row: int, *, a_link: bool = False
 ) -> None:
     """The median over seeds of accuracy over the curve's `x`, and thin lines for the seeds; bytes of all links, or of
     one."""
@@ -184,7 +192,7 @@ def _curve_with_seeds(
     each = list(zip(*(curve.mean for curve in curves), strict=True))
     scaled = [[value / share for value in getattr(curve, x)] for curve, share in zip(curves, shares, strict=True)]
     places = [fmean(values) for values in zip(*scaled, strict=True)]
-    look, label = _look(name, row), preset(name).rows[row].name + _stuck(outcomes)
+    look, label = _look(shape, row), shape.rows[row].name + _stuck(outcomes)
     axes.plot(places, [median(values) for values in each], label=label, linewidth=1.6, **look)
     for seed in zip(*each, strict=True) if len(curves) > 1 else ():
         axes.plot(places, seed, color=look["color"], alpha=0.4, linewidth=0.6)
@@ -197,9 +205,9 @@ def _stuck(outcomes: list[Outcome]) -> str:
     return f"\n({stuck} of {agents} agents stuck)" if 10 * stuck >= agents else ""
 
 
-def _by_agents(name: str, runs: Runs) -> Figure:
+def _by_agents(shape: Preset, runs: Runs) -> Figure:
     """A panel per agent and group of rows, first seed."""
-    rows = preset(name).rows
+    rows = shape.rows
     groups = list(dict.fromkeys(rows[row].group for row in runs))
     first = next(iter(runs.values()))[0]
     assert first.curve is not None
@@ -212,7 +220,7 @@ def _by_agents(name: str, runs: Runs) -> Figure:
                 curve = outcomes[0].curve
                 if rows[row].group == group and curve is not None:
                     label = rows[row].name.removesuffix(f", {group}")
-                    axes.plot(curve.rounds, curve.agents[agent], label=label, linewidth=1.2, **_look(name, row))
+                    axes.plot(curve.rounds, curve.agents[agent], label=label, linewidth=1.2, **_look(shape, row))
             axes.set_title(f"agent {agent + 1}, {group}", fontsize=10)
             axes.set_ylim(0, 1)
             finish(axes, "step", "test accuracy")
@@ -220,7 +228,7 @@ def _by_agents(name: str, runs: Runs) -> Figure:
     return figure
 
 
-def _first_layer(name: str, runs: Runs) -> Figure:
+def _first_layer(shape: Preset, runs: Runs) -> Figure:
     """The middle filters of the first layer: inputs down, outputs across, a kernel in each square."""
     shown = [(row, outcomes[0].first_layer) for row, outcomes in runs.items() if outcomes[0].first_layer is not None]
     agents = [number for number in PAPER_AGENTS if all(number <= len(layer.agents) for _, layer in shown)]
@@ -239,7 +247,7 @@ def _first_layer(name: str, runs: Runs) -> Figure:
                 beside.set_axis_off()
             alive = int(mask.any(axis=(1, 2, 3)).sum())
             axes.set_title(
-                f"{preset(name).rows[row].name}, agent {number}: {alive} of {len(mask)} filters alive",
+                f"{shape.rows[row].name}, agent {number}: {alive} of {len(mask)} filters alive",
                 fontsize=9,
                 loc="left",
             )
@@ -270,26 +278,25 @@ def layer_names(config: dict[str, Any], layers: Sequence[str]) -> list[str]:
     return [f"layer {number}" for number in range(1, len(layers) + 1)]
 
 
-def _live_filters(name: str, runs: Runs) -> Figure:
+def _live_filters(shape: Preset, runs: Runs) -> Figure:
     """Bars: how many filters have any weight, by layer."""
     shown = {row: outcomes for row, outcomes in runs.items() if outcomes[0].filters}
     layers = list(next(iter(shown.values()))[0].filters or {})
     figure, panels = blank(1, 1, (8.0, 4.4))
     axes: Axes = panels[0, 0]
     width = 0.8 / len(shown)
-    hatches = ("", "//", "..", "xx")
     for place, (row, outcomes) in enumerate(shown.items()):
         heights = [fmean(fmean((outcome.filters or {})[layer]) for outcome in outcomes) for layer in layers]
-        method = preset(name).rows[row].method
-        alike = [other for other in shown if preset(name).rows[other].method == method]
+        method = shape.rows[row].method
+        alike = [other for other in shown if shape.rows[other].method == method]
         axes.bar(
             [index + (place - (len(shown) - 1) / 2) * width for index in range(len(layers))],
             heights,
             width,
-            label=preset(name).rows[row].name,
+            label=shape.rows[row].name,
             color=methods()[method].colour,
             alpha=0.75,
-            hatch=hatches[alike.index(row) % len(hatches)],
+            hatch=HATCHES[alike.index(row) % len(HATCHES)],
             edgecolor="white",
         )
     axes.set_xticks(range(len(layers)), labels=layer_names(next(iter(shown.values()))[0].config, layers))
@@ -298,7 +305,7 @@ def _live_filters(name: str, runs: Runs) -> Figure:
     return figure
 
 
-_KINDS: dict[FigureKind, Callable[[str, Runs], Figure]] = {
+_KINDS: dict[FigureKind, Callable[[Preset, Runs], Figure]] = {
     "rounds": _by_rounds,
     "bytes": _by_bytes,
     "bytes-a-link": _by_link,

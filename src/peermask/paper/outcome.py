@@ -4,22 +4,19 @@ from __future__ import annotations
 
 from math import isnan, prod
 from statistics import fmean, stdev
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
 from peermask.config.file import read_config
 from peermask.errors import RunError
 from peermask.files import read_json
-from peermask.store.checked import read_result
-from peermask.store.folder import RunFolder
-from peermask.store.mask_snapshots import list_masks, load_masks
+from peermask.reports.mask_pictures import layers_of, live_filters
+from peermask.store.checkpoint import Masks, list_masks, load_masks
+from peermask.store.folder import RunFolder, read_result
 from peermask.store.table import Floats, Table, mean_known, read_table, reported
 from peermask.wire.frame import VERSION
-
-Masks: TypeAlias = NDArray[np.bool_]
 
 MIDDLE = 20  # filters of the first layer that the paper's figures show
 ROUNDING = 5e-5  # of accuracies in a curve, which have four digits
@@ -45,35 +42,18 @@ class FirstLayer(BaseModel):
         return mask[first : first + MIDDLE]
 
 
-def live_filters(folder: RunFolder) -> dict[str, list[int]] | None:
-    """Count filters with any weight, by layer and agent; None without saved masks."""
-    masks = _last_masks(folder)  # [N, P_w]
-    if masks is None:
-        return None
-    alive, start = {}, 0
-    for layer in read_json(folder.manifest)["layers"]:
-        size = prod(layer["shape"])
-        by_filter = masks[:, start : start + size].reshape(len(masks), layer["shape"][0], -1)  # [N, O, F]
-        alive[layer["name"]] = [int(count) for count in by_filter.any(-1).sum(-1)]
-        start += size
-    return alive
-
-
-def first_layer(folder: RunFolder) -> FirstLayer | None:
-    """Read the first layer's masks; None without saved masks or without a convolution there."""
-    masks = _last_masks(folder)
-    layer = read_json(folder.manifest)["layers"][0]
-    if masks is None or len(layer["shape"]) != 4:
-        return None
-    own = masks[:, : prod(layer["shape"])]
-    return FirstLayer(shape=layer["shape"], agents=[np.packbits(mask).tobytes().hex() for mask in own])
-
-
-def _last_masks(folder: RunFolder) -> Masks | None:
-    kept = list_masks(folder.masks)
-    if not kept:
-        return None
-    return load_masks(kept[max(kept)], read_json(folder.manifest)["weights"])
+def read_masks(folder: RunFolder) -> tuple[dict[str, list[int]] | None, FirstLayer | None]:
+    """Live filters by layer and agent, and masks of the first layer if it is a convolution, where masks were saved."""
+    saved, manifest = list_masks(folder.masks), read_json(folder.manifest)
+    if not saved:
+        return None, None
+    masks = load_masks(saved[max(saved)], manifest["weights"])  # [N, P_w]
+    layers = layers_of(manifest)
+    filters = {layer.name: live_filters(masks[:, layer.span], layer).tolist() for layer in layers}
+    if len(layers[0].shape) != 4:
+        return filters, None
+    bits = [np.packbits(mask).tobytes().hex() for mask in masks[:, layers[0].span]]
+    return filters, FirstLayer(shape=list(layers[0].shape), agents=bits)
 
 
 class Curve(BaseModel):
@@ -188,6 +168,7 @@ def measure(folder: RunFolder) -> Outcome:
         return None if isnan(found) else found
 
     curve, messages = _curve(table, traffic, honest), round(float(np.nansum(traffic["links"])))
+    filters, first_layer = read_masks(folder)
     return Outcome(
         config=read_config(folder.config).table(),
         hash=done["hash"],
@@ -207,8 +188,8 @@ def measure(folder: RunFolder) -> Outcome:
         paper_megabytes=curve.paper_megabytes[-1],
         ones_megabytes=float(_by_round(traffic, "ones_bits").sum()) / 8e6,
         curve=curve,
-        filters=live_filters(folder),
-        first_layer=first_layer(folder),
+        filters=filters,
+        first_layer=first_layer,
     )
 
 

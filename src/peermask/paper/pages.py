@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import re
 from collections import defaultdict
 from itertools import combinations
 from statistics import fmean
 
+import numpy as np
 import tomli_w
 
 from peermask.errors import ConfigError
@@ -14,9 +17,10 @@ from peermask.files import write_atomically, write_json, writing
 from peermask.paper.campaign import Campaign
 from peermask.paper.cells import Cell
 from peermask.paper.figures import PAPER_AGENTS, draw, layer_names
-from peermask.paper.outcome import Outcome
+from peermask.paper.outcome import Outcome, Summary
 from peermask.paper.preset import preset, preset_names
-from peermask.paper.tables import comma_separated, grid, latex, markdown, markdown_table, number
+from peermask.paper.tables import Grid, grid, markdown, markdown_table, number, with_deviation
+from peermask.reports.mask_pictures import overlaps
 
 PAPER_COUNTS = {"MCE-PL": 7, "ind-mask": 3}  # live filters the paper reads off its figure for agent 4
 
@@ -98,11 +102,11 @@ def alike(outcome: Outcome) -> float | None:
     layer, retentions = outcome.first_layer, outcome.config["retention"]
     if layer is None or not isinstance(retentions, list):
         return None
-    masks = [layer.mask(agent) for agent in range(len(layer.agents))]
+    masks = np.stack([layer.mask(agent).flatten() for agent in range(len(layer.agents))])
+    shares, used = overlaps(masks), [bool(mask.any()) for mask in masks]
     pairs = [(i, j) for i, j in combinations(range(len(masks)), 2) if retentions[i] == retentions[j]]
-    known = [(masks[i] & masks[j], masks[i] | masks[j]) for i, j in pairs]
-    shares = [both.sum() / either.sum() for both, either in known if either.any()]
-    return float(fmean(shares)) if shares else None
+    known = [float(shares[i, j]) for i, j in pairs if used[i] or used[j]]
+    return fmean(known) if known else None
 
 
 def retention_tables(campaign: Campaign, name: str) -> str:
@@ -208,3 +212,55 @@ def _write(campaign: Campaign, file: str, text: str) -> None:
 
 def _slug(name: str) -> str:
     return re.sub(r"[^a-z0-9.]+", "-", name.lower()).strip("-")
+
+
+def latex(made: Grid) -> str:
+    """A tabular with ours, also among own labels, the paper's figure and the difference under every column."""
+    shape = made.preset
+    has_paper = any(row.paper for row in shape.rows)
+    parts = ["ours", *(["own labels"] if made.has_own else []), *(["paper", "diff."] if has_paper else [])]
+    width = len(parts)
+    lines = [
+        f"% {shape.title}: {shape.about}",
+        rf"\begin{{tabular}}{{l{('|' + 'r' * width) * len(shape.columns)}}}",
+        r"\hline",
+        " & ".join(["", *(rf"\multicolumn{{{width}}}{{c}}{{{_tex(column.name)}}}" for column in shape.columns)])
+        + r" \\",
+    ]
+    if width > 1:
+        lines.append(" & ".join(["", *(" & ".join(parts) for _ in shape.columns)]) + r" \\")
+    lines.append(r"\hline")
+    for entries in made.entries:
+        cells = [_tex(entries[0].row)]
+        for entry in entries:
+            cells.append(_tex(with_deviation(entry.summary)))
+            if made.has_own:
+                cells.append(_tex(number(entry.summary.own_labels)))
+            if has_paper:
+                cells += [_tex(number(entry.paper)), _tex(number(entry.difference, sign=True))]
+        lines.append(" & ".join(cells) + r" \\")
+    return "\n".join([*lines, r"\hline", r"\end{tabular}"]) + "\n"
+
+
+def _tex(text: str) -> str:
+    for plain, escaped in (("_", r"\_"), ("%", r"\%"), ("±", r"$\pm$"), ("−", "$-$")):
+        text = text.replace(plain, escaped)
+    return text
+
+
+def comma_separated(made: Grid) -> str:
+    """One line a cell, with every figure."""
+    text = io.StringIO()
+    table = csv.writer(text, lineterminator="\n")
+    figures = tuple(Summary.model_fields)
+    table.writerow(["experiment", "row", "column", *figures, "paper", "difference", "gain", "gain_low", "gain_high"])
+    for entries in made.entries:
+        for entry in entries:
+            values = [getattr(entry.summary, name) for name in figures]
+            shown = [_plain(value) for value in (*values, entry.paper, entry.difference, *(entry.gain or (None,) * 3))]
+            table.writerow([made.name, entry.row, entry.column, *shown])
+    return text.getvalue()
+
+
+def _plain(value: float | int | None) -> str:
+    return "" if value is None else str(value) if isinstance(value, int) else f"{value:.6g}"

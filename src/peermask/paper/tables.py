@@ -1,20 +1,23 @@
-"""An experiment as tables: what is finished, against the paper, in Markdown, LaTeX and CSV."""
+"""An experiment as tables: what is finished, against the paper, and differences between rows, with an interval."""
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
 
 from peermask.paper.campaign import Campaign
-from peermask.paper.differences import Difference, paired_difference
-from peermask.paper.outcome import Summary, summarise
+from peermask.paper.outcome import Outcome, Summary, summarise
 from peermask.paper.preset import Preset, methods, preset
 from peermask.paper.tuning import format_choice
-from peermask.store.table import REPORTED
+from peermask.store.table import REPORTED, Floats
+from peermask.streams import stream
 
 MISSING = "-"
+DRAWS = 2000  # of the bootstrap
+LEVEL = 0.95
 OTHER_DATA = "The paper's figures are of CIFAR-10 and its own network: here they show where a difference would stand."
 SEEDS = "Thick lines are medians over seeds, thin lines the seeds."
 CAPTIONS = {
@@ -37,6 +40,36 @@ READOUTS = (
     "All labels, own labels: accuracy with answers among all labels, as in the paper, and among those an agent trains "
     "on. Weighted: the accuracy above, labels weighted as in the agent's training data."
 )
+
+
+class Difference(NamedTuple):
+    mean: float
+    low: float
+    high: float
+
+
+def paired_difference(ours: Sequence[Outcome], theirs: Sequence[Outcome]) -> Difference | None:
+    """Average d_si = a_si - b_si over the seeds s that both rows have and their agents i; None without a pair.
+
+    An agent has the same data and neighbours in both rows. The interval resamples seeds, and in each of them agents.
+    """
+    others = {outcome.config.get("seed"): outcome.by_agent for outcome in theirs}
+    pairs = [(outcome.by_agent, others.get(outcome.config.get("seed"))) for outcome in ours]
+    gains = [a - b for a, b in pairs if a is not None and b is not None and len(a) == len(b)]
+    if not gains or len({len(gain) for gain in gains}) > 1:
+        return None
+    low, high = bootstrap(np.array(gains))
+    return Difference(float(np.mean(gains)), low, high)
+
+
+def bootstrap(gains: Floats) -> tuple[float, float]:
+    """Percentile interval of the mean of [S, N] over drawn seeds, and agents drawn within each."""
+    seeds, agents = gains.shape
+    draw = stream(0, "bootstrap")
+    which = (draw.uniform(DRAWS * seeds) * seeds).astype(int).reshape(DRAWS, seeds, 1)
+    who = (draw.uniform(DRAWS * seeds * agents) * agents).astype(int).reshape(DRAWS, seeds, agents)
+    low, high = np.quantile(gains[which, who].mean((1, 2)), [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    return float(low), float(high)
 
 
 @dataclass(frozen=True)
@@ -217,55 +250,3 @@ def _choices(campaign: Campaign, shape: Preset) -> list[str]:
         chosen = campaign.tuning.chosen(name)
         lines.append(f"- {methods()[name].label} (`{name}`): {MISSING if chosen is None else format_choice(chosen)}")
     return lines
-
-
-def latex(made: Grid) -> str:
-    """A tabular with ours, also among own labels, the paper's figure and the difference under every column."""
-    shape = made.preset
-    has_paper = any(row.paper for row in shape.rows)
-    parts = ["ours", *(["own labels"] if made.has_own else []), *(["paper", "diff."] if has_paper else [])]
-    width = len(parts)
-    lines = [
-        f"% {shape.title}: {shape.about}",
-        rf"\begin{{tabular}}{{l{('|' + 'r' * width) * len(shape.columns)}}}",
-        r"\hline",
-        " & ".join(["", *(rf"\multicolumn{{{width}}}{{c}}{{{_tex(column.name)}}}" for column in shape.columns)])
-        + r" \\",
-    ]
-    if width > 1:
-        lines.append(" & ".join(["", *(" & ".join(parts) for _ in shape.columns)]) + r" \\")
-    lines.append(r"\hline")
-    for entries in made.entries:
-        cells = [_tex(entries[0].row)]
-        for entry in entries:
-            cells.append(_tex(with_deviation(entry.summary)))
-            if made.has_own:
-                cells.append(_tex(number(entry.summary.own_labels)))
-            if has_paper:
-                cells += [_tex(number(entry.paper)), _tex(number(entry.difference, sign=True))]
-        lines.append(" & ".join(cells) + r" \\")
-    return "\n".join([*lines, r"\hline", r"\end{tabular}"]) + "\n"
-
-
-def _tex(text: str) -> str:
-    for plain, escaped in (("_", r"\_"), ("%", r"\%"), ("±", r"$\pm$"), ("−", "$-$")):
-        text = text.replace(plain, escaped)
-    return text
-
-
-def comma_separated(made: Grid) -> str:
-    """One line a cell, with every figure."""
-    text = io.StringIO()
-    table = csv.writer(text, lineterminator="\n")
-    figures = tuple(Summary.model_fields)
-    table.writerow(["experiment", "row", "column", *figures, "paper", "difference", "gain", "gain_low", "gain_high"])
-    for entries in made.entries:
-        for entry in entries:
-            values = [getattr(entry.summary, name) for name in figures]
-            shown = [_plain(value) for value in (*values, entry.paper, entry.difference, *(entry.gain or (None,) * 3))]
-            table.writerow([made.name, entry.row, entry.column, *shown])
-    return text.getvalue()
-
-
-def _plain(value: float | int | None) -> str:
-    return "" if value is None else str(value) if isinstance(value, int) else f"{value:.6g}"

@@ -17,7 +17,7 @@ from peermask.config.experiment import ExperimentConfig
 from peermask.models.frozen import frozen_weights, inits
 from peermask.models.layout import Layer, Layout
 from peermask.reports.source import Source
-from peermask.store.mask_snapshots import Masks, load_masks
+from peermask.store.checkpoint import Masks, load_masks
 
 PICTURE_BYTES = 1_000_000  # of all first-layer pictures of a run
 MOST_FILTERS = 64

@@ -1,21 +1,29 @@
-"""Observers of a run: progress on a terminal, loggers, and several at once."""
+"""Observers of a run: progress on a terminal, TensorBoard, and several at once."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from torch import Tensor
 
 from peermask.algorithms.contract import Clock
+from peermask.errors import RunError
 from peermask.run.build import Experiment
 from peermask.run.execution import Observer, Silent, Status
 from peermask.run.metrics import Evaluation
 from peermask.task import FIGURES, figure_name, format_bytes
+
+if TYPE_CHECKING:
+    from torch.utils.tensorboard import SummaryWriter
+
+TENSORBOARD_AGENTS = 100  # agents with a curve of their own
 
 
 @dataclass(frozen=True)
@@ -43,11 +51,7 @@ class ObserverList:
 
 def loggers(tensorboard: Path | None) -> list[Observer]:
     """Make the loggers that were asked for."""
-    if tensorboard is None:
-        return []
-    from peermask.reports.tensorboard import TensorBoard  # an optional package
-
-    return [TensorBoard(tensorboard)]
+    return [] if tensorboard is None else [TensorBoard(tensorboard)]
 
 
 def summary_of(evaluation: Evaluation) -> dict[str, float]:
@@ -130,3 +134,42 @@ class Live:
     def end(self, status: Status) -> None:
         if status == "converged":
             self.progress.update(self.task, total=self.progress.tasks[-1].completed)
+
+
+class TensorBoard:
+    """An observer that writes event files under a folder, one folder for each algorithm."""
+
+    def __init__(self, folder: Path) -> None:
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError as error:
+            package = "pip install 'peermask[tensorboard]'"
+            raise RunError(f"--tensorboard needs tensorboard; install it with: {package}") from error
+        self.folder, self._make = folder, SummaryWriter
+        self._writer: SummaryWriter | None = None
+
+    def begin(self, experiment: Experiment, name: str, round: int) -> None:
+        own = self.folder / f"{experiment.config.name}-{name}-{experiment.config.hash}"
+        try:
+            # Rounds after the checkpoint that a run resumes from are written again.
+            self._writer = self._make(str(own), purge_step=round + 1 if round else None)
+        except OSError as error:
+            raise RunError(f"cannot write {own}: {error.strerror}") from error
+        if not round:
+            self._writer.add_text("config", f"```\n{json.dumps(experiment.config.table(), indent=2)}\n```")
+
+    def round(self, clock: Clock, losses: Tensor, sent_bytes: float) -> None: ...
+
+    def evaluation(self, evaluation: Evaluation) -> None:
+        if self._writer is None:
+            return
+        for name, value in summary_of(evaluation).items():
+            self._writer.add_scalar(name, value, evaluation.round)
+        for agent, accuracy in enumerate(evaluation.test.main[:TENSORBOARD_AGENTS].tolist()):
+            self._writer.add_scalar(f"agents/{agent}", accuracy, evaluation.round)
+        self._writer.flush()
+
+    def end(self, status: Status) -> None:  # noqa: ARG002
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None

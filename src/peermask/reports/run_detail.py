@@ -9,9 +9,8 @@ from typing import Any
 import networkx as nx
 import numpy as np
 
-from peermask.reports.curves import Curves, bytes_spent, faults_of, rounded
 from peermask.reports.mask_pictures import mask_pictures
-from peermask.reports.source import Source
+from peermask.reports.source import Curves, Source, bytes_spent, faults_of, rounded
 from peermask.run.result import RunResult
 from peermask.store.table import REPORTED
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from peermask.algorithms.contract import Agents, Algorithm, Setting, make_algorithm
-from peermask.algorithms.half_precision import HalfPrecision
+from peermask.algorithms.message import HalfPrecision
 from peermask.compute.device import check_room
 from peermask.compute.network import Network
 from peermask.data.batches import Augmentation

@@ -27,9 +27,16 @@ from peermask.run.metrics import Evaluation, Score, write_confusion, write_evalu
 from peermask.run.rank_exchange import RankExchange
 from peermask.run.simulator import Simulator
 from peermask.run.trace import trace_for
-from peermask.store.checkpoint import Background, Checkpoint, Progress, list_checkpoints, save_checkpoint
+from peermask.store.checkpoint import (
+    Background,
+    Checkpoint,
+    Masks,
+    Progress,
+    list_checkpoints,
+    save_checkpoint,
+    save_masks,
+)
 from peermask.store.folder import RunFolder
-from peermask.store.mask_snapshots import Masks, save_masks
 
 ROUNDS_APART = 256  # rounds
 

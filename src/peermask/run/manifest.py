@@ -25,9 +25,8 @@ from peermask.plugins import Plugin, changed, find_plugins, of_name, records
 from peermask.registry import Options
 from peermask.run.build import Experiment
 from peermask.run.metrics import figures_of
-from peermask.store.checked import check_config, config_digest, read_manifest, read_result
 from peermask.store.checkpoint import Progress
-from peermask.store.folder import RunFolder
+from peermask.store.folder import RunFolder, check_config, config_digest, read_manifest, read_result
 from peermask.store.result import BY_READOUT, agent_results, mean_of
 from peermask.store.table import read_table
 from peermask.task import flatten

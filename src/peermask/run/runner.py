@@ -37,10 +37,15 @@ from peermask.run.manifest import (
 from peermask.run.metrics import forget_rounds_after
 from peermask.run.result import RunResult
 from peermask.run.start import OVER, build_arms, device_for, share_checkpoint
-from peermask.store.checked import check_tables, read_manifest, write_result
-from peermask.store.checkpoint import Checkpoint, Progress, checkpoint_name, forget_checkpoints_after, last_good
-from peermask.store.folder import RunFolder, clear_leftovers, lock_folder
-from peermask.store.mask_snapshots import forget_masks_after
+from peermask.store.checkpoint import (
+    Checkpoint,
+    Progress,
+    checkpoint_name,
+    forget_checkpoints_after,
+    forget_masks_after,
+    last_good,
+)
+from peermask.store.folder import RunFolder, check_tables, clear_leftovers, lock_folder, read_manifest, write_result
 from peermask.store.table import check_extents
 
 logger = logging.getLogger(__name__)

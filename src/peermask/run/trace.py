@@ -26,8 +26,7 @@ from peermask.errors import ConfigError, RunError
 from peermask.graph.links import Integers, Links
 from peermask.run.build import Experiment
 from peermask.run.manifest import find_recorded_plugins
-from peermask.store.checked import read_manifest
-from peermask.store.folder import RunFolder
+from peermask.store.folder import RunFolder, read_manifest
 from peermask.store.table import append_rows, read_rows
 from peermask.streams import stream
 

@@ -18,9 +18,8 @@ from peermask.data.dataset import gather_triton
 from peermask.graph.links import Links
 from peermask.graph.sums import FEW, count_votes
 from peermask.masks.aggregation import aggregated_magnitude, fine_tuned, pulled, with_own_votes
-from peermask.masks.budget import MaskOptions
 from peermask.masks.guard import believed_links
-from peermask.masks.masker import Masker
+from peermask.masks.masker import Masker, MaskOptions
 from peermask.masks.scores import stepped
 from peermask.masks.select import top_fraction_by_layer
 from peermask.models.layout import Layout

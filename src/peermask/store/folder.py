@@ -1,14 +1,22 @@
-"""A run folder: its files, and the lock that lets one process at a time work on it."""
+"""A run folder: its files, the lock that lets one process at a time work on it, and readers that check all of it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import hashlib
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from math import isclose
 from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+from pydantic import BaseModel, Field, FiniteFloat, NonNegativeInt, PositiveInt, ValidationError
 
 from peermask.errors import RunError
-from peermask.files import hold_lock, is_half_written, writing
+from peermask.files import hold_lock, is_half_written, read_json, write_json, writing
+from peermask.store.table import RESULT_TABLES, Extent, Table, check_extents, extents, read_table
+from peermask.task import Readout, Task
 
 LOCK = ".lock"
 
@@ -113,3 +121,140 @@ def clear_leftovers(folder: RunFolder, *further: Path) -> None:
     for rest in rests:
         with suppress(OSError):  # it does no harm
             rest.unlink()
+
+
+# Readers that do not trust what a run wrote: manifest.json, result.json, and tables that a resumed run adds to.
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+class _Agent(BaseModel):
+    agent: NonNegativeInt
+    labels: list[int]
+    retention: FiniteFloat
+    links: NonNegativeInt
+
+
+class _Dataset(BaseModel):
+    name: str
+    sha256: str
+
+
+class _Graph(BaseModel):
+    links: list[tuple[NonNegativeInt, NonNegativeInt]]
+
+
+class _Layer(BaseModel):
+    name: str
+    kind: str
+    shape: list[PositiveInt] = Field(min_length=1)
+
+
+class _Manifest(BaseModel):
+    """Parts of a manifest that tables and reports rely on."""
+
+    config_hash: str
+    config_sha256: list[str] = Field(min_length=1)  # of config.toml, and of what it was with fewer rounds
+    dataset: _Dataset
+    graph: _Graph
+    agents: list[_Agent] = Field(min_length=1)
+    classes: list[str]
+    readout: Readout
+    task: Task
+    figures: list[str] = Field(min_length=1)  # the one that counts first
+    weights: PositiveInt
+    parameters: PositiveInt
+    layers: list[_Layer] = Field(min_length=1)
+    earlier_hashes: list[str] = []
+
+
+class _Result(BaseModel):
+    status: str
+    round: NonNegativeInt
+    hash: str
+    seconds: float
+    tables: dict[str, Extent]
+
+
+def read_manifest(path: Path) -> dict[str, Any]:
+    content = read_json(path)
+    _check(path, _Manifest, content, "restore the file, or start a new run")
+    numbers, classes = [agent["agent"] for agent in content["agents"]], len(content["classes"])
+    labels = {label for agent in content["agents"] for label in agent["labels"]}
+    linked = {agent for link in content["graph"]["links"] for agent in link}
+    what = None
+    if not labels <= set(range(classes)):
+        what = f"agents.labels: not of labels 0 to {classes - 1}"
+    elif numbers != list(range(len(numbers))) or not linked <= set(numbers):
+        what = f"agents and graph.links: not of agents 0 to {len(numbers) - 1}"
+    if what is not None:
+        raise RunError(f"{path} is damaged ({what}); restore the file, or start a new run")
+    return content
+
+
+def config_digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def check_config(folder: RunFolder, manifest: dict[str, Any]) -> None:
+    """Check that config.toml is as the run wrote it: an edited one would describe another run."""
+    try:
+        text = folder.config.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise RunError(f"{folder.config} cannot be read: {error}; restore the file") from None
+    if config_digest(text) not in manifest["config_sha256"]:
+        raise RunError(
+            f"{folder.config} was changed since {folder.manifest.name} was written; "
+            "restore the file, or start a new run with the changed one"
+        )
+
+
+def write_result(folder: RunFolder, content: dict[str, Any]) -> None:
+    """Write the result of a run, with digests of all its tables."""
+    write_json(folder.result, {**content, "tables": extents(folder.path, content["round"], RESULT_TABLES)})
+
+
+def read_result(path: Path) -> dict[str, Any]:
+    """Read a run's result and check its tables; empty before the run has come to its end."""
+    if not path.is_file():
+        return {}
+    remedy = f"delete it and go on with `peermask run --resume {path.parent}`"
+    content = read_json(path, remedy)
+    check_extents(path.parent, _check(path, _Result, content, remedy).tables, path)
+    return content
+
+
+def check_tables(folder: RunFolder, agents: int, rounds: Iterable[int]) -> None:
+    """Check that a checkpoint's rows are there, with the rounds evaluated: a resumed run would have a wrong result."""
+    metrics, traffic = read_table(folder.metrics), read_table(folder.traffic)
+    _check_rows(metrics, rounds, agents)
+    _check_rows(traffic, traffic.rounds.tolist(), agents)
+    last = int(metrics.rounds.max(initial=0))
+    told = float(np.nansum(metrics["sent_bytes"][-1:]))
+    sent = float(np.nansum((traffic["links"] * traffic["coded_bytes"])[traffic.rounds <= last]))
+    if not isclose(sent, told, rel_tol=1e-5):  # tables hold seven digits
+        raise RunError(
+            f"{folder.traffic} lacks rows: {sent:.0f} bytes sent by round {last}, by metrics.csv {told:.0f}; "
+            "restore the file, or start a new run"
+        )
+
+
+def _check_rows(table: Table, rounds: Iterable[int], agents: int) -> None:
+    place, last = {number: place for place, number in enumerate(table.rounds.tolist())}, table.there.shape[1] - 1
+    remedy = "restore the file, or start a new run"
+    for number in sorted(rounds):
+        for agent in range(agents):
+            if number not in place or agent > last or not table.there[place[number], agent]:
+                raise RunError(f"{table.path} lacks agent {agent} in round {number}; {remedy}")
+    if last >= agents:
+        raise RunError(f"{table.path} has rows of agent {last}, of {agents} agents; {remedy}")
+
+
+def _check(path: Path, shape: type[Model], content: dict[str, Any], remedy: str) -> Model:
+    try:
+        return shape.model_validate(content)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"]))
+        older = ", perhaps as version 1.0 wrote it" if first["type"] == "missing" else ""
+        raise RunError(f"{path} is damaged ({place}: {first['msg']}{older}); {remedy}") from None

@@ -12,9 +12,8 @@ from typing import Any, Self, cast
 import numpy as np
 
 from peermask.errors import RunError, nearest
-from peermask.store.checked import check_config, read_manifest, read_result
 from peermask.store.checkpoint import check_tables_since
-from peermask.store.folder import RunFolder
+from peermask.store.folder import RunFolder, check_config, read_manifest, read_result
 from peermask.store.table import Table, mean_known, read_rows, read_table
 from peermask.task import Readout, Task, arm_names
 

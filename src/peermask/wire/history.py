@@ -21,9 +21,18 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from peermask.wire.bits import Cursor, Integers, positions
 from peermask.wire.schema import MessageRow, Schema
-from peermask.wire.sets import Mask, SetPlan, decode_layer, plan_positions, read_entry, slices
+from peermask.wire.sets import (
+    Cursor,
+    Integers,
+    Mask,
+    SetPlan,
+    decode_layer,
+    plan_positions,
+    positions,
+    read_entry,
+    slices,
+)
 
 Bytes: TypeAlias = NDArray[np.uint8]
 

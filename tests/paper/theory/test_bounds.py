@@ -8,10 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from theory_cases import by_hand, some_layers, some_target, uniform
 
-from peermask.paper.theory.bounds import Distances, distances
 from peermask.paper.theory.construct import construct_masks
+from peermask.paper.theory.measures import Distances, counterexample, distances
 from peermask.paper.theory.networks import draw
-from peermask.paper.theory.pairs import counterexample
 
 SIZES = st.floats(0, 1)
 PAIRS = ((0, 2), (1, 3), (0, 1), (2, 3))  # f1 g1, f2 g2, f1 f2, g1 g2

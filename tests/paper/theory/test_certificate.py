@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from theory_cases import by_hand, kernel, some_layers, uniform
 
-from peermask.paper.theory.bounds import certified_distance
+from peermask.paper.theory.measures import certified_distance
 
 
 @settings(max_examples=25, deadline=None)

@@ -7,7 +7,7 @@ import torch
 from theory_cases import kernel, some_layers
 
 from peermask.errors import DataError
-from peermask.paper.theory.bounds import certified_distance, climb, distances, max_norms, random_inputs
+from peermask.paper.theory.measures import certified_distance, climb, distances, max_norms, random_inputs
 from peermask.paper.theory.networks import outputs
 
 

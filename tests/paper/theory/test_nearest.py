@@ -10,10 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from theory_cases import some_target, uniform
 
-from peermask.errors import ConfigError
-from peermask.paper.theory.construct import collapse, construct_masks
+from peermask.paper.theory.construct import MOST_FLIPS, collapse, construct_masks, construct_near, nearest_subsets
+from peermask.paper.theory.measures import overlap
 from peermask.paper.theory.networks import draw
-from peermask.paper.theory.pairs import MOST_FLIPS, construct_near, nearest_subsets, overlap
 
 
 @settings(max_examples=40, deadline=None)
@@ -55,10 +54,3 @@ def test_asked_for_itself_nothing_flips() -> None:
     (masks,) = construct_masks(net, [target])
     same = construct_near(net, target, masks, tolerance=0.01)
     assert all(torch.equal(a, b) for a, b in zip(masks, same, strict=True))
-
-
-def test_a_tolerance_of_nothing_is_refused() -> None:
-    target = some_target(1)
-    net = draw(target, 2, 0)
-    with pytest.raises(ConfigError, match="tolerance 0 per weight"):
-        construct_near(net, target, construct_masks(net, [target])[0], 0.0)

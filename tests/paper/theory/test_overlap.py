@@ -8,8 +8,8 @@ import torch
 from theory_cases import kernel, some_target
 
 from peermask.paper.theory.construct import construct_masks
+from peermask.paper.theory.measures import overlap
 from peermask.paper.theory.networks import Masks, RandomNet, draw
-from peermask.paper.theory.pairs import overlap
 
 
 def masks_of(*kept: int) -> Masks:

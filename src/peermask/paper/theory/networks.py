@@ -1,4 +1,4 @@
-"""The theorem's networks: convolutions without bias, targets of class F, and the random network g.
+"""The theorem's networks: targets of class F, trained for two agents, and the random network g.
 
     f(x) = v_L * σ(v_{L-1} * ... σ(v_1 * x))        (20)
 
@@ -10,11 +10,14 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+from peermask.data.dataset import Dataset, Split
+from peermask.data.normalisation import Range
 from peermask.errors import DataError, ModelError
 from peermask.streams import stream
 
@@ -53,17 +56,15 @@ ROUNDING = 1e-12  # a norm scaled to 1 may come out this much above it
 
 @dataclass(frozen=True)
 class Target:
-    """A network of class F: v_l in [-1, 1] and ‖v_l‖_1 <= 1 for each layer l, checked when it is made."""
+    """A network of class F: ‖v_l‖_1 <= 1 for each layer l, hence v_l in [-1, 1]."""
 
     layers: Layers
 
     def __post_init__(self) -> None:
-        if not self.layers:
-            raise ModelError("a target network needs at least one layer")
-        before = self.layers[0].shape[1] if self.layers[0].ndim == 4 else 0
         for number, weight in enumerate(self.layers, start=1):
-            _require_layer(number, weight, before)
-            before = weight.shape[0]
+            norm = float(weight.abs().sum())
+            if not norm <= 1.0 + ROUNDING:  # written so that a NaN is refused too
+                raise ModelError(f"layer {number} of the target has l1 norm {norm:.6g}; class F allows at most 1")
 
     @property
     def depth(self) -> int:
@@ -79,28 +80,10 @@ class Target:
         return max(weight.numel() for weight in self.layers) * self.depth
 
 
-def _require_layer(number: int, weight: torch.Tensor, channels: int) -> None:
-    where = f"layer {number} of the target"
-    if weight.ndim != 4 or weight.shape[2] != weight.shape[3] or weight.shape[2] % 2 == 0:
-        raise ModelError(f"{where} has shape {list(weight.shape)}; a kernel is [O, C, d, d] with d odd")
-    if weight.shape[1] != channels:
-        raise ModelError(f"{where} reads {weight.shape[1]} channels but is given {channels}")
-    if weight.dtype != torch.float64:
-        raise ModelError(f"{where} is {weight.dtype}; float64 is needed to measure such small errors")
-    if not bool(torch.isfinite(weight).all()):
-        raise ModelError(f"{where} has weights that are NaN or infinite; did the training diverge?")
-    largest, norm = float(weight.abs().max()), float(weight.abs().sum())
-    if largest > 1.0 + ROUNDING:
-        raise ModelError(f"{where} has a weight of size {largest:.6g}; class F allows [-1, 1]: scale it down")
-    if norm > 1.0 + ROUNDING:
-        raise ModelError(f"{where} has l1 norm {norm:.6g}; class F allows at most 1: divide it by that")
-
-
 # For target layer l, the random network g of (21) has a d x d layer into I_l channels and a 1 x 1 layer back to O_l
 # channels, all entries uniform in [-1, 1]. The over-parameterisation is n = I_l / O_l, the hidden channels for each
 # output channel.
 
-MAX_WIDTH = 1024
 Masks = tuple[Tensor, ...]  # one bool tensor for each of g's 2L layers, of that layer's shape
 
 
@@ -122,7 +105,6 @@ class RandomNet:
 
     def masked(self, masks: Masks) -> Layers:
         """The layers w ⊙ m of g_m; g itself is left as it is."""
-        require_masks(self, masks)
         return tuple(weight * mask.to(weight.dtype) for weight, mask in zip(self.layers, masks, strict=True))
 
 
@@ -132,8 +114,6 @@ def draw(like: Target, width: int, seed: int) -> RandomNet:
     Hidden channels are drawn one after the other, so a wider g begins with the channels of a narrower one
     of the same seed, and more width can only bring each weight's subset sum nearer.
     """
-    if not 1 <= width <= MAX_WIDTH:
-        raise ModelError(f"width {width} hidden channels per output channel; 1 to {MAX_WIDTH} are allowed")
     layers: list[Tensor] = []
     for number, weight in enumerate(like.layers):
         outs, ins, side, _ = weight.shape
@@ -148,12 +128,104 @@ def _uniform(seed: int, layer: int, count: int) -> Tensor:
     return torch.from_numpy(2.0 * stream(seed, "theory/g", step=layer).uniform(count) - 1.0)
 
 
-def require_masks(net: RandomNet, masks: Masks) -> None:
-    """Masks must have g's shapes and hold nothing but 0 and 1."""
-    if len(masks) != len(net.layers):
-        raise ModelError(f"{len(masks)} mask tensors for a network of {len(net.layers)} layers")
-    for number, (weight, mask) in enumerate(zip(net.layers, masks, strict=True), start=1):
-        if mask.shape != weight.shape:
-            raise ModelError(f"mask {number} has shape {list(mask.shape)}; g's is {list(weight.shape)}")
-        if mask.dtype != torch.bool and not bool(((mask == 0) | (mask == 1)).all()):
-            raise ModelError(f"mask {number} holds values other than 0 and 1")
+# Each layer is v_l = u_l / max(1, ‖u_l‖_1) with u_l free, so every step stays in F. The theorem's outputs are
+# whole maps [O_L, D, D]; an agent reads label o off as the largest entry of channel o, and its loss is the
+# cross-entropy of those readings times `SHARPNESS`. Neither the reading nor the factor is part of f.
+
+SHARPNESS = 300.0
+STEP_SIZE = 0.01
+
+
+@dataclass(frozen=True)
+class Examples:
+    images: Tensor  # [n, C, D, D], float64 in [0, 1]
+    labels: Tensor  # [n], the output channel that should be largest
+
+
+def initial(channels: tuple[int, ...], side: int, seed: int) -> Layers:
+    """f_0: uniform weights, each layer scaled to l1 norm 1. `channels` is (O_0, ..., O_L)."""
+    layers: list[Tensor] = []
+    for number, (ins, outs) in enumerate(pairwise(channels)):
+        draw = stream(seed, "theory/f0", step=number).uniform(outs * ins * side * side)
+        weight = torch.from_numpy(2.0 * draw - 1.0).reshape(outs, ins, side, side)
+        layers.append(weight / weight.abs().sum())
+    return tuple(layers)
+
+
+def train(start: Layers, examples: Examples, steps: int) -> Target:
+    """Adam on all of an agent's examples at once, from `start`."""
+    images = require_unit_inputs(examples.images, start[0].shape[1])
+    free = [weight.clone().requires_grad_() for weight in start]
+    optimizer = torch.optim.Adam(free, lr=STEP_SIZE)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        readings = read(forward(_in_class(free), images))
+        loss = functional.cross_entropy(SHARPNESS * readings, examples.labels)
+        loss.backward()
+        optimizer.step()
+    return Target(tuple(weight.detach() for weight in _in_class(free)))
+
+
+def read(maps: Tensor) -> Tensor:
+    """The agents' reading of an output: the largest entry of each channel, [B, O, D, D] -> [B, O]."""
+    return maps.amax((2, 3))
+
+
+def accuracy(layers: Layers, examples: Examples) -> float:
+    guess = read(outputs(layers, examples.images)).argmax(1)
+    return float((guess == examples.labels).double().mean())
+
+
+def _in_class(free: list[Tensor]) -> Layers:
+    return tuple(weight / weight.abs().sum().clamp(min=1.0) for weight in free)
+
+
+LABELS_EACH = 3
+CLASSES = 2 * LABELS_EACH  # output channels O_L: enough for two agents with nothing in common
+
+
+@dataclass(frozen=True)
+class AgentData:
+    labels: tuple[int, ...]
+    train: Examples
+    test: Examples
+
+
+def two_agents(dataset: Dataset, shared: int) -> tuple[AgentData, AgentData]:
+    """Agent 1 has labels 0, 1, 2; agent 2 has three labels of which `shared` are agent 1's.
+
+    Training images of a shared label are dealt alternately, so that even two agents with the same labels have
+    learned from different images. Test images are those of an agent's labels.
+    """
+    assert isinstance(dataset.normalisation, Range)  # as digits have, from 0
+    train, test = (_unit(split, dataset.normalisation.high) for split in (dataset.train, dataset.test))
+    first = tuple(range(LABELS_EACH))
+    second = tuple(range(LABELS_EACH - shared, 2 * LABELS_EACH - shared))
+    return (
+        AgentData(first, _deal(train, first, second, turn=0), _only(test, first)),
+        AgentData(second, _deal(train, second, first, turn=1), _only(test, second)),
+    )
+
+
+def all_images(agents: tuple[AgentData, AgentData]) -> Tensor:
+    """The 𝒳 of the theorem: every image either agent has, for training or testing."""
+    sets = [part.images for agent in agents for part in (agent.train, agent.test)]
+    images: Tensor = torch.unique(torch.cat(sets), dim=0)
+    return images  # [n, C, D, D]
+
+
+def _unit(split: Split, peak: float) -> Examples:
+    return Examples(split.inputs.double() / peak, split.targets)
+
+
+def _only(examples: Examples, labels: tuple[int, ...]) -> Examples:
+    keep = torch.isin(examples.labels, torch.tensor(labels))
+    return Examples(examples.images[keep], examples.labels[keep])
+
+
+def _deal(examples: Examples, mine: tuple[int, ...], other: tuple[int, ...], turn: int) -> Examples:
+    keep = torch.zeros_like(examples.labels, dtype=torch.bool)
+    for label in mine:
+        rows = (examples.labels == label).nonzero()[:, 0]
+        keep[rows[turn::2] if label in other else rows] = True
+    return Examples(examples.images[keep], examples.labels[keep])

@@ -12,11 +12,30 @@ import torch
 
 from peermask.compute.device import one_thread_each
 from peermask.data.digits import digits
-from peermask.paper.theory.bounds import Distances, certified_distance, climb, distances, random_inputs
-from peermask.paper.theory.construct import collapse, construct_masks
-from peermask.paper.theory.networks import Masks, RandomNet, Target, draw
-from peermask.paper.theory.pairs import Overlap, construct_near, counterexample, overlap
-from peermask.paper.theory.training import CLASSES, AgentData, accuracy, all_images, initial, train, two_agents
+from peermask.paper.theory.construct import collapse, construct_masks, construct_near
+from peermask.paper.theory.measures import (
+    Distances,
+    Overlap,
+    certified_distance,
+    climb,
+    counterexample,
+    distances,
+    overlap,
+    random_inputs,
+)
+from peermask.paper.theory.networks import (
+    CLASSES,
+    AgentData,
+    Masks,
+    RandomNet,
+    Target,
+    accuracy,
+    all_images,
+    draw,
+    initial,
+    train,
+    two_agents,
+)
 from peermask.paper.theory.widths import Success, Trial, decay_rate, estimate_constant, successes, sweep
 
 LEVELS = (1e-1, 1e-2, 1e-3, 1e-4)  # the ε for which success is counted

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
 
-from peermask.paper.theory.bounds import Distances
+from peermask.paper.theory.measures import Distances
 from peermask.paper.theory.study import LEVELS, Study
 from peermask.paper.theory.widths import needed_width
 

@@ -12,11 +12,9 @@ from statistics import median
 import numpy as np
 from torch import Tensor
 
-from peermask.paper.theory.bounds import certified_distance, distances
 from peermask.paper.theory.construct import collapse, construct_masks, out_of_reach
-from peermask.paper.theory.networks import Target, draw
-from peermask.paper.theory.pairs import overlap
-from peermask.paper.theory.training import AgentData, accuracy, all_images
+from peermask.paper.theory.measures import certified_distance, distances, overlap
+from peermask.paper.theory.networks import AgentData, Target, accuracy, all_images, draw
 
 IMAGES = 128  # of the agents' data, for the measured columns; the certificate needs none
 

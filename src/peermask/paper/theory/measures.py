@@ -1,13 +1,15 @@
-"""Theorem 1's bounds, certified bounds, and the measured quantities between them."""
+"""Theorem 1's bounds, certified bounds, what is measured between them, and how much two masks have in common."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from peermask.paper.theory.networks import Layers, forward, outputs, require_unit_inputs
+from peermask.paper.theory.construct import construct_masks, products, subsets
+from peermask.paper.theory.networks import Layers, Masks, RandomNet, Target, forward, outputs, require_unit_inputs
 from peermask.streams import stream
 
 # Bounds on how far the agents' subnetworks are apart. With ε = ε_1 + ε_2 and α_l <= ‖f_1(x) - f_2(x)‖_max <= α_u for
@@ -17,7 +19,7 @@ from peermask.streams import stream
 #     inf ‖g_m1 - g_m2‖_max >= max(0, α_l - ε)                                        (26, the valid form)
 #
 # The paper prints min{|ε - α_l|, |ε - α_u|, |α_l|} for the latter. Where ε <= α_l that is the same number. Where
-# ε > α_l it claims a distance that nothing guarantees; `paper/theory/pairs.py` builds a case in which it fails.
+# ε > α_l it claims a distance that nothing guarantees; `counterexample` builds a case in which it fails.
 
 SLACK = 1e-12  # rounding: the bounds hold exactly for real numbers
 
@@ -148,3 +150,73 @@ def climb(f: Layers, g: Layers, images: Tensor) -> float:
         size = FIRST_STEP * (1 - step / CLIMB_STEPS)
         point = (point.detach() + size * slope.sign()).clamp(0.0, 1.0)
     return max(best, float(max_norms(outputs(f, point) - outputs(g, point)).max()))
+
+
+@dataclass(frozen=True)
+class Overlap:
+    """Counts over the d x d layers, where the choice is made; the 1 x 1 masks only follow it.
+
+    `chance` is the overlap expected of two agents who keep as many products of each target weight as these do,
+    but pick them blindly from the usable ones: Σ_p a_p b_p / k_p, and `spread` is its standard deviation (the
+    hypergeometric law). `chance_anywhere` lets the blind agents pick from all entries, usable or not.
+    """
+
+    entries: int
+    usable: int
+    kept1: int
+    kept2: int
+    both: int
+    chance: float
+    spread: float
+
+    @property
+    def chance_anywhere(self) -> float:
+        return self.kept1 * self.kept2 / self.entries
+
+    @property
+    def jaccard(self) -> float:
+        """Shared entries among those that either keeps."""
+        either = self.kept1 + self.kept2 - self.both
+        return self.both / either if either else 1.0
+
+    @property
+    def sigmas(self) -> float:
+        """How many standard deviations the overlap is above chance."""
+        return (self.both - self.chance) / self.spread if self.spread else 0.0
+
+
+def overlap(net: RandomNet, m1: Masks, m2: Masks) -> Overlap:
+    entries = usable_count = kept1 = kept2 = both = 0
+    chance = variance = 0.0
+    blocks = zip(net.blocks(), subsets(net, m1), subsets(net, m2), strict=True)
+    for (first, second), mine, other in blocks:  # mine, other: [P, n] bool
+        size = products(first, second)[1].sum(1).double()  # [P] k_p
+        a, b = mine.sum(1).double(), other.sum(1).double()
+        filled = size > 0
+        size, a, b = size[filled], a[filled], b[filled]
+        chance += float((a * b / size).sum())
+        spread = a * b * (size - a) * (size - b) / (size**2 * (size - 1).clamp(min=1))
+        variance += float(spread.sum())
+        entries += first.numel()
+        usable_count += int(size.sum())
+        kept1, kept2 = kept1 + int(mine.sum()), kept2 + int(other.sum())
+        both += int((mine & other).sum())
+    return Overlap(entries, usable_count, kept1, kept2, both, chance, math.sqrt(variance))
+
+
+# Counterexample to bound (26) as printed. One layer, one channel, 1 x 1 kernels, and g of width 1 with w_1 = w_2 = 1/2.
+# Its subnetworks are 0 and x/4. For f_1(x) = x/10 and f_2(x) = x/20 the nearest of them is 0, so m_1 = m_2. At x = 1:
+# ε_1 + ε_2 = 0.15 > α_l = 0.05, the printed bound promises a distance of at least min{0.1, 0.1, 0.05} = 0.05, and the
+# distance is 0.
+
+
+def counterexample() -> Distances:
+    """The case above, with its masks constructed and its distances measured like any other."""
+    g = RandomNet((_kernel(0.5), _kernel(0.5)), width=1)
+    f1, f2 = Target((_kernel(0.1),)), Target((_kernel(0.05),))
+    m1, m2 = construct_masks(g, [f1, f2])
+    return distances("counterexample", (f1.layers, f2.layers), (g.masked(m1), g.masked(m2)), _kernel(1.0))
+
+
+def _kernel(value: float) -> Tensor:
+    return torch.full((1, 1, 1, 1), value, dtype=torch.float64)
