@@ -182,7 +182,10 @@ def _load_module(name: str) -> Plugin:
         raise ConfigError(f"plug-in {name}: there is no such module{hint}")
     before = len(Registry.origins)
     _execute(lambda: importlib.import_module(name), f"plug-in {name}", "")
-    if name not in imported and len(Registry.origins) == before and not _registers(name):
+    package = name.partition(".")[0]
+    files = [getattr(module, "__file__", None) for key, module in sys.modules.items() if key.split(".")[0] == package]
+    registers = len(Registry.origins) > before or not Registry.origins.isdisjoint(map(str, files))  # now or earlier
+    if name not in imported and not registers:
         raise ConfigError(f"plug-in {name} {REGISTERS_NOTHING}; name another module")
     imported[name] = of_module(name)
     return imported[name]

@@ -205,6 +205,15 @@ def test_the_finding_is_the_headline(browser: Any, tmp_path: Path) -> None:
     assert find(browser, "#notes").text == "mce-pl gains 5.0 points of mean accuracy over ind-mask"
 
 
+def test_a_page_says_what_to_change_where_collaboration_lost(browser: Any, tmp_path: Path) -> None:
+    runs = (write_run(tmp_path / "sends", gain=-0.05), write_run(tmp_path / "alone", algorithm="ind-mask"))
+    browser.get(write_report(runs, tmp_path).as_uri())
+    for start in ("", "R.series.reverse(); "):
+        told = browser.execute_script(f"R.runs[1].remedy = null; {start}return gains()[0]")
+        assert told.endswith(": collaboration lost here; lower algorithm.aggregation_gain, try accord, or learn alone")
+    assert "lost" not in browser.execute_script("R.runs[0].remedy = null; return gains()[0]")
+
+
 def test_tiles_are_means_over_the_seeds_of_the_first_curve(browser: Any, tmp_path: Path) -> None:
     seeds = [write_run(tmp_path / str(seed), seed=seed, gain=0.02 * seed) for seed in (0, 1)]
     shutil.copytree(seeds[1], tmp_path / "copy")

@@ -25,15 +25,28 @@ from peermask.reports.mask_pictures import overlaps
 PAPER_COUNTS = {"MCE-PL": 7, "ind-mask": 3}  # live filters the paper reads off its figure for agent 4
 
 
-def filter_tables(campaign: Campaign, name: str) -> str:
-    """Further tables of the experiments about masks, for the end of their pages; empty for all others."""
+def further_tables(campaign: Campaign, name: str) -> str:
+    """Further tables of the experiments about masks and curves, for the end of their pages; empty for all others."""
     match preset(name).figure:
+        case "rounds" | "agents":
+            return _swings(campaign, name)
         case "filters":
             return _by_layer(campaign, name)
         case "masks":
             return _by_layer(campaign, name) + _by_agent(campaign, name) + _alike(campaign, name)
         case _:
             return ""
+
+
+def _swings(campaign: Campaign, name: str) -> str:
+    """How much accuracy oscillates."""
+    lines = []
+    for index, row in enumerate(preset(name).rows):
+        found = [swing for one in campaign.outcomes(name, index, 0) if (swing := one.swing) is not None]
+        if found:
+            lines.append(f"- {row.name}: {fmean(found):.3f}")
+    title = "Swing: how much an agent's accuracy changes from one evaluation to the next, second half of the rounds:"
+    return _section(title, lines) if lines else ""
 
 
 def _by_layer(campaign: Campaign, name: str) -> str:
@@ -148,7 +161,7 @@ def _write_experiment(campaign: Campaign, name: str) -> list[str]:
     for file, content in pictures.items():
         write_atomically(campaign.home.path / file, content)
     figure = f"{name}.png" if f"{name}.png" in pictures else None
-    text = format_page(campaign, made, figure) + retention_tables(campaign, name) + filter_tables(campaign, name)
+    text = format_page(campaign, made, figure) + retention_tables(campaign, name) + further_tables(campaign, name)
     _write(campaign, f"{name}.md", text)
     _write(campaign, f"{name}.tex", format_latex(made))
     _write(campaign, f"{name}.csv", format_csv(made))

@@ -12,6 +12,7 @@ import numpy as np
 
 from peermask.reports.mask_pictures import mask_pictures
 from peermask.reports.source import Curves, Source, bytes_spent, faults_of, rounded
+from peermask.reports.tables import remedy
 from peermask.run.result import RunResult
 from peermask.store.sweeps import SweepFolder, best_rows, spread
 from peermask.store.table import REPORTED
@@ -69,6 +70,7 @@ def run_detail(source: Source, curves: Curves, label: str, *, masks: bool = True
         "confusion": _confusion(source),
         "accuracy": _known(result.mean(result.main_figure)),  # or whatever figure counts
         "reported": REPORTED,
+        "remedy": remedy(result) if result.sent_bytes else None,  # where it is behind agents that send nothing
         "agents": _agents(result),
         "data": _data(manifest, shown),
         "shown": shown,

@@ -128,6 +128,15 @@ def _readouts(name: str, result: StoredRun) -> str:
     )
 
 
+def remedy(result: StoredRun) -> str:
+    """What to change where collaboration lost."""
+    changes = {
+        "accord": "raise algorithm.personal_lr, lower algorithm.personal_pull",
+        "mce-pl": "lower algorithm.aggregation_gain, try accord",
+    }
+    return changes.get(result.algorithm, "try accord, whose agents deploy a personal mask") + ", or learn alone"
+
+
 def _lost(result: StoredRun, other: StoredRun, gain: float) -> list[str]:
     """Say what to change where agents that exchanged messages did worse than agents that did not."""
     if bool(result.sent_bytes) == bool(other.sent_bytes):
@@ -135,13 +144,9 @@ def _lost(result: StoredRun, other: StoredRun, gain: float) -> list[str]:
     together, alone = (result, other) if result.sent_bytes else (other, result)
     if (gain if together is result else -gain) >= 0:
         return []
-    remedy = {
-        "accord": "raise algorithm.personal_lr, lower algorithm.personal_pull",
-        "mce-pl": "lower algorithm.aggregation_gain, try accord",
-    }.get(together.algorithm, "try accord, whose agents deploy a personal mask")
     name = label_of(together) if together is result else together.root.name
     own = label_of(alone) if alone is result else alone.root.name
-    return [f"collaboration lost here: {name} is behind {own}, which sends nothing; {remedy}, or learn alone"]
+    return [f"collaboration lost here: {name} is behind {own}, which sends nothing; {remedy(together)}"]
 
 
 def closing_lines(result: StoredRun) -> list[str]:
