@@ -2,7 +2,7 @@
 
 A table stands between two comments. The first says what it shows; a test compares every table with results/:
 
-    <!-- table {"from": ["collaboration/accord"], "show": "last", "columns": ["c = 3"], "rows": ["accord"]} -->
+    <!-- table {"from": ["collaboration/accord-late"], "show": "last", "columns": ["c = 3"], "rows": ["accord"]} -->
     <!-- end of table -->
 
 `from` names experiments by their folder in results/, `show` one or several columns of their .csv files, `columns` and

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +16,7 @@ from peermask.files import read_json, try_lock, write_json
 from peermask.paper import preset as presets
 from peermask.paper.campaign import read_data
 from peermask.paper.cells import Cell
+from peermask.paper.outcome import Outcome
 from peermask.paper.output_folder import OutputFolder
 from peermask.paper.pages import write_pages
 from peermask.paper.tuning import Tuning
@@ -111,6 +113,19 @@ def test_a_run_that_diverges_is_a_result_and_the_rest_goes_on(tmp_path: Path, ch
     again = Told()
     campaign(out, "cost1").run(again)
     assert again.names == []
+
+
+def test_the_config_of_a_finished_run_is_what_it_had(tmp_path: Path, choose: Callable[..., None]) -> None:
+    """An earlier version may have had other defaults."""
+    choose(mce_pl={"lr": 1.0})
+    whole = campaign(tmp_path / "out", "table3")
+    job = whole.job(whole.cells[0])
+    assert job is not None
+    whole.home.keep(job, Outcome(config={"retention": 0.25}, diverged="nan"))
+    write_pages(whole)
+    ring, *others = sorted((tmp_path / "out" / "configs" / "table3").iterdir(), reverse=True)
+    assert tomllib.loads(ring.read_text()) == {"retention": 0.25}
+    assert all("agents" in tomllib.loads(other.read_text()) for other in others)
 
 
 @pytest.mark.long

@@ -8,7 +8,7 @@ import pytest
 
 from peermask.paper import figures
 from peermask.paper.outcome import Curve, FirstLayer, Outcome
-from peermask.paper.pages import alike
+from peermask.paper.pages import mean_overlap
 from peermask.paper.preset import preset
 
 pytest.importorskip("matplotlib")
@@ -44,6 +44,14 @@ def test_accuracy_over_rounds_is_the_median_over_seeds_with_a_line_for_each() ->
     assert len(axes.lines) == 4  # two of them seeds of the first row
 
 
+def test_a_legend_says_where_many_agents_are_stuck() -> None:
+    config = {"partition": {"labels_per_agent": 5}}
+    better, worse = (outcome(start).model_copy(update={"config": config}) for start in (0.5, -0.05))
+    lines = lines_of(figures._by_rounds(preset("convergence"), {0: [better], 1: [better, worse]}).axes[0])
+    names = [row.name for row in preset("convergence").rows]
+    assert list(lines) == [names[0], f"{names[1]}\n(1 of 4 agents stuck)"]
+
+
 def test_a_link_carries_its_share_and_a_method_that_sends_nothing_is_a_line_across() -> None:
     names = [row.name for row in preset("accord").rows]
     sent = outcome(0.1)
@@ -59,6 +67,7 @@ def test_a_panel_for_every_row_has_a_line_for_every_column() -> None:
     wanted = preset("graphs")
     panels = figures._by_columns(Made(), "graphs").axes  # type: ignore[arg-type]
     assert [axes.get_title() for axes in panels] == [row.name for row in wanted.rows]
+    assert len({axes.get_xlim() + axes.get_ylim() for axes in panels}) == 1
     for axes in panels:
         lines = lines_of(axes)
         assert list(lines) == [column.name for column in wanted.columns]
@@ -89,8 +98,8 @@ def test_masks_of_agents_with_the_same_retention_are_compared() -> None:
     bits = ["c0", "a0", "f0", "00", "00"]
     layer = FirstLayer(shape=[2, 1, 1, 2], agents=bits)
     made = Outcome(config={"retention": [0.2, 0.2, 1.0, 0.1, 0.1]}, first_layer=layer)
-    assert alike(made) == pytest.approx(1 / 3)
-    assert alike(Outcome(config={"retention": 0.2}, first_layer=layer)) is None
+    assert mean_overlap(made) == pytest.approx(1 / 3)
+    assert mean_overlap(Outcome(config={"retention": 0.2}, first_layer=layer)) is None
 
 
 def test_layers_have_names_that_a_reader_knows() -> None:

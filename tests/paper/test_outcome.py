@@ -14,6 +14,7 @@ from peermask.paper.outcome import Curve, Outcome, measure, summarise
 from peermask.paper.output_folder import fold, read_table
 from peermask.run.runner import run_experiment
 from peermask.store.folder import RunFolder, write_result
+from peermask.wire.frame import VERSION
 
 # Two agents, rounds 2, 4, 6 and 8: the last quarter of the run begins after round 6.
 METRICS = """round,agent,train_loss,validation_accuracy,test_accuracy,density,unmixed_accuracy,\
@@ -73,6 +74,20 @@ def test_bytes_are_counted_over_all_links_and_rounds(folder: RunFolder) -> None:
     assert outcome.curve.paper_megabytes == [4, 4, 4, 6]
     assert outcome.ones_megabytes == pytest.approx(0.6)
     assert outcome.curve.mean == pytest.approx([0.2, 0.3, 0.5, 0.7])
+
+
+def test_a_cell_names_the_codec_whose_bytes_it_has_unless_seeds_differ(folder: RunFolder) -> None:
+    new = measure(folder)
+    assert (new.codec, summarise([new, new]).codec) == (VERSION, VERSION)
+    old = new.model_copy(update={"codec": VERSION - 1})
+    assert summarise([new, old]).codec is None
+
+
+def test_swing_is_the_mean_change_between_evaluations_of_the_second_half(folder: RunFolder) -> None:
+    """Agent 0 goes from 0.6 to 0.8, agent 1 from 0.4 to 0.6."""
+    outcome = measure(folder)
+    assert outcome.swing == pytest.approx(0.2)
+    assert Outcome(config={}).swing is None
 
 
 def test_it_is_the_same_after_being_written_and_read(folder: RunFolder) -> None:

@@ -14,7 +14,7 @@ from peermask.paper.drawing import blank, files_of, finish
 from peermask.paper.outcome import FirstLayer, Outcome
 from peermask.paper.preset import Figure as FigureKind
 from peermask.paper.preset import Preset, methods, preset
-from peermask.paper.tables import Grid, grid
+from peermask.paper.tables import Grid, make_grid
 from peermask.store.checkpoint import Masks
 
 if TYPE_CHECKING:
@@ -66,29 +66,27 @@ def _legend_beside(figure: Figure, axes: Axes) -> None:
 
 def _by_rounds(shape: Preset, runs: Runs) -> Figure:
     figure, panels = blank(1, 1, (7.6, 4.4))
-    axes: Axes = panels[0, 0]
-    for row, outcomes in runs.items():
-        _curve_with_seeds(axes, outcomes, "rounds", shape, row)
-    finish(axes, "round", "mean test accuracy")
-    _legend_beside(figure, axes)
+    _draw_runs(panels[0, 0], shape, runs, "rounds", "round")
+    _legend_beside(figure, panels[0, 0])
     return figure
 
 
 def _by_bytes(shape: Preset, runs: Runs) -> Figure:
     figure, panels = blank(1, 2, (11.2, 4.4))
-    for axes, count, title in zip(
-        panels[0],
-        ("megabytes", "paper_megabytes"),
-        ("as sent by the codec", "as the paper counts: 1 bit per mask entry, 32 per real value"),
-        strict=True,
-    ):
-        for row, outcomes in runs.items():
-            _curve_with_seeds(axes, outcomes, count, shape, row)
+    sent, counted = panels[0]
+    for axes, count in ((sent, "megabytes"), (counted, "paper_megabytes")):
         axes.set_xscale("log")
-        axes.set_title(title, fontsize=10)
-        finish(axes, "sent by all agents over all links, MB", "mean test accuracy")
-    _legend_beside(figure, panels[0, 0])
+        _draw_runs(axes, shape, runs, count, "sent by all agents over all links, MB")
+    sent.set_title("as sent by the codec", fontsize=10)
+    counted.set_title("as the paper counts: 1 bit per mask entry, 32 per real value", fontsize=10)
+    _legend_beside(figure, sent)
     return figure
+
+
+def _draw_runs(axes: Axes, shape: Preset, runs: Runs, x: str, label: str) -> None:
+    for row, outcomes in runs.items():
+        _curve_with_seeds(axes, outcomes, x, shape, row)
+    finish(axes, label, "mean test accuracy")
 
 
 def _by_link(shape: Preset, runs: Runs) -> Figure:
@@ -104,7 +102,8 @@ def _by_link(shape: Preset, runs: Runs) -> Figure:
             axes.axhline(reached, label=f"{shape.rows[row].name} (sends nothing)", linewidth=1.2, **look)
     axes.set_xscale("log")
     axes.set_title(shape.columns[shape.drawn_column].name, fontsize=10)
-    finish(axes, "MB sent over a link, as the codec sends it", "mean test accuracy")
+    own = all(outcome.config.get("readout") == "own" for outcomes in runs.values() for outcome in outcomes)
+    finish(axes, "MB sent over a link, as the codec sends it", f"mean test accuracy{', own labels' if own else ''}")
     _legend_beside(figure, axes)
     return figure
 
@@ -113,6 +112,9 @@ def _by_columns(campaign: Campaign, name: str) -> Figure:
     """A panel per row, and in it a curve per column: accuracy against what all agents have sent."""
     rows, columns = preset(name).rows, preset(name).columns
     figure, panels = blank(1, len(rows), (4.8 * len(rows) + 1.6, 4.4))
+    for axes in panels[0, 1:]:  # the same axes, or panels could not be compared
+        axes.sharex(panels[0, 0])
+        axes.sharey(panels[0, 0])
     for row, axes in enumerate(panels[0]):
         for place, column in enumerate(columns):
             curves = [found.curve for found in campaign.outcomes(name, row, place) if found.curve is not None]
@@ -130,7 +132,7 @@ def _by_columns(campaign: Campaign, name: str) -> Figure:
 
 def _as_bars(campaign: Campaign, name: str) -> Figure:
     """A table as bars, a group per column: means and deviations over seeds, and the paper's figures as marks."""
-    made = grid(campaign, name)
+    made = make_grid(campaign, name)
     if len(made.preset.columns) == 1:
         return _named_bars(made)
     figure, panels = blank(1, 1, (7.2, 4.4))
@@ -188,10 +190,17 @@ def _curve_with_seeds(
     each = list(zip(*(curve.mean for curve in curves), strict=True))
     scaled = [[value / share for value in getattr(curve, x)] for curve, share in zip(curves, shares, strict=True)]
     places = [fmean(values) for values in zip(*scaled, strict=True)]
-    look = _look(shape, row)
-    axes.plot(places, [median(values) for values in each], label=shape.rows[row].name, linewidth=1.6, **look)
+    look, label = _look(shape, row), shape.rows[row].name + _stuck(outcomes)
+    axes.plot(places, [median(values) for values in each], label=label, linewidth=1.6, **look)
     for seed in zip(*each, strict=True) if len(curves) > 1 else ():
         axes.plot(places, seed, color=look["color"], alpha=0.4, linewidth=0.6)
+
+
+def _stuck(outcomes: list[Outcome]) -> str:
+    """` (40 of 60 agents stuck)`, where a tenth or more are: their curve says nothing about the others."""
+    stuck = sum(outcome.stuck or 0 for outcome in outcomes)
+    agents = sum(len(outcome.curve.agents) for outcome in outcomes if outcome.curve is not None)
+    return f"\n({stuck} of {agents} agents stuck)" if 10 * stuck >= agents else ""
 
 
 def _by_agents(shape: Preset, runs: Runs) -> Figure:
@@ -268,7 +277,7 @@ def layer_names(config: dict[str, Any], layers: Sequence[str]) -> list[str]:
 
 
 def _live_filters(shape: Preset, runs: Runs) -> Figure:
-    """Bars: the share of filters with any weight, by layer."""
+    """Bars: how many filters have any weight, by layer."""
     shown = {row: outcomes for row, outcomes in runs.items() if outcomes[0].filters}
     layers = list(next(iter(shown.values()))[0].filters or {})
     figure, panels = blank(1, 1, (8.0, 4.4))

@@ -16,6 +16,7 @@ from peermask.reports.mask_pictures import layers_of, live_filters
 from peermask.store.checkpoint import Masks, list_masks, load_masks
 from peermask.store.folder import RunFolder, read_result
 from peermask.store.table import Floats, Table, mean_known, read_table, reported
+from peermask.wire.frame import VERSION
 
 MIDDLE = 20  # filters of the first layer that the paper's figures show
 ROUNDING = 5e-5  # of accuracies in a curve, which have four digits
@@ -88,6 +89,7 @@ class Outcome(BaseModel):
     unmixed: float | None = None  # of the models before mixing, where that was tested
     density: float | None = None
     messages: int | None = None  # of all agents in all rounds
+    codec: int | None = None  # version of the frames that `megabytes` counts; None where nothing is sent
     megabytes: float = 0.0
     paper_megabytes: float = 0.0
     ones_megabytes: float = 0.0  # as the authors' code counts: only mask ones and non-zero values
@@ -127,6 +129,14 @@ class Outcome(BaseModel):
         return min(zip(self.curve.rounds, self.curve.mean, strict=True), key=lambda point: abs(point[0] - half))[1]
 
     @property
+    def swing(self) -> float | None:
+        """Mean absolute change of an agent's accuracy from one evaluation to the next, in the second half."""
+        if self.curve is None or len(self.curve.rounds) < 4:
+            return None
+        late = np.array(self.curve.agents)[:, len(self.curve.rounds) // 2 :]  # [N, E]
+        return float(np.nanmean(np.abs(np.diff(late))))
+
+    @property
     def stuck(self) -> int | None:
         """Agents that are no better than a constant answer: the share of one of their c labels."""
         labels = self.config.get("partition", {}).get("labels_per_agent")
@@ -157,7 +167,7 @@ def measure(folder: RunFolder) -> Outcome:
         found = mean_known(table.reported(column)[honest])
         return None if isnan(found) else found
 
-    curve = _curve(table, traffic, honest)
+    curve, messages = _curve(table, traffic, honest), round(float(np.nansum(traffic["links"])))
     filters, first_layer = read_masks(folder)
     return Outcome(
         config=read_config(folder.config).table(),
@@ -172,7 +182,8 @@ def measure(folder: RunFolder) -> Outcome:
         worst=float(np.nanmin(table.reported("test_accuracy")[honest])),
         unmixed=mean("unmixed_accuracy"),
         density=mean_known(table.last("density")[honest]),
-        messages=round(float(np.nansum(traffic["links"]))),
+        messages=messages,
+        codec=VERSION if messages else None,
         megabytes=curve.megabytes[-1],
         paper_megabytes=curve.paper_megabytes[-1],
         ones_megabytes=float(_by_round(traffic, "ones_bits").sum()) / 8e6,
@@ -201,6 +212,7 @@ class Summary(BaseModel):
     own_labels: float | None  # among an agent's own
     weighted: float | None
     last: float | None  # after the last round
+    codec: int | None  # where all seeds have one
     kilobytes_a_message: float | None
     megabytes_a_link: float | None
 
@@ -214,6 +226,7 @@ def summarise(outcomes: list[Outcome]) -> Summary:
         return fmean(values) if values else None
 
     stuck = [outcome.stuck for outcome in good if outcome.stuck is not None]
+    codecs = {outcome.codec for outcome in good}
     others: dict[str, Any] = {
         "seeds": len(good),
         "diverged": len(outcomes) - len(good),
@@ -221,6 +234,7 @@ def summarise(outcomes: list[Outcome]) -> Summary:
         "deviation": stdev(accuracies) if len(accuracies) > 1 else None,
         "stuck": sum(stuck) if stuck else None,
         "all_labels": mean("among_all"),
+        "codec": codecs.pop() if len(codecs) == 1 else None,
     }
     return Summary(**{name: mean(name) for name in Summary.model_fields if name not in others}, **others)
 

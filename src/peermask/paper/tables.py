@@ -23,7 +23,7 @@ SEEDS = "Thick lines are medians over seeds, thin lines the seeds."
 CAPTIONS = {
     "rounds": ("", SEEDS),
     "bytes": ("", SEEDS),
-    "bytes-a-link": ("", f"The first column. {SEEDS}"),
+    "bytes-a-link": ("", SEEDS),
     "bars": ("", "Bars are means over seeds, with their standard deviation."),
     "agents": ("", "The first seed."),
     "masks": ("", "The first seed; on the right two filters of agents 4 and 8, which keep as many weights."),
@@ -34,7 +34,7 @@ PAIRED = (
 )
 STUCK = (
     "Half-way: accuracy after half of the rounds. Stuck: agents, of all seeds together, that came to no more than one "
-    "answer for every image gets."
+    "answer for every image gets. Codec: version of the frames that were counted; bytes of two versions do not compare."
 )
 READOUTS = (
     "All labels, own labels: accuracy with answers among all labels, as in the paper, and among those an agent trains "
@@ -106,7 +106,7 @@ class Grid:
         return any(entry.summary.own_labels is not None for entries in self.entries for entry in entries)
 
 
-def grid(campaign: Campaign, name: str) -> Grid:
+def make_grid(campaign: Campaign, name: str) -> Grid:
     shape = preset(name)
     best = next((place for place, row in enumerate(shape.rows) if row.name == shape.compared), None)
     outcomes = {
@@ -132,20 +132,20 @@ def grid(campaign: Campaign, name: str) -> Grid:
     )
 
 
-def number(value: float | None, digits: int = 3, sign: bool = False) -> str:
+def format_number(value: float | None, digits: int = 3, sign: bool = False) -> str:
     return MISSING if value is None else f"{value:{'+' if sign else ''}.{digits}f}".replace("-", "−")
 
 
-def with_deviation(summary: Summary) -> str:
+def format_mean(summary: Summary) -> str:
     """`0.749 ± 0.004`, marked where seeds diverged."""
     if summary.mean is None:
         return "diverged" if summary.diverged else MISSING
-    spread = "" if summary.deviation is None else f" ± {number(summary.deviation)}"
+    spread = "" if summary.deviation is None else f" ± {format_number(summary.deviation)}"
     lost = f" ({summary.diverged} diverged)" if summary.diverged else ""
-    return f"{number(summary.mean)}{spread}{lost}"
+    return f"{format_number(summary.mean)}{spread}{lost}"
 
 
-def markdown(campaign: Campaign, made: Grid, figure: str | None) -> str:
+def format_page(campaign: Campaign, made: Grid, figure: str | None) -> str:
     shape = made.preset
     seeds = ", ".join(map(str, campaign.seeds))
     name, scale = campaign.defaults.name, campaign.defaults.scale
@@ -189,8 +189,10 @@ def _accuracy_table(made: Grid) -> list[str]:
     against = f" ({made.preset.paper_name}, difference)" if made.preset.paper_name else ""
 
     def cell(entry: Entry) -> str:
-        paper = "" if entry.paper is None else f" ({number(entry.paper)}, {number(entry.difference, sign=True)})"
-        return with_deviation(entry.summary) + paper
+        mean = format_mean(entry.summary)
+        if entry.paper is None:
+            return mean
+        return f"{mean} ({format_number(entry.paper)}, {format_number(entry.difference, sign=True)})"
 
     rows = [[entries[0].row, *map(cell, entries)] for entries in made.entries]
     return markdown_table(["accuracy" + against, *(column.name for column in made.preset.columns)], rows)
@@ -198,7 +200,7 @@ def _accuracy_table(made: Grid) -> list[str]:
 
 def _difference_table(made: Grid) -> list[str]:
     rows = [
-        [entries[0].row, *(with_interval(entry.gain) for entry in entries)]
+        [entries[0].row, *(format_interval(entry.gain) for entry in entries)]
         for entries in made.entries
         if any(entry.gain for entry in entries)
     ]
@@ -208,11 +210,11 @@ def _difference_table(made: Grid) -> list[str]:
     return [f"{made.preset.compared} minus the other rows: {PAIRED}", "", *table, ""]
 
 
-def with_interval(gain: Difference | None) -> str:
+def format_interval(gain: Difference | None) -> str:
     """`+0.020 (+0.011, +0.029)`."""
     if gain is None:
         return MISSING
-    mean, low, high = (number(value, sign=True) for value in gain)
+    mean, low, high = (format_number(value, sign=True) for value in gain)
     return f"{mean} ({low}, {high})"
 
 
@@ -227,6 +229,7 @@ _DETAILS = {  # heading -> figure of a summary, and digits after the point
     "MB sent": ("megabytes", 2),
     "MB a link": ("megabytes_a_link", 2),
     "kB a message": ("kilobytes_a_message", 2),
+    "codec": ("codec", 0),
     "MB, paper's count": ("paper_megabytes", 2),
     "MB, authors' code's count": ("ones_megabytes", 2),
 }
@@ -236,7 +239,11 @@ _READOUTS = {"all labels": ("all_labels", 3), "own labels": ("own_labels", 3), "
 def _detail_table(made: Grid) -> list[str]:
     columns = {**_DETAILS, **(_READOUTS if made.has_own else {})}
     rows = [
-        [entry.row, entry.column, *(number(getattr(entry.summary, name), digits) for name, digits in columns.values())]
+        [
+            entry.row,
+            entry.column,
+            *(format_number(getattr(entry.summary, name), digits) for name, digits in columns.values()),
+        ]
         for entries in made.entries
         for entry in entries
     ]

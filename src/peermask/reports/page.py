@@ -16,9 +16,8 @@ import numpy as np
 from peermask.config.experiment import ExperimentConfig
 from peermask.errors import RunError
 from peermask.files import as_path, read_json, write_atomically
-from peermask.reports.run_detail import run_detail
+from peermask.reports.sections import run_detail, sweep_data
 from peermask.reports.source import Curves, Source, curves_of, open_sources, rounded, spread
-from peermask.reports.sweep import sweep_data
 from peermask.run.result import RunResult
 from peermask.store.sweeps import SWEEP, SweepFolder
 from peermask.task import flatten

@@ -38,8 +38,14 @@ function gains() {
     const gain = (share ? 100 : 1) * (own - reportedMean(each));
     const size = `${Math.abs(gain).toFixed(share ? 1 : 3)} ${share ? `points of mean ${named(figure)}` : `in mean ${named(figure)}`}`;
     if (+Math.abs(gain).toFixed(share ? 1 : 3) === 0) return `${first.label} and ${each.label} reach the same mean ${named(figure)}`;
-    return gain > 0 ? `${first.label} gains ${size} over ${each.label}` : `${first.label} is ${size} behind ${each.label}`;
+    return gain > 0 ? `${first.label} gains ${size} over ${each.label}${lost(each, first)}` : `${first.label} is ${size} behind ${each.label}${lost(first, each)}`;
   });
+}
+
+/** What to change where runs that send are behind runs that send nothing. */
+function lost(behind, ahead) {
+  const [remedy, sends] = [behind, ahead].map((series) => R.runs[series.runs[0]].remedy);
+  return remedy && !sends ? `: collaboration lost here; ${remedy}` : "";
 }
 
 function draw() {
