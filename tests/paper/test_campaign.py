@@ -115,7 +115,7 @@ def test_a_run_that_diverges_is_a_result_and_the_rest_goes_on(tmp_path: Path, ch
     assert again.names == []
 
 
-def test_the_config_of_a_finished_run_is_what_it_had_and_other_pages_stay(tmp_path: Path, choose: Callable[..., None]) -> None:
+def test_configs_are_what_finished_runs_had_and_other_pages_stay(tmp_path: Path, choose: Callable[..., None]) -> None:
     """An earlier version may have had other defaults."""
     choose(mce_pl={"lr": 1.0})
     whole = campaign(tmp_path / "out", "table3")
