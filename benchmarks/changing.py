@@ -33,8 +33,7 @@ from benchmarks.trial import CONTEXT, Trial
 from peermask.cli.main import main as peermask_command
 from peermask.config.experiment import ExperimentConfig
 from peermask.config.file import load_config, make_config
-from peermask.fleet.fleet import Fleet
-from peermask.fleet.fleet_file import load_fleet
+from peermask.fleet.fleet import Fleet, load_fleet
 from peermask.fleet.roster_gossip import RosterGossip
 from peermask.store.folder import RunFolder
 from peermask.store.table import read_rows

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.fleet import free_ports, small_config, write_fleet
-from peermask.fleet.fleet_file import new_fleet
+from peermask.fleet.fleet import new_fleet
 from peermask.fleet.swarm import SwarmProcess, run_swarm
 from peermask.run.runner import run_experiment
 

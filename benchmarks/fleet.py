@@ -19,6 +19,7 @@ import tempfile
 import time
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -27,10 +28,9 @@ from peermask.config.experiment import ExperimentConfig
 from peermask.config.file import make_config
 from peermask.fleet.certificates import make_certificates
 from peermask.fleet.credentials import check_credentials
-from peermask.fleet.fleet import Fleet
-from peermask.fleet.fleet_file import certificates_of, load_fleet, new_fleet, save_fleet
+from peermask.fleet.fleet import Fleet, certificates_of, load_fleet, new_fleet, save_fleet
 from peermask.fleet.messages import ExperimentId
-from peermask.fleet.neighbourhood import Neighbourhood, Patience
+from peermask.fleet.neighbourhood import Neighbourhood
 from peermask.fleet.puller import Puller
 from peermask.fleet.responder import Responder
 from peermask.fleet.sessions import session_settings
@@ -75,12 +75,10 @@ def measure(options: argparse.Namespace, size: int) -> np.ndarray[tuple[int, int
         path = write_fleet(Path(folder), new_fleet(config, port=free_ports(options.agents)))
         own = ["--rounds", str(options.rounds), "--fleet", str(path), "--bytes", str(size)]
         own += ["--insecure"] * options.insecure
-        processes = []
-        for agent in range(options.agents):
-            command = [sys.executable, "-m", "benchmarks.fleet", "--agent", str(agent), *own]
-            process = subprocess.Popen(command, stdout=subprocess.PIPE, env={**os.environ, "OMP_NUM_THREADS": "1"})
-            exit_.callback(process.kill)
-            processes.append(process)
+        processes = [
+            start(exit_, "benchmarks.fleet", "--agent", agent, *own, stdout=subprocess.PIPE)
+            for agent in range(options.agents)
+        ]
         return np.array([json.loads(process.communicate(timeout=300)[0]) for process in processes])
 
 
@@ -95,8 +93,8 @@ def exchange_times(options: argparse.Namespace) -> list[float]:
     schema = Schema.of(payload, [width])
     times = []
     with open_zenoh(session_settings(fleet, agent, credentials, 2**24), agent, responder) as transport:
-        patience = Patience("wait", 30.0, 60.0, 60.0)
-        around = Neighbourhood(transport, responder, fleet.neighbours(agent), patience)
+        limits = fleet.model_copy(update={"missing": "wait", "wait_limit": 60.0})
+        around = Neighbourhood(transport, responder, fleet.neighbours(agent), limits)
         puller = Puller(around)
         around.gather(60.0)
         for number in range(1, options.rounds + 1):
@@ -105,7 +103,7 @@ def exchange_times(options: argparse.Namespace) -> list[float]:
             heard = puller.pull(number, schema)
             times.append(time.perf_counter() - begun)
             assert not heard.absent
-        puller.farewell(options.rounds)
+        puller.finish(options.rounds)
     return times
 
 
@@ -131,6 +129,14 @@ def write_fleet(folder: Path, fleet: Fleet) -> Path:
     save_fleet(path, fleet)
     make_certificates(fleet, certificates_of(path, fleet))
     return path
+
+
+def start(stack: ExitStack, module: str, *arguments: object, **pipes: Any) -> subprocess.Popen[bytes]:
+    """Start `python -m MODULE` on one thread; it is killed with the stack."""
+    command = [sys.executable, "-m", module, *map(str, arguments)]
+    process = subprocess.Popen(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, **pipes)
+    stack.callback(process.kill)
+    return process
 
 
 def free_ports(count: int) -> int:

@@ -24,7 +24,7 @@ import zenoh
 from benchmarks import soak
 from peermask.fleet.agent import experiment_id_of
 from peermask.fleet.credentials import check_credentials
-from peermask.fleet.fleet_file import certificates_of, load_fleet
+from peermask.fleet.fleet import certificates_of, load_fleet
 from peermask.fleet.messages import Greeting, Pull
 from peermask.fleet.sessions import alive_key, ask_key, session_settings
 from peermask.run.build import build
@@ -37,7 +37,7 @@ def main() -> None:
     options = parser.parse_args()
     with ExitStack() as exit_:
         folder = Path(exit_.enter_context(tempfile.TemporaryDirectory()))
-        agents = soak.start(folder, exit_, agents=4)
+        agents = soak.start_agents(folder, exit_, agents=4)
         agents[3].process.kill()
         agents[3].process.wait()
         victim = agents[0]

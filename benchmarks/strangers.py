@@ -26,8 +26,7 @@ from peermask.config.file import make_config
 from peermask.fleet import zenoh_transport
 from peermask.fleet.certificates import make_certificates
 from peermask.fleet.credentials import check_credentials
-from peermask.fleet.fleet import split_address
-from peermask.fleet.fleet_file import new_fleet
+from peermask.fleet.fleet import new_fleet, split_address
 from peermask.fleet.sessions import session_settings
 from peermask.fleet.zenoh_transport import open_zenoh
 

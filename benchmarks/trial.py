@@ -25,8 +25,7 @@ import peermask.cli.node
 from benchmarks.fleet import free_ports, write_fleet
 from peermask.cli.main import main as peermask_command
 from peermask.config.experiment import ExperimentConfig
-from peermask.fleet.fleet import Fleet
-from peermask.fleet.fleet_file import new_fleet
+from peermask.fleet.fleet import Fleet, new_fleet
 from peermask.fleet.messages import Answer, decode_answer
 from peermask.fleet.responder import Responder
 from peermask.fleet.status import Report

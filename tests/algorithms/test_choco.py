@@ -9,7 +9,7 @@ from worked_cases import Gradients, agents, close, make, mixing, play, rows
 
 from peermask.config.file import make_config
 from peermask.errors import NodeError
-from peermask.fleet.fleet_file import new_fleet
+from peermask.fleet.fleet import new_fleet
 from peermask.fleet.roster import add_agent
 
 G = rows([1, 0, 0, 0, 0], [0, 1, 0, 0, 0], [0, 0, 1, 0, 1])

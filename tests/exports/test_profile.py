@@ -11,7 +11,7 @@ import torch
 from commands import Call, Refused
 from peermask.errors import ExportError
 from peermask.exports.profile import Cost, Limits, Profile, masked_params, profile, read_profile, save_profile
-from peermask.fleet.fleet_file import load_fleet
+from peermask.fleet.fleet import load_fleet
 from peermask.models.architectures import models
 from peermask.models.layout import find_layout
 

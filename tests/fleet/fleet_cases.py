@@ -13,7 +13,7 @@ from memory_network import MemoryNetwork
 from peermask.config.file import make_config
 from peermask.fleet.agent import NodeAgent
 from peermask.fleet.environment import SYSTEM_TIME
-from peermask.fleet.fleet_file import new_fleet, save_fleet
+from peermask.fleet.fleet import new_fleet, save_fleet
 from peermask.run.build import build
 from peermask.run.execution import Execution
 from peermask.run.runner import run_experiment

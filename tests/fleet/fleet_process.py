@@ -21,8 +21,7 @@ from machine import enter_namespace, forkserver
 from peermask.cli.main import main
 from peermask.fleet.certificates import make_certificates
 from peermask.fleet.collect import collect_run
-from peermask.fleet.fleet import split_address
-from peermask.fleet.fleet_file import certificates_of
+from peermask.fleet.fleet import certificates_of, split_address
 from peermask.store.folder import RunFolder
 from waiting import PATIENCE, until
 

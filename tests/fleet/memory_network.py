@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from functools import partial
 
-from peermask.fleet.environment import SYSTEM_TIME
-from peermask.fleet.transport import Handler
+from peermask.fleet.environment import SYSTEM_TIME, Handler
 
 
 class MemoryNetwork:

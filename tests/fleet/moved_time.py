@@ -15,6 +15,8 @@ from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from peermask.fleet.environment import TimeSource
+
 LOOK = 0.1  # real seconds between looks for threads that have ended
 STUCK = 300.0  # real seconds after which a wait that nobody ends fails its test
 
@@ -25,8 +27,8 @@ class Waiter:
         self.event = threading.Event()
 
 
-class MovedTime:
-    """Implements `TimeSource`."""
+class MovedTime(TimeSource):
+    """A clock that the test moves."""
 
     def __init__(self):
         self._elapsed, self._begun = 1000.0, datetime.now(UTC)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
+from fleet_cases import tiny_fleet
 from memory_network import MemoryNetwork
 from moved_time import MovedTime
 
 from peermask.fleet.messages import ExperimentId
-from peermask.fleet.neighbourhood import Neighbourhood, Patience
+from peermask.fleet.neighbourhood import Neighbourhood
 from peermask.fleet.puller import Puller
 from peermask.fleet.responder import Responder
 from peermask.streams import stream
@@ -32,8 +33,8 @@ class Peer:
         self.agent, self.network = agent, network
         self.responder = Responder(agent, neighbours, card, self.lines.append, time=network.time)
         self.transport = network.join(agent, self.responder)
-        patience = Patience(missing, deadline, wait_limit=deadline, start_limit=deadline)
-        self.around = Neighbourhood(self.transport, self.responder, neighbours, patience, time=network.time)
+        limits = tiny_fleet(missing=missing, round_deadline=deadline, wait_limit=deadline, start_limit=deadline)
+        self.around = Neighbourhood(self.transport, self.responder, neighbours, limits, time=network.time)
         self.puller = Puller(self.around)
 
     def publish(self, *rounds):

@@ -16,7 +16,7 @@ from peermask.config.file import make_config
 from peermask.errors import NodeError
 from peermask.fleet.collect import collect_run
 from peermask.fleet.fleet import check
-from peermask.fleet.neighbourhood import Neighbourhood, Patience
+from peermask.fleet.neighbourhood import Neighbourhood
 from peermask.fleet.puller import SILENT_SECONDS, Puller
 from peermask.fleet.responder import Responder
 from peermask.run.result import RunResult
@@ -163,8 +163,8 @@ class Peer:
         self.agent, self.lines = agent, []
         self.responder = Responder(agent, neighbours, CARD, self.lines.append, newest_only=True, time=network.time)
         self.transport = network.join(agent, self.responder)
-        patience = Patience("last", 0.3, 0.3, 0.3)
-        self.around = Neighbourhood(self.transport, self.responder, neighbours, patience, time=network.time)
+        limits = tiny_fleet(round_deadline=0.3, wait_limit=0.3, start_limit=0.3)
+        self.around = Neighbourhood(self.transport, self.responder, neighbours, limits, time=network.time)
         self.puller = Puller(self.around, rounds=9)
 
     def publish(self, number):
@@ -288,12 +288,12 @@ class TestTaking:
         for number in (8, 9):
             one.publish(number)
         other.take(1)
-        assert one.responder.was_given(1, 9)
-        assert not one.responder.was_given(2, 9)
+        assert one.responder.was_sent(1, 9)
+        assert not one.responder.was_sent(2, 9)
         third.take(1)
         begun = network.time.monotonic()
-        one.puller.stay_until_sent(9)
-        assert one.responder.was_given(2, 9)
+        one.puller.wait_until_sent(9)
+        assert one.responder.was_sent(2, 9)
         assert network.time.monotonic() == begun
 
 

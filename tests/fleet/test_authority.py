@@ -21,8 +21,6 @@ from peermask.errors import NodeError
 from peermask.fleet.authority import (
     authority_texts,
     install_authorities,
-    issuer_of,
-    load_authorities,
     make_authority,
     open_authority,
     replace_authority,
@@ -32,10 +30,20 @@ from peermask.fleet.authority import (
     write_authorities,
 )
 from peermask.fleet.certificates import make_certificates, make_operator, newest_authority, sign_agent
-from peermask.fleet.credentials import Credentials, check_credentials, find_operator
-from peermask.fleet.fleet_file import load_fleet, write_fleet
+from peermask.fleet.credentials import (
+    LARGEST_BYTES,
+    Credentials,
+    check_credentials,
+    find_operator,
+    issuer_of,
+    load_authorities,
+    load_certificate,
+    load_keys,
+    write_keys,
+    write_private,
+)
+from peermask.fleet.fleet import load_fleet, write_fleet
 from peermask.fleet.operator import Refused, ask
-from peermask.fleet.pem import LARGEST_BYTES, load_certificate, load_keys, write_keys, write_private
 from peermask.fleet.roster import encode_roster, next_roster, read_signed, signed_roster
 from peermask.fleet.roster_gossip import check_signed
 

@@ -14,7 +14,7 @@ from peermask.errors import NodeError
 from peermask.fleet.authority import make_authority, verifier
 from peermask.fleet.certificates import make_certificates, sign_agent
 from peermask.fleet.credentials import check_credentials
-from peermask.fleet.fleet_file import new_fleet
+from peermask.fleet.fleet import new_fleet
 
 FLEET = new_fleet(tiny(), ["127.0.0.1", "127.0.0.2", "pi.local", "10.0.0.9"])
 

@@ -14,7 +14,7 @@ from fleet_cases import free_ports, simulated, tiny
 
 from peermask.errors import RunError
 from peermask.fleet.collect import collect_run
-from peermask.fleet.fleet_file import load_fleet
+from peermask.fleet.fleet import load_fleet
 from peermask.run.trace import replay_config
 from peermask.store.table import read_rows
 

@@ -17,7 +17,7 @@ from fleet_process import ProcessFleet
 
 from peermask.fleet.certificates import LARGEST_BYTES
 from peermask.fleet.credentials import Credentials, check_credentials
-from peermask.fleet.fleet_file import load_fleet
+from peermask.fleet.fleet import load_fleet
 
 
 class Desk:

@@ -10,8 +10,7 @@ from fleet_cases import tiny, tiny_fleet, written
 
 from peermask.algorithms import algorithms
 from peermask.errors import NodeError
-from peermask.fleet.fleet import split_address
-from peermask.fleet.fleet_file import load_fleet, new_fleet, save_fleet
+from peermask.fleet.fleet import load_fleet, new_fleet, save_fleet, split_address
 
 
 def edited(folder, change):

@@ -20,7 +20,7 @@ from peermask.errors import NodeError, NotYetError
 from peermask.fleet import gate
 from peermask.fleet.certificates import make_certificates
 from peermask.fleet.credentials import Credentials, check_credentials
-from peermask.fleet.fleet_file import new_fleet
+from peermask.fleet.fleet import new_fleet
 from peermask.fleet.gate import GateLimits, open_gate
 from peermask.fleet.sessions import session_settings
 from peermask.fleet.sockets import Server, hello_length, loop_in_thread, protocols, run_in
@@ -255,7 +255,7 @@ def test_who_comes_before_there_is_anything_inside_waits(certified):
         assert early.result(PATIENCE) == b"early"
 
 
-class Waiting(gate._Outside):
+class Waiting(gate._ClientSide):
     """A connection of which only the address matters."""
 
     def __init__(self, held, address):

@@ -15,7 +15,7 @@ from fleet_cases import PATIENT, simulated, tiny, written
 from fleet_process import ProcessFleet, relay_process
 
 from machine import has_namespaces, ip
-from peermask.fleet.fleet_file import new_fleet
+from peermask.fleet.fleet import new_fleet
 from waiting import PATIENCE
 
 LOSS = """

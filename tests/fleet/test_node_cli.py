@@ -8,7 +8,7 @@ from fleet_cases import refused, tiny_fleet, written
 from peermask.config.file import load_config
 from peermask.fleet.certificates import make_certificates
 from peermask.fleet.credentials import Credentials, check_credentials
-from peermask.fleet.fleet_file import load_fleet
+from peermask.fleet.fleet import load_fleet
 from peermask.fleet.journal import Journal
 from peermask.fleet.sessions import session_settings
 from peermask.run.build import build

@@ -23,7 +23,7 @@ from test_status import samples
 from peermask.errors import NodeError
 from peermask.fleet.certificates import make_certificates, make_operator
 from peermask.fleet.credentials import Credentials, find_operator, tls_context
-from peermask.fleet.fleet_file import load_fleet
+from peermask.fleet.fleet import load_fleet
 from peermask.fleet.gate import open_gate
 from peermask.fleet.operator import (
     LARGEST_BYTES,
@@ -103,7 +103,7 @@ def test_an_operator_sees_every_agent(running, call):
     assert (code, err) == (0, "")
     told = json.loads(out)
     assert [one["agent"] for one in told] == [0, 1, 2]
-    assert all(one["standing"]["round"] >= 5 and one["trouble"] is None for one in told)
+    assert all(one["status"]["round"] >= 5 and one["trouble"] is None for one in told)
     _, out, _ = until(lambda: all_well(call("fleet", "status", path)))
     assert all(running.fleet.member(agent).address in out for agent in range(3))
     assert "2 of 2" in out  # heard by agent 1
@@ -179,7 +179,7 @@ def test_a_device_that_is_no_agent_is_said_to_be_none(answer, words, tmp_path):
         files = None if answer.startswith(b"HTTP") else Credentials.of(tmp_path, 0)
         with device(listening, files, answer):
             (told,) = ask_status(held, make_operator(tmp_path, "ann", 30), PATIENCE)
-    assert told.standing is None
+    assert told.status is None
     assert told.trouble.startswith(words)
 
 
@@ -218,8 +218,8 @@ def test_a_dead_agent_is_seen_by_status_and_by_its_neighbours_health(running, ca
     code, out, _ = call("fleet", "status", running.path, "--json")
     told = json.loads(out)
     assert code == 1
-    assert (told[2]["standing"], told[2]["trouble"]) == (None, "Connection refused")
-    assert told[0]["standing"]["round"] >= 5
+    assert (told[2]["status"], told[2]["trouble"]) == (None, "Connection refused")
+    assert told[0]["status"]["round"] >= 5
     until(lambda: get(running, 1, "/healthz")[0] == 503)
     status, why = get(running, 1, "/healthz")
     assert (status, "no round has ended for" in why) == (503, True)

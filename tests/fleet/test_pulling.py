@@ -241,11 +241,11 @@ def test_neighbours_say_goodbye_and_nobody_stays_for_nobody():
         peer.publish(1)
     a.pull(1)
     time = a.network.time
-    leaving = time.start(a.puller.farewell, 1)
+    leaving = time.start(a.puller.finish, 1)
     b.pull(1)
     time.sleep(20)
     assert leaving.is_alive()  # b may still need something
-    b.puller.farewell(1)
+    b.puller.finish(1)
     time.join(leaving)
     assert time.monotonic() < 1030  # before the limit
 
@@ -256,7 +256,7 @@ def test_who_lingers_leaves_once_the_neighbour_is_gone():
         peer.publish(1)
     a.pull(1)
     time = a.network.time
-    leaving = time.start(a.puller.farewell, 1)
+    leaving = time.start(a.puller.finish, 1)
     time.sleep(20)
     assert leaving.is_alive()  # b has not got its message yet
     a.network.leave(1)

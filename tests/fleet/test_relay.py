@@ -18,12 +18,22 @@ from test_status import fetch, samples
 from peermask.errors import NodeError
 from peermask.fleet.certificates import make_certificates, make_operator
 from peermask.fleet.credentials import Credentials, find_operator, find_relay, name_of, tls_context
-from peermask.fleet.fleet import check, split_address
-from peermask.fleet.fleet_file import load_fleet
+from peermask.fleet.fleet import check, load_fleet, split_address
 from peermask.fleet.metrics import RelayMetrics, serve_metrics
 from peermask.fleet.operator import ask
-from peermask.fleet.relay import AGENT, DIAL, GO, NOBODY, PROTOCOL, READY, WAIT, Relay, RelayLimits, open_relay
-from peermask.fleet.relay_client import open_relay_client
+from peermask.fleet.relay import (
+    AGENT,
+    DIAL,
+    GO,
+    NOBODY,
+    PROTOCOL,
+    READY,
+    WAIT,
+    Relay,
+    RelayLimits,
+    open_relay,
+    open_relay_client,
+)
 from peermask.fleet.status import Health
 from waiting import PATIENCE
 
@@ -194,13 +204,13 @@ def test_one_agent_holds_a_bounded_number_of_connections(served):
         assert await oldest[0].read() == b""  # what the newest replaces
         await leave(*(writer for _, writer in (oldest, *others)))
 
-    async def turned_away(held):
+    async def incompatible(held):
         waiting = [await come(held, Credentials.of(folder, 3), WAIT) for _ in range(3)]
         with pytest.raises((OSError, asyncio.IncompleteReadError)):
             await come(held, Credentials.of(folder, 3), WAIT)
         await leave(*(writer for _, writer in waiting))
 
-    for waiting, play in ((2, replaced), (10, turned_away)):
+    for waiting, play in ((2, replaced), (10, incompatible)):
         limits = RelayLimits(connections=3, waiting=waiting)
         with open_relay(fleet, find_relay(folder), "127.0.0.1", 0, limits) as opened:
             asyncio.run(play(at(fleet, opened)))

@@ -17,8 +17,7 @@ from peermask.errors import DataError, NodeError
 from peermask.fleet.admission import Refusals
 from peermask.fleet.authority import make_authority, sign, verifier
 from peermask.fleet.certificates import make_certificates
-from peermask.fleet.fleet import FleetMember
-from peermask.fleet.fleet_file import load_fleet, new_fleet, save_fleet, write_fleet
+from peermask.fleet.fleet import FleetMember, load_fleet, new_fleet, save_fleet, write_fleet
 from peermask.fleet.messages import ROSTER, RosterMessage, decode_roster_message
 from peermask.fleet.responder import Responder
 from peermask.fleet.roster import (
@@ -37,7 +36,7 @@ from peermask.fleet.roster import (
     signed_roster,
     unlink_agents,
 )
-from peermask.fleet.roster_gossip import FileWatch, RosterGossip, is_later, is_saved, latest, save_roster
+from peermask.fleet.roster_gossip import FileWatch, RosterGossip, is_later, latest, save_roster, was_used
 from peermask.run.build import build
 
 FLEET = new_fleet(tiny())  # a ring of four
@@ -343,9 +342,9 @@ def test_an_agent_started_again_goes_by_the_later_of_two_rosters(certs, tmp_path
         with_signature(one, certs)
         for one in (revoke_certificates(FLEET, [3]), revoke_certificates(revoke_certificates(FLEET, [3]), [2]))
     )
-    assert not is_saved(second, tmp_path)  # which cannot be read
+    assert not was_used(second, tmp_path)  # which cannot be read
     save_roster(second, kept)
-    assert is_saved(second, kept)
+    assert was_used(second, kept)
     assert latest(first, verify, kept, lines.append).serial == 2
     retired = first.model_copy(update={"signature": "00" * 70})  # of an authority that is no longer trusted
     assert latest(retired, verify, kept, lines.append).serial == 2

@@ -15,7 +15,7 @@ from peermask.cli.main import main
 from peermask.data.normalisation import Statistics, statistics_of
 from peermask.errors import NodeError
 from peermask.files import read_json
-from peermask.fleet.fleet_file import load_fleet, write_fleet
+from peermask.fleet.fleet import load_fleet, write_fleet
 from peermask.fleet.statistics import (
     Moments,
     Summary,

@@ -21,7 +21,7 @@ from peermask.errors import NodeError, NotYetError
 from peermask.fleet import operator
 from peermask.fleet.environment import Line
 from peermask.fleet.metrics import AgentMetrics, serve_metrics, status_pages
-from peermask.fleet.operator import Answered, ask_status
+from peermask.fleet.operator import AgentAnswer, ask_status
 from peermask.fleet.puller import Absence
 from peermask.fleet.responder import Responder
 from peermask.fleet.status import Health, Report, StatusMonitor, assess
@@ -351,7 +351,7 @@ def test_healthz_follows_the_state(health, answer):
     [(["ok", "ok"], 0), (["ok", "degraded"], 3), (["degraded", "failing"], 1), (["unreachable", "ok"], 1)],
 )
 def test_the_exit_code_of_status_follows_the_worst(states, code):
-    answers = [Answered(i, "", None, None, state) for i, state in enumerate(states)]
+    answers = [AgentAnswer(i, "", None, None, state) for i, state in enumerate(states)]
     assert operate.exit_code_of(answers) == code
 
 

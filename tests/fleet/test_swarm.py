@@ -13,8 +13,10 @@ from fleet_cases import PATIENT, Notes, free_ports, simulated, tiny, tiny_fleet,
 
 from peermask.errors import NodeError
 from peermask.files import try_lock
+from peermask.fleet.authority import sign
 from peermask.fleet.certificates import make_certificates
-from peermask.fleet.fleet_file import certificates_of
+from peermask.fleet.fleet import certificates_of
+from peermask.fleet.roster import add_agent, encode_roster, remove_agents
 from peermask.fleet.start import agent_out, default_out, run_node
 from peermask.fleet.swarm import run_swarm
 from peermask.run.result import RunResult
@@ -116,6 +118,17 @@ def test_a_killed_agent_is_said_to_be_killed_and_a_second_swarm_touches_nothing(
     assert line.count("\n") == 1
     assert not any("peermask:" in log for log in logs)  # the agents' own, not errors of a second pair
     assert result.failed == {0: "was killed by signal 9; start the same command again to go on"}
+
+
+def test_agents_that_have_left_are_not_started(tmp_path):
+    path, held = two_agents(tmp_path, 2)
+    path.unlink()
+    later = remove_agents(add_agent(held, "127.0.0.1", links=(0, 1)), [1])
+    signature = sign(certificates_of(path, later), encode_roster(later))
+    written(tmp_path, later.model_copy(update={"signature": signature}))
+    make_certificates(later, certificates_of(path, later))
+    result = run_swarm(path, tmp_path / "run")
+    assert (result.failed, result.run.manifest["roster"]["agents"]) == ({}, [0, 2])
 
 
 def test_an_agent_that_runs_is_not_run_twice(tmp_path):

@@ -16,11 +16,11 @@ from peermask.fleet.admission import Refusals
 from peermask.fleet.authority import sign, verifier
 from peermask.fleet.certificates import make_certificates
 from peermask.fleet.credentials import Credentials
-from peermask.fleet.fleet_file import load_fleet, write_fleet
+from peermask.fleet.environment import ReconnectingTransport
+from peermask.fleet.fleet import load_fleet, write_fleet
 from peermask.fleet.responder import Responder
 from peermask.fleet.roster import encode_roster, link_agents, read_signed, remove_agents, revoke_certificates
 from peermask.fleet.roster_gossip import RosterGossip
-from peermask.fleet.transport import ReconnectingTransport
 from peermask.fleet.watch import Watch
 
 

@@ -13,7 +13,7 @@ from moved_time import MovedTime
 from peermask.config.file import make_config
 from peermask.errors import NodeError
 from peermask.fleet.agent import NodeAgent
-from peermask.fleet.fleet_file import new_fleet
+from peermask.fleet.fleet import new_fleet
 from peermask.fleet.status import Report
 from peermask.run.build import build
 from peermask.store.table import read_rows

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import threading
 from collections.abc import Callable, Iterator
@@ -14,6 +15,7 @@ from xml.etree import ElementTree
 import pytest
 from report_cases import write_run
 
+from machine import socket_folder
 from peermask.config.experiment import ExperimentConfig
 from peermask.reports.page import write_report
 from peermask.reports.watch import make_server
@@ -56,7 +58,8 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     for flag in (*FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('chromium')}"):
         options.add_argument(flag)
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    driver = webdriver.Chrome(options=options, service=Service(str(CHROMEDRIVER)))
+    service = Service(str(CHROMEDRIVER), env={**os.environ, "TMPDIR": socket_folder()})
+    driver = webdriver.Chrome(options=options, service=service)
     driver.set_script_timeout(PATIENCE)
     yield driver
     driver.quit()

@@ -13,7 +13,7 @@ from commands import Small
 from peermask.algorithms.contract import Clock
 from peermask.config.file import make_config
 from peermask.errors import PeermaskError
-from peermask.fleet.fleet_file import new_fleet
+from peermask.fleet.fleet import new_fleet
 from peermask.graph import build_mixing
 from peermask.graph.links import Links
 from peermask.run.assemble import assemble, openings

@@ -46,8 +46,7 @@ def new(
 ) -> None:
     """Write the fleet file: experiment, agents, addresses and links."""
     from peermask.config.file import load_config
-    from peermask.fleet.fleet import Missing
-    from peermask.fleet.fleet_file import new_fleet, save_fleet
+    from peermask.fleet.fleet import Missing, new_fleet, save_fleet
 
     if missing not in get_args(Missing):
         raise NodeError(f"--missing {missing!r} is not one of {', '.join(get_args(Missing))}")
@@ -92,7 +91,7 @@ def certs(
     """Make an authority and certificates; existing ones stay. Or replace the authority of a fleet that runs."""
     from peermask.fleet.authority import sign
     from peermask.fleet.certificates import make_certificates
-    from peermask.fleet.fleet_file import write_fleet
+    from peermask.fleet.fleet import write_fleet
     from peermask.fleet.roster import encode_roster
 
     if new_authority or retire_authority:
@@ -166,7 +165,7 @@ def statistics(
     import_: Import = None,
 ) -> None:
     """Combine all summaries, and write the scale to the fleet file."""
-    from peermask.fleet.fleet_file import write_fleet
+    from peermask.fleet.fleet import write_fleet
     from peermask.fleet.statistics import read_summary, with_statistics
 
     fleet = read_fleet(path, import_)

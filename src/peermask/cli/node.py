@@ -133,7 +133,7 @@ def metrics_address(metrics: str | None, host: str | None) -> tuple[str, int] | 
 def check_profile(path: Path, fleet: Path, agent: int) -> None:
     """That this device can carry the agent it is given. All agents know each other's retention, so it cannot change."""
     from peermask.cli.fleet import retentions_by
-    from peermask.fleet.fleet_file import load_fleet
+    from peermask.fleet.fleet import load_fleet
 
     loaded = load_fleet(fleet)
     wanted = loaded.retentions()[loaded.member(agent).agent]

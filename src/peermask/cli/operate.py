@@ -23,7 +23,7 @@ from peermask.cli.options import Device, FleetFile, Import, Interrupt, open_flee
 from peermask.errors import NodeError, NotYetError, PeermaskError
 
 if TYPE_CHECKING:
-    from peermask.fleet.operator import Answered
+    from peermask.fleet.operator import AgentAnswer
 
 # `peermask fleet operator`, `status`, `push` and `service`: for operators of a fleet.
 
@@ -88,7 +88,7 @@ def status(
     return exit_code_of(answers)
 
 
-def exit_code_of(answers: Sequence[Answered]) -> int:
+def exit_code_of(answers: Sequence[AgentAnswer]) -> int:
     """By the worst state."""
     states = {answer.state for answer in answers}
     return 1 if states & {"unreachable", "failing"} else DEGRADED if "degraded" in states else 0
@@ -111,34 +111,34 @@ def push(path: FleetFile, operator: Operator = None, wait: Wait = 5.0, import_: 
     return int(not any(said in ROSTER_ANSWERS for said in answers.values()))
 
 
-def _table(answers: Sequence[Answered]) -> Table:
+def _table(answers: Sequence[AgentAnswer]) -> Table:
     table = Table(title=f"fleet, {datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC", title_justify="left")
     for heading in HEADINGS:
         left = heading in ("address", "last absence", "state")
         table.add_column(heading, justify="left" if left else "right", overflow="fold")
     for answer in answers:
         state = answer.state if answer.trouble is None else f"{answer.state}: {answer.trouble}"
-        table.add_row(str(answer.agent), answer.address, *_row(answer.standing or {}), state)
+        table.add_row(str(answer.agent), answer.address, *_row(answer.status or {}), state)
     return table
 
 
-def _row(standing: dict[str, Any]) -> list[str]:
+def _row(status: dict[str, Any]) -> list[str]:
     from peermask.task import format_bytes, format_figure
 
-    if not standing:
+    if not status:
         return ["-"] * (len(HEADINGS) - 3)
-    absence, ends, accuracy = standing["last_absence"], standing["certificate_ends"], standing["accuracy"]
+    absence, ends, accuracy = status["last_absence"], status["certificate_ends"], status["accuracy"]
     return [
-        f"{standing['round']}/{standing['rounds']}",
-        "-" if accuracy is None else format_figure(standing["figure"], accuracy),
-        f"{standing['heard']} of {standing['neighbours']}",
-        format_bytes(standing["sent_bytes"]),
-        format_bytes(standing["received_bytes"]),
+        f"{status['round']}/{status['rounds']}",
+        "-" if accuracy is None else format_figure(status["figure"], accuracy),
+        f"{status['heard']} of {status['neighbours']}",
+        format_bytes(status["sent_bytes"]),
+        format_bytes(status["received_bytes"]),
         "-" if absence is None else f"{absence['neighbour']} in {absence['round']}: {absence['why']}",
-        *(str(sum(sum(counts.values()) for counts in standing.get(kind, {}).values())) for kind in REFUSALS),
+        *(str(sum(sum(counts.values()) for counts in status.get(kind, {}).values())) for kind in REFUSALS),
         "-" if ends is None else f"{(ends - time.time()) / 86_400:.0f}",
-        f"{standing['roster']} {standing['roster_digest'][:6]}" if "roster" in standing else "-",
-        standing["version"],
+        f"{status['roster']} {status['roster_digest'][:6]}" if "roster" in status else "-",
+        status["version"],
     ]
 
 
@@ -165,7 +165,7 @@ def service(
 ) -> None:
     """Print a systemd unit that runs one agent and restarts it."""
     from peermask.files import write_atomically
-    from peermask.fleet.service import ServiceLimits, unit
+    from peermask.fleet.start import ServiceLimits, unit
 
     fleet = read_fleet(path, import_)
     fleet.member(agent)

@@ -93,7 +93,7 @@ FleetFile = Annotated[Path, typer.Argument(metavar="FLEET", help="The fleet file
 
 def read_fleet(path: Path, imports: list[str] | None) -> Fleet:
     """Import what the user named, and read the file."""
-    from peermask.fleet.fleet_file import load_fleet
+    from peermask.fleet.fleet import load_fleet
 
     import_plugins(imports)
     return load_fleet(path)
@@ -101,7 +101,7 @@ def read_fleet(path: Path, imports: list[str] | None) -> Fleet:
 
 def open_fleet(path: Path, imports: list[str] | None) -> tuple[Fleet, Path]:
     """The fleet in a file, and the folder of its certificates."""
-    from peermask.fleet.fleet_file import certificates_of
+    from peermask.fleet.fleet import certificates_of
 
     fleet = read_fleet(path, imports)
     return fleet, certificates_of(path, fleet)

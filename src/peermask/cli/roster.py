@@ -170,7 +170,7 @@ def _publish(
     """Sign and write a roster, and make certificates of `agents`, and again those of `renew`."""
     from peermask.fleet.authority import sign as signature_of
     from peermask.fleet.certificates import make_certificates
-    from peermask.fleet.fleet_file import certificates_of, write_fleet
+    from peermask.fleet.fleet import certificates_of, write_fleet
     from peermask.fleet.roster import encode_roster
 
     folder = certificates_of(path, made)

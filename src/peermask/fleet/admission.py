@@ -109,10 +109,8 @@ class Refusals:
         """Count a refusal, and log its line unless it was logged before."""
         with self._lock:
             self._counts[neighbour][why] += 1
-            said, most = (
-                self._said[neighbour, why in OUT_OF_STEP],
-                LOGGED_OUT_OF_STEP if why in OUT_OF_STEP else LOGGED_LINES,
-            )
+            late = why in OUT_OF_STEP
+            said, most = self._said[neighbour, late], LOGGED_OUT_OF_STEP if late else LOGGED_LINES
             if line in said or len(said) >= most:
                 return
             said.add(line)
@@ -139,14 +137,6 @@ class Refusals:
 # Counts of messages and bytes, by neighbour and by round.
 
 
-@dataclass(frozen=True)
-class Totals:
-    """Neighbour -> how many, since the agent's process started."""
-
-    messages: dict[int, int]
-    bytes: dict[int, int]
-
-
 class Tally:
     """Thread-safe: the transport's thread sends, the agent's receives, and others read."""
 
@@ -168,9 +158,10 @@ class Tally:
         with self._lock:
             return dict(self._last)
 
-    def totals(self) -> Totals:
+    def totals(self) -> tuple[dict[int, int], dict[int, int]]:
+        """Messages and bytes, by neighbour."""
         with self._lock:
-            return Totals(dict(sorted(self._messages.items())), dict(sorted(self._bytes.items())))
+            return (dict(sorted(self._messages.items())), dict(sorted(self._bytes.items())))
 
 
 @dataclass(frozen=True)

@@ -25,17 +25,16 @@ from peermask.data.measures import FIGURES
 from peermask.data.normalisation import Range
 from peermask.errors import NodeError
 from peermask.fleet.admission import Admission
-from peermask.fleet.environment import SYSTEM_TIME, Line, TimeSource
+from peermask.fleet.environment import SYSTEM_TIME, Line, TimeSource, Transport
 from peermask.fleet.exchange import NodeExchange
 from peermask.fleet.fleet import Fleet
 from peermask.fleet.journal import Journal
 from peermask.fleet.messages import ExperimentId
-from peermask.fleet.neighbourhood import Neighbourhood, Patience
+from peermask.fleet.neighbourhood import Neighbourhood
 from peermask.fleet.puller import Puller, RollBack
 from peermask.fleet.responder import AnswerLimits, Responder
 from peermask.fleet.roster import by_roster
 from peermask.fleet.status import AgentObserver, Report
-from peermask.fleet.transport import Transport
 from peermask.run.assemble import build_simulator
 from peermask.run.build import Experiment
 from peermask.run.execution import Execution, Silent, Status
@@ -108,7 +107,7 @@ class NodeAgent:
         )  # fmt: skip
         self._later: tuple[Fleet, frozenset[int]] | None = None  # a later roster, for the next round
         self._lock = threading.Lock()
-        self.device, self._went_back = torch.device(device), 0  # the round from which this agent last went back
+        self.device, self._rolled_back_from = torch.device(device), 0  # the round from which this agent last went back
         self._begin()
 
     def _begin(self) -> None:
@@ -135,9 +134,9 @@ class NodeAgent:
             try:
                 return self._run(transport)
             except RollBack as back:
-                self._go_back(back.round)
+                self._roll_back(back.round)
 
-    def _look_back(self) -> None:
+    def _check_rollback(self) -> None:
         """With `missing = "wait"`: go back if a neighbour, restarted from an earlier checkpoint, needs earlier rounds.
 
         So all agents agree on the newest checkpoint that all have. One that cannot go back, or has not played further
@@ -147,8 +146,8 @@ class NodeAgent:
         if not needed:
             return
         before = self.journal.checkpoint_before(needed)
-        if before is not None and newest > self._went_back:
-            self._went_back = newest
+        if before is not None and newest > self._rolled_back_from:
+            self._rolled_back_from = newest
             raise RollBack(before)
         self.observer.say(
             f"a neighbour needs the message of round {needed}, and no checkpoint here is that old: it gets the one of "
@@ -156,30 +155,28 @@ class NodeAgent:
         )
         self.responder.answer_newest()
 
-    def _go_back(self, round: int) -> None:
-        self.observer.say(
-            f"a neighbour was restarted from an earlier round: going back from round {self._went_back} to {round}"
-        )
-        self.journal.go_back(round)
+    def _roll_back(self, round: int) -> None:
+        here = self._rolled_back_from
+        self.observer.say(f"a neighbour was restarted from an earlier round: going back from round {here} to {round}")
+        self.journal.roll_back(round)
         self.responder.start_again()
         self._begin()
         self.restore()
 
     def _run(self, transport: Transport) -> Status:
         fleet, start, last = self.fleet, self.start, LastEvaluation()
-        patience = Patience(fleet.missing, fleet.round_deadline, fleet.wait_limit, fleet.start_limit)
         neighbours, founders = fleet.neighbours(self.agent), self.experiment.config.agents
-        around = Neighbourhood(transport, self.responder, neighbours, patience, self.should_stop, founders, self.time)
+        around = Neighbourhood(transport, self.responder, neighbours, fleet, self.should_stop, founders, self.time)
         puller = Puller(around, self._admission(), self.rounds)
-        puller.look_back = self._look_back
+        puller.check_rollback = self._check_rollback
 
         def report() -> None:
             alive = len(transport.alive() & frozenset(around.neighbours))
             sent, absent = float(exchange.sent_bytes()), tuple(exchange.absent)
-            standing = (loop.progress.round, self.rounds, last.accuracy, last.evaluated, sent)
+            here = (loop.progress.round, self.rounds, last.accuracy, last.evaluated, sent)
             main = FIGURES[self.experiment.dataset.task][0]
             behind = max(0, around.common_round(joining=True) - loop.progress.round)
-            self.observer.round(Report(*standing, alive, len(around.neighbours), absent, main, last.loss, behind))
+            self.observer.round(Report(*here, alive, len(around.neighbours), absent, main, last.loss, behind))
 
         def follow() -> None:
             self._follow(puller, exchange)

@@ -13,7 +13,15 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from peermask.errors import NodeError
-from peermask.fleet.pem import DAMAGES, MOST_AUTHORITIES, load_certificates, load_keys, write_keys, write_private
+from peermask.fleet.credentials import (
+    DAMAGES,
+    MOST_AUTHORITIES,
+    is_self_signed,
+    load_authorities,
+    load_keys,
+    write_keys,
+    write_private,
+)
 
 try:
     from cryptography import x509
@@ -126,29 +134,6 @@ def certificate_builder(
 
 def x509_name(text: str) -> x509.Name:
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)])
-
-
-def load_authorities(ca: Path, agent: int | None = None) -> tuple[x509.Certificate, ...]:
-    """The authorities that a device trusts, the newest first."""
-    authorities = load_certificates(ca, agent, MOST_AUTHORITIES)
-    if not all(map(is_self_signed, authorities)):  # TLS would refuse it, and the session that is open would be lost
-        raise NodeError(f"certificate {ca} is damaged, or not an authority's; copy it again")
-    return authorities
-
-
-def is_self_signed(authority: x509.Certificate) -> bool:
-    return issuer_of(authority, [authority]) is not None
-
-
-def issuer_of(certificate: x509.Certificate, authorities: Sequence[x509.Certificate]) -> x509.Certificate | None:
-    """The authority that has signed a certificate."""
-    for authority in authorities:
-        try:
-            certificate.verify_directly_issued_by(authority)
-        except (InvalidSignature, *DAMAGES):
-            continue
-        return authority
-    return None
 
 
 def authority_texts(authorities: Sequence[x509.Certificate]) -> tuple[str, ...]:

@@ -16,24 +16,29 @@ certificate are taken from the authority's fleet file. The fingerprint, compared
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from peermask.errors import NodeError
 from peermask.files import writing
-from peermask.fleet.authority import (
-    authority_texts,
-    certificate_builder,
-    existing_authority,
+from peermask.fleet.authority import authority_texts, certificate_builder, existing_authority, open_authority, x509_name
+from peermask.fleet.credentials import (
+    DAMAGES,
+    MOST_AUTHORITIES,
+    Credentials,
+    host_name,
     issuer_of,
     load_authorities,
-    open_authority,
-    x509_name,
+    load_certificate,
+    load_key,
+    name_in,
+    operator_files,
+    relay_files,
+    write_keys,
+    write_private,
 )
-from peermask.fleet.credentials import Credentials, host_name, name_in, operator_files, relay_files
 from peermask.fleet.fleet import Fleet, FleetMember, check_operator_name, split_address
-from peermask.fleet.pem import DAMAGES, MOST_AUTHORITIES, load_certificate, load_key, write_keys, write_private
 
 try:
     from cryptography import x509
@@ -101,26 +106,14 @@ def is_enrolled(folder: Path, agent: int) -> bool:
 
 def sign_agent(
     name: str,
-    host: str,
+    host: str | None,
     public: ec.EllipticCurvePublicKey,
     authority: x509.Certificate,
     key: ec.EllipticCurvePrivateKey,
     valid: timedelta,
+    usage: Sequence[x509.ObjectIdentifier] = (ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH),
 ) -> x509.Certificate:
-    """An agent's certificate: the common name has its number, its host as the only alternative name."""
-    usage = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
-    return _signed(name, public, authority, key, valid, usage, host)
-
-
-def _signed(
-    name: str,
-    public: ec.EllipticCurvePublicKey,
-    authority: x509.Certificate,
-    key: ec.EllipticCurvePrivateKey,
-    valid: timedelta,
-    usage: list[x509.ObjectIdentifier],
-    host: str | None = None,
-) -> x509.Certificate:
+    """A certificate: the common name has the agent's number, its host is the only alternative name."""
     builder = (
         certificate_builder(name, public, valid, authority.not_valid_after_utc)
         .issuer_name(authority.subject)
@@ -166,10 +159,9 @@ def make_operator(folder: Path, name: str, days: int) -> Credentials:
     check_operator_name(name)
     authority, key = existing_authority(folder)
     files, private = operator_files(folder, name), ec.generate_private_key(ec.SECP256R1())
-    usage = [ExtendedKeyUsageOID.CLIENT_AUTH]
-    _write(
-        files, private, _signed(f"operator-{name}", private.public_key(), authority, key, timedelta(days=days), usage)
-    )
+    usage, valid = [ExtendedKeyUsageOID.CLIENT_AUTH], timedelta(days=days)
+    signed = sign_agent(f"operator-{name}", None, private.public_key(), authority, key, valid, usage)
+    _write(files, private, signed)
     return files
 
 
@@ -179,7 +171,7 @@ def _make_relay(
     """The relay's certificate: it can act as a server for agents, and not as an agent."""
     files, private = relay_files(folder), ec.generate_private_key(ec.SECP256R1())
     usage = [ExtendedKeyUsageOID.SERVER_AUTH]
-    _write(files, private, _signed("relay", private.public_key(), authority, key, valid, usage, host))
+    _write(files, private, sign_agent("relay", host, private.public_key(), authority, key, valid, usage))
     return files.certificate
 
 

@@ -54,7 +54,7 @@ def collect_run(fleet: Fleet, folders: Sequence[Path], out: Path, *, partial: bo
             f"no folder of {named(missing)} among the {len(agents)} given; give the folders of all agents, "
             "or use --partial to collect the given ones"
         )
-    with _in_one_go(out) as temporary:
+    with _atomic_folder(out) as temporary:
         target = RunFolder(temporary)
         figures = figures_of(experiment.dataset.task, experiment.further_metrics)
         tables = {**TABLES, "metrics.csv": metric_columns(figures)}
@@ -107,7 +107,7 @@ def _agents(fleet: Fleet, folders: Sequence[Path]) -> list[AgentFolder]:
 
 
 @contextmanager
-def _in_one_go(out: Path) -> Iterator[Path]:
+def _atomic_folder(out: Path) -> Iterator[Path]:
     """A temporary folder that is moved to `out` once everything is written, and deleted on any error.
 
     A swarm's `out` exists and contains its agents. It may be a mount point, so the temporary folder is made inside.

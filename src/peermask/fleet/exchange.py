@@ -158,9 +158,9 @@ class NodeExchange(Exchange):
         save()
         self.report()
         if self.ages is None:
-            self.puller.farewell(self.rounds)
+            self.puller.finish(self.rounds)
         else:
-            self.puller.stay_until_sent(self.rounds)
+            self.puller.wait_until_sent(self.rounds)
 
     def _publish(self, round: int, own: Payload) -> Schema:
         """Publish this agent's message [1, ...] of a round."""

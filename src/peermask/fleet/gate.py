@@ -61,19 +61,19 @@ class GateLimits:
 GATE_LIMITS = GateLimits()
 
 
-class _Lane:
+class _Queue:
     """Ports of one kind, connections that wait for them, and those being tried."""
 
     def __init__(self) -> None:
         self.free: list[Address] = []
-        self.ready: dict[_Outside, None] = {}
-        self.tried: dict[_Outside, Address] = {}
+        self.ready: dict[_ClientSide, None] = {}
+        self.tried: dict[_ClientSide, Address] = {}
 
 
-class _Inside(Side):
+class _ServerSide(Side):
     """To zenoh."""
 
-    def __init__(self, open_: set[_Inside]) -> None:
+    def __init__(self, open_: set[_ServerSide]) -> None:
         super().__init__()
         self.open = open_  # all of the gate
 
@@ -86,12 +86,12 @@ class _Inside(Side):
         self.open.discard(self)
 
     def data_received(self, data: bytes) -> None:
-        outside = cast("_Outside", self.other)
+        outside = cast("_ClientSide", self.other)
         outside.answered = True
         super().data_received(data)
 
 
-class _Outside(Side):
+class _ClientSide(Side):
     """To the client."""
 
     def __init__(self, gate: Gate) -> None:
@@ -156,10 +156,10 @@ class Gate:
     def __init__(self, loop: asyncio.AbstractEventLoop, limits: GateLimits = GATE_LIMITS) -> None:
         self.loop, self.limits = loop, limits
         self.address: Address = ("", 0)  # once it is open
-        self.links, self.visits = _Lane(), _Lane()  # to zenoh's ports, and to the operator server
-        self._pending: dict[_Outside, None] = {}  # not linked yet, the oldest first
-        self._here: set[_Outside] = set()
-        self._inside: set[_Inside] = set()
+        self.links, self.visits = _Queue(), _Queue()  # to zenoh's ports, and to the operator server
+        self._pending: dict[_ClientSide, None] = {}  # not linked yet, the oldest first
+        self._here: set[_ClientSide] = set()
+        self._inside: set[_ServerSide] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
         self._closing = False
@@ -179,7 +179,7 @@ class Gate:
         self.loop.call_soon_threadsafe(begin)
 
     async def open(self, host: str, port: int, operator_server: OperatorServer | None = None) -> None:
-        self._server = await self.loop.create_server(lambda: _Outside(self), host, port, backlog=BACKLOG_CONNECTIONS)
+        self._server = await self.loop.create_server(lambda: _ClientSide(self), host, port, backlog=BACKLOG_CONNECTIONS)
         self.address = address_of(self._server)
         if operator_server is not None:
             self.visits.free.extend([await operator_server.open()] * MOST_OPERATORS)
@@ -195,7 +195,7 @@ class Gate:
             inside.close()
         await until_none(lambda: self._inside)
 
-    def arrived(self, one: _Outside) -> None:
+    def arrived(self, one: _ClientSide) -> None:
         if self._closing:  # it was just being accepted
             one.close()
             return
@@ -205,16 +205,16 @@ class Gate:
             crowd = self._crowd()
             max(self._pending, key=lambda pending: crowd[pending.address]).close()  # the oldest of them
 
-    def ready(self, one: _Outside) -> None:
+    def ready(self, one: _ClientSide) -> None:
         one.lane.ready[one] = None
         one.limit(self.limits.handshake)
         self._next(one.lane)
 
-    def left(self, one: _Outside) -> None:
+    def left(self, one: _ClientSide) -> None:
         self._here.discard(one)
         self.linked(one)
 
-    def linked(self, one: _Outside) -> None:
+    def linked(self, one: _ClientSide) -> None:
         """Remove all limits of a connection, and free its port for the next."""
         for place in (self._pending, one.lane.ready):
             place.pop(one, None)
@@ -227,7 +227,7 @@ class Gate:
     def _crowd(self) -> Counter[str]:
         return Counter(one.address for one in self._pending)
 
-    def _next(self, lane: _Lane) -> None:
+    def _next(self, lane: _Queue) -> None:
         """Try ready connections, as many as there are free ports."""
         while lane.ready and lane.free:
             crowd = self._crowd()
@@ -243,8 +243,8 @@ class Gate:
             for one in lane.tried:
                 one.limit(max(0.0, one.begun + self.limits.contested - self.loop.time()))
 
-    async def _join(self, one: _Outside, address: Address) -> None:
-        inside = _Inside(self._inside)
+    async def _join(self, one: _ClientSide, address: Address) -> None:
+        inside = _ServerSide(self._inside)
         inside.other = one
         try:
             await self.loop.create_connection(lambda: inside, *address)

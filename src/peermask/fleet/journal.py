@@ -94,7 +94,7 @@ class Journal:
             saved = [0, *saved]
         return max((number for number in saved if number < round), default=None)
 
-    def go_back(self, round: int) -> None:
+    def roll_back(self, round: int) -> None:
         """Drop checkpoints after a round; `open` drops rows."""
         forget_checkpoints_after(self.folder.checkpoints, round)
         self._used, self._costs = [], {}
@@ -237,7 +237,7 @@ def open_agent_folder(fleet: Fleet, path: Path) -> AgentFolder:
     if manifest.get("fleet", fleet.run) != fleet.run:
         raise NodeError(f"{path} is of fleet {manifest['fleet']!r}, not {fleet.run!r}")
     tables: dict[str, Rows] = {name: read_rows(path / name) for name in TABLES}
-    agent = _whose(folder, manifest, tables["metrics.csv"])
+    agent = _agent_of(folder, manifest, tables["metrics.csv"])
     if agent not in fleet.numbers:
         raise NodeError(f"{path} is of agent {agent}; this fleet has agents 0 to {fleet.numbers[-1]}")
     for name, rows in tables.items():
@@ -249,7 +249,7 @@ def open_agent_folder(fleet: Fleet, path: Path) -> AgentFolder:
     return AgentFolder(agent, folder, *_own(folder, manifest, agent), tables)
 
 
-def _whose(folder: RunFolder, manifest: dict[str, Any], rows: Rows) -> int:
+def _agent_of(folder: RunFolder, manifest: dict[str, Any], rows: Rows) -> int:
     """From the files that contain its number, since the folder may have been renamed."""
     result = read_result(folder.result)
     said = [table.get("agent") for table in (manifest, result)] + [int(row["agent"]) for row in rows[:1]]

@@ -39,9 +39,7 @@ class ExperimentId:
     config_hash: str
     frozen_checksum: str
     data: str = ""  # shape of inputs and number of outputs, since each device may have its own data
-    rules: str = (
-        ""  # what the fleet file says about missing neighbours: if one agent waits and the other does not, both stop
-    )
+    rules: str = ""  # on missing neighbours, by the fleet file: if one agent waits and the other does not, both stop
 
     @property
     def identity(self) -> bytes:

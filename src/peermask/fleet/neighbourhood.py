@@ -6,32 +6,16 @@ Nothing here waits longer than its limit.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
 
 from peermask.errors import NodeError, NotYetError, WireError
-from peermask.fleet.environment import SYSTEM_TIME, TimeSource
-from peermask.fleet.fleet import Missing
+from peermask.fleet.environment import SYSTEM_TIME, TimeSource, Transport
+from peermask.fleet.fleet import Fleet
 from peermask.fleet.messages import NOTHING, Answer, Greeting, Ready, decode_answer
 from peermask.fleet.responder import Responder
-from peermask.fleet.transport import Transport
 
 REQUEST_SECONDS = 1.0  # that a request may take; it is repeated until the deadline, so that a stop is noticed
 MOST_STRIKES = 6  # limits in a row that a neighbour used up, after which its rests get no longer: 62 limits
 REFUSED_FRAMES = 3  # refused frames of a neighbour after which a round continues without it
-
-
-@dataclass(frozen=True)
-class Patience:
-    """How long an agent waits, in seconds, and what it does then."""
-
-    missing: Missing
-    round_deadline: float
-    wait_limit: float
-    start_limit: float
-
-    @property
-    def round_limit(self) -> float:
-        return self.wait_limit if self.missing == "wait" else self.round_deadline
 
 
 class Neighbourhood:
@@ -40,14 +24,15 @@ class Neighbourhood:
         transport: Transport,
         responder: Responder,
         neighbours: tuple[int, ...],
-        patience: Patience,
+        fleet: Fleet,
         should_stop: Callable[[], bool] = lambda: False,
         founders: int = NOTHING,
         time: TimeSource = SYSTEM_TIME,
     ) -> None:
-        """Agents from number `founders` on were added later: nobody waits for one that has not appeared yet."""
+        """`fleet` has the limits of every wait. Agents from number `founders` on were added later: nobody waits for one
+        that has not appeared yet."""
         self.transport, self.responder, self.neighbours = transport, responder, neighbours
-        self.patience, self.should_stop, self.founders = patience, should_stop, founders
+        self.fleet, self.should_stop, self.founders = fleet, should_stop, founders
         self.time = time
         self.present: frozenset[int] = frozenset()  # connected at the last check
         self.refused: set[int] = set()
@@ -97,9 +82,9 @@ class Neighbourhood:
         while True:
             self.meet()
             if self._is_behind():
-                end = min(end, self.time.monotonic() + min(REQUEST_SECONDS, self.patience.round_limit))
+                end = min(end, self.time.monotonic() + min(REQUEST_SECONDS, self.fleet.round_limit))
             lacking = set(self.neighbours) & self.responder.neighbours
-            lacking -= self.responder.met | self.responder.turned_away
+            lacking -= self.responder.met | self.responder.incompatible
             left = end - self.time.monotonic()
             if not lacking or left <= 0 or self.should_stop():
                 return lacking
@@ -107,11 +92,11 @@ class Neighbourhood:
 
     def _is_behind(self) -> bool:
         played = self.responder.newest
-        return played > 0 and self.patience.missing != "wait" and max(self.newest.values(), default=0) > played + 1
+        return played > 0 and self.fleet.missing != "wait" and max(self.newest.values(), default=0) > played + 1
 
     def check_not_alone(self) -> None:
         """An agent that every neighbour refuses was given the wrong files."""
-        if self.neighbours and self.responder.turned_away >= set(self.neighbours):
+        if self.neighbours and self.responder.incompatible >= set(self.neighbours):
             raise NodeError(
                 "no neighbour runs the same experiment (the lines above say how they differ); "
                 "give every device the same fleet file, version, and images of the same size"
@@ -119,7 +104,7 @@ class Neighbourhood:
 
     def check_somebody_came(self) -> None:
         """A fleet does not start with a single agent."""
-        if self.neighbours and not self.responder.met | self.responder.turned_away and not self.should_stop():
+        if self.neighbours and not self.responder.met | self.responder.incompatible and not self.should_stop():
             raise NotYetError(
                 f"none of agents {', '.join(map(str, self.neighbours))} has appeared; start them, check addresses and "
                 "ports (RUST_LOG=warn shows more), then start this one again"
@@ -154,7 +139,7 @@ class Neighbourhood:
                     return
                 self.transport.await_change(0.01)
 
-    def stay_while(self, needed: Callable[[int], bool], limit: float) -> None:
+    def wait_while(self, needed: Callable[[int], bool], limit: float) -> None:
         """Wait while any connected neighbour needs this agent, at most `limit` seconds."""
         end = self.time.monotonic() + limit
         while any(needed(j) for j in self.meet()):
@@ -179,7 +164,7 @@ class Neighbourhood:
 
     def may_come(self, wanted: set[int]) -> bool:
         """Whether to keep waiting for some of these: for connected ones, or with `wait` for all."""
-        awaited = wanted if self.patience.missing == "wait" else wanted & self.transport.alive()
+        awaited = wanted if self.fleet.missing == "wait" else wanted & self.transport.alive()
         return bool(awaited - self.refused - self.silent.keys() - self.hopeless())
 
     def hopeless(self) -> set[int]:

@@ -18,17 +18,18 @@ import struct
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from peermask.errors import NodeError, PeermaskError
 from peermask.fleet.credentials import OPERATOR, Credentials, name_of, tls_context
 from peermask.fleet.environment import SYSTEM_TIME, TimeSource
 from peermask.fleet.fleet import Fleet, split_address
-from peermask.fleet.relay_client import open_relay_client
+from peermask.fleet.relay import open_relay_client
 from peermask.fleet.roster import signed_roster
 from peermask.fleet.sockets import Server
 from peermask.fleet.status import STATES
 
+T = TypeVar("T")
 LARGEST_BYTES = 2**20  # bytes of a request or an answer
 SERVER_SECONDS = 10.0
 MOST_CONNECTIONS = 8
@@ -48,7 +49,7 @@ class OperatorServer:
     ) -> None:
         """`answers`: by kind of request; `revoked`: names of operators whose certificates were revoked."""
         self.credentials, self.answers, self.revoked = credentials, answers, revoked
-        self._server = Server(self._visit)
+        self._server = Server(self._serve)
         self._open: dict[asyncio.StreamWriter, None] = {}
 
     async def open(self) -> tuple[str, int]:
@@ -59,7 +60,7 @@ class OperatorServer:
     async def close(self) -> None:
         await self._server.close()
 
-    async def _visit(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._open[writer] = None
         if len(self._open) > MOST_CONNECTIONS:
             oldest = next(iter(self._open))
@@ -76,11 +77,11 @@ class OperatorServer:
             self._open.pop(writer, None)
             writer.close()
 
-    async def _answer(self, visitor: str, reader: asyncio.StreamReader) -> bytes:
-        if not OPERATOR.fullmatch(visitor):
-            return f"-{visitor} is not an operator".encode()
-        if visitor.removeprefix("operator-") in self.revoked():
-            return f"-the certificate of {visitor} was revoked".encode()
+    async def _answer(self, operator: str, reader: asyncio.StreamReader) -> bytes:
+        if not OPERATOR.fullmatch(operator):
+            return f"-{operator} is not an operator".encode()
+        if operator.removeprefix("operator-") in self.revoked():
+            return f"-the certificate of {operator} was revoked".encode()
         (length,) = LENGTH.unpack(await reader.readexactly(LENGTH.size))
         if length > LARGEST_BYTES:
             return f"-the request has {length} bytes, allowed: {LARGEST_BYTES}".encode()
@@ -89,7 +90,7 @@ class OperatorServer:
         if answer is None:
             return f"-operators may ask for {', '.join(self.answers)}".encode()
         try:
-            return b"+" + answer(visitor, body)
+            return b"+" + answer(operator, body)
         except PeermaskError as error:
             return f"-{error}".encode()
 
@@ -170,46 +171,50 @@ def _exactly(link: ssl.SSLSocket, length: int, until: float, time: TimeSource) -
 
 
 @dataclass(frozen=True)
-class Answered:
+class AgentAnswer:
     """The status of one agent, or why it is not known."""
 
     agent: int
     address: str
-    standing: dict[str, Any] | None
+    status: dict[str, Any] | None
     trouble: str | None  # why it is unreachable or not ok
     state: str = "unreachable"  # or a `State`
 
 
-def ask_status(fleet: Fleet, credentials: Credentials, seconds: float = CLIENT_SECONDS) -> Sequence[Answered]:
+def ask_status(fleet: Fleet, credentials: Credentials, seconds: float = CLIENT_SECONDS) -> Sequence[AgentAnswer]:
     """Ask all agents for their status, in parallel. If all refuse for the same reason, that is an error."""
 
-    def one(agent: int) -> Answered | Refused:
+    def one(agent: int) -> AgentAnswer | Refused:
         address = fleet.member(agent).address
         try:
-            standing = json.loads(ask(fleet, credentials, agent, "status", seconds=seconds))
-            if not isinstance(standing, dict) or standing.get("agent") != agent or "trouble" not in standing:
+            status = json.loads(ask(fleet, credentials, agent, "status", seconds=seconds))
+            if not isinstance(status, dict) or status.get("agent") != agent or "trouble" not in status:
                 raise Unreachable("its answer is not a status")
-            state = standing.get("state", "ok" if standing["trouble"] is None else "failing")  # older ones have none
+            state = status.get("state", "ok" if status["trouble"] is None else "failing")  # older ones have none
             if not isinstance(state, str) or state not in STATES:
                 raise Unreachable("its answer is not a status")
-            return Answered(agent, address, standing, standing["trouble"], state)
+            return AgentAnswer(agent, address, status, status["trouble"], state)
         except Refused as error:
             return error
         except ValueError:
-            return Answered(agent, address, None, "its answer is not a status")
+            return AgentAnswer(agent, address, None, "its answer is not a status")
         except Unreachable as error:
-            return Answered(agent, address, None, str(error))
+            return AgentAnswer(agent, address, None, str(error))
 
-    agents = [member.agent for member in fleet.agents]
-    with ThreadPoolExecutor(PARALLEL_AGENTS) as pool:
-        answers = list(pool.map(one, agents))
-    refusals = [str(one) for one in answers if isinstance(one, Refused)]
+    answers = _ask_all(fleet, one)
+    refusals = [str(one) for one in answers.values() if isinstance(one, Refused)]
     if len(refusals) == len(answers) and len(set(refusals)) == 1:
         raise NodeError(f"all agents of the fleet refuse: {refusals[0]}; check {credentials.certificate}")
     return [
-        Answered(agent, fleet.member(agent).address, None, str(answer)) if isinstance(answer, Refused) else answer
-        for agent, answer in zip(agents, answers, strict=True)
+        AgentAnswer(agent, fleet.member(agent).address, None, str(answer)) if isinstance(answer, Refused) else answer
+        for agent, answer in answers.items()
     ]
+
+
+def _ask_all(fleet: Fleet, one: Callable[[int], T]) -> dict[int, T]:
+    agents = [member.agent for member in fleet.agents]
+    with ThreadPoolExecutor(PARALLEL_AGENTS) as pool:
+        return dict(zip(agents, pool.map(one, agents), strict=True))
 
 
 def push_roster(fleet: Fleet, credentials: Credentials, seconds: float = CLIENT_SECONDS) -> dict[int, str]:
@@ -217,12 +222,9 @@ def push_roster(fleet: Fleet, credentials: Credentials, seconds: float = CLIENT_
 
     def one(agent: int) -> str:
         try:
-            return ask(fleet, credentials, agent, "roster", signed_roster(fleet), seconds=seconds).decode(
-                "utf-8", "replace"
-            )
+            answer = ask(fleet, credentials, agent, "roster", signed_roster(fleet), seconds=seconds)
+            return answer.decode("utf-8", "replace")
         except (Refused, Unreachable) as error:
             return str(error)
 
-    agents = [member.agent for member in fleet.agents]
-    with ThreadPoolExecutor(PARALLEL_AGENTS) as pool:
-        return dict(zip(agents, pool.map(one, agents), strict=True))
+    return _ask_all(fleet, one)

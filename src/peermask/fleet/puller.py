@@ -68,7 +68,7 @@ class Puller:
         self.around, self.admit, self.rounds = around, admit, rounds
         self.inbox: Inbox | None = None
         self.latest = rounds  # frames of later rounds are refused
-        self.look_back: Callable[[], None] = lambda: None  # raises RollBack if a neighbour needs an earlier round
+        self.check_rollback: Callable[[], None] = lambda: None  # raises RollBack if a neighbour needs an earlier round
 
     def follow(self, neighbours: tuple[int, ...], forgotten: Collection[int] = ()) -> None:
         """Receive from these from now on; drop messages of all others, and earlier ones of `forgotten`."""
@@ -90,9 +90,9 @@ class Puller:
         senders: Collection[int] | None = None,
     ) -> Received:
         """The messages of a round from all neighbours, or from `senders`, that arrive before the deadline."""
-        around, limit = self.around, self.around.patience.round_limit
+        around, limit = self.around, self.around.fleet.round_limit
         if self._open_inbox(schema, opening):
-            limit = max(limit, around.patience.start_limit)  # a neighbour may still wait for its own neighbours
+            limit = max(limit, around.fleet.start_limit)  # a neighbour may still wait for its own neighbours
         around.ask_again(around.responder.take_active())
         around.bad = {}
         expected = around.expected()
@@ -100,7 +100,7 @@ class Puller:
         end = around.time.monotonic() + limit
         stopping, pause = False, RETRY_SECONDS[0]
         while wanted:
-            self.look_back()
+            self.check_rollback()
             if around.should_stop() and not stopping:
                 stopping, end = True, min(end, around.time.monotonic() + STOP_SECONDS)
             left = end - around.time.monotonic()
@@ -123,7 +123,7 @@ class Puller:
                 around.transport.await_change(min(left, 0.1))
             else:
                 break
-        if wanted and stopping and around.patience.missing == "wait":
+        if wanted and stopping and around.fleet.missing == "wait":
             raise Abandoned  # with `wait` no round is played without all neighbours
         return self._received(round, wanted, behind)
 
@@ -150,19 +150,19 @@ class Puller:
         ended = {j for j in around.neighbours if self._holds(j, self.rounds)}  # these have published their last message
         return self._received(round, lacking - ended, None, any_age=True)
 
-    def stay_until_sent(self, round: int) -> None:
+    def wait_until_sent(self, round: int) -> None:
         """In asynchronous runs: stay until connected neighbours have this agent's last message, or for a deadline."""
         responder = self.around.responder
         if responder.newest:
-            self.around.stay_while(lambda j: not responder.was_given(j, round), self.around.patience.round_deadline)
+            self.around.wait_while(lambda j: not responder.was_sent(j, round), self.around.fleet.round_deadline)
 
-    def farewell(self, round: int) -> None:
+    def finish(self, round: int) -> None:
         """Tell neighbours that this agent needs no round up to `round` any more, and stay until they need none."""
         responder = self.around.responder
         if not responder.newest:  # nothing was ever sent
             return
         self._pull_once(self.around.meet(), round + 1, 0.0)
-        self.around.stay_while(lambda j: not responder.moved_past(j, round), self.around.patience.round_limit)
+        self.around.wait_while(lambda j: not responder.moved_past(j, round), self.around.fleet.round_limit)
 
     def _open_inbox(self, schema: Schema, opening: Callable[[int], MessageRow | None]) -> bool:
         """Whether this is the first time."""
@@ -174,7 +174,7 @@ class Puller:
 
     def _take_older(self, wanted: set[int], there: Set[int], round: int) -> None:
         """The time is over: take older messages, and ignore neighbours that do not answer at all."""
-        around, limit = self.around, self.around.patience.round_limit
+        around, limit = self.around, self.around.fleet.round_limit
         silent = wanted - self._pull_once(there, round, 0.0).keys()
         costly = silent & around.responder.take_active()  # they are there, and use up the time
         around.back_off(costly, limit)
@@ -243,7 +243,7 @@ class Puller:
         if newest is None or any_age:
             return newest
         expired = round - newest >= len(MISSING)
-        return None if expired or self.around.patience.missing == "skip" else newest
+        return None if expired or self.around.fleet.missing == "skip" else newest
 
     def _received(self, round: int, wanted: Set[int], behind: int | None, *, any_age: bool = False) -> Received:
         """All messages held, without those of `wanted` neighbours that are left out or expired."""

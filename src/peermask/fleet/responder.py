@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from peermask.errors import WireError
 from peermask.fleet.admission import Allowance, Refusals, Sent, Tally
-from peermask.fleet.environment import SYSTEM_TIME, TimeSource
+from peermask.fleet.environment import SYSTEM_TIME, Handler, Reply, TimeSource
 from peermask.fleet.messages import (
     NOTHING,
     Answer,
@@ -23,7 +23,6 @@ from peermask.fleet.messages import (
     decode_request,
     is_roster_message,
 )
-from peermask.fleet.transport import Handler, Reply
 from peermask.wire import Outbox, Schema, bitmap_size
 from peermask.wire.frame import is_keyframe
 from peermask.wire.mailbox import KEPT_ROUNDS
@@ -79,11 +78,11 @@ class Responder:
         self.time = time
         self.sent, self.received = Tally(time), Tally(time)  # by neighbour
         self._outbox: Outbox | None = None
-        self._handed: dict[int, int] = {}  # the newest round that each neighbour was sent, or has
+        self._delivered: dict[int, int] = {}  # the newest round that each neighbour was sent, or has
         self._asked: dict[int, int] = {}  # the highest round each neighbour has asked for
         self._ready: dict[int, int] = {}  # the step of the start that each neighbour has reached
         self._met: set[int] = set()  # neighbours that greeted with the same experiment
-        self._turned_away: set[int] = set()  # neighbours that greeted with another experiment
+        self._incompatible: set[int] = set()  # neighbours that greeted with another experiment
         self._active: set[int] = set()  # neighbours that sent a request since `take_active`
         self._sent: dict[int, Sent] = {}  # by round
         self._sent_bytes = 0
@@ -100,11 +99,11 @@ class Responder:
         """Answer only these neighbours from now on, and drop what is known of others."""
         with self._lock:
             self.neighbours = frozenset(neighbours)
-            for table in (self._asked, self._ready, self._handed, self._waiting, self._questions, self._bytes):
+            for table in (self._asked, self._ready, self._delivered, self._waiting, self._questions, self._bytes):
                 for j in table.keys() - self.neighbours:
                     del table[j]
             self._met &= self.neighbours
-            self._turned_away &= self.neighbours
+            self._incompatible &= self.neighbours
             for j in self.neighbours - self._questions.keys():
                 self._questions[j] = Allowance(*self.limits.requests, self.time)
             self._allow_bytes()
@@ -135,7 +134,7 @@ class Responder:
         """Forget what was published: the agent has gone back to an earlier round."""
         with self._lock:
             self._outbox, self._needed, self._sent_bytes = None, 0, 0
-            for table in (self._handed, self._asked, self._sent):
+            for table in (self._delivered, self._asked, self._sent):
                 table.clear()
 
     @property
@@ -145,10 +144,10 @@ class Responder:
             return frozenset(self._met)
 
     @property
-    def turned_away(self) -> frozenset[int]:
+    def incompatible(self) -> frozenset[int]:
         """Neighbours that greeted with another experiment."""
         with self._lock:
-            return frozenset(self._turned_away)
+            return frozenset(self._incompatible)
 
     @property
     def sent_bytes(self) -> int:
@@ -233,9 +232,9 @@ class Responder:
         """Whether a peer runs another experiment, which is logged once."""
         difference = self.experiment_id.difference(experiment_id)
         with self._lock:
-            (self._met if difference is None else self._turned_away).add(asker)
+            (self._met if difference is None else self._incompatible).add(asker)
         if difference is not None:
-            self.refusals.note(asker, "card", f"agent {asker} was refused: {difference}")
+            self.refusals.note(asker, "experiment", f"agent {asker} was refused: {difference}")
         return difference is not None
 
     def moved_past(self, neighbour: int, round: int) -> bool:
@@ -248,10 +247,10 @@ class Responder:
         with self._lock:
             return neighbour in self._asked or self._ready.get(neighbour, 0) >= step
 
-    def was_given(self, neighbour: int, round: int) -> bool:
+    def was_sent(self, neighbour: int, round: int) -> bool:
         """Whether a neighbour has a round or a later one."""
         with self._lock:
-            return self._handed.get(neighbour, 0) >= round
+            return self._delivered.get(neighbour, 0) >= round
 
     def _pulled(self, asker: int, question: Pull, reply: Reply) -> None:
         with self._lock:
@@ -284,5 +283,5 @@ class Responder:
             self._sent[number] = sent.one_more(len(frame), is_keyframe(frame))
             self._sent_bytes += len(frame)
             self.sent.add(asker, len(frame))
-        self._handed[asker] = max(number, self._handed.get(asker, 0))
+        self._delivered[asker] = max(number, self._delivered.get(asker, 0))
         return Answer(self.newest, frame).encode()

@@ -40,19 +40,12 @@ LARGEST_BYTES = 2**19  # bytes of a signed roster; a session allows a little mor
 DEFAULT_PORT = 7450
 DEFAULT_LINKS = 2  # default links of a new agent, so that it does not depend on a single neighbour
 
-CHANGING = (
-    "serial",
-    "agents",
-    "links",
-    "left",
-    "revoked_operators",
-    "authorities",
-)  # keys of a fleet file that are in a roster
-
 Verify = Callable[[bytes, str], bool]  # bytes, signature in hex
 
 
 class Roster(Options):
+    """The keys of a fleet file that may change, and the id of the fleet."""
+
     run: str
     serial: Annotated[int, Field(ge=0, lt=2**32)] = 0
     agents: tuple[FleetMember, ...]
@@ -102,8 +95,7 @@ def read_signed(data: bytes, fleet: Fleet, verify: Verify) -> Fleet:
 def with_roster(fleet: Fleet, roster: Roster, signature: str | None) -> Fleet:
     if roster.run != fleet.run:
         raise NodeError(f"a roster of fleet {roster.run!r:.40} is refused; this is fleet {fleet.run!r}")
-    keys = {key: getattr(roster, key) for key in CHANGING}
-    return check_roster(fleet.model_copy(update={**keys, "signature": signature}))
+    return check_roster(fleet.model_copy(update={**dict(roster), "signature": signature}))
 
 
 def check_roster(fleet: Fleet) -> Fleet:
@@ -173,7 +165,7 @@ def read_file(path: Path, fleet: Fleet, verify: Verify | None) -> Fleet:
     try:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
         roster = Roster.model_validate(
-            {"left": [], **{key: values[key] for key in ("run", *CHANGING) if key in values}}
+            {"left": [], **{key: values[key] for key in Roster.model_fields if key in values}}
         )
     except ValidationError as error:
         raise NodeError(f"{path} has changed and is not used: {first_problem(error, Roster)}") from None

@@ -13,11 +13,10 @@ from pathlib import Path
 from peermask.errors import NodeError, WireError
 from peermask.files import write_atomically
 from peermask.fleet.admission import Refusals
-from peermask.fleet.environment import SYSTEM_TIME, Line, TimeSource
+from peermask.fleet.environment import SYSTEM_TIME, Line, Reply, TimeSource, Transport
 from peermask.fleet.fleet import Fleet
 from peermask.fleet.messages import RosterMessage, decode_roster_message
 from peermask.fleet.roster import Verify, digest_of, encode_roster, read_signed, signed_roster
-from peermask.fleet.transport import Reply, Transport
 
 ANSWER_SECONDS = 1.0  # seconds a neighbour has to answer
 
@@ -90,7 +89,7 @@ class RosterGossip:
                 self.news.set()
         return taken
 
-    def hand_in(self, data: bytes) -> bool:
+    def accept_signed(self, data: bytes) -> bool:
         """Accept a signed roster from any source, if it is newer; a NodeError says why not."""
         if self.verify is None:
             raise NodeError("a roster is refused: without certificates it is only taken from the fleet file")
@@ -109,7 +108,7 @@ class RosterGossip:
         fleet, logged = self.fleet, self._splits.get(neighbour)
         try:
             if theirs.roster:
-                self.hand_in(theirs.roster)
+                self.accept_signed(theirs.roster)
             elif theirs.serial == fleet.serial > 0 and theirs.digest not in (digest_of(fleet), logged):
                 self._splits[neighbour] = theirs.digest
                 raise NodeError(_split(fleet, theirs.digest))
@@ -189,7 +188,7 @@ def save_roster(fleet: Fleet, roster_file: Path) -> None:
         write_atomically(roster_file, roster)
 
 
-def is_saved(fleet: Fleet, roster_file: Path) -> bool:
+def was_used(fleet: Fleet, roster_file: Path) -> bool:
     """Whether this agent has used the roster before."""
     try:
         return roster_file.read_bytes() == signed_roster(fleet)

@@ -20,9 +20,8 @@ from peermask.fleet.fleet import Fleet, split_address
 # its own number only; zenoh drops everything else before it reaches the agent.
 
 LEASE_MS = 2000  # a frozen or disconnected neighbour is noticed within a few of these
-CLOSE_US = (
-    500_000  # a send that blocks this long closes the link; less than the lease, or healthy peers would look dead
-)
+# A send that blocks this long closes the link; less than the lease, or healthy peers would look dead.
+CLOSE_US = 500_000
 
 
 def ask_key(owner: int | str, asker: int | str) -> str:

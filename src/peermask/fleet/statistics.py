@@ -57,7 +57,7 @@ class Summary(Options):
 def summary_of(fleet: Fleet, agent: int) -> Summary:
     """The summary of the data on this device."""
     fleet.member(agent)
-    choice = _scalable(fleet)
+    choice = _scaled_dataset(fleet)
     data: Dataset = datasets[choice.name].make(**dict(choice.options))
     if data.vocabulary is not None:
         raise NodeError("the data are tokens, which have no mean; no statistics are needed")
@@ -109,7 +109,7 @@ def with_statistics(fleet: Fleet, summaries: Sequence[Summary], *, partial: bool
         if len(targets) < len(ordered):
             raise NodeError("some agents declare targets and some do not; all must have the same task")
         scales["target_scale"] = combined(ordered, targets, "target", far)
-    table = {**_scalable(fleet).table(), **{name: value.model_dump() for name, value in scales.items()}}
+    table = {**_scaled_dataset(fleet).table(), **{name: value.model_dump() for name, value in scales.items()}}
     try:
         choice = choose(datasets, "dataset", table)
     except PeermaskError as error:
@@ -160,12 +160,12 @@ def _check(fleet: Fleet, ordered: Sequence[Summary], *, partial: bool) -> None:
             )
         if agents.count(summary.agent) > 1:
             raise NodeError(f"agent {summary.agent} has two summaries; give one")
-    missing = sorted(set(range(len(fleet.agents))) - set(agents))
+    missing = sorted({member.agent for member in fleet.agents} - set(agents))
     if missing and not partial:
         raise NodeError(f"no summary of agents {missing}; give one of each, or use --partial to leave them out")
 
 
-def _scalable(fleet: Fleet) -> Any:
+def _scaled_dataset(fleet: Fleet) -> Any:
     """The dataset of the experiment, if its scale can be set."""
     choice = fleet.experiment.dataset
     if "normalise" not in type(choice.options).model_fields:

@@ -21,7 +21,6 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal, Protocol, get_args
 
-from peermask.fleet.admission import Totals
 from peermask.fleet.environment import SYSTEM_TIME, TimeSource
 from peermask.fleet.fleet import Fleet
 from peermask.fleet.puller import Absence
@@ -140,11 +139,6 @@ class AgentStatus:
     roster_digest: str  # the same on all agents with this number
 
 
-def round_limit_of(fleet: Fleet) -> float:
-    """How many seconds a round waits for neighbours."""
-    return fleet.wait_limit if fleet.missing == "wait" else fleet.round_deadline
-
-
 def patience_of(fleet: Fleet, limit: float) -> float:
     """After how many seconds without the end of a round something is wrong, if a round may wait `limit` seconds."""
     return 2 * max(fleet.start_limit, limit) + 30
@@ -164,7 +158,7 @@ class StatusMonitor:
     ) -> None:
         """`ends`: when the agent's certificate expires."""
         self.observer, self.fleet, self.agent, self.ends = observer, fleet, agent, ends
-        self.stalled_after = patience_of(fleet, round_limit_of(fleet)) if stalled_after is None else stalled_after
+        self.stalled_after = patience_of(fleet, fleet.round_limit) if stalled_after is None else stalled_after
         self.time = time
         self.version = version("peermask")
         self.responder: Responder | None = None
@@ -199,7 +193,7 @@ class StatusMonitor:
 
     def _count(self, report: Report) -> None:
         now = self.time.monotonic()
-        slow = self._ended is not None and now - self._ended >= round_limit_of(self.fleet)
+        slow = self._ended is not None and now - self._ended >= self.fleet.round_limit
         late = {absence.neighbour for absence in report.absent if slow and absence.why != "gone"}
         absent = {absence.neighbour for absence in report.absent}
         self._costs = Counter({j: self._costs[j] + (j in late) for j in absent})
@@ -221,7 +215,7 @@ class StatusMonitor:
         refused = {absence.neighbour for absence in report.absent if absence.why.startswith("refused")}
         heard = report.neighbours - len(report.absent)
         if self.responder is not None:
-            refused |= self.responder.turned_away
+            refused |= self.responder.incompatible
             heard = heard if report.round else len(self.responder.met)  # none is due before the first round
         # With `wait` one dead neighbour stops all rounds for much longer.
         late = idle > min(self.stalled_after, patience_of(self.fleet, self.fleet.round_deadline))
@@ -248,9 +242,9 @@ class StatusMonitor:
             absences = {j: dict(sorted(counts.items())) for j, counts in sorted(self._absences.items())}
             last_absence = self._last_absence
         responder = self.responder
-        nothing = Totals({}, {})
-        sent = nothing if responder is None else responder.sent.totals()
-        received = nothing if responder is None else responder.received.totals()
+        nothing: tuple[dict[int, int], dict[int, int]] = ({}, {})
+        sent, sent_bytes = nothing if responder is None else responder.sent.totals()
+        received, received_bytes = nothing if responder is None else responder.received.totals()
         return AgentStatus(
             agent=self.agent,
             run=self.fleet.run,
@@ -262,10 +256,10 @@ class StatusMonitor:
             loss=report.loss,
             figure=report.figure,
             accuracy=report.accuracy,
-            sent_bytes=sum(sent.bytes.values()),
-            received_bytes=sum(received.bytes.values()),
-            sent=sent.messages,
-            received=received.messages,
+            sent_bytes=sum(sent_bytes.values()),
+            received_bytes=sum(received_bytes.values()),
+            sent=sent,
+            received=received,
             neighbours=report.neighbours,
             alive=report.alive,
             heard=report.neighbours - len(report.absent) if report.round else 0,

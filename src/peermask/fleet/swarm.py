@@ -18,8 +18,7 @@ from peermask.errors import NodeError
 from peermask.files import hold_lock, writing
 from peermask.fleet.collect import collect_run, finished
 from peermask.fleet.environment import SYSTEM_TIME, TimeSource
-from peermask.fleet.fleet import Fleet
-from peermask.fleet.fleet_file import certificates_of, load_fleet
+from peermask.fleet.fleet import Fleet, certificates_of, load_fleet
 from peermask.fleet.start import agent_out, default_out
 from peermask.run.result import RunResult
 from peermask.store.folder import RunFolder
@@ -113,7 +112,7 @@ def _processes(
         flags = ["--insecure"] * insecure
         for name in fleet.experiment.imports or ():
             flags += ["--import", name]
-        for agent in range(len(fleet.agents)):
+        for agent in (member.agent for member in fleet.agents):
             options = [] if metrics is None else ["--metrics", str(metrics + agent)]
             members.append(_start(path, agent, agent_out(out, agent), flags + options))
         yield members
@@ -125,18 +124,8 @@ def _processes(
 
 
 def _start(path: Path, agent: int, folder: Path, flags: list[str]) -> SwarmProcess:
-    command = [
-        sys.executable,
-        "-m",
-        "peermask",
-        "node",
-        str(path),
-        "--agent",
-        str(agent),
-        "--out",
-        str(folder),
-        "--events",
-    ]
+    command = [sys.executable, "-m", "peermask", "node", str(path)]
+    command += ["--agent", str(agent), "--out", str(folder), "--events"]
     with writing(folder.parent), folder.with_suffix(".log").open("wb") as log:
         process = subprocess.Popen(
             command + flags,

@@ -17,15 +17,13 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from peermask.errors import NodeError, PeermaskError
-from peermask.fleet.authority import install_authorities, load_authorities, verifier
-from peermask.fleet.credentials import MINUTES, Credentials, check_credentials, validity
-from peermask.fleet.environment import SYSTEM_TIME, Line, TimeSource
-from peermask.fleet.fleet import Fleet, FleetMember
-from peermask.fleet.fleet_file import write_fleet
+from peermask.fleet.authority import install_authorities, verifier
+from peermask.fleet.credentials import MINUTES, Credentials, check_credentials, load_authorities, validity
+from peermask.fleet.environment import SYSTEM_TIME, Line, ReconnectingTransport, TimeSource, Transport
+from peermask.fleet.fleet import Fleet, FleetMember, write_fleet
 from peermask.fleet.responder import Responder
 from peermask.fleet.roster import read_file
 from peermask.fleet.roster_gossip import FileWatch, RosterGossip, save_roster
-from peermask.fleet.transport import ReconnectingTransport, Transport
 
 CHECK_SECONDS = 1.0  # seconds between checks of files
 CHECKS_PER_REQUEST = 5  # checks of files between requests to neighbours
@@ -162,9 +160,8 @@ class Watch:
         places = _places(fleet, self.agent)
         others = frozenset(j for j in neighbours if places.get(j) != before[j])  # removed or changed
         self.responder.follow(frozenset(fleet.neighbours(self.agent)) - others)
-        self.rosters.compare(
-            self.transport, self.transport.alive() & neighbours
-        )  # including removed ones, so that they learn of it
+        # Including removed ones, so that they learn of it.
+        self.rosters.compare(self.transport, self.transport.alive() & neighbours)
         self._due |= places != before
         self.adopt(fleet, others)
         try:
@@ -179,10 +176,8 @@ class Watch:
             return
         self._files.ignore("ca")
         self.rosters.verify, self._due = verifier(self.credentials.ca), True
-        count = len(load_authorities(self.credentials.ca))
-        self.say(
-            Line(f"trusts {count} {'authority' if count == 1 else 'authorities'} by roster {fleet.serial}", "roster")
-        )
+        trusts = ("1 authority", "2 authorities")[len(load_authorities(self.credentials.ca)) - 1]
+        self.say(Line(f"trusts {trusts} by roster {fleet.serial}", "roster"))
 
     def _update_file(self) -> None:
         """Write a later roster into the fleet file, so that operators on this device go by it.

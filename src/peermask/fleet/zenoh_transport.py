@@ -13,15 +13,16 @@ import sys
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from typing import Any
 
 from peermask.errors import NodeError, NotYetError
+from peermask.fleet.environment import Handler
 from peermask.fleet.fleet import split_address
 from peermask.fleet.gate import Gate, open_gate
 from peermask.fleet.messages import DOUBLED
 from peermask.fleet.operator import OperatorServer
 from peermask.fleet.sessions import Sessions, alive_key, ask_key
-from peermask.fleet.transport import Handler
 
 try:
     import zenoh
@@ -142,9 +143,8 @@ def open_zenoh(
             target=transport.serve, args=(questions.handler, handler), name="answers", daemon=True
         )
         worker.start()
-        leaving.callback(
-            worker.join, THREAD_END_SECONDS
-        )  # the process aborts if a thread is still inside zenoh when Python exits
+        # The process aborts if a thread is still inside zenoh when Python exits.
+        leaving.callback(worker.join, THREAD_END_SECONDS)
         leaving.enter_context(questions)  # undeclaring it ends the worker
         watch = zenoh.handlers.Callback(transport.liveliness_changed, indirect=False)
         session.liveliness().declare_subscriber(alive_key("*"), watch, history=True)
@@ -236,9 +236,9 @@ def _serve(questions: zenoh.handlers.Handler[zenoh.Query], handler: Handler, ses
             return
         asker, payload = _last_number(query.key_expr), query.payload
         if asker is not None and asker in sessions.doubled():
-            _Reply(query)(DOUBLED)
+            _reply(query, DOUBLED)
         elif asker is not None and payload is not None:
-            handler(asker, payload.to_bytes(), _Reply(query))
+            handler(asker, payload.to_bytes(), partial(_reply, query))
 
 
 def _last_number(key: zenoh.KeyExpr) -> int | None:
@@ -247,12 +247,7 @@ def _last_number(key: zenoh.KeyExpr) -> int | None:
     return int(word) if word.isdecimal() and len(word) < 10 else None
 
 
-class _Reply:
-    """Answers one query and drops it: zenoh tells the asker that it is complete only then."""
-
-    def __init__(self, query: zenoh.Query) -> None:
-        self.query = query
-
-    def __call__(self, answer: bytes) -> None:
-        with self.query as query, suppress(zenoh.ZError):  # the asker has disconnected
-            query.reply(query.key_expr, answer)
+def _reply(query: zenoh.Query, answer: bytes) -> None:
+    """Answer one query and drop it: zenoh tells the asker that it is complete only then."""
+    with query, suppress(zenoh.ZError):  # the asker has disconnected
+        query.reply(query.key_expr, answer)

@@ -167,8 +167,8 @@ def measure(folder: RunFolder) -> Outcome:
         found = mean_known(table.reported(column)[honest])
         return None if isnan(found) else found
 
-    filters, first_layer = read_masks(folder)
     curve, messages = _curve(table, traffic, honest), round(float(np.nansum(traffic["links"])))
+    filters, first_layer = read_masks(folder)
     return Outcome(
         config=read_config(folder.config).table(),
         hash=done["hash"],

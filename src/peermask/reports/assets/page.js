@@ -4,7 +4,7 @@ function drawTop() {
   const top = R.series[R.sweep?.top ?? 0], group = top.runs.map((place) => R.runs[place]), first = group[0];
   const agents = group.flatMap((each) => each.agents), over = group.length > 1 ? `, over ${group.length} seeds` : "";
   const chosen = R.sweep?.rows.filter((row) => row.best) ?? [];
-  const [headline, ...versus] = R.sweep ? chosen.map((row) => `${row.variation || "as it is"} is best for ${row.algorithm}: ${spreadText(row.validation)} on held-out data`) : gains();
+  const [headline, ...versus] = R.sweep ? chosen.map((row) => `${row.variation ? `${row.variation} is best for ${row.algorithm}` : `${row.algorithm} is best as it is`}: ${spreadText(row.validation)} on held-out data`) : gains();
   $("title").textContent = headline ?? `${top.label} reaches ${shown(first.figure, reportedMean(top))} mean ${named(first.figure)}`;
   const status = group.every((each) => each.status === first.status) ? first.status : "not all finished";
   $("subtitle").textContent = `${R.title}: ${first.agents.length} agents on ${first.dataset}, `
