@@ -41,12 +41,10 @@ class IndMask(Algorithm[State]):
 
     def learn(self, state: State, data: LocalData, clock: Clock) -> tuple[State, Tensor]:
         """z ← z − η (G(z) + ω z + λ ∂R/∂z).   Paper Eq. (4)"""
-        lr = self.options.scheduled_lr(clock)
-        step = score_step(
-            self.setting, self.options, lr, state.scores, state.mask, state.keep, state.velocity, data.batch(clock)
-        )
-        mask, velocity = self.masker.mask(step.scores, state.keep), step.velocity if self.options.momentum else None
-        return replace(state, scores=step.scores, mask=mask, velocity=velocity), step.loss
+        lr, batch = self.options.scheduled_lr(clock), data.batch(clock)
+        step = score_step(self.setting, self.options, lr, state.scores, state.mask, state.keep, state.velocity, batch)
+        mask = self.masker.mask(step.scores, state.keep)
+        return replace(state, scores=step.scores, mask=mask, velocity=step.velocity), step.loss
 
     def share(self, state: State) -> Payload:  # noqa: ARG002
         return {}
