@@ -203,6 +203,10 @@ def _index(campaign: Campaign) -> str:
             done = sum(campaign.outcome(cell) is not None for cell in cells)
             count = f"{done} of {len(cells)}" if cells else "see there"
             lines.append(f"| [{name}]({name}.md) | {count} | {preset(name).title} |")
+    for page in sorted(campaign.home.path.glob("*.md")):  # of the user's own experiments, from other calls
+        if page.stem not in (*preset_names(), "README"):
+            title = page.read_text(encoding="utf-8").split("\n", 1)[0].removeprefix("# ")
+            lines.append(f"| [{page.stem}]({page.name}) | see there | {title} |")
     return "\n".join(lines) + "\n"
 
 

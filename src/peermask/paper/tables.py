@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from peermask.paper.campaign import Campaign
+from peermask.paper.cells import cells_of
 from peermask.paper.outcome import Outcome, Summary, summarise
 from peermask.paper.preset import Preset, methods, preset
 from peermask.paper.tuning import format_choice
@@ -148,13 +149,12 @@ def format_mean(summary: Summary) -> str:
 def format_page(campaign: Campaign, made: Grid, figure: str | None) -> str:
     shape = made.preset
     seeds = ", ".join(map(str, campaign.seeds))
-    name, scale = campaign.defaults.name, campaign.defaults.scale
-    note = note_of(campaign, shape)
+    name, note = campaign.defaults.name, note_of(campaign, shape)
     lines = [
         f"# {shape.title}",
         "",
         shape.about,
-        f"Scale `{name}`: {scale.about}. Mean ± standard deviation over seeds {seeds}.",
+        f"{_scale(campaign, made.name)} Mean ± standard deviation over seeds {seeds}.",
         f"An accuracy is the mean over agents and over {REPORTED}.",
         *([OTHER_DATA] if shape.paper_name and name != "paper" else []),
         "",
@@ -172,6 +172,14 @@ def format_page(campaign: Campaign, made: Grid, figure: str | None) -> str:
     if figure is not None:
         lines += ["", f"![{shape.title}]({figure})", *CAPTIONS.get(shape.figure, ())]
     return "\n".join(lines) + "\n"
+
+
+def _scale(campaign: Campaign, name: str) -> str:
+    """What the scale stands for, unless the experiment names data of its own."""
+    defaults = campaign.defaults
+    used = {defaults.table(cell, {})["dataset"]["name"] for cell in cells_of(name, (0,))}
+    about = f": {defaults.scale.about}" if defaults.scale.config["dataset"]["name"] in used else ""
+    return f"Scale `{defaults.name}`{about}."
 
 
 def note_of(campaign: Campaign, shape: Preset) -> str:
