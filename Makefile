@@ -1,8 +1,8 @@
 # `make run` and `make test` do all set-up themselves, from a bare clone.
 PYTHON ?= python3
 BIN := .venv/bin
-# Tests of fleets and ranks wait for each other much of the time.
-WORKERS ?= $(shell echo $$(( $$(getconf _NPROCESSORS_ONLN) * 3 / 2 )))
+# Tests of fleets and ranks wait for each other much of the time. More than 16 workers only take memory, 1 GB each.
+WORKERS ?= $(shell n=$$(( $$(getconf _NPROCESSORS_ONLN) * 3 / 2 )); echo $$(( n < 16 ? n : 16 )))
 # `make test MEASURED=1` notes which statements run; `make coverage` adds up what was noted.
 PYTEST = $(BIN)/python $(if $(MEASURED),-m coverage run) -m pytest --dist worksteal -n
 

@@ -27,9 +27,9 @@ from statistics import mean, median, stdev
 from typing import Any
 
 import peermask
-from benchmarks.fleet import free_ports, write_fleet
+from benchmarks.fleet import free_ports, start, write_fleet
 from peermask.config.file import load_config, make_config
-from peermask.fleet import start
+from peermask.fleet import start as node_start
 from peermask.fleet.agent import NodeAgent
 from peermask.fleet.environment import Transport
 from peermask.fleet.fleet import Fleet, new_fleet
@@ -118,14 +118,8 @@ def played_by_fleet(
         processes = []
         for agent in range(agents):
             step = agents * STEP * (factor if agent == 0 else 1)
-            command = [sys.executable, "-m", "benchmarks.asynchronous", "--agent", str(agent), "--file", str(path)]
-            process = subprocess.Popen(
-                [*command, "--step", str(step)],
-                stdout=subprocess.PIPE,
-                env={**os.environ, "OMP_NUM_THREADS": "1"},
-            )
-            exit_.callback(process.kill)
-            processes.append(process)
+            arguments = ("--agent", agent, "--file", path, "--step", step)
+            processes.append(start(exit_, "benchmarks.asynchronous", *arguments, stdout=subprocess.PIPE))
         return [json.loads(process.communicate(timeout=600)[0].splitlines()[-1]) for process in processes[1:]]
 
 
@@ -165,7 +159,7 @@ def one_agent(path: Path, agent: int, step: float) -> dict[str, Any]:
             vars(self.simulator.algorithm)["learn"] = sleep_and_learn
             return super().run(transport)
 
-    vars(start)["NodeAgent"] = Sleeping
+    vars(node_start)["NodeAgent"] = Sleeping
     observer = Timed()
     run_node(path, agent, observer, out=path.parent / f"agent-{agent}")
     return {"times": observer.times, "accuracy": observer.accuracy}

@@ -18,25 +18,18 @@ import statistics
 import subprocess
 import sys
 import time
-from typing import Protocol
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 
 from benchmarks.compare import Figures, add_option
+from benchmarks.contenders import Round, paper_loop, plain_loop, simulated
 from peermask.compute import cpu_module
 from peermask.data.fashion_mnist import find_folder
 from peermask.errors import DataError
 
 PLAIN = "plain-loop"
 REPLACEMENTS = ("use_winograd", "use_blocked_norms")
-
-
-class Contender(Protocol):
-    def __enter__(self) -> object: ...
-
-    def __exit__(self, *_: object) -> None: ...
-
-    def round(self) -> None: ...
 
 
 def main() -> None:
@@ -73,18 +66,13 @@ def at_least_one(text: str) -> int:
     return number
 
 
-def make(name: str, paper: bool) -> Contender:
-    """Imports only what that one needs, so that its memory is its own."""
+def contender(name: str, paper: bool) -> AbstractContextManager[Round]:
     algorithm, _, without = name.partition(" without ")
     if without:
         setattr(cpu_module, without, lambda module: module)
     if name == PLAIN:
-        from benchmarks.plain_loop import PaperLoop, PlainLoop
-
-        return PaperLoop() if paper else PlainLoop()
-    from benchmarks.simulated import Simulated
-
-    return Simulated(algorithm, paper)
+        return nullcontext(paper_loop() if paper else plain_loop())
+    return simulated(algorithm, paper=paper)
 
 
 def play(name: str, paper: bool, cpu_time: bool) -> None:
@@ -92,12 +80,11 @@ def play(name: str, paper: bool, cpu_time: bool) -> None:
     clock = time.process_time if cpu_time else time.perf_counter
     if cpu_time:
         torch.set_num_threads(1)
-    contender = make(name, paper)
-    with contender:
+    with contender(name, paper) as one_round:
         for line in sys.stdin:
             started = clock()
             for _ in range(int(line)):
-                contender.round()
+                one_round()
             print(clock() - started, flush=True)
     print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, flush=True)
 

@@ -20,9 +20,9 @@ from torch import nn
 from peermask.compute.network import blank
 from peermask.exports import Precision
 from peermask.exports.onnx import to_onnx, with_signs
-from peermask.exports.profile import Kind, masked_params, trial
+from peermask.exports.profile import Kind, masked_params, run_trial
 from peermask.exports.rebuild import named_module
-from peermask.exports.slim import multiply_adds, parameters, slim
+from peermask.exports.slim import count_multiply_adds, count_parameters, slim
 from peermask.exports.ticket import Architecture
 from peermask.models.layout import find_layout
 from peermask.run.assemble import with_params
@@ -58,14 +58,14 @@ def main() -> None:
             data = to_onnx(module, example, {})
             for precision in get_args(Precision):
                 path.write_bytes(with_signs(data, precision).data)
-                cells = [kind, precision, format_bytes(path.stat().st_size), f"{parameters(module):,}"]
-                cells += [f"{multiply_adds(module, example):,}", *measured(path, options.repeats, fold=False)]
+                cells = [kind, precision, format_bytes(path.stat().st_size), f"{count_parameters(module):,}"]
+                cells += [f"{count_multiply_adds(module, example):,}", *measured(path, options.repeats, fold=False)]
                 cells += ["", ""] if precision == "float32" else measured(path, options.repeats, fold=True)
                 print("| " + " | ".join(cells) + " |", flush=True)
 
 
 def measured(path: Path, repeats: int, *, fold: bool) -> list[str]:
-    found = trial(path, repeats, fold=fold)
+    found = run_trial(path, repeats, fold=fold)
     return [f"{1000 * found['least_latency']:.2f} ms", format_bytes(found["memory"])]
 
 

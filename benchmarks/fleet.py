@@ -19,6 +19,7 @@ import tempfile
 import time
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -74,12 +75,10 @@ def measure(options: argparse.Namespace, size: int) -> np.ndarray[tuple[int, int
         path = write_fleet(Path(folder), new_fleet(config, port=free_ports(options.agents)))
         own = ["--rounds", str(options.rounds), "--fleet", str(path), "--bytes", str(size)]
         own += ["--insecure"] * options.insecure
-        processes = []
-        for agent in range(options.agents):
-            command = [sys.executable, "-m", "benchmarks.fleet", "--agent", str(agent), *own]
-            process = subprocess.Popen(command, stdout=subprocess.PIPE, env={**os.environ, "OMP_NUM_THREADS": "1"})
-            exit_.callback(process.kill)
-            processes.append(process)
+        processes = [
+            start(exit_, "benchmarks.fleet", "--agent", agent, *own, stdout=subprocess.PIPE)
+            for agent in range(options.agents)
+        ]
         return np.array([json.loads(process.communicate(timeout=300)[0]) for process in processes])
 
 
@@ -130,6 +129,14 @@ def write_fleet(folder: Path, fleet: Fleet) -> Path:
     save_fleet(path, fleet)
     make_certificates(fleet, certificates_of(path, fleet))
     return path
+
+
+def start(stack: ExitStack, module: str, *arguments: object, **pipes: Any) -> subprocess.Popen[bytes]:
+    """Start `python -m MODULE` on one thread; it is killed with the stack."""
+    command = [sys.executable, "-m", module, *map(str, arguments)]
+    process = subprocess.Popen(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, **pipes)
+    stack.callback(process.kill)
+    return process
 
 
 def free_ports(count: int) -> int:

@@ -37,7 +37,7 @@ def main() -> None:
     options = parser.parse_args()
     with ExitStack() as exit_:
         folder = Path(exit_.enter_context(tempfile.TemporaryDirectory()))
-        agents = soak.start(folder, exit_, agents=4)
+        agents = soak.start_agents(folder, exit_, agents=4)
         agents[3].process.kill()
         agents[3].process.wait()
         victim = agents[0]

@@ -182,7 +182,7 @@ def ready(
 ) -> Iterator[tuple[Exchange, Callable[[int], None]]]:
     """An exchange, and what plays a round by it: all that a run does, but for evaluations."""
     agents = experiment.config.agents
-    rows = slice(None) if ranks is None else ranks.shard(agents)
+    rows = slice(None) if ranks is None else ranks.shards(agents)[ranks.rank]
     size = 1 if ranks is None else ranks.size
     chunk = agents_at_once(experiment, device, len(range(agents)[rows]), size)
     workers = max(1, (os.cpu_count() or 1) // size)

@@ -15,7 +15,6 @@ import os
 import platform
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 from contextlib import ExitStack
@@ -24,7 +23,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.fleet import free_ports, small_config, write_fleet
+from benchmarks.fleet import free_ports, small_config, start, write_fleet
 from peermask.fleet.fleet import new_fleet
 
 EVERY = 1.0  # seconds between samples
@@ -75,7 +74,7 @@ def main() -> None:
     with ExitStack() as exit_:
         folder = options.keep or Path(exit_.enter_context(tempfile.TemporaryDirectory()))
         folder.mkdir(parents=True, exist_ok=True)
-        watched = start(folder, exit_, options.agents, options.algorithm, options.every)
+        watched = start_agents(folder, exit_, options.agents, options.algorithm, options.every)
         print(f"{options.agents} agents, {options.algorithm}, mutual TLS; {platform.machine()}, {os.cpu_count()} cores")
         end = time.monotonic() + 60 * options.minutes
         while time.monotonic() < end and any(one.process.poll() is None for one in watched):
@@ -91,7 +90,7 @@ def main() -> None:
         show(watched, options.minutes, deaths)
 
 
-def start(
+def start_agents(
     folder: Path, exit_: ExitStack, agents: int, algorithm: str = "mce-pl", every: int = EVALUATED
 ) -> list[Watched]:
     config = small_config(agents, 10_000_000, every, algorithm={"name": algorithm}, evaluation={"every": every})
@@ -101,15 +100,9 @@ def start(
     for member in fleet.agents:
         out = folder / f"agent-{member.agent}"
         events, log = out.with_suffix(".events"), out.with_suffix(".log")
-        command = [sys.executable, "-m", "peermask", "node", str(path), "--agent", str(member.agent)]
+        arguments = ("node", path, "--agent", member.agent, "--out", out, "--events")
         with events.open("ab") as stdout, log.open("ab") as stderr:
-            process = subprocess.Popen(
-                [*command, "--out", str(out), "--events"],
-                stdout=stdout,
-                stderr=stderr,
-                env={**os.environ, "OMP_NUM_THREADS": "1"},
-            )
-        exit_.callback(process.kill)
+            process = start(exit_, "peermask", *arguments, stdout=stdout, stderr=stderr)
         watched.append(Watched(member.agent, process, events, log))
     return watched
 

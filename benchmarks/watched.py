@@ -12,7 +12,6 @@ import argparse
 import os
 import platform
 import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -22,7 +21,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.fleet import free_ports, write_fleet
+from benchmarks.fleet import free_ports, start, write_fleet
 from peermask.config.file import make_config
 from peermask.fleet.agent import NodeAgent
 from peermask.fleet.credentials import check_credentials
@@ -82,11 +81,8 @@ def main() -> None:
         fleet = new_fleet(config, port=free_ports(options.agents + 1), missing="wait")
         path = write_fleet(Path(folder), fleet)
         for agent in range(1, options.agents):
-            command = [sys.executable, "-m", "peermask", "node", str(path), "--agent", str(agent)]
-            command += ["--out", str(Path(folder) / f"agent-{agent}")]
-            environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-            process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-            leaving.callback(process.kill)
+            arguments = ("node", path, "--agent", agent, "--out", Path(folder) / f"agent-{agent}")
+            start(leaving, "peermask", *arguments, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         turns, scrapes, size = measured(path, fleet, options)
     print_figures(turns, scrapes, size)
 

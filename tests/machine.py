@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import multiprocessing
-import multiprocessing.util
 import os
 import shutil
 import socket
@@ -38,13 +38,21 @@ def forget_environment() -> None:
 
 
 @cache
+def socket_folder() -> str:
+    """A folder for temporary files whose path leaves room for the name of a socket."""
+    folder = tempfile.gettempdir()
+    if len(folder) > LONGEST_FOLDER:
+        folder = tempfile.mkdtemp(prefix="tests-", dir="/tmp")
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
+
+
+@cache
 def forkserver() -> ForkServerContext:
     """Forks processes that have imported all but plug-ins: importing torch takes longer than a test."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(list(PRELOADED))
-    if len(tempfile.gettempdir()) > LONGEST_FOLDER:  # the server listens at a file in it
-        folder = tempfile.mkdtemp(prefix="pymp-", dir="/tmp")
-        multiprocessing.util.Finalize(None, shutil.rmtree, (folder, True), exitpriority=-100)
+    if (folder := socket_folder()) != tempfile.gettempdir():  # the server listens at a file in it
         multiprocessing.process.current_process()._config["tempdir"] = folder  # type: ignore[attr-defined]
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, sys.path)))  # where it finds modules of tests

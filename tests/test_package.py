@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -35,14 +36,19 @@ def rank(package: str) -> int:
     return next((place for place, names in enumerate(ORDER) if package in names), len(ORDER))
 
 
+@cache
+def trees() -> dict[Path, ast.Module]:
+    return {path: ast.parse(path.read_text()) for path in ROOT.rglob("*.py")}
+
+
 def test_imports_point_one_way() -> None:
     """And siblings do not import each other."""
     wrong = []
-    for path in ROOT.rglob("*.py"):
+    for path, tree in trees().items():
         own = path.relative_to(ROOT).parts[0].removesuffix(".py")
         if own in ("__init__", "__main__"):
             continue
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in ast.walk(tree):
             if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("peermask."):
                 other = (node.module or "").split(".")[1]
                 if other != own and rank(other) >= rank(own):
@@ -51,8 +57,8 @@ def test_imports_point_one_way() -> None:
 
 
 def test_nothing_reads_pickles_or_evaluates_text() -> None:
-    for path in ROOT.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
+    for path, tree in trees().items():
+        for node in ast.walk(tree):
             if isinstance(node, ast.Import | ast.ImportFrom):
                 names = [alias.name for alias in node.names] + [getattr(node, "module", "") or ""]
                 assert not {"pickle", "shelve", "marshal", "dill"} & set(names), path

@@ -16,6 +16,13 @@ from filelock import FileLock, Timeout
 from peermask.errors import FullDiskError, PeermaskError, RunError
 
 
+def as_path(value: Path | str, name: str) -> Path:
+    """A path that was given in Python."""
+    if not isinstance(value, str | os.PathLike):
+        raise PeermaskError(f"{name} has type {type(value).__name__}; give a path")
+    return Path(value)
+
+
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
     """Turn an OSError, such as a full or read-only disk, into a one-line RunError."""

@@ -32,6 +32,7 @@ from peermask.registry import GROUP, Options, Registry
 logger = logging.getLogger(__name__)
 
 Text = Annotated[str, Field(min_length=1, max_length=4096)]
+REGISTERS_NOTHING = "registers nothing: no algorithm, dataset or the like"
 DOTTED = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*")
 
 
@@ -68,7 +69,7 @@ def of_name(name: str) -> Plugin:
 
 
 def changed(before: Iterable[Plugin], now: Iterable[Plugin]) -> list[str]:
-    """Return a line for each plug-in that has changed."""
+    """List a line for each plug-in that has changed."""
     return [
         f"plug-in {other.name} has changed: {state(plugin)} then, {state(other)} now"
         for plugin in before
@@ -138,15 +139,10 @@ def imported_hash() -> str:
 class _SourceLoader(SourceFileLoader):
     """A loader of the very bytes that were hashed, which reads and writes no bytecode."""
 
-    def __init__(self, name: str, path: str, source: bytes) -> None:
-        super().__init__(name, path)
-        self.source = source
+    source = b""
 
-    def get_data(self, path: object) -> bytes:  # noqa: ARG002 (there is one)
-        return self.source
-
-    def path_stats(self, path: object) -> Any:  # noqa: ARG002
-        raise OSError  # without a time of change no bytecode is looked for
+    def get_code(self, fullname: str) -> Any:  # noqa: ARG002 (there is one)
+        return self.source_to_code(self.source, self.path)
 
 
 def _load_file(path: Path) -> Plugin:
@@ -158,16 +154,22 @@ def _load_file(path: Path) -> Plugin:
         raise ConfigError(f"plug-in {path} is a folder; name a .py file, or a module that can be imported") from None
     except OSError as error:
         raise ConfigError(f"plug-in {path} cannot be read: {error.strerror or error}") from None
+    if path.suffix != ".py":
+        raise ConfigError(f"plug-in {path} is not a .py file; name one, or a module that can be imported")
     plugin = Plugin(file=str(path), sha256=hashlib.sha256(source).hexdigest())
     if imported.get(plugin.name) != plugin:
+        before = len(Registry.origins)
         stem = re.sub(r"\W", "_", path.stem)
         name = f"peermask_plugin_{stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
-        loader = _SourceLoader(name, str(path), source)
+        loader = _SourceLoader(name, str(path))
+        loader.source = source
         spec = importlib.util.spec_from_file_location(name, path, loader=loader)
         assert spec is not None
         module = importlib.util.module_from_spec(spec)
         sys.modules[name] = module  # dataclasses and type hints look there
         _execute(lambda: loader.exec_module(module), f"plug-in {path}", str(path))
+        if len(Registry.origins) == before and str(path) not in Registry.origins:
+            raise ConfigError(f"plug-in {path} {REGISTERS_NOTHING}; name another file")
         imported[plugin.name] = plugin
     return plugin
 
@@ -180,17 +182,13 @@ def _load_module(name: str) -> Plugin:
         raise ConfigError(f"plug-in {name}: there is no such module{hint}")
     before = len(Registry.origins)
     _execute(lambda: importlib.import_module(name), f"plug-in {name}", "")
-    if name not in imported and len(Registry.origins) == before and not _registers(name):
-        raise ConfigError(f"plug-in {name} registers nothing: no algorithm, dataset or the like; name another module")
+    package = name.partition(".")[0]
+    files = [getattr(module, "__file__", None) for key, module in sys.modules.items() if key.split(".")[0] == package]
+    registers = len(Registry.origins) > before or not Registry.origins.isdisjoint(map(str, files))  # now or earlier
+    if name not in imported and not registers:
+        raise ConfigError(f"plug-in {name} {REGISTERS_NOTHING}; name another module")
     imported[name] = of_module(name)
     return imported[name]
-
-
-def _registers(name: str) -> bool:
-    """Whether any module of its package has registered something, now or earlier."""
-    package = name.partition(".")[0]
-    own = [module for key, module in sys.modules.items() if key.partition(".")[0] == package]
-    return any(str(getattr(module, "__file__", None)) in Registry.origins for module in own)
 
 
 def _execute(call: Callable[[], object], what: str, path: str) -> None:
@@ -224,15 +222,15 @@ def _find(plugin: Plugin, where: str, *, exact: bool, quiet: bool) -> str:
         # A file without a hash is known by its name alone.
         if same(plugin, other) or (plugin.file and plugin.sha256 is None and same_name(plugin, other)):
             return other.name
-    for other in candidates:
-        for line in changed([plugin], [other]):
-            if exact:
-                raise ConfigError(
-                    f"{where}: {line}; all agents must have the same: restore it, or write a new fleet file"
-                )
-            if not quiet:
-                logger.warning(f"{where}: {line}; the present version is used")
-            return other.name
+    differing = [(change, other) for other in candidates for change in changed([plugin], [other])]
+    for change, other in differing[:1]:
+        if exact:
+            raise ConfigError(
+                f"{where}: {change}; all agents must have the same: restore it, or write a new fleet file"
+            )
+        if not quiet:
+            logger.warning(f"{where}: {change}; the present version is used")
+        return other.name
     raise ConfigError(
         f"{where} needs the plug-in {plugin.name} ({state(plugin)}); if you trust it, give --import {plugin.name}"
     )
@@ -248,6 +246,3 @@ def _imported_in_python(plugin: Plugin) -> list[Plugin]:
         with suppress(OSError):
             return [Plugin(file=plugin.file, sha256=file_digest(Path(plugin.name), "sha256"))]
     return []
-
-
-__all__ = ["Plugin", "changed", "find_plugins", "imported_hash", "load_plugins", "of_name", "records"]

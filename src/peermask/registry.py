@@ -42,17 +42,24 @@ class Options(BaseModel):
     @classmethod
     def _true_is_no_number(cls, value: object, info: ValidationInfo) -> object:
         wanted = cls.model_fields[info.field_name or ""].annotation
-        if not isinstance(value, Mapping) and _holds_bool(value) and not _takes_bool(wanted):
+        if not isinstance(value, Mapping) and _contains_bool(value) and not _takes_bool(wanted):
             raise ValueError("must be a number, not true or false")
         return value
 
 
-def _holds_bool(value: object) -> bool:
-    return any(map(_holds_bool, value)) if isinstance(value, list | tuple) else isinstance(value, bool)
+def _contains_bool(value: object) -> bool:
+    return any(map(_contains_bool, value)) if isinstance(value, list | tuple) else isinstance(value, bool)
 
 
 def _takes_bool(annotation: object) -> bool:
     return annotation is bool or any(map(_takes_bool, get_args(annotation)))
+
+
+def _like(default: object) -> Any:
+    """The type of an option without an annotation, by its default."""
+    if isinstance(default, bool | str):
+        return type(default)
+    return int | float if isinstance(default, int | float) else Any
 
 
 @dataclass(frozen=True)
@@ -71,17 +78,15 @@ class Entry(Generic[T]):
         own = getattr(self.make, "Options", None)
         if isinstance(own, type) and issubclass(own, Options):
             return own
-        is_class = isinstance(self.make, type)
+        function = inspect.getattr_static(self.make, "__init__") if isinstance(self.make, type) else self.make
         try:
-            hints = get_type_hints(
-                inspect.getattr_static(self.make, "__init__") if is_class else self.make, include_extras=True
-            )
+            hints = get_type_hints(function, include_extras=True)
         except (NameError, TypeError) as error:
             raise ConfigError(
                 f"the options of {self.name!r} ({self.origin}) have annotations that fail: {error}"
             ) from error
         fields: dict[str, Any] = {
-            p.name: (hints.get(p.name, Any), ... if p.default is p.empty else p.default)
+            p.name: (hints.get(p.name, _like(p.default)), ... if p.default is p.empty else p.default)
             for p in inspect.signature(self.make).parameters.values()
             if p.kind is p.KEYWORD_ONLY or (p.kind is p.POSITIONAL_OR_KEYWORD and p.default is not p.empty)
         }

@@ -85,9 +85,9 @@ def test_plan_shows_the_whole_config_and_writes_nothing(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--set", "roundz=3"], "roundz: unknown key; did you mean 'rounds'?"),
         (["--import", "os.path"], "plug-in os.path registers nothing"),
         (["--import", "numpy"], "plug-in numpy registers nothing"),
+        (["--import", "./tiny.toml"], "tiny.toml is not a .py file; name one, or a module"),
         (["--device", "cuda:99"], "cuda"),
         (["--device", "gpu"], "'gpu' is not one of cpu, cuda, cuda:N, auto"),
         (["--chunk", "0"], "chunk"),

@@ -60,9 +60,12 @@ def test_nothing_that_computes_is_imported_for_what_computes_nothing(arguments: 
     assert imported_by(arguments, "torch", "numpy", "networkx") == []
 
 
-def test_a_run_is_shown_without_torch(tmp_path: Path, small: Callable[..., ExperimentConfig]) -> None:
+def test_runs_are_shown_listed_and_compared_without_torch(
+    tmp_path: Path, small: Callable[..., ExperimentConfig]
+) -> None:
     run_experiment(small(rounds=2, compare=[{"name": "ind-mask"}]), tmp_path / "run")
-    assert imported_by(["show", str(tmp_path / "run")], "torch", "networkx") == []
+    for words in (["show"], ["runs", "list"], ["runs", "compare"]):
+        assert imported_by([*words, str(tmp_path / "run")], "torch", "networkx") == []
 
 
 def imported_by(arguments: list[str], *heavy: str) -> list[str]:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import io
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -109,18 +107,3 @@ def test_mistakes(
 
 def test_one_run_cannot_be_compared(two: Path, call: Call) -> None:
     assert "is one run; name at least two to compare" in call("runs", "compare", two / "alone")[2]
-
-
-@pytest.mark.parametrize("words", [["list"], ["compare", "both"]])
-def test_no_torch_is_imported(two: Path, words: list[str]) -> None:
-    code = f"""
-import sys
-from peermask.cli.main import main
-try:
-    main({["runs", words[0], str(two.joinpath(*words[1:]))]!r})
-except SystemExit as end:
-    assert not end.code
-assert "torch" not in sys.modules
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (0, "")

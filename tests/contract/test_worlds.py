@@ -39,7 +39,6 @@ CASES: dict[str, dict[str, Any]] = {
     "guard": {"algorithm": {"name": "mce-pl", "guard": 1.2}},
     "float16": {"algorithm": "dis-pfl", "exchange": {"values": "float16"}},
     "clip": {"algorithm": {"name": "dsgd", "clip": 0.7}},
-    "half precision": {"algorithm": "dis-pfl", "exchange": {"values": "float16"}},
     **{f"liars-{kind}": {"algorithm": "mce-pl", "liars": {"count": 1, "kind": kind}}
        for kind in ("random", "inverted", "crafted")},
     "redrawn": {**FIVE, "algorithm": "mce-pl", "schedule": {"name": "redrawn", "every": 2}},

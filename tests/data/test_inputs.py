@@ -233,9 +233,26 @@ def test_folders_that_do_not_fit_are_one_line(tmp_path: Path) -> None:
         folders(root)
 
 
-def test_numbers_too_large_are_one_line() -> None:
+def test_labels_may_be_text() -> None:
+    x, fruit = TABLE, np.array(["pear", "fig", "pear", "fig"])
+    for y in (fruit, fruit.tolist(), fruit.astype(object)):
+        mine = from_arrays(x, y, x, y)
+        assert (mine.classes, mine.train.targets.tolist()) == (("fig", "pear"), [1, 0, 1, 0])
+    assert from_arrays(x, fruit, x, fruit, ["pear", "fig"]).train.targets.tolist() == [0, 1, 0, 1]
+    with pytest.raises(DataError, match="arrays y_test has numbers as labels, but the other split has text"):
+        from_arrays(x, fruit, x, LABELS)
+    with pytest.raises(DataError, match="arrays y_test has label 'pear', which is not in classes; add it"):
+        from_arrays(x, ["fig"] * 4, x, fruit, ["fig"])
+    with pytest.raises(DataError, match=r"arrays y_train is object of shape \(4,\); labels are whole numbers"):
+        from_arrays(x, ["fig", None, "fig", "fig"], x, LABELS)
+
+
+def test_numbers_too_large_or_small_are_one_line() -> None:
     x, y = np.random.default_rng(0).random((20, 3), np.float32), np.arange(20) % 2
     with pytest.raises(DataError, match=r"arrays x_train has a mean .*e\+3[01]; rescale them to below 1e\+30"):
         from_arrays(x * 1e31, y, x * 1e31, y)
     with pytest.raises(DataError, match=r"arrays y_train has a mean .*e\+3[45]; rescale them to below 1e\+30"):
         from_arrays(x, x[:, 0] * 1e35, x, x[:, 0], task="regression")
+    with pytest.raises(DataError, match=r"arrays x_train has a deviation of .*e-3[01]; rescale them to above 1e-24"):
+        from_arrays(x * 1e-30, y, x, y)
+    assert from_arrays(x * 0, y, x * 0, y).normalisation  # a constant feature is none of these

@@ -76,9 +76,9 @@ def test_labels_of_a_torch_dataset_may_be_text() -> None:
     assert (mine.train.targets.tolist(), mine.test.targets.tolist()) == ([2, 0, 2], [0, 1])
     named = from_torch(samples("owl", "cat"), samples("cat"), classes=["owl", "cat"])
     assert (named.classes, named.train.targets.tolist()) == (("owl", "cat"), [0, 1])
-    with pytest.raises(DataError, match="torch test has label 'cow', which is not in classes; add it"):
+    with pytest.raises(DataError, match="torch y_test has label 'cow', which is not in classes; add it"):
         from_torch(samples("owl", "cat"), samples("cow"), classes=["owl", "cat"])
-    with pytest.raises(DataError, match="torch test has numbers as labels, but the other split has text"):
+    with pytest.raises(DataError, match="torch y_test has numbers as labels, but the other split has text"):
         from_torch(samples("owl", "cat"), samples(0, 1))
 
 

@@ -58,15 +58,15 @@ def test_what_cannot_be_slimmed_is_exported_whole_and_said() -> None:
 
 
 def test_a_model_that_differs_is_refused() -> None:
-    from peermask.exports.onnx import to_onnx, verified
+    from peermask.exports.onnx import measure_difference, to_onnx
 
     layer, examples = nn.Linear(4, 2), torch.ones(8, 1, 2, 2)
     module = nn.Sequential(nn.Flatten(), layer).eval()
     data = to_onnx(module, examples, {})
-    assert verified(data, module, examples) < 1e-4
+    assert measure_difference(data, module, examples) < 1e-4
     layer.weight.data += 1
     with pytest.raises(ExportError, match=r"differs from that of PyTorch by .*, more than 0\.0001"):
-        verified(data, module, examples)
+        measure_difference(data, module, examples)
 
 
 def test_predict_and_evaluate_read_a_ticket(

@@ -18,13 +18,13 @@ onnx = pytest.importorskip("onnx")
 
 
 def test_signs_are_packed_lowest_bits_first() -> None:
-    from peermask.exports.onnx import packed
+    from peermask.exports.onnx import pack_signs
 
     signs = np.array([1, -1, 0, 1, -1], np.int8)
-    assert packed(signs, 8) == bytes([0x01, 0xFF, 0x00, 0x01, 0xFF])
-    assert packed(signs, 4) == bytes([0xF1, 0x10, 0x0F])
+    assert pack_signs(signs, 8) == bytes([0x01, 0xFF, 0x00, 0x01, 0xFF])
+    assert pack_signs(signs, 4) == bytes([0xF1, 0x10, 0x0F])
     # 1 -> 01, -1 -> 11, 0 -> 00: 01 00 11 01, then 11
-    assert packed(signs, 2) == bytes([0b01_00_11_01, 0b11])
+    assert pack_signs(signs, 2) == bytes([0b01_00_11_01, 0b11])
 
 
 @pytest.fixture(scope="module")

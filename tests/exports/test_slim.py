@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from peermask.exports.slim import NotSlimmable, multiply_adds, parameters, slim
+from peermask.exports.slim import NotSlimmable, count_multiply_adds, count_parameters, slim
 from peermask.models.architectures import LocalResponseNorm, models
 
 
@@ -36,9 +36,9 @@ def test_what_is_removed_can_be_counted_by_hand() -> None:
     module[0].weight[1:] = 0  # type: ignore[operator, index]
     cut = slim(module, (1, 5, 5))
     assert cut.removed == {"0": 3}
-    assert parameters(module) - parameters(cut.module) == 3 * 9 + 3 * 2 * 9
-    assert multiply_adds(module, torch.zeros(1, 1, 5, 5)) == 9 * 4 * 9 + 2 * 4 * 9 + 4
-    assert multiply_adds(cut.module, torch.zeros(1, 1, 5, 5)) == 9 * 1 * 9 + 2 * 1 * 9 + 4
+    assert count_parameters(module) - count_parameters(cut.module) == 3 * 9 + 3 * 2 * 9
+    assert count_multiply_adds(module, torch.zeros(1, 1, 5, 5)) == 9 * 4 * 9 + 2 * 4 * 9 + 4
+    assert count_multiply_adds(cut.module, torch.zeros(1, 1, 5, 5)) == 9 * 1 * 9 + 2 * 1 * 9 + 4
 
 
 @pytest.mark.parametrize(("name", "shape"), [("alexnet", (3, 32, 32)), ("cnn", (1, 8, 8)), ("mlp", (1, 8, 8))])
@@ -111,4 +111,4 @@ def test_multiply_adds_of_recurrent_layers_by_hand() -> None:
         3 * 4 * (3 + 4),
         3 * 4 * (8 + 4),
     )  # three gates of four units; the second layer reads both directions
-    assert multiply_adds(Last(), torch.zeros(5, 6, 3)) == 6 * 2 * (first + second) + 8 * 2
+    assert count_multiply_adds(Last(), torch.zeros(5, 6, 3)) == 6 * 2 * (first + second) + 8 * 2

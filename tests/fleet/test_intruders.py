@@ -59,9 +59,9 @@ def session(fleet, files, agent=3, **changes):
         yield opened
 
 
-def answers(opened, owner, asker):
+def answers(opened, owner, asker, seconds=1.0):
     greeting = Greeting(ExperimentId("", "", ""), 0).encode()
-    replies = opened.get(ask_key(owner, asker), payload=greeting, timeout=1.0)
+    replies = opened.get(ask_key(owner, asker), payload=greeting, timeout=seconds)
     return [reply for reply in replies if reply.ok is not None]
 
 

@@ -7,7 +7,7 @@ from contextlib import ExitStack, contextmanager
 
 import pytest
 from cable import Cable
-from fleet_cases import free_ports, tiny, written
+from fleet_cases import PATIENT, free_ports, tiny, written
 from fleet_process import ProcessFleet
 from memory_network import MemoryNetwork
 from moved_time import MovedTime
@@ -112,7 +112,7 @@ def two(tmp_path):
     members = tuple(
         member.model_copy(update={"listen": f"127.0.0.1:{port + 2 + i}"}) for i, member in enumerate(fleet.agents)
     )
-    limits = {"round_deadline": 1.0, "start_limit": 30.0, "missing": "last"}
+    limits = {**PATIENT, "round_deadline": 1.0, "missing": "last"}
     fleet = fleet.model_copy(update={"agents": members, **limits})
     with Cable(port, port + 2) as to_zero, Cable(port + 1, port + 3) as to_one:
         yield fleet, written(tmp_path, fleet), to_zero, to_one

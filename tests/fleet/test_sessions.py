@@ -20,6 +20,7 @@ from peermask.fleet.fleet import new_fleet, save_fleet
 from peermask.fleet.messages import DOUBLED, decode_answer
 from peermask.fleet.roster import encode_roster, revoke_certificates
 from peermask.fleet.sessions import OVERLAP_SECONDS, Sessions, access_control, session_settings
+from waiting import PATIENCE
 
 
 @pytest.fixture
@@ -118,7 +119,7 @@ def test_a_revoked_certificate_is_refused_over_real_sockets_and_said(tmp_path):
         with session(fleet, Credentials.of(tmp_path / "stolen", 3)) as opened:
             assert [owner for owner in (0, 1, 2) if answers(opened, owner, 3)] == []
         with session(fleet, Credentials.of(tmp_path / "certs", 3)) as opened:
-            made.until_true(lambda: answers(opened, 0, 3) and answers(opened, 2, 3), "answers")
+            made.until_true(lambda: all(answers(opened, owner, 3, PATIENCE) for owner in (0, 2)), "answers")
             assert answers(opened, 1, 3) == []
         made.start(3)
         assert made.join() == [0] * 4

@@ -12,8 +12,7 @@ from torch import Tensor
 from peermask.algorithms.contract import Clock
 from peermask.config.file import make_config
 from peermask.data.batches import Augmentation
-from peermask.data.dataset import Dataset, Split, gather_triton
-from peermask.data.normalisation import Range
+from peermask.data.dataset import gather_triton
 from peermask.graph.links import Links
 from peermask.run.assemble import assemble
 from peermask.run.build import build
@@ -133,32 +132,6 @@ def test_rows_further_apart_than_32_bits_count() -> None:
         alone, known_alone = message_cost({"mask": mask[-1:]}, known_alone, sizes)
         assert int(whole.coded_bytes[-1]) == int(alone.coded_bytes[0])
         assert int(whole.ones_bits[-1]) == int(mask[-1].sum())
-
-
-def drawn(count: int, shape: tuple[int, ...], dtype: torch.dtype) -> Dataset:
-    generator = torch.Generator().manual_seed(0)
-    images = torch.randint(0, 256, (count, *shape), generator=generator).to(dtype)
-    split = Split(images, torch.randint(0, 10, (count,), generator=generator))
-    return Dataset("drawn", split, split, tuple("0123456789"), Range(high=255.0))
-
-
-def moved(dataset: Dataset) -> Dataset:
-    there = Split(dataset.train.inputs.cuda(), dataset.train.targets.cuda())
-    return replace(dataset, train=there, test=there)
-
-
-@pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
-@pytest.mark.parametrize("shape", [(3, 32, 32), (1, 28, 28), (2, 5, 7)])
-def test_a_batch_equals_its_reference_to_the_bit(shape: tuple[int, ...], dtype: torch.dtype) -> None:
-    here = drawn(300, shape, dtype)
-    there = moved(here)
-    index = torch.randint(0, 300, (5, 33), generator=torch.Generator().manual_seed(1))
-    images, labels = there.gather(there.train, index.cuda())
-    wanted, own = here.gather(here.train, index)
-    assert torch.equal(images.cpu(), wanted)
-    assert torch.equal(labels.cpu(), own)
-    assert images.permute(0, 1, 3, 4, 2).is_contiguous()
-    assert torch.allclose(there.normalise(there.train.inputs[index.cuda()]), images, atol=1e-6)
 
 
 def test_more_pixels_than_32_bits_count() -> None:

@@ -15,7 +15,8 @@ import peermask.kernels
 from peermask.algorithms.contract import Clock
 from peermask.config.file import make_config
 from peermask.data.arrays import from_arrays
-from peermask.run import assemble, warmup
+from peermask.run import assemble
+from peermask.run.assemble import compile_kernels, rehearse
 from peermask.run.build import build
 from peermask.wire.cost import message_cost
 
@@ -57,7 +58,7 @@ def test_kernels_are_compiled_beforehand(
     counts = {}
 
     def compile_and_count(*arguments: object) -> None:
-        warmup.compile_kernels(*arguments)  # type: ignore[arg-type]
+        compile_kernels(*arguments)  # type: ignore[arg-type]
         counts.update(compiled())
 
     monkeypatch.setattr(assemble, "compile_kernels", compile_and_count)
@@ -71,10 +72,10 @@ def test_kernels_are_compiled_beforehand(
 
 
 def test_a_gpu_is_woken_beside_the_caller() -> None:
-    warmup.rehearse(torch.device("cuda"))  # which a thread of its own does without a word about errors
+    rehearse(torch.device("cuda"))  # which a thread of its own does without a word about errors
     woken = """
 import threading, torch
-from peermask.run.warmup import wake
+from peermask.run.assemble import wake
 wake(torch.device("cuda"))
 (thread,) = set(threading.enumerate()) - {threading.main_thread()}
 thread.join()

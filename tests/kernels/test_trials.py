@@ -21,8 +21,8 @@ from peermask.masks.masker import Masker, MaskOptions
 from peermask.masks.scores import stepped
 from peermask.masks.select import top_fraction_by_layer
 from peermask.models.architectures import ResidualBlock, cnn, mlp
+from peermask.run.assemble import _gather, _of_masks
 from peermask.run.simulator import concatenated
-from peermask.run.warmup import _gather, _of_masks
 from peermask.wire.cost import message_cost
 
 BATCH, CPU = 20, torch.device("cpu")

@@ -115,14 +115,16 @@ def test_a_run_that_diverges_is_a_result_and_the_rest_goes_on(tmp_path: Path, ch
     assert again.names == []
 
 
-def test_the_config_of_a_finished_run_is_what_it_had(tmp_path: Path, choose: Callable[..., None]) -> None:
+def test_configs_are_what_finished_runs_had_and_other_pages_stay(tmp_path: Path, choose: Callable[..., None]) -> None:
     """An earlier version may have had other defaults."""
     choose(mce_pl={"lr": 1.0})
     whole = campaign(tmp_path / "out", "table3")
     job = whole.job(whole.cells[0])
     assert job is not None
     whole.home.keep(job, Outcome(config={"retention": 0.25}, diverged="nan"))
+    (tmp_path / "out" / "mine.md").write_text("# Mine\n\nFrom another call.\n")
     write_pages(whole)
+    assert "| [mine](mine.md) | see there | Mine |" in (tmp_path / "out" / "README.md").read_text()
     ring, *others = sorted((tmp_path / "out" / "configs" / "table3").iterdir(), reverse=True)
     assert tomllib.loads(ring.read_text()) == {"retention": 0.25}
     assert all("agents" in tomllib.loads(other.read_text()) for other in others)

@@ -26,33 +26,22 @@ def fails(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     return said.err
 
 
-def test_an_unknown_experiment(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    said = fails(capsys, "tabel1", "--out", str(tmp_path / "out"))
-    assert "unknown experiment 'tabel1'; did you mean 'table1'?" in said
+@pytest.mark.parametrize(
+    ("words", "messages"),
+    [
+        (["tabel1"], ["unknown experiment 'tabel1'; did you mean 'table1'?"]),
+        (["table3", "--scale", "tiny"], ["unknown scale 'tiny'; known: paper, quick"]),
+        (["table3", "--scale", "quick", "--device", "tpu"], ["device 'tpu' is not one of"]),
+        (["table3", "--data-dir", "nowhere"], ["nowhere", "data_batch_1.bin"]),
+        (["table3", "--scale", "quick", "--data-dir", "x"], ["uses the digits in the package"]),
+    ],
+)
+def test_mistakes_leave_no_folder(
+    words: list[str], messages: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = fails(capsys, *words, "--out", str(tmp_path / "out"))
+    assert all(message in said for message in messages)
     assert not (tmp_path / "out").exists()
-
-
-def test_an_unknown_scale(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    said = fails(capsys, "table3", "--scale", "tiny", "--out", str(tmp_path / "out"))
-    assert "unknown scale 'tiny'; known: paper, quick" in said
-
-
-def test_a_device_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    said = fails(capsys, "table3", "--scale", "quick", "--device", "tpu", "--out", str(tmp_path / "out"))
-    assert "device 'tpu' is not one of" in said
-    assert not (tmp_path / "out").exists()
-
-
-def test_missing_data(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    said = fails(capsys, "table3", "--data-dir", str(tmp_path / "nowhere"), "--out", str(tmp_path / "out"))
-    assert "nowhere" in said
-    assert "data_batch_1.bin" in said
-    assert not (tmp_path / "out").exists()
-
-
-def test_data_where_none_is_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    said = fails(capsys, "table3", "--scale", "quick", "--data-dir", "x", "--out", str(tmp_path / "out"))
-    assert "uses the digits in the package" in said
 
 
 def test_a_folder_of_another_scale_stays_as_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

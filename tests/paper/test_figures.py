@@ -8,7 +8,7 @@ import pytest
 
 from peermask.paper import figures
 from peermask.paper.outcome import Curve, FirstLayer, Outcome
-from peermask.paper.pages import alike
+from peermask.paper.pages import mean_overlap
 from peermask.paper.preset import preset
 
 pytest.importorskip("matplotlib")
@@ -98,8 +98,8 @@ def test_masks_of_agents_with_the_same_retention_are_compared() -> None:
     bits = ["c0", "a0", "f0", "00", "00"]
     layer = FirstLayer(shape=[2, 1, 1, 2], agents=bits)
     made = Outcome(config={"retention": [0.2, 0.2, 1.0, 0.1, 0.1]}, first_layer=layer)
-    assert alike(made) == pytest.approx(1 / 3)
-    assert alike(Outcome(config={"retention": 0.2}, first_layer=layer)) is None
+    assert mean_overlap(made) == pytest.approx(1 / 3)
+    assert mean_overlap(Outcome(config={"retention": 0.2}, first_layer=layer)) is None
 
 
 def test_layers_have_names_that_a_reader_knows() -> None:

@@ -83,6 +83,13 @@ def test_a_cell_names_the_codec_whose_bytes_it_has_unless_seeds_differ(folder: R
     assert summarise([new, old]).codec is None
 
 
+def test_swing_is_the_mean_change_between_evaluations_of_the_second_half(folder: RunFolder) -> None:
+    """Agent 0 goes from 0.6 to 0.8, agent 1 from 0.4 to 0.6."""
+    outcome = measure(folder)
+    assert outcome.swing == pytest.approx(0.2)
+    assert Outcome(config={}).swing is None
+
+
 def test_it_is_the_same_after_being_written_and_read(folder: RunFolder) -> None:
     outcome = measure(folder)
     assert Outcome.model_validate_json(outcome.model_dump_json(exclude_none=True)) == outcome

@@ -35,6 +35,9 @@ def test_a_class_and_unannotated_options() -> None:
     assert things["function"].options().model_dump() == {"width": 3}
     with pytest.raises(ValueError, match="width"):
         things["made"].options(width="wide")  # type: ignore[call-arg]
+    with pytest.raises(ValueError, match="depth"):  # without an annotation the default says what it is
+        things["made"].options(depth="deep")  # type: ignore[call-arg]
+    assert things["made"].options(depth=0.5).model_dump()["depth"] == 0.5  # type: ignore[call-arg]
 
 
 def test_an_annotation_that_names_nothing_is_one_line() -> None:

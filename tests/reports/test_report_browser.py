@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import threading
 from collections.abc import Callable, Iterator
@@ -14,6 +15,7 @@ from xml.etree import ElementTree
 import pytest
 from report_cases import write_run
 
+from machine import socket_folder
 from peermask.config.experiment import ExperimentConfig
 from peermask.reports.page import write_report
 from peermask.reports.watch import make_server
@@ -56,7 +58,8 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     for flag in (*FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('chromium')}"):
         options.add_argument(flag)
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    driver = webdriver.Chrome(options=options, service=Service(str(CHROMEDRIVER)))
+    service = Service(str(CHROMEDRIVER), env={**os.environ, "TMPDIR": socket_folder()})
+    driver = webdriver.Chrome(options=options, service=service)
     driver.set_script_timeout(PATIENCE)
     yield driver
     driver.quit()
@@ -200,6 +203,15 @@ def test_the_finding_is_the_headline(browser: Any, tmp_path: Path) -> None:
     same = write_run(tmp_path / "same", algorithm="dsgd")
     assert headline(first, same, behind) == "mce-pl and dsgd reach the same mean accuracy"
     assert find(browser, "#notes").text == "mce-pl gains 5.0 points of mean accuracy over ind-mask"
+
+
+def test_a_page_says_what_to_change_where_collaboration_lost(browser: Any, tmp_path: Path) -> None:
+    runs = (write_run(tmp_path / "sends", gain=-0.05), write_run(tmp_path / "alone", algorithm="ind-mask"))
+    browser.get(write_report(runs, tmp_path).as_uri())
+    for start in ("", "R.series.reverse(); "):
+        told = browser.execute_script(f"R.runs[1].remedy = null; {start}return gains()[0]")
+        assert told.endswith(": collaboration lost here; lower algorithm.aggregation_gain, try accord, or learn alone")
+    assert "lost" not in browser.execute_script("R.runs[0].remedy = null; return gains()[0]")
 
 
 def test_tiles_are_means_over_the_seeds_of_the_first_curve(browser: Any, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from peermask.config.file import make_config
 from peermask.errors import RunError
 from peermask.files import write_json
 from peermask.reports.page import gather, labels_of, render, write_report
-from peermask.reports.run_detail import positions
+from peermask.reports.sections import positions
 from peermask.run.execution import Execution
 from peermask.run.jobs import plan_sweep
 

@@ -16,12 +16,11 @@ from commands import Small
 from peermask.algorithms import algorithms
 from peermask.algorithms.contract import Clock
 from peermask.config.file import make_config
-from peermask.run.assemble import build_simulator
+from peermask.run.assemble import build_simulator, rehearse, wake
 from peermask.run.build import build
 from peermask.run.cuda_graphs import Recorded, Unrecordable, tensors_of, with_tensors
 from peermask.run.feed import Prefetch
 from peermask.run.simulator import Simulator
-from peermask.run.warmup import rehearse, wake
 
 T = TypeVar("T")
 CPU = torch.device("cpu")

@@ -14,7 +14,7 @@ import peermask
 from peermask.cli.main import main
 from peermask.cli.plan import findings
 from peermask.data.dataset import Dataset, Task
-from peermask.errors import ConfigError, DataError
+from peermask.errors import ConfigError, DataError, RunError
 from peermask.reports.page import gather
 from peermask.run.data_summary import quick_duplicates
 
@@ -62,6 +62,8 @@ def test_a_plan_of_own_data_and_module() -> None:
 def test_mistakes_are_those_of_a_run() -> None:
     with pytest.raises(ConfigError, match="processes is 0; at least 1"):
         peermask.plan(RING, processes=0)
+    with pytest.raises(RunError, match=r"999 ranks and agents = .*start at most"):
+        peermask.plan(RING, processes=999)
     with pytest.raises(ConfigError, match="roundz: unknown key"):
         peermask.plan({**RING, "roundz": 3})
     with pytest.raises(DataError, match=r"dataset has type list; make one of it with peermask.from_arrays"):

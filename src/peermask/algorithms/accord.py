@@ -159,8 +159,7 @@ class Accord(Algorithm[State]):
         step = score_step(self.setting, self.options, lr, state.scores, mask, state.keep, state.velocity, batch)
         personal = self._personal(state, batch, data.sizes, clock) if self._is_personal(clock) else state.personal
         proposal = self._mask(step.scores, state, state.keep)
-        velocity = step.summed if self.options.momentum else None
-        learned = replace(state, scores=step.scores, velocity=velocity, proposal=proposal, personal=personal)
+        learned = replace(state, scores=step.scores, velocity=step.velocity, proposal=proposal, personal=personal)
         return learned, step.loss
 
     def share(self, state: State) -> Payload:
@@ -199,7 +198,7 @@ class Accord(Algorithm[State]):
         # All are believed: an agent that has not learned yet cannot detect lies.
         dtype = mixing.count_dtype_with(self.options.own_votes)
         votes, voters = count_votes(mixing.links, received["mask"], dtype), mixing.degree
-        scores = joined(state.scores, votes, voters, 1.0, self.masker.layout)
+        scores = joined(state.scores, votes, voters, self.masker.layout)
         return self._with_personal(self._voted(replace(state, scores=scores), votes, voters))
 
     def opening(self, agents: Agents) -> Payload:
@@ -235,10 +234,10 @@ class Accord(Algorithm[State]):
         )
         half = batch.half()  # as good as the whole, at half the cost
         step = score_step(self.setting, options, lr, before.scores, before.mask, state.keep, before.velocity, half)
-        gain, velocity = options.personal_pull / samples.sqrt(), step.summed if options.momentum else None  # [A]
+        gain = options.personal_pull / samples.sqrt()  # [A]
         mask = self._mask(step.scores, before, state.keep)
         scores = pulled(step.scores, state.votes, state.voters, mask, gain, self.masker.layout)
-        return Personal(scores, self._mask(scores, before, state.keep), velocity, before.votes, before.voters)
+        return replace(before, scores=scores, mask=self._mask(scores, before, state.keep), velocity=step.velocity)
 
     def _voted(self, state: State, votes: Tensor, voters: Tensor) -> State:
         """With these votes and the mask that follows from them."""

@@ -30,7 +30,7 @@ from peermask.compute.network import Batch, Network
 from peermask.graph.mixing import Mixing
 from peermask.masks.masker import Masker
 from peermask.models.outputs import Readout
-from peermask.registry import Options, Registry
+from peermask.registry import Registry
 from peermask.wire.schema import Payload
 
 # Shapes: A agents of this chunk, K messages received, P_w masked weights, P all parameters, L masked layers
@@ -278,10 +278,6 @@ class Algorithm(Protocol[State]):
 
 
 algorithms: Registry[type[Algorithm[Any]]] = Registry("algorithm")
-
-
-def make_algorithm(name: str, options: Options, setting: Setting) -> Algorithm[Any]:
-    return algorithms[name].make(options, setting)
 
 
 def messages_sent(name: str, links: Sequence[int]) -> list[int]:

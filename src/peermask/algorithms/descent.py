@@ -160,7 +160,7 @@ class Step:
     """What a step leads to."""
 
     scores: Tensor  # [A, P_w] z½
-    summed: Tensor  # [A, P_w] u
+    velocity: Tensor | None  # [A, P_w] u, where momentum is on
     direction: Tensor  # [A, P_w] û
     loss: Tensor  # [A]
 
@@ -190,7 +190,9 @@ def score_step(
         masker.layout,
         relative=options.step == "relative",
     )
-    return Step(keep_sign(moved, scores) if options.keep_sign else moved, summed, direction, loss)
+    if options.keep_sign:
+        moved = keep_sign(moved, scores)
+    return Step(moved, summed if options.momentum else None, direction, loss)
 
 
 # Openings: a first mask of each agent that every other can compute, so that even its first message is a delta.
@@ -206,15 +208,15 @@ def opening_masks(
     agents: Agents, masker: Masker, init: ScoreInit, seed: int, votes: Callable[[Agents], Tensor], gain: float
 ) -> Tensor:
     """[A, P_w]; `votes` gives an agent's first n as 0 or 1, [1, P_w]. Agents that begin alike are worked out once."""
-    known: dict[object, Tensor] = {}
+    masks: dict[object, Tensor] = {}
     rows = []
     for i, agent in enumerate(agents.ids):
         one = agents.rows(slice(i, i + 1))
         alike = (agent if init == "independent" else None, tuple(one.keep[0].tolist()), float(one.retention[0]))
-        if alike not in known:
+        if alike not in masks:
             scores = masker.initial_scores(init, one.ids, seed)[0].numpy()
-            known[alike] = opening_mask(scores, votes(one)[0].numpy(), gain, one.keep[0].tolist(), masker.layout.sizes)
-        rows.append(known[alike])
+            masks[alike] = opening_mask(scores, votes(one)[0].numpy(), gain, one.keep[0].tolist(), masker.layout.sizes)
+        rows.append(masks[alike])
     return torch.stack(rows)
 
 

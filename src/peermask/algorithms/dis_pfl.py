@@ -51,15 +51,9 @@ def erk_densities(shapes: Sequence[Sequence[int]], total: float) -> list[float]:
 
 def erk_counts(layout: Layout, retentions: Sequence[float]) -> Tensor:
     """K_l of every agent: its retention over all masked weights, shared out by ERK."""
-    shapes = [layer.shape for layer in layout.masked]
-    rows = [
-        [
-            min(size, max(1, round(density * size)))
-            for density, size in zip(erk_densities(shapes, r), layout.sizes, strict=True)
-        ]
-        for r in retentions
-    ]
-    return torch.tensor(rows, dtype=torch.int64)  # [A, L]
+    shapes, sizes = [layer.shape for layer in layout.masked], torch.tensor(layout.sizes)
+    densities = torch.tensor([erk_densities(shapes, r) for r in retentions], dtype=torch.float64)  # [A, L]
+    return (densities * sizes).round().long().clamp(min=1).minimum(sizes)
 
 
 @dataclass(frozen=True)
@@ -98,7 +92,7 @@ class DisPfl(Algorithm[State]):
     def init(self, agents: Agents) -> State:
         params, device = common_start(self.setting.masker, agents), agents.keep.device
         draws = self._draws("dis-pfl/first", agents.ids, 0).to(device)
-        mask = largest(self.layout, draws, self._counts(agents))
+        mask = top_fraction_by_layer(draws, self._counts(agents), self.layout.sizes)
         velocity = first_velocity(params, self.options.momentum)
         return State(self._on(mask, params), mask, torch.tensor(agents.ids, device=device), velocity)
 
@@ -160,15 +154,11 @@ class DisPfl(Algorithm[State]):
         return torch.cat([params[:, : mask.shape[1]] * mask, params[:, mask.shape[1] :]], dim=1)  # [A, P]
 
 
-def largest(layout: Layout, values: Tensor, counts: Tensor) -> Tensor:
-    """True at the counts[a, l] largest values of each layer."""
-    return top_fraction_by_layer(values, counts, layout.sizes)  # [A, P_w]
-
-
 def fire_and_regrow(layout: Layout, mask: Tensor, magnitude: Tensor, wish: Tensor, share: float) -> Tensor:
     """Drop ⌈α K_l⌉ of each layer's smallest weights, never all, and grow as many by the largest wish."""
     alive = torch.stack([mask[:, layer.span].sum(1) for layer in layout.masked], dim=1)  # [A, L]
     dropped = torch.minimum((share * alive.double()).ceil().long(), alive - 1)
-    # A kept weight that is exactly zero ranks above all that are not kept.
-    kept = largest(layout, torch.where(mask, magnitude.clamp(min=1e-30), 0.0), (alive - dropped).clamp(min=1))
-    return largest(layout, torch.where(kept, torch.finfo(wish.dtype).max, wish), alive)  # [A, P_w]
+    # A weight on the mask that is exactly zero ranks above all that are not on it.
+    ranked = torch.where(mask, magnitude.clamp(min=1e-30), 0.0)
+    stays = top_fraction_by_layer(ranked, (alive - dropped).clamp(min=1), layout.sizes)
+    return top_fraction_by_layer(torch.where(stays, torch.finfo(wish.dtype).max, wish), alive, layout.sizes)

@@ -8,7 +8,6 @@ With `clip` what a neighbour adds to the sum is bounded: see algorithms/message.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Annotated, Literal
@@ -17,7 +16,12 @@ from pydantic import Field
 from torch import Tensor
 
 from peermask.algorithms.contract import Agents, Algorithm, Clock, LocalData, Setting, algorithms
-from peermask.algorithms.descent import MomentumOptions, common_start, first_velocity, momentum_step
+from peermask.algorithms.descent import (
+    MomentumOptions,
+    common_start,
+    first_velocity,
+    momentum_step,
+)
 from peermask.algorithms.message import (
     Neighbours,
     as_message,
@@ -79,14 +83,12 @@ class Dsgd(Algorithm[State]):
         return as_message(state.params, self.setting.masker.layout.weights)
 
     def fuse(self, state: State, received: Payload, mixing: Mixing, clock: Clock) -> State:  # noqa: ARG002
-        params = mix(received, self._mean(received, mixing))
+        mean = neighbour_mean(mixing, self.options.neighbours)
+        if self.options.clip is not None:
+            weights = neighbour_weights(mixing, self.options.neighbours)
+            mean = partial(weighted_sum, clip_messages(weights, received, mixing, self.options.clip))
+        params = mix(received, mean)
         return replace(state, params=params if state.step is None else params - state.step, step=None)
-
-    def _mean(self, received: Payload, mixing: Mixing) -> Callable[[Tensor], Tensor]:
-        if self.options.clip is None:
-            return neighbour_mean(mixing, self.options.neighbours)
-        weights = neighbour_weights(mixing, self.options.neighbours)
-        return partial(weighted_sum, clip_messages(weights, received, mixing, self.options.clip))
 
     def local_model(self, state: State) -> Tensor:
         return state.params

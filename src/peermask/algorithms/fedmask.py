@@ -23,7 +23,6 @@ from peermask.algorithms.contract import Agents, Algorithm, Clock, LocalData, Ma
 from peermask.algorithms.descent import Schedule, learning_rate
 from peermask.graph.mixing import Mixing
 from peermask.masks.scores import ScoreInit
-from peermask.models.layout import Layout
 from peermask.wire.schema import Payload
 
 
@@ -119,17 +118,12 @@ class FedMask(Algorithm[State]):
             step = step * likely * (1.0 - likely)
         if state.support is not None:
             step = step * state.support
-        return replace(
-            state, scores=state.scores - learning_rate(self.options.lr, self.options.schedule, clock) * step
-        ), loss
+        lr = learning_rate(self.options.lr, self.options.schedule, clock)
+        return replace(state, scores=state.scores - lr * step), loss
 
     def _with_support(self, state: State) -> State:
         """R_i: the highest scores of each layer; they start again at +δ."""
-        support = self.masker.mask(above_lowest(state.scores, self.masker.layout), state.keep)
+        layers = [state.scores[:, layer.span] for layer in self.masker.layout.masked]
+        above_lowest = torch.cat([scores - scores.amin(dim=1, keepdim=True) for scores in layers], dim=1)  # [A, P_w]
+        support = self.masker.mask(above_lowest, state.keep)
         return replace(state, support=support, scores=torch.where(support, self.options.delta, state.scores))
-
-
-def above_lowest(scores: Tensor, layout: Layout) -> Tensor:
-    """Scores counted from the lowest of their layer: not negative, in the same order."""
-    parts = [scores[:, layer.span] for layer in layout.masked]
-    return torch.cat([part - part.amin(dim=1, keepdim=True) for part in parts], dim=1)  # [A, P_w]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Annotated, Literal
 
@@ -68,17 +68,17 @@ class Liars:
         With messages of only some `agents`, those `here` lie, whose neighbours are among them.
         """
         liars = {row: agent for row, agent in enumerate(agents or range(len(links))) if agent in self.ids}
-        return {name: self._leaf(leaf, links, clock, liars, here) for name, leaf in messages.items()}
-
-    def _leaf(self, leaf: Tensor, links: Links, clock: Clock, liars: Mapping[int, int], here: slice) -> Tensor:
-        lies = leaf.clone()
-        for row in sorted(set(range(len(leaf))[here]) & set(liars)):
-            offset = self._offset(liars[row], clock, leaf[row].numel())
-            if leaf.dtype == torch.bool:
-                hears = links.rows(slice(row, row + 1))
-                lies[row] = self._mask(leaf, row, hears, [j for j in hears.senders.tolist() if j not in liars], offset)
-            else:
-                lies[row] = self._values(leaf[row], offset)
+        lies = {name: leaf.clone() for name, leaf in messages.items()}
+        for row in sorted(set(range(len(links))[here]) & set(liars)):
+            drawn = stream(self.seed, "lies", liars[row], clock.round).raw(1)[0]
+            hears = links.rows(slice(row, row + 1))
+            honest = [j for j in hears.senders.tolist() if j not in liars]
+            for name, leaf in messages.items():
+                offset = int(drawn % np.uint64(leaf[row].numel()))
+                is_mask = leaf.dtype == torch.bool
+                lies[name][row] = (
+                    self._mask(leaf, row, hears, honest, offset) if is_mask else self._values(leaf[row], offset)
+                )
         return lies
 
     def _values(self, own: Tensor, offset: int) -> Tensor:
@@ -117,6 +117,3 @@ class Liars:
         """[P] in (0, 1): one draw for all liars and rounds, since a draw for each takes longer than a round."""
         draw = stream(self.seed, "lies").uniform(sum(self.layers))
         return torch.from_numpy(draw.astype(np.float32)).to(self.device)
-
-    def _offset(self, agent: int, clock: Clock, size: int) -> int:
-        return int(stream(self.seed, "lies", agent, clock.round).raw(1)[0] % np.uint64(size))

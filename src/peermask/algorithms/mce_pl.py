@@ -77,8 +77,7 @@ class McePl(Algorithm[State]):
         self.options, self.setting, self.masker = options, setting, setting.masker
 
     def init(self, agents: Agents) -> State:
-        seed = self.setting.seed
-        device = agents.keep.device
+        seed, device = self.setting.seed, agents.keep.device
         scores = self.masker.initial_scores(self.options.score_init, agents.ids, seed).to(device)
         votes = first_votes(self.masker, self.options, agents, seed).to(device)
         voters = torch.ones(len(scores), dtype=torch.int64, device=device)
@@ -88,12 +87,10 @@ class McePl(Algorithm[State]):
     def learn(self, state: State, data: LocalData, clock: Clock) -> tuple[State, Tensor]:
         mask = state.mask if state.proposal is None else state.proposal  # of the batch before
         lr = self.options.scheduled_lr(clock)
-        step = score_step(
-            self.setting, self.options, lr, state.scores, mask, state.keep, state.velocity, data.batch(clock)
-        )
+        batch = data.batch(clock)
+        step = score_step(self.setting, self.options, lr, state.scores, mask, state.keep, state.velocity, batch)
         proposal = self._mask(step.scores, state.votes, state.voters, state.keep)
-        velocity = step.summed if self.options.momentum else None
-        learned = replace(state, scores=step.scores, velocity=velocity, gradient=step.direction, proposal=proposal)
+        learned = replace(state, scores=step.scores, velocity=step.velocity, gradient=step.direction, proposal=proposal)
         return learned, step.loss
 
     def share(self, state: State) -> Payload:
@@ -102,9 +99,8 @@ class McePl(Algorithm[State]):
 
     def opening(self, agents: Agents) -> Payload:
         options, seed = self.options, self.setting.seed
-        gain = options.aggregation_gain
         votes = partial(first_votes, self.masker, options, seed=seed)
-        return {"mask": opening_masks(agents, self.masker, options.score_init, seed, votes, gain)}
+        return {"mask": opening_masks(agents, self.masker, options.score_init, seed, votes, options.aggregation_gain)}
 
     def mask_counts(self, agents: Agents) -> MaskCounts:
         return {"mask": self.masker.counts(agents.keep)}
@@ -112,8 +108,7 @@ class McePl(Algorithm[State]):
     def fuse(self, state: State, received: Payload, mixing: Mixing, clock: Clock) -> State:
         assert state.gradient is not None
         votes, voters = self._heard(state, received["mask"], mixing)
-        given = self.options.lr_fine_tune
-        lr = self.options.first_lr(clock) if given is None else given
+        lr = self.options.first_lr(clock) if self.options.lr_fine_tune is None else self.options.lr_fine_tune
         step = learning_rate(lr, self.options.schedule, clock)
         scores = fine_tuned(state.scores, state.gradient, votes, voters, step)
         if self.options.keep_sign:
@@ -124,7 +119,7 @@ class McePl(Algorithm[State]):
     def join(self, state: State, received: Payload, mixing: Mixing) -> State:
         # All are believed: an agent that has not learned yet cannot detect lies.
         votes, voters = mixing.count_open(received["mask"]), mixing.degree
-        scores = joined(state.scores, votes, voters, 1.0, self.masker.layout)
+        scores = joined(state.scores, votes, voters, self.masker.layout)
         mask = self._mask(scores, votes, voters, state.keep)
         return replace(state, scores=scores, mask=mask, votes=votes, voters=voters)
 

@@ -56,7 +56,7 @@ def reproduce(
     from peermask.paper.output_folder import OutputFolder
     from peermask.paper.pages import write_pages
     from peermask.paper.preset import scales, selected
-    from peermask.paper.tables import grid, note_of
+    from peermask.paper.tables import make_grid, note_of
     from peermask.plugins import find_plugins, load_plugins
     from peermask.run.execution import Execution
     from peermask.run.jobs import Stopped
@@ -93,7 +93,7 @@ def reproduce(
             problems = write_pages(campaign)
             home.fold()
     for name in campaign.names:
-        made = grid(campaign, name)
+        made = make_grid(campaign, name)
         _print_table(console, made, note_of(campaign, made.preset), with_paper=size == "paper")
     for problem in problems:
         console.print(problem, soft_wrap=True)
@@ -106,7 +106,7 @@ def reproduce(
 
 def _print_table(console: Console, made: Grid, note: str, *, with_paper: bool) -> None:
     """Print accuracies, and below each the paper's where it is of the same data; nothing before a run has finished."""
-    from peermask.paper.tables import number, with_deviation
+    from peermask.paper.tables import format_mean, format_number
 
     if not any(entry.summary.seeds or entry.summary.diverged for entries in made.entries for entry in entries):
         return
@@ -115,8 +115,8 @@ def _print_table(console: Console, made: Grid, note: str, *, with_paper: bool) -
     for column in made.preset.columns:
         table.add_column(column.name, justify="right")
     for entries in made.entries:
-        papers = [f"\n(paper {number(entry.paper)})" if with_paper and entry.paper else "" for entry in entries]
-        cells = (with_deviation(entry.summary) + paper for entry, paper in zip(entries, papers, strict=True))
+        papers = [f"\n(paper {format_number(entry.paper)})" if with_paper and entry.paper else "" for entry in entries]
+        cells = (format_mean(entry.summary) + paper for entry, paper in zip(entries, papers, strict=True))
         table.add_row(entries[0].row, *cells)
     console.print(table)
     if note:

@@ -232,7 +232,7 @@ def _run_sweep(console: Console, planned: Sweep, execution: Execution, processes
 
 def print_sweep(console: Console, sweep: SweepFolder) -> None:
     """Print the table of a sweep, whole where the output is not a terminal."""
-    from peermask.reports.sweep import sweep_lines, sweep_table
+    from peermask.reports.tables import sweep_lines, sweep_table
 
     if sweep.rows:
         if not console.is_terminal:

@@ -89,17 +89,17 @@ def _table(options: list[dict[str, str]]) -> str:
 
 
 def _entry(name: str, summary: str, options: type[Options]) -> dict[str, Any]:
-    fields = {key: field for key, field in options.model_fields.items() if not _is_table(field.annotation)}
-    return {
-        "name": name,
-        "summary": summary,
-        "options": [_option(field.alias or key, field) for key, field in fields.items()],
-    }
-
-
-def _option(key: str, field: FieldInfo) -> dict[str, str]:
-    default = "(must be given)" if field.is_required() else _plain(field.default)
-    return {"key": key, "default": default, "values": _values(field), "about": field.description or ""}
+    described = [
+        {
+            "key": field.alias or key,
+            "default": "(must be given)" if field.is_required() else _plain(field.default),
+            "values": _values(field),
+            "about": field.description or "",
+        }
+        for key, field in options.model_fields.items()
+        if not _is_table(field.annotation)
+    ]
+    return {"name": name, "summary": summary, "options": described}
 
 
 def _is_table(kind: Any) -> bool:

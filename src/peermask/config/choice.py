@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, get_args
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainSerializer, ValidationError, ValidationInfo
+from pydantic import BaseModel, BeforeValidator, PlainSerializer, ValidationError, ValidationInfo
 
 from peermask.algorithms import algorithms
 from peermask.data import datasets, partitions
@@ -20,7 +20,8 @@ FORMS = ("int", "float", "str", "bool", "none")
 
 def first_problem(error: ValidationError, model: type[BaseModel], prefix: str = "") -> ConfigError:
     problems = error.errors()
-    problem = _most_specific(problems)
+    first = _place(problems[0])  # of several forms of its value, the nearest
+    problem = max((each for each in problems if _place(each) == first), key=lambda each: len(each["loc"]))
     location = [str(part) for part in problem["loc"] if not _is_form(part)]
     key = ".".join(([prefix] if prefix else []) + location) or "config"
     if problem["type"] == "extra_forbidden":
@@ -33,17 +34,12 @@ def first_problem(error: ValidationError, model: type[BaseModel], prefix: str = 
         ]
         # A check of several keys names those it is about; the whole table would hide them.
         of_table = problem["type"] == "value_error" and isinstance(problem["input"], dict)
-        value = "" if of_table else f" = {_format_value(problem['input'])}"
-        text = f"{key}{value}: {', or '.join(dict.fromkeys(map(_plain, alike)))}"
+        value = repr(problem["input"])
+        shown = "" if of_table else f" = {value if len(value) <= 60 else value[:57] + '...'}"
+        text = f"{key}{shown}: {', or '.join(dict.fromkeys(map(_plain, alike)))}"
     others = {_place(each) for each in problems} - {_place(problem)}
     more = f" (and {len(others)} more)" if others else ""
     return ConfigError(text + more)
-
-
-def _most_specific(problems: Sequence[Any]) -> Any:
-    """Pick the first complaint; for a value of several forms, that of the nearest form."""
-    place = _place(problems[0])
-    return max((each for each in problems if _place(each) == place), key=lambda each: len(each["loc"]))
 
 
 def _place(problem: Any) -> tuple[object, ...]:
@@ -76,11 +72,6 @@ def _plain(problem: Any) -> str:
     return message[0].lower() + message[1:]
 
 
-def _format_value(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."
-
-
 @dataclass(frozen=True)
 class Choice:
     """A registered thing and its options, from one table: `name = "erdos-renyi"`, `p = 0.5`."""
@@ -92,10 +83,8 @@ class Choice:
         return {"name": self.name, **self.options.model_dump(mode="json", exclude_none=True)}
 
 
-class UnknownOptions(Options):
+class UnknownOptions(Options, extra="allow"):
     """Unchecked options of a plug-in that is not imported here."""
-
-    model_config = ConfigDict(frozen=True, extra="allow")
 
 
 UNCHECKED = {"unchecked": True}  # a validation context in which names that nothing has registered are let through
@@ -116,17 +105,17 @@ def choose(
         raise ConfigError(
             f"{key} = {value!r}: must be a table with a name, such as {{name = {next(iter(registry)).name!r}}}"
         )
+    values = {option: each for option, each in table.items() if option != "name"}
     if unchecked and name not in registry:
-        return Choice(name, UnknownOptions.model_validate({k: v for k, v in table.items() if k != "name"}))
+        return Choice(name, UnknownOptions.model_validate(values))
     try:
-        entry = registry[name]
+        kind = registry[name].options
     except ConfigError as error:
         raise ConfigError(f"{key}.name: {error}") from None
     try:
-        options = entry.options.model_validate({k: v for k, v in table.items() if k != "name"})
+        return Choice(name, kind.model_validate(values))
     except ValidationError as error:
-        raise first_problem(error, entry.options, key) from None
-    return Choice(entry.name, options)
+        raise first_problem(error, kind, key) from None
 
 
 def _checked(registry: Registry[Any], key: str, default: str | None = None) -> BeforeValidator:

@@ -13,6 +13,7 @@ from pydantic import ValidationError
 from peermask.config.choice import UNCHECKED, first_problem
 from peermask.config.experiment import ExperimentConfig
 from peermask.errors import ConfigError
+from peermask.files import as_path
 from peermask.plugins import load_plugins
 
 
@@ -134,7 +135,7 @@ def load_config(
         >>> config.agents, config.graph.name
         (4, 'ring')
     """
-    file = DEFAULT if path is None else Path(path)
+    file = DEFAULT if path is None else as_path(path, "path")
     values = _with_plugins(read_toml(file), file.parent, imports)
     return make_config(apply_overrides(values, overrides))
 

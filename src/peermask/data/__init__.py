@@ -1,6 +1,6 @@
 """Datasets, and how their samples are shared out among agents. Importing registers every dataset."""
 
-from peermask.data import cifar10, digits, fashion_mnist, folders, meanings, npz, table
+from peermask.data import cifar10, digits, fashion_mnist, folders, npz, table
 from peermask.data.arrays import from_arrays
 from peermask.data.batches import Augmentation
 from peermask.data.dataset import Dataset, Split, datasets
@@ -11,5 +11,5 @@ from peermask.data.torch_dataset import from_torch
 
 __all__ = [
     "Augmentation", "Dataset", "LocalSamples", "Split", "cifar10", "datasets", "digits", "fashion_mnist", "folders",
-    "from_arrays", "from_dataframe", "from_torch", "meanings", "npz", "partitions", "share_out", "table",
+    "from_arrays", "from_dataframe", "from_torch", "npz", "partitions", "share_out", "table",
 ]  # fmt: skip

@@ -28,6 +28,27 @@ def to_labels(array: NDArray[Any], name: str) -> Tensor:
     return torch.from_numpy(array.astype(np.int64))
 
 
+def is_text(array: NDArray[Any]) -> bool:
+    if array.ndim != 1:
+        return False
+    return array.dtype.kind in "UT" or (array.dtype.kind == "O" and all(isinstance(value, str) for value in array))
+
+
+def number_text(
+    splits: Mapping[str, NDArray[Any]], classes: Sequence[str] | None
+) -> tuple[Sequence[str], dict[str, NDArray[Any]]]:
+    """Number labels that are text: by `classes`, or else in alphabetical order."""
+    for name, labels in splits.items():
+        if not is_text(labels):
+            raise DataError(f"{name} has numbers as labels, but the other split has text; give both the same")
+    classes = classes or sorted({str(label) for labels in splits.values() for label in labels})
+    numbers = {label: number for number, label in enumerate(classes)}
+    for name, labels in splits.items():
+        if unknown := sorted({*map(str, labels)} - {*numbers}):
+            raise DataError(f"{name} has label {unknown[0]!r}, which is not in classes; add it")
+    return classes, {name: np.array([numbers[str(each)] for each in labels], int) for name, labels in splits.items()}
+
+
 def to_label_sets(array: NDArray[Any], name: str) -> Tensor:
     if array.ndim != 2 or array.dtype.kind not in "buif" or not array.shape[1]:
         raise DataError(f"{name} is {array.dtype} of shape {array.shape}; several labels are [n, labels], 0 or 1 each")
@@ -100,7 +121,7 @@ def from_arrays(
 
     Args:
         x_train: Inputs, the first axis over samples; see `kind`.
-        y_train: Targets: labels [n], whole numbers from 0; for "multi-label" [n, labels], 0 or 1 each; for
+        y_train: Targets: labels [n], whole numbers from 0 or text; for "multi-label" [n, labels], 0 or 1 each; for
             "regression" numbers [n] or [n, outputs].
         x_test: Test inputs, of the same shape and type.
         y_test: Test targets.
@@ -142,7 +163,10 @@ def from_arrays(
     any_range = normalise is not None
     xs, ys = ((x_train, "x_train"), (x_test, "x_test")), ((y_train, "y_train"), (y_test, "y_test"))
     made = [_inputs(x, kind, f"{name} {key}", any_range=any_range) for x, key in xs]
-    targets = [TO_TARGETS[task](np.asarray(y), f"{name} {key}") for y, key in ys]
+    answers = {f"{name} {key}": np.asarray(y) for y, key in ys}
+    if task == "classification" and any(map(is_text, answers.values())):
+        classes, answers = number_text(answers, classes)
+    targets = [TO_TARGETS[task](array, key) for key, array in answers.items()]
     if made[0].dtype != made[1].dtype:
         raise DataError(f"{name} x_train is {made[0].dtype} but x_test is {made[1].dtype}; make them the same")
     if kind == "tokens" and vocabulary is None:

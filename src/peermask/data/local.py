@@ -1,18 +1,25 @@
-"""Local samples: indices of each agent's train, validation and test samples in a dataset."""
+"""Local samples: indices of each agent's train, validation and test samples in a dataset.
+
+With the partition `meanings` the dataset changes too: a test of what agreement costs.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import overload
+from dataclasses import dataclass, replace
+from typing import Annotated, overload
 
 import numpy as np
+import torch
+from pydantic import Field
 
 from peermask.data.dataset import Dataset, Split
-from peermask.data.partition import BY_LABEL, Indices, apportion, partitions, shuffle
+from peermask.data.partition import BY_LABEL, Indices, apportion, by_labels, partitions, shuffle
 from peermask.errors import DataError
 from peermask.registry import Options
-from peermask.streams import stream
+from peermask.streams import Stream, stream
+
+MEANINGS = "meanings"  # a partition
 
 
 @dataclass(frozen=True, eq=False)
@@ -200,3 +207,45 @@ def hold_out(counts: Indices, validation: float) -> Indices:
 def share_of(count: int, fraction: float) -> int:
     """count * fraction rounded down, where 0.29 of 100 is 29 although the floats say 28.999999999999996."""
     return int(count * fraction + 1e-9)
+
+
+# Groups of agents that mean different things by the same labels.
+
+
+@partitions.register(MEANINGS)
+def meanings(
+    labels: Indices,
+    agents: int,
+    draw: Stream,
+    *,
+    labels_per_agent: Annotated[int, Field(ge=1, description="labels each agent holds")] = 3,
+    groups: Annotated[
+        int, Field(ge=1, description="groups of agents, each with numbers of its own for the labels")
+    ] = 2,
+) -> list[Indices]:
+    """As `labels`, but the second group of agents calls every label by the next number, the third by the one after."""
+    if groups > min(agents, len(np.unique(labels))):
+        raise DataError(f"partition.groups is {groups}; it can be at most the number of agents, and of labels")
+    return by_labels(labels, agents, draw, labels_per_agent=labels_per_agent)
+
+
+def share_meanings(
+    dataset: Dataset, options: Options, agents: int, seed: int, fraction: float, validation: float
+) -> tuple[Dataset, AllSamples]:
+    """Every agent's samples, and a dataset in which each has its own copies with the labels as its group means them."""
+    parts, groups = share_out(dataset, MEANINGS, options, agents, seed, fraction, 0.0), int(dict(options)["groups"])
+    shifts = [agent * groups // agents for agent in range(agents)]
+    train = _renamed(dataset.train, [part.train for part in parts], shifts, len(dataset.classes))
+    test = _renamed(dataset.test, [part.test for part in parts], shifts, len(dataset.classes))
+    renamed = replace(dataset, name=f"{dataset.name}, {groups} meanings", train=train, test=test)
+    assert train.agents is not None
+    owners = train.agents.numpy()
+    own = [np.flatnonzero(owners == agent) for agent in range(agents)]
+    return renamed, AllSamples(own, renamed, seed, 1.0, validation, owned=True)
+
+
+def _renamed(split: Split, parts: list[Indices], shifts: list[int], classes: int) -> Split:
+    index = torch.from_numpy(np.concatenate(parts))
+    sizes = torch.tensor([len(part) for part in parts])
+    owner = torch.repeat_interleave(torch.arange(len(parts)), sizes)  # [n]
+    return Split(split.inputs[index], (split.targets[index] + torch.tensor(shifts)[owner]) % classes, owner)

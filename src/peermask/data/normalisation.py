@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from peermask.errors import DataError
 from peermask.registry import Options
 
+SMALLEST = 1e-24  # deviation; a smaller one is taken for rounding
 LARGEST = 1e30  # mean or deviation; its square must fit a float64, and a float32 its products
 Mean = Annotated[float, Field(ge=-LARGEST, le=LARGEST)]
 Deviation = Annotated[float, Field(gt=0, le=LARGEST)]
@@ -63,6 +64,8 @@ def statistics(mean: Tensor, std: Tensor, name: str = "values") -> Statistics:
     largest = float(torch.cat([mean.abs(), std]).max())
     if not largest <= LARGEST:
         raise DataError(f"{name} has a mean or deviation of {largest:.3g}; rescale them to below {LARGEST:g}")
+    if (tiny := (std > 1e-12 * mean.abs()) & (std <= SMALLEST)).any():
+        raise DataError(f"{name} has a deviation of {float(std[tiny][0]):.3g}; rescale them to above {SMALLEST:g}")
     constant = std <= 1e-12 * mean.abs().clamp(min=1e-12)
     return Statistics(mean=_digits(mean), std=_digits(std.masked_fill(constant, 1.0)))
 

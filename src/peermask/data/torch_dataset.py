@@ -41,7 +41,7 @@ def from_torch(
 
     Args:
         train: Training samples, all read at once: pairs (input, target), or dictionaries with both. Both as for
-            `from_arrays`; a label may also be text.
+            `from_arrays`.
         test: Test samples.
         classes: Names of the labels or outputs; if left out, those that `train` has (`classes`, or `names` of its
             label feature), or else numbers.
@@ -67,9 +67,7 @@ def from_torch(
     whole = task == "classification"
     x_train, y_train = read_samples(train, f"{name} train", whole=whole, columns=columns)
     x_test, y_test = read_samples(test, f"{name} test", whole=whole, columns=columns)
-    if whole and (y_train.dtype.kind == "U" or y_test.dtype.kind == "U"):
-        classes, (y_train, y_test) = _number_text({f"{name} train": y_train, f"{name} test": y_test}, classes)
-    elif classes is None and whole:
+    if classes is None and whole and "U" not in (y_train.dtype.kind, y_test.dtype.kind):
         classes = _class_names(train, max(int(y_train.max()), int(y_test.max())), columns)
     return from_arrays(
         x_train,
@@ -129,21 +127,6 @@ def _keys(sample: Mapping[str, Any], name: str, keys: tuple[str, str] | None) ->
     if not all(found):
         raise DataError(f"{name} is a dict of {there}; say which are input and target: columns=('image', 'label')")
     return found[0][0], found[1][0]
-
-
-def _number_text(
-    splits: Mapping[str, NDArray[Any]], classes: Sequence[str] | None
-) -> tuple[Sequence[str], list[NDArray[np.int64]]]:
-    """Number labels that are text: by `classes`, or else in alphabetical order."""
-    for name, labels in splits.items():
-        if labels.dtype.kind != "U":
-            raise DataError(f"{name} has numbers as labels, but the other split has text; give both the same")
-    classes = classes or sorted({str(label) for labels in splits.values() for label in labels})
-    numbers = {label: number for number, label in enumerate(classes)}
-    for name, labels in splits.items():
-        if unknown := sorted({*map(str, labels)} - {*numbers}):
-            raise DataError(f"{name} has label {unknown[0]!r}, which is not in classes; add it")
-    return classes, [np.array([numbers[str(label)] for label in labels]) for labels in splits.values()]
 
 
 def _class_names(samples: Any, highest: int, columns: tuple[str, str] | None) -> list[str] | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import time
 import warnings
 from contextlib import suppress
 from dataclasses import dataclass
@@ -18,7 +17,8 @@ from torch import Tensor, nn
 
 from peermask.errors import ExportError
 from peermask.exports import Precision
-from peermask.exports.slim import NotSlimmable, multiply_adds, parameters, slim
+from peermask.exports.slim import NotSlimmable, Slim, count_multiply_adds, count_parameters, slim
+from peermask.exports.trial import make_session, run
 
 try:
     import onnx
@@ -38,7 +38,7 @@ class Figures:
     size: int  # bytes
     parameters: int
     multiply_adds: int
-    latency: float  # seconds for one input in onnxruntime
+    latency: float  # seconds for one input in onnxruntime, on one thread, the median
 
 
 @dataclass(frozen=True)
@@ -61,16 +61,15 @@ def make_onnx(
     """
     examples = examples[:TRIALS]
     full_data = to_onnx(module, examples, metadata)
-    full = figures(full_data, module, examples)
+    full = measure(full_data, module, examples)
     try:
-        cut = slim(module, tuple(examples.shape[1:]))
+        cut, obstacle = slim(module, tuple(examples.shape[1:])), None
     except NotSlimmable as error:
-        made = with_signs(full_data, precision)
-        small = None if precision == "float32" else figures(made.data, module, examples)
-        return OnnxModel(made.data, full, small, {}, str(error), verified(made.data, module, examples), made.left)
-    made = with_signs(to_onnx(cut.module, examples, metadata), precision)
-    small, difference = figures(made.data, cut.module, examples), verified(made.data, module, examples)
-    return OnnxModel(made.data, full, small, cut.removed, None, difference, made.left)
+        cut, obstacle = Slim(module, {}), str(error)
+    made = with_signs(full_data if obstacle else to_onnx(cut.module, examples, metadata), precision)
+    small = None if obstacle and precision == "float32" else measure(made.data, cut.module, examples)
+    difference = measure_difference(made.data, module, examples)
+    return OnnxModel(made.data, full, small, cut.removed, obstacle, difference, made.left)
 
 
 def to_onnx(module: nn.Module, examples: Tensor, metadata: dict[str, Any]) -> bytes:
@@ -108,23 +107,12 @@ def empty_model() -> bytes:
     return data
 
 
-def figures(data: bytes, module: nn.Module, examples: Tensor) -> Figures:
-    return Figures(len(data), parameters(module), multiply_adds(module, examples), latency(data, examples))
+def measure(data: bytes, module: nn.Module, examples: Tensor) -> Figures:
+    _, times = run(data, REPEATS)
+    return Figures(len(data), count_parameters(module), count_multiply_adds(module, examples), median(times))
 
 
-def latency(data: bytes, examples: Tensor) -> float:
-    """The median time of one input, on one thread."""
-    session = open_session(data)
-    one = examples[:1].numpy()
-    times = []
-    for _ in range(REPEATS):
-        begun = time.perf_counter()
-        session.run(None, {"inputs": one})
-        times.append(time.perf_counter() - begun)
-    return median(times)
-
-
-def verified(data: bytes, module: nn.Module, examples: Tensor) -> float:
+def measure_difference(data: bytes, module: nn.Module, examples: Tensor) -> float:
     """The largest difference of an output, in units of the largest where that is above 1; too much is an error."""
     with torch.no_grad():
         wanted: Tensor = module.eval()(examples)
@@ -140,11 +128,8 @@ def verified(data: bytes, module: nn.Module, examples: Tensor) -> float:
 
 def open_session(data: bytes, name: str = "the model") -> onnxruntime.InferenceSession:
     """Open a model in onnxruntime on one thread; from bytes, so that a file cannot name others to read."""
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = options.inter_op_num_threads = 1
-    options.log_severity_level = 3
     try:
-        return onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
+        return make_session(data)
     except Exception as error:  # onnxruntime's own, without a common base
         raise ExportError(f"{name} is not a model that onnxruntime reads: {str(error).splitlines()[0]}") from None
 
@@ -194,7 +179,7 @@ def with_signs(data: bytes, precision: Precision) -> Signed:
             continue
         scale = np.array(magnitudes[0] if len(magnitudes) else 1, np.float32)
         signs, factor = f"{held.name}/signs", f"{held.name}/magnitude"
-        raw = packed(np.sign(values).astype(np.int8), BITS[precision])
+        raw = pack_signs(np.sign(values).astype(np.int8), BITS[precision])
         proto.graph.initializer.remove(held)
         proto.graph.initializer.append(helper.make_tensor(signs, kind, held.dims, raw, raw=True))
         proto.graph.initializer.append(numpy_helper.from_array(scale, factor))
@@ -213,7 +198,7 @@ def with_signs(data: bytes, precision: Precision) -> Signed:
     return Signed(proto.SerializeToString(), left)
 
 
-def packed(signs: NDArray[np.int8], bits: int) -> bytes:
+def pack_signs(signs: NDArray[np.int8], bits: int) -> bytes:
     """Pack signs as two's complement of so many bits, the first in the lowest bits of the first byte, as ONNX does."""
     each = 8 // bits
     flat = np.zeros(-(-signs.size // each) * each, np.uint8)

@@ -30,7 +30,7 @@ from peermask.config.choice import choose
 from peermask.errors import ExportError
 from peermask.exports import Precision
 from peermask.exports.rebuild import named_module
-from peermask.exports.slim import NotSlimmable, multiply_adds, slim
+from peermask.exports.slim import NotSlimmable, count_multiply_adds, slim
 from peermask.exports.ticket import Architecture, Side
 from peermask.files import read_json, write_json
 from peermask.masks.masker import MaskOptions, kept_counts
@@ -149,11 +149,11 @@ def masked_params(layout: Layout, retention: float, kind: Kind) -> Tensor:
 def _costs(module: nn.Module, examples: Tensor, retention: float, kind: Kind, path: Path) -> list[Cost]:
     from peermask.exports.onnx import to_onnx, with_signs
 
-    data, work = to_onnx(module, examples, {}), multiply_adds(module, examples)
+    data, work = to_onnx(module, examples, {}), count_multiply_adds(module, examples)
     costs = []
     for precision in ("float32", "int8"):
         path.write_bytes(with_signs(data, precision).data)
-        found = trial(path)
+        found = run_trial(path)
         costs.append(
             Cost(
                 retention=retention,
@@ -168,7 +168,7 @@ def _costs(module: nn.Module, examples: Tensor, retention: float, kind: Kind, pa
     return costs
 
 
-def trial(path: Path, repeats: int = REPEATS, *, fold: bool = False) -> dict[str, Any]:
+def run_trial(path: Path, repeats: int = REPEATS, *, fold: bool = False) -> dict[str, Any]:
     """Latency and memory of a model, in its own process."""
     from peermask.exports.onnx import empty_model  # its packages are optional
 

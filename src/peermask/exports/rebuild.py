@@ -15,6 +15,7 @@ from peermask.compute.network import blank
 from peermask.data.normalisation import FromRaw
 from peermask.errors import ConfigError, ExportError, ModelError
 from peermask.exports.ticket import Architecture, Frozen, Ticket, masked_layers, read_ticket
+from peermask.files import as_path
 from peermask.masks.masker import Masker, MaskOptions
 from peermask.models.architectures import models
 from peermask.models.frozen import frozen_weights, own_weights
@@ -51,7 +52,7 @@ def load_ticket(path: Path | str, module: nn.Module | None = None, weights: Path
         >>> peermask.load_ticket("agent3.ticket").training
         False
     """
-    return rebuild(read_ticket(path), str(path), module, weights)
+    return rebuild(read_ticket(as_path(path, "path")), str(path), module, weights)
 
 
 def rebuild(

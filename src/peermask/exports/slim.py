@@ -193,11 +193,11 @@ class CutResponseNorm(nn.Module):
 # Parameters of a network, and multiply-adds for one input.
 
 
-def parameters(module: nn.Module) -> int:
+def count_parameters(module: nn.Module) -> int:
     return sum(parameter.numel() for parameter in module.parameters())
 
 
-def multiply_adds(module: nn.Module, example: Tensor) -> int:
+def count_multiply_adds(module: nn.Module, example: Tensor) -> int:
     """Count multiply-adds: outputs times the inputs that each sums over; of recurrent layers all weights a step."""
     total = 0
 

@@ -16,6 +16,7 @@ import sys
 import time
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 
 def resident() -> int:
@@ -24,9 +25,8 @@ def resident() -> int:
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
-def run(path: str, repeats: int, *, fold: bool = False) -> tuple[object, list[float]]:
-    """The session, which holds the memory, and the times."""
-    import numpy as np
+def make_session(model: str | bytes, *, fold: bool = False) -> Any:
+    """A session of onnxruntime on one thread."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -34,9 +34,16 @@ def run(path: str, repeats: int, *, fold: bool = False) -> tuple[object, list[fl
     options.log_severity_level = 3
     if fold:
         options.add_session_config_entry("session.disable_quant_qdq", "1")
-    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+
+
+def run(model: str | bytes, repeats: int, *, fold: bool = False) -> tuple[object, list[float]]:
+    """The session, which holds the memory, and the times."""
+    import numpy as np
+
+    session = make_session(model, fold=fold)
     given = session.get_inputs()[0]
-    kind = np.int64 if given.type == "tensor(int64)" else np.float32
+    kind = {"tensor(int64)": np.int64, "tensor(uint8)": np.uint8}.get(given.type, np.float32)
     example = np.zeros([1, *given.shape[1:]], kind)
     times = []
     for _ in range(repeats):

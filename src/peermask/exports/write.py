@@ -21,7 +21,7 @@ from peermask.exports import Precision
 from peermask.exports.personal import Personal, open_all, open_personal
 from peermask.exports.reader import KEY, digest_safetensors, seal_onnx
 from peermask.exports.ticket import About, Architecture, Frozen, Header, Inputs, Ticket
-from peermask.files import write_atomically, writing
+from peermask.files import as_path, write_atomically, writing
 from peermask.masks.masker import Masker
 from peermask.run.build import model_options
 from peermask.run.result import RunResult
@@ -144,7 +144,7 @@ def export(
         >>> peermask.export(result, agent=3, to="agent3.ticket").path.name
         'agent3.ticket'
     """
-    path = Path(to)
+    path = as_path(to, "to")
     _check_target(path, force=force)
     kind = _checked_precision(precision, path)
     result = run if isinstance(run, RunResult) else RunResult.open(run)
@@ -201,7 +201,7 @@ def _check_target(path: Path, *, force: bool) -> None:
     if path.is_dir():
         raise ExportError(f"cannot write {path}: it is a folder")
     if path.exists() and not force:
-        raise ExportError(f"{path} exists; give another name, or replace it with --force")
+        raise ExportError(f"{path} exists; give another name, or replace it with --force (in Python force=True)")
     folder = next(above for above in path.absolute().parents if above.exists())  # in which others are made
     if not folder.is_dir():
         raise ExportError(f"cannot write {path}: {folder} is not a folder")

@@ -150,8 +150,8 @@ class Mixing:
         if not np.array_equal(came[own.clip(max=len(came) - 1)], self.own):
             raise GraphError("a receiver's own message cannot be left out of what it mixes")
         before, metropolis = self.metropolis, self.metropolis.restrict(came)
-        kept = np.isin(before.senders, came)
-        lost = np.bincount(before.receivers[~kept], before.strengths[~kept].astype(np.float64), len(before))  # [A]
+        missing = ~np.isin(before.senders, came)
+        lost = np.bincount(before.receivers[missing], before.strengths[missing].astype(np.float64), len(before))  # [A]
         is_own = metropolis.senders == own[metropolis.receivers]  # [E]
         weights = metropolis.strengths + is_own * lost[metropolis.receivers]
         shares = self.shares[columns].double()
@@ -170,8 +170,8 @@ class Mixing:
         metropolis, is_own = self.metropolis.strengths.astype(np.float64), self._is_own
         metropolis[~is_own] *= np.array(weights, np.float64) / own
         metropolis[is_own] = 1.0 - metropolis[~is_own].sum()
-        kept = self.metropolis if new else self.metropolis.weighted(metropolis)
-        return replace(self, links=links, metropolis=kept, own_weight=own // common, most=most, newest=own)
+        closed = self.metropolis if new else self.metropolis.weighted(metropolis)
+        return replace(self, links=links, metropolis=closed, own_weight=own // common, most=most, newest=own)
 
     def _same_for_all(self, row: Tensor) -> Tensor:
         return row.expand(len(self.links), -1)  # [1, P] -> [A, P]
@@ -181,8 +181,8 @@ def build_mixing(graph: Graph | Links, shares: Sequence[float] | Integers) -> Mi
     """The mixing of all agents (A = K = N); `shares` are their sample counts or shares of them."""
     links = graph if isinstance(graph, Links) else links_of(graph)
     agents = len(links)
-    held = np.asarray(shares, dtype=np.float64)  # [N]
-    if held.shape != (agents,) or not np.isfinite(held).all() or (held <= 0).any():
+    counts = np.asarray(shares, dtype=np.float64)  # [N]
+    if counts.shape != (agents,) or not np.isfinite(counts).all() or (counts <= 0).any():
         raise GraphError(
             f"{agents} agents need one share of the samples above 0 each, not {list(shares)[:AGENTS_NAMED]}"
         )
@@ -193,7 +193,7 @@ def build_mixing(graph: Graph | Links, shares: Sequence[float] | Integers) -> Mi
         np.concatenate([links.receivers, everyone]), np.concatenate([links.senders, everyone]), agents,
         np.concatenate([weights, rest]),
     )  # fmt: skip
-    return Mixing(links, closed, everyone, torch.from_numpy(held / held.sum()).float())
+    return Mixing(links, closed, everyone, torch.from_numpy(counts / counts.sum()).float())
 
 
 def links_of(graph: Graph) -> Links:

@@ -46,10 +46,6 @@ class Base:
 
 # (base: Base, round: int, *, options...) -> Links: those from this round on
 schedules: Registry[Callable[..., Links]] = Registry("schedule")
-_graph_users: dict[str, Callable[..., bool]] = {  # schedules that build the config's graph, by their options
-    "redrawn": lambda **_: True,
-    "matching": lambda among, **_: among == "graph",
-}
 
 
 class Schedule:
@@ -57,6 +53,7 @@ class Schedule:
 
     def __init__(self, base: Base, name: str | None = None, options: Options | None = None) -> None:
         self.base, self.name, self.options = base, name, options
+        self.every = int(getattr(options, "every", 1))
         self._last: tuple[int, Links] | None = None  # since which round, and what
 
     @property
@@ -66,34 +63,29 @@ class Schedule:
     @property
     def expected_links(self) -> int:
         """About how many links the graphs will have, before any is built."""
-        uses_graph = _graph_users.get(self.name) if self.name is not None else lambda **_: True
-        if uses_graph is None or not uses_graph(**dict(self.options or ())):
-            return self.base.agents
-        return expected_links(self.base.name, self.base.options, self.base.agents)
+        if self.name in (None, "redrawn") or getattr(self.options, "among", None) == "graph":
+            return expected_links(self.base.name, self.base.options, self.base.agents)
+        return self.base.agents
 
     def since(self, round: int) -> int:
         """The round in which the links of this one began."""
-        if self.name is None:
-            return 1
-        every = int(getattr(self.options, "every", 1))
-        return round - (round - 1) % every
+        return 1 if self.name is None else round - (round - 1) % self.every
 
     def graphs(self, rounds: int) -> int:
         """Count the different graphs in `rounds` rounds, at most."""
-        drawn = -(-rounds // int(getattr(self.options, "every", 1)))
-        return 1 if self.name is None else min(drawn, hops(self.base.agents)) if self.name == ONE_PEER else drawn
+        if self.name is None:
+            return 1
+        drawn = -(-rounds // self.every)
+        return min(drawn, hops(self.base.agents)) if self.name == ONE_PEER else drawn
 
     def links(self, round: int) -> Links:
         """Return the links of a round, from 1."""
         since = self.since(round)
-        if self._last is None or self._last[0] != since:
-            self._last = since, self._links(since)
-        return self._last[1]
-
-    def _links(self, round: int) -> Links:
         if self.name is None:
             return self.base.links
-        return schedules[self.name].make(self.base, round, **dict(self.options or ()))
+        if self._last is None or self._last[0] != since:
+            self._last = since, schedules[self.name].make(self.base, since, **dict(self.options or ()))
+        return self._last[1]
 
 
 @schedules.register("redrawn")

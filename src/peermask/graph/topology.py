@@ -130,8 +130,7 @@ def remedy(options: Options) -> str:
 
 
 def from_links(agents: int, links: list[tuple[int, int]]) -> Graph:
-    graph: Graph = nx.Graph()
-    graph.add_nodes_from(range(agents))
+    graph: Graph = nx.empty_graph(agents)
     graph.add_edges_from(links)
     return graph
 
@@ -145,8 +144,7 @@ def path(agents: int, _draw: Stream) -> Graph:
 @topologies.register("ring")
 def ring(agents: int, _draw: Stream) -> Graph:
     """A line whose two ends hear each other."""
-    closing = [(0, agents - 1)] if agents > 2 else []
-    return from_links(agents, [(i, i + 1) for i in range(agents - 1)] + closing)
+    return from_links(agents, [(i, (i + 1) % agents) for i in range(agents) if agents > 1])
 
 
 @topologies.register("star")
@@ -258,17 +256,11 @@ def small_world(
         others = agents - len(taken)
         if moved < rewire and others:
             graph.remove_edge(near, far)
-            graph.add_edge(near, nth_other(int(place * others), taken))
+            number = int(place * others)  # among those that are not taken
+            for agent in taken:
+                number += agent <= number
+            graph.add_edge(near, number)
     return graph
-
-
-def nth_other(n: int, taken: list[int]) -> int:
-    """The agent that is number `n` among those that are not taken; `taken` is sorted."""
-    for agent in taken:
-        if agent > n:
-            break
-        n += 1
-    return n
 
 
 def check_degree(agents: int, degree: int) -> None:

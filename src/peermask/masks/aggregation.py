@@ -51,9 +51,9 @@ def pulled(scores: Tensor, votes: Tensor, voters: Tensor, mask: Tensor, gain: fl
     return away.add_(scores)
 
 
-def joined(scores: Tensor, votes: Tensor, voters: Tensor, gain: float, layout: Layout) -> Tensor:
-    """sign(z) (|z| + gain mean|z| n): first scores of an agent that joins others, larger where those keep a weight."""
-    return aggregated_magnitude(scores, votes, voters, gain, layout).mul_(scores.sign())  # [A, P_w]
+def joined(scores: Tensor, votes: Tensor, voters: Tensor, layout: Layout) -> Tensor:
+    """sign(z) (|z| + mean|z| n): first scores of an agent that joins others, larger where those keep a weight."""
+    return aggregated_magnitude(scores, votes, voters, 1.0, layout).mul_(scores.sign())  # [A, P_w]
 
 
 def aggregated_magnitude(scores: Tensor, votes: Tensor, voters: Tensor, gain: float, layout: Layout) -> Tensor:

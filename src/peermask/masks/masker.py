@@ -58,19 +58,16 @@ def _retention(value: object) -> object:
     match value:
         case RetentionDraw() | Mapping():
             return value
-        case bool() | str():
-            raise ValueError("must be a number in (0, 1], a list of them, or {choices = [...]}")
         case list() | tuple():
-            for place, ratio in enumerate(value):
+            for agent, ratio in enumerate(value):
                 if isinstance(ratio, bool) or not isinstance(ratio, int | float) or not 0 < ratio <= 1:
-                    raise ValueError(f"agent {place} has {ratio!r}; every retention must be in (0, 1]")
+                    raise ValueError(f"agent {agent} has {ratio!r}; every retention must be in (0, 1]")
             return tuple(map(float, value))
-        case int() | float():
+        case int() | float() if not isinstance(value, bool):
             if not 0 < value <= 1:
                 raise ValueError("must be in (0, 1]: the share of weights an agent keeps")
             return float(value)
-        case _:
-            raise ValueError("must be a number in (0, 1], a list of them, or {choices = [...]}")
+    raise ValueError("must be a number in (0, 1], a list of them, or {choices = [...]}")
 
 
 Retention = Annotated[Ratio | tuple[Ratio, ...] | RetentionDraw, BeforeValidator(_retention)]
@@ -86,9 +83,8 @@ def retentions(retention: Retention, agents: int, seed: int) -> tuple[float, ...
         return retention
     weights = retention.weights or (1.0,) * len(retention.choices)
     edges = torch.tensor(weights, dtype=torch.float64).cumsum(0) / sum(weights)
-    draws = np.concatenate(
-        [uniform_of(raw) for raw in raw_of_each(seed, "retention", range(agents), 0, 0, [1] * agents)]
-    )
+    drawn = raw_of_each(seed, "retention", range(agents), 0, 0, [1] * agents)
+    draws = uniform_of(np.concatenate(list(drawn)))
     return tuple(retention.choices[place] for place in torch.searchsorted(edges, torch.from_numpy(draws), right=True))
 
 

@@ -98,12 +98,13 @@ class Layout:
     @property
     def account(self) -> dict[str, tuple[Layer, ...]]:
         """Parameters by their use: masked, or unchanged and why."""
-        groups: dict[str, list[Layer]] = {}
-        for layer in self.masked:
-            groups.setdefault(f"masked, {layer.kind}", []).append(layer)
-        for layer in self.kept:
-            groups.setdefault(_why_kept(layer.kind), []).append(layer)
-        return {fate: tuple(layers) for fate, layers in groups.items()}
+        groups: dict[str, tuple[Layer, ...]] = {}
+        reasons = dict.fromkeys(MASKABLE, "not masked, by mask.layers")
+        reasons |= {"bias": "not masked, bias", "other": UNMASKABLE}
+        for layer in self.layers:
+            fate = f"masked, {layer.kind}" if layer in self.masked else reasons.get(layer.kind, "not masked, norm")
+            groups[fate] = (*groups.get(fate, ()), layer)
+        return groups
 
     def unflatten(self, params: Tensor) -> dict[str, Tensor]:
         """Views by parameter name."""
@@ -111,12 +112,6 @@ class Layout:
             layer.name: params[..., layer.span].unflatten(-1, layer.shape)  # [A, P] -> [A, *shape]
             for layer in self.layers
         }
-
-
-def _why_kept(kind: Kind) -> str:
-    if kind in MASKABLE:
-        return "not masked, by mask.layers"
-    return {"bias": "not masked, bias", "other": UNMASKABLE}.get(kind, "not masked, norm")
 
 
 def find_layout(module: nn.Module, masked: Sequence[str] = ("*",)) -> Layout:

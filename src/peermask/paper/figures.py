@@ -14,7 +14,7 @@ from peermask.paper.drawing import blank, files_of, finish
 from peermask.paper.outcome import FirstLayer, Outcome
 from peermask.paper.preset import Figure as FigureKind
 from peermask.paper.preset import Preset, methods, preset
-from peermask.paper.tables import Grid, grid
+from peermask.paper.tables import Grid, make_grid
 from peermask.store.checkpoint import Masks
 
 if TYPE_CHECKING:
@@ -66,29 +66,27 @@ def _legend_beside(figure: Figure, axes: Axes) -> None:
 
 def _by_rounds(shape: Preset, runs: Runs) -> Figure:
     figure, panels = blank(1, 1, (7.6, 4.4))
-    axes: Axes = panels[0, 0]
-    for row, outcomes in runs.items():
-        _curve_with_seeds(axes, outcomes, "rounds", shape, row)
-    finish(axes, "round", "mean test accuracy")
-    _legend_beside(figure, axes)
+    _draw_runs(panels[0, 0], shape, runs, "rounds", "round")
+    _legend_beside(figure, panels[0, 0])
     return figure
 
 
 def _by_bytes(shape: Preset, runs: Runs) -> Figure:
     figure, panels = blank(1, 2, (11.2, 4.4))
-    for axes, count, title in zip(
-        panels[0],
-        ("megabytes", "paper_megabytes"),
-        ("as sent by the codec", "as the paper counts: 1 bit per mask entry, 32 per real value"),
-        strict=True,
-    ):
-        for row, outcomes in runs.items():
-            _curve_with_seeds(axes, outcomes, count, shape, row)
+    sent, counted = panels[0]
+    for axes, count in ((sent, "megabytes"), (counted, "paper_megabytes")):
         axes.set_xscale("log")
-        axes.set_title(title, fontsize=10)
-        finish(axes, "sent by all agents over all links, MB", "mean test accuracy")
-    _legend_beside(figure, panels[0, 0])
+        _draw_runs(axes, shape, runs, count, "sent by all agents over all links, MB")
+    sent.set_title("as sent by the codec", fontsize=10)
+    counted.set_title("as the paper counts: 1 bit per mask entry, 32 per real value", fontsize=10)
+    _legend_beside(figure, sent)
     return figure
+
+
+def _draw_runs(axes: Axes, shape: Preset, runs: Runs, x: str, label: str) -> None:
+    for row, outcomes in runs.items():
+        _curve_with_seeds(axes, outcomes, x, shape, row)
+    finish(axes, label, "mean test accuracy")
 
 
 def _by_link(shape: Preset, runs: Runs) -> Figure:
@@ -134,7 +132,7 @@ def _by_columns(campaign: Campaign, name: str) -> Figure:
 
 def _as_bars(campaign: Campaign, name: str) -> Figure:
     """A table as bars, a group per column: means and deviations over seeds, and the paper's figures as marks."""
-    made = grid(campaign, name)
+    made = make_grid(campaign, name)
     if len(made.preset.columns) == 1:
         return _named_bars(made)
     figure, panels = blank(1, 1, (7.2, 4.4))

@@ -129,6 +129,14 @@ class Outcome(BaseModel):
         return min(zip(self.curve.rounds, self.curve.mean, strict=True), key=lambda point: abs(point[0] - half))[1]
 
     @property
+    def swing(self) -> float | None:
+        """Mean absolute change of an agent's accuracy from one evaluation to the next, in the second half."""
+        if self.curve is None or len(self.curve.rounds) < 4:
+            return None
+        late = np.array(self.curve.agents)[:, len(self.curve.rounds) // 2 :]  # [N, E]
+        return float(np.nanmean(np.abs(np.diff(late))))
+
+    @property
     def stuck(self) -> int | None:
         """Agents that are no better than a constant answer: the share of one of their c labels."""
         labels = self.config.get("partition", {}).get("labels_per_agent")
@@ -159,8 +167,8 @@ def measure(folder: RunFolder) -> Outcome:
         found = mean_known(table.reported(column)[honest])
         return None if isnan(found) else found
 
-    filters, first_layer = read_masks(folder)
     curve, messages = _curve(table, traffic, honest), round(float(np.nansum(traffic["links"])))
+    filters, first_layer = read_masks(folder)
     return Outcome(
         config=read_config(folder.config).table(),
         hash=done["hash"],

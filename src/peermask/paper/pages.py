@@ -19,21 +19,34 @@ from peermask.paper.cells import Cell
 from peermask.paper.figures import PAPER_AGENTS, draw, layer_names
 from peermask.paper.outcome import Outcome, Summary
 from peermask.paper.preset import preset, preset_names
-from peermask.paper.tables import Grid, grid, markdown, markdown_table, number, with_deviation
+from peermask.paper.tables import Grid, format_mean, format_number, format_page, make_grid, markdown_table
 from peermask.reports.mask_pictures import overlaps
 
 PAPER_COUNTS = {"MCE-PL": 7, "ind-mask": 3}  # live filters the paper reads off its figure for agent 4
 
 
-def filter_tables(campaign: Campaign, name: str) -> str:
-    """Further tables of the experiments about masks, for the end of their pages; empty for all others."""
+def further_tables(campaign: Campaign, name: str) -> str:
+    """Further tables of the experiments about masks and curves, for the end of their pages; empty for all others."""
     match preset(name).figure:
+        case "rounds" | "agents":
+            return _swings(campaign, name)
         case "filters":
             return _by_layer(campaign, name)
         case "masks":
             return _by_layer(campaign, name) + _by_agent(campaign, name) + _alike(campaign, name)
         case _:
             return ""
+
+
+def _swings(campaign: Campaign, name: str) -> str:
+    """How much accuracy oscillates."""
+    lines = []
+    for index, row in enumerate(preset(name).rows):
+        found = [swing for one in campaign.outcomes(name, index, 0) if (swing := one.swing) is not None]
+        if found:
+            lines.append(f"- {row.name}: {fmean(found):.3f}")
+    title = "Swing: how much an agent's accuracy changes from one evaluation to the next, second half of the rounds:"
+    return _section(title, lines) if lines else ""
 
 
 def _by_layer(campaign: Campaign, name: str) -> str:
@@ -73,7 +86,7 @@ def _by_agent(campaign: Campaign, name: str) -> str:
 def _alike(campaign: Campaign, name: str) -> str:
     lines = []
     for index, row in enumerate(preset(name).rows):
-        shares = [share for one in campaign.outcomes(name, index, 0) if (share := alike(one)) is not None]
+        shares = [share for one in campaign.outcomes(name, index, 0) if (share := mean_overlap(one)) is not None]
         if shares:
             lines.append(f"- {row.name}: {fmean(shares):.2f}")
     title = "How alike first-layer masks of agents with the same retention are (Jaccard index, mean over pairs):"
@@ -84,7 +97,7 @@ def _section(title: str, lines: list[str]) -> str:
     return "\n".join(["", title, "", *lines]) + "\n"
 
 
-def alike(outcome: Outcome) -> float | None:
+def mean_overlap(outcome: Outcome) -> float | None:
     """Average |m_i ∧ m_j| / |m_i ∨ m_j| over pairs of agents with the same retention and any weight in the layer."""
     layer, retentions = outcome.first_layer, outcome.config["retention"]
     if layer is None or not isinstance(retentions, list):
@@ -109,7 +122,7 @@ def retention_tables(campaign: Campaign, name: str) -> str:
         return ""
     retentions = sorted({retention for _, _, found in rows for retention in found})
     shown = [
-        [method, setting, *(number(found.get(retention)) for retention in retentions)]
+        [method, setting, *(format_number(found.get(retention)) for retention in retentions)]
         for method, setting, found in rows
     ]
     table = markdown_table(["method", "", *map(str, retentions)], shown, left=2)
@@ -139,7 +152,7 @@ def write_pages(campaign: Campaign) -> list[str]:
 
 
 def _write_experiment(campaign: Campaign, name: str) -> list[str]:
-    made, problems = grid(campaign, name), []
+    made, problems = make_grid(campaign, name), []
     try:
         pictures = draw(campaign, name)
     except ConfigError as error:
@@ -148,10 +161,10 @@ def _write_experiment(campaign: Campaign, name: str) -> list[str]:
     for file, content in pictures.items():
         write_atomically(campaign.home.path / file, content)
     figure = f"{name}.png" if f"{name}.png" in pictures else None
-    text = markdown(campaign, made, figure) + retention_tables(campaign, name) + filter_tables(campaign, name)
+    text = format_page(campaign, made, figure) + retention_tables(campaign, name) + further_tables(campaign, name)
     _write(campaign, f"{name}.md", text)
-    _write(campaign, f"{name}.tex", latex(made))
-    _write(campaign, f"{name}.csv", comma_separated(made))
+    _write(campaign, f"{name}.tex", format_latex(made))
+    _write(campaign, f"{name}.csv", format_csv(made))
     return problems
 
 
@@ -190,6 +203,10 @@ def _index(campaign: Campaign) -> str:
             done = sum(campaign.outcome(cell) is not None for cell in cells)
             count = f"{done} of {len(cells)}" if cells else "see there"
             lines.append(f"| [{name}]({name}.md) | {count} | {preset(name).title} |")
+    for page in sorted(campaign.home.path.glob("*.md")):  # of the user's own experiments, from other calls
+        if page.stem not in (*preset_names(), "README"):
+            title = page.read_text(encoding="utf-8").split("\n", 1)[0].removeprefix("# ")
+            lines.append(f"| [{page.stem}]({page.name}) | see there | {title} |")
     return "\n".join(lines) + "\n"
 
 
@@ -201,7 +218,7 @@ def _slug(name: str) -> str:
     return re.sub(r"[^a-z0-9.]+", "-", name.lower()).strip("-")
 
 
-def latex(made: Grid) -> str:
+def format_latex(made: Grid) -> str:
     """A tabular with ours, also among own labels, the paper's figure and the difference under every column."""
     shape = made.preset
     has_paper = any(row.paper for row in shape.rows)
@@ -220,11 +237,11 @@ def latex(made: Grid) -> str:
     for entries in made.entries:
         cells = [_tex(entries[0].row)]
         for entry in entries:
-            cells.append(_tex(with_deviation(entry.summary)))
+            cells.append(_tex(format_mean(entry.summary)))
             if made.has_own:
-                cells.append(_tex(number(entry.summary.own_labels)))
+                cells.append(_tex(format_number(entry.summary.own_labels)))
             if has_paper:
-                cells += [_tex(number(entry.paper)), _tex(number(entry.difference, sign=True))]
+                cells += [_tex(format_number(entry.paper)), _tex(format_number(entry.difference, sign=True))]
         lines.append(" & ".join(cells) + r" \\")
     return "\n".join([*lines, r"\hline", r"\end{tabular}"]) + "\n"
 
@@ -235,7 +252,7 @@ def _tex(text: str) -> str:
     return text
 
 
-def comma_separated(made: Grid) -> str:
+def format_csv(made: Grid) -> str:
     """One line a cell, with every figure."""
     text = io.StringIO()
     table = csv.writer(text, lineterminator="\n")

@@ -22,35 +22,11 @@ ConfigPart = dict[str, Any]  # a part of a config, as in a config file
 
 # The order in which `all` and `--list` go through them.
 NAMES = (
-    "table1",
-    "table2",
-    "table3",
-    "convergence",
-    "cost1",
-    "cost2",
-    "dslth",
-    "masks",
-    "structure",
-    "beyond",
-    "table1-full",
-    "held-out",
-    "accord",
-    "accord-100",
-    "accord-easy",
-    "accord-nodes",
-    "accord-more",
-    "exchanges",
-    "meanings",
-    "liars",
-    "graphs",
-    "as-written",
-    "sensitivity",
-    "ablation",
-    "fashion",
-    "resnet",
-    "heterofl",
+    "table1", "table2", "table3", "convergence", "cost1", "cost2", "dslth", "masks", "structure", "beyond",
+    "table1-full", "held-out", "accord", "accord-100", "accord-easy", "accord-nodes", "accord-more", "exchanges",
+    "meanings", "liars", "graphs", "as-written", "sensitivity", "ablation", "fashion", "resnet", "heterofl",
     "fedpac",
-)
+)  # fmt: skip
 
 
 class Scale(Options):

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from peermask.paper.campaign import Campaign
+from peermask.paper.cells import cells_of
 from peermask.paper.outcome import Outcome, Summary, summarise
 from peermask.paper.preset import Preset, methods, preset
 from peermask.paper.tuning import format_choice
@@ -106,7 +107,7 @@ class Grid:
         return any(entry.summary.own_labels is not None for entries in self.entries for entry in entries)
 
 
-def grid(campaign: Campaign, name: str) -> Grid:
+def make_grid(campaign: Campaign, name: str) -> Grid:
     shape = preset(name)
     best = next((place for place, row in enumerate(shape.rows) if row.name == shape.compared), None)
     outcomes = {
@@ -132,29 +133,28 @@ def grid(campaign: Campaign, name: str) -> Grid:
     )
 
 
-def number(value: float | None, digits: int = 3, sign: bool = False) -> str:
+def format_number(value: float | None, digits: int = 3, sign: bool = False) -> str:
     return MISSING if value is None else f"{value:{'+' if sign else ''}.{digits}f}".replace("-", "−")
 
 
-def with_deviation(summary: Summary) -> str:
+def format_mean(summary: Summary) -> str:
     """`0.749 ± 0.004`, marked where seeds diverged."""
     if summary.mean is None:
         return "diverged" if summary.diverged else MISSING
-    spread = "" if summary.deviation is None else f" ± {number(summary.deviation)}"
+    spread = "" if summary.deviation is None else f" ± {format_number(summary.deviation)}"
     lost = f" ({summary.diverged} diverged)" if summary.diverged else ""
-    return f"{number(summary.mean)}{spread}{lost}"
+    return f"{format_number(summary.mean)}{spread}{lost}"
 
 
-def markdown(campaign: Campaign, made: Grid, figure: str | None) -> str:
+def format_page(campaign: Campaign, made: Grid, figure: str | None) -> str:
     shape = made.preset
     seeds = ", ".join(map(str, campaign.seeds))
-    name, scale = campaign.defaults.name, campaign.defaults.scale
-    note = note_of(campaign, shape)
+    name, note = campaign.defaults.name, note_of(campaign, shape)
     lines = [
         f"# {shape.title}",
         "",
         shape.about,
-        f"Scale `{name}`: {scale.about}. Mean ± standard deviation over seeds {seeds}.",
+        f"{_scale(campaign, made.name)} Mean ± standard deviation over seeds {seeds}.",
         f"An accuracy is the mean over agents and over {REPORTED}.",
         *([OTHER_DATA] if shape.paper_name and name != "paper" else []),
         "",
@@ -174,6 +174,14 @@ def markdown(campaign: Campaign, made: Grid, figure: str | None) -> str:
     return "\n".join(lines) + "\n"
 
 
+def _scale(campaign: Campaign, name: str) -> str:
+    """What the scale stands for, unless the experiment names data of its own."""
+    defaults = campaign.defaults
+    used = {defaults.table(cell, {})["dataset"]["name"] for cell in cells_of(name, (0,))}
+    about = f": {defaults.scale.about}" if defaults.scale.config["dataset"]["name"] in used else ""
+    return f"Scale `{defaults.name}`{about}."
+
+
 def note_of(campaign: Campaign, shape: Preset) -> str:
     """What a table does not show at its scale."""
     return shape.notes.get(campaign.defaults.name, campaign.defaults.scale.note)
@@ -189,8 +197,10 @@ def _accuracy_table(made: Grid) -> list[str]:
     against = f" ({made.preset.paper_name}, difference)" if made.preset.paper_name else ""
 
     def cell(entry: Entry) -> str:
-        paper = "" if entry.paper is None else f" ({number(entry.paper)}, {number(entry.difference, sign=True)})"
-        return with_deviation(entry.summary) + paper
+        mean = format_mean(entry.summary)
+        if entry.paper is None:
+            return mean
+        return f"{mean} ({format_number(entry.paper)}, {format_number(entry.difference, sign=True)})"
 
     rows = [[entries[0].row, *map(cell, entries)] for entries in made.entries]
     return markdown_table(["accuracy" + against, *(column.name for column in made.preset.columns)], rows)
@@ -198,7 +208,7 @@ def _accuracy_table(made: Grid) -> list[str]:
 
 def _difference_table(made: Grid) -> list[str]:
     rows = [
-        [entries[0].row, *(with_interval(entry.gain) for entry in entries)]
+        [entries[0].row, *(format_interval(entry.gain) for entry in entries)]
         for entries in made.entries
         if any(entry.gain for entry in entries)
     ]
@@ -208,11 +218,11 @@ def _difference_table(made: Grid) -> list[str]:
     return [f"{made.preset.compared} minus the other rows: {PAIRED}", "", *table, ""]
 
 
-def with_interval(gain: Difference | None) -> str:
+def format_interval(gain: Difference | None) -> str:
     """`+0.020 (+0.011, +0.029)`."""
     if gain is None:
         return MISSING
-    mean, low, high = (number(value, sign=True) for value in gain)
+    mean, low, high = (format_number(value, sign=True) for value in gain)
     return f"{mean} ({low}, {high})"
 
 
@@ -237,7 +247,11 @@ _READOUTS = {"all labels": ("all_labels", 3), "own labels": ("own_labels", 3), "
 def _detail_table(made: Grid) -> list[str]:
     columns = {**_DETAILS, **(_READOUTS if made.has_own else {})}
     rows = [
-        [entry.row, entry.column, *(number(getattr(entry.summary, name), digits) for name, digits in columns.values())]
+        [
+            entry.row,
+            entry.column,
+            *(format_number(getattr(entry.summary, name), digits) for name, digits in columns.values()),
+        ]
         for entries in made.entries
         for entry in entries
     ]

@@ -15,10 +15,9 @@ import numpy as np
 
 from peermask.config.experiment import ExperimentConfig
 from peermask.errors import RunError
-from peermask.files import read_json, write_atomically
-from peermask.reports.run_detail import run_detail
+from peermask.files import as_path, read_json, write_atomically
+from peermask.reports.sections import run_detail, sweep_data
 from peermask.reports.source import Curves, Source, curves_of, open_sources, rounded, spread
-from peermask.reports.sweep import sweep_data
 from peermask.run.result import RunResult
 from peermask.store.sweeps import SWEEP, SweepFolder
 from peermask.task import flatten
@@ -197,9 +196,11 @@ def report(runs: RunResult | Path | str | Sequence[RunResult | Path | str], out:
         >>> peermask.report(result).name
         'report.html'
     """
-    several = [runs] if isinstance(runs, RunResult | Path | str) else runs
-    paths = [each.root if isinstance(each, RunResult) else Path(each) for each in several]
-    return write_report(paths, None if out is None else Path(out))
+    several = [runs] if isinstance(runs, str) or not isinstance(runs, Sequence) else runs
+    if not several:
+        raise RunError("runs is empty; give a result or a run folder")
+    paths = [each.root if isinstance(each, RunResult) else as_path(each, "runs") for each in several]
+    return write_report(paths, None if out is None else as_path(out, "out"))
 
 
 def title_of(paths: Sequence[Path]) -> str:

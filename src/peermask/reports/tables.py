@@ -1,13 +1,16 @@
-"""A run as tables on a terminal."""
+"""Runs and sweeps as tables on a terminal."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import isnan, nan
 
 import numpy as np
+from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from peermask.store.result import StoredRun
+from peermask.store.sweeps import SweepFolder, best_rows, spread
 from peermask.store.table import REPORTED, read_table
 from peermask.task import FIGURES, figure_name, format_bytes, format_figure
 
@@ -125,6 +128,15 @@ def _readouts(name: str, result: StoredRun) -> str:
     )
 
 
+def remedy(result: StoredRun) -> str:
+    """What to change where collaboration lost."""
+    changes = {
+        "accord": "raise algorithm.personal_lr, lower algorithm.personal_pull",
+        "mce-pl": "lower algorithm.aggregation_gain, try accord",
+    }
+    return changes.get(result.algorithm, "try accord, whose agents deploy a personal mask") + ", or learn alone"
+
+
 def _lost(result: StoredRun, other: StoredRun, gain: float) -> list[str]:
     """Say what to change where agents that exchanged messages did worse than agents that did not."""
     if bool(result.sent_bytes) == bool(other.sent_bytes):
@@ -132,13 +144,9 @@ def _lost(result: StoredRun, other: StoredRun, gain: float) -> list[str]:
     together, alone = (result, other) if result.sent_bytes else (other, result)
     if (gain if together is result else -gain) >= 0:
         return []
-    remedy = {
-        "accord": "raise algorithm.personal_lr, lower algorithm.personal_pull",
-        "mce-pl": "lower algorithm.aggregation_gain, try accord",
-    }.get(together.algorithm, "try accord, whose agents deploy a personal mask")
     name = label_of(together) if together is result else together.root.name
     own = label_of(alone) if alone is result else alone.root.name
-    return [f"collaboration lost here: {name} is behind {own}, which sends nothing; {remedy}, or learn alone"]
+    return [f"collaboration lost here: {name} is behind {own}, which sends nothing; {remedy(together)}"]
 
 
 def closing_lines(result: StoredRun) -> list[str]:
@@ -167,3 +175,57 @@ def closing_lines(result: StoredRun) -> list[str]:
         lines.append(f"a message: {format_bytes(each)}; the float32 model has {format_bytes(floats)}{times}")
         lines.append(f"{messages:,} messages, {format_bytes(result.sent_bytes)} in all")
     return lines
+
+
+def sweep_table(sweep: SweepFolder) -> Table:
+    """A row for each variation and algorithm. Values are folded where there is no room, never cut."""
+    seeds = {row.seeds for row in sweep.rows}
+    over = f"{min(seeds)} seed{'s' * (min(seeds) != 1)}" if len(seeds) == 1 else "seeds"
+    table = Table(
+        title=f"mean and standard deviation over {over}",
+        title_justify="left",
+        caption=f"held out, test: mean over {REPORTED}",
+        caption_justify="left",
+        box=SIMPLE_HEAD,  # three keys have room in 80 columns
+        padding=(0, 1, 0, 0),
+    )
+    for heading in key_headings(sweep.keys):
+        narrow = heading.replace("_", "_\n").replace(".", ".\n") if len(sweep.keys) > 2 else heading
+        table.add_column(narrow, overflow="fold")
+    table.add_column("algorithm", no_wrap=True)
+    for heading in (*(["seeds"] * (len(seeds) > 1)), "held out", "test", "sent"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for row in sweep.rows:
+        reached = [_format_spread(row.figure, spread(values)) for values in (row.validation, row.test)]
+        sent = "-" if isnan(row.sent_bytes) else format_bytes(row.sent_bytes)
+        count = [str(row.seeds)] if len(seeds) > 1 else []
+        table.add_row(*row.values.values(), row.algorithm, *count, *(reached if row.seeds else ["diverged"] * 2), sent)
+    return table
+
+
+def key_headings(keys: Sequence[str]) -> list[str]:
+    """The last part of each key, where that tells them apart."""
+    last = [key.rpartition(".")[2] for key in keys]
+    return [name if last.count(name) == 1 and name != "name" else key for key, name in zip(keys, last, strict=True)]
+
+
+def sweep_lines(sweep: SweepFolder) -> list[str]:
+    """Say what diverged, what was best, and what is missing."""
+    lines = sweep.diverged()
+    for row in best_rows(sweep.rows):
+        reached = f"{format_figure(row.figure, spread(row.validation)[0])} on held-out data"
+        lines.append(f"best for {row.algorithm}: {row.variation or 'as it is'}, {reached}")
+    if sweep.rows and all(isnan(value) for row in sweep.rows for value in row.validation):
+        lines.append("nothing is held out (data.validation = 0), so no best run is chosen")
+    if sweep.missing:
+        lines.append(
+            f"{sweep.missing} of {len(sweep.runs)} runs are missing; resume with: peermask run --resume {sweep.root}"
+        )
+    return lines
+
+
+def _format_spread(figure: str, values: tuple[float, float]) -> str:
+    mean, deviation = values
+    if isnan(mean) or isnan(deviation):
+        return format_figure(figure, mean)
+    return f"{mean:.3f} ± {deviation:.3f}" if figure == "r2" else f"{100 * mean:.1f} ± {100 * deviation:.1f} %"

@@ -1,32 +1,41 @@
-"""An experiment on a device: its algorithm, data and simulator, and how many agents are computed at once."""
+"""An experiment on a device: its algorithm, data, simulator and warm-up, and how many agents are computed at once."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
+from threading import Thread
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
-from peermask.algorithms.contract import Agents, Algorithm, Setting, make_algorithm
-from peermask.algorithms.message import HalfPrecision
-from peermask.compute.device import check_room
+from peermask.algorithms.contract import Agents, Algorithm, Setting, algorithms
+from peermask.algorithms.message import HalfPrecision, as_message
+from peermask.compute.device import check_room, made_current
 from peermask.compute.network import Network
 from peermask.data.batches import Augmentation
-from peermask.data.dataset import Dataset, Split
+from peermask.data.dataset import Dataset, Split, gather_triton
 from peermask.data.normalisation import FromRaw
 from peermask.graph import Mixing
-from peermask.masks.masker import Masker
+from peermask.graph.links import Links
+from peermask.graph.sums import FEW, count_votes
+from peermask.masks.aggregation import aggregated_magnitude, fine_tuned, pulled, with_own_votes
+from peermask.masks.guard import believed_links
+from peermask.masks.masker import Masker, MaskOptions
+from peermask.masks.scores import stepped
+from peermask.masks.select import top_fraction_by_layer
 from peermask.models.layout import Layout
-from peermask.models.outputs import Readout, with_readout
+from peermask.models.outputs import Readout, cross_entropy, with_readout
 from peermask.run.build import Experiment
 from peermask.run.feed import Feed
-from peermask.run.metrics import SAMPLES_AT_ONCE
-from peermask.run.simulator import Simulator
-from peermask.run.warmup import compile_kernels
+from peermask.run.metrics import SAMPLES_AT_ONCE, Tally
+from peermask.run.simulator import Simulator, concatenated
+from peermask.wire.cost import message_cost
 from peermask.wire.schema import Payload
 
 STATE_COPIES = 8  # float32 vectors of P an agent needs at the peak of a round: scores, gradients, model, sort keys
@@ -70,7 +79,7 @@ def algorithm_on(experiment: Experiment, network: Network, device: torch.device)
     masker = Masker(network.layout, frozen.values.to(device), config.mask, frozen.given)
     first = experiment.retentions[: config.agents]  # of agents that were there from the beginning
     setting = Setting(network, masker, config.seed, first, experiment.schedule.changes)
-    algorithm = make_algorithm(config.algorithm.name, config.algorithm.options, setting)
+    algorithm = algorithms[config.algorithm.name].make(config.algorithm.options, setting)
     half = config.exchange is not None and config.exchange.values == "float16"
     return cast(Algorithm[Any], HalfPrecision(algorithm)) if half else algorithm
 
@@ -175,3 +184,104 @@ def answering(network: nn.Module, dataset: Dataset, readout: Readout, labels: Se
     """A personal network as it is used: from raw inputs, by its agent's readout."""
     own = with_readout(network, readout, labels, len(dataset.classes))
     return FromRaw(own, dataset.normalisation, len(dataset.shape), dataset.target_scale).train(network.training)
+
+
+# Warm-up of a GPU: kernels are compiled side by side; in turn they would take most of a short run's time.
+
+
+def wake(device: torch.device) -> None:
+    """Initialise a GPU in its own thread while the caller reads data. Errors are ignored: its first use raises them.
+
+    PyTorch creates a context and loads its own kernels when they are first called; Triton hashes all its files.
+    """
+    if device.type == "cuda" and not torch.cuda.is_initialized():  # a sweep runs many experiments
+        Thread(target=_wake, args=(device,)).start()
+
+
+def _wake(device: torch.device) -> None:
+    with suppress(Exception), made_current(device):
+        rehearse(device)
+
+
+def rehearse(device: torch.device) -> None:
+    """Compute a loss, its gradient and an evaluation of two outputs, and launch a Triton kernel, to load their code."""
+    _first_launch(device)
+    labels = torch.zeros(1, 8, dtype=torch.int64, device=device)
+    outputs = torch.zeros(1, 8, 2, device=device, requires_grad=True)
+    cross_entropy(outputs.flatten(0, 1), labels.flatten()).sum().backward()
+    tally = Tally(torch.ones(1, 2, device=device), "all")
+    tally.add(outputs.detach() @ torch.eye(2, device=device), labels, labels == 0)
+    tally.figures()
+
+
+def _first_launch(device: torch.device) -> object:
+    one = Links.of(torch.ones(1, 1, dtype=torch.bool, device=device))
+    return count_votes(one, torch.zeros(1, 1024, dtype=torch.bool, device=device), torch.uint8)
+
+
+def compile_kernels(network: Network, shape: tuple[int, ...], batch: int, device: torch.device) -> None:
+    """Call every kernel once for a single agent, whose shapes per agent are those of all."""
+    if device.type != "cuda":
+        return
+    with made_current(device):
+        work = _of_masks(network.layout, device)
+        if len(shape) == 3:
+            work.append(lambda: _gather(shape, device))
+        if network.stack is not None:
+            work += network.stack.trials(network.layout, shape, batch, device)
+        _first_launch(device)  # threads that begin together would each hash Triton's files
+    with ThreadPoolExecutor(len(work)) as pool:
+        for done in [pool.submit(_on, device, trial) for trial in work]:
+            done.result()
+    torch.cuda.synchronize(device)
+
+
+def _on(device: torch.device, trial: Callable[[], object]) -> None:
+    with made_current(device):  # of this thread
+        trial()
+
+
+def _gather(shape: tuple[int, ...], device: torch.device) -> object:
+    image = torch.zeros(1, *shape, dtype=torch.uint8, device=device)
+    index = torch.zeros(1, 1, dtype=torch.int64, device=device)
+    return gather_triton(image, index[0], index, 1.0)
+
+
+def _count_twice(message: Payload, sizes: Sequence[int]) -> object:
+    """Count a first message, and one that follows another."""
+    _, known = message_cost(message, None, sizes)
+    return message_cost(message, known, sizes)
+
+
+def _steps(scores: Tensor, gradient: Tensor, weights: Tensor, layout: Layout) -> None:
+    """Take steps with momentum and without, absolute and relative."""
+    for velocity, momentum in ((None, 0.0), (scores, 0.5)):
+        for relative in (False, True):
+            stepped(scores, gradient, weights, velocity, 1.0, momentum, 0.0, 0.0, layout, relative=relative)
+
+
+def _of_masks(layout: Layout, device: torch.device) -> list[Callable[[], object]]:
+    scores = torch.rand(1, layout.weights, device=device)
+    votes = torch.zeros(1, layout.weights, dtype=torch.uint8, device=device)
+    mask = votes.bool()
+    keep = torch.tensor([layout.sizes], device=device)
+    voters = torch.ones(1, dtype=torch.int64, device=device)
+    masker = Masker(layout, torch.rand(layout.total, device=device), MaskOptions())
+    gradient = torch.rand(1, layout.total, device=device)[:, : layout.weights]
+    links = Links.of(torch.ones(FEW + 1, 1, dtype=torch.bool, device=device))
+    one = Links.of(torch.ones(1, 1, dtype=torch.bool, device=device))
+    values = as_message(torch.rand(1, layout.total, device=device), layout.weights)
+    messages = ({"mask": mask}, concatenated([values]))  # which puts each leaf into memory of its own, as in a round
+    return [
+        lambda: masker.model(mask, keep),
+        lambda: _steps(scores, gradient, masker.weights(keep), layout),
+        lambda: top_fraction_by_layer(scores, keep, layout.sizes),
+        lambda: aggregated_magnitude(scores, votes, voters, 1.0, layout),
+        lambda: count_votes(one, mask, torch.uint8),
+        lambda: count_votes(links, mask, torch.uint8),  # many agents are counted in larger tiles
+        lambda: fine_tuned(scores, scores, votes, voters, 1.0),
+        lambda: with_own_votes(votes, voters, mask),
+        lambda: pulled(scores, votes, voters, mask, 1.0, layout),
+        lambda: believed_links(mask, mask, one, layout.sizes, 1.5),
+        *(partial(_count_twice, sent, layout.sizes) for sent in messages),
+    ]

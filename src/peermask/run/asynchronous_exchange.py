@@ -91,15 +91,14 @@ class AsynchronousExchange(Exchange):
                 del unfinished[agent]
             else:
                 unfinished[agent] = number
-        ids = list(unfinished)
-        for agent, (state, _) in zip(ids, self._learned(list(unfinished.items())), strict=True):
-            self.learned[agent] = state
+        outcomes = self._play_half(list(unfinished.items()))
+        self.learned.update((agent, state) for agent, (state, _) in zip(unfinished, outcomes, strict=True))
 
     def _present(self, events: Sequence[Event]) -> list[Event]:
         """Leave out what is not played: a dead agent keeps its state."""
         return [(agent, number) for agent, number in events if number not in self.absent.get(agent, ())]
 
-    def _learned(self, events: Sequence[Event]) -> list[tuple[Any, Tensor]]:
+    def _play_half(self, events: Sequence[Event]) -> list[tuple[Any, Tensor]]:
         return self.simulator.learn_some([agent for agent, _ in events], self._clocks(events))
 
     def _clocks(self, events: Sequence[Event]) -> list[Clock]:
@@ -107,7 +106,7 @@ class AsynchronousExchange(Exchange):
 
     def _learn(self, events: Sequence[Event]) -> None:
         """The first half of these rounds: learn, and publish a message."""
-        outcomes = self._learned(events)
+        outcomes = self._play_half(events)
         shared = [self.simulator.algorithm.share(state) for state, _ in outcomes]
         for (agent, _), (state, loss) in zip(events, outcomes, strict=True):
             self.begun.add(agent)
@@ -131,7 +130,8 @@ class AsynchronousExchange(Exchange):
         if self.messages:
             paper, ones, bitmap, entropy, coded = (column / frames.clamp(min=1) for column in sums)
             kind = torch.where(frames == 0, 3, torch.where(deltas == 0, 0, torch.where(deltas == frames, 1, 2)))
-            self.ledger.record_taken(round, Cost(paper, ones, bitmap, entropy, coded, kind), frames.clone())
+            cost = Cost(paper, ones, bitmap, entropy, coded, kind)
+            self.ledger.pending.append((round, cost, frames.clone()))
         self.taken.zero_()
 
     def state(self) -> Payload:
@@ -177,14 +177,11 @@ class AsynchronousExchange(Exchange):
                         new[id(message), id(history)] = j, message, history
         schema = Schema.of_rows(self.messages, self.sizes)
 
-        def coded(sender: int, message: Message, history: SavedHistory | None) -> tuple[int, bool, History]:
-            return self.histories.coded(row_of(message.payload, 0), schema, history, sender)
-
-        lines = list(new.values())
-        for (_, message, history), outcome in zip(
-            lines, self.simulator.spread(lambda line: coded(*line), lines), strict=True
-        ):
+        def code(sender: int, message: Message, history: SavedHistory | None) -> None:
+            outcome = self.histories.coded(row_of(message.payload, 0), schema, history, sender)
             message.coded[id(history)] = history, *outcome
+
+        self.simulator.spread(lambda line: code(*line), new.values())
         for agent, j, message in taken:
             _, size, is_delta, after = message.coded[id(self.histories.by_receiver[agent].get(j))]
             self.histories.remember(agent, j, after)

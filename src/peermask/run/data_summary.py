@@ -92,7 +92,8 @@ def describe_data(
 
 def summarise(data: Dataset, samples: Sequence[LocalSamples]) -> DataSummary:
     """Summarise what agents have of a dataset."""
-    histograms = [_histogram(data, own) for own in samples]
+    histograms = () if data.task == "regression" else tuple(_histogram(data, own) for own in samples)
+    total = np.sum(histograms, axis=0) if histograms else np.ones(len(data.classes))  # [classes]
     ranges = _ranges(data.train.inputs[_trained(samples)])
     shared, leaked = count_duplicates(data, samples)
     return DataSummary(
@@ -103,12 +104,12 @@ def summarise(data: Dataset, samples: Sequence[LocalSamples]) -> DataSummary:
         train=tuple(len(own.train) for own in samples),
         validation=tuple(len(own.validation) for own in samples),
         test=tuple(len(own.test) for own in samples),
-        histograms=tuple(histograms) if data.task != "regression" else (),
+        histograms=histograms,
         shared=shared,
         leaked=leaked,
         ranges=ranges,
         constant=tuple(place for place, (low, high) in enumerate(ranges) if low == high),
-        missing=() if data.task == "regression" else _missing(data.classes, histograms),
+        missing=tuple(name for name, count in zip(data.classes, total, strict=True) if not count),
     )
 
 
@@ -117,11 +118,6 @@ def _histogram(data: Dataset, own: LocalSamples) -> tuple[int, ...]:
     if data.has_labels:
         return tuple(np.bincount(targets.numpy(), minlength=len(data.classes)).tolist())
     return tuple(int(count) for count in targets.sum(0).tolist())  # of several labels, how many samples have each
-
-
-def _missing(classes: Sequence[str], histograms: Sequence[Sequence[int]]) -> tuple[str, ...]:
-    total = np.sum(histograms, axis=0)  # [classes]
-    return tuple(name for name, count in zip(classes, total, strict=True) if not count)
 
 
 def _digests(inputs: Tensor) -> Iterable[bytes]:

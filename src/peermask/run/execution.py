@@ -123,7 +123,6 @@ class ProgressLine:
 def as_html(result: RunResult) -> str:
     """A table of agents and the curve of their mean accuracy, with the algorithms it was compared with."""
     arms = {arm.config.algorithm.name if arm is result else arm.root.name: arm for arm in (result, *result.compared)}
-    headings = ["agent", "labels", "retention", "density", *arms]
     main = result.main_figure
     rows = [
         [
@@ -138,14 +137,13 @@ def as_html(result: RunResult) -> str:
     rows.append(["mean", "", "", "", *(format_figure(main, arm.mean(main)) for arm in arms.values())])
     head = f"{result.config.name}: {figure_name(main)} after round {result.round} ({result.status})"
     rule = f"<p>{figure_name(main)}: mean over {REPORTED}</p>"
-    return f"<b>{html.escape(head)}</b>{_table(headings, rows)}{rule}{_curve(arms)}"
+    headings = _row("th", ["agent", "labels", "retention", "density", *arms])
+    table = f"<table>{headings}{''.join(_row('td', cells) for cells in rows)}</table>"
+    return f"<b>{html.escape(head)}</b>{table}{rule}{_curve(arms)}"
 
 
-def _table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    def row(cells: Sequence[str], tag: str) -> str:
-        return "<tr>" + "".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in cells) + "</tr>"
-
-    return f"<table>{row(headings, 'th')}{''.join(row(cells, 'td') for cells in rows)}</table>"
+def _row(tag: str, cells: Sequence[str]) -> str:
+    return "<tr>" + "".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in cells) + "</tr>"
 
 
 def _curve(arms: dict[str, RunResult]) -> str:

@@ -35,7 +35,7 @@ Tell = Callable[[int, int, str], None]  # runs done, runs in all, what begins no
 
 
 class Stopped(Exception):
-    """The user asked to stop; what is done is kept."""
+    """Request of the user to stop; what is done stays."""
 
 
 @dataclass(frozen=True, eq=False)

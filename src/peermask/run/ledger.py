@@ -233,11 +233,11 @@ class Ledger:
         self.agents, self.all_gather = experiment.agents.rows(rows), all_gather
         self.sizes = experiment.network.layout.sizes
         self._saved = before  # of a checkpoint, until the next message says where to
-        self._known: ReceiverState | None = None
+        self._state: ReceiverState | None = None
         self._of_links: LinkHistories | None = None  # where links change
         self.links = torch.tensor(experiment.messages_sent, dtype=torch.float64)  # [N] in the first round
         self.sent = torch.zeros(len(self.links), dtype=torch.float64)  # [N] bytes over all links, as written so far
-        self._pending: list[tuple[int, Cost, Tensor]] = []  # round, cost, links [N]
+        self.pending: list[tuple[int, Cost, Tensor]] = []  # round, cost for each receiver, number of receivers [N]
         if folder is not None:
             traffic = read_table(folder.traffic, agents=len(self.links))
             sent = np.rint(traffic["links"] * traffic["coded_bytes"])  # [R, N]
@@ -246,16 +246,16 @@ class Ledger:
     @property
     def before(self) -> Payload | None:
         """State of the receivers, for a checkpoint."""
-        known = self._of_links or self._known
-        return self._saved if known is None else known.tensors()
+        state = self._of_links or self._state
+        return self._saved if state is None else state.tensors()
 
     def record(self, number: int, shared: Payload, spread: Spread = in_turn) -> None:
         if shared and self.experiment.schedule.changes:
-            self._pending.append(self._by_link(number, shared, spread))
+            self.pending.append(self._by_link(number, shared, spread))
         elif shared:
-            known = self._known or self._at_first(shared)
-            cost, self._known = message_cost(shared, known, self.sizes, spread, self.agents.ids[0])
-            self._pending.append((number, cost, self.links))
+            state = self._state or self._at_first(shared)
+            cost, self._state = message_cost(shared, state, self.sizes, spread, self.agents.ids[0])
+            self.pending.append((number, cost, self.links))
 
     def _by_link(self, number: int, shared: Payload, spread: Spread) -> tuple[int, Cost, Tensor]:
         if self._of_links is None:
@@ -270,10 +270,6 @@ class Ledger:
             cost = self._of_links.cost(shared, links, self.sizes, spread)
         return number, cost, torch.from_numpy(links.sent).double()
 
-    def record_taken(self, number: int, cost: Cost, taken: Tensor) -> None:
-        """Messages with their number of receivers [N], and what they cost for each receiver."""
-        self._pending.append((number, cost, taken))
-
     def _at_first(self, shared: Payload) -> ReceiverState | None:
         """State of the receivers before the first message: a checkpoint's, or that after the agents' openings."""
         device, schema = next(iter(shared.values())).device, Schema.of_rows(shared, self.sizes)
@@ -286,23 +282,22 @@ class Ledger:
         return first_message({name: leaf.to(device) for name, leaf in opening.items()}, schema) if opening else None
 
     def flush(self) -> None:
-        if not self._pending:
+        if not self.pending:
             return
         # One copy of all, since every one waits for the device; whole numbers stay exact.
-        costs = [
-            torch.stack([getattr(cost, name).double() for name in COST_COLUMNS], 1) for _, cost, _ in self._pending
-        ]
-        told = self.all_gather(torch.stack(costs, 1).cpu())  # [N, rounds, columns]
-        links = torch.stack([counts for _, _, counts in self._pending], 1)  # [N, rounds]
+        columns = [[getattr(cost, name).double() for name in COST_COLUMNS] for _, cost, _ in self.pending]
+        costs = torch.stack([torch.stack(each, 1) for each in columns], 1)
+        told = self.all_gather(costs.cpu())  # [N, rounds, columns]
+        links = torch.stack([counts for _, _, counts in self.pending], 1)  # [N, rounds]
         self.sent += (links * told[:, :, COST_COLUMNS.index("coded_bytes")]).round().sum(1)
         # Twelve digits of mean bytes: times the number of receivers, rounded, they are the whole number sent.
         rows = [
             [number, agent, int(count), *map(number_text, values), f"{coded:.12g}", KINDS[int(kind)]]
-            for place, (number, _, counts) in enumerate(self._pending)
+            for place, (number, _, counts) in enumerate(self.pending)
             for agent, (count, (*values, coded, kind)) in enumerate(
                 zip(counts.tolist(), told[:, place].tolist(), strict=True)
             )
         ]
         if self.folder is not None:
             append_rows(self.folder.traffic, TRAFFIC, rows)
-        self._pending.clear()
+        self.pending.clear()

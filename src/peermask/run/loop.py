@@ -267,7 +267,7 @@ def play(
     with ExitStack() as stack:
         stack.enter_context(enough_memory(device))
         if ranks is not None:
-            asked, rows = execution.should_stop, ranks.shard(agents)
+            asked, rows = execution.should_stop, ranks.shards(agents)[ranks.rank]
             execution = replace(execution, should_stop=lambda: ranks.any(asked()))
             workers = workers or max(1, (os.cpu_count() or 1) // ranks.place.local_size)
             chunk = chunk or agents_at_once(experiment, device, len(range(agents)[rows]), ranks.sharing)

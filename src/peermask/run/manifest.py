@@ -22,14 +22,15 @@ from peermask.errors import RunError
 from peermask.files import read_json, write_atomically, write_json
 from peermask.graph import edges_hash
 from peermask.plugins import Plugin, changed, find_plugins, of_name, records
-from peermask.registry import Options
 from peermask.run.build import Experiment
 from peermask.run.metrics import figures_of
 from peermask.store.checkpoint import Progress
-from peermask.store.folder import RunFolder, check_config, config_digest, read_manifest, read_result
+from peermask.store.folder import RunFolder, check_config, check_rows, config_digest, read_manifest, read_result
 from peermask.store.result import BY_READOUT, agent_results, mean_of
 from peermask.store.table import read_table
 from peermask.task import flatten
+
+logger = logging.getLogger(__name__)
 
 _PACKAGES = ("peermask", "torch", "numpy", "networkx", "pydantic", "safetensors")
 
@@ -48,8 +49,8 @@ def manifest(experiment: Experiment, device: torch.device) -> dict[str, Any]:
         "inputs": {
             "shape": list(experiment.dataset.shape),
             "vocabulary": experiment.dataset.vocabulary,
-            "normalisation": _plain(experiment.dataset.normalisation),
-            "target_scale": _plain(experiment.dataset.target_scale),
+            "normalisation": experiment.dataset.normalisation and experiment.dataset.normalisation.model_dump(),
+            "target_scale": experiment.dataset.target_scale and experiment.dataset.target_scale.model_dump(),
         },
         "graph": {  # where it changes, of the first round
             "sha256": edges_hash(experiment.config.agents, edges),
@@ -111,10 +112,6 @@ def code_revision() -> str | None:
     return f"{commit}+changes" if commit and git("status", "--porcelain", "--", ".") else commit
 
 
-def _plain(options: Options | None) -> dict[str, Any] | None:
-    return None if options is None else options.model_dump()
-
-
 def _version(name: str) -> str | None:
     try:
         return version(name)
@@ -126,11 +123,7 @@ def summary_of(experiment: Experiment, folder: RunFolder, status: str, progress:
     about = read_manifest(folder.manifest)
     table = read_table(folder.metrics, agents=len(about["agents"]))
     agents = agent_results(about, table)
-    evaluated = table.there[table.rounds == progress.round].any(0)  # [N]
-    for agent, known in enumerate(evaluated):
-        if not known:
-            lacking = f"agent {agent} in round {progress.round}"
-            raise RunError(f"{folder.metrics} lacks {lacking}; restore the file, or start a new run")
+    check_rows(table, [progress.round], len(agents))
     honest = [agent for agent in agents if not agent.liar]
     figures = figures_of(experiment.dataset.task, experiment.further_metrics)
     means = {f"test_{name}": mean_of([agent.value(name) for agent in honest]) for name in figures}
@@ -154,18 +147,14 @@ def summary_of(experiment: Experiment, folder: RunFolder, status: str, progress:
     }
 
 
-logger = logging.getLogger(__name__)
-
-# The plug-ins a run was made with: recorded in its manifest, and found again when code is needed.
-#
-# Tables, `show` and `report` need none: they read what was written. Going on, exporting and personal models do.
+# The plug-ins of a run: recorded in its manifest, and found again when code is needed. Tables, `show` and `report` need
+# none: they read what was written.
 
 
 def recorded_plugins(about: Mapping[str, Any], path: Path) -> list[Plugin]:
     """The plug-ins that a manifest records."""
-    held = about.get("imports", [])
     try:
-        return [Plugin.model_validate(one) for one in held]
+        return [Plugin.model_validate(one) for one in about.get("imports", [])]
     except (ValidationError, TypeError) as error:
         reason = error.errors()[0]["msg"] if isinstance(error, ValidationError) else str(error)
         raise RunError(f"{path} is damaged (imports: {reason}); restore the file, or start a new run") from None
@@ -206,8 +195,7 @@ def check_same(experiment: Experiment, folder: RunFolder) -> None:
 
 def check_same_config(before: ExperimentConfig, now: ExperimentConfig, folder: RunFolder) -> None:
     one, other = flatten(before.table()), flatten(now.table())
-    keys = [key for key in {**one, **other} if key not in ("rounds", "imports") and one.get(key) != other.get(key)]
-    if keys:
+    if keys := [key for key in one | other if key not in ("rounds", "imports") and one.get(key) != other.get(key)]:
         told = ", ".join(
             f"{key} = {one.get(key, 'nothing')}, not {other.get(key, 'nothing')}" for key in keys[:NAMED_KEYS]
         )

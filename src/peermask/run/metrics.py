@@ -17,7 +17,7 @@ from peermask.data.measures import FIGURES, macro_f1, metrics
 from peermask.files import write_atomically
 from peermask.models.outputs import Readout, among
 from peermask.store.folder import RunFolder
-from peermask.store.table import append_rows, forget_after
+from peermask.store.table import append_rows
 from peermask.task import figure_name, format_figure
 
 SAMPLES_AT_ONCE = 500  # inputs of an agent in one forward pass: enough to fill a GPU, small enough to fit
@@ -169,15 +169,11 @@ class OutputBuffer:
         if not self.valid:
             return torch.full((self.agents,), torch.nan)
         outputs, targets, valid = (torch.cat(parts, 1) for parts in (self.outputs, self.targets, self.valid))
-        metric = metrics[name].make
-        return torch.stack(
-            [
-                metric(answers[real], truth[real]).double()
-                if bool(real.any())
-                else answers.new_tensor(torch.nan).double()
-                for answers, truth, real in zip(outputs, targets, valid, strict=True)
-            ]
-        )
+        measured = torch.full((self.agents,), torch.nan, dtype=torch.float64, device=outputs.device)
+        for agent, real in enumerate(valid):
+            if bool(real.any()):
+                measured[agent] = metrics[name].make(outputs[agent][real], targets[agent][real])
+        return measured
 
 
 def weighted(right: Tensor, samples: Tensor, counts: Tensor) -> Tensor:
@@ -197,21 +193,9 @@ def figures_of(task: Task, further: Sequence[str] = ()) -> tuple[str, ...]:
 def metric_columns(figures: Sequence[str]) -> tuple[str, ...]:
     """List the columns of metrics.csv."""
     main, *others = figures
-    return (
-        "round",
-        "agent",
-        "train_loss",
-        f"validation_{main}",
-        "validation_loss",
-        f"test_{main}",
-        "test_loss",
-        "density",
-        "sent_bytes",
-        "seconds",
-        f"unmixed_{main}",
-        *(f"test_{name}" for name in others),
-        *(f"validation_{name}" for name in others),
-    )
+    of_main = ("train_loss", f"validation_{main}", "validation_loss", f"test_{main}", "test_loss")
+    further = (f"{split}_{name}" for split in ("test", "validation") for name in others)
+    return ("round", "agent", *of_main, "density", "sent_bytes", "seconds", f"unmixed_{main}", *further)
 
 
 METRICS = metric_columns(figures_of("classification"))
@@ -266,15 +250,10 @@ def write_confusion(folder: RunFolder, evaluation: Evaluation, ids: Sequence[int
     counts = evaluation.test.confusion
     if counts is None:
         return
-    found = counts.nonzero().tolist()  # [pairs, 3]
-    rows = [[evaluation.round, ids[i], label, answer, int(counts[i, label, answer])] for i, label, answer in found]
+    pairs = counts.nonzero().tolist()  # [pairs, 3]
+    rows = [[evaluation.round, ids[i], label, answer, int(counts[i, label, answer])] for i, label, answer in pairs]
     lines = [CONFUSION, *rows]
     write_atomically(folder.confusion, "".join(",".join(map(str, line)) + "\n" for line in lines).encode())
-
-
-def forget_rounds_after(folder: RunFolder, round: int) -> None:
-    for path in (folder.metrics, folder.traffic):
-        forget_after(path, round)
 
 
 def number_text(value: float) -> int | str:

@@ -29,6 +29,7 @@ from peermask.run.feed import Feed
 from peermask.run.ledger import SENDERS_REMEMBERED
 from peermask.run.metrics import SAMPLES_AT_ONCE_ON_CPU, mean_losses
 from peermask.run.simulator import Simulator
+from peermask.run.start import check_ranks
 from peermask.wire import Schema, bitmap_size
 from peermask.wire.cost import message_cost
 from peermask.wire.receiver_state import ReceiverRows
@@ -72,7 +73,7 @@ class Plan:
     memory: int  # bytes, of each rank
     message_bytes: float  # a bitmap with header, on one link
     known_bytes: int  # what a receiver remembers of one sender
-    remembered: int  # of how many senders
+    remembered: int  # of how many senders, at most
     checkpoint: int  # bytes
     seconds: float | None  # for all rounds without evaluation, if known
 
@@ -111,6 +112,8 @@ def plan(
     resolved, where = as_config(config), pick_device(device)
     if processes < 1:
         raise ConfigError(f"processes is {processes}; at least 1 is needed")
+    if processes > 1:
+        check_ranks(processes, resolved)
     with enough_memory(where):
         return {
             name: make_plan(name, build(arm, dataset, module), where, processes)
@@ -127,8 +130,11 @@ def make_plan(name: str, experiment: Experiment, device: torch.device, ranks: in
     sizes = experiment.samples.sizes
     kept = experiment.agents.keep.sum(1) / layout.weights  # [N]
     links = sum(experiment.messages_sent)
-    remembered = _remembered(experiment)
-    histories = remembered * tried.known if experiment.schedule.changes else 0  # of one agent, beside those of a round
+    schedule = experiment.schedule
+    remembered = min(config.agents - 1, experiment.mixing.links.most * schedule.graphs(config.rounds))
+    if schedule.changes:
+        remembered = min(remembered, SENDERS_REMEMBERED)
+    histories = remembered * tried.known if schedule.changes else 0  # of one agent, beside those of a round
     resting = here * (tried.in_a_round + histories) + LINK_BYTES * links // 2
     return Plan(
         name=name,
@@ -160,13 +166,6 @@ def _on_device(experiment: Experiment, chunk: int) -> int:
     batch, fused = experiment.config.batch_size, is_fused(experiment)
     passes = activation_bytes(experiment.network.module, dataset.blank, batch, fused=fused)
     return inputs + chunk * (passes + STATE_COPIES * 4 * total)
-
-
-def _remembered(experiment: Experiment) -> int:
-    """Count the senders of which an agent has a history, at most."""
-    degree, graphs = experiment.mixing.links.most, experiment.schedule.graphs(experiment.config.rounds)
-    most = min(experiment.config.agents - 1, degree * graphs)
-    return min(most, SENDERS_REMEMBERED) if experiment.schedule.changes else most
 
 
 def gradient_path(experiment: Experiment, device: torch.device) -> str:

@@ -63,12 +63,7 @@ class Ranks:
         """Whether this rank writes the run."""
         return self.rank == 0
 
-    def shard(self, agents: int) -> slice:
-        """The agents of this rank."""
-        return self.shards(agents)[self.rank]
-
     def shards(self, agents: int) -> list[slice]:
-        """The agents of each rank."""
         return divide(agents, self.size)
 
     def any(self, wanted: bool) -> bool:
@@ -105,7 +100,8 @@ class Ranks:
         return self.texts(text if self.first else " ")[0]
 
     def from_first(self, values: Tensor) -> Tensor:
-        """The first rank's values, in place of those of the same shape here."""
+        """The first rank's values, instead of those here, which only say type and shape."""
+        values = values if self.first else torch.empty(values.shape, dtype=values.dtype)
         with self._connected():
             dist.broadcast(values, 0)
         return values
@@ -140,15 +136,15 @@ class Ranks:
 
     def swap(self, outgoing: Mapping[int, Tensor], incoming: Mapping[int, int]) -> dict[int, Tensor]:
         """Send each rank a string of bytes, and get from each as many as it sends."""
-        kept = {rank: self._to_send(data) for rank, data in outgoing.items()}
+        sent = {rank: self._to_send(data) for rank, data in outgoing.items()}
         where = self.device if self.nccl else torch.device("cpu")
-        came = {rank: torch.empty(size, dtype=torch.uint8, device=where) for rank, size in incoming.items()}
-        moves = [dist.P2POp(dist.isend, data, rank) for rank, data in kept.items()]
-        moves += [dist.P2POp(dist.irecv, data, rank) for rank, data in came.items()]
+        received = {rank: torch.empty(size, dtype=torch.uint8, device=where) for rank, size in incoming.items()}
+        moves = [dist.P2POp(dist.isend, data, rank) for rank, data in sent.items()]
+        moves += [dist.P2POp(dist.irecv, data, rank) for rank, data in received.items()]
         with self._connected():
             for work in dist.batch_isend_irecv(moves) if moves else ():
                 work.wait()
-        return {rank: data.to(self.device) for rank, data in came.items()}
+        return {rank: data.to(self.device) for rank, data in received.items()}
 
     def _to_send(self, data: Tensor) -> Tensor:
         return data.contiguous() if self.nccl else data.cpu().contiguous()

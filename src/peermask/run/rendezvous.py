@@ -24,8 +24,13 @@ from peermask.errors import LostRankError, PeermaskError, RunError
 if TYPE_CHECKING:  # the command line reads the environment of a rank, and prints some tables without torch
     from torch.distributed import Store, TCPStore  # type: ignore[attr-defined]
 
+POLL_SECONDS = 0.1
+CONNECT_SECONDS = 5.0  # to reach an address in the same network
+ANSWER_SECONDS = 60.0  # for a rank that is connected
 CAUSE_SECONDS = 60.0  # from a broken connection to its cause; keep-alive takes half of it
 LEAVE_SECONDS = 15.0  # for a rank that waits for a device or a rank that is cut off
+LINE_BYTES = 16  # more than the longest number of a rank
+INTERFACE_KEY = "GLOO_SOCKET_IFNAME"  # gloo's own variable
 KEEP_ALIVE_SECONDS = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 4}  # 10 s and 4 times 5 s
 
 
@@ -42,6 +47,11 @@ class Place:
     store_owner: str = "rank 0"  # the process that serves the rendezvous store
     restarts: int = 0  # how often torchrun has restarted the ranks
     max_restarts: int = 0
+
+    @property
+    def rendezvous(self) -> str:
+        """Address and port of the rendezvous."""
+        return f"[{self.address}]:{self.port}" if ":" in self.address else f"{self.address}:{self.port}"
 
     def environment(self) -> dict[str, str]:
         """The variables that `rank_from_env` reads."""
@@ -132,7 +142,11 @@ class Control:
         self._guard = threading.Timer(LEAVE_SECONDS, self._exit)
         self._guard.daemon = True
         for other, peer in peers.items():
-            keep_alive(peer)
+            peer.settimeout(None)
+            peer.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # so that the kernel finds a host that is gone
+            for name, value in KEEP_ALIVE_SECONDS.items():
+                if hasattr(socket, name):  # not on every system
+                    peer.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
             threading.Thread(target=self._read, args=(other, peer), daemon=True).start()
 
     def check(self) -> None:
@@ -212,24 +226,8 @@ class Control:
         os._exit(self.cause.code)
 
 
-def keep_alive(peer: socket.socket) -> None:
-    """Let the kernel ask whether the other host is there."""
-    peer.settimeout(None)
-    peer.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for name, value in KEEP_ALIVE_SECONDS.items():
-        if hasattr(socket, name):  # not on every system
-            peer.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
-
-
 def first_line(error: BaseException) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0]
-
-
-POLL_SECONDS = 0.1
-CONNECT_SECONDS = 5.0  # to reach an address in the same network
-ANSWER_SECONDS = 60.0  # for a rank that is connected
-LINE_BYTES = 16  # more than the longest number of a rank
-INTERFACE_KEY = "GLOO_SOCKET_IFNAME"  # gloo's own variable
 
 
 @dataclass
@@ -280,7 +278,7 @@ def meet(place: Place, device: str, nccl: bool, waiting: Waiting, listener: sock
                 peers[0].sendall(f"{place.rank}\n".encode())
             control = Control(place.rank, members, peers, waiting.fate, store, listener, server)
         except (RuntimeError, OSError, ValueError) as error:
-            text = f"rank {place.rank} lost the rendezvous {_shown(place)} before the start: {first_line(error)}"
+            text = f"rank {place.rank} lost the rendezvous {place.rendezvous} before the start: {first_line(error)}"
             raise LostRankError(f"{text}; start again") from None
         stack.pop_all()
         return control
@@ -326,7 +324,7 @@ def _serve(place: Place, listener: socket.socket | None) -> TCPStore:
         listener = listener or listen(port=place.port)
     except OSError as error:
         raise RunError(
-            f"rank 0 cannot open the rendezvous {_shown(place)}: {error.strerror}; choose another MASTER_PORT"
+            f"rank 0 cannot open the rendezvous {place.rendezvous}: {error.strerror}; choose another MASTER_PORT"
         ) from None
     descriptor: Any = {"master_listen_fd": listener.detach()}
     return TCPStore("127.0.0.1", place.port, place.size, is_master=True, wait_for_workers=False, **descriptor)
@@ -349,7 +347,7 @@ def _connect_store(place: Place, waiting: Waiting, *, ours: bool) -> tuple[TCPSt
                 f"rank 0 does not reach itself at MASTER_ADDR = {place.address}, port {place.port} ({reason}); "
                 "set MASTER_ADDR on all hosts to an address of the host of rank 0"
             )
-        problem = f"rank {place.rank} did not reach rank 0 at {_shown(place)} LIMIT ({reason}); start rank 0 there,"
+        problem = f"rank {place.rank} did not reach rank 0 at {place.rendezvous} LIMIT ({reason}); start rank 0 there,"
         waiting.check(place, [0], problem + " check MASTER_ADDR and MASTER_PORT,")
 
 
@@ -380,9 +378,5 @@ def _accept_ranks(
 
 def _absence(place: Place, missing: list[int]) -> str:
     absent = ", ".join(map(str, missing[:8])) + (" and more" if len(missing) > 8 else "")
-    problem = f"{len(missing)} of {place.size} ranks did not connect to {_shown(place)} LIMIT: {absent};"
+    problem = f"{len(missing)} of {place.size} ranks did not connect to {place.rendezvous} LIMIT: {absent};"
     return problem + " start them,"
-
-
-def _shown(place: Place) -> str:
-    return f"[{place.address}]:{place.port}" if ":" in place.address else f"{place.address}:{place.port}"

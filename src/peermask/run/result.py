@@ -13,6 +13,7 @@ from peermask.config.file import read_config
 from peermask.data.dataset import Dataset
 from peermask.data.measures import confusion_of
 from peermask.errors import RunError
+from peermask.files import read_json
 from peermask.run.assemble import personal_models
 from peermask.run.build import Experiment, build
 from peermask.run.execution import as_html
@@ -71,7 +72,8 @@ class RunResult(StoredRun):
         hashes = checkpoint_hashes(self.manifest["config_hash"], self.manifest)
         checkpoint = last_good(self.folder.checkpoints, hashes, frozen_checksum)
         if checkpoint is None:
-            raise RunError(f"{self.folder.path} has no checkpoint, so no models; let it run longer")
+            why = read_json(self.folder.diverged)["message"] if self.status == "diverged" else "let it run longer"
+            raise RunError(f"{self.folder.path} has no checkpoint, so no models; {why}")
         return checkpoint
 
     def _built(self, dataset: Dataset | None, module: nn.Module | None) -> Experiment:

@@ -18,7 +18,7 @@ from peermask.config.experiment import ExperimentConfig
 from peermask.config.file import as_config, read_config
 from peermask.data.dataset import Dataset
 from peermask.errors import DivergedError, RunError
-from peermask.files import write_atomically, write_json, writing
+from peermask.files import as_path, write_atomically, write_json, writing
 from peermask.run.build import Experiment
 from peermask.run.data_summary import quick_duplicates
 from peermask.run.execution import Execution
@@ -34,7 +34,6 @@ from peermask.run.manifest import (
     note_plugins,
     summary_of,
 )
-from peermask.run.metrics import forget_rounds_after
 from peermask.run.result import RunResult
 from peermask.run.start import OVER, build_arms, device_for, share_checkpoint
 from peermask.store.checkpoint import (
@@ -46,7 +45,7 @@ from peermask.store.checkpoint import (
     last_good,
 )
 from peermask.store.folder import RunFolder, check_tables, clear_leftovers, lock_folder, read_manifest, write_result
-from peermask.store.table import check_extents
+from peermask.store.table import check_extents, forget_after
 
 logger = logging.getLogger(__name__)
 
@@ -94,7 +93,7 @@ def run_experiment(
     experiments = build_arms(config, execution, dataset, module)
     for note in next(iter(experiments.values())).notes:
         logger.warning(note)
-    folder = RunFolder(Path(out) if out is not None else _new_path(config.name))
+    folder = RunFolder(as_path(out, "out") if out is not None else _new_path(config.name))
     if execution.ranks is not None:
         execution.ranks.control.remedy = f"go on with `peermask run --resume {folder.path}`"
     if len(experiments) > 1:
@@ -184,7 +183,7 @@ def resume_experiment(
         >>> peermask.resume_experiment("run").status
         'finished'
     """
-    root = Path(path)
+    root = as_path(path, "path")
     config = config_in(root, overrides)
     return run_experiment(config, root, resume=True, execution=execution, dataset=dataset, module=module)
 
@@ -193,8 +192,8 @@ def config_in(root: Path, overrides: Iterable[str] = ()) -> ExperimentConfig:
     """Read the config of the run or comparison in a folder, with its plug-ins."""
     for name in ("compare.toml", "config.toml"):
         if (root / name).is_file():
-            config = find_recorded_plugins(root, quiet=True)  # a change is reported when the run is resumed
-            return read_config(root / name, overrides).model_copy(update={"imports": config or None})
+            imports = find_recorded_plugins(root, quiet=True)  # a change is reported when the run is resumed
+            return read_config(root / name, overrides).model_copy(update={"imports": imports or None})
     RunFolder(root).check_run()
     raise RunError(f"{root} has no config that can be read")
 
@@ -260,11 +259,12 @@ def _prepare(experiment: Experiment, folder: RunFolder, device: torch.device, *,
     checkpoint = last_good(folder.checkpoints, hashes, experiment.frozen.checksum)
     done = checkpoint.progress.round if checkpoint else 0
     forget_checkpoints_after(folder.checkpoints, done)
-    forget_rounds_after(folder, done)
     forget_masks_after(folder.masks, done)
+    for table in (folder.metrics, folder.traffic):
+        forget_after(table, done)
     config = experiment.config
-    evaluated = {*range(config.evaluation.every, done + 1, config.evaluation.every)}
-    check_tables(folder, config.agents, evaluated | ({done} if done == config.rounds else set()))
+    last = {done} if done == config.rounds else set()
+    check_tables(folder, config.agents, {*range(config.evaluation.every, done + 1, config.evaluation.every), *last})
     if checkpoint is not None:
         check_extents(folder.path, checkpoint.progress.tables, folder.checkpoints / checkpoint_name(done))
     return checkpoint

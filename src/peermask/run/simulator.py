@@ -93,8 +93,7 @@ class Simulator:
         self._exit.close()
 
     def record(self) -> None:
-        """Replay recordings instead of issuing launches from the fifth round on, on a GPU that computes all agents at
-        once."""
+        """Replay recordings from the fifth round on, on a GPU that computes all agents at once."""
         if self.device.type == "cuda" and len(self.states) == 1:
             self.steps = Recorded(self.algorithm, cuda_graphs())
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import tomllib
-from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from peermask.compute.device import enough_memory, pick_device
 from peermask.config.experiment import ExperimentConfig
@@ -20,12 +19,12 @@ from peermask.data.dataset import Dataset
 from peermask.errors import RunError
 from peermask.graph import edges_hash
 from peermask.plugins import imported_hash
+from peermask.run.assemble import wake
 from peermask.run.build import Experiment, build
 from peermask.run.execution import Execution, Status
 from peermask.run.ledger import LINKS, shards_of
 from peermask.run.loop import play
 from peermask.run.rank_exchange import DTYPES
-from peermask.run.warmup import wake
 from peermask.store.checkpoint import Checkpoint, Progress
 from peermask.store.folder import RunFolder
 
@@ -122,38 +121,27 @@ def share_checkpoint(
     """
     text = ""
     if folder is not None and start is not None:
-        states, sent, losses, progress = start.states, start.sent, start.losses, start.progress
-        shapes = {"states": _shapes(states), "sent": _shapes(sent), "losses": _shapes(losses)}
-        about = {"folder": str(folder.path), "remedy": ranks.control.remedy, "progress": asdict(progress)}
-        text = json.dumps({**about, **shapes})
+        shapes = {name: (DTYPES.index(rows.dtype), list(rows.shape)) for name, rows in start.tensors().items()}
+        about = {"folder": str(folder.path), "remedy": ranks.control.remedy, "progress": asdict(start.progress)}
+        text = json.dumps({**about, "shapes": shapes})
     text = ranks.tell(text)
     if text == OVER:
         return None
     if folder is None or start is None:
-        told: dict[str, Any] = json.loads(text)
-        folder, ranks.control.remedy = RunFolder(Path(told["folder"])), told["remedy"]
-        progress = Progress(**{**told["progress"], "tables": {}})
-        states = {name: _rows(0, *like) for name, like in told["states"].items()}
-        sent = {name: _rows(like[1][0] if name == LINKS else 0, *like) for name, like in told["sent"].items()}
-        losses = {name: _rows(like[1][0], *like) for name, like in told["losses"].items()}
+        first: dict[str, Any] = json.loads(text)
+        folder, ranks.control.remedy = RunFolder(Path(first["folder"])), first["remedy"]
+        shapes = first["shapes"].items()
+        like = {name: torch.empty(shape, dtype=DTYPES[code], device="meta") for name, (code, shape) in shapes}
+        start = Checkpoint.of(Progress(**{**first["progress"], "tables": {}}), like)
     shards = ranks.shards(agents)
-    states = {name: ranks.distribute(rows, shards) for name, rows in states.items()}
-    own = {}
-    if LINKS in sent:  # where links change, all know which receivers remember which senders
-        own[LINKS] = ranks.from_first(sent[LINKS])
-        shards = shards_of(own[LINKS], shards)
-    own |= {name: ranks.distribute(rows, shards) for name, rows in sent.items() if name != LINKS}
-    losses = {name: ranks.from_first(values) for name, values in losses.items()}
-    return folder, Checkpoint(progress, states, own, losses)
-
-
-def _shapes(tensors: Mapping[str, Tensor]) -> dict[str, tuple[int, list[int]]]:
-    return {name: (DTYPES.index(tensor.dtype), list(tensor.shape)) for name, tensor in tensors.items()}
-
-
-def _rows(count: int, code: int, shape: Sequence[int]) -> Tensor:
-    """Some rows of a tensor that another rank has."""
-    return torch.empty(count, *shape[1:], dtype=DTYPES[code])
+    states = {name: ranks.distribute(rows, shards) for name, rows in start.states.items()}
+    sent = {}
+    if LINKS in start.sent:  # where links change, all know which receivers remember which senders
+        sent[LINKS] = ranks.from_first(start.sent[LINKS])
+        shards = shards_of(sent[LINKS], shards)
+    sent |= {name: ranks.distribute(rows, shards) for name, rows in start.sent.items() if name != LINKS}
+    losses = {name: ranks.from_first(values) for name, values in start.losses.items()}
+    return folder, Checkpoint(start.progress, states, sent, losses)
 
 
 def check_ranks(size: int, config: ExperimentConfig) -> None:

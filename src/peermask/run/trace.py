@@ -95,7 +95,9 @@ class Trace:
                 if learned[i] < number:
                     learned[i] = number
                     levels[i, number, LEARN] = levels[i, number - 1, FUSE] + 1
-                    ready += _awake(waiting, i, number)
+                    waiters = waiting.pop(i, [])
+                    ready += [agent for due, agent in waiters if due <= number]
+                    waiting[i] += [(due, agent) for due, agent in waiters if due > number]
                 if (late := np.flatnonzero(wanted > learned[senders])).size:
                     waiting[int(senders[late[0]])].append((int(wanted[late[0]]), i))
                     break
@@ -108,14 +110,6 @@ class Trace:
                 "that round in turn; it was not recorded like this"
             )
         return levels[:, 1:]
-
-
-def _awake(waiting: dict[int, list[tuple[int, int]]], sender: int, number: int) -> list[int]:
-    """Agents that have waited for a message of this round of a sender."""
-    waiters = waiting.pop(sender, [])
-    if still := [(due, agent) for due, agent in waiters if due > number]:
-        waiting[sender] = still
-    return [agent for due, agent in waiters if due <= number]
 
 
 def waves(halves: Sequence[Half]) -> Iterator[tuple[list[Event], list[Event]]]:
@@ -131,12 +125,6 @@ def waves(halves: Sequence[Half]) -> Iterator[tuple[list[Event], list[Event]]]:
         (fusing if half == FUSE else learning)[agent] = number
     if learning or fusing:
         yield list(learning.items()), list(fusing.items())
-
-
-def synchronous_trace(links: Links, rounds: int) -> Trace:
-    """The trace of agents that wait for each other."""
-    numbers = np.arange(1, rounds + 1, dtype=np.int32)[:, None]  # [R, 1]
-    return Trace(links, np.repeat(numbers, len(links.senders), axis=1))
 
 
 def leave_out(trace: Trace, absent: Mapping[int, range]) -> Trace:
@@ -218,11 +206,9 @@ def trace_of_speeds(links: Links, lengths: Times, latency: float = 0.0, grace: f
                 arrive(i, number, now)
             senders = links.senders[spans[i]].tolist()
             before = heard[number - 2, spans[i]].tolist() if number > 1 else [0] * len(senders)
-            late = (
-                j for j, used in zip(senders, before, strict=True) if arrived[j] < number and may_come(number, used)
-            )
             if grace:
-                awaited[i].update(late)
+                both = zip(senders, before, strict=True)
+                awaited[i].update(j for j, used in both if arrived[j] < number and may_come(number, used))
             if awaited[i]:
                 heapq.heappush(events, (now + grace * float(lengths[i, number - 1]), i, GOES_ON, number))
             else:
@@ -240,8 +226,9 @@ def trace_for(experiment: Experiment, folder: RunFolder) -> Trace:
     config, links = experiment.config, experiment.mixing.links
     options = config.asynchronous
     check_room(4 * config.rounds * len(links.senders), "a trace of all rounds and links takes", "use fewer of either")
-    if options is None:
-        trace = synchronous_trace(links, config.rounds)
+    if options is None:  # agents wait for each other
+        rounds = np.arange(1, config.rounds + 1, dtype=np.int32)[:, None]  # [R, 1]
+        trace = Trace(links, np.repeat(rounds, len(links.senders), axis=1))
     elif options.trace is None:
         lengths = round_lengths(speeds_of(experiment), config.rounds, options.jitter, config.seed)
         trace, _ = trace_of_speeds(links, lengths, options.latency, options.grace)
@@ -282,15 +269,11 @@ def replay_config(run: Path) -> ExperimentConfig:
 
 
 def speeds_of(experiment: Experiment) -> tuple[float, ...]:
-    """The speed of every agent."""
     config = experiment.config
     speeds = None if config.asynchronous is None else config.asynchronous.speeds
     if isinstance(speeds, SpeedDraw):
-        drawn = [
-            int(stream(config.seed, "speed", agent).uniform(1)[0] * len(speeds.choices))
-            for agent in range(config.agents)
-        ]
-        return tuple(speeds.choices[place] for place in drawn)
+        drawn = [stream(config.seed, "speed", agent).uniform(1)[0] for agent in range(config.agents)]
+        return tuple(speeds.choices[int(share * len(speeds.choices))] for share in drawn)
     return speeds or (1.0,) * config.agents
 
 
@@ -329,14 +312,8 @@ def read_trace(path: Path, links: Links, rounds: int) -> Trace:
 
 def write_trace(path: Path, trace: Trace) -> None:
     """Write a trace in the order of rounds and agents."""
-    ends = list(zip(trace.links.receivers.tolist(), trace.links.senders.tolist(), strict=True))
+    shape = trace.heard.shape
+    rounds = np.broadcast_to(np.arange(1, trace.rounds + 1)[:, None], shape)
+    columns = (rounds, *(np.broadcast_to(ends, shape) for ends in (trace.links.receivers, trace.links.senders)))
     path.unlink(missing_ok=True)
-    append_rows(
-        path,
-        TRACE,
-        (
-            [number, *end, used]
-            for number, row in enumerate(trace.heard.tolist(), 1)
-            for end, used in zip(ends, row, strict=True)
-        ),
-    )
+    append_rows(path, TRACE, np.stack([*columns, trace.heard], 2).reshape(-1, len(TRACE)).tolist())

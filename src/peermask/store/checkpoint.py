@@ -57,6 +57,13 @@ class Checkpoint:
     sent: dict[str, Tensor]  # the last messages, which receivers hold and deltas refer to
     losses: dict[str, Tensor]  # since the last evaluation: see run/loop.py
 
+    @classmethod
+    def of(cls, progress: Progress, tensors: Mapping[str, Tensor]) -> Checkpoint:
+        """Restore the result of `tensors`."""
+        groups = ("state/", "sent/", "losses/")
+        parts = ({n.removeprefix(group): t for n, t in tensors.items() if n.startswith(group)} for group in groups)
+        return cls(progress, *parts)
+
     def tensors(self) -> dict[str, Tensor]:
         groups = {"state": self.states, "sent": self.sent, "losses": self.losses}
         return {f"{group}/{name}": t.contiguous() for group, part in groups.items() for name, t in part.items()}
@@ -121,7 +128,7 @@ def load_checkpoint(path: Path, config_hashes: Collection[str], frozen_checksum:
             f"checkpoint {path} was made with frozen weights {progress.frozen_checksum}, here they are "
             f"{frozen_checksum}; this version makes other weights from the same seed: start a new run"
         )
-    return Checkpoint(progress, *(_group(tensors, group) for group in ("state", "sent", "losses")))
+    return Checkpoint.of(progress, tensors)
 
 
 def last_good(
@@ -182,10 +189,6 @@ def _digest(progress: str, tensors: Mapping[str, Tensor]) -> str:
         digest.update(f"{name}:{tensor.dtype}:{tuple(tensor.shape)};".encode())
         digest.update(tensor.flatten().view(torch.uint8).numpy().data)
     return digest.hexdigest()
-
-
-def _group(tensors: dict[str, Tensor], group: str) -> dict[str, Tensor]:
-    return {name.split("/", 1)[1]: tensor for name, tensor in tensors.items() if name.startswith(f"{group}/")}
 
 
 # Writes to a slow disk while rounds are computed.
@@ -272,15 +275,15 @@ def load_masks(path: Path, weights: int, most: int = 2**16) -> Masks:
 
 
 def forget_masks_after(folder: Path, round: int) -> None:
-    for kept, path in list_masks(folder).items():
-        if kept > round:
+    for saved, path in list_masks(folder).items():
+        if saved > round:
             path.unlink(missing_ok=True)
 
 
 def thin_out(folder: Path) -> None:
     """Drop the round nearest to its neighbours until few enough are left; first and last always stay."""
-    held = list_masks(folder)
-    while len(held) > SNAPSHOTS_KEPT:
-        rounds = list(held)
+    saved = list_masks(folder)
+    while len(saved) > SNAPSHOTS_KEPT:
+        rounds = list(saved)
         gaps = [after - before for before, after in zip(rounds, rounds[2:], strict=False)]
-        held.pop(rounds[1 + gaps.index(min(gaps))]).unlink(missing_ok=True)
+        saved.pop(rounds[1 + gaps.index(min(gaps))]).unlink(missing_ok=True)

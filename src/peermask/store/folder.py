@@ -227,8 +227,8 @@ def read_result(path: Path) -> dict[str, Any]:
 def check_tables(folder: RunFolder, agents: int, rounds: Iterable[int]) -> None:
     """Check that a checkpoint's rows are there, with the rounds evaluated: a resumed run would have a wrong result."""
     metrics, traffic = read_table(folder.metrics), read_table(folder.traffic)
-    _check_rows(metrics, rounds, agents)
-    _check_rows(traffic, traffic.rounds.tolist(), agents)
+    check_rows(metrics, rounds, agents)
+    check_rows(traffic, traffic.rounds.tolist(), agents)
     last = int(metrics.rounds.max(initial=0))
     told = float(np.nansum(metrics["sent_bytes"][-1:]))
     sent = float(np.nansum((traffic["links"] * traffic["coded_bytes"])[traffic.rounds <= last]))
@@ -239,7 +239,8 @@ def check_tables(folder: RunFolder, agents: int, rounds: Iterable[int]) -> None:
         )
 
 
-def _check_rows(table: Table, rounds: Iterable[int], agents: int) -> None:
+def check_rows(table: Table, rounds: Iterable[int], agents: int) -> None:
+    """Check that each agent has a row in each of these rounds, and that there are no others."""
     place, last = {number: place for place, number in enumerate(table.rounds.tolist())}, table.there.shape[1] - 1
     remedy = "restore the file, or start a new run"
     for number in sorted(rounds):

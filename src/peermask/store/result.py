@@ -12,6 +12,7 @@ from typing import Any, Self, cast
 import numpy as np
 
 from peermask.errors import RunError, nearest
+from peermask.files import as_path
 from peermask.store.checkpoint import check_tables_since
 from peermask.store.folder import RunFolder, check_config, read_manifest, read_result
 from peermask.store.table import Table, mean_known, read_rows, read_table
@@ -104,7 +105,7 @@ class StoredRun:
         Raises:
             RunError: The folder is not a run, or a file in it is damaged.
         """
-        root = Path(path)
+        root = as_path(path, "path")
         compare = root / "compare.toml"
         if not compare.is_file():
             return cls._open_one(root)

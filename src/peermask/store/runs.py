@@ -15,8 +15,7 @@ from peermask.store.result import name_of, read_toml
 from peermask.store.sweeps import SWEEP, SweepFolder
 from peermask.task import flatten
 
-COMPARISON = "compare.toml"
-MANIFEST = "manifest.json"
+COMPARISON, MANIFEST = "compare.toml", "manifest.json"
 WRITTEN = (
     *("result.json", "diverged.json", "metrics.csv", "traffic.csv", "confusion.csv", "trace.csv", "report.html"),
     *("checkpoints", "masks", LOCK, "sweep.csv", SWEEP, COMPARISON, "config.toml", MANIFEST),
@@ -57,11 +56,9 @@ def read_run(path: Path) -> FoundRun:
     folder.check_run()
     if not folder.manifest.is_file():
         raise RunError(f"{path} is not a run folder: it has no {MANIFEST}")
+    config: dict[str, Any] = {}
     try:
         config = read_toml(folder.config)
-    except RunError:
-        return FoundRun(path, {}, "damaged")
-    try:
         manifest = read_json(folder.manifest)
         result = read_json(folder.result) if folder.result.is_file() else {}
     except RunError:

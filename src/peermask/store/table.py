@@ -50,14 +50,14 @@ def forget_after(path: Path, round: int) -> None:
     if text is None:
         return
     lines = text.split("\n")[:-1]  # what follows the last line end is cut off
-    kept = lines[:1]
+    earlier = lines[:1]
     for number, line in enumerate(lines[1:], 2):
         key = line.split(",", 1)[0]
         if not _is_whole(key):
             raise damaged(path, number, f"round {key[:20]!r} is not a valid number")
         if int(key) <= round:
-            kept.append(line)
-    write_atomically(path, "".join(f"{line}\n" for line in kept).encode())
+            earlier.append(line)
+    write_atomically(path, "".join(f"{line}\n" for line in earlier).encode())
 
 
 class Extent(NamedTuple):
@@ -72,16 +72,13 @@ def extents(folder: Path, round: int, names: Sequence[str] = TABLES) -> dict[str
 
     They are on the disk when this returns, before a checkpoint says so: rows after it would be forgotten anyway.
     """
-    return {name: _extent(_on_disk(folder / name), round) for name in names if (folder / name).exists()}
+    return {name: _extent(folder / name, round) for name in names if (folder / name).exists()}
 
 
-def _on_disk(path: Path) -> bytes:
+def _extent(path: Path, round: int) -> Extent:
     with writing(path), path.open("rb+") as file:
         os.fsync(file.fileno())
-        return file.read()
-
-
-def _extent(data: bytes, round: int) -> Extent:
+        data = file.read()
     end = data.rfind(b"\n") + 1
     while end:
         begin = data.rfind(b"\n", 0, end - 1) + 1
@@ -92,9 +89,9 @@ def _extent(data: bytes, round: int) -> Extent:
     return Extent(end, hashlib.sha256(data[:end]).hexdigest())
 
 
-def check_extents(folder: Path, known: Mapping[str, Extent], witness: Path) -> None:
+def check_extents(folder: Path, expected: Mapping[str, Extent], witness: Path) -> None:
     """Check that the tables of a run still begin with what they held when another of its files was written."""
-    for name, extent in known.items():
+    for name, extent in expected.items():
         path = folder / name
         try:
             data = path.read_bytes() if path.exists() else b""
@@ -211,8 +208,7 @@ def reported(rounds: Ints, values: Floats, there: Bools) -> Floats:
     late = there & ~np.isnan(values) & (rounds[:, None] > (1 - REPORTED_SHARE) * last)
     count = late.sum(0)
     total = np.where(late, values, 0.0).sum(0)
-    mean = np.full(len(count), np.nan)
-    mean[count > 0] = total[count > 0] / count[count > 0]
+    mean: Floats = np.divide(total, count, out=np.full(len(count), np.nan), where=count > 0)
     return mean
 
 
@@ -283,9 +279,9 @@ def read_table(*paths: Path, agents: int | None = None) -> Table:
     numbers, words = {}, {}
     for name, column in cells.items():
         if name in WORDS:
-            known = np.array(column)[ours]
-            words[name] = np.zeros(shape, known.dtype)
-            words[name][at] = known
+            text = np.array(column)[ours]
+            words[name] = np.zeros(shape, text.dtype)
+            words[name][at] = text
         else:
             numbers[name] = np.full(shape, np.nan)
             numbers[name][at] = np.array(column, np.float64)[ours]

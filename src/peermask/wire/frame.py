@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import TypeAlias
@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from peermask.errors import WireError
-from peermask.wire.history import Contexts, History, decode_flips, flips_between, plan_flips
+from peermask.wire.history import History, decode_flips, flips_between, plan_flips
 from peermask.wire.schema import Array, Leaf, MessageRow, Schema
 from peermask.wire.sets import Cursor, Mask, SetPlan, decode_set, encode_set, plan_set, plan_set_within
 
@@ -76,34 +76,25 @@ class LeafPlan:
         return b"".join(parts)
 
 
-@dataclass(frozen=True)
-class MaskPlan:
-    """A set of positions as a whole or as what changed, whichever is smaller."""
-
-    is_delta: bool
-    members: SetPlan
-    sizes: tuple[int, ...]  # of the layers or classes it is cut into
-
-
-def plan_mask(mask: Mask, layers: Sequence[int], base: Mask | None, contexts: Contexts | None) -> MaskPlan:
-    """A mask leaf; `base` is the mask sent last, of which `contexts` tell how likely each bit is to flip."""
-    if base is None or contexts is None:
-        return MaskPlan(False, plan_set(mask, layers), tuple(layers))
-    sizes = tuple(int(contexts.sizes[c]) for c in contexts.used)
-    return _smaller(mask, layers, plan_flips(contexts, flips_between(base, mask)), sizes)
+def plan_mask(leaf: Leaf, mask: Mask, history: History | None) -> LeafPlan:
+    """The mask as a set, or its flips cut into classes, whichever is smaller; on a tie the set."""
+    if history is None:
+        return LeafPlan(Kind.KEYFRAME, leaf.layers, plan_set(mask, leaf.layers))
+    contexts = history.contexts[leaf.name]
+    flips = plan_flips(contexts, flips_between(history.payload[leaf.name], mask))
+    whole = plan_set_within(mask, leaf.layers, flips.size)
+    if whole is not None:
+        return LeafPlan(Kind.KEYFRAME, leaf.layers, whole)
+    return LeafPlan(Kind.DELTA, tuple(int(contexts.sizes[c]) for c in contexts.used), flips)
 
 
-def plan_support(where: Mask, layers: Sequence[int], base: Mask | None) -> MaskPlan:
-    """Plan the positions of values; flips are coded by layer."""
-    if base is None:
-        return MaskPlan(False, plan_set(where, layers), tuple(layers))
-    return _smaller(where, layers, plan_set(where ^ base, layers), tuple(layers))
-
-
-def _smaller(mask: Mask, layers: Sequence[int], delta: SetPlan, sizes: tuple[int, ...]) -> MaskPlan:
-    """Return the smaller plan; on a tie the keyframe."""
-    keyframe = plan_set_within(mask, layers, delta.size)
-    return MaskPlan(True, delta, sizes) if keyframe is None else MaskPlan(False, keyframe, tuple(layers))
+def plan_support(leaf: Leaf, where: Mask, history: History | None) -> LeafPlan:
+    """The same for positions of values, whose flips are coded by layer; the values are still missing."""
+    if history is None:
+        return LeafPlan(Kind.SPARSE, leaf.layers, plan_set(where, leaf.layers))
+    flips = plan_set(where ^ support(history.payload[leaf.name]), leaf.layers)
+    whole = plan_set_within(where, leaf.layers, flips.size)
+    return LeafPlan(Kind.SPARSE_DELTA if whole is None else Kind.SPARSE, leaf.layers, flips if whole is None else whole)
 
 
 def support(values: Floats) -> Mask:
@@ -120,25 +111,20 @@ def check_finite(values: Floats, leaf: Leaf) -> None:
 
 def plan_leaf(leaf: Leaf, array: Array, history: History | None, masks: Mapping[int, Mask]) -> LeafPlan:
     """The smallest way to write `array`; `masks` are the mask leaves of the same frame by index."""
-    base = None if history is None else history.payload[leaf.name]
     if leaf.is_mask:
-        mask = plan_mask(array, leaf.layers, base, None if history is None else history.contexts[leaf.name])
-        return LeafPlan(Kind.DELTA if mask.is_delta else Kind.KEYFRAME, mask.sizes, mask.members)
+        return plan_mask(leaf, array, history)
     check_finite(array, leaf)
     where = support(array)  # [P]
     sent = leaf.value_bytes * int(np.count_nonzero(where))
     dense = LeafPlan(Kind.DENSE, leaf.layers, values=array, values_bytes=leaf.value_bytes * array.size)
     if sent == dense.values_bytes:
         return dense  # without a zero nothing is shorter
-    positions = plan_support(where, leaf.layers, None if base is None else support(base))
-    sparse = Kind.SPARSE_DELTA if positions.is_delta else Kind.SPARSE
-    plans = [dense, LeafPlan(sparse, leaf.layers, positions.members, where=where, values=array, values_bytes=sent)]
-    for index, mask_leaf in masks.items():
-        if mask_leaf.size == array.size and not (where & ~mask_leaf).any():
-            kept = leaf.value_bytes * int(np.count_nonzero(mask_leaf))
-            plans.append(
-                LeafPlan(Kind.ON_MASK, leaf.layers, mask_index=index, where=mask_leaf, values=array, values_bytes=kept)
-            )
+    sparse = plan_support(leaf, where, history)
+    plans = [dense, replace(sparse, where=where, values=array, values_bytes=sent)]
+    for index, mask in masks.items():
+        if mask.size == array.size and not (where & ~mask).any():
+            on_mask = LeafPlan(Kind.ON_MASK, leaf.layers, mask_index=index, where=mask, values=array)
+            plans.append(replace(on_mask, values_bytes=leaf.value_bytes * int(np.count_nonzero(mask))))
     return min(plans, key=lambda plan: plan.size)
 
 

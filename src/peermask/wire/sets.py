@@ -268,13 +268,7 @@ def decode_set(cursor: Cursor, layers: Sequence[int]) -> Mask:
     entries = [read_entry(cursor, size) for size in layers]
     members = np.zeros(sum(layers), np.bool_)
     for (code, count), size, part in zip(entries, layers, slices(layers), strict=True):
-        layer = members[part]  # a view
-        if code is Code.BITS:
-            layer[:] = cursor.take_bits(size)
-        elif count:
-            layer[decode_gaps(cursor, count, size)] = True
-        if code in (Code.FULL, Code.ZEROS):
-            np.logical_not(layer, out=layer)
+        members[part][decode_layer(cursor, code, count, size)] = True
     cursor.end_bits()
     return members
 

@@ -38,8 +38,8 @@ def test_the_study_measures_the_theorem(study: Study) -> None:
     for seen in study.pair.seen:
         assert (seen.eps1, seen.eps2) <= study.pair.certified
     assert all(low <= high + 1e-12 for low, high in zip(study.pair.climbed, study.pair.certified, strict=True))
-    assert all(trial.lower_holds for trial in study.trials)
-    assert all(max(trial.measured) <= trial.worst + 1e-12 for trial in study.trials)
+    assert all(trial.seen.lower_holds for trial in study.trials)
+    assert all(max(trial.seen.eps1, trial.seen.eps2) <= trial.worst + 1e-12 for trial in study.trials)
     assert [row.shared for row in study.correlated] == [0, 1, 2, 3]
 
 

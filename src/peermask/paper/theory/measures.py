@@ -28,8 +28,7 @@ SLACK = 1e-12  # rounding: the bounds hold exactly for real numbers
 class Distances:
     """The theorem's distances, over one set of inputs 𝒳."""
 
-    where: str
-    inputs: int
+    inputs: int  # how many
     eps1: float  # sup ‖f_1 - g_m1‖_max     (23)
     eps2: float  # sup ‖f_2 - g_m2‖_max     (24)
     alpha_l: float  # inf ‖f_1 - f_2‖_max   Assumption 3
@@ -101,7 +100,7 @@ CLIMB_STEPS = 40
 FIRST_STEP = 0.25
 
 
-def distances(where: str, f: tuple[Layers, Layers], g: tuple[Layers, Layers], images: Tensor) -> Distances:
+def distances(f: tuple[Layers, Layers], g: tuple[Layers, Layers], images: Tensor) -> Distances:
     """All six quantities over `images`; g holds the masked layers of g_m1 and g_m2.
 
     A maximum over finitely many inputs is a lower estimate of the supremum over the cube, a minimum an upper
@@ -112,7 +111,6 @@ def distances(where: str, f: tuple[Layers, Layers], g: tuple[Layers, Layers], im
     g1, g2 = outputs(g[0], images), outputs(g[1], images)
     alpha, apart = max_norms(f1 - f2), max_norms(g1 - g2)  # [N]
     return Distances(
-        where=where,
         inputs=len(images),
         eps1=float(max_norms(f1 - g1).max()),
         eps2=float(max_norms(f2 - g2).max()),
@@ -180,6 +178,10 @@ class Overlap:
         return self.both / either if either else 1.0
 
     @property
+    def jaccard_by_chance(self) -> float:
+        return self.chance / max(1.0, self.kept1 + self.kept2 - self.chance)
+
+    @property
     def sigmas(self) -> float:
         """How many standard deviations the overlap is above chance."""
         return (self.both - self.chance) / self.spread if self.spread else 0.0
@@ -215,7 +217,7 @@ def counterexample() -> Distances:
     g = RandomNet((_kernel(0.5), _kernel(0.5)), width=1)
     f1, f2 = Target((_kernel(0.1),)), Target((_kernel(0.05),))
     m1, m2 = construct_masks(g, [f1, f2])
-    return distances("counterexample", (f1.layers, f2.layers), (g.masked(m1), g.masked(m2)), _kernel(1.0))
+    return distances((f1.layers, f2.layers), (g.masked(m1), g.masked(m2)), _kernel(1.0))
 
 
 def _kernel(value: float) -> Tensor:

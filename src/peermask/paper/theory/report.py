@@ -186,8 +186,8 @@ def _theorem(axes: Axes, study: Study) -> None:
 
 def _overlap(axes: Axes, study: Study) -> None:
     widths = study.scale.widths
-    seen = [median(t.jaccard for t in study.trials if t.width == w) for w in widths]
-    blind = [median(t.jaccard_chance for t in study.trials if t.width == w) for w in widths]
+    seen = [median(t.common.jaccard for t in study.trials if t.width == w) for w in widths]
+    blind = [median(t.common.jaccard_by_chance for t in study.trials if t.width == w) for w in widths]
     axes.plot(widths, seen, "o-", color=COLOURS[0], label="each solved to the last digit")
     axes.plot(widths, blind, "--", color="black", label="chance")
     for near, marker, colour in zip(study.near, MARKERS[1:], COLOURS[1:], strict=False):

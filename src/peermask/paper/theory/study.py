@@ -12,30 +12,10 @@ import torch
 
 from peermask.compute.device import one_thread_each
 from peermask.data.digits import digits
+from peermask.paper.theory import measures, networks
 from peermask.paper.theory.construct import collapse, construct_masks, construct_near
-from peermask.paper.theory.measures import (
-    Distances,
-    Overlap,
-    certified_distance,
-    climb,
-    counterexample,
-    distances,
-    overlap,
-    random_inputs,
-)
-from peermask.paper.theory.networks import (
-    CLASSES,
-    AgentData,
-    Masks,
-    RandomNet,
-    Target,
-    accuracy,
-    all_images,
-    draw,
-    initial,
-    train,
-    two_agents,
-)
+from peermask.paper.theory.measures import Distances, Overlap
+from peermask.paper.theory.networks import CLASSES, AgentData, Masks, RandomNet, Target
 from peermask.paper.theory.widths import Success, Trial, decay_rate, estimate_constant, successes, sweep
 
 LEVELS = (1e-1, 1e-2, 1e-3, 1e-4)  # the ε for which success is counted
@@ -118,7 +98,7 @@ def run_study(scale: Scale, seed: int, said: Callable[[str], None]) -> Study:
         ThreadPoolExecutor(os.cpu_count(), initializer=torch.set_num_threads, initargs=(1,)) as pool,
     ):
         said(f"training two targets on {SHARED} shared label(s)")
-        agents = two_agents(digits(), SHARED)
+        agents = networks.two_agents(digits(), SHARED)
         targets = _targets(scale, agents, seed)
         said(f"building both masks at width {scale.width}")
         pair, near = _pair(scale, agents, targets, seed)
@@ -136,39 +116,39 @@ def run_study(scale: Scale, seed: int, said: Callable[[str], None]) -> Study:
             successes=tuple(table),
             constant=estimate_constant(table, targets[0].problems),
             rate=decay_rate(trials, FITTED_BELOW),
-            counterexample=counterexample(),
+            counterexample=measures.counterexample(),
         )
 
 
 def _targets(scale: Scale, agents: tuple[AgentData, AgentData], seed: int) -> tuple[Target, Target]:
-    start = initial(scale.channels, scale.side, seed)
-    return train(start, agents[0].train, scale.steps), train(start, agents[1].train, scale.steps)
+    start = networks.initial(scale.channels, scale.side, seed)
+    return networks.train(start, agents[0].train, scale.steps), networks.train(start, agents[1].train, scale.steps)
 
 
 def _pair(
     scale: Scale, agents: tuple[AgentData, AgentData], targets: tuple[Target, Target], seed: int
 ) -> tuple[Pair, tuple[Near, ...]]:
-    net = draw(targets[0], scale.width, seed)
+    net = networks.draw(targets[0], scale.width, seed)
     drawn = net.fingerprint()
     m1, m2 = construct_masks(net, targets)
     f = (targets[0].layers, targets[1].layers)
     g = (net.masked(m1), net.masked(m2))
     plain = (collapse(net, m1), collapse(net, m2))
-    images = all_images(agents)
-    noise = random_inputs(digits().shape, scale.random_inputs, seed)
+    images = networks.all_images(agents)
+    noise = measures.random_inputs(digits().shape, scale.random_inputs, seed)
     everything = torch.cat([images, noise])
     entries = sum(weight.numel() for weight in net.layers)
     pair = Pair(
         labels=(agents[0].labels, agents[1].labels),
-        seen=(distances("agents' data", f, g, images), distances("random inputs", f, g, noise)),
-        climbed=(climb(f[0], plain[0], everything), climb(f[1], plain[1], everything)),
-        certified=(certified_distance(f[0], plain[0]), certified_distance(f[1], plain[1])),
-        certified_alpha=certified_distance(*f),
-        target_accuracy=(accuracy(f[0], agents[0].test), accuracy(f[1], agents[1].test)),
-        mask_accuracy=(accuracy(g[0], agents[0].test), accuracy(g[1], agents[1].test)),
+        seen=(measures.distances(f, g, images), measures.distances(f, g, noise)),
+        climbed=(measures.climb(f[0], plain[0], everything), measures.climb(f[1], plain[1], everything)),
+        certified=(measures.certified_distance(f[0], plain[0]), measures.certified_distance(f[1], plain[1])),
+        certified_alpha=measures.certified_distance(*f),
+        target_accuracy=(networks.accuracy(f[0], agents[0].test), networks.accuracy(f[1], agents[1].test)),
+        mask_accuracy=(networks.accuracy(g[0], agents[0].test), networks.accuracy(g[1], agents[1].test)),
         kept=(sum(int(m.sum()) for m in m1) / entries, sum(int(m.sum()) for m in m2) / entries),
         untouched=net.fingerprint() == drawn,
-        common=overlap(net, m1, m2),
+        common=measures.overlap(net, m1, m2),
     )
     return pair, tuple(_near(net, targets[1], agents[1], m1, tolerance) for tolerance in TOLERANCES)
 
@@ -176,8 +156,8 @@ def _pair(
 def _near(net: RandomNet, target: Target, agent: AgentData, start: Masks, tolerance: float) -> Near:
     mask = construct_near(net, target, start, tolerance)
     layers = collapse(net, mask)
-    error = certified_distance(target.layers, layers)
-    return Near(tolerance, error, accuracy(layers, agent.test), overlap(net, start, mask))
+    error = measures.certified_distance(target.layers, layers)
+    return Near(tolerance, error, networks.accuracy(layers, agent.test), measures.overlap(net, start, mask))
 
 
 def _correlated(scale: Scale, seed: int, pool: Executor, said: Callable[[str], None]) -> tuple[Correlated, ...]:
@@ -185,15 +165,15 @@ def _correlated(scale: Scale, seed: int, pool: Executor, said: Callable[[str], N
     rows: list[Correlated] = []
     for shared in range(CLASSES // 2 + 1):
         said(f"{scale.pairs} pair(s) of agents with {shared} shared label(s)")
-        agents = two_agents(digits(), shared)
+        agents = networks.two_agents(digits(), shared)
         rows += pool.map(partial(_one_pair, scale, agents, shared), range(seed, seed + scale.pairs))
     return tuple(rows)
 
 
 def _one_pair(scale: Scale, agents: tuple[AgentData, AgentData], shared: int, seed: int) -> Correlated:
     targets = _targets(scale, agents, seed)
-    net = draw(targets[0], scale.width, seed)
+    net = networks.draw(targets[0], scale.width, seed)
     m1, m2 = construct_masks(net, targets)
     f = (targets[0].layers, targets[1].layers)
     g = (collapse(net, m1), collapse(net, m2))
-    return Correlated(shared, seed, distances("agents' data", f, g, all_images(agents)))
+    return Correlated(shared, seed, measures.distances(f, g, networks.all_images(agents)))

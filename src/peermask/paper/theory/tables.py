@@ -105,7 +105,7 @@ def width_table(study: Study) -> Table:
                 ", ".join(str(width * outs) for outs in study.scale.channels[1:]),
                 f"{median(worst):.2g}",
                 f"{min(worst):.2g} .. {max(worst):.2g}",
-                f"{median(max(trial.measured) for trial in trials):.2g}",
+                f"{median(max(trial.seen.eps1, trial.seen.eps2) for trial in trials):.2g}",
                 f"{sum(trial.out_of_reach > 0 for trial in trials)}/{len(trials)}",
                 _percent(fmean(value for trial in trials for value in trial.accuracy)),
             )
@@ -129,18 +129,18 @@ def success_table(study: Study) -> Table:
             (
                 str(width),
                 *[f"{rate:.2f}" for rate in rates],
-                f"{sum(trial.lower_holds for trial in trials)}/{len(trials)}",
-                f"{sum(trial.printed_holds for trial in trials)}/{len(trials)}",
+                f"{sum(trial.seen.lower_holds for trial in trials)}/{len(trials)}",
+                f"{sum(trial.seen.printed_holds for trial in trials)}/{len(trials)}",
             )
         )
-    failed = [trial for trial in study.trials if not trial.printed_holds]
+    failed = [trial for trial in study.trials if not trial.seen.printed_holds]
     return Table(
         "How often it works",
         ("n", *[f"P(ε ≤ {eps:g})" for eps in LEVELS], "(26) valid", "(26) printed"),
         tuple(rows),
         "Fraction of draws in which both agents' certified error is at most ε, and in how many each form of the lower "
         f"bound holds on the agents' data: the printed one fails in {len(failed)} of {len(study.trials)} draws, "
-        f"{sum(trial.printed_is_implied for trial in failed)} of them with ε1 + ε2 ≤ α_l.",
+        f"{sum(trial.seen.printed_is_implied for trial in failed)} of them with ε1 + ε2 ≤ α_l.",
     )
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from torch import Tensor
 
 from peermask.paper.theory.construct import collapse, construct_masks, out_of_reach
-from peermask.paper.theory.measures import certified_distance, distances, overlap
+from peermask.paper.theory.measures import Distances, Overlap, certified_distance, distances, overlap
 from peermask.paper.theory.networks import AgentData, Target, accuracy, all_images, draw
 
 IMAGES = 128  # of the agents' data, for the measured columns; the certificate needs none
@@ -26,14 +26,10 @@ class Trial:
     width: int
     seed: int
     certified: tuple[float, float]  # no input of the cube has a larger error
-    measured: tuple[float, float]  # the largest error seen
+    seen: Distances  # on the agents' data
     out_of_reach: int  # target weights of either agent that no subset reaches
     accuracy: tuple[float, float]  # of g_m on each agent's test images
-    lower_holds: bool
-    printed_holds: bool
-    printed_is_implied: bool
-    jaccard: float
-    jaccard_chance: float
+    common: Overlap
 
     @property
     def worst(self) -> float:
@@ -65,21 +61,14 @@ def _trial(
     m1, m2 = construct_masks(net, targets)
     f = (targets[0].layers, targets[1].layers)
     g = (collapse(net, m1), collapse(net, m2))  # the same function as g_m, in a fraction of the time
-    seen = distances("agents' data", f, g, images)
-    common = overlap(net, m1, m2)
-    blind = common.chance / max(1.0, common.kept1 + common.kept2 - common.chance)
     return Trial(
         width=width,
         seed=seed,
         certified=(certified_distance(f[0], g[0]), certified_distance(f[1], g[1])),
-        measured=(seen.eps1, seen.eps2),
+        seen=distances(f, g, images),
         out_of_reach=sum(out_of_reach(net, target) for target in targets),
         accuracy=(accuracy(g[0], agents[0].test), accuracy(g[1], agents[1].test)),
-        lower_holds=seen.lower_holds,
-        printed_holds=seen.printed_holds,
-        printed_is_implied=seen.printed_is_implied,
-        jaccard=common.jaccard,
-        jaccard_chance=blind,
+        common=overlap(net, m1, m2),
     )
 
 

@@ -4,7 +4,7 @@ function drawTop() {
   const top = R.series[R.sweep?.top ?? 0], group = top.runs.map((place) => R.runs[place]), first = group[0];
   const agents = group.flatMap((each) => each.agents), over = group.length > 1 ? `, over ${group.length} seeds` : "";
   const chosen = R.sweep?.rows.filter((row) => row.best) ?? [];
-  const [headline, ...versus] = R.sweep ? chosen.map((row) => `${row.variation || "as it is"} is best for ${row.algorithm}: ${spreadText(row.validation)} on held-out data`) : gains();
+  const [headline, ...versus] = R.sweep ? chosen.map((row) => `${row.variation ? `${row.variation} is best for ${row.algorithm}` : `${row.algorithm} is best as it is`}: ${spreadText(row.validation)} on held-out data`) : gains();
   $("title").textContent = headline ?? `${top.label} reaches ${shown(first.figure, reportedMean(top))} mean ${named(first.figure)}`;
   const status = group.every((each) => each.status === first.status) ? first.status : "not all finished";
   $("subtitle").textContent = `${R.title}: ${first.agents.length} agents on ${first.dataset}, `
@@ -38,8 +38,14 @@ function gains() {
     const gain = (share ? 100 : 1) * (own - reportedMean(each));
     const size = `${Math.abs(gain).toFixed(share ? 1 : 3)} ${share ? `points of mean ${named(figure)}` : `in mean ${named(figure)}`}`;
     if (+Math.abs(gain).toFixed(share ? 1 : 3) === 0) return `${first.label} and ${each.label} reach the same mean ${named(figure)}`;
-    return gain > 0 ? `${first.label} gains ${size} over ${each.label}` : `${first.label} is ${size} behind ${each.label}`;
+    return gain > 0 ? `${first.label} gains ${size} over ${each.label}${lost(each, first)}` : `${first.label} is ${size} behind ${each.label}${lost(first, each)}`;
   });
+}
+
+/** What to change where runs that send are behind runs that send nothing. */
+function lost(behind, ahead) {
+  const [remedy, sends] = [behind, ahead].map((series) => R.runs[series.runs[0]].remedy);
+  return remedy && !sends ? `: collaboration lost here; ${remedy}` : "";
 }
 
 function draw() {

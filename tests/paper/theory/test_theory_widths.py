@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from peermask.paper.theory.measures import Distances, Overlap
 from peermask.paper.theory.widths import (
     Success,
     Trial,
@@ -20,7 +21,8 @@ from peermask.paper.theory.widths import (
 
 
 def trial(width: int, seed: int, error: float) -> Trial:
-    return Trial(width, seed, (error, error / 2), (0, 0), 0, (1, 1), True, True, True, 0.3, 0.3)
+    seen, common = Distances(0, 0, 0, 0, 0, 0, 0), Overlap(1, 1, 1, 1, 1, 0.3, 0.1)
+    return Trial(width, seed, (error, error / 2), seen, 0, (1, 1), common)
 
 
 def test_width_worked_by_hand() -> None:

@@ -1,4 +1,4 @@
-"""The masks: as good as brute force finds, binary, and nothing of g changed."""
+"""The masks: subset sums, the construction, and a second mask near the first."""
 
 from __future__ import annotations
 
@@ -9,10 +9,90 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from theory_cases import by_hand, kernel, some_target, uniform
+from torch import Tensor
 
 from peermask.errors import ModelError
-from peermask.paper.theory.construct import collapse, construct_masks, out_of_reach, products, subsets
+from peermask.paper.theory.construct import (
+    MOST_FLIPS,
+    closest_subsets,
+    collapse,
+    construct_masks,
+    construct_near,
+    nearest_subsets,
+    out_of_reach,
+    products,
+    subsets,
+)
+from peermask.paper.theory.measures import overlap
 from peermask.paper.theory.networks import RandomNet, Target, draw, outputs
+
+# Which numbers add up to nearly this one: against every subset there is.
+
+
+NUMBERS = st.floats(-1, 1, allow_subnormal=False)
+
+
+def best_error(values: list[float], target: float) -> float:
+    """By trying them all."""
+    return min(
+        abs(sum(v for v, keep in zip(values, kept, strict=True) if keep) - target)
+        for kept in product((False, True), repeat=len(values))
+    )
+
+
+def errors(items: Tensor, kept: Tensor, targets: Tensor) -> Tensor:
+    return ((items[:, None, :] * kept).sum(-1) - targets).abs()  # [P, T]
+
+
+def test_three_numbers_worked_by_hand() -> None:
+    items = torch.tensor([[0.5, -0.25, 0.1]], dtype=torch.float64)
+    targets = torch.tensor([[0.26, 0.09, -1.0, 0.02]], dtype=torch.float64)
+    kept = closest_subsets(items, torch.ones_like(items, dtype=torch.bool), targets)
+    assert kept[0].int().tolist() == [[1, 1, 0], [0, 0, 1], [0, 1, 0], [0, 0, 0]]
+
+
+@settings(max_examples=40, deadline=None)
+@given(values=st.lists(NUMBERS, min_size=0, max_size=9), targets=st.lists(NUMBERS, min_size=1, max_size=3))
+def test_no_subset_is_nearer(values: list[float], targets: list[float]) -> None:
+    items = torch.tensor([values], dtype=torch.float64)
+    wanted = torch.tensor([targets], dtype=torch.float64)
+    kept = closest_subsets(items, torch.ones_like(items, dtype=torch.bool), wanted)
+    found = errors(items, kept, wanted)[0].tolist()
+    assert found == pytest.approx([best_error(values, target) for target in targets], abs=1e-12)
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 10_000))
+def test_problems_of_different_sizes_are_solved_together(seed: int) -> None:
+    items, targets = uniform(seed, 6, 8), uniform(seed + 1, 6, 2)
+    usable = uniform(seed + 2, 6, 8) > 0
+    kept = closest_subsets(items, usable, targets)
+    assert not (kept & ~usable[:, None, :]).any()
+    for row in range(6):
+        mine = items[row][usable[row]].tolist()
+        expected = [best_error(mine, target) for target in targets[row].tolist()]
+        assert errors(items, kept, targets)[row].tolist() == pytest.approx(expected, abs=1e-12)
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 10_000))
+def test_a_set_too_large_for_exact_search_does_better_than_its_exact_part_alone(seed: int) -> None:
+    items, targets = uniform(seed, 3, 14), uniform(seed + 1, 3, 2)
+    usable = torch.ones_like(items, dtype=torch.bool)
+    part = usable.clone()
+    part[:, 8:] = False
+    searched = errors(items, closest_subsets(items, usable, targets, exact_items=8), targets)
+    assert (searched <= errors(items, closest_subsets(items, part, targets), targets) + 1e-12).all()
+    assert (searched >= errors(items, closest_subsets(items, usable, targets), targets) - 1e-12).all()
+
+
+def test_forty_numbers_reach_a_target_to_seven_digits() -> None:
+    items, targets = uniform(3, 2, 40), uniform(4, 2, 1)
+    kept = closest_subsets(items, torch.ones_like(items, dtype=torch.bool), targets, exact_items=20)
+    assert errors(items, kept, targets).max() < 1e-6
+
+
+# The masks: as good as brute force finds, binary, and nothing of g changed.
 
 
 @settings(max_examples=25, deadline=None)
@@ -134,3 +214,47 @@ def test_weights_of_g_are_uniform_and_the_same_for_a_seed() -> None:
     assert float(values.mean()) == pytest.approx(0, abs=0.02)
     assert float((values**2).mean()) == pytest.approx(1 / 3, abs=0.01)
     assert draw(target, 400, 7).fingerprint() == net.fingerprint() != draw(target, 400, 8).fingerprint()
+
+
+# A second mask near the first: as few flips as the tolerance allows.
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 2000), tolerance=st.sampled_from([0.3, 0.05, 0.01]))
+def test_no_smaller_number_of_flips_would_do(seed: int, tolerance: float) -> None:
+    items, target = uniform(seed, 1, 7), uniform(seed + 1, 1)
+    usable, start = uniform(seed + 2, 1, 7) > -0.5, uniform(seed + 3, 1, 7) > 0
+    start &= usable
+    kept = nearest_subsets(items, usable, target, start, tolerance)
+    values, begin = items[0].tolist(), start[0].tolist()
+    allowed = [(False, True) if free else (False,) for free in usable[0].tolist()]
+    errors = {
+        bits: abs(sum(v for v, keep in zip(values, bits, strict=True) if keep) - float(target))
+        for bits in product(*allowed)
+    }
+    flips = {bits: sum(a != b for a, b in zip(bits, begin, strict=True)) for bits in errors}
+    good = [flips[bits] for bits, error in errors.items() if error <= tolerance and flips[bits] <= MOST_FLIPS]
+    found = tuple(kept[0].tolist())
+    if good:
+        assert errors[found] <= tolerance + 1e-12
+        assert flips[found] == min(good)
+    else:
+        assert errors[found] == pytest.approx(min(errors.values()), abs=1e-12)
+
+
+def test_a_near_mask_shares_more_and_still_meets_the_tolerance() -> None:
+    one, two = some_target(1), some_target(2)
+    net = draw(one, 24, 0)
+    m1, m2 = construct_masks(net, [one, two])
+    near = construct_near(net, two, m1, tolerance=0.01)
+    assert overlap(net, m1, near).jaccard > overlap(net, m1, m2).jaccard + 0.2
+    for made, wanted in zip(collapse(net, near), two.layers, strict=True):
+        assert (made - wanted).abs().max() <= 0.01
+
+
+def test_asked_for_itself_nothing_flips() -> None:
+    target = some_target(1)
+    net = draw(target, 24, 0)
+    (masks,) = construct_masks(net, [target])
+    same = construct_near(net, target, masks, tolerance=0.01)
+    assert all(torch.equal(a, b) for a, b in zip(masks, same, strict=True))

@@ -1,9 +1,10 @@
-"""One run of a report in detail: its agents, graph, curves, masks, bytes and faults."""
+"""Data of the sections of a page: one run in detail (agents, graph, curves, masks, bytes, faults), and a sweep."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from math import isnan
+from pathlib import Path
 from typing import Any
 
 import networkx as nx
@@ -11,7 +12,9 @@ import numpy as np
 
 from peermask.reports.mask_pictures import mask_pictures
 from peermask.reports.source import Curves, Source, bytes_spent, faults_of, rounded
+from peermask.reports.tables import remedy
 from peermask.run.result import RunResult
+from peermask.store.sweeps import SweepFolder, best_rows, spread
 from peermask.store.table import REPORTED
 
 # Where the agents of a graph lie on paper.
@@ -67,6 +70,7 @@ def run_detail(source: Source, curves: Curves, label: str, *, masks: bool = True
         "confusion": _confusion(source),
         "accuracy": _known(result.mean(result.main_figure)),  # or whatever figure counts
         "reported": REPORTED,
+        "remedy": remedy(result) if result.sent_bytes else None,  # where it is behind agents that send nothing
         "agents": _agents(result),
         "data": _data(manifest, shown),
         "shown": shown,
@@ -138,3 +142,31 @@ def _curves(curves: Curves, shown: int) -> dict[str, Any]:
 
 def _known(value: float) -> float | None:
     return None if isnan(value) else value
+
+
+def sweep_data(sweep: SweepFolder, series: Sequence[Sequence[Path]]) -> dict[str, Any]:
+    """The data of a page's section on the sweep; `series` are the run folders of each curve on the page."""
+    rows = sweep.rows
+    best = best_rows(rows)
+    first = sweep.root / best[0].runs[0].path if best else None
+    return {
+        "keys": list(sweep.keys),
+        "figure": rows[0].figure if rows else "accuracy",
+        "rows": [
+            {
+                "values": row.values,
+                "variation": row.variation,
+                "algorithm": row.algorithm,
+                "place": row.runs[0].place,
+                "seeds": row.seeds,
+                "diverged": row.diverged,
+                "validation": [_known(value) for value in spread(row.validation)],
+                "test": [_known(value) for value in spread(row.test)],
+                "sent": None if isnan(row.sent_bytes) else row.sent_bytes,
+                "best": row in best,
+            }
+            for row in rows
+        ],
+        "missing": sweep.missing,
+        "top": next((place for place, paths in enumerate(series) if first in paths), 0),  # the curve of the best
+    }
