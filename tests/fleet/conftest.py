@@ -2,10 +2,28 @@
 
 from __future__ import annotations
 
+import shutil
+
 import pytest
 from devices import Devices
 from fleet_cases import PATIENT, tiny_fleet, written
 from fleet_process import ProcessFleet
+
+from peermask.fleet.certificates import make_certificates
+
+
+@pytest.fixture(scope="module")
+def made(request, tmp_path_factory):
+    """The certificates of the module's FLEET."""
+    folder = tmp_path_factory.mktemp("fleet") / "certs"
+    make_certificates(request.module.FLEET, folder)
+    return folder
+
+
+@pytest.fixture
+def certs(made, tmp_path):
+    """A copy of them that a test may change."""
+    return shutil.copytree(made, tmp_path / "certs")
 
 
 @pytest.fixture

@@ -50,18 +50,6 @@ from peermask.fleet.roster_gossip import check_signed
 FLEET = tiny_fleet()
 
 
-@pytest.fixture(scope="module")
-def made(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("fleet") / "certs"
-    make_certificates(FLEET, folder)
-    return folder
-
-
-@pytest.fixture
-def certs(made, tmp_path):
-    return shutil.copytree(made, tmp_path / "certs")
-
-
 def test_new_certificates_are_of_the_new_authority_and_earlier_ones_stay_valid_until_it_is_retired(certs):
     (earlier,) = load_authorities(certs / "ca.pem")
     texts = replace_authority(certs)

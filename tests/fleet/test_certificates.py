@@ -19,18 +19,6 @@ from peermask.fleet.fleet import new_fleet
 FLEET = new_fleet(tiny(), ["127.0.0.1", "127.0.0.2", "pi.local", "10.0.0.9"])
 
 
-@pytest.fixture(scope="module")
-def made(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("fleet") / "certs"
-    make_certificates(FLEET, folder)
-    return folder
-
-
-@pytest.fixture
-def certs(made, tmp_path):
-    return shutil.copytree(made, tmp_path / "certs")
-
-
 def replaced(certs, agent, authority=None, host="127.0.0.1", valid=timedelta(days=1)):
     """Another certificate and key in an agent's place."""
     certificate, key = authority or make_authority()

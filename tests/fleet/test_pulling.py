@@ -235,13 +235,18 @@ def test_another_experiment_is_refused_on_both_sides(field):
         theirs.around.check_not_alone()
 
 
-def test_neighbours_say_goodbye_and_nobody_stays_for_nobody():
+def ending_pair():
+    """Two peers in their last round, and the thread in which the first one ends."""
     a, b = pair(deadline=30)
     for peer in (a, b):
         peer.publish(1)
     a.pull(1)
+    return a, b, a.network.time.start(a.puller.finish, 1)
+
+
+def test_neighbours_say_goodbye_and_nobody_stays_for_nobody():
+    a, b, leaving = ending_pair()
     time = a.network.time
-    leaving = time.start(a.puller.finish, 1)
     b.pull(1)
     time.sleep(20)
     assert leaving.is_alive()  # b may still need something
@@ -251,12 +256,8 @@ def test_neighbours_say_goodbye_and_nobody_stays_for_nobody():
 
 
 def test_who_lingers_leaves_once_the_neighbour_is_gone():
-    a, b = pair(deadline=30)
-    for peer in (a, b):
-        peer.publish(1)
-    a.pull(1)
+    a, _, leaving = ending_pair()
     time = a.network.time
-    leaving = time.start(a.puller.finish, 1)
     time.sleep(20)
     assert leaving.is_alive()  # b has not got its message yet
     a.network.leave(1)

@@ -252,6 +252,14 @@ def test_a_neighbour_that_uses_up_two_rounds_is_named_until_it_is_heard():
     assert kept.health() == Health()
 
 
+def test_neighbours_alive_are_those_of_now_not_of_the_last_round():
+    kept = StatusMonitor(Notes(), tiny_fleet(), 1, time=MovedTime())
+    kept.round(report(1))
+    assert kept.status().alive == 2
+    kept.connected = lambda: frozenset({0, 3})  # 3 is no neighbour
+    assert samples(AgentMetrics(kept).text().decode())["peermask_neighbours_alive"] == 1
+
+
 def test_before_its_first_round_an_agent_that_has_met_nobody_is_degraded(tmp_path):
     kept, responder = StatusMonitor(Notes(), tiny_fleet(), 1, time=MovedTime()), Responder(1, (0, 2), CARD, print)
     kept.follow(responder, tmp_path)

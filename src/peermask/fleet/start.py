@@ -170,6 +170,7 @@ def open_session(
         with open_zenoh(settings, agent, responder, sessions, operator_server) as transport:
             gate = transport.gate
             monitor.connections = lambda: None if gate is None else gate.connections
+            monitor.connected = transport.connected
             yield transport
 
 

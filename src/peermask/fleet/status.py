@@ -165,6 +165,7 @@ class StatusMonitor:
         self.folder: RunFolder | None = None
         self.latest: Callable[[], Fleet] = lambda: fleet  # by the roster in use
         self.connections: Callable[[], int | None] = lambda: None  # at the gate
+        self.connected: Callable[[], Collection[int]] | None = None  # which neighbours are, once there is a session
         links = len(fleet.neighbours(agent))
         self._report = Report(0, fleet.experiment.rounds, None, 0, 0.0, 0, links, ())
         self._ended: float | None = None  # when the last round ended
@@ -261,7 +262,9 @@ class StatusMonitor:
             sent=sent,
             received=received,
             neighbours=report.neighbours,
-            alive=report.alive,
+            alive=report.alive
+            if self.connected is None
+            else len({*self.connected()} & {*fleet.neighbours(self.agent)}),
             heard=report.neighbours - len(report.absent) if report.round else 0,
             heard_ages=self._heard_ages(fleet),
             behind=report.behind,

@@ -147,11 +147,13 @@ class Watch:
         before, self.fleet = _places(self.fleet, self.agent), fleet
         neighbours = frozenset(before) - {self.agent}
         try:
-            self._install_authorities(fleet)
+            try:
+                self._install_authorities(fleet)
+            finally:
+                self._update_file()  # first: once the roster is saved, an operator may write the next one there
             save_roster(fleet, self.roster_file)  # afterwards: at the next start those of a saved one are not installed
         except PeermaskError as error:  # such as a full disk; it is used nevertheless
             self._say_once(Line(str(error), "rejected", "warning"))
-        self._update_file()
         if self.agent in fleet.left:
             self.left = True
             self.responder.follow(())

@@ -56,6 +56,11 @@ class ZenohTransport:
             raise NotYetError(f"answering neighbours failed ({what}); start it again: it resumes from its checkpoint")
         return alive - self.sessions.doubled()
 
+    def connected(self) -> frozenset[int]:
+        """All that are alive, for the status; never an error."""
+        with self._changed:
+            return frozenset(self._alive)
+
     def stale_links(self) -> frozenset[int]:
         """Neighbours that were alive and are linked again, but have not declared their liveliness token again.
 
