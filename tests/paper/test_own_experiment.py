@@ -17,7 +17,7 @@ METHOD = '''
 from typing import ClassVar
 
 from peermask.algorithms import algorithms
-from peermask.algorithms.independent import IndMask
+from peermask.algorithms.ind_mask import IndMask
 
 
 @algorithms.register("own-mask")

@@ -1,0 +1,78 @@
+"""Ditto over DSGD: beside the model that neighbours average, each agent trains a personal one that stays close to it.
+
+    learn   x½ = x − η (∇f(x) + ω x)                       the agreed model, as in DSGD
+            x' ← x' − η (∇f(x') + ω x' + λ (x' − x))       the personal one, on the same batch
+    share   x½
+    fuse    x  ← Σ_j W_ij x½_j
+
+The personal model is deployed and never sent. λ = 0 is training alone; a large λ follows the agreed model.
+
+Li, Hu, Beirami, Smith: Ditto: fair and robust federated learning through personalization (2021); there with a server.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Annotated
+
+from pydantic import Field
+from torch import Tensor
+
+from peermask.algorithms.contract import Agents, Algorithm, Clock, LocalData, Setting, algorithms
+from peermask.algorithms.descent import MomentumOptions, add_momentum, common_start, descent, first_velocity
+from peermask.algorithms.message import as_message, as_params, mix
+from peermask.graph.mixing import Mixing
+from peermask.wire.schema import Payload
+
+
+@dataclass(frozen=True)
+class State:
+    agreed: Tensor  # [A, P] x
+    personal: Tensor  # [A, P] x'
+    velocity: Tensor | None = None  # [A, P] of x, where momentum is on
+    personal_velocity: Tensor | None = None  # [A, P] of x'
+
+
+@algorithms.register("ditto")
+class Ditto(Algorithm[State]):
+    """Ditto over DSGD: a personal model beside the agreed one, pulled towards it."""
+
+    recordable = ("learn", "fuse")
+
+    class Options(MomentumOptions):
+        closeness: Annotated[float, Field(ge=0)] = Field(
+            0.3, description="λ, how strongly the personal model is pulled towards the agreed one"
+        )
+
+    def __init__(self, options: Options, setting: Setting) -> None:
+        self.options, self.setting = options, setting
+
+    def init(self, agents: Agents) -> State:
+        start, momentum = common_start(self.setting.masker, agents), self.options.momentum
+        return State(start, start.clone(), first_velocity(start, momentum), first_velocity(start, momentum))
+
+    def learn(self, state: State, data: LocalData, clock: Clock) -> tuple[State, Tensor]:
+        batch, gradient_of, options = data.batch(clock), self.setting.network.gradient, self.options
+        summed = add_momentum(gradient_of(state.agreed, batch)[0], state.velocity, options.momentum)
+        own, loss = gradient_of(state.personal, batch)
+        own = own + options.closeness * (state.personal - state.agreed)
+        own_summed = add_momentum(own, state.personal_velocity, options.momentum)
+        learned = State(
+            state.agreed - descent(state.agreed, summed, options, clock),
+            state.personal - descent(state.personal, own_summed, options, clock),
+            summed if options.momentum else None,
+            own_summed if options.momentum else None,
+        )
+        return learned, loss
+
+    def share(self, state: State) -> Payload:
+        return as_message(state.agreed, self.setting.masker.layout.weights)
+
+    def fuse(self, state: State, received: Payload, mixing: Mixing, clock: Clock) -> State:  # noqa: ARG002
+        return replace(state, agreed=mix(received, mixing.metropolis_mean))
+
+    def local_model(self, state: State) -> Tensor:
+        return state.personal
+
+    def unmixed_model(self, payload: Payload) -> Tensor:
+        return as_params(payload)
