@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -26,10 +27,13 @@ def until(
         changed: notified when it may hold earlier than at the next look.
         progress: a busy machine is slow, so patience begins anew whenever its value changes.
     """
-    changed, looks, before = changed or threading.Condition(), 0, None
+    changed, waited, before = changed or threading.Condition(), 0.0, None
+    begun = time.process_time()  # of this process alone: looks that compute count as long on a busy machine
     while not (found := holds()):
-        looks, before = (looks + 1, now) if (now := progress()) == before else (0, now)
-        assert looks * LOOK_SECONDS < PATIENCE, f"did not happen: {what() if callable(what) else what}"
+        ended = time.process_time()
+        waited, before = (waited + LOOK_SECONDS + ended - begun, now) if (now := progress()) == before else (0.0, now)
+        begun = ended
+        assert waited < PATIENCE, f"did not happen: {what() if callable(what) else what}"
         with changed:
             changed.wait(LOOK_SECONDS)
     return found

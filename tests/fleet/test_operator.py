@@ -40,10 +40,9 @@ from peermask.fleet.sessions import alive_key, ask_key
 from waiting import PATIENCE, until
 
 
-@pytest.fixture(scope="module")
-def running(tmp_path_factory):
+@contextmanager
+def started(folder):
     """Three agents on a path that wait for each other; agents 0 and 1 serve metrics."""
-    folder = tmp_path_factory.mktemp("watched")
     held = tiny_fleet(tiny(agents=3, rounds=100_000, graph={"name": "path"}), missing="wait", wait_limit=600.0)
     flags = {agent: ["--metrics", "0", "--stalled-after", "2"] for agent in (0, 1)}
     with ProcessFleet(written(folder, held), held, flags=flags) as made:
@@ -51,6 +50,13 @@ def running(tmp_path_factory):
         made.start()
         for agent in (0, 1, 2):
             made.until_round(agent, 5)
+        yield made
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory):
+    """For tests that leave the fleet as it is."""
+    with started(tmp_path_factory.mktemp("watched")) as made:
         yield made
 
 
@@ -212,8 +218,18 @@ def test_an_operator_may_ask_for_status_and_nothing_else(running):
         forged.undeclare()
 
 
-def test_a_dead_agent_is_seen_by_status_and_by_its_neighbours_health(running, call):
-    """Last: it ends agent 2."""
+def test_an_operator_and_a_fleet_that_changes(call, tmp_path):
+    folders = [tmp_path / name for name in ("fleet", "revoked", "pushed")]
+    for folder in folders:
+        folder.mkdir()
+    with started(folders[0]) as running:
+        see_a_dead_agent(running, call)
+        take_a_certificate_back(running, call, folders[1])
+        push_a_roster(running, call, folders[2])
+
+
+def see_a_dead_agent(running, call):
+    """By status, and by its neighbour's health."""
     running.kill(2)
     code, out, _ = call("fleet", "status", running.path, "--json")
     told = json.loads(out)
@@ -228,8 +244,8 @@ def test_a_dead_agent_is_seen_by_status_and_by_its_neighbours_health(running, ca
     assert "Connection refused" in " ".join(out.split())
 
 
-def test_an_operator_whose_certificate_was_taken_back_is_refused_by_all(running, call, tmp_path):
-    """The roster is given to one agent, and reaches the other by itself."""
+def take_a_certificate_back(running, call, tmp_path):
+    """The operator is refused by all: the roster is given to one agent, and reaches the other by itself."""
     make_operator(running.path.parent / "certs", "bob", 30)
     shutil.copytree(running.path.parent / "certs", tmp_path / "certs")
     path, bob = tmp_path / "fleet.toml", find_operator(tmp_path / "certs", "bob")
@@ -257,8 +273,8 @@ def test_an_operator_whose_certificate_was_taken_back_is_refused_by_all(running,
     (running.path.parent / "certs" / "operator-bob.pem").unlink()
 
 
-def test_an_operator_pushes_a_signed_roster(running, call, tmp_path):
-    """The last of this file: from here on agents 0 and 2 are neighbours."""
+def push_a_roster(running, call, tmp_path):
+    """From here on agents 0 and 2 are neighbours."""
     shutil.copytree(running.path.parent / "certs", tmp_path / "certs")
     path = tmp_path / "fleet.toml"
     shutil.copy(running.path, path)
