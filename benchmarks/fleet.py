@@ -51,6 +51,8 @@ def main() -> None:
     parser.add_argument("--bytes", type=int, help=argparse.SUPPRESS)
     add_option(parser)
     options = parser.parse_args()
+    if options.rounds <= WARM_UP:
+        parser.error(f"--rounds {options.rounds}: the first {WARM_UP} are left out of the figures; give more")
     if options.agent is not None:
         print(json.dumps(exchange_times(options)))
         return
