@@ -81,6 +81,8 @@ def run(agents: int, rounds: int, graph: str, folder: Path) -> str:
     if result.run is None or result.failed:
         return f"{agents:6d}  failed: {result.failed}"
     same = result.run.hash == run_experiment(config, folder / "simulated").hash
+    if watch.played >= rounds or not watch.memory:
+        return f"{agents:6d}  ended before it was looked at; give more --rounds"
     return (
         f"{agents:6d}  {watch.first:13.1f}  {watch.seconds_a_round:9.3f}  {sum(watch.memory):9.0f}, "
         f"{max(watch.memory, default=0.0):6.0f}  {watch.files:10d}  {'the same' if same else 'another'}"
