@@ -1,5 +1,18 @@
-"""`python -m peermask`."""
+"""Where the command `peermask` begins: before anything heavy is imported, so that Ctrl-C is quiet from the start."""
 
-from peermask.cli.entry import main
+from __future__ import annotations
 
-main()
+import sys
+
+
+def main() -> None:
+    try:
+        from peermask.cli.main import main as run
+
+        run()
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+if __name__ == "__main__":
+    main()

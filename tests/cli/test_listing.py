@@ -112,7 +112,7 @@ def test_options_can_be_listed(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_shell_completes_commands_and_options() -> None:
     def completed(words: str) -> list[str]:
         asked = {"_PEERMASK_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
-        start = "import sys; sys.argv = ['peermask']; from peermask.cli.entry import main; main()"
+        start = "import sys; sys.argv = ['peermask']; from peermask.__main__ import main; main()"
         done = subprocess.run(
             [sys.executable, "-c", start], env={**os.environ, **asked}, capture_output=True, text=True, check=False
         )

@@ -56,7 +56,7 @@ def test_the_command_serves_until_it_is_interrupted(tmp_path: Path) -> None:
     run = write_run(tmp_path / "a", finished=False)
     # Tests that a shell runs in the background ignore Ctrl-C, and so would what they start.
     as_from_a_terminal = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
-    code = f"{as_from_a_terminal}; from peermask.cli.entry import main; main()"
+    code = f"{as_from_a_terminal}; from peermask.__main__ import main; main()"
     command = [sys.executable, "-c", code, "watch", str(run), "--port", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
