@@ -13,13 +13,12 @@ import typer
 
 from peermask.cli.export import evaluate, export, predict, profile
 from peermask.cli.fleet import fleet_app
-from peermask.cli.node import node
+from peermask.cli.node import node, swarm
 from peermask.cli.operate import operator, push, relay, service, status
 from peermask.cli.paper import reproduce, theory
 from peermask.cli.plan import data, list_things, plan
 from peermask.cli.run import run
 from peermask.cli.show import report, runs_app, show, watch
-from peermask.cli.swarm import swarm
 from peermask.errors import PeermaskError
 
 # The base class of typer's own errors, for mistakes on the command line; typer may bundle its own click.
