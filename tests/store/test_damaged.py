@@ -239,6 +239,29 @@ def test_an_edit_is_noticed(
     assert resume_experiment(finished.path).status == "finished"
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "key"),
+    [
+        ("seed = 0", "seed = 1", "seed"),
+        ("rounds = 4", "rounds = 3", "rounds"),
+        ("rounds = 4", 'rounds = "four"', "rounds"),
+        ("lr = 1.0", "lr = 0.5", "algorithm"),
+    ],
+)
+def test_an_edit_of_a_comparison_is_noticed(tmp_path: Path, small: Small, before: str, after: str, key: str) -> None:
+    root = run_experiment(small(algorithm={"name": "mce-pl", "lr": 1.0}, compare=["ind-mask"]), tmp_path / "run").root
+    assert root is not None
+    path = root / "compare.toml"
+    whole = path.read_text()
+    path.write_text(whole.replace(before, after))
+    assert path.read_text() != whole
+    for read in (RunResult.open, lambda folder: write_report([folder])):
+        with pytest.raises(RunError, match=rf"compare\.toml was changed: {key} is not as in mce-pl/config\.toml"):
+            read(root)
+    path.write_text(whole.replace("rounds = 4", "rounds = 6"))  # its runs are extended one after another
+    assert RunResult.open(root).round == 4
+
+
 def test_any_flipped_byte_of_kept_masks_is_refused_or_changes_nothing(finished: RunFolder) -> None:
     """The archive's own checksum covers all that is read from it."""
     weights = RunResult.open(finished.path).manifest["weights"]

@@ -110,11 +110,14 @@ class StoredRun:
         if not compare.is_file():
             return cls._open_one(root)
         table = read_toml(compare)
-        arms = arm_names(map(name_of, (table.get("algorithm"), *table.get("compare", ()))))
+        algorithms = (table.get("algorithm"), *table.get("compare", ()))
+        arms = dict(zip(arm_names(map(name_of, algorithms)), algorithms, strict=True))
         begun = [name for name in arms if RunFolder(root / name).is_run]
         if not begun:
             raise RunError(f"{root} is a comparison with no run in it yet")
-        first, *others = [cls._open_one(root / name) for name in begun]
+        first, *others = results = [cls._open_one(root / name) for name in begun]
+        for name, result in zip(begun, results, strict=True):
+            _check_arm({**table, "algorithm": arms[name]}, result.settings, compare, name)
         waiting = tuple(name for name in arms if name not in begun)
         return replace(first, root=root, compared=tuple(others), waiting=waiting)
 
@@ -224,6 +227,19 @@ class StoredRun:
     def evaluations(self) -> Table:
         """The columns of metrics.csv as arrays [evaluation, agent]."""
         return read_table(self.folder.metrics, agents=len(self.agents))
+
+
+def _check_arm(expected: dict[str, Any], found: dict[str, Any], compare: Path, name: str) -> None:
+    """Check that compare.toml describes a run inside it; a run that is not extended yet may have fewer rounds."""
+    keys = [key for key in expected | found if expected.get(key) != found.get(key) and key not in ("compare", "rounds")]
+    rounds = expected.get("rounds")
+    if not isinstance(rounds, int) or rounds < found.get("rounds", 0):
+        keys.append("rounds")
+    if keys:
+        raise RunError(
+            f"{compare} was changed: {keys[0]} is not as in {name}/config.toml; "
+            "restore the file, or start a new run with the changed one"
+        )
 
 
 def name_of(choice: Any) -> str:
