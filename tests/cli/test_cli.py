@@ -14,7 +14,7 @@ import pytest
 import peermask
 from command_process import process
 from commands import Call, Refused
-from peermask.cli import entry
+from peermask import __main__ as command
 from peermask.config.file import load_config
 from peermask.run.result import RunResult
 from peermask.run.runner import run_experiment
@@ -168,7 +168,7 @@ def test_ctrl_c_before_anything_is_imported_is_quiet(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setitem(sys.modules, "peermask.cli.main", Interrupted())  # type: ignore[arg-type]
     with pytest.raises(SystemExit) as stopped:
-        entry.main()
+        command.main()
     assert stopped.value.code == 130
 
 
