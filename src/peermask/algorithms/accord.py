@@ -2,7 +2,7 @@
 
 One round of agent i, which hears k neighbours; s_l is the mean of |z| over a layer, b the agent's own votes, at most k:
 
-    learn   G   = ∂f/∂v ⊙ w ⊙ sign(z);   u ← β u + G;   z½ = z − η (û + ω z)      û: score_step.py
+    learn   G   = ∂f/∂v ⊙ w ⊙ sign(z);   u ← β u + G;   z½ = z − η (û + ω z)      û: descent.py
             m½  = Thres(|z½| + κ s n)                       with the n of the round before
     share   m½
     fuse    n   = (Σ_j m½_j + b m½) / (k + b)               over neighbours that are believed (masks/guard.py)
