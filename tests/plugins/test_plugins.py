@@ -46,11 +46,8 @@ class Alone(Algorithm[State]):
     class Options(registry.Options):
         lr: float = {rate}
 
-    def __init__(self, options, setting):
-        self.options, self.setting = options, setting
-
     def init(self, agents):
-        return State(self.setting.masker.frozen.repeat(len(agents.ids), 1))
+        return State(self.masker.frozen.repeat(len(agents.ids), 1))
 
     def learn(self, state, data, clock):
         gradient, loss = self.setting.network.gradient(state.weights, data.batch(clock))

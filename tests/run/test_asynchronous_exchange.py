@@ -15,7 +15,7 @@ from torch import Tensor
 from commands import Small, stop_after
 from peermask import registry
 from peermask.algorithms import algorithms
-from peermask.algorithms.contract import Agents, Algorithm, Clock, LocalData, Setting
+from peermask.algorithms.contract import Agents, Algorithm, Clock, LocalData
 from peermask.config.file import make_config
 from peermask.errors import ConfigError, RunError
 from peermask.graph.mixing import Mixing
@@ -56,9 +56,6 @@ def counting() -> str:
 
         class Options(registry.Options):
             pass
-
-        def __init__(self, options: Options, setting: Setting) -> None:
-            self.options, self.setting = options, setting
 
         def init(self, agents: Agents) -> State:
             return State(torch.zeros(len(agents.ids), self.setting.network.layout.total), torch.tensor(agents.ids))

@@ -43,7 +43,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from peermask.algorithms.contract import Agents, Algorithm, Clock, LocalData, MaskCounts, Setting, algorithms
+from peermask.algorithms.contract import Agents, Algorithm, Clock, LocalData, MaskCounts, algorithms
 from peermask.algorithms.descent import (
     Lr,
     Schedule,
@@ -136,8 +136,7 @@ class Accord(Algorithm[State]):
             0.15, description="γ' of the personal mask is this / sqrt(an agent's training samples)"
         )
 
-    def __init__(self, options: Options, setting: Setting) -> None:
-        self.options, self.setting, self.masker = options, setting, setting.masker
+    options: Options
 
     def init(self, agents: Agents) -> State:
         device, keep = agents.keep.device, agents.keep

@@ -24,7 +24,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from peermask.algorithms.contract import Agents, Algorithm, Clock, LocalData, Setting, algorithms
+from peermask.algorithms.contract import Agents, Algorithm, Clock, LocalData, algorithms
 from peermask.algorithms.descent import MomentumOptions, add_momentum, common_start, descent, first_velocity
 from peermask.algorithms.message import as_message, mix
 from peermask.graph.mixing import Mixing
@@ -54,11 +54,10 @@ class Choco(Algorithm[State]):
             0.03, description="γ, how far a model moves towards the mean of public copies"
         )
 
-    def __init__(self, options: Options, setting: Setting) -> None:
-        self.options, self.setting = options, setting
+    options: Options
 
     def init(self, agents: Agents) -> State:
-        start = common_start(self.setting.masker, agents)
+        start = common_start(self.masker, agents)
         return State(start, start.clone(), start.clone(), first_velocity(start, self.options.momentum))
 
     def learn(self, state: State, data: LocalData, clock: Clock) -> tuple[State, Tensor]:
@@ -71,7 +70,7 @@ class Choco(Algorithm[State]):
 
     def share(self, state: State) -> Payload:
         assert state.change is not None
-        return as_message(state.change, self.setting.masker.layout.weights)
+        return as_message(state.change, self.masker.layout.weights)
 
     def fuse(self, state: State, received: Payload, mixing: Mixing, clock: Clock) -> State:  # noqa: ARG002
         assert state.change is not None

@@ -236,7 +236,16 @@ class Algorithm(Protocol[State]):
         """
         return ()
 
-    def __init__(self, options: Any, setting: Setting) -> None: ...
+    options: Any
+    setting: Setting
+
+    def __init__(self, options: Any, setting: Setting) -> None:
+        self.options, self.setting = options, setting
+
+    @property
+    def masker(self) -> Masker:
+        """Frozen weights, and how scores become masks and models."""
+        return self.setting.masker
 
     def init(self, agents: Agents) -> State:
         """The first state of these agents."""

@@ -19,7 +19,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from peermask.algorithms.contract import Agents, Algorithm, Clock, LocalData, MaskCounts, Setting, algorithms
+from peermask.algorithms.contract import Agents, Algorithm, Clock, LocalData, MaskCounts, algorithms
 from peermask.algorithms.descent import MomentumOptions, add_momentum, common_start, descent, first_velocity
 from peermask.algorithms.message import as_message, as_params, holders_mean, mix_rest
 from peermask.graph.mixing import Mixing
@@ -86,13 +86,12 @@ class DisPfl(Algorithm[State]):
         )
         clip: Annotated[float, Field(ge=0)] = Field(0.0, description="largest norm of a gradient; 0: no limit")
 
-    def __init__(self, options: Options, setting: Setting) -> None:
-        self.options, self.setting, self.layout = options, setting, setting.masker.layout
+    options: Options
 
     def init(self, agents: Agents) -> State:
-        params, device = common_start(self.setting.masker, agents), agents.keep.device
+        params, device = common_start(self.masker, agents), agents.keep.device
         draws = self._draws("dis-pfl/first", agents.ids, 0).to(device)
-        mask = top_fraction_by_layer(draws, self._counts(agents), self.layout.sizes)
+        mask = top_fraction_by_layer(draws, self._counts(agents), self.masker.layout.sizes)
         velocity = first_velocity(params, self.options.momentum)
         return State(self._on(mask, params), mask, torch.tensor(agents.ids, device=device), velocity)
 
@@ -110,7 +109,7 @@ class DisPfl(Algorithm[State]):
         return replace(state, params=params, velocity=velocity, next_mask=mask), loss
 
     def share(self, state: State) -> Payload:
-        return {"mask": state.mask, **as_message(state.params, self.layout.weights)}
+        return {"mask": state.mask, **as_message(state.params, self.masker.layout.weights)}
 
     def mask_counts(self, agents: Agents) -> MaskCounts:
         counts = self._counts(agents)
@@ -134,19 +133,21 @@ class DisPfl(Algorithm[State]):
             wish = self._draws("dis-pfl/grow", tuple(state.ids.tolist()), clock.round).to(params.device)
         else:
             gradient, _ = self.setting.network.gradient(params, data.batch(clock, 1))
-            wish = gradient[:, : self.layout.weights].abs()
+            wish = gradient[:, : self.masker.layout.weights].abs()
         share = 0.5 * self.options.drop * (1.0 + cos(pi * clock.round / clock.rounds))
-        return fire_and_regrow(self.layout, state.mask, params[:, : self.layout.weights].abs(), wish, share)
+        return fire_and_regrow(
+            self.masker.layout, state.mask, params[:, : self.masker.layout.weights].abs(), wish, share
+        )
 
     def _counts(self, agents: Agents) -> Tensor:
         """K_l of every agent, [A, L]."""
         if self.options.allocation == "erk":
-            return erk_counts(self.layout, agents.retention.tolist()).to(agents.keep.device)
+            return erk_counts(self.masker.layout, agents.retention.tolist()).to(agents.keep.device)
         return agents.keep
 
     def _draws(self, purpose: str, ids: tuple[int, ...], round: int) -> Tensor:
         """A random number in (0, 1) for every weight, from each agent's own stream."""
-        rows = [stream(self.setting.seed, purpose, agent, round).uniform(self.layout.weights) for agent in ids]
+        rows = [stream(self.setting.seed, purpose, agent, round).uniform(self.masker.layout.weights) for agent in ids]
         return torch.from_numpy(np.stack(rows).astype(np.float32))  # [A, P_w]
 
     def _on(self, mask: Tensor, params: Tensor) -> Tensor:

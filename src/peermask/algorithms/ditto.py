@@ -18,7 +18,7 @@ from typing import Annotated
 from pydantic import Field
 from torch import Tensor
 
-from peermask.algorithms.contract import Agents, Algorithm, Clock, LocalData, Setting, algorithms
+from peermask.algorithms.contract import Agents, Algorithm, Clock, LocalData, algorithms
 from peermask.algorithms.descent import MomentumOptions, add_momentum, common_start, descent, first_velocity
 from peermask.algorithms.message import as_message, as_params, mix
 from peermask.graph.mixing import Mixing
@@ -44,11 +44,10 @@ class Ditto(Algorithm[State]):
             0.3, description="λ, how strongly the personal model is pulled towards the agreed one"
         )
 
-    def __init__(self, options: Options, setting: Setting) -> None:
-        self.options, self.setting = options, setting
+    options: Options
 
     def init(self, agents: Agents) -> State:
-        start, momentum = common_start(self.setting.masker, agents), self.options.momentum
+        start, momentum = common_start(self.masker, agents), self.options.momentum
         return State(start, start.clone(), first_velocity(start, momentum), first_velocity(start, momentum))
 
     def learn(self, state: State, data: LocalData, clock: Clock) -> tuple[State, Tensor]:
@@ -66,7 +65,7 @@ class Ditto(Algorithm[State]):
         return learned, loss
 
     def share(self, state: State) -> Payload:
-        return as_message(state.agreed, self.setting.masker.layout.weights)
+        return as_message(state.agreed, self.masker.layout.weights)
 
     def fuse(self, state: State, received: Payload, mixing: Mixing, clock: Clock) -> State:  # noqa: ARG002
         return replace(state, agreed=mix(received, mixing.metropolis_mean))

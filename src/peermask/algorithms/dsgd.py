@@ -15,7 +15,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 from torch import Tensor
 
-from peermask.algorithms.contract import Agents, Algorithm, Clock, LocalData, Setting, algorithms
+from peermask.algorithms.contract import Agents, Algorithm, Clock, LocalData, algorithms
 from peermask.algorithms.descent import (
     MomentumOptions,
     common_start,
@@ -60,15 +60,14 @@ class Dsgd(Algorithm[State]):
             "default: no limit",
         )
 
-    def __init__(self, options: Options, setting: Setting) -> None:
-        self.options, self.setting = options, setting
+    options: Options
 
     @property
     def recordable(self) -> tuple[str, ...]:
         return ("learn", "fuse") if self.options.clip is None else ("learn",)  # distances are compared on the host
 
     def init(self, agents: Agents) -> State:
-        params = common_start(self.setting.masker, agents)
+        params = common_start(self.masker, agents)
         return State(params, first_velocity(params, self.options.momentum))
 
     def learn(self, state: State, data: LocalData, clock: Clock) -> tuple[State, Tensor]:
@@ -80,7 +79,7 @@ class Dsgd(Algorithm[State]):
         return State(state.params - step, velocity), loss
 
     def share(self, state: State) -> Payload:
-        return as_message(state.params, self.setting.masker.layout.weights)
+        return as_message(state.params, self.masker.layout.weights)
 
     def fuse(self, state: State, received: Payload, mixing: Mixing, clock: Clock) -> State:  # noqa: ARG002
         mean = neighbour_mean(mixing, self.options.neighbours)

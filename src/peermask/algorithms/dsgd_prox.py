@@ -16,7 +16,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from peermask.algorithms.contract import Agents, Algorithm, Clock, LocalData, Setting, algorithms
+from peermask.algorithms.contract import Agents, Algorithm, Clock, LocalData, algorithms
 from peermask.algorithms.descent import DescentOptions, common_start, descent
 from peermask.algorithms.message import Neighbours, as_message, as_params, mix, neighbour_mean
 from peermask.graph.mixing import Mixing
@@ -46,11 +46,10 @@ class DsgdProx(Algorithm[State]):
             "metropolis", description="W of the literal form: Metropolis weights, or the plain closed mean"
         )
 
-    def __init__(self, options: Options, setting: Setting) -> None:
-        self.options, self.setting = options, setting
+    options: Options
 
     def init(self, agents: Agents) -> State:
-        params = common_start(self.setting.masker, agents)
+        params = common_start(self.masker, agents)
         return State(params, params.clone() if self.options.form == "personal" else None)
 
     def learn(self, state: State, data: LocalData, clock: Clock) -> tuple[State, Tensor]:
@@ -65,7 +64,7 @@ class DsgdProx(Algorithm[State]):
         return State(params, state.anchor, first if state.anchor is None else None), torch.stack(losses).mean(0)
 
     def share(self, state: State) -> Payload:
-        return as_message(state.params, self.setting.masker.layout.weights)
+        return as_message(state.params, self.masker.layout.weights)
 
     def fuse(self, state: State, received: Payload, mixing: Mixing, clock: Clock) -> State:  # noqa: ARG002
         if state.anchor is None:

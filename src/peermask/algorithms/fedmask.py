@@ -19,7 +19,7 @@ from pydantic import Field
 from torch import Tensor
 
 from peermask import registry
-from peermask.algorithms.contract import Agents, Algorithm, Clock, LocalData, MaskCounts, Setting, algorithms
+from peermask.algorithms.contract import Agents, Algorithm, Clock, LocalData, MaskCounts, algorithms
 from peermask.algorithms.descent import Schedule, learning_rate
 from peermask.graph.mixing import Mixing
 from peermask.masks.scores import ScoreInit
@@ -60,8 +60,7 @@ class FedMask(Algorithm[State]):
         rule: Literal["majority", "intersect"] = Field("majority", description="F2: how many must keep an entry")
         score_init: ScoreInit = Field("shared", description="F2: one draw of the first masks for all agents, or each")
 
-    def __init__(self, options: Options, setting: Setting) -> None:
-        self.options, self.setting, self.masker = options, setting, setting.masker
+    options: Options
 
     def init(self, agents: Agents) -> State:
         layout, device, delta = self.masker.layout, agents.keep.device, self.options.delta

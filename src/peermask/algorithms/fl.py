@@ -12,7 +12,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from peermask.algorithms.contract import Agents, Algorithm, Clock, LocalData, Setting, algorithms
+from peermask.algorithms.contract import Agents, Algorithm, Clock, LocalData, algorithms
 from peermask.algorithms.descent import MomentumOptions, common_start, first_velocity, momentum_step
 from peermask.algorithms.message import as_message, as_params, mix
 from peermask.graph.mixing import Mixing
@@ -38,11 +38,10 @@ class Fl(Algorithm[State]):
         )
         local_steps: Annotated[int, Field(ge=1)] = Field(1, description="gradient steps between two exchanges")
 
-    def __init__(self, options: Options, setting: Setting) -> None:
-        self.options, self.setting = options, setting
+    options: Options
 
     def init(self, agents: Agents) -> State:
-        params = common_start(self.setting.masker, agents)
+        params = common_start(self.masker, agents)
         return State(params, first_velocity(params, self.options.momentum))
 
     def learn(self, state: State, data: LocalData, clock: Clock) -> tuple[State, Tensor]:
@@ -55,7 +54,7 @@ class Fl(Algorithm[State]):
         return State(params, velocity), torch.stack(losses).mean(0)
 
     def share(self, state: State) -> Payload:
-        return as_message(state.params, self.setting.masker.layout.weights)
+        return as_message(state.params, self.masker.layout.weights)
 
     def fuse(self, state: State, received: Payload, mixing: Mixing, clock: Clock) -> State:  # noqa: ARG002
         mean = mixing.server_mean if self.options.shares == "samples" else mixing.uniform_server_mean

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from peermask.algorithms.contract import Agents, Algorithm, Clock, LocalData, Setting, algorithms
+from peermask.algorithms.contract import Agents, Algorithm, Clock, LocalData, algorithms
 from peermask.algorithms.descent import MomentumOptions, common_start, first_velocity, momentum_step
 from peermask.graph.mixing import Mixing
 from peermask.wire.schema import Payload
@@ -26,11 +26,10 @@ class IndDense(Algorithm[State]):
 
     Options = MomentumOptions
 
-    def __init__(self, options: MomentumOptions, setting: Setting) -> None:
-        self.options, self.setting = options, setting
+    options: MomentumOptions
 
     def init(self, agents: Agents) -> State:
-        params = common_start(self.setting.masker, agents)
+        params = common_start(self.masker, agents)
         return State(params, first_velocity(params, self.options.momentum))
 
     def learn(self, state: State, data: LocalData, clock: Clock) -> tuple[State, Tensor]:

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from peermask.algorithms.contract import Agents, Algorithm, Clock, LocalData, Setting, algorithms
+from peermask.algorithms.contract import Agents, Algorithm, Clock, LocalData, algorithms
 from peermask.algorithms.descent import ScoreOptions, first_velocity, score_step
 from peermask.graph.mixing import Mixing
 from peermask.wire.schema import Payload
@@ -30,8 +30,7 @@ class IndMask(Algorithm[State]):
 
     Options = ScoreOptions
 
-    def __init__(self, options: ScoreOptions, setting: Setting) -> None:
-        self.options, self.setting, self.masker = options, setting, setting.masker
+    options: ScoreOptions
 
     def init(self, agents: Agents) -> State:
         scores = self.masker.initial_scores(self.options.score_init, agents.ids, self.setting.seed)

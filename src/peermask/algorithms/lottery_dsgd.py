@@ -15,7 +15,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from peermask.algorithms.contract import Agents, Algorithm, Clock, LocalData, MaskCounts, Setting, algorithms
+from peermask.algorithms.contract import Agents, Algorithm, Clock, LocalData, MaskCounts, algorithms
 from peermask.algorithms.descent import DescentOptions, common_start, descent
 from peermask.algorithms.message import as_message, as_params, holders_mean, mix_rest
 from peermask.graph.mixing import Mixing
@@ -53,8 +53,7 @@ class LotteryDsgd(Algorithm[State]):
             "their accuracy, or never",
         )
 
-    def __init__(self, options: Options, setting: Setting) -> None:
-        self.options, self.setting, self.masker = options, setting, setting.masker
+    options: Options
 
     def init(self, agents: Agents) -> State:
         params = common_start(self.masker, agents)

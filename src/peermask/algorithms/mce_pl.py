@@ -24,7 +24,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from peermask.algorithms.contract import Agents, Algorithm, Clock, LocalData, MaskCounts, Setting, algorithms
+from peermask.algorithms.contract import Agents, Algorithm, Clock, LocalData, MaskCounts, algorithms
 from peermask.algorithms.descent import ScoreOptions, first_velocity, learning_rate, opening_masks, score_step
 from peermask.graph.mixing import Mixing
 from peermask.graph.sums import count_votes
@@ -73,8 +73,7 @@ class McePl(Algorithm[State]):
             description="believe neighbours up to this many times the median distance of masks; 0 or none: believe all",
         )
 
-    def __init__(self, options: Options, setting: Setting) -> None:
-        self.options, self.setting, self.masker = options, setting, setting.masker
+    options: Options
 
     def init(self, agents: Agents) -> State:
         seed, device = self.setting.seed, agents.keep.device

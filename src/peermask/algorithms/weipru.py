@@ -92,18 +92,15 @@ def register(
         __doc__ = summary
         Options = options_class
 
-        def __init__(self, options: PruningOptions, setting: Setting) -> None:
-            self.options, self.setting = options, setting
-
         def init(self, agents: Agents) -> State:
-            return State(common_start(self.setting.masker, agents), agents.keep)
+            return State(common_start(self.masker, agents), agents.keep)
 
         def learn(self, state: State, data: LocalData, clock: Clock) -> tuple[State, Tensor]:
             params, loss = step(self.setting, state.params, state.keep, data, clock, self.options)
             return replace(state, params=params), loss
 
         def share(self, state: State) -> Payload:
-            return {} if fusion is None else as_message(state.params, self.setting.masker.layout.weights)
+            return {} if fusion is None else as_message(state.params, self.masker.layout.weights)
 
         def fuse(self, state: State, received: Payload, mixing: Mixing, clock: Clock) -> State:  # noqa: ARG002
             if fusion is None:
@@ -113,7 +110,7 @@ def register(
         def local_model(self, state: State) -> Tensor:
             if isinstance(self.options, AvrOptions) and self.options.eval_dense:
                 return state.params
-            return prune(self.setting.masker, state.params, state.keep)
+            return prune(self.masker, state.params, state.keep)
 
         def unmixed_model(self, payload: Payload) -> Tensor | None:
             return as_params(payload) if payload else None
