@@ -25,7 +25,7 @@ from peermask.algorithms.contract import Clock
 from peermask.config.file import make_config
 from peermask.run.assemble import build_simulator, openings
 from peermask.run.build import build
-from peermask.wire import Expected, FrameHeader, History, Schema, bitmap_size, decode_frame, encode_frame, frame_size
+from peermask.wire import Expectation, FrameHeader, History, Schema, bitmap_size, decode_frame, encode_frame, frame_size
 from peermask.wire.frame import history_after
 from peermask.wire.mailbox import history_of_opening
 from peermask.wire.sets import plan_set
@@ -89,7 +89,7 @@ def memoryless(mask: Mask, base: Mask | None, schema: Schema) -> int:
 def code(masks: Sequence[Mask], opening: Mask | None, layers: list[int]) -> NDArray[np.float64]:
     """Of every round [rounds, 4] bytes without memory and by contexts, and the ms to encode and to decode."""
     schema = Schema.of({"mask": masks[0]}, layers)
-    expected = Expected(RUN_ID, schema)
+    expected = Expectation(RUN_ID, schema)
     held = None if opening is None else history_of_opening(RUN_ID, 0, schema, {"mask": opening})
     rows = []
     before: Mask | None = None

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from peermask.streams import stream
-from peermask.wire import Expected, FrameHeader, History, Schema, encode_frame
+from peermask.wire import Expectation, FrameHeader, History, Schema, encode_frame
 from peermask.wire.frame import CHECKSUM, HEADER, MAGIC, NO_HISTORY, VERSION
 from peermask.wire.schema import MessageRow
 
@@ -25,7 +25,7 @@ SENDER, ROUND, NAME = 3, 12, 11
 class Case:
     """One schema with a history that the receiver holds, long enough to have classes of its own."""
 
-    expected: Expected
+    expected: Expectation
     history: History
     payloads: tuple[MessageRow, ...]
 
@@ -89,7 +89,7 @@ def case(payloads: list[MessageRow], layers: tuple[int, ...]) -> Case:
         flips = uniform(f"flips {number}", sum(layers)) < 0.05
         later = {name: leaf ^ flips if leaf.dtype == np.bool_ else leaf for name, leaf in history.payload.items()}
         history = history.after(later, ROUND - 1, NAME)
-    return Case(Expected(RUN_ID, schema), history, tuple(payloads))
+    return Case(Expectation(RUN_ID, schema), history, tuple(payloads))
 
 
 def uniform(purpose: str, count: int) -> np.typing.NDArray[np.float64]:

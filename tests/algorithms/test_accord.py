@@ -112,7 +112,7 @@ def test_own_votes_count_as_new_messages_where_messages_count_by_age() -> None:
     """The older of two masks counts once, the newer twice, and so would each own vote; together at most as the two."""
     method = algorithm()
     received, mixing = hear([1, 0, 1, 0], [1, 1, 0, 0])
-    state = method.fuse(learned(method), received, mixing.aged([2, 1], 2, 100), Clock(1, 10))
+    state = method.fuse(learned(method), received, mixing.weigh_by_age([2, 1], 2, 100), Clock(1, 10))
     assert state.votes.tolist() == [[3, 1 + 3, 2 + 3, 0]]
     assert state.voters.tolist() == [3 + 3]
 
@@ -165,7 +165,7 @@ def test_many_votes_have_room() -> None:
     two_heard = hear([1, 0, 1, 0], [1, 1, 0, 0])[1]
     assert two_heard.count_dtype_with(252) == torch.uint8
     assert two_heard.count_dtype_with(253) == torch.int16
-    assert two_heard.aged([2, 1], 2, 100).count_dtype_with(78) == torch.int16
+    assert two_heard.weigh_by_age([2, 1], 2, 100).count_dtype_with(78) == torch.int16
 
 
 def test_the_personal_mask() -> None:

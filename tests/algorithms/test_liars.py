@@ -40,7 +40,7 @@ EVERYONE = Links.of(~torch.eye(6, dtype=torch.bool))
 @pytest.mark.parametrize("kind", ["random", "inverted", "crafted"])
 def test_only_liars_rows_change(kind: str) -> None:
     masks = honest()
-    told = liars(kind).told({"mask": masks}, EVERYONE, Clock(3, 10))["mask"]
+    told = liars(kind).falsify({"mask": masks}, EVERYONE, Clock(3, 10))["mask"]
     changed = [bool((told[i] != masks[i]).any()) for i in range(6)]
     assert changed == [False, True, False, False, True, False]
 
@@ -48,21 +48,21 @@ def test_only_liars_rows_change(kind: str) -> None:
 @pytest.mark.parametrize("kind", ["random", "crafted"])
 def test_a_lie_has_as_many_ones_in_every_layer(kind: str) -> None:
     masks = honest()
-    told = liars(kind).told({"mask": masks}, EVERYONE, Clock(3, 10))["mask"]
+    told = liars(kind).falsify({"mask": masks}, EVERYONE, Clock(3, 10))["mask"]
     assert torch.equal(ones_by_layer(told, SIZES), ones_by_layer(masks, SIZES))
 
 
 def test_random_lies_differ_by_agent_and_round() -> None:
     masks, lying = honest(), liars("random")
-    first, second = (lying.told({"mask": masks}, EVERYONE, Clock(k, 10))["mask"] for k in (1, 2))
+    first, second = (lying.falsify({"mask": masks}, EVERYONE, Clock(k, 10))["mask"] for k in (1, 2))
     assert not torch.equal(first[1], second[1])
     assert not torch.equal(first[1], first[4])
-    assert torch.equal(lying.told({"mask": masks}, EVERYONE, Clock(1, 10))["mask"], first)
+    assert torch.equal(lying.falsify({"mask": masks}, EVERYONE, Clock(1, 10))["mask"], first)
 
 
 def test_a_crafted_mask_lies_just_inside_the_guard() -> None:
     masks = honest()
-    told = liars("crafted").told({"mask": masks}, EVERYONE, Clock(1, 10))["mask"]
+    told = liars("crafted").falsify({"mask": masks}, EVERYONE, Clock(1, 10))["mask"]
     everyone = Links.of(torch.ones(1, 6, dtype=torch.bool))
     usual = float(everyone.median(distances(masks[1:2], masks, everyone, SIZES)))
     lie = float(distances(masks[1:2], told[1:2], Links.of(torch.ones(1, 1, dtype=torch.bool)), SIZES))
@@ -71,10 +71,10 @@ def test_a_crafted_mask_lies_just_inside_the_guard() -> None:
 
 def test_real_values_are_turned_round() -> None:
     values = torch.arange(12.0).view(6, 2)
-    told = liars("inverted").told({"weights": values}, EVERYONE, Clock(1, 10))["weights"]
+    told = liars("inverted").falsify({"weights": values}, EVERYONE, Clock(1, 10))["weights"]
     assert told[1].tolist() == [-2.0, -3.0]
     with pytest.raises(ConfigError, match="only masks can be crafted"):
-        liars("crafted").told({"weights": values}, EVERYONE, Clock(1, 10))
+        liars("crafted").falsify({"weights": values}, EVERYONE, Clock(1, 10))
 
 
 def test_who_lies_among_few_lies_among_many() -> None:

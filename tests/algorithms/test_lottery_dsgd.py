@@ -4,7 +4,7 @@ import pytest
 import torch
 from worked_cases import Gradients, agents, close, make, mixing, play, rows
 
-from peermask.algorithms.lottery_dsgd import fewer
+from peermask.algorithms.lottery_dsgd import pruned_counts
 
 FIRST = [4.0, -3.0, 2.0, -1.0, 0.5]
 G = rows([0, 0, 0, 1, 0], [4, 0, 0, 0, 1])
@@ -69,7 +69,7 @@ def test_pruning_ends_exactly_at_the_target() -> None:
     alive, keep = torch.tensor([[1000, 1000]]), torch.tensor([[500, 300]])
     seen = []
     for _ in range(7):
-        alive = fewer(alive, keep, 0.2)
+        alive = pruned_counts(alive, keep, 0.2)
         seen.append(alive[0].tolist())
     assert seen == [[800, 800], [640, 640], [512, 512], [500, 410], [500, 328], [500, 300], [500, 300]]
 

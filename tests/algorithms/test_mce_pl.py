@@ -13,7 +13,7 @@ from peermask.algorithms.contract import Agents, Clock, Setting
 from peermask.algorithms.mce_pl import McePl, State, first_votes
 from peermask.masks.aggregation import aggregated_magnitude, agreement
 from peermask.masks.masker import Masker, MaskOptions
-from peermask.masks.scores import in_units_of
+from peermask.masks.scores import scale_to_scores
 from peermask.models.layout import Layer, Layout
 
 
@@ -103,7 +103,7 @@ def test_relative_steps_learn_and_fine_tune_in_units_of_the_scores() -> None:
 
 def test_a_layer_without_a_gradient_does_not_move() -> None:
     """Its root mean square is 0, and is not divided by."""
-    assert in_units_of(SCORES, torch.zeros(1, 4), LAYOUT).tolist() == [[0.0] * 4]
+    assert scale_to_scores(SCORES, torch.zeros(1, 4), LAYOUT).tolist() == [[0.0] * 4]
 
 
 def test_a_separate_fine_tuning_rate() -> None:

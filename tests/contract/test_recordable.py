@@ -79,7 +79,7 @@ def _without_values(state: Any) -> Any:
 def kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     """In place of launches on a GPU, which read nothing on the host; their references on a CPU do."""
     monkeypatch.setattr(aggregation, "by_kernels", lambda _: True)
-    for name in ("fine_tuned_triton", "pulled_triton", "aggregated_magnitude_triton", "with_own_votes_triton"):
+    for name in ("fine_tune_triton", "pull_scores_triton", "aggregated_magnitude_triton", "add_own_votes_triton"):
         monkeypatch.setattr(aggregation, name, lambda scores, *_: torch.empty_like(scores))
 
 

@@ -414,7 +414,7 @@ def test_who_has_left_is_not_waited_for_nor_answered_and_its_mask_is_forgotten()
     heard = asker.pull(2)  # at once, although 1 is there and says nothing
     assert (set(heard.payloads), heard.absent) == ({2}, [])
     asker.puller.follow((2,))
-    assert asker.puller.inbox.held(1) is None
+    assert asker.puller.inbox.newest_round(1) is None
     assert gone.transport.ask({0: gone.responder.greeting().encode()}, 0.1) == {}
 
 

@@ -56,9 +56,9 @@ def test_answers_are_whole_and_counted_once_however_many_ask():
                         progress.notify_all()
 
         try:
-            while inbox.held(0) != ROUNDS:
+            while inbox.newest_round(0) != ROUNDS:
                 responder(asker, Greeting(CARD, 0).encode(), take)
-                following = (inbox.held(0) or 0) + 1
+                following = (inbox.newest_round(0) or 0) + 1
                 responder(asker, Pull(CARD.identity, following, inbox.history(0), 0.0).encode(), take)
         except BaseException as error:
             failures.append(error)

@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 from peermask.graph.links import Links
-from peermask.masks.aggregation import pulled
+from peermask.masks.aggregation import pull_scores
 from peermask.masks.guard import believed_links, distances
-from peermask.masks.scores import stepped
+from peermask.masks.scores import step_scores
 from peermask.models.architectures import alexnet
 from peermask.models.layout import find_layout
 
@@ -29,11 +29,11 @@ def normal(seed: int = 0) -> Tensor:
 def test_a_step(momentum: float, decay: float, relative: bool) -> None:
     scores, gradient, weights = normal(), normal(1), normal(2)[0]
     velocity = normal(3) if momentum else None
-    there = stepped(
+    there = step_scores(
         scores.cuda(), gradient.cuda(), weights.cuda(), None if velocity is None else velocity.cuda(), 0.3, momentum,
         decay, 0.0, LAYOUT, relative=relative,
     )  # fmt: skip
-    here = stepped(scores, gradient, weights, velocity, 0.3, momentum, decay, 0.0, LAYOUT, relative=relative)
+    here = step_scores(scores, gradient, weights, velocity, 0.3, momentum, decay, 0.0, LAYOUT, relative=relative)
     for one, other in zip(there, here, strict=True):
         # Sums of layers in another order differ by a few millionths, and the largest directions are 30.
         torch.testing.assert_close(one.cpu(), other, rtol=5e-5 if relative else 1e-5, atol=1e-3 if relative else 1e-6)
@@ -43,8 +43,8 @@ def test_a_pull_of_each_agents_own() -> None:
     scores, mask = normal(), normal(1) > 0.5
     votes, voters = (normal(2).abs() * 3).to(torch.uint8), torch.arange(AGENTS)
     gains = torch.rand(AGENTS, generator=torch.Generator().manual_seed(3))
-    there = pulled(scores.cuda(), votes.cuda(), voters.cuda(), mask.cuda(), gains.cuda(), LAYOUT).cpu()
-    torch.testing.assert_close(there, pulled(scores, votes, voters, mask, gains, LAYOUT), rtol=1e-4, atol=1e-5)
+    there = pull_scores(scores.cuda(), votes.cuda(), voters.cuda(), mask.cuda(), gains.cuda(), LAYOUT).cpu()
+    torch.testing.assert_close(there, pull_scores(scores, votes, voters, mask, gains, LAYOUT), rtol=1e-4, atol=1e-5)
     assert torch.equal(there[0], scores[0])  # hears nobody
 
 

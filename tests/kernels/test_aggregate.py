@@ -6,12 +6,12 @@ import pytest
 import torch
 
 from peermask.masks.aggregation import (
+    add_own_votes,
+    add_own_votes_triton,
     aggregated_magnitude,
     aggregated_magnitude_triton,
-    pulled,
-    pulled_triton,
-    with_own_votes,
-    with_own_votes_triton,
+    pull_scores,
+    pull_scores_triton,
 )
 from peermask.models.layout import Layer, Layout
 
@@ -50,10 +50,10 @@ def test_the_pull_equals_its_reference(
     scores[1, ::7] = 0.0
     votes, voters = torch.randint(0, 4, scores.shape, generator=generator).to(dtype), torch.tensor([4, 0, 3])
     mask = torch.rand(scores.shape, generator=generator) < 0.4
-    reference = pulled(scores, votes, voters, mask, gain, layout_of(sizes))
+    reference = pull_scores(scores, votes, voters, mask, gain, layout_of(sizes))
     gain = gain.to(device) if isinstance(gain, torch.Tensor) else gain
     there, votes, voters, mask = (one.to(device) for one in (scores, votes, voters, mask))
-    moved = pulled_triton(there, votes, voters, mask, gain, sizes).cpu()
+    moved = pull_scores_triton(there, votes, voters, mask, gain, sizes).cpu()
     torch.testing.assert_close(moved, reference, rtol=1e-5, atol=1e-6)
     assert torch.equal(moved[1], scores[1])  # nobody heard
 
@@ -64,8 +64,8 @@ def test_own_votes_equal_their_reference(device: torch.device, dtype: torch.dtyp
     generator = torch.Generator().manual_seed(0)
     votes, own = torch.randint(0, 20, (3, width), generator=generator).to(dtype), torch.tensor([5, 0, 2])
     mask = torch.rand(3, width, generator=generator) < 0.4
-    there = with_own_votes_triton(votes.to(device), own.to(device), mask.to(device)).cpu()
-    assert torch.equal(there, with_own_votes(votes, own, mask))
+    there = add_own_votes_triton(votes.to(device), own.to(device), mask.to(device)).cpu()
+    assert torch.equal(there, add_own_votes(votes, own, mask))
     assert torch.equal(there, votes + (own[:, None] * mask).to(dtype))
 
 

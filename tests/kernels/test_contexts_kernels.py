@@ -14,10 +14,10 @@ from peermask.wire.receiver_state import (
     ReceiverMasks,
     first_receiver_masks,
     flips_size_triton,
+    join_receiver_masks,
     receiver_masks_after_triton,
     restore_receiver_masks,
     split_rows,
-    stacked,
 )
 
 pytestmark = pytest.mark.usefixtures("interpreted")
@@ -71,7 +71,7 @@ def test_rows_at_different_frames_follow_as_they_would_alone() -> None:
                 known_mask(known) ^ bits(f"{frames} {number}", size, 0.2)[:1], known, 16
             )
         alone.append(known)
-    again = stacked(split_rows(stacked(alone))[::-1])
+    again = join_receiver_masks(split_rows(join_receiver_masks(alone))[::-1])
     assert again.frames.tolist() == [3, 1, 0]
     mask = known_mask(again) ^ torch.cat([bits("next", size, 0.3), bits("one", size, 0.3)[:1]])
     lengths, after = flips_size_triton(mask, again, 16), receiver_masks_after_triton(mask, again, 16)

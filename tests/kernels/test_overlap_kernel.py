@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from peermask.graph.links import Links
-from peermask.masks.guard import HALFWAY, believed_links, believed_triton, overlaps_triton
+from peermask.masks.guard import HALFWAY, believed_links, believed_links_triton, overlaps_triton
 
 
 @pytest.mark.parametrize(("agents", "senders"), [(1, 5), (20, 20), (33, 40)])
@@ -30,5 +30,5 @@ def test_the_same_neighbours_are_believed(device: torch.device, agents: int, sen
     received[::3] = torch.rand(received[::3].shape, generator=generator) < 0.4
     mine = common ^ (torch.rand(agents, sum(sizes), generator=generator) < 0.05)
     heard = torch.rand(agents, senders, generator=generator) < 0.7
-    fast = believed_triton(mine.to(device), received.to(device), heard.to(device), sizes, 1.5, HALFWAY).cpu()
+    fast = believed_links_triton(mine.to(device), received.to(device), heard.to(device), sizes, 1.5, HALFWAY).cpu()
     assert torch.equal(fast, believed_links(mine, received, Links.of(heard), sizes, 1.5).pairs)

@@ -6,9 +6,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from peermask.masks.aggregation import agreement, fine_tuned, fine_tuned_triton
+from peermask.masks.aggregation import agreement, fine_tune, fine_tune_triton
 from peermask.masks.masker import Masker, MaskOptions, masked_model_triton
-from peermask.masks.scores import relative_step_triton, score_gradient, score_gradient_triton, stepped, stepped_triton
+from peermask.masks.scores import (
+    relative_step_triton,
+    score_gradient,
+    score_gradient_triton,
+    step_scores,
+    step_scores_triton,
+)
 from peermask.models.layout import Layer, Layout
 
 LARGE = [pytest.param(20, width, marks=pytest.mark.large) for width in (100_003, 1_227_328)]
@@ -53,8 +59,8 @@ def test_a_step(device: torch.device, agents: int, width: int, momentum: float, 
     velocity = normal(agents, width, seed=3) if momentum else None
     layout = Layout((Layer("w", "conv", (1, width), 0, 2),), ())
     last = None if velocity is None else velocity.to(device)
-    fast = stepped_triton(scores.to(device), gradient.to(device), weights.to(device), last, 0.3, momentum, decay)
-    slow = stepped(scores, gradient, weights, velocity, 0.3, momentum, decay, 0.0, layout)[:2]
+    fast = step_scores_triton(scores.to(device), gradient.to(device), weights.to(device), last, 0.3, momentum, decay)
+    slow = step_scores(scores, gradient, weights, velocity, 0.3, momentum, decay, 0.0, layout)[:2]
     for one, other in zip(fast, slow, strict=True):
         torch.testing.assert_close(one if one is None else one.cpu(), other, rtol=1e-6, atol=1e-6)
 
@@ -75,7 +81,7 @@ def test_a_step_in_units_of_the_scores(
     last = None if velocity is None else velocity.to(device)
     there = scores.to(device), gradient.to(device), weights.to(device)
     fast = relative_step_triton(*there, last, 0.3, momentum, decay, sizes)
-    slow = stepped(scores, gradient, weights, velocity, 0.3, momentum, decay, 0.0, layout, relative=True)
+    slow = step_scores(scores, gradient, weights, velocity, 0.3, momentum, decay, 0.0, layout, relative=True)
     for one, other in zip(fast, slow, strict=True):
         torch.testing.assert_close(one.cpu(), other, rtol=1e-5, atol=1e-6)
     assert torch.equal(fast[2][2].cpu(), torch.zeros(width))
@@ -94,7 +100,7 @@ def test_fine_tuning(device: torch.device, agents: int, width: int, dtype: torch
     voters = torch.arange(agents)  # the first hears nobody
     votes = (torch.rand(agents, width, generator=torch.Generator().manual_seed(2)) * (voters[:, None] + 1)).to(dtype)
     votes, voters = votes.to(device), voters.to(device)
-    fast = fine_tuned_triton(scores, gradient, votes, voters, lr)
+    fast = fine_tune_triton(scores, gradient, votes, voters, lr)
     slow = torch.sub(scores, agreement(votes, voters).mul_(gradient), alpha=lr)
     # The interpreter rounds twice where a GPU, and torch on most CPUs, rounds once.
     torch.testing.assert_close(fast, slow, rtol=1e-6, atol=1e-7)
@@ -104,8 +110,8 @@ def test_fine_tuning(device: torch.device, agents: int, width: int, dtype: torch
 def test_fine_tuning_of_scores_that_lie_apart(device: torch.device) -> None:
     scores, gradient = normal(50, 6).to(device).T, normal(6, 70).to(device)[:, :50]
     votes, voters = torch.ones(50, 6, dtype=torch.uint8, device=device).T, torch.arange(12, device=device)[::2] % 4
-    slow = fine_tuned(scores.cpu(), gradient.cpu(), votes.cpu(), voters.cpu(), 1.0)
-    assert torch.equal(fine_tuned_triton(scores, gradient, votes, voters, 1.0).cpu(), slow)
+    slow = fine_tune(scores.cpu(), gradient.cpu(), votes.cpu(), voters.cpu(), 1.0)
+    assert torch.equal(fine_tune_triton(scores, gradient, votes, voters, 1.0).cpu(), slow)
 
 
 @pytest.mark.parametrize(("agents", "width"), SHAPES)

@@ -16,13 +16,13 @@ from peermask.algorithms.message import as_message
 from peermask.compute.network import Batch, build_network
 from peermask.data.dataset import gather_triton
 from peermask.kernels import by_kernels
-from peermask.masks.aggregation import aggregated_magnitude, fine_tuned, pulled, with_own_votes
+from peermask.masks.aggregation import add_own_votes, aggregated_magnitude, fine_tune, pull_scores
 from peermask.masks.masker import Masker, MaskOptions
-from peermask.masks.scores import stepped
+from peermask.masks.scores import step_scores
 from peermask.masks.select import top_fraction_by_layer
 from peermask.models.architectures import ResidualBlock, cnn, mlp
 from peermask.run.assemble import _gather, _of_masks
-from peermask.run.simulator import concatenated
+from peermask.run.simulator import join_messages
 from peermask.wire.cost import message_cost
 
 BATCH, CPU = 20, torch.device("cpu")
@@ -96,17 +96,17 @@ def test_masks_and_messages_launch_what_was_compiled(launched: set[tuple[str, ..
     masker.model(mask, keep)
     for velocity, momentum in ((None, 0.0), (scores, 0.9)):
         for relative in (False, True):
-            stepped(
+            step_scores(
                 scores, gradient, masker.weights(keep), velocity, 0.1, momentum, 0.0, 0.0, layout, relative=relative
             )
     top_fraction_by_layer(aggregated_magnitude(scores, votes, voters, 0.5, layout), keep, layout.sizes)
-    fine_tuned(scores, scores, votes, voters, 0.1)
-    pulled(scores, votes, voters, mask, 0.5, layout)
-    pulled(scores, votes, voters, mask, torch.rand(agents), layout)
-    with_own_votes(votes, voters, mask)
+    fine_tune(scores, scores, votes, voters, 0.1)
+    pull_scores(scores, votes, voters, mask, 0.5, layout)
+    pull_scores(scores, votes, voters, mask, torch.rand(agents), layout)
+    add_own_votes(votes, voters, mask)
     gather_triton(torch.zeros(50, 1, 28, 28, dtype=torch.uint8), torch.zeros(50, dtype=torch.int64), index, 255.0)
     values = as_message(torch.rand(agents, layout.total), layout.weights)
-    for payload in ({"mask": mask}, concatenated([values])):
+    for payload in ({"mask": mask}, join_messages([values])):
         known = None
         for _ in range(3):
             _, known = message_cost(payload, known, layout.sizes)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from peermask.errors import ConfigError
-from peermask.masks.aggregation import aggregated_magnitude, agreement, fine_tuned
+from peermask.masks.aggregation import aggregated_magnitude, agreement, fine_tune
 from peermask.masks.masker import Masker, MaskOptions, RetentionDraw, kept_counts, retentions
 from peermask.masks.scores import filter_rule, group_lasso_gradient, initial_scores, keep_sign, score_gradient
 from peermask.masks.select import _bracket, top_fraction, top_fraction_by_sort
@@ -68,7 +68,7 @@ def test_fine_tuning_steps_where_neighbours_agree_eq_17() -> None:
     """z − η_ft G n with n = (1, ½, 0): 0.4 − 0.5·0.2·1, 0.4 − 0.5·0.2·½, 0.4; and nothing where nobody is heard."""
     scores, gradient = torch.full((2, 3), 0.4), torch.full((2, 3), 0.2)
     votes, voters = torch.tensor([[2, 1, 0], [0, 0, 0]], dtype=torch.uint8), torch.tensor([2, 0])
-    tuned = fine_tuned(scores, gradient, votes, voters, 0.5)
+    tuned = fine_tune(scores, gradient, votes, voters, 0.5)
     assert tuned[0].tolist() == pytest.approx([0.3, 0.35, 0.4])
     assert tuned[1].equal(scores[1])
 

@@ -21,28 +21,28 @@ from peermask.run.runner import run_experiment
 
 class Diary:
     def __init__(self) -> None:
-        self.told: list[str] = []
+        self.falsify: list[str] = []
 
     def begin(self, experiment: Experiment, name: str, round: int) -> None:
-        self.told.append(f"begin {name} of {experiment.config.agents} at {round}")
+        self.falsify.append(f"begin {name} of {experiment.config.agents} at {round}")
 
     def round(self, clock: Clock, losses: Tensor, sent_bytes: float) -> None:
         assert len(losses) == 4
         assert sent_bytes >= 0
-        self.told.append(f"round {clock.round}")
+        self.falsify.append(f"round {clock.round}")
 
     def evaluation(self, evaluation: Evaluation) -> None:
-        self.told.append(f"evaluation {evaluation.round}")
+        self.falsify.append(f"evaluation {evaluation.round}")
 
     def end(self, status: Status) -> None:
-        self.told.append(status)
+        self.falsify.append(status)
 
 
 def test_all_observers_hear_the_same(small: Callable[..., ExperimentConfig], tmp_path: Path) -> None:
     diaries = [Diary(), Diary()]
     run_experiment(small(rounds=2), tmp_path / "a", execution=Execution("cpu", observer=ObserverList(diaries)))
     heard = ["begin mce-pl of 4 at 0", "round 1", "round 2", "evaluation 2", "finished"]
-    assert [diary.told for diary in diaries] == [heard, heard]
+    assert [diary.falsify for diary in diaries] == [heard, heard]
 
 
 def test_without_tensorboard_the_error_names_its_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

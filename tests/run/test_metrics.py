@@ -21,7 +21,7 @@ from peermask.models.outputs import Readout
 from peermask.reports.tables import agents_table, closing_lines
 from peermask.run.assemble import assemble
 from peermask.run.build import build
-from peermask.run.metrics import SAMPLES_AT_ONCE_ON_CPU, evaluate, weighted
+from peermask.run.metrics import SAMPLES_AT_ONCE_ON_CPU, evaluate, weighted_accuracy
 from peermask.run.result import RunResult
 from peermask.run.runner import run_experiment
 
@@ -61,7 +61,7 @@ def test_labels_are_weighted_as_in_the_training_data() -> None:
     right = torch.tensor([[1.0, 4, 0], [2, 4, 0], [2, 4, 0]])
     samples = torch.tensor([[2.0, 8, 0], [2, 8, 0], [2, 8, 0]])
     counts = torch.tensor([[3.0, 1, 0], [3, 1, 0], [2, 1, 3]])
-    assert weighted(right, samples, counts).tolist() == pytest.approx([0.5, 7 / 8, 5 / 6])
+    assert weighted_accuracy(right, samples, counts).tolist() == pytest.approx([0.5, 7 / 8, 5 / 6])
 
 
 @pytest.mark.parametrize("partition", ["labels", "dirichlet", "shards", "quantity", "iid"])

@@ -13,12 +13,12 @@ from peermask.graph.topology import topologies
 from peermask.run.rank_exchange import (
     Routes,
     divide,
-    heard,
     pack,
     pack_bits,
     pack_payload,
     packed_width,
     payload_width,
+    senders_heard,
     unpack_bits,
     unpack_payload,
 )
@@ -28,7 +28,7 @@ def ring(agents: int) -> list[Tensor]:
     """What three ranks hear on a ring."""
     options = topologies["ring"].options()
     mixing = build_mixing(build_graph("ring", options, agents, 0), [1.0] * agents)
-    return [heard(mixing.rows(rows)) for rows in divide(agents, 3)]
+    return [senders_heard(mixing.rows(rows)) for rows in divide(agents, 3)]
 
 
 def test_shards_are_in_order_and_even() -> None:
@@ -56,7 +56,7 @@ def test_routes_of_a_ring_of_seven() -> None:
 def test_what_one_sends_is_what_the_other_awaits(agents: int, size: int) -> None:
     options = topologies["ring"].options()
     mixing = build_mixing(build_graph("ring", options, agents, 0), [1.0] * agents)
-    hearing = [heard(mixing.rows(rows)) for rows in divide(agents, size)]
+    hearing = [senders_heard(mixing.rows(rows)) for rows in divide(agents, size)]
     routes = [Routes.of(hearing, agents, rank) for rank in range(size)]
     for one in range(size):
         for other in range(size):

@@ -20,7 +20,7 @@ def test_three_agents_by_hand() -> None:
     """Agent 0 ends its second round as agent 1 ends its first: the lower number is first, so 1 uses it, 0 does not."""
     trace, ends = trace_of_speeds(PATH, LENGTHS)
     assert ends.tolist() == [[1, 2, 3], [2, 4, 6], [1.5, 3, 4.5]]
-    heard = {(i, k): trace.used((i, k)) for i in range(3) for k in (1, 2, 3)}
+    heard = {(i, k): trace.messages_used((i, k)) for i in range(3) for k in (1, 2, 3)}
     assert heard == {
         (0, 1): {}, (0, 2): {}, (0, 3): {1: 1},
         (1, 1): {0: 2, 2: 1}, (1, 2): {0: 3, 2: 2}, (1, 3): {0: 3, 2: 3},
@@ -38,8 +38,8 @@ def test_three_agents_by_hand() -> None:
 
 def test_a_message_is_there_after_its_latency() -> None:
     trace, _ = trace_of_speeds(PATH, LENGTHS, latency=1.0)
-    assert trace.used((1, 1)) == {0: 1}
-    assert trace.used((2, 3)) == {1: 1}
+    assert trace.messages_used((1, 1)) == {0: 1}
+    assert trace.messages_used((2, 3)) == {1: 1}
 
 
 def test_who_is_a_moment_late_is_waited_for_and_who_is_slow_is_not() -> None:
@@ -55,9 +55,9 @@ def test_who_is_a_moment_late_is_waited_for_and_who_is_slow_is_not() -> None:
     trace, ends = trace_of_speeds(PATH, lengths, grace=0.25)
     assert ends[:2].round(6).tolist() == [[1.2, 2.45, 3.7], [1.5, 3.0, 4.2]]
     assert ends[2].round(6).tolist() == [3.0, 6.0, 9.0]
-    assert [trace.used((0, k)) for k in (1, 2, 3)] == [{1: 1}, {1: 1}, {1: 2}]
-    assert [trace.used((1, k)) for k in (1, 2, 3)] == [{0: 1}, {0: 2}, {0: 3, 2: 1}]
-    assert trace.used((2, 1)) == {1: 2}
+    assert [trace.messages_used((0, k)) for k in (1, 2, 3)] == [{1: 1}, {1: 1}, {1: 2}]
+    assert [trace.messages_used((1, k)) for k in (1, 2, 3)] == [{0: 1}, {0: 2}, {0: 3, 2: 1}]
+    assert trace.messages_used((2, 1)) == {1: 2}
 
 
 def test_agents_of_one_speed_hear_each_other_in_the_same_round() -> None:
@@ -101,9 +101,9 @@ def test_every_half_comes_once_after_all_that_it_builds_on(trace: Trace) -> None
         if half == LEARN:
             assert k == 1 or places[i, k - 1, FUSE] < place
             continue
-        for j, used in {**trace.used((i, k)), i: k}.items():
+        for j, used in {**trace.messages_used((i, k)), i: k}.items():
             assert places[j, used, LEARN] < place
-            assert j == i or k == 1 or used >= trace.used((i, k - 1)).get(j, 0)  # nobody forgets
+            assert j == i or k == 1 or used >= trace.messages_used((i, k - 1)).get(j, 0)  # nobody forgets
             last[j, used - 1] = max(place, last[j, used - 1])
     assert np.array_equal(last, trace.last_uses)
 

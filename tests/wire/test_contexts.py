@@ -15,12 +15,12 @@ from peermask.wire.history import (
     FLIPPED,
     STATES,
     Contexts,
+    age_states,
     classes_of,
     decode_flips,
     flips_between,
-    grown,
     plan_flips,
-    unflipped,
+    states_without_flips,
 )
 from peermask.wire.sets import Cursor, encode_set
 
@@ -32,7 +32,7 @@ def test_a_weights_ages_by_hand():
     assert state[0] == 0b0001_000_1
     ages = {}
     for frame in range(2, 41):
-        state = unflipped(frame)[state]
+        state = states_without_flips(frame)[state]
         ages[frame] = int(state[0] >> 1 & 7)
     assert [ages[k] for k in (2, 3, 4, 5, 6, 7, 8, 15, 16, 31, 32, 40)] == [1, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7]
     assert state[0] == 0b0001_111_1
@@ -155,7 +155,7 @@ def test_contexts_come_back_from_what_is_saved():
 def test_ages_without_a_table_are_those_of_the_table():
     states = np.arange(STATES, dtype=np.uint8)
     for frame in range(1, 130):
-        assert (grown(states, frame) == unflipped(frame)).all()
+        assert (age_states(states, frame) == states_without_flips(frame)).all()
 
 
 def test_masks_of_different_sizes_are_an_error() -> None:

@@ -140,7 +140,7 @@ def test_a_gpu_saves_what_a_cpu_does(monkeypatch: pytest.MonkeyPatch) -> None:
     assert isinstance(first, ReceiverTensors)
     assert isinstance(again, ReceiverTensors)
     assert torch.equal(again.masks["mask"].weights, first.masks["mask"].weights)
-    for each in (first, again, ReceiverTensors.stacked(first.apart())):
+    for each in (first, again, ReceiverTensors.join(first.apart())):
         saved = each.tensors()
         assert set(saved) == set(wanted)
         assert all(torch.equal(tensor, wanted[name]) for name, tensor in saved.items())

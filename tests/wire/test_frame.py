@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from wire_cases import RUN_ID, layer_tables, layered_masks, random_bits, resealed
 
 from peermask.errors import WireError
-from peermask.wire import Expected, FrameHeader, History, Leaf, Schema, decode_frame, encode_frame
+from peermask.wire import Expectation, FrameHeader, History, Leaf, Schema, decode_frame, encode_frame
 from peermask.wire.frame import name_after
 
 LAYERS = (64, 8)
 SCHEMA = Schema((Leaf("mask", True, LAYERS),))
-EXPECTED = Expected(RUN_ID, SCHEMA, sender=3)
+EXPECTED = Expectation(RUN_ID, SCHEMA, sender=3)
 BASE = {"mask": np.arange(72) % 2 == 0}
 FLIPS = np.isin(np.arange(72), [2, 3, 40])
 PAYLOAD = {"mask": BASE["mask"] ^ FLIPS}
@@ -53,7 +53,7 @@ def test_every_mask_comes_back_with_and_without_a_history(data, layers):
     for mask in masks:
         header = FrameHeader(RUN_ID, 0, 5, None if history is None else history.name)
         frame = encode_frame(header, {"mask": mask}, schema, history)
-        back_header, back = decode_frame(frame, Expected(RUN_ID, schema), history)
+        back_header, back = decode_frame(frame, Expectation(RUN_ID, schema), history)
         assert back_header == header
         assert (back["mask"] == mask).all()
         history = History.begin(back, schema, 5, 9) if history is None else history.after(back, 5, name_after(frame))
@@ -69,7 +69,7 @@ def test_values_that_need_no_history_name_none():
     payload = {"weights": np.ones(9, np.float32)}
     schema = Schema.of(payload, [9])
     history = History.begin(payload, schema, 11, 0xB)
-    assert decode_frame(encode_frame(HEADER, payload, schema, history), Expected(RUN_ID, schema))[0].history is None
+    assert decode_frame(encode_frame(HEADER, payload, schema, history), Expectation(RUN_ID, schema))[0].history is None
 
 
 def changed(offset, format, value):
@@ -140,7 +140,7 @@ def payload_at(density):
 
 MIXED_BASE = payload_at(0.3)
 MIXED_SCHEMA = Schema.of(MIXED_BASE, MIXED_LAYERS)
-MIXED_EXPECTED = Expected(RUN_ID, MIXED_SCHEMA)
+MIXED_EXPECTED = Expectation(RUN_ID, MIXED_SCHEMA)
 DENSITIES = (0.0, 0.01, 0.1, 0.4, 0.9)
 EARLY = History.begin(MIXED_BASE, MIXED_SCHEMA, 11, 11)
 LATE = EARLY  # with classes of their own

@@ -49,7 +49,7 @@ def test_who_holds_nothing_gets_a_keyframe_and_then_deltas():
     sender, receiver = outbox(0), inbox()
     keyframe = sender.answer(0, receiver.history(7))
     header, _ = receiver.accept(keyframe)
-    assert (header.round, header.history, receiver.held(7)) == (0, None, 0)
+    assert (header.round, header.history, receiver.newest_round(7)) == (0, None, 0)
     sender.publish(1, ROUNDS[1])
     held = receiver.history(7)
     delta = sender.answer(0, held)
@@ -149,7 +149,7 @@ def test_an_opening_makes_the_first_message_a_delta():
     opening = {"mask": FIRST ^ random_bits("opening", 3500, 0.02)}
     sender = Outbox(RUN_ID, 7, SCHEMA, opening=opening)
     receiver = Inbox(RUN_ID, SCHEMA, [7], lambda _: opening)
-    assert receiver.held(7) is None
+    assert receiver.newest_round(7) is None
     sender.publish(1, ROUNDS[0])
     frame = sender.answer(0, receiver.history(7))
     assert len(frame) < len(sender.answer(0, None)) / 4
@@ -249,7 +249,7 @@ def test_a_bad_frame_changes_nothing():
     for damaged in (frame[:-1], frame[:-9] + b"\0" * 9, resealed(frame[:40] + b"\xff" + frame[41:]), b""):
         with pytest.raises(WireError):
             receiver.accept(damaged)
-    assert (receiver.held(7), receiver.history(7)) == (0, history)
+    assert (receiver.newest_round(7), receiver.history(7)) == (0, history)
     assert (mask_of(receiver) == ROUNDS[0]["mask"]).all()
     receiver.accept(sender.answer(0, history))
     assert np.array_equal(mask_of(receiver), ROUNDS[2]["mask"])

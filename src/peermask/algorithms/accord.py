@@ -56,7 +56,7 @@ from peermask.algorithms.descent import (
 from peermask.compute.network import Batch
 from peermask.graph.mixing import Mixing
 from peermask.graph.sums import count_votes
-from peermask.masks.aggregation import aggregated_magnitude, joined, pulled, with_own_votes
+from peermask.masks.aggregation import add_own_votes, aggregated_magnitude, join_scores, pull_scores
 from peermask.masks.guard import Guard, believed_links
 from peermask.wire.schema import Payload
 
@@ -75,7 +75,7 @@ class Personal:
 
 
 @dataclass(frozen=True)
-class Heard:
+class VoteMemory:
     """Votes of others by their age, in sixteenths: those of this round count 16, of the one before 16 ρ, and so on."""
 
     votes: Tensor  # [A, P_w]
@@ -91,7 +91,7 @@ class State:
     keep: Tensor  # [A, L] K_l
     velocity: Tensor | None = None  # [A, P_w] u, where momentum is on
     proposal: Tensor | None = None  # [A, P_w] m½, from learn to fuse
-    heard: Heard | None = None  # where links change
+    heard: VoteMemory | None = None  # where links change
     personal: Personal | None = None  # where there is one
 
 
@@ -148,7 +148,7 @@ class Accord(Algorithm[State]):
         if self.setting.links_change and memory:
             most = UNIT * (UNIT * len(self.setting.retentions) / (1.0 - memory) + self.options.own_votes)
             votes = votes.to(torch.int16 if most < 2**15 else torch.int32)
-            heard = Heard(votes, nobody)
+            heard = VoteMemory(votes, nobody)
         state = State(scores, self.masker.mask(scores, keep), votes, nobody, keep, velocity, heard=heard)
         return self._with_personal(state)
 
@@ -169,13 +169,13 @@ class Accord(Algorithm[State]):
         proposal, layout = state.proposal, self.masker.layout
         assert proposal is not None
         votes, voters, heard = self._votes(proposal, state, received["mask"], mixing)
-        scores = pulled(state.scores, votes, voters, proposal, self.options.pull, layout)
-        fused = self._voted(replace(state, scores=scores, heard=heard, proposal=None), votes, voters)
+        scores = pull_scores(state.scores, votes, voters, proposal, self.options.pull, layout)
+        fused = self._with_votes(replace(state, scores=scores, heard=heard, proposal=None), votes, voters)
         return fused if self._is_personal(clock) else self._with_personal(fused)
 
     def _votes(
         self, proposal: Tensor, state: State, masks: Tensor, mixing: Mixing
-    ) -> tuple[Tensor, Tensor, Heard | None]:
+    ) -> tuple[Tensor, Tensor, VoteMemory | None]:
         """Votes [A, P_w] and voters [A] of others and the agent itself, and what is remembered of the others'."""
         heard, before, own_votes = mixing.links, state.heard, self.options.own_votes
         if self.options.guard:
@@ -186,19 +186,19 @@ class Accord(Algorithm[State]):
             once, part = UNIT, round(UNIT * self.options.memory)
             votes = UNIT * votes.to(before.votes.dtype) + before.votes * part // UNIT
             voters = UNIT * voters + before.voters * part // UNIT
-            after = Heard(votes, voters)
+            after = VoteMemory(votes, voters)
         if own_votes:
             # [A]; never more than the others', and 0 until it has heard somebody
             own = torch.where(voters > 0, voters, state.voters).clamp(max=own_votes * once)
-            votes, voters = with_own_votes(votes, own, proposal), voters + own
+            votes, voters = add_own_votes(votes, own, proposal), voters + own
         return votes, voters, after
 
     def join(self, state: State, received: Payload, mixing: Mixing) -> State:
         # All are believed: an agent that has not learned yet cannot detect lies.
         dtype = mixing.count_dtype_with(self.options.own_votes)
         votes, voters = count_votes(mixing.links, received["mask"], dtype), mixing.degree
-        scores = joined(state.scores, votes, voters, self.masker.layout)
-        return self._with_personal(self._voted(replace(state, scores=scores), votes, voters))
+        scores = join_scores(state.scores, votes, voters, self.masker.layout)
+        return self._with_personal(self._with_votes(replace(state, scores=scores), votes, voters))
 
     def opening(self, agents: Agents) -> Payload:
         none = torch.zeros(1, self.masker.layout.weights, dtype=torch.uint8)
@@ -235,10 +235,10 @@ class Accord(Algorithm[State]):
         step = score_step(self.setting, options, lr, before.scores, before.mask, state.keep, before.velocity, half)
         gain = options.personal_pull / samples.sqrt()  # [A]
         mask = self._mask(step.scores, before, state.keep)
-        scores = pulled(step.scores, state.votes, state.voters, mask, gain, self.masker.layout)
+        scores = pull_scores(step.scores, state.votes, state.voters, mask, gain, self.masker.layout)
         return replace(before, scores=scores, mask=self._mask(scores, before, state.keep), velocity=step.velocity)
 
-    def _voted(self, state: State, votes: Tensor, voters: Tensor) -> State:
+    def _with_votes(self, state: State, votes: Tensor, voters: Tensor) -> State:
         """With these votes and the mask that follows from them."""
         voted = replace(state, votes=votes, voters=voters)
         return replace(voted, mask=self._mask(state.scores, voted, state.keep))

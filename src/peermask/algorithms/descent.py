@@ -17,7 +17,7 @@ from peermask import registry
 from peermask.algorithms.contract import Agents, Clock, LocalData, Setting
 from peermask.compute.network import Batch
 from peermask.masks.masker import Masker
-from peermask.masks.scores import ScoreInit, keep_sign, stepped
+from peermask.masks.scores import ScoreInit, keep_sign, step_scores
 
 Schedule = Literal["constant", "cosine"]
 
@@ -101,7 +101,7 @@ def straight_through_step(
     return params - descent(params, gradient, options, clock), loss
 
 
-def pruned_step(
+def prune_after_step(
     setting: Setting, params: Tensor, keep: Tensor, data: LocalData, clock: Clock, options: DescentOptions
 ) -> tuple[Tensor, Tensor]:
     """s = Prune(x½): a straight-through step, pruned to what is sent."""
@@ -178,7 +178,7 @@ def score_step(
     """A step by the loss of the model w ⊙ m on one batch."""
     masker = setting.masker
     model_gradient, loss = setting.network.gradient(masker.model(mask, keep), batch)
-    moved, summed, direction = stepped(
+    moved, summed, direction = step_scores(
         scores,
         model_gradient[:, : masker.layout.weights],
         masker.weights(keep),

@@ -93,14 +93,14 @@ class DisPfl(Algorithm[State]):
         draws = self._draws("dis-pfl/first", agents.ids, 0).to(device)
         mask = top_fraction_by_layer(draws, self._counts(agents), self.masker.layout.sizes)
         velocity = first_velocity(params, self.options.momentum)
-        return State(self._on(mask, params), mask, torch.tensor(agents.ids, device=device), velocity)
+        return State(self._mask_weights(mask, params), mask, torch.tensor(agents.ids, device=device), velocity)
 
     def learn(self, state: State, data: LocalData, clock: Clock) -> tuple[State, Tensor]:
         gradient, loss = self.setting.network.gradient(state.params, data.batch(clock))
         if self.options.clip:
             gradient = gradient * (self.options.clip / gradient.norm(dim=1, keepdim=True)).clamp(max=1.0)
         summed = add_momentum(gradient, state.velocity, self.options.momentum)
-        params = self._on(state.mask, state.params - descent(state.params, summed, self.options, clock))
+        params = self._mask_weights(state.mask, state.params - descent(state.params, summed, self.options, clock))
         mask = state.mask
         due = clock.round % self.options.update_every == 0 and clock.is_last_batch
         if due and clock.progress < self.options.update_until:
@@ -150,7 +150,7 @@ class DisPfl(Algorithm[State]):
         rows = [stream(self.setting.seed, purpose, agent, round).uniform(self.masker.layout.weights) for agent in ids]
         return torch.from_numpy(np.stack(rows).astype(np.float32))  # [A, P_w]
 
-    def _on(self, mask: Tensor, params: Tensor) -> Tensor:
+    def _mask_weights(self, mask: Tensor, params: Tensor) -> Tensor:
         """Weights on the mask, biases and norms unchanged."""
         return torch.cat([params[:, : mask.shape[1]] * mask, params[:, mask.shape[1] :]], dim=1)  # [A, P]
 

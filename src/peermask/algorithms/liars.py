@@ -55,7 +55,7 @@ class Liars:
     def __init__(self, kind: str, ids: Sequence[int], layers: Sequence[int], seed: int, device: torch.device) -> None:
         self.kind, self.ids, self.layers, self.seed, self.device = kind, tuple(ids), tuple(layers), seed, device
 
-    def told(
+    def falsify(
         self,
         messages: Payload,
         links: Links,
@@ -95,9 +95,9 @@ class Liars:
         keep = ones_by_layer(own[None], self.layers)  # [1, L]
         if self.kind == "random":
             return top_fraction_by_layer(self._keys.roll(offset)[None], keep.clamp(min=1), self.layers)[0]
-        return self._crafted(leaf, row, hears, honest, keep)
+        return self._craft(leaf, row, hears, honest, keep)
 
-    def _crafted(self, leaf: Tensor, row: int, hears: Links, honest: list[int], keep: Tensor) -> Tensor:
+    def _craft(self, leaf: Tensor, row: int, hears: Links, honest: list[int], keep: Tensor) -> Tensor:
         """Drops what neighbours agree on and takes up what none of them keeps, as much as a guard lets pass."""
         own, taught = leaf[row], leaf[honest].float()
         agreed = taught.mean(0) if len(taught) else own.float()  # [P]

@@ -62,11 +62,11 @@ class LotteryDsgd(Algorithm[State]):
         return State(params, mask, sizes.repeat(len(params), 1), agents.keep)
 
     def learn(self, state: State, data: LocalData, clock: Clock) -> tuple[State, Tensor]:
-        ticket = self._on(state.mask, state.params) if state.ticket is None else state.ticket
+        ticket = self._mask_weights(state.mask, state.params) if state.ticket is None else state.ticket
         if clock.round % self.options.prune_every == 0 and clock.batch == 0:
             state, ticket = self._prune(state, ticket, data)
         gradient, loss = self.setting.network.gradient(ticket, data.batch(clock))
-        step = self._on(state.mask, descent(ticket, gradient, self.options, clock))
+        step = self._mask_weights(state.mask, descent(ticket, gradient, self.options, clock))
         return replace(state, ticket=ticket - step), loss
 
     def share(self, state: State) -> Payload:
@@ -83,7 +83,7 @@ class LotteryDsgd(Algorithm[State]):
         return replace(state, params=mix_rest(weights, received, mixing.closed_mean), ticket=None)
 
     def local_model(self, state: State) -> Tensor:
-        return self._on(state.mask, state.params)
+        return self._mask_weights(state.mask, state.params)
 
     def unmixed_model(self, payload: Payload) -> Tensor:
         return as_params(payload)
@@ -93,19 +93,19 @@ class LotteryDsgd(Algorithm[State]):
         due = (state.alive > state.keep).any(1)  # [A]
         if self.options.rewind != "sync":
             due &= data.validation_accuracy(ticket) > self.options.accuracy_threshold
-        alive = torch.where(due[:, None], fewer(state.alive, state.keep, self.options.prune_share), state.alive)
+        alive = torch.where(due[:, None], pruned_counts(state.alive, state.keep, self.options.prune_share), state.alive)
         mask = torch.where(due[:, None], smaller_ticket(self.masker, ticket, state.mask, alive), state.mask)
         rewound = ticket if self.options.rewind == "none" else self.masker.frozen.expand_as(ticket)
-        ticket = self._on(mask, torch.where(due[:, None], rewound, ticket))
+        ticket = self._mask_weights(mask, torch.where(due[:, None], rewound, ticket))
         return replace(state, mask=mask, alive=alive), ticket
 
-    def _on(self, mask: Tensor, params: Tensor) -> Tensor:
+    def _mask_weights(self, mask: Tensor, params: Tensor) -> Tensor:
         """Weights on the mask, biases and norms unchanged."""
         weights = self.masker.layout.weights
         return torch.cat([params[:, :weights] * mask, params[:, weights:]], dim=1)  # [A, P]
 
 
-def fewer(alive: Tensor, keep: Tensor, share: float) -> Tensor:
+def pruned_counts(alive: Tensor, keep: Tensor, share: float) -> Tensor:
     """max(ρ (1 − p), k) as counts: never below the target, which LotteryFL's own code overshoots."""
     return torch.maximum((alive.double() * (1.0 - share)).round().long(), keep)  # [A, L]
 

@@ -28,7 +28,7 @@ from peermask.algorithms.contract import Agents, Algorithm, Clock, LocalData, Ma
 from peermask.algorithms.descent import ScoreOptions, first_velocity, learning_rate, opening_masks, score_step
 from peermask.graph.mixing import Mixing
 from peermask.graph.sums import count_votes
-from peermask.masks.aggregation import aggregated_magnitude, fine_tuned, joined
+from peermask.masks.aggregation import aggregated_magnitude, fine_tune, join_scores
 from peermask.masks.guard import Guard, believed_links
 from peermask.masks.masker import Masker, share_kept
 from peermask.masks.scores import keep_sign
@@ -109,7 +109,7 @@ class McePl(Algorithm[State]):
         votes, voters = self._heard(state, received["mask"], mixing)
         lr = self.options.first_lr(clock) if self.options.lr_fine_tune is None else self.options.lr_fine_tune
         step = learning_rate(lr, self.options.schedule, clock)
-        scores = fine_tuned(state.scores, state.gradient, votes, voters, step)
+        scores = fine_tune(state.scores, state.gradient, votes, voters, step)
         if self.options.keep_sign:
             scores = keep_sign(scores, state.scores)
         mask = self._mask(scores, votes, voters, state.keep)
@@ -118,7 +118,7 @@ class McePl(Algorithm[State]):
     def join(self, state: State, received: Payload, mixing: Mixing) -> State:
         # All are believed: an agent that has not learned yet cannot detect lies.
         votes, voters = mixing.count_open(received["mask"]), mixing.degree
-        scores = joined(state.scores, votes, voters, self.masker.layout)
+        scores = join_scores(state.scores, votes, voters, self.masker.layout)
         mask = self._mask(scores, votes, voters, state.keep)
         return replace(state, scores=scores, mask=mask, votes=votes, voters=voters)
 

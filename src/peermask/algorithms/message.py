@@ -127,17 +127,17 @@ class HalfPrecision:
         return getattr(self.__dict__["algorithm"], name)
 
     def share(self, state: Any) -> Payload:
-        return _converted(self.algorithm.share(state), torch.float32, torch.float16)
+        return _convert_leaves(self.algorithm.share(state), torch.float32, torch.float16)
 
     def fuse(self, state: Any, received: Payload, mixing: Mixing, clock: Clock) -> Any:
-        return self.algorithm.fuse(state, _converted(received, torch.float16, torch.float32), mixing, clock)
+        return self.algorithm.fuse(state, _convert_leaves(received, torch.float16, torch.float32), mixing, clock)
 
     def join(self, state: Any, received: Payload, mixing: Mixing) -> Any:
-        return self.algorithm.join(state, _converted(received, torch.float16, torch.float32), mixing)
+        return self.algorithm.join(state, _convert_leaves(received, torch.float16, torch.float32), mixing)
 
     def unmixed_model(self, payload: Payload) -> Tensor | None:
-        return self.algorithm.unmixed_model(_converted(payload, torch.float16, torch.float32))
+        return self.algorithm.unmixed_model(_convert_leaves(payload, torch.float16, torch.float32))
 
 
-def _converted(payload: Payload, before: torch.dtype, after: torch.dtype) -> Payload:
+def _convert_leaves(payload: Payload, before: torch.dtype, after: torch.dtype) -> Payload:
     return {name: leaf.to(after) if leaf.dtype == before else leaf for name, leaf in payload.items()}

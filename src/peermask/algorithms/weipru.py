@@ -20,7 +20,14 @@ from pydantic import Field
 from torch import Tensor
 
 from peermask.algorithms.contract import Agents, Algorithm, Clock, LocalData, Setting, algorithms
-from peermask.algorithms.descent import PruningOptions, common_start, descent, prune, pruned_step, straight_through_step
+from peermask.algorithms.descent import (
+    PruningOptions,
+    common_start,
+    descent,
+    prune,
+    prune_after_step,
+    straight_through_step,
+)
 from peermask.algorithms.message import as_message, as_params, holders_mean, mix, mix_rest
 from peermask.graph.mixing import Mixing
 from peermask.wire.schema import Payload
@@ -126,13 +133,13 @@ register(
     "avr-weipru",
     "Pruned real weights travel and are averaged, entries that were pruned away counting as zeros.",
     AvrOptions,
-    pruned_step,
+    prune_after_step,
     average,
 )
 register(
     "par-weipru",
     "Pruned real weights travel, and every entry is averaged over the agents that kept it.",
     ParOptions,
-    pruned_step,
+    prune_after_step,
     average_over_holders,
 )

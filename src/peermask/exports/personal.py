@@ -56,7 +56,7 @@ def open_personal(
 
 def open_all(result: RunResult, dataset: Dataset | None = None, module: nn.Module | None = None) -> list[Personal]:
     """The models of all agents."""
-    experiment = build(result.known_config(), dataset, module)
+    experiment = build(result.config_with_plugins(), dataset, module)
     _check_same_network(result, experiment, given=module is not None)
     checkpoint = result.last_checkpoint(experiment.frozen.checksum)
     if checkpoint.progress.round < result.round:

@@ -25,7 +25,7 @@ from peermask.data.normalisation import Range, Statistics
 from peermask.errors import ExportError, WireError
 from peermask.models.frozen import BiasInit
 from peermask.models.outputs import Readout
-from peermask.wire import Expected, FrameHeader, Leaf, Schema, decode_frame, encode_frame
+from peermask.wire import Expectation, FrameHeader, Leaf, Schema, decode_frame, encode_frame
 
 MAGIC = b"PMTICKET"
 VERSION = 3
@@ -132,7 +132,7 @@ class Ticket:
     def mask(self, sizes: tuple[int, ...]) -> NDArray[np.bool_]:
         """[P_w]"""
         about = self.header.about
-        expected = Expected(bytes.fromhex(about.config_hash), _schema(sizes), about.agent)
+        expected = Expectation(bytes.fromhex(about.config_hash), _schema(sizes), about.agent)
         _, payload = decode_frame(self.frame, expected)
         return payload["mask"]
 

@@ -271,7 +271,7 @@ class NodeAgent:
             "round": progress.round,
             "hash": hash,
             "seconds": round(progress.seconds, 3),
-            f"test_{main}": float(evaluated.reported(f"test_{main}")[self.agent]),
+            f"test_{main}": float(evaluated.reported_mean(f"test_{main}")[self.agent]),
             "sent_bytes": sent_bytes,
             "absent": {str(j): rounds for j, rounds in self.journal.absent_rounds().items()},
             "refused": {str(j): counts for j, counts in refused.items()},

@@ -185,7 +185,7 @@ class Puller:
 
     def _holds(self, neighbour: int, round: int) -> bool:
         assert self.inbox is not None
-        newest = self.inbox.held(neighbour)
+        newest = self.inbox.newest_round(neighbour)
         return newest is not None and newest >= round
 
     def _pull_once(self, there: Set[int], round: int, patience: float) -> dict[int, Answer]:
@@ -239,7 +239,7 @@ class Puller:
 
     def _used_instead(self, neighbour: int, round: int, any_age: bool) -> int | None:
         """The round of the last message of a neighbour that is missing, unless it is left out or expired."""
-        newest = self.inbox.held(neighbour) if self.inbox is not None else None
+        newest = self.inbox.newest_round(neighbour) if self.inbox is not None else None
         if newest is None or any_age:
             return newest
         expired = round - newest >= len(MISSING)

@@ -157,7 +157,7 @@ class Mixing:
         shares = self.shares[columns].double()
         return Mixing(self.links.restrict(came), metropolis.weighted(weights), own, (shares / shares.sum()).float())
 
-    def aged(self, weights: Sequence[int], own: int, most: int) -> Mixing:
+    def weigh_by_age(self, weights: Sequence[int], own: int, most: int) -> Mixing:
         """The mixing of one receiver whose messages weigh by their age: `weights` of what it hears, `own` of its own,
         all whole and above 0; no count of any receiver is ever above `most`.
 
@@ -259,4 +259,4 @@ class Ages:
             counts = {}
         columns = sorted([own, *(j for j, count in counts.items() if count)])  # [K]
         weights = [counts[j] for j in columns if j != own]
-        return columns, mixing.restrict(torch.tensor(columns)).aged(weights, self.weights[0], self.most)
+        return columns, mixing.restrict(torch.tensor(columns)).weigh_by_age(weights, self.weights[0], self.most)

@@ -66,8 +66,8 @@ def build_graph(name: str, options: Options, agents: int, seed: int, round: int 
             return graph
         # A stream still at its start was not used: this topology is not random, and drawing again is no help.
         if draw.raw(1) == _stream(seed, round, attempt).raw(1):
-            raise GraphError(f"{name} graph has {cut_off(graph)}: add links that join them")
-    raise GraphError(f"{name} graph has {cut_off(graph, f' after {DRAWS} draws')}: {remedy(options)}")
+            raise GraphError(f"{name} graph has {describe_parts(graph)}: add links that join them")
+    raise GraphError(f"{name} graph has {describe_parts(graph, f' after {DRAWS} draws')}: {remedy(options)}")
 
 
 def _stream(seed: int, round: int, attempt: int) -> Stream:
@@ -103,16 +103,16 @@ def edges_hash(agents: int, edges: Iterable[Sequence[int]]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def cut_off(graph: Graph, when: str = "") -> str:
+def describe_parts(graph: Graph, when: str = "") -> str:
     """`3 parts; agents 4, 7 can reach nobody`: agents without a link, or else all outside the largest part."""
     parts = sorted(nx.connected_components(graph), key=lambda part: (-len(part), min(part)))
     alone = sorted(i for part in parts if len(part) == 1 for i in part)
     outside = sorted(i for part in parts[1:] for i in part)
-    lost = f"{named(alone)} can reach nobody" if alone else f"{named(outside)} cannot reach the rest"
+    lost = f"{name_agents(alone)} can reach nobody" if alone else f"{name_agents(outside)} cannot reach the rest"
     return f"{len(parts)} parts{when}; {lost}"
 
 
-def named(agents: list[int]) -> str:
+def name_agents(agents: list[int]) -> str:
     more = f" and {len(agents) - AGENTS_NAMED} more" if len(agents) > AGENTS_NAMED else ""
     return f"agent{'s' if len(agents) > 1 else ''} {', '.join(map(str, agents[:AGENTS_NAMED]))}{more}"
 

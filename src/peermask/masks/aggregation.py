@@ -21,28 +21,30 @@ def agreement(votes: Tensor, voters: Tensor) -> Tensor:
     return votes.float().div_(voters.clamp(min=1)[:, None])  # [A, P_w]
 
 
-def with_own_votes(votes: Tensor, own: Tensor, mask: Tensor) -> Tensor:
+def add_own_votes(votes: Tensor, own: Tensor, mask: Tensor) -> Tensor:
     """Votes with those of the agents themselves: `own` [A] for each weight they keep."""
     if by_kernels(votes):
-        return with_own_votes_triton(votes, own, mask)
+        return add_own_votes_triton(votes, own, mask)
     return torch.addcmul(votes, own[:, None].to(votes.dtype), mask.view(torch.uint8))  # [A, P_w]
 
 
-def fine_tuned(scores: Tensor, gradient: Tensor, votes: Tensor, voters: Tensor, lr: float | Tensor) -> Tensor:
+def fine_tune(scores: Tensor, gradient: Tensor, votes: Tensor, voters: Tensor, lr: float | Tensor) -> Tensor:
     """z = z½ − η_ft G ⊙ n: a step where neighbours agree.   Paper Eq. (17)"""
     if by_kernels(scores):
-        return fine_tuned_triton(scores, gradient, votes, voters, lr)
+        return fine_tune_triton(scores, gradient, votes, voters, lr)
     return torch.sub(scores, agreement(votes, voters).mul_(gradient), alpha=float(lr))  # [A, P_w]
 
 
-def pulled(scores: Tensor, votes: Tensor, voters: Tensor, mask: Tensor, gain: float | Tensor, layout: Layout) -> Tensor:
+def pull_scores(
+    scores: Tensor, votes: Tensor, voters: Tensor, mask: Tensor, gain: float | Tensor, layout: Layout
+) -> Tensor:
     """z_l + γ mean|z_l| · sign(z_l) ⊙ (n_l − m_l): scores move towards what neighbours keep; γ may be one each, [A].
 
     An entry that all neighbours keep and the agent does not grows by γ mean|z|, the opposite shrinks as much, and
     where all agree nothing moves. An agent without messages is not pulled.
     """
     if by_kernels(scores):
-        return pulled_triton(scores, votes, voters, mask, gain, layout.sizes)
+        return pull_scores_triton(scores, votes, voters, mask, gain, layout.sizes)
     away = agreement(votes, voters).sub_(mask.view(torch.uint8))  # [A, P_w] n − m
     away *= scores.sign()
     strength = (gain * (voters > 0).to(scores.dtype))[:, None]  # [A, 1]
@@ -51,7 +53,7 @@ def pulled(scores: Tensor, votes: Tensor, voters: Tensor, mask: Tensor, gain: fl
     return away.add_(scores)
 
 
-def joined(scores: Tensor, votes: Tensor, voters: Tensor, layout: Layout) -> Tensor:
+def join_scores(scores: Tensor, votes: Tensor, voters: Tensor, layout: Layout) -> Tensor:
     """sign(z) (|z| + mean|z| n): first scores of an agent that joins others, larger where those keep a weight."""
     return aggregated_magnitude(scores, votes, voters, 1.0, layout).mul_(scores.sign())  # [A, P_w]
 
@@ -94,7 +96,7 @@ def aggregated_magnitude_triton(
     return out
 
 
-def fine_tuned_triton(scores: Tensor, gradient: Tensor, votes: Tensor, voters: Tensor, lr: float | Tensor) -> Tensor:
+def fine_tune_triton(scores: Tensor, gradient: Tensor, votes: Tensor, voters: Tensor, lr: float | Tensor) -> Tensor:
     """z − lr · (votes / voters · G): [A, P_w]."""
     from peermask.kernels.scores_triton import fine_tune_kernel
 
@@ -106,7 +108,7 @@ def fine_tuned_triton(scores: Tensor, gradient: Tensor, votes: Tensor, voters: T
     return out
 
 
-def with_own_votes_triton(votes: Tensor, own: Tensor, mask: Tensor) -> Tensor:
+def add_own_votes_triton(votes: Tensor, own: Tensor, mask: Tensor) -> Tensor:
     """votes + own · mask: [A, P_w]."""
     from peermask.kernels.votes_triton import own_votes_kernel
 
@@ -118,7 +120,7 @@ def with_own_votes_triton(votes: Tensor, own: Tensor, mask: Tensor) -> Tensor:
     return out
 
 
-def pulled_triton(
+def pull_scores_triton(
     scores: Tensor, votes: Tensor, voters: Tensor, mask: Tensor, gain: float | Tensor, sizes: Sequence[int]
 ) -> Tensor:
     """z + gain · mean|z_l| · sign(z) · (votes / voters − mask), and z itself where there are no voters: [A, P]."""

@@ -43,7 +43,7 @@ BLOCK = 2**28  # entries of masks that are compared at a time
 def believed_links(masks: Tensor, received: Tensor, heard: Links, sizes: Sequence[int], factor: float) -> Links:
     """Select the links whose messages are believed: masks [A, P] and messages [K, P], both bool."""
     if by_kernels(masks) and heard.is_paired and len(received) <= MOST:
-        return Links.of(believed_triton(masks, received, heard.pairs, sizes, factor, HALFWAY))
+        return Links.of(believed_links_triton(masks, received, heard.pairs, sizes, factor, HALFWAY))
     distance = distances(masks, received, heard, sizes)
     limit = (factor * heard.median(distance)).clamp(max=HALFWAY)  # [A]
     return heard.where(distance <= heard.by_receiver(limit))
@@ -56,7 +56,7 @@ def distances(masks: Tensor, received: Tensor, heard: Links, sizes: Sequence[int
         theirs = theirs[None]
     else:
         both, own = _overlaps(masks, received, heard), ones_by_layer(masks, sizes)
-        theirs = ones_heard(received, heard, sizes)
+        theirs = ones_by_link(received, heard, sizes)
     a, b = heard.by_receiver(own.double()), theirs.double()  # [E, L] each, or [A, 1, L], [1, K, L]
     smaller = torch.minimum(a, b)
     chance = a * b / _on_device(tuple(sizes), masks.device)
@@ -71,7 +71,7 @@ def ones_by_layer(masks: Tensor, sizes: Sequence[int]) -> Tensor:
     return torch.stack([layer.sum(1) for layer in masks.split(list(sizes), dim=1)], dim=1)
 
 
-def ones_heard(received: Tensor, heard: Links, sizes: Sequence[int]) -> Tensor:
+def ones_by_link(received: Tensor, heard: Links, sizes: Sequence[int]) -> Tensor:
     """Ones by layer of what comes over each link: [E, L], or [1, K, L]. Messages that are not received are ignored."""
     if heard.is_paired:
         return ones_by_layer(received, sizes)[None]
@@ -133,7 +133,7 @@ def overlaps_triton(masks: Tensor, received: Tensor, sizes: Sequence[int]) -> tu
     return both.view(agents, senders), own.view(agents, layers), theirs.view(senders, layers)
 
 
-def believed_triton(
+def believed_links_triton(
     masks: Tensor, received: Tensor, heard: Tensor, sizes: Sequence[int], factor: float, limit: float
 ) -> Tensor:
     """Select the messages that are believed among those heard, [A, K], for K up to `MOST`."""

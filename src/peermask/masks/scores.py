@@ -91,7 +91,7 @@ def score_gradient(model_gradient: Tensor, weights: Tensor, scores: Tensor) -> T
     return scores.sign().mul_(weights).mul_(model_gradient)  # [A, P_w]
 
 
-def stepped(
+def step_scores(
     scores: Tensor,
     model_gradient: Tensor,
     weights: Tensor,
@@ -112,19 +112,19 @@ def stepped(
         if relative:
             sizes = layout.sizes
             return relative_step_triton(scores, model_gradient, weights, velocity, lr, momentum, decay, sizes)
-        moved, summed = stepped_triton(scores, model_gradient, weights, velocity, lr, momentum, decay)
+        moved, summed = step_scores_triton(scores, model_gradient, weights, velocity, lr, momentum, decay)
         return moved, summed, summed
     summed = score_gradient(model_gradient, weights, scores)
     if velocity is not None:
         summed = momentum * velocity + summed
-    direction = in_units_of(scores, summed, layout) if relative else summed
-    step = regularised(direction, scores, decay, lasso, layout)
+    direction = scale_to_scores(scores, summed, layout) if relative else summed
+    step = regularise(direction, scores, decay, lasso, layout)
     if scores.device.type != "cpu":  # where nothing waits for a number that varies
         return scores - lr * step, summed, direction
     return torch.sub(scores, step, alpha=float(lr)), summed, direction
 
 
-def in_units_of(scores: Tensor, summed: Tensor, layout: Layout) -> Tensor:
+def scale_to_scores(scores: Tensor, summed: Tensor, layout: Layout) -> Tensor:
     """û_l = u_l mean|z_l| / rms(u_l), the mean and the root mean square over all entries of an agent's layer."""
     direction = torch.empty_like(summed)  # [A, P_w]
     for layer in layout.masked:
@@ -134,7 +134,7 @@ def in_units_of(scores: Tensor, summed: Tensor, layout: Layout) -> Tensor:
     return direction
 
 
-def regularised(gradient: Tensor, scores: Tensor, decay: float, lasso: float, layout: Layout) -> Tensor:
+def regularise(gradient: Tensor, scores: Tensor, decay: float, lasso: float, layout: Layout) -> Tensor:
     """G + ω z + λ ∂R/∂z: what a step on the scores follows."""
     if decay:
         gradient = gradient + decay * scores
@@ -172,7 +172,7 @@ def score_gradient_triton(model_gradient: Tensor, weights: Tensor, scores: Tenso
     return out
 
 
-def stepped_triton(
+def step_scores_triton(
     scores: Tensor,
     model_gradient: Tensor,
     weights: Tensor,
@@ -211,7 +211,7 @@ def relative_step_triton(
     decay: float,
     sizes: Sequence[int],
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """z − lr · (û + decay · z), u and û of `stepped`, in two passes: sums over layers come before the step."""
+    """z − lr · (û + decay · z), u and û of `step_scores`, in two passes: sums over layers come before the step."""
     from peermask.kernels.scores_triton import relative_step_kernel, sums_of_step_kernel
 
     tables, scores, weights = layer_tables(tuple(sizes), scores.device), scores.contiguous(), weights.contiguous()

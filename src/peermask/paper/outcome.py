@@ -15,7 +15,7 @@ from peermask.files import read_json
 from peermask.reports.mask_pictures import layers_of, live_filters
 from peermask.store.checkpoint import Masks, list_masks, load_masks
 from peermask.store.folder import RunFolder, read_result
-from peermask.store.table import Floats, Table, mean_known, read_table, reported
+from peermask.store.table import Floats, Table, nanmean, read_table, reported_mean
 from peermask.wire.frame import VERSION
 
 MIDDLE = 20  # filters of the first layer that the paper's figures show
@@ -151,7 +151,7 @@ class Outcome(BaseModel):
         if self.curve is None:
             return None
         values = np.array(self.curve.agents).T  # [E, N]
-        return reported(np.array(self.curve.rounds), values, ~np.isnan(values))
+        return reported_mean(np.array(self.curve.rounds), values, ~np.isnan(values))
 
 
 def measure(folder: RunFolder) -> Outcome:
@@ -161,10 +161,10 @@ def measure(folder: RunFolder) -> Outcome:
     if not len(table.rounds):
         raise RunError(f"{folder.path} is finished but has no metrics.csv; delete it to run it again")
     liars = {known["agent"] for known in manifest["agents"] if known.get("liar")}
-    honest = [agent not in liars for agent in range(table.there.shape[1])]
+    honest = [agent not in liars for agent in range(table.has_row.shape[1])]
 
     def mean(column: str) -> float | None:
-        found = mean_known(table.reported(column)[honest])
+        found = nanmean(table.reported_mean(column)[honest])
         return None if isnan(found) else found
 
     curve, messages = _curve(table, traffic, honest), round(float(np.nansum(traffic["links"])))
@@ -179,9 +179,9 @@ def measure(folder: RunFolder) -> Outcome:
         own_labels=mean("test_accuracy_own"),
         weighted=mean("test_accuracy_weighted"),
         validation=mean("validation_accuracy"),
-        worst=float(np.nanmin(table.reported("test_accuracy")[honest])),
+        worst=float(np.nanmin(table.reported_mean("test_accuracy")[honest])),
         unmixed=mean("unmixed_accuracy"),
-        density=mean_known(table.last("density")[honest]),
+        density=nanmean(table.last("density")[honest]),
         messages=messages,
         codec=VERSION if messages else None,
         megabytes=curve.megabytes[-1],

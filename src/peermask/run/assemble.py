@@ -24,17 +24,17 @@ from peermask.data.normalisation import FromRaw
 from peermask.graph import Mixing
 from peermask.graph.links import Links
 from peermask.graph.sums import FEW, count_votes
-from peermask.masks.aggregation import aggregated_magnitude, fine_tuned, pulled, with_own_votes
+from peermask.masks.aggregation import add_own_votes, aggregated_magnitude, fine_tune, pull_scores
 from peermask.masks.guard import believed_links
 from peermask.masks.masker import Masker, MaskOptions
-from peermask.masks.scores import stepped
+from peermask.masks.scores import step_scores
 from peermask.masks.select import top_fraction_by_layer
 from peermask.models.layout import Layout
 from peermask.models.outputs import Readout, cross_entropy, with_readout
 from peermask.run.build import Experiment
 from peermask.run.feed import Feed
 from peermask.run.metrics import SAMPLES_AT_ONCE, Tally
-from peermask.run.simulator import Simulator, concatenated
+from peermask.run.simulator import Simulator, join_messages
 from peermask.wire.cost import message_cost
 from peermask.wire.schema import Payload
 
@@ -257,7 +257,7 @@ def _steps(scores: Tensor, gradient: Tensor, weights: Tensor, layout: Layout) ->
     """Take steps with momentum and without, absolute and relative."""
     for velocity, momentum in ((None, 0.0), (scores, 0.5)):
         for relative in (False, True):
-            stepped(scores, gradient, weights, velocity, 1.0, momentum, 0.0, 0.0, layout, relative=relative)
+            step_scores(scores, gradient, weights, velocity, 1.0, momentum, 0.0, 0.0, layout, relative=relative)
 
 
 def _of_masks(layout: Layout, device: torch.device) -> list[Callable[[], object]]:
@@ -271,7 +271,10 @@ def _of_masks(layout: Layout, device: torch.device) -> list[Callable[[], object]
     links = Links.of(torch.ones(FEW + 1, 1, dtype=torch.bool, device=device))
     one = Links.of(torch.ones(1, 1, dtype=torch.bool, device=device))
     values = as_message(torch.rand(1, layout.total, device=device), layout.weights)
-    messages = ({"mask": mask}, concatenated([values]))  # which puts each leaf into memory of its own, as in a round
+    messages = (
+        {"mask": mask},
+        join_messages([values]),
+    )  # which puts each leaf into memory of its own, as in a round
     return [
         lambda: masker.model(mask, keep),
         lambda: _steps(scores, gradient, masker.weights(keep), layout),
@@ -279,9 +282,9 @@ def _of_masks(layout: Layout, device: torch.device) -> list[Callable[[], object]
         lambda: aggregated_magnitude(scores, votes, voters, 1.0, layout),
         lambda: count_votes(one, mask, torch.uint8),
         lambda: count_votes(links, mask, torch.uint8),  # many agents are counted in larger tiles
-        lambda: fine_tuned(scores, scores, votes, voters, 1.0),
-        lambda: with_own_votes(votes, voters, mask),
-        lambda: pulled(scores, votes, voters, mask, 1.0, layout),
+        lambda: fine_tune(scores, scores, votes, voters, 1.0),
+        lambda: add_own_votes(votes, voters, mask),
+        lambda: pull_scores(scores, votes, voters, mask, 1.0, layout),
         lambda: believed_links(mask, mask, one, layout.sizes, 1.5),
         *(partial(_count_twice, sent, layout.sizes) for sent in messages),
     ]

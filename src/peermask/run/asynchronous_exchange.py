@@ -149,7 +149,7 @@ class AsynchronousExchange(Exchange):
         self._take(events)
         received, mixings = [], []
         for agent, number in events:
-            used = self.trace.used((agent, number))
+            used = self.trace.messages_used((agent, number))
             columns, mixing = self.ages.weigh(self.mixings[agent], number, used)
             rows = [self.unused[j, number if j == agent else used[j]].payload for j in columns]
             received.append({name: torch.cat([row[name] for row in rows]) for name in rows[0]})
@@ -168,8 +168,8 @@ class AsynchronousExchange(Exchange):
         taken: list[tuple[int, int, Message]] = []
         new: dict[tuple[int, int], tuple[int, Message, SavedHistory | None]] = {}  # each once, for all receivers
         for agent, number in events:
-            before = self.trace.used((agent, number - 1))
-            for j, used in self.trace.used((agent, number)).items():
+            before = self.trace.messages_used((agent, number - 1))
+            for j, used in self.trace.messages_used((agent, number)).items():
                 message, history = self.unused[j, used], self.histories.by_receiver[agent].get(j)
                 if used != before.get(j):
                     taken.append((agent, j, message))

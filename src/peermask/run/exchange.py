@@ -94,7 +94,7 @@ class LocalExchange(Exchange):
         self.messages = honest
         if self.liars is not None:
             links = self.experiment.schedule.links(clock.round).to(self.simulator.device)
-            self.messages = self.liars.told(honest, links, clock)
+            self.messages = self.liars.falsify(honest, links, clock)
         return self.messages, mixings
 
 

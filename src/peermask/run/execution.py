@@ -15,7 +15,7 @@ from torch import Tensor
 from peermask.algorithms.contract import Clock
 from peermask.run.build import Experiment
 from peermask.run.metrics import Evaluation
-from peermask.store.table import REPORTED, mean_known
+from peermask.store.table import REPORTED, nanmean
 from peermask.task import figure_name, format_figure
 
 if TYPE_CHECKING:
@@ -153,7 +153,7 @@ def _curve(arms: dict[str, RunResult]) -> str:
     last = max((arm.round for arm in arms.values()), default=0) or 1
     for place, (name, arm) in enumerate(arms.items()):
         table = arm.evaluations()
-        means = [mean_known(row.clip(0.0, 1.0)) for row in table[f"test_{main}"]]
+        means = [nanmean(row.clip(0.0, 1.0)) for row in table[f"test_{main}"]]
         points = [
             (MARGIN + (WIDTH - MARGIN) * number / last, HEIGHT - MARGIN - (HEIGHT - 2 * MARGIN) * mean)
             for number, mean in zip(table.rounds.tolist(), means, strict=True)

@@ -32,9 +32,9 @@ from peermask.wire.cost import (
     KINDS,
     Cost,
     Spread,
-    coded_row,
+    code_row,
     in_turn,
-    measured_by_kernels,
+    measure_by_kernels,
     message_cost,
     message_measures,
 )
@@ -42,11 +42,11 @@ from peermask.wire.receiver_state import (
     ReceiverRows,
     ReceiverState,
     ReceiverTensors,
-    counted_by_kernels,
     empty_receiver_state,
     first_message,
+    is_counted_by_kernels,
     restore_receiver_state,
-    where_counted,
+    to_counting_device,
 )
 from peermask.wire.schema import MessageRow, Payload, row_of
 
@@ -81,7 +81,7 @@ class LinkHistories:
         """Count a round's messages [A, ...], with the links of all agents, and update the histories.
 
         `coded_bytes` is the mean over the receivers of each."""
-        payload = where_counted(payload)
+        payload = to_counting_device(payload)
         leaf, self.schema = next(iter(payload.values())), Schema.of_rows(payload, sizes)
         lines: dict[tuple[int, int], list[int]] = defaultdict(list)  # sender, history -> receivers
         histories: dict[tuple[int, int], SavedHistory | None] = {}
@@ -92,7 +92,7 @@ class LinkHistories:
         local = [line for line in lines if 0 <= line[0] - self.first < len(leaf)]
         rows = [sender - self.first for sender, _ in local]
         before = [histories[line] for line in local]
-        if counted_by_kernels(payload):
+        if is_counted_by_kernels(payload):
             bytes_each, is_delta, after = self._by_kernels(payload, rows, before, sizes)
         else:
             bytes_each, is_delta, after = self._by_rows(payload, rows, before, spread)
@@ -139,7 +139,7 @@ class LinkHistories:
         if history is None and self.opening is not None:
             history = History.begin(row_of(self.opening, row), schema)
         assert history is None or isinstance(history, History)
-        return coded_row(message, schema, history, self.first + row)
+        return code_row(message, schema, history, self.first + row)
 
     def _by_kernels(
         self, payload: Payload, rows: Sequence[int], histories: Sequence[SavedHistory | None], sizes: tuple[int, ...]
@@ -154,12 +154,12 @@ class LinkHistories:
         for places in (part[at : at + step] for part in (new, old) for at in range(0, len(part), step)):
             senders, index = [rows[place] for place in places], torch.tensor(places, device=device)
             stack = [history for place in places if isinstance(history := histories[place], ReceiverTensors)]
-            before: ReceiverState | None = ReceiverTensors.stacked(stack) if stack else None
+            before: ReceiverState | None = ReceiverTensors.join(stack) if stack else None
             if not stack and self.opening is not None:
                 before = first_message({name: leaf[senders].to(device) for name, leaf in self.opening.items()}, schema)
             assert not isinstance(before, ReceiverRows)
             sent = {name: leaf[senders] for name, leaf in payload.items()}
-            (_, _, bytes_each[index], is_delta[index]), then = measured_by_kernels(sent, before, sizes)
+            (_, _, bytes_each[index], is_delta[index]), then = measure_by_kernels(sent, before, sizes)
             after.update(zip(places, then.apart(), strict=True))
         return bytes_each, is_delta, [after[place] for place in range(len(rows))]
 
@@ -186,7 +186,7 @@ class LinkHistories:
         links = torch.tensor([(to, sender, places[id(history)]) for to, sender, history in links_and_histories])
         rows = ReceiverRows(tuple(history for _, history in ordered if isinstance(history, History)))
         stacks = [history for _, history in ordered if isinstance(history, ReceiverTensors)]
-        saved = ReceiverTensors.stacked(stacks).tensors() if stacks else rows.tensors() if rows.histories else {}
+        saved = ReceiverTensors.join(stacks).tensors() if stacks else rows.tensors() if rows.histories else {}
         return {**(saved or empty_receiver_state(self.schema)), LINKS: links}
 
     def restore(self, saved: Mapping[str, Tensor], payload: Payload, sizes: tuple[int, ...]) -> None:

@@ -77,7 +77,7 @@ def evaluate(
     loss = mean_losses(network, params, dataset, split, indices, watchers)
     figures = tally.figures() if tally else {}
     if buffer is not None:
-        figures |= {name: buffer.measured(name).to(loss) for name in named if name not in figures}
+        figures |= {name: buffer.measure(name).to(loss) for name in named if name not in figures}
     return Score(figures, loss, tally.confusion if tally else None)
 
 
@@ -143,7 +143,9 @@ class Tally:
             "accuracy": accuracy_all if self.of_all else accuracy_own,  # by the readout that counts
             "accuracy_all": accuracy_all,  # the answer is the largest of all logits
             "accuracy_own": accuracy_own,  # the answer is the largest among the labels an agent trains on
-            "accuracy_weighted": weighted(right, samples, self.counts),  # labels as often as in the training data
+            "accuracy_weighted": weighted_accuracy(
+                right, samples, self.counts
+            ),  # labels as often as in the training data
             "macro_f1": macro_f1(right, self.answered, samples).to(right),
         }
 
@@ -164,7 +166,7 @@ class OutputBuffer:
         self.targets.append(self.dataset.unscale(targets))
         self.valid.append(valid)
 
-    def measured(self, name: str) -> Tensor:
+    def measure(self, name: str) -> Tensor:
         """Measure each agent's metric, [A]; NaN without samples."""
         if not self.valid:
             return torch.full((self.agents,), torch.nan)
@@ -176,7 +178,7 @@ class OutputBuffer:
         return measured
 
 
-def weighted(right: Tensor, samples: Tensor, counts: Tensor) -> Tensor:
+def weighted_accuracy(right: Tensor, samples: Tensor, counts: Tensor) -> Tensor:
     """Σ_c f_c right_c / samples_c, with f the shares of the training data among the labels that have samples.
 
     All [A, classes]; gives [A].

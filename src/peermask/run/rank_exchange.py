@@ -18,7 +18,7 @@ from peermask.graph.mixing import Mixing
 from peermask.run.build import Experiment
 from peermask.run.exchange import Exchange, liars_of
 from peermask.run.ledger import LINKS, Ledger, shards_of
-from peermask.run.simulator import Simulator, concatenated
+from peermask.run.simulator import Simulator, join_messages
 from peermask.store.folder import RunFolder
 from peermask.wire.schema import Payload
 
@@ -33,7 +33,7 @@ def divide(agents: int, size: int) -> list[slice]:
     return [slice(agents * rank // size, agents * (rank + 1) // size) for rank in range(size)]
 
 
-def heard(mixing: Mixing) -> Tensor:
+def senders_heard(mixing: Mixing) -> Tensor:
     """The agents whose messages these receivers hear, themselves included, in order."""
     return torch.from_numpy(mixing.closed.heard[0])  # [K]
 
@@ -120,13 +120,13 @@ def packed_width(rows: Tensor) -> int:
 
 def pack_payload(payload: Mapping[str, Tensor], rows: Tensor) -> Tensor:
     """Some rows of all leaves as one string of bytes, leaf after leaf."""
-    return torch.cat([pack(leaf[rows]).flatten() for leaf in _aligned(payload)])
+    return torch.cat([pack(leaf[rows]).flatten() for leaf in _widest_first(payload)])
 
 
 def unpack_payload(packed: Tensor, out: Mapping[str, Tensor], rows: slice) -> None:
     """The inverse, into rows of a payload that has room for them."""
     start = 0
-    for leaf in _aligned(out):
+    for leaf in _widest_first(out):
         part = leaf[rows]
         size = len(part) * packed_width(part)
         unpack(packed[start : start + size].view(len(part), -1), part)
@@ -138,7 +138,7 @@ def payload_width(payload: Mapping[str, Tensor]) -> int:
     return sum(packed_width(leaf) for leaf in payload.values())
 
 
-def _aligned(payload: Mapping[str, Tensor]) -> list[Tensor]:
+def _widest_first(payload: Mapping[str, Tensor]) -> list[Tensor]:
     """The widest values first: behind a mask of an odd number of bytes they could not be read where they lie."""
     return sorted(payload.values(), key=lambda leaf: -leaf.element_size())
 
@@ -168,7 +168,9 @@ class RankExchange(Exchange):
     def _hear(self, mixing: Mixing) -> None:
         """Compute what to send to which rank, and how received messages are mixed, from the mixing of all agents."""
         everything, device = self.simulator.algorithm.hears_all, self.simulator.device
-        hearing = [torch.arange(self.agents) if everything else heard(mixing.rows(rows)) for rows in self.shards]
+        hearing = [
+            torch.arange(self.agents) if everything else senders_heard(mixing.rows(rows)) for rows in self.shards
+        ]
         self.routes = Routes.of(hearing, self.agents, self.ranks.rank)
         self.here, columns = self.routes.here, self.routes.columns
         self.outgoing = {rank: rows.to(device) for rank, rows in self.routes.outgoing.items()}
@@ -184,11 +186,11 @@ class RankExchange(Exchange):
             self._since = since
             self._hear(self.experiment.mixing_of(since))
         before, behind = self.here.start, len(self.routes.columns) - self.here.stop
-        received = concatenated(shared, self.simulator.spread, before, behind)
+        received = join_messages(shared, self.simulator.spread, before, behind)
         if received:
             self._fill(received)
             if self.liars is not None:  # liars look at the true messages first
-                received = self.liars.told(received, self.links, clock, self.routes.columns.tolist(), self.here)
+                received = self.liars.falsify(received, self.links, clock, self.routes.columns.tolist(), self.here)
                 self._fill(received)
         self.messages = {name: leaf[self.here] for name, leaf in received.items()}
         return received, self.mixings

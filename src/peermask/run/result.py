@@ -61,7 +61,7 @@ class RunResult(StoredRun):
         """Show the result in a notebook."""
         return as_html(self)
 
-    def known_config(self) -> ExperimentConfig:
+    def config_with_plugins(self) -> ExperimentConfig:
         """The config, with all that it names known here: plug-ins are imported, if the user named them."""
         find_recorded_plugins(self.folder.path)
         return read_config(self.folder.config)
@@ -79,7 +79,7 @@ class RunResult(StoredRun):
     def _built(self, dataset: Dataset | None, module: nn.Module | None) -> Experiment:
         """The experiment again, with the dataset and module that were given in Python."""
         given = self.module if module is None else module
-        experiment = build(self.known_config(), self.dataset if dataset is None else dataset, given)
+        experiment = build(self.config_with_plugins(), self.dataset if dataset is None else dataset, given)
         if given is None and self.manifest["frozen_checksum"] != experiment.frozen.checksum:
             raise RunError(
                 f"{self.folder.path} was run with another network than its config names; "

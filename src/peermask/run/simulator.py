@@ -192,7 +192,7 @@ class Simulator:
 
     def concatenate(self, clock: Clock, shared: Sequence[Payload]) -> tuple[Payload, Sequence[Mixing]]:
         """Concatenate messages: all agents are here, so nothing moves."""
-        return concatenated(shared, self.spread), self.mixings_of(clock.round)
+        return join_messages(shared, self.spread), self.mixings_of(clock.round)
 
     def mixings_of(self, round: int) -> Sequence[Mixing]:
         """Mixing of each chunk in a round."""
@@ -222,7 +222,7 @@ def learn_all(algorithm: Steps, state: Any, data: LocalData, clock: Clock) -> tu
     return state, losses[0] if len(losses) == 1 else torch.stack(losses).mean(0)
 
 
-def concatenated(shared: Sequence[Payload], spread: Spread = in_turn, before: int = 0, behind: int = 0) -> Payload:
+def join_messages(shared: Sequence[Payload], spread: Spread = in_turn, before: int = 0, behind: int = 0) -> Payload:
     """Concatenate the messages of all chunks, one row an agent, with room for others before and after.
 
     Each chunk copies its own rows, so that all cores take part."""

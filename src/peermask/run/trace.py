@@ -46,7 +46,7 @@ class Trace:
     def rounds(self) -> int:
         return len(self.heard)
 
-    def used(self, event: Event) -> dict[int, int]:
+    def messages_used(self, event: Event) -> dict[int, int]:
         """Neighbour -> the round of its message that an agent used in a round; neighbours that were not heard are left
         out."""
         agent, number = event

@@ -241,11 +241,11 @@ def check_tables(folder: RunFolder, agents: int, rounds: Iterable[int]) -> None:
 
 def check_rows(table: Table, rounds: Iterable[int], agents: int) -> None:
     """Check that each agent has a row in each of these rounds, and that there are no others."""
-    place, last = {number: place for place, number in enumerate(table.rounds.tolist())}, table.there.shape[1] - 1
+    place, last = {number: place for place, number in enumerate(table.rounds.tolist())}, table.has_row.shape[1] - 1
     remedy = "restore the file, or start a new run"
     for number in sorted(rounds):
         for agent in range(agents):
-            if number not in place or agent > last or not table.there[place[number], agent]:
+            if number not in place or agent > last or not table.has_row[place[number], agent]:
                 raise RunError(f"{table.path} lacks agent {agent} in round {number}; {remedy}")
     if last >= agents:
         raise RunError(f"{table.path} has rows of agent {last}, of {agents} agents; {remedy}")

@@ -15,7 +15,7 @@ from peermask.errors import RunError, nearest
 from peermask.files import as_path
 from peermask.store.checkpoint import check_tables_since
 from peermask.store.folder import RunFolder, check_config, read_manifest, read_result
-from peermask.store.table import Table, mean_known, read_rows, read_table
+from peermask.store.table import Table, nanmean, read_rows, read_table
 from peermask.task import Readout, Task, arm_names
 
 BY_READOUT = ("test_accuracy_all", "test_accuracy_own", "test_accuracy_weighted")
@@ -49,7 +49,7 @@ NUMBERS = tuple(each.name for each in fields(AgentResult) if each.type in ("int"
 
 def agent_results(manifest: dict[str, Any], table: Table) -> list[AgentResult]:
     """Read each agent's row of the manifest, and its columns of metrics.csv."""
-    figures = {name: table.reported(f"test_{name}") for name in manifest["figures"]}  # [N] each
+    figures = {name: table.reported_mean(f"test_{name}") for name in manifest["figures"]}  # [N] each
     density, sent = table.last("density"), np.nan_to_num(table.last("sent_bytes"))
     unknown = np.full(len(density), nan)
     labelled = "accuracy" in figures
@@ -74,7 +74,7 @@ def agent_results(manifest: dict[str, Any], table: Table) -> list[AgentResult]:
 
 def mean_of(values: Iterable[float]) -> float:
     """Average the values that are known; NaN if none is."""
-    return mean_known(np.fromiter(values, np.float64))
+    return nanmean(np.fromiter(values, np.float64))
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from peermask.errors import RunError
 from peermask.files import read_json, try_lock, write_atomically, write_json
 from peermask.store.folder import RunFolder
 from peermask.store.result import StoredRun
-from peermask.store.table import mean_known
+from peermask.store.table import nanmean
 from peermask.task import flatten
 
 SWEEP = "sweep.json"
@@ -219,4 +219,4 @@ class SweepFolder:
 def _held_out(result: StoredRun) -> float:
     """Average the reported figure on held-out data over honest agents."""
     honest = [not agent.liar for agent in result.agents]
-    return mean_known(result.evaluations().reported(f"validation_{result.main_figure}")[honest])
+    return nanmean(result.evaluations().reported_mean(f"validation_{result.main_figure}")[honest])

@@ -39,7 +39,7 @@ def append_rows(path: Path, columns: Sequence[str], rows: Iterable[Sequence[obje
         if not header:
             table.writerow(columns)
         elif header != ",".join(columns):
-            raise damaged(path, 1, "not the columns that this version writes")
+            raise damaged_error(path, 1, "not the columns that this version writes")
         table.writerows(rows)
         file.write(text.getvalue())
 
@@ -54,7 +54,7 @@ def forget_after(path: Path, round: int) -> None:
     for number, line in enumerate(lines[1:], 2):
         key = line.split(",", 1)[0]
         if not _is_whole(key):
-            raise damaged(path, number, f"round {key[:20]!r} is not a valid number")
+            raise damaged_error(path, number, f"round {key[:20]!r} is not a valid number")
         if int(key) <= round:
             earlier.append(line)
     write_atomically(path, "".join(f"{line}\n" for line in earlier).encode())
@@ -96,7 +96,7 @@ def check_extents(folder: Path, expected: Mapping[str, Extent], witness: Path) -
         try:
             data = path.read_bytes() if path.exists() else b""
         except OSError as error:
-            raise unreadable(path, error) from None
+            raise unreadable_error(path, error) from None
         if hashlib.sha256(data[: extent.size]).hexdigest() != extent.sha256:
             raise RunError(
                 f"{path} is damaged (it does not hold what it held when {witness.name} was written); "
@@ -114,7 +114,7 @@ class Row(dict[str, str]):
         self.path = path
 
     def __missing__(self, column: str) -> str:
-        raise damaged(self.path, 1, f"no column {column!r}")
+        raise damaged_error(self.path, 1, f"no column {column!r}")
 
 
 def read_rows(path: Path) -> list[dict[str, str]]:
@@ -136,16 +136,16 @@ def parse(path: Path) -> tuple[list[str], list[list[str]]]:
         if header is None:
             return [], []
         if len(set(header)) < len(header):
-            raise damaged(path, 1, "a column is there twice")
+            raise damaged_error(path, 1, "a column is there twice")
         for values in table:
             if len(values) != len(header):
-                raise damaged(path, table.line_num, f"{len(values)} values for {len(header)} columns")
+                raise damaged_error(path, table.line_num, f"{len(values)} values for {len(header)} columns")
             for column, value in zip(header, values, strict=True):
                 if not _belongs(value, column):
-                    raise damaged(path, table.line_num, f"{column} {value[:20]!r} is not a valid number")
+                    raise damaged_error(path, table.line_num, f"{column} {value[:20]!r} is not a valid number")
             rows.append(values)
     except csv.Error as error:
-        raise damaged(path, table.line_num, str(error)) from None
+        raise damaged_error(path, table.line_num, str(error)) from None
     return header, rows
 
 
@@ -157,19 +157,19 @@ def _table_text(path: Path) -> str | None:
         return None
     except UnicodeDecodeError as error:
         line = error.object.count(b"\n", 0, error.start) + 1
-        raise damaged(path, line, f"byte 0x{error.object[error.start]:02x} is no text") from None
+        raise damaged_error(path, line, f"byte 0x{error.object[error.start]:02x} is no text") from None
     except OSError as error:
-        raise unreadable(path, error) from None
+        raise unreadable_error(path, error) from None
     if not (re.match(rf"{KEYS}[,\n]", text) or f"{KEYS},".startswith(text)):
-        raise damaged(path, 1, f"no header that begins with {KEYS!r}")
+        raise damaged_error(path, 1, f"no header that begins with {KEYS!r}")
     return text
 
 
-def unreadable(path: Path, error: OSError) -> RunError:
+def unreadable_error(path: Path, error: OSError) -> RunError:
     return RunError(f"{path} cannot be read: {error.strerror or error}; fix this and retry")
 
 
-def damaged(path: Path, line: int, what: str) -> RunError:
+def damaged_error(path: Path, line: int, what: str) -> RunError:
     return RunError(f"{path} is damaged (line {line}: {what}); restore the file, or start a new run")
 
 
@@ -198,21 +198,21 @@ REPORTED_SHARE = 0.25  # the share of the rounds whose evaluations a reported ac
 REPORTED = "the evaluations in the last quarter of the rounds"  # what is written under a table
 
 
-def reported(rounds: Ints, values: Floats, there: Bools) -> Floats:
+def reported_mean(rounds: Ints, values: Floats, has_row: Bools) -> Floats:
     """Average each agent's evaluations in the last quarter of its rounds: [E], [E, N], [E, N] -> [N].
 
     With E_i the evaluations of agent i and T_i its last round, mean of v_it over {t in E_i: t > 0.75 T_i} that are
     known; NaN if none is. A single evaluation varies from round to round.
     """
-    last = np.where(there, rounds[:, None], 0).max(0, initial=0)  # [N]
-    late = there & ~np.isnan(values) & (rounds[:, None] > (1 - REPORTED_SHARE) * last)
+    last = np.where(has_row, rounds[:, None], 0).max(0, initial=0)  # [N]
+    late = has_row & ~np.isnan(values) & (rounds[:, None] > (1 - REPORTED_SHARE) * last)
     count = late.sum(0)
     total = np.where(late, values, 0.0).sum(0)
     mean: Floats = np.divide(total, count, out=np.full(len(count), np.nan), where=count > 0)
     return mean
 
 
-def mean_known(values: Floats) -> float:
+def nanmean(values: Floats) -> float:
     """Average the values that are known; NaN if none is."""
     known = values[~np.isnan(values)]
     return float(known.mean()) if known.size else float("nan")
@@ -224,7 +224,7 @@ class Table:
 
     path: Path
     rounds: Ints  # [R] ascending
-    there: Bools  # [R, N] whether an agent has a row
+    has_row: Bools  # [R, N] whether an agent has a row
     numbers: dict[str, Floats]  # [R, N] by column; NaN where an agent has no row
     words: dict[str, NDArray[np.str_]]  # likewise; empty where an agent has no row
 
@@ -233,21 +233,21 @@ class Table:
 
     def __getitem__(self, column: str) -> Floats:
         if not len(self.rounds):
-            return np.empty(self.there.shape)
+            return np.empty(self.has_row.shape)
         if column not in self.numbers:
-            raise damaged(self.path, 1, f"no column {column!r}")
+            raise damaged_error(self.path, 1, f"no column {column!r}")
         return self.numbers[column]
 
-    def reported(self, column: str) -> Floats:
+    def reported_mean(self, column: str) -> Floats:
         """Average each agent's last evaluations: see the function of this name. [N]"""
-        return reported(self.rounds, self[column], self.there)
+        return reported_mean(self.rounds, self[column], self.has_row)
 
     def last(self, column: str) -> Floats:
         """Take each agent's last row; NaN where it has none. [N]"""
-        rows, (count, agents) = self[column], self.there.shape
+        rows, (count, agents) = self[column], self.has_row.shape
         if not count:
             return np.full(agents, np.nan)
-        place = count - 1 - self.there[::-1].argmax(0)  # [N]; a NaN where there is no row at all
+        place = count - 1 - self.has_row[::-1].argmax(0)  # [N]; a NaN where there is no row at all
         found: Floats = rows[place, np.arange(agents)]
         return found
 
@@ -267,7 +267,7 @@ def read_table(*paths: Path, agents: int | None = None) -> Table:
         columns = dict(zip(header, zip(*rows, strict=True), strict=True))
         for name in cells or columns:
             if name not in columns:
-                raise damaged(path, 1, f"no column {name!r}")
+                raise damaged_error(path, 1, f"no column {name!r}")
             cells.setdefault(name, []).extend(columns[name])
     number, agent = (np.array(cells.get(key, ()), np.int64) for key in ("round", "agent"))
     size = int(agent.max(initial=-1)) + 1 if agents is None else agents

@@ -25,10 +25,10 @@ from peermask.wire.receiver_state import (
     ReceiverState,
     ReceiverTensors,
     as_integers,
-    counted_by_kernels,
     first_message,
     flips_size_triton,
-    where_counted,
+    is_counted_by_kernels,
+    to_counting_device,
 )
 from peermask.wire.schema import MessageRow, Payload, row_of
 from peermask.wire.sets import slices
@@ -68,15 +68,15 @@ def message_cost(
 ) -> tuple[Cost, ReceiverState]:
     """The cost of one round's messages [N, ...], and the receivers' state after them; `state` is that before, if any.
     The agents are numbered from `first`."""
-    payload = where_counted(payload)
+    payload = to_counting_device(payload)
     leaf = next(iter(payload.values()))
     paper, bitmap = _always(Schema.of_rows(payload, sizes), len(leaf), leaf.device)
-    if counted_by_kernels(payload):
+    if is_counted_by_kernels(payload):
         assert not isinstance(state, ReceiverRows)
-        (ones, entropy, coded, kind), state = measured_by_kernels(payload, state, sizes)
+        (ones, entropy, coded, kind), state = measure_by_kernels(payload, state, sizes)
     else:
         assert not isinstance(state, ReceiverTensors)
-        (ones, entropy, coded, kind), state = _measured_by_rows(payload, state, sizes, spread, first)
+        (ones, entropy, coded, kind), state = _measure_by_rows(payload, state, sizes, spread, first)
     return Cost(paper, ones, bitmap, entropy, coded, kind), state
 
 
@@ -87,7 +87,7 @@ def _always(schema: Schema, agents: int, device: torch.device) -> tuple[Tensor, 
     return torch.full((agents,), paper, device=device), torch.full((agents,), bitmap_size(schema), device=device)
 
 
-def measured_by_kernels(
+def measure_by_kernels(
     payload: Payload, state: ReceiverTensors | None, sizes: Sequence[int]
 ) -> tuple[tuple[Tensor, Tensor, Tensor, Tensor], ReceiverTensors]:
     """Bits of ones, bytes of the bound, bytes of the frame and its kind of every agent, [N] each; nothing leaves the
@@ -109,7 +109,7 @@ def _leaves_for_kernels(payload: Payload, sizes: Sequence[int]) -> tuple[dict[st
     return rows, [whole if row.shape[1] == sum(whole) else (row.shape[1],) for row in rows.values()]
 
 
-def _measured_by_rows(
+def _measure_by_rows(
     payload: Payload, state: ReceiverRows | None, sizes: Sequence[int], spread: Spread, first: int
 ) -> tuple[tuple[Tensor, Tensor, Tensor, Tensor], ReceiverState]:
     """The same on the cores of a CPU, frames by the codec's own plan. An agent's row is counted and planned while it
@@ -118,7 +118,7 @@ def _measured_by_rows(
 
     def measured(agent: int) -> tuple[list[list[int]], int, bool, History]:
         row, history = row_of(payload, agent), None if state is None else state.histories[agent]
-        return _counts(row, layers), *coded_row(row, schema, history, first + agent)
+        return _counts(row, layers), *code_row(row, schema, history, first + agent)
 
     agents = range(len(next(iter(payload.values()))))
     counts, coded, kind, histories = zip(*spread(measured, agents), strict=True)
@@ -127,7 +127,7 @@ def _measured_by_rows(
     return measures, ReceiverRows(tuple(histories))
 
 
-def coded_row(row: MessageRow, schema: Schema, history: History | None, agent: int) -> tuple[int, bool, History]:
+def code_row(row: MessageRow, schema: Schema, history: History | None, agent: int) -> tuple[int, bool, History]:
     """Bytes of an agent's frame to receivers with this history, whether it is a delta, and what they know then."""
     try:
         size, is_delta = frame_size(row, schema, history)
@@ -139,10 +139,10 @@ def coded_row(row: MessageRow, schema: Schema, history: History | None, agent: i
 
 def message_measures(payload: Payload, sizes: Sequence[int], spread: Spread) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Costs whatever receivers know: paper_bits, ones_bits, bitmap_bytes and entropy_bytes, [N] each."""
-    payload = where_counted(payload)
+    payload = to_counting_device(payload)
     leaf, layers = next(iter(payload.values())), _cuts(payload, sizes)
     paper, bitmap = _always(Schema.of_rows(payload, sizes), len(leaf), leaf.device)
-    if counted_by_kernels(payload):
+    if is_counted_by_kernels(payload):
         rows, cuts = _leaves_for_kernels(payload, sizes)
         ones, entropy, _, _ = count_frames_triton(list(rows.values()), None, cuts)
         return paper, ones, bitmap, entropy

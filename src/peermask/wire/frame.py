@@ -192,7 +192,7 @@ class FrameHeader:
 
 
 @dataclass(frozen=True)
-class Expected:
+class Expectation:
     """Expectation of a receiver; a sender of None means any."""
 
     run_id: bytes
@@ -265,7 +265,7 @@ def is_keyframe(frame: bytes) -> bool:
     return bool(HEADER.unpack_from(frame)[6] == NO_HISTORY)
 
 
-def read_header(data: bytes, expected: Expected) -> FrameHeader:
+def read_header(data: bytes, expected: Expectation) -> FrameHeader:
     """The header of a frame that is whole, undamaged and meant for this receiver."""
     if not FRAME_BYTES <= len(data) <= MAX_FRAME_BYTES:
         raise WireError(f"frame has {len(data)} bytes, allowed: {FRAME_BYTES} to {MAX_FRAME_BYTES}")
@@ -291,7 +291,7 @@ def read_header(data: bytes, expected: Expected) -> FrameHeader:
 
 
 def decode_frame(
-    data: bytes, expected: Expected, history: History | None = None
+    data: bytes, expected: Expectation, history: History | None = None
 ) -> tuple[FrameHeader, Mapping[str, Array]]:
     """Return header and payload, or raise WireError; `history` is the sender's."""
     header = read_header(data, expected)

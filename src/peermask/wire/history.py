@@ -52,7 +52,7 @@ _AGE = (_STATE >> 1) & OLDEST
 FLIPPED: Bytes = (_STATE & 1 ^ 1 | np.minimum((_STATE >> 4) + 1, MOST_FLIPS) << 4).astype(np.uint8)
 
 
-def unflipped(frame: int) -> Bytes:
+def states_without_flips(frame: int) -> Bytes:
     """The state after each state [S] when frame number `frame` does not flip a weight: ages 3 to 6 end every 2, 4, 8
     and 16 frames."""
     older = (_AGE < OLDEST) & (frame % (1 << np.maximum(_AGE - 2, 0)) == 0)
@@ -60,9 +60,11 @@ def unflipped(frame: int) -> Bytes:
     return states
 
 
-def grown(states: Bytes, frame: int) -> Bytes:
-    """`unflipped(frame)[states]` of many weights [P]; a look-up would be slower. Ages up to 2 + the power of two in the
-    frame's number end, below the oldest."""
+def age_states(states: Bytes, frame: int) -> Bytes:
+    """`states_without_flips(frame)[states]` of many weights [P]; a look-up would be slower.
+
+    Ages up to 2 + the power of two in the frame's number end, below the oldest.
+    """
     power = (frame & -frame).bit_length() - 1
     age = np.uint8(min(2 + power, OLDEST - 1) << 1)
     older: Bytes = ((states & np.uint8(OLDEST << 1)) <= age).view(np.uint8)
@@ -116,8 +118,8 @@ class Contexts:
         was, frame = self.states[flipped], self.frames + 1
         bounds = np.searchsorted(flipped, np.cumsum(self.layers)[:-1])
         new = np.stack([np.bincount(part, minlength=STATES) for part in np.split(was, bounds)])  # [L, S]
-        stays = unflipped(frame)
-        states = grown(self.states, frame)
+        stays = states_without_flips(frame)
+        states = age_states(self.states, frame)
         states[flipped] = FLIPPED.take(was)
         rows = STATES * np.arange(len(self.layers))[:, None]
         targets = np.concatenate([rows + stays, rows + FLIPPED])  # [2 L, S]

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection
 
 from peermask.errors import WireError
 from peermask.wire.frame import (
-    Expected,
+    Expectation,
     FrameHeader,
     decode_frame,
     encode_frame,
@@ -90,7 +90,7 @@ class Outbox:
         payload = self.payloads[round]
         header = FrameHeader(self.run_id, self.sender, round, None if history is None else history.name)
         frame = encode_frame(header, payload, self.schema, history)
-        header = read_header(frame, Expected(self.run_id, self.schema))  # it may name no history
+        header = read_header(frame, Expectation(self.run_id, self.schema))  # it may name no history
         return frame, history_after(frame, header, payload, self.schema, history)
 
 
@@ -106,7 +106,7 @@ class Inbox:
         admit: Callable[[FrameHeader, MessageRow], None] = lambda _header, _payload: None,
     ) -> None:
         """`admit` raises a WireError for what its sender cannot mean."""
-        self.expected, self.admit, self.opening = Expected(run_id, schema), admit, opening
+        self.expected, self.admit, self.opening = Expectation(run_id, schema), admit, opening
         self.senders: frozenset[int] = frozenset()
         self.newest: dict[int, tuple[int, MessageRow]] = {}
         self.histories: dict[int, History] = {}
@@ -124,7 +124,7 @@ class Inbox:
             if opening is not None:
                 self.histories[sender] = history_of_opening(self.expected.run_id, sender, self.expected.schema, opening)
 
-    def held(self, sender: int) -> int | None:
+    def newest_round(self, sender: int) -> int | None:
         """The newest round held of `sender`."""
         return self.newest[sender][0] if sender in self.newest else None
 
@@ -134,7 +134,7 @@ class Inbox:
 
     def accept(self, data: bytes, sender: int | None = None) -> tuple[FrameHeader, MessageRow]:
         """Decode and store what an outbox answered, or raise WireError; `sender` is who was asked, if anybody."""
-        header = self.announced(data)
+        header = self.check_sender(data)
         if sender is not None and header.sender != sender:
             raise WireError(f"frame is from agent {header.sender}, expected {sender}")
         history = self.histories.get(header.sender)
@@ -144,12 +144,12 @@ class Inbox:
         self.newest[header.sender], self.histories[header.sender] = (header.round, payload), after
         return header, payload
 
-    def announced(self, frame: bytes) -> FrameHeader:
+    def check_sender(self, frame: bytes) -> FrameHeader:
         """The header of a frame worth decoding."""
         header = read_header(frame, self.expected)
         if header.sender not in self.senders:
             raise WireError(f"frame is from agent {header.sender}, which is no neighbour")
-        held = self.held(header.sender)
+        held = self.newest_round(header.sender)
         if held is not None and header.round <= held:
             raise WireError(f"frame of agent {header.sender} is of round {header.round}, round {held} is held", "old")
         return header

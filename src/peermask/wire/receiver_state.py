@@ -31,11 +31,11 @@ class ReceiverRows:
 
     def tensors(self) -> Payload:
         first = self.histories[0]
-        saved = {name: _stacked(h.payload[name] for h in self.histories) for name in first.payload}
+        saved = {name: _stack_rows(h.payload[name] for h in self.histories) for name in first.payload}
         for name in first.contexts:
             each = [history.contexts[name] for history in self.histories]
-            saved[name + _STATES] = _stacked(contexts.states for contexts in each)
-            saved[name + _SUMS] = _stacked(np.stack([contexts.seen, contexts.flips], 1) for contexts in each)
+            saved[name + _STATES] = _stack_rows(contexts.states for contexts in each)
+            saved[name + _SUMS] = _stack_rows(np.stack([contexts.seen, contexts.flips], 1) for contexts in each)
             saved[name + _FRAMES] = torch.tensor([contexts.frames for contexts in each])
         return saved
 
@@ -62,10 +62,10 @@ class ReceiverTensors:
         return saved
 
     @classmethod
-    def stacked(cls, parts: Sequence[ReceiverTensors]) -> ReceiverTensors:
+    def join(cls, parts: Sequence[ReceiverTensors]) -> ReceiverTensors:
         """The agents of all parts, one after another."""
         values = {name: torch.cat([part.values[name] for part in parts]) for name in parts[0].values}
-        return cls(values, {name: stacked([part.masks[name] for part in parts]) for name in parts[0].masks})
+        return cls(values, {name: join_receiver_masks([part.masks[name] for part in parts]) for name in parts[0].masks})
 
     def apart(self) -> list[ReceiverTensors]:
         """Each agent in its own memory, so that keeping one does not keep the others."""
@@ -83,19 +83,19 @@ class ReceiverTensors:
 ReceiverState = ReceiverRows | ReceiverTensors
 
 
-def counted_by_kernels(payload: Payload) -> bool:
+def is_counted_by_kernels(payload: Payload) -> bool:
     """Whether a GPU's kernels count these messages; values in half precision are counted on the CPU."""
     return by_kernels(next(iter(payload.values()))) and all(leaf.dtype != torch.float16 for leaf in payload.values())
 
 
-def where_counted(payload: Payload) -> Payload:
+def to_counting_device(payload: Payload) -> Payload:
     """Messages on the device that counts them."""
-    return payload if counted_by_kernels(payload) else {name: rows.cpu() for name, rows in payload.items()}
+    return payload if is_counted_by_kernels(payload) else {name: rows.cpu() for name, rows in payload.items()}
 
 
 def first_message(payload: Payload, schema: Schema) -> ReceiverState:
     """Return the state after keyframes of all agents, or openings."""
-    if counted_by_kernels(payload):
+    if is_counted_by_kernels(payload):
         cuts = {leaf.name: leaf.layers for leaf in schema.leaves if leaf.is_mask}
         masks = {name: first_receiver_masks(payload[name].flatten(1), cut) for name, cut in cuts.items()}
         return ReceiverTensors(_values(payload, masks), masks)
@@ -106,8 +106,8 @@ def first_message(payload: Payload, schema: Schema) -> ReceiverState:
 def restore_receiver_state(saved: Mapping[str, Tensor], schema: Schema, device: torch.device) -> ReceiverState:
     """Restore a state from its `tensors`."""
     masks = [leaf for leaf in schema.leaves if leaf.is_mask]
-    payload = where_counted({leaf.name: saved[leaf.name].to(device) for leaf in schema.leaves})
-    if counted_by_kernels(payload):
+    payload = to_counting_device({leaf.name: saved[leaf.name].to(device) for leaf in schema.leaves})
+    if is_counted_by_kernels(payload):
         restored = {
             leaf.name: restore_receiver_masks(
                 saved[leaf.name + _STATES].to(device),
@@ -150,7 +150,7 @@ def empty_receiver_state(schema: Schema) -> Payload:
     return saved
 
 
-def _stacked(rows: Iterable[np.typing.NDArray[np.generic]]) -> Tensor:
+def _stack_rows(rows: Iterable[np.typing.NDArray[np.generic]]) -> Tensor:
     return torch.from_numpy(np.stack(list(rows)))
 
 
@@ -211,7 +211,7 @@ def restore_receiver_masks(states: Tensor, sums: Tensor, frames: Tensor, layers:
     return ReceiverMasks(layers, states, torch.stack(counts, 1).int(), sums, frames.int())
 
 
-def stacked(parts: Sequence[ReceiverMasks]) -> ReceiverMasks:
+def join_receiver_masks(parts: Sequence[ReceiverMasks]) -> ReceiverMasks:
     """The agents of all parts, one after another."""
     each = [(part.states, part.weights, part.sums, part.frames) for part in parts]
     return ReceiverMasks(parts[0].layers, *map(torch.cat, zip(*each, strict=True)))
