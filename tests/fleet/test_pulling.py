@@ -171,6 +171,21 @@ def test_one_neighbour_that_ran_ahead_moves_nobody():
     assert [(absence.neighbour, absence.why) for absence in heard.absent] == [(1, "refused (ahead)")]
 
 
+def test_who_is_far_ahead_costs_no_time_and_is_heard_once_the_others_have_caught_up():
+    """Asked every round, it would send a message that is refused, until it may send no more and each takes a second."""
+    asker, ahead, near = trio(deadline=30)
+    ahead.publish(*range(1, 140))
+    assert asker.around.gather(1) == set()
+    for number in range(1, 140):
+        near.publish(number)
+        heard = asker.pull(number)
+        assert list(heard.payloads) == ([1, 2] if number >= 139 - KEPT_ROUNDS else [2])
+    assert heard.absent == []
+    assert asker.network.time.monotonic() == 1000
+    assert ahead.responder.sent.totals()[0] == {0: 1}  # with the rounds that follow it has what it needs
+    assert asker.responder.refusals.counts() == {}
+
+
 @pytest.mark.parametrize("others", [0, 1, 3])
 def test_before_the_first_round_no_single_peer_moves_the_clock(others):
     """Neighbours that have published nothing count as well as one that claims to be at the end."""

@@ -12,6 +12,7 @@ from peermask.fleet.environment import SYSTEM_TIME, TimeSource, Transport
 from peermask.fleet.fleet import Fleet
 from peermask.fleet.messages import NOTHING, Answer, Greeting, Ready, decode_answer
 from peermask.fleet.responder import Responder
+from peermask.wire.mailbox import KEPT_ROUNDS
 
 REQUEST_SECONDS = 1.0  # that a request may take; it is repeated until the deadline, so that a stop is noticed
 MOST_STRIKES = 6  # limits in a row that a neighbour used up, after which its rests get no longer: 62 limits
@@ -120,6 +121,18 @@ class Neighbourhood:
         played = self.responder.newest
         rounds = sorted([*self.newest.values(), *([] if joining or played else [0])])
         return max(played, rounds[(len(rounds) - 1) // 2]) if rounds else played
+
+    def latest_useful(self, round: int) -> int:
+        """The last round of which a message is of use in `round`: neighbours keep so many rounds."""
+        return max(round, self.common_round()) + KEPT_ROUNDS
+
+    def begin_round(self, round: int) -> None:
+        """Ask those again that have come back, and nobody whose messages are of rounds too far ahead.
+
+        With `wait` such a neighbour is asked: it goes back to the round that it no longer keeps."""
+        self.ask_again(self.responder.take_active())
+        latest = NOTHING if self.fleet.missing == "wait" else self.latest_useful(round)
+        self.bad = {j: ["ahead"] for j, newest in self.newest.items() if newest > latest}
 
     def begin_together(self, steps: int, limit: float) -> None:
         """In asynchronous runs: wait until all agents have found their neighbours, at most `limit` seconds.

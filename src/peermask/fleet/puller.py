@@ -16,7 +16,6 @@ from peermask.graph.mixing import MISSING
 from peermask.run.exchange import Abandoned
 from peermask.run.trace import may_come
 from peermask.wire import FrameHeader, Inbox, Schema
-from peermask.wire.mailbox import KEPT_ROUNDS
 from peermask.wire.schema import MessageRow
 
 RETRY_SECONDS = (0.02, 0.5)  # seconds before asking connected neighbours again that had nothing new: at first, at most
@@ -93,8 +92,7 @@ class Puller:
         around, limit = self.around, self.around.fleet.round_limit
         if self._open_inbox(schema, opening):
             limit = max(limit, around.fleet.start_limit)  # a neighbour may still wait for its own neighbours
-        around.ask_again(around.responder.take_active())
-        around.bad = {}
+        around.begin_round(round)
         expected = around.expected()
         wanted, behind = self._lacking(expected if senders is None else expected & set(senders), round), None
         end = around.time.monotonic() + limit
@@ -195,7 +193,7 @@ class Puller:
         return self._answers(
             requests,
             patience or REQUEST_SECONDS,
-            lambda: min(max(round, self.around.common_round()) + KEPT_ROUNDS, self.rounds),
+            lambda: min(self.around.latest_useful(round), self.rounds),
         )
 
     def _answers(
