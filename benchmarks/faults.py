@@ -58,6 +58,7 @@ LOSS = 20  # percent
 UNEVEN_EVERY = 4  # rounds between checkpoints
 TEN, TEN_ROUNDS = 10, 60  # agents and rounds of the default experiment
 LAST_ROUNDS = {"death": 4, "replay": 1}  # of the agent whose messages end
+NEEDED = {"disk": ("mount",), "cut": ("ip",), "loss": ("ip", "nft")}  # commands, which root runs
 RUIN = 3.0  # points of accuracy: about three standard deviations of a single run (benchmarks/deaths.py)
 
 
@@ -195,6 +196,9 @@ def main() -> None:
         parser.error(f"unknown kind {min(unknown)!r}; known: {', '.join(kinds)}")
     print(f"{AGENTS} agents, {ROUNDS} rounds; {platform.machine()}, {os.cpu_count()} cores", flush=True)
     for kind in options.kinds:
+        if kind in NEEDED and (os.geteuid() or not all(map(shutil.which, NEEDED[kind]))):
+            print(f"{kind}: not tried; it needs root, and {' and '.join(NEEDED[kind])}", flush=True)
+            continue
         problems, begun = [], time.monotonic()
         for number in range(options.first, options.first + options.trials):
             with (

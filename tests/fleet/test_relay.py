@@ -20,7 +20,7 @@ from peermask.fleet.certificates import make_certificates, make_operator
 from peermask.fleet.credentials import Credentials, find_operator, find_relay, name_of, tls_context
 from peermask.fleet.fleet import check, load_fleet, split_address
 from peermask.fleet.metrics import RelayMetrics, serve_metrics
-from peermask.fleet.operator import ask
+from peermask.fleet.operator import Unreachable, ask
 from peermask.fleet.relay import (
     AGENT,
     DIAL,
@@ -178,6 +178,16 @@ async def until_so(holds):
     async with asyncio.timeout(PATIENCE):
         while not await asyncio.to_thread(holds):
             await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("relay_runs", [True, False])
+def test_an_operator_hears_why_the_relay_leads_nowhere(served, relay_runs):
+    held, folder = served
+    if not relay_runs:
+        held = held.model_copy(update={"relay": f"127.0.0.1:{free_ports(1)}"})
+    why = "it is not connected to relay" if relay_runs else "^relay .* cannot be reached"
+    with pytest.raises(Unreachable, match=why):
+        ask(held, find_operator(folder), 3, "status", seconds=PATIENCE)
 
 
 def test_without_a_certificate_of_the_fleet_there_is_no_way_in(served, tmp_path):

@@ -116,11 +116,13 @@ def ask(
     member = fleet.member(agent)
     host = member.host
     question = what.encode() + b"\n" + body
+    through: Mapping[int, tuple[str, int]] = {}
+    relay_lines: list[str] = []  # why the relay cannot be reached
     if len(question) > LARGEST_BYTES:
         raise NodeError(f"the request has {len(question)} bytes, allowed: {LARGEST_BYTES}")
     try:
         with (
-            open_relay_client(fleet, credentials, [agent]) as through,
+            open_relay_client(fleet, credentials, [agent], say=relay_lines.append) as through,
             socket.create_connection(through.get(agent) or split_address(member.address), seconds) as plain,
             tls_context(ssl.PROTOCOL_TLS_CLIENT, credentials).wrap_socket(plain, server_hostname=host) as link,
         ):
@@ -130,12 +132,16 @@ def ask(
             answer = _answer(link, question, time.monotonic() + seconds, time)
     except ssl.SSLCertVerificationError as error:
         raise Refused(f"its certificate is not of this fleet, or not valid now ({error.verify_message})") from None
-    except ssl.SSLError as error:
-        raise Unreachable(f"it does not answer with an agent's TLS ({error.reason or error})") from None
     except TimeoutError:
         raise Unreachable(f"no answer within {seconds:g} s") from None
     except OSError as error:
-        raise Unreachable(error.strerror or str(error)) from None
+        if agent in through:  # the relay closes what it cannot join
+            said = relay_lines[0].partition(";")[0] if relay_lines else f"it is not connected to relay {fleet.relay}"
+        elif isinstance(error, ssl.SSLError):
+            said = f"it does not answer with an agent's TLS ({error.reason or error})"
+        else:
+            said = error.strerror or str(error)
+        raise Unreachable(said) from None
     if answer[:1] != b"+":
         raise Refused(answer[1:].decode("utf-8", "replace") or "it gave no reason")
     return answer[1:]
