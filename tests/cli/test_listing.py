@@ -13,7 +13,7 @@ import pytest
 
 from peermask.cli.main import main
 from peermask.cli.plan import KINDS
-from peermask.config.catalogue import KEPT, as_markdown, catalogue
+from peermask.config.catalogue import KEPT, as_json, as_markdown, catalogue
 from peermask.config.experiment import ExperimentConfig
 from peermask.config.file import make_config
 from peermask.run.runner import run_experiment
@@ -25,7 +25,8 @@ AGAIN = "run: python -m peermask.config.catalogue docs/config.md"
 
 def test_the_lists_and_the_reference_are_those_of_the_code() -> None:
     found = catalogue()
-    assert json.loads(KEPT.read_text(encoding="utf-8")) == found, AGAIN
+    assert KEPT.read_text(encoding="utf-8") == as_json(found), AGAIN
+    assert json.loads(as_json(found)) == found
     assert (DOCS / "config.md").read_text(encoding="utf-8") == as_markdown(found), AGAIN
     assert set(found) == set(KINDS)
 

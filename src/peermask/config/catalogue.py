@@ -8,6 +8,7 @@ It is read off the code and kept in catalogue.json, so that listing needs no imp
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -63,6 +64,15 @@ def catalogue() -> dict[str, list[dict[str, Any]]]:
         for kind, (_, registry) in REGISTRIES.items()
     }
     return {**named, "options": tables}
+
+
+def as_json(content: dict[str, list[dict[str, Any]]]) -> str:
+    """The catalogue as a file, with an option on each line."""
+    text = json.dumps(content, indent=1, ensure_ascii=False)
+    return (
+        re.sub(r'\{\s+("key": .*)\s+("default": .*)\s+("values": .*)\s+("about": .*)\s+\}', r"{\1 \2 \3 \4}", text)
+        + "\n"
+    )
 
 
 def as_markdown(content: dict[str, list[dict[str, Any]]]) -> str:
@@ -158,6 +168,6 @@ def _range(kind: Any, metadata: Sequence[object]) -> str:
 
 if __name__ == "__main__":
     found = catalogue()
-    KEPT.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    KEPT.write_text(as_json(found), encoding="utf-8")
     for page in sys.argv[1:]:
         Path(page).write_text(as_markdown(found), encoding="utf-8")
