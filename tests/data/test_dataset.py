@@ -32,6 +32,12 @@ def test_pixels_are_normalised_to_minus_one_and_one() -> None:
     assert floats.item() == 1  # the images themselves are left alone
 
 
+def test_a_notebook_shows_sizes_and_not_every_sample() -> None:
+    shown = repr(datasets["digits"].make())
+    assert "train=Split(1437 samples, inputs of torch.uint8 (1, 8, 8))" in shown
+    assert len(shown) < 500
+
+
 def test_the_shape_is_channels_height_width() -> None:
     assert dataset(split()).shape == (1, 2, 2)
 

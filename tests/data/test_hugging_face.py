@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -36,7 +38,42 @@ def test_images_and_class_names(hugging_face: Any) -> None:
 def test_other_names_of_columns(hugging_face: Any) -> None:
     data = hugging_face(("photo", "species"))
     assert peermask.from_torch(data, data, columns=("photo", "species")).classes == ("fig", "pear", "plum")
-    with pytest.raises(peermask.PeermaskError, match="is a dict of 'photo', 'species'; say which"):
-        peermask.from_torch(data, data)
-    with pytest.raises(peermask.PeermaskError, match="but no 'nope'; change columns"):
-        peermask.from_torch(data, data, columns=("photo", "nope"))
+
+
+def test_a_table_by_way_of_pandas(hugging_face: Any) -> None:
+    rows = hugging_face(("photo", "species")).remove_columns("photo").add_column("weight", [1.0, 2.0] * 3)
+    assert peermask.from_dataframe(rows.to_pandas(), target="species").shape == (1,)
+
+
+def test_a_run_and_its_ticket(hugging_face: Any, tmp_path: Path) -> None:
+    data = hugging_face(("image", "label"))
+    config = {"agents": 2, "rounds": 1, "graph": "complete", "partition": "everything", "model": "mlp"}
+    result = peermask.run_experiment(config, tmp_path / "run", dataset=peermask.from_torch(data, data))
+    peermask.export(result, 0, tmp_path / "a.ticket")
+    assert peermask.evaluate(tmp_path / "a.ticket", peermask.from_torch(data, data)).samples == 6
+
+
+@pytest.mark.parametrize(
+    ("change", "columns", "message"),
+    [
+        (
+            lambda data: data,
+            None,
+            r"is a dict of 'photo', 'species'; say which .* use from_dataframe\(data.to_pandas\(\)",
+        ),
+        (lambda data: data, ("photo", "nope"), "but no 'nope'; change columns"),
+        (lambda data: data.to_iterable_dataset(), None, "has type IterableDataset; give a map-style data set"),
+        (
+            lambda data: data.train_test_split(2),
+            None,
+            "has type DatasetDict; give .*: one of its splits, 'train', 'test'",
+        ),
+        (lambda data: data.select([]), None, "torch train has no samples"),
+    ],
+)
+def test_what_is_wrong_is_named(
+    hugging_face: Any, change: Callable[[Any], Any], columns: tuple[str, str] | None, message: str
+) -> None:
+    data = change(hugging_face(("photo", "species")))
+    with pytest.raises(peermask.PeermaskError, match=message):
+        peermask.from_torch(data, data, columns=columns)

@@ -13,6 +13,7 @@ import torch
 import peermask
 from peermask.data.table import read_table, table
 from peermask.errors import DataError
+from peermask.reports.tables import agents_table
 
 ROWS = pd.DataFrame(
     {
@@ -70,6 +71,7 @@ def test_a_run_from_a_csv_file(tmp_path: Path) -> None:
     result = peermask.run_experiment(config, tmp_path / "run")
     assert result.status == "finished"
     assert result.manifest["classes"] == ["left", "right"]
+    assert "left right" in list(agents_table(result).columns[1].cells)  # their names, not their numbers
 
 
 def test_parquet_is_read_where_it_can_be(tmp_path: Path) -> None:
@@ -204,3 +206,5 @@ def test_data_sets_of_hugging_face_and_torchvision_as_they_are() -> None:
         peermask.from_torch(other, other)
     with pytest.raises(DataError, match="has 'photo', 'what', 'id', but no 'image'; change columns"):
         peermask.from_torch(other, other, columns=("image", "label"))
+    with pytest.raises(DataError, match=r": one of its splits, 'train'"):
+        peermask.from_torch({"train": other}, other)  # type: ignore[dict-item]

@@ -122,7 +122,7 @@ def test_every_part_is_drawn(page: Any) -> None:
         assert ink(page, canvas)
     assert count(page, ".network circle") == 4
     assert find(page, "#samples tbody tr").text.split() == ["0", "40", "4", "20", "30", "10"]
-    assert "Classes that no agent trains on: 5, 6, 7, 8, 9." in find(page, "#data-seen").text
+    assert "Classes that no agent trains on: 5 (5, 6, 7, 8, 9)." in find(page, "#data-seen").text
     assert "2 times gone, 1 times silent" in find(page, "#faults").text
 
 

@@ -103,7 +103,7 @@ def test_what_a_user_is_told() -> None:
     assert "constant features or channels: 1" in lines
     assert "inputs that several agents train on: 1" in lines
     assert "test samples that are also trained on: 2; results would look too good" in lines
-    assert "classes that no agent trains on: c" in lines
+    assert "classes that no agent trains on: 1 (c)" in lines
 
 
 @pytest.mark.parametrize("task", ["regression", "multi-label"])

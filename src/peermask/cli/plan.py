@@ -183,7 +183,8 @@ def findings(seen: DataSummary) -> list[str]:
         f"test samples that are also trained on: {seen.leaked}" + "; results would look too good" * (seen.leaked > 0),
     ]
     if seen.histograms:
-        lines.append(f"classes that no agent trains on: {_some(seen.missing) or 'none'}")
+        names = f" ({_some(seen.missing)})" if seen.missing else ""
+        lines.append(f"classes that no agent trains on: {len(seen.missing)}{names}")
     return [line for line in lines if line]
 
 

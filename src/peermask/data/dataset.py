@@ -35,6 +35,10 @@ class Split:
     def __len__(self) -> int:
         return len(self.targets)
 
+    def __repr__(self) -> str:
+        """Show sizes, not every sample."""
+        return f"Split({len(self)} samples, inputs of {self.inputs.dtype} {tuple(self.inputs.shape[1:])})"
+
 
 @dataclass(frozen=True, eq=False)
 class Dataset:

@@ -90,7 +90,8 @@ def read_samples(
     if isinstance(samples, DataLoader):
         raise DataError(f"{name} is a DataLoader; give the data set it loads: loader.dataset")
     if not hasattr(samples, "__len__") or not hasattr(samples, "__getitem__") or isinstance(samples, Mapping):
-        raise DataError(f"{name} has type {type(samples).__name__}; give a map-style data set of (image, label)")
+        hint = f": one of its splits, {', '.join(map(repr, samples))}" if isinstance(samples, Mapping) else ""
+        raise DataError(f"{name} has type {type(samples).__name__}; give a map-style data set of (image, label){hint}")
     if not len(samples):
         raise DataError(f"{name} has no samples")
     pairs = [
@@ -100,7 +101,9 @@ def read_samples(
     for what, values in zip(("image", "target"), zip(*pairs, strict=True), strict=True):
         odd = next((k for k, value in enumerate(values) if value.shape != values[0].shape), None)
         if odd is not None:
-            raise DataError(f"{name} {what} {odd} has shape {values[odd].shape}, but {what} 0 has {values[0].shape}")
+            raise DataError(
+                f"{name} {what} {odd} has shape {values[odd].shape}, but {what} 0 has {values[0].shape}; make all alike"
+            )
         read.append(np.stack(values))
     return read[0], read[1]
 
@@ -125,7 +128,10 @@ def _keys(sample: Mapping[str, Any], name: str, keys: tuple[str, str] | None) ->
         return keys
     found = [[key for key in usual if key in sample] for usual in (INPUT_KEYS, TARGET_KEYS)]
     if not all(found):
-        raise DataError(f"{name} is a dict of {there}; say which are input and target: columns=('image', 'label')")
+        raise DataError(
+            f"{name} is a dict of {there}; say which are input and target: columns=('image', 'label'); if several are "
+            "inputs, use from_dataframe(data.to_pandas(), target=...)"
+        )
     return found[0][0], found[1][0]
 
 

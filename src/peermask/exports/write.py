@@ -212,8 +212,8 @@ def _check_target(path: Path, *, force: bool) -> None:
 def _ticket(personal: Personal) -> tuple[bytes, tuple[str, ...]]:
     data = make_ticket(personal).encode()
     floats = 4 * personal.layout.total
-    line = f"ticket of {format_bytes(len(data))}; the float32 model has {format_bytes(floats)}"
-    return data, (f"{line} ({floats / len(data):.0f} times as much)",)
+    times = f" ({floats / len(data):.0f} times as much)" if floats > 1.5 * len(data) else ""
+    return data, (f"ticket of {format_bytes(len(data))}; the float32 model has {format_bytes(floats)}{times}",)
 
 
 def _safetensors(personal: Personal) -> tuple[bytes, tuple[str, ...]]:
@@ -234,7 +234,7 @@ def _onnx(personal: Personal, precision: Precision) -> tuple[bytes, tuple[str, .
     lines = [f"onnxruntime and PyTorch agree within {made.difference:.1g}"]
     lines += [f"layer {name} stays float32: its weights have {count:,} magnitudes" for name, count in made.left.items()]
     if made.obstacle is not None:
-        lines.append(f"exported unslimmed: {made.obstacle}")
+        lines.append(f"no filters removed: {made.obstacle}")
     if made.slim is None:
         full = made.full
         lines.append(

@@ -189,7 +189,8 @@ def text(
 
 def _sides(shape: Shape, count: int) -> Shape:
     if len(shape) != count:
-        raise ValueError(f"it takes inputs of {count} axes")
+        axes = "1 axis" if count == 1 else f"{count} axes"
+        raise ValueError(f"it takes inputs of {axes}; `peermask list models` names others, and mlp takes any numbers")
     return shape
 
 

@@ -56,7 +56,7 @@ def agents_table(result: StoredRun) -> Table:
     )
     others = [arm for arm in result.compared if len(arm.agents) == len(result.agents)]
     beside = {} if others else _beside(result)  # where there is room
-    labelled = result.task == "classification"
+    labelled, classes = result.task == "classification", result.manifest["classes"]
     holds = ["labels"] * labelled
     for heading in ("agent", *holds, "retention", "density", figure_name(main), *beside.values(), "sent"):
         if heading == "labels":  # the one column that may take several lines
@@ -68,7 +68,7 @@ def agents_table(result: StoredRun) -> Table:
     for row, agent in enumerate(result.agents[:LISTED]):
         table.add_row(
             str(agent.agent),
-            *([" ".join(map(str, agent.labels))] * labelled),
+            *([" ".join(classes[label] for label in agent.labels)] * labelled),
             f"{agent.retention:g}",
             percent(agent.density),
             format_figure(main, agent.value(main)),

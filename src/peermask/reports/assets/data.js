@@ -6,7 +6,7 @@ function drawData() {
   const facts = [
     shared == null ? null : `Inputs that several agents train on: ${shared}.`,
     leaked == null ? null : `Test samples that are also trained on: ${leaked}${leaked ? "; results look too good" : ""}.`,
-    seen.counts.length ? `Classes that no agent trains on: ${seen.missing.join(", ") || "none"}.` : null];
+    seen.counts.length ? `Classes that no agent trains on: ${seen.missing.length}${seen.missing.length ? ` (${seen.missing.join(", ")})` : ""}.` : null];
   heading(section, "Data", facts.filter(Boolean).join(" "), runSelect());
   const classes = seen.counts.length ? own.classes : [], most = Math.max(1, ...seen.counts.flatMap((counts) => Object.values(counts)));
   const field = (count) => {

@@ -23,7 +23,7 @@ function drawMasks() {
     el("div", { class: "card" }, el("h3", {}, `${layer.title ?? "first layer"} (${name})${part}: a column is a filter, a row an input channel`),
       el("div", { class: "scroll" }, el("canvas", { class: "pixels", id: "filters", role: "img", "aria-label": "first-layer filters" })),
       el("p", {}, key.map(([tint, text]) => keyed(tint, text)))),
-    el("div", { class: "two even", style: "margin-top:20px" },
+    el("div", { class: "two", style: "margin-top:20px" },
       el("div", { class: "card" }, el("h3", {}, "live filters per layer"), el("div", { id: "live-filters" })),
       el("div", { class: "card" }, el("h3", {}, "overlap of masks between agents"),
         el("canvas", { id: "overlap", role: "img", "aria-label": "overlap of the masks of every two agents", style: "max-width:100%" }), el("div", { id: "overlap-scale" }))));
