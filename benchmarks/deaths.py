@@ -66,7 +66,7 @@ def accuracies(config: ExperimentConfig, rule: tuple[int, ...] = MISSING, loss: 
         most = max(rule) * (experiment.mixing.links.most + 1)
         exchange.ages = replace(exchange.ages, weights=rule, most=most)
         # Counting bytes would take a third of the time.
-        exchange._take = lambda events: None  # type: ignore[method-assign]  # noqa: ARG005
+        exchange._count_traffic = lambda events: None  # type: ignore[method-assign]  # noqa: ARG005
         for number in range(1, config.rounds + 1):
             exchange.play(simulator, Clock(number, config.rounds, batches=config.local_batches or 1))
         return simulator.test().main.double().numpy()

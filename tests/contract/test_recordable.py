@@ -15,7 +15,8 @@ from peermask.algorithms import algorithms
 from peermask.algorithms.contract import Algorithm, Clock
 from peermask.compute.network import Batch
 from peermask.config.file import make_config
-from peermask.masks import aggregation
+from peermask.graph import sums
+from peermask.masks import aggregation, guard, select
 from peermask.run.assemble import algorithm_on, assemble
 from peermask.run.build import build
 from peermask.run.cuda_graphs import RecordedClock, tensors_of, with_tensors
@@ -78,7 +79,15 @@ def _without_values(state: Any) -> Any:
 @pytest.fixture(autouse=True)
 def kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     """In place of launches on a GPU, which read nothing on the host; their references on a CPU do."""
-    monkeypatch.setattr(aggregation, "by_kernels", lambda _: True)
+    for module in (aggregation, select):
+        monkeypatch.setattr(module, "by_kernels", lambda x: x.device == META)
+    monkeypatch.setattr(guard, "believed_links_triton", lambda _masks, _received, heard, *_: torch.empty_like(heard))
+    monkeypatch.setattr(
+        select, "top_fraction_by_layer_triton", lambda magnitude, *_: torch.empty_like(magnitude, dtype=torch.bool)
+    )
+    monkeypatch.setattr(
+        sums, "count_votes_triton", lambda heard, votes, dtype: votes.new_empty(len(heard), votes.shape[1], dtype=dtype)
+    )
     for name in ("fine_tune_triton", "pull_scores_triton", "aggregated_magnitude_triton", "add_own_votes_triton"):
         monkeypatch.setattr(aggregation, name, lambda scores, *_: torch.empty_like(scores))
 

@@ -71,8 +71,8 @@ def test_turns_add_what_rows_add(size: tuple[int, int, int]) -> None:
     votes, values = pairs_of(size[0] + 1, size[2], 37), torch.randn(size[2], 37)
     for counted in (links.unweighted(), whole):
         times = counted.matrix.long() @ votes.long()
-        assert torch.equal(count_in_turns(counted, votes, torch.uint8), times.to(torch.uint8))
         assert torch.equal(count_by_rows(counted, votes, torch.uint8), times.to(torch.uint8))
+    assert torch.equal(count_in_turns(links, votes, torch.uint8), links.pairs.long() @ votes.long())
     assert torch.equal(whole.voters, whole.matrix.long().sum(1))
     torch.testing.assert_close(sum_in_turns(links, values), weighted_sum(links, values))
     torch.testing.assert_close(weighted_sum(links, values), links.matrix @ values)

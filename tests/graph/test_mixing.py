@@ -12,7 +12,6 @@ from torch import Tensor, tensor
 from peermask.errors import GraphError
 from peermask.graph import Graph, Mixing, build_graph, build_mixing, topologies
 from peermask.graph.mixing import Ages
-from peermask.graph.sums import matmul_in_blocks
 
 
 def graph_of(seed: int, agents: int) -> Graph:
@@ -124,13 +123,6 @@ def test_renaming_agents_renames_results(seed: int, agents: int, data: st.DataOb
     moved[tensor(new_name)] = votes
     before = build_mixing(graph, [1] * agents).count_open(votes)
     assert torch.equal(build_mixing(renamed, [1] * agents).count_open(moved)[tensor(new_name)], before)
-
-
-@given(seed=st.integers(0, 10_000), agents=st.integers(1, 12), block=st.integers(1, 400))
-def test_a_matmul_in_blocks_counts_the_same(seed: int, agents: int, block: int) -> None:
-    mixing, votes = random_mixing(seed, agents), random_votes(seed, agents)
-    counted = matmul_in_blocks(mixing.links.pairs.half(), votes, torch.uint8, block)
-    assert torch.equal(counted, mixing.count_open(votes))
 
 
 def test_too_few_messages_are_an_error() -> None:

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from peermask.graph.links import Links
-from peermask.masks.guard import HALFWAY, believed_links, believed_links_triton, overlaps_triton
+from peermask.masks.guard import HALFWAY, believed_links, believed_links_triton, distances, overlaps_triton
 
 
 @pytest.mark.parametrize(("agents", "senders"), [(1, 5), (20, 20), (33, 40)])
@@ -32,3 +32,7 @@ def test_the_same_neighbours_are_believed(device: torch.device, agents: int, sen
     heard = torch.rand(agents, senders, generator=generator) < 0.7
     fast = believed_links_triton(mine.to(device), received.to(device), heard.to(device), sizes, 1.5, HALFWAY).cpu()
     assert torch.equal(fast, believed_links(mine, received, Links.of(heard), sizes, 1.5).pairs)
+    listed, paired = Links.of(heard), Links.of(heard.to(device))
+    paired.is_paired = True  # where one program cannot rank all senders
+    there = distances(mine.to(device), received.to(device), paired, sizes)
+    torch.testing.assert_close(there.cpu()[heard], distances(mine, received, listed, sizes), rtol=1e-12, atol=0.0)

@@ -69,19 +69,3 @@ def test_who_is_not_heard_is_not_believed() -> None:
     mine, received = masks([1, 1, 0, 0]), masks([1, 1, 0, 0], [1, 1, 0, 0])
     assert believed_links(mine, received, Links.of(masks([0, 1])), (4,), 1.5).pairs.tolist() == [[False, True]]
     assert believed_links(mine, received, Links.of(masks([0, 0])), (4,), 1.5).pairs.tolist() == [[False, False]]
-
-
-@given(seed=st.integers(0, 999), agents=st.integers(1, 6), senders=st.integers(1, 9))
-def test_a_matrix_of_pairs_is_judged_as_a_list_of_links(seed: int, agents: int, senders: int) -> None:
-    generator = torch.Generator().manual_seed(seed)
-    received = torch.rand(senders, 60, generator=generator) < 0.5
-    mine = received[torch.randint(senders, (agents,), generator=generator)] ^ (torch.rand(agents, 60) < 0.1)
-    heard = torch.rand(agents, senders, generator=generator) < 0.6
-    listed, paired = Links.of(heard), Links.of(heard)
-    paired.is_paired = True  # as on a GPU
-    there = distances(mine, received, paired, (40, 20))
-    torch.testing.assert_close(there[heard], distances(mine, received, listed, (40, 20)), rtol=1e-12, atol=0.0)
-    assert torch.equal(
-        believed_links(mine, received, paired, (40, 20), 1.5).pairs,
-        believed_links(mine, received, listed, (40, 20), 1.5).pairs,
-    )

@@ -239,7 +239,7 @@ class Accord(Algorithm[State]):
         return replace(before, scores=scores, mask=self._mask(scores, before, state.keep), velocity=step.velocity)
 
     def _with_votes(self, state: State, votes: Tensor, voters: Tensor) -> State:
-        """With these votes and the mask that follows from them."""
+        """Set votes, and the mask that follows from them."""
         voted = replace(state, votes=votes, voters=voters)
         return replace(voted, mask=self._mask(state.scores, voted, state.keep))
 

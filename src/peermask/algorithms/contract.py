@@ -169,7 +169,7 @@ class LocalData(Protocol):
 
 @dataclass(frozen=True)
 class Setting:
-    """What all agents have in common.
+    """Parts that all agents have in common.
 
     Attributes:
         network: Computes gradients and outputs of all agents of a state: `network.gradient(params, batch)`.
@@ -202,7 +202,7 @@ MaskCounts = dict[str, tuple[Tensor, Tensor]]  # mask leaf -> the least and the 
 
 
 class Algorithm(Protocol[State]):
-    """What an algorithm has to provide: five functions over a state whose tensors have a leading agent axis.
+    """Interface of an algorithm: five functions over a state whose tensors have a leading agent axis.
 
     Inherit from this class, register it, and a config can name it; docs/adding.md has a complete one.
 
@@ -229,7 +229,7 @@ class Algorithm(Protocol[State]):
 
     @property
     def recordable(self) -> tuple[str, ...]:
-        """Which of "learn" and "fuse" a GPU may record in one round and replay in others (a CUDA graph).
+        """Steps, of "learn" and "fuse", which a GPU may record in one round and replay in others (a CUDA graph).
 
         Such a step reads no value of a tensor on the host, and no shape depends on one. Of the clock it uses only
         `batch`, `varying` and `is_after`, of the data only batches and sizes. tests/contract proves it on a CPU.

@@ -43,7 +43,7 @@ def add_momentum(gradient: Tensor, velocity: Tensor | None, momentum: float) -> 
 
 
 class DescentOptions(registry.Options):
-    """What every method that trains real values has in common."""
+    """Options of all methods that train real values."""
 
     lr: Annotated[float, Field(gt=0)] = Field(0.01, description="η, step size of the parameters")
     schedule: Schedule = Field("constant", description="how η changes over the run")
@@ -80,7 +80,7 @@ def momentum_step(
 
 
 class PruningOptions(DescentOptions):
-    """What the methods that prune real values have in common."""
+    """Options of all methods that prune real values."""
 
     lr: Annotated[float, Field(gt=0)] = Field(0.001, description="η, step size of the parameters")
 
@@ -125,7 +125,7 @@ Lr = Annotated[float, Field(gt=0)] | Literal["auto"]
 
 
 class ScoreOptions(registry.Options):
-    """What every method that learns a mask has in common."""
+    """Options of all methods that learn a mask."""
 
     lr: Lr = Field(1.0, description="η, step size of the scores; auto, of relative steps: min(0.1, 8 / batches)")
     step: Literal["absolute", "relative"] = Field(
@@ -157,7 +157,7 @@ class ScoreOptions(registry.Options):
 
 @dataclass(frozen=True)
 class Step:
-    """What a step leads to."""
+    """Result of a step."""
 
     scores: Tensor  # [A, P_w] z½
     velocity: Tensor | None  # [A, P_w] u, where momentum is on

@@ -104,7 +104,7 @@ class DisPfl(Algorithm[State]):
         mask = state.mask
         due = clock.round % self.options.update_every == 0 and clock.is_last_batch
         if due and clock.progress < self.options.update_until:
-            mask = self._moved(params, state, data, clock)
+            mask = self._regrow(params, state, data, clock)
         velocity = summed if self.options.momentum else None
         return replace(state, params=params, velocity=velocity, next_mask=mask), loss
 
@@ -127,7 +127,7 @@ class DisPfl(Algorithm[State]):
     def unmixed_model(self, payload: Payload) -> Tensor:
         return as_params(payload)
 
-    def _moved(self, params: Tensor, state: State, data: LocalData, clock: Clock) -> Tensor:
+    def _regrow(self, params: Tensor, state: State, data: LocalData, clock: Clock) -> Tensor:
         """m' from the trained weights, and the dense gradient there on a separate batch."""
         if self.options.regrow == "random":
             wish = self._draws("dis-pfl/grow", tuple(state.ids.tolist()), clock.round).to(params.device)

@@ -63,7 +63,7 @@ class Liars:
         agents: Sequence[int] | None = None,
         here: slice = slice(None),
     ) -> Payload:
-        """What reaches the others: [N, ...] leaves with the liars' rows replaced; `links` says which agent hears which.
+        """Replace the liars' rows of messages [N, ...]; `links` says which agent hears which.
 
         With messages of only some `agents`, those `here` lie, whose neighbours are among them.
         """

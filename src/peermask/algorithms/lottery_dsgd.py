@@ -94,7 +94,7 @@ class LotteryDsgd(Algorithm[State]):
         if self.options.rewind != "sync":
             due &= data.validation_accuracy(ticket) > self.options.accuracy_threshold
         alive = torch.where(due[:, None], pruned_counts(state.alive, state.keep, self.options.prune_share), state.alive)
-        mask = torch.where(due[:, None], smaller_ticket(self.masker, ticket, state.mask, alive), state.mask)
+        mask = torch.where(due[:, None], prune_ticket(self.masker, ticket, state.mask, alive), state.mask)
         rewound = ticket if self.options.rewind == "none" else self.masker.frozen.expand_as(ticket)
         ticket = self._mask_weights(mask, torch.where(due[:, None], rewound, ticket))
         return replace(state, mask=mask, alive=alive), ticket
@@ -110,7 +110,7 @@ def pruned_counts(alive: Tensor, keep: Tensor, share: float) -> Tensor:
     return torch.maximum((alive.double() * (1.0 - share)).round().long(), keep)  # [A, L]
 
 
-def smaller_ticket(masker: Masker, ticket: Tensor, mask: Tensor, alive: Tensor) -> Tensor:
+def prune_ticket(masker: Masker, ticket: Tensor, mask: Tensor, alive: Tensor) -> Tensor:
     """The largest |u| among what is alive."""
     magnitude = ticket[:, : mask.shape[1]].abs().clamp(min=SMALLEST) * mask  # [A, P_w]
     return masker.mask(magnitude, alive)

@@ -106,7 +106,7 @@ class McePl(Algorithm[State]):
 
     def fuse(self, state: State, received: Payload, mixing: Mixing, clock: Clock) -> State:
         assert state.gradient is not None
-        votes, voters = self._heard(state, received["mask"], mixing)
+        votes, voters = self._count_votes(state, received["mask"], mixing)
         lr = self.options.first_lr(clock) if self.options.lr_fine_tune is None else self.options.lr_fine_tune
         step = learning_rate(lr, self.options.schedule, clock)
         scores = fine_tune(state.scores, state.gradient, votes, voters, step)
@@ -122,7 +122,7 @@ class McePl(Algorithm[State]):
         mask = self._mask(scores, votes, voters, state.keep)
         return replace(state, scores=scores, mask=mask, votes=votes, voters=voters)
 
-    def _heard(self, state: State, masks: Tensor, mixing: Mixing) -> tuple[Tensor, Tensor]:
+    def _count_votes(self, state: State, masks: Tensor, mixing: Mixing) -> tuple[Tensor, Tensor]:
         """Votes [A, P_w] and voters [A]."""
         if not self.options.guard:
             return mixing.count_open(masks), mixing.voters

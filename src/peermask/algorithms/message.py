@@ -50,7 +50,7 @@ def neighbour_mean(mixing: Mixing, neighbours: Neighbours) -> Callable[[Tensor],
 
 
 def neighbour_weights(mixing: Mixing, neighbours: Neighbours) -> Links:
-    """Those of `neighbour_mean`, the own message's among them."""
+    """Weights of `neighbour_mean`, the own message's among them."""
     if neighbours == "metropolis":
         return mixing.metropolis
     closed, voters = mixing.closed, mixing.closed_voters.cpu().numpy()  # [A]

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from peermask.data.dataset import Dataset
 from peermask.errors import ExportError
 from peermask.models.layout import Layout
-from peermask.run.assemble import answering, build_simulator, with_params
+from peermask.run.assemble import build_simulator, with_params, with_readout_and_inputs
 from peermask.run.build import Experiment, build
 from peermask.run.result import RunResult
 from peermask.store.result import AgentResult
@@ -40,7 +40,7 @@ class Personal:
     def module(self) -> nn.Module:
         """An ordinary module with this agent's parameters, which takes raw inputs and answers by the run's readout."""
         module = with_params(copy.deepcopy(self.experiment.network.module), self.layout, self.params)
-        return answering(module, self.experiment.dataset, self.result.readout, self.about.labels)
+        return with_readout_and_inputs(module, self.experiment.dataset, self.result.readout, self.about.labels)
 
 
 def open_personal(

@@ -7,18 +7,13 @@ other rows and of columns it does not listen to.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 import torch
 from torch import Tensor
 
 from peermask.graph.links import Links
-from peermask.kernels import by_kernels
 
 # Shapes: A receivers, K received messages, P weights
-BLOCK = 2**26  # elements of a matmul's temporary operands: 128 MB in half precision
-HALF_EXACT = 2048  # whole numbers up to here are exact in half precision
 
 
 def count_votes(links: Links, votes: Tensor, dtype: torch.dtype) -> Tensor:
@@ -30,10 +25,7 @@ def count_votes(links: Links, votes: Tensor, dtype: torch.dtype) -> Tensor:
         return count_by_rows(links, votes, dtype)
     if not links.is_paired:
         return count_in_turns(links, votes, dtype)
-    if by_kernels(votes):
-        return count_votes_triton(links.pairs, votes, dtype)
-    exact = torch.half if votes.shape[0] <= HALF_EXACT else torch.float32
-    return matmul_in_blocks(links.pairs.to(exact), votes, dtype)
+    return count_votes_triton(links.pairs, votes, dtype)
 
 
 def count_by_rows(links: Links, votes: Tensor, dtype: torch.dtype) -> Tensor:
@@ -51,9 +43,8 @@ def count_by_rows(links: Links, votes: Tensor, dtype: torch.dtype) -> Tensor:
 def count_in_turns(links: Links, votes: Tensor, dtype: torch.dtype) -> Tensor:
     """The same on a GPU where links are few and agents many: every receiver's first sender, then the second of each."""
     out = torch.zeros(len(links), votes.shape[1], dtype=dtype, device=votes.device)  # [A, P]
-    for receivers, senders, weights in links.turns:
-        once = votes[senders].to(dtype)
-        out.index_add_(0, receivers, once if links.weights is None else once * weights[:, None].to(dtype))
+    for receivers, senders, _ in links.turns:
+        out.index_add_(0, receivers, votes[senders].to(dtype))
     return out
 
 
@@ -100,18 +91,6 @@ def product_in_full(weights: Tensor, values: Tensor) -> Tensor:
         return weights @ values
     finally:
         torch.set_float32_matmul_precision(before)
-
-
-def matmul_in_blocks(weights: Tensor, values: Tensor, dtype: torch.dtype, block: int = BLOCK) -> Tensor:
-    """`weights @ values` over blocks of columns, so that converting the values takes a bounded space."""
-    out = torch.empty(len(weights), values.shape[1], dtype=dtype, device=values.device)  # [A, P]
-    for columns in column_blocks(values.shape[1], max(1, block // sum(weights.shape))):
-        out[:, columns] = (weights @ values[:, columns].to(weights.dtype)).to(dtype)
-    return out
-
-
-def column_blocks(width: int, step: int) -> Iterator[slice]:
-    return (slice(start, start + step) for start in range(0, width, step))
 
 
 # On a GPU, by kernels

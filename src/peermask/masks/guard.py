@@ -23,7 +23,6 @@ from pydantic import AfterValidator
 from torch import Tensor
 
 from peermask.graph.links import Links
-from peermask.kernels import by_kernels
 from peermask.kernels.blocks import block_table, in_lines
 
 
@@ -42,7 +41,7 @@ BLOCK = 2**28  # entries of masks that are compared at a time
 
 def believed_links(masks: Tensor, received: Tensor, heard: Links, sizes: Sequence[int], factor: float) -> Links:
     """Select the links whose messages are believed: masks [A, P] and messages [K, P], both bool."""
-    if by_kernels(masks) and heard.is_paired and len(received) <= MOST:
+    if heard.is_paired and len(received) <= MOST:
         return Links.of(believed_links_triton(masks, received, heard.pairs, sizes, factor, HALFWAY))
     distance = distances(masks, received, heard, sizes)
     limit = (factor * heard.median(distance)).clamp(max=HALFWAY)  # [A]
@@ -51,7 +50,7 @@ def believed_links(masks: Tensor, received: Tensor, heard: Links, sizes: Sequenc
 
 def distances(masks: Tensor, received: Tensor, heard: Links, sizes: Sequence[int]) -> Tensor:
     """δ on every link, float64: [E], or [A, K] where those of pairs that are not heard mean nothing."""
-    if heard.is_paired and by_kernels(masks):
+    if heard.is_paired:
         both, own, theirs = overlaps_triton(masks, received, sizes)  # [A, K], [A, L], [K, L]
         theirs = theirs[None]
     else:
@@ -72,9 +71,7 @@ def ones_by_layer(masks: Tensor, sizes: Sequence[int]) -> Tensor:
 
 
 def ones_by_link(received: Tensor, heard: Links, sizes: Sequence[int]) -> Tensor:
-    """Ones by layer of what comes over each link: [E, L], or [1, K, L]. Messages that are not received are ignored."""
-    if heard.is_paired:
-        return ones_by_layer(received, sizes)[None]
+    """Ones by layer of what comes over each link, [E, L]. Messages that are not received are ignored."""
     messages, which = heard.heard
     if received.device.type == "cpu":
         ones = torch.tensor([_ones(received[j], sizes) for j in messages.tolist()], dtype=torch.int64)
@@ -84,9 +81,7 @@ def ones_by_link(received: Tensor, heard: Links, sizes: Sequence[int]) -> Tensor
 
 
 def _overlaps(masks: Tensor, received: Tensor, heard: Links) -> Tensor:
-    """Entries kept by both ends of a link: [E], or [A, K]."""
-    if heard.is_paired:
-        return masks.float() @ received.float().T  # exact: zeros and ones, added up in float32
+    """Entries kept by both ends of a link, [E]."""
     if masks.device.type == "cpu":
         ends = zip(heard.receivers.tolist(), heard.senders.tolist(), strict=True)
         common = [int(np.count_nonzero(masks[i].numpy() & received[j].numpy())) for i, j in ends]

@@ -35,10 +35,8 @@ def top_fraction_by_layer(magnitude: Tensor, keep: Tensor, sizes: Sequence[int])
 
 
 def top_fraction(magnitude: Tensor, keep: Tensor, out: Tensor | None = None) -> Tensor:
-    """True at the keep[a] largest entries of row a; ties go to the lower index."""
+    """True at the keep[a] largest entries of row a, on a CPU; ties go to the lower index."""
     mask = torch.empty_like(magnitude, dtype=torch.bool) if out is None else out  # [A, n]
-    if magnitude.device.type != "cpu":
-        return mask.copy_(top_fraction_by_sort(magnitude, keep))
     for row, count, chosen in zip(magnitude, keep.tolist(), mask, strict=True):
         _top_of_row(row.contiguous().numpy(), count, chosen.numpy())
     return mask

@@ -49,9 +49,8 @@ GENERAL_FACTOR = 5  # memory of any other pass, which stores a module's inner re
 def assemble(experiment: Experiment, device: torch.device) -> tuple[Algorithm[Any], Feed]:
     """The algorithm of an experiment and the data of all its agents, on the device that computes."""
     config = experiment.config
-    dataset = replace(
-        experiment.dataset, train=_moved(experiment.dataset.train, device), test=_moved(experiment.dataset.test, device)
-    )
+    train, test = (_split_on(split, device) for split in (experiment.dataset.train, experiment.dataset.test))
+    dataset = replace(experiment.dataset, train=train, test=test)
     network = replace(experiment.network, module=copy.deepcopy(experiment.network.module).to(device))
     augmentation = Augmentation(config.data.flip, config.data.crop)
     ids = experiment.agents.ids
@@ -156,7 +155,7 @@ def activation_bytes(module: torch.nn.Module, blank: torch.Tensor, batch: int, *
     return (FUSED_FACTOR if fused else GENERAL_FACTOR) * max(batch * sum(outputs), SAMPLES_AT_ONCE * max(outputs))
 
 
-def _moved(split: Split, device: torch.device) -> Split:
+def _split_on(split: Split, device: torch.device) -> Split:
     return replace(split, inputs=split.inputs.to(device), targets=split.targets.to(device))
 
 
@@ -168,7 +167,7 @@ def personal_models(
     simulator.restore(states)
     module, layout = experiment.network.module, experiment.network.layout
     return [
-        answering(with_params(copy.deepcopy(module), layout, params), experiment.dataset, readout, own)
+        with_readout_and_inputs(with_params(copy.deepcopy(module), layout, params), experiment.dataset, readout, own)
         for own, params in zip(labels, simulator.local_models(), strict=True)
     ]
 
@@ -180,7 +179,7 @@ def with_params(module: nn.Module, layout: Layout, params: Tensor) -> nn.Module:
     return module.requires_grad_(False).eval()
 
 
-def answering(network: nn.Module, dataset: Dataset, readout: Readout, labels: Sequence[int]) -> nn.Module:
+def with_readout_and_inputs(network: nn.Module, dataset: Dataset, readout: Readout, labels: Sequence[int]) -> nn.Module:
     """A personal network as it is used: from raw inputs, by its agent's readout."""
     own = with_readout(network, readout, labels, len(dataset.classes))
     return FromRaw(own, dataset.normalisation, len(dataset.shape), dataset.target_scale).train(network.training)

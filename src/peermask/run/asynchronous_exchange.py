@@ -25,7 +25,7 @@ from peermask.run.simulator import Simulator
 from peermask.run.trace import FUSE, Event, Trace, absent_rounds, waves
 from peermask.store.folder import RunFolder
 from peermask.wire import History, Schema
-from peermask.wire.cost import Cost, in_turn, message_measures
+from peermask.wire.cost import Cost, in_turn, kinds, message_measures
 from peermask.wire.schema import Payload, row_of
 
 # Shapes: N agents, K messages that one agent mixes, M messages that are still to be used
@@ -67,10 +67,10 @@ class AsynchronousExchange(Exchange):
         agents = len(self.mixings)
         done = (clock.round - 1) * 2 * agents
         if not self.begun:
-            self._go_on_from(done)
+            self._resume_from(done)
         for learning, fusing in waves(self.trace.order[done : done + 2 * agents]):
-            self._learn(self._present(learning))
-            self._fuse(self._present(fusing))
+            self._learn(self._without_absent(learning))
+            self._fuse(self._without_absent(fusing))
             done += len(learning) + len(fusing)
             last = self.trace.last_uses
             self.unused = {
@@ -80,11 +80,11 @@ class AsynchronousExchange(Exchange):
         late = torch.tensor([agent not in self.begun for agent in range(agents)])
         return torch.where(late, self.losses[~late].mean(), self.losses)
 
-    def _go_on_from(self, done: int) -> None:
+    def _resume_from(self, done: int) -> None:
         """A checkpoint was made after so many halves: agents that were between theirs learn once more."""
         unfinished: dict[int, int] = {}
         for agent, number, half in self.trace.order[:done]:
-            if not self._present([(agent, number)]):
+            if not self._without_absent([(agent, number)]):
                 continue
             self.begun.add(agent)
             if half == FUSE:
@@ -94,7 +94,7 @@ class AsynchronousExchange(Exchange):
         outcomes = self._play_half(list(unfinished.items()))
         self.learned.update((agent, state) for agent, (state, _) in zip(unfinished, outcomes, strict=True))
 
-    def _present(self, events: Sequence[Event]) -> list[Event]:
+    def _without_absent(self, events: Sequence[Event]) -> list[Event]:
         """Leave out what is not played: a dead agent keeps its state."""
         return [(agent, number) for agent, number in events if number not in self.absent.get(agent, ())]
 
@@ -120,7 +120,7 @@ class AsynchronousExchange(Exchange):
 
     def _fuse(self, events: Sequence[Event]) -> None:
         """The second half: use the messages that the trace says."""
-        received, mixings = self._moved(events)
+        received, mixings = self._receive(events)
         ids = [agent for agent, _ in events]
         learned = [self.learned.pop(agent) for agent in ids]
         self.simulator.fuse_some(ids, learned, received, mixings, self._clocks(events))
@@ -129,8 +129,7 @@ class AsynchronousExchange(Exchange):
         *sums, deltas, frames = self.taken.unbind(1)
         if self.messages:
             paper, ones, bitmap, entropy, coded = (column / frames.clamp(min=1) for column in sums)
-            kind = torch.where(frames == 0, 3, torch.where(deltas == 0, 0, torch.where(deltas == frames, 1, 2)))
-            cost = Cost(paper, ones, bitmap, entropy, coded, kind)
+            cost = Cost(paper, ones, bitmap, entropy, coded, kinds(frames, deltas))
             self.ledger.pending.append((round, cost, frames.clone()))
         self.taken.zero_()
 
@@ -141,12 +140,12 @@ class AsynchronousExchange(Exchange):
             saved[name + HELD] = torch.cat([message.payload[name] for message in self.unused.values()])
         return {**saved, HELD: torch.tensor(list(self.unused))} if self.unused else saved
 
-    def _moved(self, events: Sequence[Event]) -> tuple[list[Payload], list[Mixing]]:
+    def _receive(self, events: Sequence[Event]) -> tuple[list[Payload], list[Mixing]]:
         """The messages that each agent mixes [K, ...], and how."""
         self._restore()
         if not self.messages:  # of a method that sends none
             return [{}] * len(events), [self.mixings[agent] for agent, _ in events]
-        self._take(events)
+        self._count_traffic(events)
         received, mixings = [], []
         for agent, number in events:
             used = self.trace.messages_used((agent, number))
@@ -162,7 +161,7 @@ class AsynchronousExchange(Exchange):
         measures = message_measures(copied, self.sizes, in_turn)
         return Message(copied, torch.stack([value[0].double() for value in measures]))
 
-    def _take(self, events: Sequence[Event]) -> None:
+    def _count_traffic(self, events: Sequence[Event]) -> None:
         """Count what reaches these agents: messages that they did not use in the round before, coded against what
         each has heard of the sender."""
         taken: list[tuple[int, int, Message]] = []
@@ -178,7 +177,7 @@ class AsynchronousExchange(Exchange):
         schema = Schema.of_rows(self.messages, self.sizes)
 
         def code(sender: int, message: Message, history: SavedHistory | None) -> None:
-            outcome = self.histories.coded(row_of(message.payload, 0), schema, history, sender)
+            outcome = self.histories.code(row_of(message.payload, 0), schema, history, sender)
             message.coded[id(history)] = history, *outcome
 
         self.simulator.spread(lambda line: code(*line), new.values())

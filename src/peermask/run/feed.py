@@ -43,7 +43,7 @@ class Feed:
         return replace(self, samples=self.samples[rows], ids=self.ids[rows])
 
     def batch(self, clock: Clock, step: int = 0) -> Batch:
-        return self.gathered(tuple(map(self._moved, self.draw(clock, step))))
+        return self.gathered(tuple(map(self._to_device, self.draw(clock, step))))
 
     def draw(self, clock: Clock, step: int = 0) -> Draw:
         """Draw a batch's indices and changes, on the CPU."""
@@ -81,7 +81,7 @@ class Feed:
     @cached_property
     def sizes(self) -> Tensor:
         """[A] float32: training samples of each agent."""
-        return self._moved(torch.tensor([float(len(local.train)) for local in self.samples]))
+        return self._to_device(torch.tensor([float(len(local.train)) for local in self.samples]))
 
     @cached_property
     def _counts(self) -> Tensor:
@@ -89,7 +89,7 @@ class Feed:
         counts = np.zeros((len(self.samples), len(self.dataset.classes)), np.float32)
         for row, local in zip(counts, self.samples, strict=True):
             row[list(local.labels)] = local.counts
-        return self._moved(torch.from_numpy(counts))
+        return self._to_device(torch.from_numpy(counts))
 
     @cached_property
     def _valid(self) -> Tensor | None:
@@ -97,9 +97,9 @@ class Feed:
         sizes = [min(self.batch_size, len(local.train)) for local in self.samples]
         if min(sizes) == max(sizes):
             return None
-        return self._moved(torch.from_numpy((np.arange(max(sizes)) < np.array(sizes)[:, None]).astype(np.float32)))
+        return self._to_device(torch.from_numpy((np.arange(max(sizes)) < np.array(sizes)[:, None]).astype(np.float32)))
 
-    def _moved(self, drawn: Tensor) -> Tensor:
+    def _to_device(self, drawn: Tensor) -> Tensor:
         device = self.dataset.train.inputs.device
         return fill(torch.empty_like(drawn, device=device), drawn) if device.type == "cuda" else drawn
 

@@ -34,6 +34,7 @@ from peermask.wire.cost import (
     Spread,
     code_row,
     in_turn,
+    kinds,
     measure_by_kernels,
     message_cost,
     message_measures,
@@ -112,9 +113,8 @@ class LinkHistories:
             (deltas, is_delta * receiver_counts),
         ):
             sums.index_add_(0, index, values)
-        kind = torch.where(frames == 0, 3, torch.where(deltas == 0, 0, torch.where(deltas == frames, 1, 2)))
         paper, ones, bitmap, entropy = message_measures(payload, sizes, spread)
-        return Cost(paper, ones, bitmap, entropy, total / frames.clamp(min=1).double(), kind)
+        return Cost(paper, ones, bitmap, entropy, total / frames.clamp(min=1).double(), kinds(frames, deltas))
 
     def _by_rows(
         self, payload: Payload, rows: Sequence[int], histories: Sequence[SavedHistory | None], spread: Spread
@@ -124,13 +124,13 @@ class LinkHistories:
         sent = {row: {name: leaf.copy() for name, leaf in row_of(payload, row).items()} for row in set(rows)}
 
         def measured(row: int, history: SavedHistory | None) -> tuple[int, bool, History]:
-            return self.coded(sent[row], schema, history, row)
+            return self.code(sent[row], schema, history, row)
 
         each = spread(measured, rows, histories)
         bytes_each, is_delta, after = zip(*each, strict=True) if each else ((), (), ())
         return torch.tensor(bytes_each, dtype=torch.int64), torch.tensor(is_delta, dtype=torch.int64), after
 
-    def coded(
+    def code(
         self, message: MessageRow, schema: Schema, history: SavedHistory | None, row: int
     ) -> tuple[int, bool, History]:
         """Code an agent's message on a CPU, for receivers with this history of it, or none yet.

@@ -160,7 +160,7 @@ class RankExchange(Exchange):
         self.shards = ranks.shards(self.agents)
         own, writes = self.shards[ranks.rank], folder if ranks.first else None
         super().__init__(simulator, Ledger(experiment, writes, sent or None, own, self.all_gather))
-        self.ledger.sent = ranks.from_first(self.ledger.sent)
+        self.ledger.sent = ranks.broadcast(self.ledger.sent)
         self.liars = liars_of(experiment, simulator.device)
         self._since = 1  # the round in which the links of now began
         self._hear(experiment.mixing)
@@ -201,7 +201,7 @@ class RankExchange(Exchange):
         own = {name: leaf[self.here] for name, leaf in received.items()}
         outgoing = {rank: pack_payload(own, rows) for rank, rows in self.outgoing.items()}
         incoming = {rank: (rows.stop - rows.start) * width for rank, rows in self.routes.incoming.items()}
-        for rank, packed in self.ranks.swap(outgoing, incoming).items():
+        for rank, packed in self.ranks.all_to_all(outgoing, incoming).items():
             unpack_payload(packed, received, self.routes.incoming[rank])
 
     def all_gather(self, rows: Tensor) -> Tensor:

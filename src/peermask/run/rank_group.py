@@ -86,7 +86,7 @@ class Ranks:
         whole = [part.to(rows.device).view(rows.dtype).view(own.shape) for part in parts]
         return torch.cat([part[:count] for part, count in zip(whole, counts, strict=True)])
 
-    def texts(self, own: str) -> list[str]:
+    def all_gather_text(self, own: str) -> list[str]:
         """Exchange a text of every rank; return all of them."""
         data = torch.frombuffer(bytearray(own.encode()), dtype=torch.uint8)
         sizes = self.all_gather(torch.tensor([len(data)]), self.size).tolist()
@@ -95,11 +95,11 @@ class Ranks:
         rows = self.all_gather(row, self.size)
         return [bytes(each[:size].tolist()).decode() for each, size in zip(rows, sizes, strict=True)]
 
-    def tell(self, text: str = "") -> str:
+    def broadcast_text(self, text: str = "") -> str:
         """Send a text of the first rank to all; return it."""
-        return self.texts(text if self.first else " ")[0]
+        return self.all_gather_text(text if self.first else " ")[0]
 
-    def from_first(self, values: Tensor) -> Tensor:
+    def broadcast(self, values: Tensor) -> Tensor:
         """The first rank's values, instead of those here, which only say type and shape."""
         values = values if self.first else torch.empty(values.shape, dtype=values.dtype)
         with self._connected():
@@ -122,7 +122,7 @@ class Ranks:
                 _receive(whole[shards[rank]], rank)
         return whole
 
-    def distribute(self, whole: Tensor, shards: Sequence[slice]) -> Tensor:
+    def scatter(self, whole: Tensor, shards: Sequence[slice]) -> Tensor:
         """[N, ...] on the CPU in the first rank -> [A, ...] in each; elsewhere `whole` says type and shape of a row."""
         own = shards[self.rank]
         with self._connected():
@@ -134,7 +134,7 @@ class Ranks:
             _receive(rows, 0)
         return rows
 
-    def swap(self, outgoing: Mapping[int, Tensor], incoming: Mapping[int, int]) -> dict[int, Tensor]:
+    def all_to_all(self, outgoing: Mapping[int, Tensor], incoming: Mapping[int, int]) -> dict[int, Tensor]:
         """Send each rank a string of bytes, and get from each as many as it sends."""
         sent = {rank: self._to_send(data) for rank, data in outgoing.items()}
         where = self.device if self.nccl else torch.device("cpu")
@@ -155,7 +155,7 @@ class Ranks:
             yield
         except RuntimeError as error:
             self.disconnect(error)
-            raise self.control.lost(error) from None
+            raise self.control.wait_for_cause(error) from None
 
     def disconnect(self, error: BaseException) -> None:
         """Close all connections, so that ranks do not wait for this one any longer. NCCL has to be killed."""
@@ -209,11 +209,11 @@ def join_ranks(
         with suppress(RuntimeError):  # the group is no longer needed
             dist.all_reduce(torch.zeros(1))
     except BaseException as error:
-        cause = control.tell(error)
+        cause = control.report(error)
         ranks.disconnect(error)
         if not isinstance(error, PeermaskError):
             raise
-        if not control.speaks(cause):
+        if not control.prints(cause):
             raise SystemExit(cause.code) from error  # another rank of this host says it
         if cause.text in str(error):
             raise

@@ -154,14 +154,14 @@ class Control:
         if self._settled.wait(0.02) and self.cause is not None:
             raise self.error(self.cause)
 
-    def lost(self, error: RuntimeError) -> LostRankError:
+    def wait_for_cause(self, error: RuntimeError) -> LostRankError:
         """The cause of a broken connection."""
         self._settled.wait(CAUSE_SECONDS)
         if self.cause is not None:
             return self.error(self.cause)
         return LostRankError(f"the connection between the ranks broke ({first_line(error)}); {self.remedy}")
 
-    def tell(self, error: BaseException) -> Cause:
+    def report(self, error: BaseException) -> Cause:
         """Tell the others why this rank leaves; the cause that all leave with."""
         code, text = 1, f"{self.members[self.rank]} failed: {type(error).__name__}: {error}"
         if isinstance(error, PeermaskError):
@@ -179,7 +179,7 @@ class Control:
             peer.close()
         self._listener.close()
 
-    def speaks(self, cause: Cause) -> bool:
+    def prints(self, cause: Cause) -> bool:
         """Whether this rank prints the line: the lowest of its host that is left."""
         own = self.members[self.rank]
         here = [other.rank for other in self.members if (other.host, other.address) == (own.host, own.address)]
@@ -221,7 +221,7 @@ class Control:
     def _exit(self) -> None:
         """End a process that hangs."""
         assert self.cause is not None
-        if self.speaks(self.cause):
+        if self.prints(self.cause):
             print(f"peermask: {self.error(self.cause)}", file=sys.stderr, flush=True)
         os._exit(self.cause.code)
 

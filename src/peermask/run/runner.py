@@ -89,7 +89,7 @@ def run_experiment(
     config = as_config(config)
     device = device_for(config, execution.device)
     if execution.ranks is not None:
-        execution.ranks.tell(config.toml())
+        execution.ranks.broadcast_text(config.toml())
     experiments = build_arms(config, execution, dataset, module)
     for note in next(iter(experiments.values())).notes:
         logger.warning(note)
@@ -239,7 +239,7 @@ def _run(
 def _read(folder: RunFolder, execution: Execution) -> RunResult:
     """Read a finished run; other ranks have nothing to do."""
     if execution.ranks is not None:
-        execution.ranks.tell(OVER)
+        execution.ranks.broadcast_text(OVER)
     return RunResult.open(folder.path)
 
 

@@ -96,7 +96,7 @@ def take_part(config: ExperimentConfig | None, execution: Execution) -> Status:
     ranks, device = execution.ranks, pick_device(execution.device)
     if ranks is None:
         raise RunError("execution.ranks is None: this is the only process; use run_experiment, or peermask.join_ranks")
-    told = ranks.tell()
+    told = ranks.broadcast_text()
     # What it imports is named on every rank's command line: another process does not say what is executed here.
     config = config or make_config({key: value for key, value in tomllib.loads(told).items() if key != "imports"})
     status: Status = "finished"
@@ -124,7 +124,7 @@ def share_checkpoint(
         shapes = {name: (DTYPES.index(rows.dtype), list(rows.shape)) for name, rows in start.tensors().items()}
         about = {"folder": str(folder.path), "remedy": ranks.control.remedy, "progress": asdict(start.progress)}
         text = json.dumps({**about, "shapes": shapes})
-    text = ranks.tell(text)
+    text = ranks.broadcast_text(text)
     if text == OVER:
         return None
     if folder is None or start is None:
@@ -134,13 +134,13 @@ def share_checkpoint(
         like = {name: torch.empty(shape, dtype=DTYPES[code], device="meta") for name, (code, shape) in shapes}
         start = Checkpoint.of(Progress(**{**first["progress"], "tables": {}}), like)
     shards = ranks.shards(agents)
-    states = {name: ranks.distribute(rows, shards) for name, rows in start.states.items()}
+    states = {name: ranks.scatter(rows, shards) for name, rows in start.states.items()}
     sent = {}
     if LINKS in start.sent:  # where links change, all know which receivers remember which senders
-        sent[LINKS] = ranks.from_first(start.sent[LINKS])
+        sent[LINKS] = ranks.broadcast(start.sent[LINKS])
         shards = shards_of(sent[LINKS], shards)
-    sent |= {name: ranks.distribute(rows, shards) for name, rows in start.sent.items() if name != LINKS}
-    losses = {name: ranks.from_first(values) for name, values in start.losses.items()}
+    sent |= {name: ranks.scatter(rows, shards) for name, rows in start.sent.items() if name != LINKS}
+    losses = {name: ranks.broadcast(values) for name, values in start.losses.items()}
     return folder, Checkpoint(start.progress, states, sent, losses)
 
 
@@ -157,7 +157,7 @@ def check_ranks(size: int, config: ExperimentConfig) -> None:
 
 def _check_same(ranks: Ranks, inputs: dict[str, str]) -> None:
     """Check that all ranks have the same inputs, by their hashes or versions."""
-    first, *others = (json.loads(text) for text in ranks.texts(json.dumps(inputs)))
+    first, *others = (json.loads(text) for text in ranks.all_gather_text(json.dumps(inputs)))
     for member, theirs in zip(ranks.members[1:], others, strict=True):
         for name, value in first.items():
             if theirs.get(name) != value:

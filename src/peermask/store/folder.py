@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from math import isclose
 from pathlib import Path
 from typing import Any, TypeVar
@@ -21,31 +20,15 @@ from peermask.task import Readout, Task
 LOCK = ".lock"
 
 
-class FolderFile:
-    """A path inside a run folder."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    def __get__(self, folder: RunFolder, _: type[RunFolder]) -> Path:
-        return folder.path / self.name
-
-
-@dataclass(frozen=True)
 class RunFolder:
-    path: Path
-
-    config = FolderFile("config.toml")
-    manifest = FolderFile("manifest.json")
-    metrics = FolderFile("metrics.csv")
-    traffic = FolderFile("traffic.csv")
-    confusion = FolderFile("confusion.csv")
-    trace = FolderFile("trace.csv")
-    result = FolderFile("result.json")
-    diverged = FolderFile("diverged.json")  # why a run ended without a result
-    checkpoints = FolderFile("checkpoints")
-    masks = FolderFile("masks")
-    lock = FolderFile(LOCK)  # held by the process that runs it; the file itself says nothing
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.config, self.manifest, self.result = path / "config.toml", path / "manifest.json", path / "result.json"
+        self.metrics, self.traffic = path / "metrics.csv", path / "traffic.csv"
+        self.confusion, self.trace = path / "confusion.csv", path / "trace.csv"
+        self.diverged = path / "diverged.json"  # why a run ended without a result
+        self.checkpoints, self.masks = path / "checkpoints", path / "masks"
+        self.lock = path / LOCK  # of the process that runs it; the file itself says nothing
 
     @property
     def is_run(self) -> bool:

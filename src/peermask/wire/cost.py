@@ -63,6 +63,11 @@ KINDS = ("keyframe", "delta", "both", "")  # receivers may get different ones, o
 COST_COLUMNS = tuple(field.name for field in fields(Cost))
 
 
+def kinds(frames: Tensor, deltas: Tensor) -> Tensor:
+    """Places in `KINDS` of what each agent sent, by how many frames and deltas that was, [N]."""
+    return torch.where(frames == 0, 3, torch.where(deltas == 0, 0, torch.where(deltas == frames, 1, 2)))
+
+
 def message_cost(
     payload: Payload, state: ReceiverState | None, sizes: Sequence[int], spread: Spread = in_turn, first: int = 0
 ) -> tuple[Cost, ReceiverState]:
