@@ -64,10 +64,15 @@ def alone(small: Small, tmp_path_factory: pytest.TempPathFactory) -> Callable[..
     return run
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_stopped_and_resumed_by_many_workers(alone: Callable[..., RunResult], tmp_path: Path, case: str) -> None:
+@pytest.mark.parametrize(("place", "case"), list(enumerate(CASES)))
+def test_stopped_and_resumed_by_many_workers(
+    alone: Callable[..., RunResult], tmp_path: Path, place: int, case: str
+) -> None:
+    """After one, two or three of four rounds; a checkpoint is due after two."""
     whole = alone(case)
-    assert run_experiment(whole.config, tmp_path, execution=stop_after(2, workers=3)).status == "interrupted"
+    assert (
+        run_experiment(whole.config, tmp_path, execution=stop_after(1 + place % 3, workers=3)).status == "interrupted"
+    )
     equal(resume_experiment(tmp_path, Execution(device="cpu", workers=3)), whole)
 
 

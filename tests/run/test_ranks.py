@@ -19,7 +19,6 @@ import torch
 from rank_process import RankRun, assert_same
 
 from commands import Call, Refused, Small
-from peermask.cli.main import main
 from peermask.compute.winograd import winograd_pays
 from peermask.config.experiment import ExperimentConfig
 from peermask.run.execution import Execution
@@ -128,19 +127,6 @@ def test_torchrun_starts_again_what_was_killed(long: RunResult, tmp_path: Path) 
     assert "rank 1 (process" in done.stderr
     assert RunResult.open(run).hash == long.hash
     assert_same(run, long.folder.path)
-
-
-def test_processes_of_this_machine(
-    small: Small, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The first rank is the process that was started, here that of the test."""
-    config = five(small, rounds=3)
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(SystemExit) as ended:
-        main(["run", written(config, tmp_path), "--device", "cpu", "--processes", "2", "--out", "run"])
-    assert (ended.value.code, capsys.readouterr().err) == (0, "")
-    whole = run_experiment(config, tmp_path / "whole", execution=ON_CPU)
-    assert RunResult.open(tmp_path / "run").hash == whole.hash
 
 
 WIDE = """

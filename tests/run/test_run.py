@@ -57,26 +57,6 @@ def test_the_same_config_gives_the_same_hash_and_another_seed_another(small: Sma
     assert first.hash == again.hash != other.hash
 
 
-@pytest.mark.parametrize("algorithm", ["mce-pl", "accord"])
-def test_resumed_equals_left_alone(small: Small, tmp_path: Path, algorithm: str) -> None:
-    """Personal masks of accord start after two of the four rounds."""
-    config = small(algorithm=algorithm)
-    whole = run_experiment(config, tmp_path / "whole")
-    for rounds in (1, 2, 3):
-        cut = tmp_path / str(rounds)
-        stopped = run_experiment(config, cut, execution=stop_after(rounds))
-        assert stopped.status == "interrupted"
-        resumed = resume_experiment(cut)
-        assert resumed.hash == whole.hash
-        for name in ("metrics", "traffic"):
-            whole_table, cut_table = (pd.read_csv(getattr(RunFolder(path), name)) for path in (whole.root, cut))
-            timeless = [column for column in whole_table.columns if column != "seconds"]
-            pd.testing.assert_frame_equal(whole_table[timeless], cut_table[timeless])
-        for one, other in zip(resumed.local_models(), whole.local_models(), strict=True):
-            wanted = other.state_dict()
-            assert all(torch.equal(tensor, wanted[name]) for name, tensor in one.state_dict().items())
-
-
 def test_a_run_of_more_rounds_starts_its_personal_masks_again(small: Small, tmp_path: Path) -> None:
     """Half of twelve rounds are more than the four that were played: until then the personal mask is the agreed one."""
     run_experiment(small(algorithm="accord"), tmp_path / "run")
@@ -139,20 +119,6 @@ def test_a_loss_that_is_no_number_names_round_and_agent(
     with pytest.raises(DivergedError, match=r"agent 2 is nan in round 3; the last good checkpoint is .*round-000002"):
         run_experiment(small(), tmp_path / "run", execution=Execution(workers=1))
     assert len(list_checkpoints(tmp_path / "run" / "checkpoints")) == 1
-
-
-def test_checkpoints_that_are_damaged_or_foreign(small: Small, tmp_path: Path) -> None:
-    run_experiment(small(), tmp_path / "run", execution=stop_after(2))
-    checkpoint = list_checkpoints(tmp_path / "run" / "checkpoints")[-1]
-    data = checkpoint.read_bytes()
-    checkpoint.write_bytes(data[: len(data) // 2])
-    with pytest.raises(RunError, match=r"checkpoint .* is damaged .*; delete it"):
-        resume_experiment(tmp_path / "run")
-    checkpoint.write_bytes(data)
-    config = RunFolder(tmp_path / "run").config
-    config.write_text(config.read_text().replace("batch_size = 8", "batch_size = 9"))
-    with pytest.raises(RunError, match=r"config\.toml was changed since manifest\.json was written"):
-        resume_experiment(tmp_path / "run")
 
 
 def test_a_folder_that_is_no_run(tmp_path: Path) -> None:

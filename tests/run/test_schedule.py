@@ -118,17 +118,6 @@ def test_an_agent_sends_one_message_a_round(small: Small, tmp_path: Path, schedu
     assert len(rows) == 16
 
 
-@pytest.mark.parametrize("chunk", [2, 5])
-def test_any_chunk_hears_the_same(small: Small, tmp_path: Path, chunk: int) -> None:
-    config = small(**FIVE, schedule={"name": "matching"})
-    alone = run_experiment(config, tmp_path / "alone", execution=CPU)
-    stacked = run_experiment(config, tmp_path / "stacked", execution=Execution(device="cpu", chunk=chunk))
-    assert [row["links"] for row in read_rows(alone.folder.traffic)] == [
-        row["links"] for row in read_rows(stacked.folder.traffic)
-    ]
-    assert abs(alone.sent_bytes - stacked.sent_bytes) < 0.05 * alone.sent_bytes
-
-
 def test_a_receiver_forgets_who_was_heard_longest_ago() -> None:
     """Of three senders it remembers two; the first is then heard as if for the first time."""
     histories = LinkHistories(remembered=2)
