@@ -100,13 +100,13 @@ def code(masks: Sequence[Mask], opening: Mask | None, layers: list[int]) -> NDAr
             header: FrameHeader = header, mask: Mask = mask, held: History | None = held
         ) -> tuple[bytes, History]:
             frame = encode_frame(header, {"mask": mask}, schema, held)
-            return frame, history_after(frame, header, {"mask": mask}, schema, held)
+            return frame, history_after(frame, header.round, {"mask": mask}, schema, held)
 
         (frame, after), encoding = timed(encode)
 
         def decode(frame: bytes = frame, held: History | None = held) -> tuple[History, Mask]:
             header, payload = decode_frame(frame, expected, held)
-            return history_after(frame, header, payload, schema, held), payload["mask"]
+            return history_after(frame, header.round, payload, schema, held), payload["mask"]
 
         (_, back), decoding = timed(decode)
         if not np.array_equal(back, mask):

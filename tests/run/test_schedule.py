@@ -25,7 +25,7 @@ from peermask.run.loop import final_hash
 from peermask.run.runner import run_experiment
 from peermask.store.table import read_rows
 from peermask.wire import FrameHeader, Schema, encode_frame
-from peermask.wire.frame import Expectation, history_after, read_header
+from peermask.wire.frame import history_after
 from peermask.wire.history import History
 from peermask.wire.mailbox import history_of_opening
 
@@ -73,9 +73,7 @@ def played(experiment: Experiment) -> tuple[list[Any], dict[tuple[int, int], int
                     known[i, j] = history_of_opening(run_id, j, schema, opening) if opening else None
                 held = known[i, j]
                 frame = encode_frame(FrameHeader(run_id, j, number, held.name if held else None), rows[j], schema, held)
-                known[i, j] = history_after(
-                    frame, read_header(frame, Expectation(run_id, schema)), rows[j], schema, held
-                )
+                known[i, j] = history_after(frame, number, rows[j], schema, held)
                 sent[number, j] = sent.get((number, j), 0) + len(frame)
         states = fused
     return states, sent

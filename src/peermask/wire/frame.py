@@ -312,10 +312,8 @@ def decode_frame(
     return header, payload
 
 
-def history_after(
-    frame: bytes, header: FrameHeader, payload: MessageRow, schema: Schema, history: History | None
-) -> History:
-    """Return the history of both ends once `frame` was sent or decoded; `header` is the frame's own."""
-    if header.history is None or history is None:
-        return History.begin(payload, schema, header.round, name_after(frame))
-    return history.after(payload, header.round, name_after(frame))
+def history_after(frame: bytes, round: int, payload: MessageRow, schema: Schema, history: History | None) -> History:
+    """Return the history of both ends once `frame` was sent or decoded, which may build on `history`."""
+    if history is None or is_keyframe(frame):
+        return History.begin(payload, schema, round, name_after(frame))
+    return history.after(payload, round, name_after(frame))

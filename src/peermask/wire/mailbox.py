@@ -90,8 +90,7 @@ class Outbox:
         payload = self.payloads[round]
         header = FrameHeader(self.run_id, self.sender, round, None if history is None else history.name)
         frame = encode_frame(header, payload, self.schema, history)
-        header = read_header(frame, Expectation(self.run_id, self.schema))  # it may name no history
-        return frame, history_after(frame, header, payload, self.schema, history)
+        return frame, history_after(frame, round, payload, self.schema, history)
 
 
 class Inbox:
@@ -139,7 +138,7 @@ class Inbox:
             raise WireError(f"frame is from agent {header.sender}, expected {sender}")
         history = self.histories.get(header.sender)
         header, payload = decode_frame(data, self.expected, history)
-        after = history_after(data, header, payload, self.expected.schema, history)
+        after = history_after(data, header.round, payload, self.expected.schema, history)
         self.admit(header, payload)
         self.newest[header.sender], self.histories[header.sender] = (header.round, payload), after
         return header, payload
