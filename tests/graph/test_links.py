@@ -112,7 +112,7 @@ def test_one_peer_exponential(agents: int, round: int) -> None:
     hop = 2 ** ((round - 1) % ceil(log2(agents)))
     links = schedule_of("one-peer-exponential", agents).links(round)
     assert pairs(links) == {((sender + hop) % agents, sender) for sender in range(agents)}
-    assert links.sent.tolist() == links.degree.tolist() == [1] * agents
+    assert links.out_degree.tolist() == links.degree.tolist() == [1] * agents
 
 
 def test_eight_agents_agree_exactly_after_three_rounds() -> None:
@@ -181,7 +181,7 @@ def test_a_seed_and_a_round_are_all_it_takes(name: str) -> None:
 def test_many_agents() -> None:
     links = schedule_of("matching", 65_535, graph="ring").links(3)
     assert len(links.senders) == 65_534
-    heard, which = links.rows(slice(0, 100)).heard
+    heard, which = links.rows(slice(0, 100)).messages_heard
     assert len(heard) <= 100
     assert np.array_equal(heard[which], links.senders[: len(which)])
 

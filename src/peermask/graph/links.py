@@ -146,7 +146,7 @@ class Links:
         return list(zip(*(column.split(counts) for column in columns), strict=True)) if counts else []
 
     @cached_property
-    def sent(self) -> Integers:
+    def out_degree(self) -> Integers:
         """[K]: how many hear each message."""
         return np.bincount(self.senders, minlength=self.messages)
 
@@ -156,7 +156,7 @@ class Links:
         return [senders.tolist() for senders in np.split(self.senders, self.starts[1:-1])]
 
     @cached_property
-    def heard(self) -> tuple[Integers, Integers]:
+    def messages_heard(self) -> tuple[Integers, Integers]:
         """The messages that any receiver hears, each once, and which of them each link carries [E]."""
         messages, which = np.unique(self.senders, return_inverse=True)
         return messages, which

@@ -72,7 +72,7 @@ def ones_by_layer(masks: Tensor, sizes: Sequence[int]) -> Tensor:
 
 def ones_by_link(received: Tensor, heard: Links, sizes: Sequence[int]) -> Tensor:
     """Ones by layer of what comes over each link, [E, L]. Messages that are not received are ignored."""
-    messages, which = heard.heard
+    messages, which = heard.messages_heard
     if received.device.type == "cpu":
         ones = torch.tensor([_ones(received[j], sizes) for j in messages.tolist()], dtype=torch.int64)
         return ones.reshape(-1, len(sizes))[torch.from_numpy(which)]

@@ -70,7 +70,7 @@ class Experiment:
     @property
     def links(self) -> list[int]:
         """Directed links out of each agent; where the graph changes, in the first round."""
-        sent: list[int] = self.mixing.links.sent.tolist()
+        sent: list[int] = self.mixing.links.out_degree.tolist()
         return sent
 
     def mixing_of(self, round: int) -> Mixing:

@@ -268,7 +268,7 @@ class Ledger:
             if next(iter(shared.values())).device.type != "cpu":
                 spread = lambda function, /, *columns: list(pool.map(function, *columns))  # noqa: E731
             cost = self._of_links.cost(shared, links, self.sizes, spread)
-        return number, cost, torch.from_numpy(links.sent).double()
+        return number, cost, torch.from_numpy(links.out_degree).double()
 
     def _at_first(self, shared: Payload) -> ReceiverState | None:
         """State of the receivers before the first message: a checkpoint's, or that after the agents' openings."""

@@ -35,7 +35,7 @@ def divide(agents: int, size: int) -> list[slice]:
 
 def senders_heard(mixing: Mixing) -> Tensor:
     """The agents whose messages these receivers hear, themselves included, in order."""
-    return torch.from_numpy(mixing.closed.heard[0])  # [K]
+    return torch.from_numpy(mixing.closed.messages_heard[0])  # [K]
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,6 @@ from torch import Tensor
 from peermask.errors import WireError
 
 Payload = dict[str, Tensor]  # name -> [A, ...]: bool leaves are masks, float leaves real values
-
-
 Array: TypeAlias = NDArray[Any]
 MessageRow: TypeAlias = Mapping[str, Array]
 
