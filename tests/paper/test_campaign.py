@@ -63,7 +63,7 @@ def test_what_two_experiments_share_is_run_once(tmp_path: Path, choose: Callable
     campaign(tmp_path / "out", "table3").run(Told())
     told = Told()
     both = campaign(tmp_path / "out", "table3", "cost2")
-    with pytest.raises(StopIteration):
+    with pytest.raises(Reached):
         both.run(_until(told, "avr-weipru"))
     assert told.names == []
 
@@ -189,12 +189,16 @@ def test_the_tiny_scale_has_all_agents_of_the_quick_one() -> None:
     assert presets.scales()["quick"].config["agents"] == 20
 
 
+class Reached(Exception):
+    """What a test waits for has begun."""
+
+
 def _until(told: Told, word: str):  # type: ignore[no-untyped-def]
     """Tell, but stop at the first thing with a word in its name."""
 
     def tell(done: int, total: int, name: str) -> None:
         if word in name:
-            raise StopIteration
+            raise Reached
         told(done, total, name)
 
     return tell

@@ -84,6 +84,19 @@ def test_an_experiment_with_a_plug_in(tmp_path: Path, capsys: pytest.CaptureFixt
     assert "[mine](mine.md)" in (tmp_path / "out" / "README.md").read_text()
 
 
+def test_a_time_limit_leaves_the_rest_to_later_processes_on_the_same_folder(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("mine.toml", "--import", "method.py")
+    code, out, err = reproduce(capsys, *words, "--minutes", "0")
+    assert (code, err) == (0, "")
+    assert "1 of 1 cells are missing; rerun the same command to resume" in out
+    code, out, err = reproduce(capsys, *words, "--processes", "2")
+    assert (code, err) == (0, "")
+    assert "missing" not in out
+    assert len((tmp_path / "out" / "outcomes.jsonl").read_text().splitlines()) == 1
+
+
 def test_a_plug_in_that_has_changed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert reproduce(capsys, "mine.toml", "--import", "method.py")[0] == 0
     (tmp_path / "method.py").write_text(METHOD + "\n# later\n")

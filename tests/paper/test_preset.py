@@ -64,8 +64,9 @@ def test_another_choice_starts_with_its_own_options() -> None:
     assert base["graph"] == {"name": "erdos-renyi", "p": 0.5}
 
 
-def test_names_are_selected_once_in_their_order() -> None:
-    assert selected(("cost1", "table1", "cost1")) == ("table1", "cost1")
+def test_names_are_selected_once_in_the_order_given() -> None:
+    assert selected(("cost1", "table1", "cost1")) == ("cost1", "table1")
+    assert selected(("cost1", "all")) == ("cost1", *(name for name in NAMES if name != "cost1"))
     assert selected(()) == selected(("all",)) == NAMES
     with pytest.raises(ConfigError, match="unknown experiment 'tabel1'; did you mean 'table1'"):
         selected(("tabel1",))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import log
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from peermask.paper.cells import Defaults
 from peermask.paper.outcome import Outcome
 from peermask.paper.output_folder import OutputFolder
 from peermask.paper.preset import ConfigPart, scales
-from peermask.paper.tuning import Tuning, at_edge, format_choice
+from peermask.paper.tuning import Tuning, at_edge, format_choice, next_value
 
 DEAD: dict[float, float | None] = {1.0: None, 0.1: None, 0.01: None, 0.001: None}
 
@@ -100,25 +101,50 @@ def test_values_at_an_edge_are_named() -> None:
     tried: list[ConfigPart] = [{"algorithm": {"lr": lr, "step": "relative"}} for lr in (1.0, 0.1, 0.01)]
     assert at_edge(tried[0], tried) == at_edge(tried[2], tried) == ["lr"]
     assert at_edge(tried[1], tried) == []
-    assert at_edge(tried[0], tried[:2]) == []  # two values have no inside
+    pulls: list[ConfigPart] = [{"algorithm": {"pull": pull, "momentum": 0.5}} for pull in (0.3, 0.6)]
+    assert at_edge(pulls[0], pulls) == []  # of an option that is not searched, two values have no inside
 
 
-def test_the_best_is_tried_without_the_last_elu_of_the_papers_network(tuning: Tuning) -> None:
+def test_next_values_go_beyond_an_edge_and_else_half_way_to_a_neighbour() -> None:
+    def tried(*steps: float) -> list[ConfigPart]:
+        return [{"algorithm": {"lr": lr, "momentum": 0.9}} for lr in steps]
+
+    other: ConfigPart = {"algorithm": {"lr": 3.0, "momentum": 0.5}}  # not a neighbour
+    one, tenth, hundredth = (candidates := tried(1.0, 0.1, 0.01))
+    assert next_value("lr", one, [*candidates, other]) == 3.0
+    assert next_value("lr", hundredth, candidates) == 0.0033
+    assert next_value("lr", tenth, candidates) == 0.32
+    assert next_value("lr", tenth, [*candidates, *tried(0.32)]) == 0.032
+    assert next_value("lr", tenth, tried(0.1, 0.101, 0.099)) is None
+    assert next_value("momentum", {"algorithm": {"lr": 1.0}}, candidates) is None
+
+
+def test_further_values_and_the_network_without_its_last_elu_follow_the_grid(tuning: Tuning) -> None:
+    """Validation falls with the distance of the learning rate to 2, beyond the grid."""
+    paper, stages = replace(tuning, defaults=Defaults("paper", scales()["paper"])), []
+    while paper.chosen("dsgd") is None:
+        new = [trial for trial in paper.trials("dsgd") if paper.home.outcome(trial.job) is None]
+        stages.append(format_choice(new[0].candidate))
+        for trial in new:
+            frozen, lr = trial.candidate["frozen"]["init"], trial.candidate["algorithm"]["lr"]
+            value = 0.7 - 0.1 * abs(log(lr / 2)) + 0.01 * (frozen == "torch-default")
+            paper.home.keep(trial.job, Outcome(config={}, validation=value))
+    torch = "torch-default weights"
+    assert stages[1:] == [f"lr = {lr}, {torch}" for lr in (3, 9, 5.2, 1.7)] + [
+        f"lr = 1.7, {torch}, no ELU on the logits"
+    ]
+    assert paper.record()["dsgd"]["at_edge"] == []
+    assert len(paper.record()["dsgd"]["tried"]) == 2 * (8 + 4 + 1)  # two seeds
+    assert len(paper.candidates("mask-pm1")) == 4  # whose experiment says what follows the logits
+
+
+def test_while_the_best_lies_at_an_edge_more_is_tried_but_not_for_ever(tuning: Tuning) -> None:
     paper = replace(tuning, defaults=Defaults("paper", scales()["paper"]))
-    assert len(paper.candidates("dsgd")) == len(tuning.candidates("dsgd")) == 8
-    for trial in (trials := paper.trials("dsgd")):
-        value = 0.7 if trial.candidate == choice(0.1, "torch-default") else 0.4
-        paper.home.keep(trial.job, Outcome(config={}, validation=value))
-    assert len(trials) == 16  # two seeds
-    assert paper.chosen("dsgd") is None
-    without = {**choice(0.1, "torch-default"), "model": {"out_act": "none"}}
-    again = paper.trials("dsgd")[16:]
-    assert [trial.candidate for trial in again] == [without] * 2
-    for trial in again:
-        paper.home.keep(trial.job, Outcome(config={}, validation=0.8))
-    assert paper.chosen("dsgd") == without
-    assert len(paper.record()["dsgd"]["tried"]) == 18
-    assert len(paper.candidates("mask-pm1")) == 4  # dslth sets it
+    while paper.chosen("mask-default") is None:  # the larger the better
+        for trial in paper.trials("mask-default"):
+            paper.home.keep(trial.job, Outcome(config={}, validation=1 - 1 / trial.candidate["algorithm"]["lr"] / 1e3))
+    assert len(paper.candidates("mask-default")) == 4 + 2 * 4
+    assert paper.record()["mask-default"]["at_edge"] == ["lr"]
 
 
 def test_trials_of_the_best_methods_take_half_of_the_rounds(tuning: Tuning) -> None:

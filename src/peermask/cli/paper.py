@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -24,7 +29,8 @@ def reproduce(
     names: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[NAME...|all]", help="Experiments, by default all (see --list); NAME.toml is your own."
+            metavar="[NAME...|all]",
+            help="Experiments, run in this order; by default all (see --list); NAME.toml is your own.",
         ),
     ] = None,
     scale: Annotated[str, typer.Option(help="paper (CIFAR-10, a GPU) or quick (digits, minutes on a CPU).")] = "paper",
@@ -46,6 +52,10 @@ def reproduce(
     tables_only: Annotated[
         bool, typer.Option("--tables-only", help="Write tables of finished runs; run nothing.")
     ] = False,
+    processes: Annotated[int, typer.Option(min=1, help="Number of processes that share the runs.")] = 1,
+    minutes: Annotated[
+        float | None, typer.Option(min=0, help="Stop after this time; the same command goes on later.")
+    ] = None,
     list_: Annotated[bool, typer.Option("--list", help="List the experiments.")] = False,
     import_: Import = None,
 ) -> int:
@@ -61,12 +71,14 @@ def reproduce(
     from peermask.run.execution import Execution
     from peermask.run.jobs import Stopped
 
+    begun, given = time.monotonic(), names or ["all"]
     plugins = load_plugins(import_ or ())
     console = Console(highlight=False, markup=False)
     if list_:
         _print_list(console)
         return 0
-    wanted, size = selected(tuple(names or ())), _scale(scale)
+    wanted, size = selected(tuple(given)), _scale(scale)
+    first = wanted[: given.index("all")] if "all" in given else wanted
     if released is not None:
         add_released(wanted, released)
     chosen = None if seeds is None else parse_seeds(seeds)
@@ -74,7 +86,11 @@ def reproduce(
     home.check_plugins(plugins)
     imports = dict.fromkeys((*find_plugins(home.plugins(), str(home.path)), *(one.name for one in plugins)))
     with Interrupt() as interrupt:
-        execution = Execution(device, should_stop=interrupt.requested, final_checkpoint=False)
+
+        def should_stop() -> bool:
+            return interrupt.requested() or (minutes is not None and time.monotonic() - begun > 60 * minutes)
+
+        execution = Execution(device, should_stop=should_stop, final_checkpoint=False)
         dataset = None
         if tables_only:
             home.look(size)
@@ -83,10 +99,21 @@ def reproduce(
             dataset = read_data(size, wanted, None if data_dir is None else str(data_dir))
             home.open(size, dataset, chosen[0] if chosen else 0, plugins)
         defaults = Defaults(size, scales()[size], tuple(imports))
-        campaign = Campaign(defaults, home, dataset, wanted, tuple(chosen or range(defaults.scale.seeds)), execution)
+        run_seeds = tuple(chosen or range(defaults.scale.seeds))
+        campaign = Campaign(defaults, home, dataset, wanted, run_seeds, execution, first)
+        shared = {
+            "scale": size,
+            "device": device,
+            "data-dir": data_dir,
+            "out": home.path,
+            "released": released,
+            "seeds": seeds,
+            "minutes": minutes,
+        }
         try:
             if not tables_only:
-                campaign.run(print_progress(console))
+                with _others(processes - 1, [*given, *_as_words(shared, import_ or ())]):
+                    campaign.run(print_progress(console))
         except Stopped:
             pass
         finally:
@@ -102,6 +129,27 @@ def reproduce(
         console.print(f"{missing} of {len(campaign.cells)} cells are missing; {how}", soft_wrap=True)
     print(home.path)
     return interrupt.exit_code if interrupt.requested() else 0
+
+
+def _as_words(options: Mapping[str, object], imports: Sequence[str]) -> list[str]:
+    words = [f"--{name}={value}" for name, value in options.items() if value is not None]
+    return [*words, *(f"--import={plugin}" for plugin in imports)]
+
+
+@contextmanager
+def _others(count: int, arguments: Sequence[str]) -> Iterator[None]:
+    """Start as many other processes on the same folder, which stop with this one."""
+    command = [sys.executable, "-m", "peermask", "reproduce", *arguments]
+    others = [subprocess.Popen(command, stdout=subprocess.DEVNULL) for _ in range(count)]
+    try:
+        yield
+    except BaseException:
+        for other in others:
+            other.terminate()
+        raise
+    finally:
+        for other in others:
+            other.wait()
 
 
 def _print_table(console: Console, made: Grid, note: str, *, with_paper: bool) -> None:

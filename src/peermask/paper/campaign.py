@@ -1,13 +1,14 @@
 """Campaign: the runs that an output folder still lacks, most informative first.
 
-It can be killed and called again at any time, and several processes may share the work of one folder.
+It can be killed and called again at any time, and several processes may share the work of one folder: each takes the
+first run of all that no other has taken.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from peermask.config.choice import choose
@@ -36,6 +37,8 @@ class Campaign:
     names: tuple[str, ...]
     seeds: tuple[int, ...]
     execution: Execution
+    first: tuple[str, ...] = ()  # experiments to run before all others, in this order
+    _finished: set[Cell] = field(default_factory=set)  # that have been looked up
 
     @cached_property
     def tuning(self) -> Tuning:
@@ -43,7 +46,7 @@ class Campaign:
 
     @cached_property
     def cells(self) -> list[Cell]:
-        return by_value([cell for name in self.names for cell in cells_of(name, self.seeds)], self.seeds)
+        return by_value([cell for name in self.names for cell in cells_of(name, self.seeds)], self.seeds, self.first)
 
     def run(self, tell: Tell) -> None:
         """Run every missing cell; a method is tuned before its first cell.
@@ -51,9 +54,8 @@ class Campaign:
         What another process on the same folder works on is left to it, and waited for at the end.
         """
         waiting = False
-        while unfinished := [cell for cell in self.cells if self.outcome(cell) is None]:
-            advanced = [self._advance(alike, tell) for alike in _by_place(unfinished)]
-            if any(advanced):
+        while unfinished := [cell for cell in self.cells if not self._is_finished(cell)]:
+            if any(self._advance(alike, tell) for alike in _by_place(unfinished)):  # then look again from the top
                 waiting = False
                 continue
             if not waiting:
@@ -67,9 +69,14 @@ class Campaign:
         """Run the seeds of a cell, or first what its method still has to try; False where others are at all of that."""
         method = cells[0].of_row.method
         trials = [] if self.tuning.chosen(method) is not None else self.tuning.trials(method)
-        tried = self._play([(trial.job, f"tuning {method}: {trial.name}") for trial in trials], tell)
-        jobs = [(job, cell.name) for cell in cells if (job := self.job(cell)) is not None]
-        return self._play(jobs, tell) or tried
+        if self._play([(trial.job, f"tuning {method}: {trial.name}") for trial in trials], tell):
+            return True
+        return self._play([(job, cell.name) for cell in cells if (job := self.job(cell)) is not None], tell)
+
+    def _is_finished(self, cell: Cell) -> bool:
+        if cell not in self._finished and self.outcome(cell) is not None:
+            self._finished.add(cell)
+        return cell in self._finished
 
     def _done(self) -> tuple[int, int]:
         return len(self.cells) - self.missing(), len(self.cells)
@@ -90,7 +97,7 @@ class Campaign:
         return [outcome for outcome in outcomes if outcome is not None]
 
     def missing(self) -> int:
-        return sum(self.outcome(cell) is None for cell in self.cells)
+        return sum(not self._is_finished(cell) for cell in self.cells)
 
     def _play(self, jobs: Sequence[tuple[Job, str]], tell: Tell) -> bool:
         """Run jobs and save their outcomes; False if all are done, or other processes run them."""

@@ -140,13 +140,16 @@ def tuning_cell(name: str, seed: int) -> Cell:
     return Cell(experiment, rows[len(rows) // 2], columns[len(columns) // 2], seed)
 
 
-def by_value(cells: Iterable[Cell], seeds: Sequence[int]) -> list[Cell]:
-    """Order by information: the paper's comparison, then baselines; one seed of all cells before more seeds of few."""
+def by_value(cells: Iterable[Cell], seeds: Sequence[int], first: Sequence[str] = ()) -> list[Cell]:
+    """Order by information: accord and the paper's comparison, then baselines; one seed of all before more of few.
+
+    Experiments that are named `first` come before all others, one after another.
+    """
     places = {seed: place for place, seed in enumerate(seeds)}
 
-    def rank(cell: Cell) -> int:
-        own = cell.of_row.rank
-        return places[cell.seed] + (cell.preset.rank if own is None else max(own, cell.preset.rank))
+    def rank(cell: Cell) -> tuple[int, int]:
+        own, place = cell.of_row.rank, first.index(cell.experiment) if cell.experiment in first else len(first)
+        return place, places[cell.seed] + (cell.preset.rank if own is None else own)
 
     return sorted(cells, key=rank)
 

@@ -37,6 +37,7 @@ class Scale(Options):
     seeds: int
     tuning_rounds: int
     tuning_seeds: int = 1
+    further_trials: int = 0  # of every method, after its grid
     config: ConfigPart
 
 
@@ -45,6 +46,7 @@ class Method(Options):
     colour: str
     algorithm: ConfigPart
     grid: tuple[ConfigPart, ...] = Field(min_length=1)  # options of the algorithm
+    searched: tuple[str, ...] = ("lr",)  # options that further trials change, one at a time
     starts: tuple[str, ...] = ()  # `frozen.init` to try with each of them; none: what the config says
     output_tuned: bool = False  # whether the best is tried again in the paper's network without its ELU on the logits
     tuned_on: str
@@ -196,16 +198,15 @@ def scales() -> dict[str, Scale]:
 
 
 def selected(names: tuple[str, ...]) -> tuple[str, ...]:
-    """The experiments asked for, each once, in the order of `known`; `all` and no name mean all that are built in.
+    """The experiments asked for, each once, in this order; `all` and no name mean all that are built in.
 
     A name that ends in .toml is a file with one of the user's own.
     """
-    wanted = [add_own(Path(name)) if name.endswith(".toml") else name for name in names]
+    wanted = [add_own(Path(name)) if name.endswith(".toml") else name for name in names or ("all",)]
     for name in wanted:
         if name != "all":
             preset(name)
-    built_in = NAMES if not wanted or "all" in wanted else ()
-    return tuple(name for name in preset_names() if name in (*built_in, *wanted))
+    return tuple(dict.fromkeys(each for name in wanted for each in (NAMES if name == "all" else (name,))))
 
 
 def merge(base: Mapping[str, Any], change: Mapping[str, Any]) -> ConfigPart:

@@ -1,10 +1,16 @@
-"""Learning rates and first weights: every method's are tried on held-out training data, and the best is used."""
+"""Learning rates and first weights: every method's are tried on held-out training data, and the best is used.
+
+First a method's grid, then as many further settings as the scale says. Each changes one number of the best so far
+(`searched`): beyond what was tried where the best lies at an edge, and else half-way to a neighbour. While the best
+lies at an edge more are tried, up to twice as many.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from math import sqrt
 from statistics import fmean
 from typing import Any
 
@@ -35,14 +41,30 @@ class Tuning:
     home: OutputFolder
     seed: int  # the first one; the scale says how many there are
     _chosen: dict[str, ConfigPart] = field(default_factory=dict)  # outcomes never change once they are there
+    _listed: dict[str, list[ConfigPart]] = field(default_factory=dict)  # candidates known so far, by method
 
     def candidates(self, method: str) -> list[ConfigPart]:
-        """Candidates of a method; once all were tried, also the best without the ELU on the logits."""
-        listed = methods()[method].candidates
-        reached = self._reached(method, listed) if self._varies_output(method) else []
-        if not reached or len(reached) < len(listed) * len(self._seeds):
-            return listed
-        return [*listed, {**best(reached), "model": {"out_act": "none"}}]
+        """Candidates of a method that are known: more follow once all of these have been tried."""
+        listed = self._listed.setdefault(method, methods()[method].candidates)
+        while len(listed) > 1 and (reached := self._all_reached(method, listed)) is not None:
+            candidate = self._next(method, listed, best(reached))
+            if candidate is None:
+                break
+            listed = self._listed[method] = [*listed, candidate]
+        return listed
+
+    def _next(self, method: str, listed: Sequence[ConfigPart], chosen: ConfigPart) -> ConfigPart | None:
+        """The candidate to try after those listed, of which one is the best; None after the last."""
+        own, further = methods()[method], self.defaults.scale.further_trials
+        tried = len(listed) - len(own.candidates)
+        if "model" in listed[-1]:
+            return None
+        edges = [name for name in own.searched if name in at_edge(chosen, listed, own.searched)]
+        if tried < further or (edges and tried < 2 * further):
+            name = edges[0] if edges else own.searched[tried % len(own.searched)]
+            if (value := next_value(name, chosen, listed)) is not None:
+                return {**chosen, "algorithm": {**chosen["algorithm"], name: value}}
+        return {**chosen, "model": {"out_act": "none"}} if self._varies_output(method) else None
 
     def trials(self, method: str) -> list[Trial]:
         """Every candidate with every tuning seed; none where there is nothing to choose."""
@@ -54,10 +76,11 @@ class Tuning:
         changes = {"rounds": rounds} if (rounds := self._rounds(method)) else {}
         return [Trial(one, self.defaults.job(cell, one, **changes)) for one in candidates for cell in cells]
 
-    def _reached(self, method: str, candidates: Sequence[ConfigPart]) -> list[tuple[ConfigPart, Outcome]]:
-        """Outcomes of the trials that were run."""
+    def _all_reached(self, method: str, candidates: Sequence[ConfigPart]) -> list[tuple[ConfigPart, Outcome]] | None:
+        """Outcomes of the trials; None before all have been run."""
         outcomes = [(trial.candidate, self.home.outcome(trial.job)) for trial in self._trials(method, candidates)]
-        return [(candidate, outcome) for candidate, outcome in outcomes if outcome is not None]
+        known = [(candidate, outcome) for candidate, outcome in outcomes if outcome is not None]
+        return known if len(known) == len(outcomes) else None
 
     def _varies_output(self, method: str) -> bool:
         model = self._tuning_config(method)["model"]
@@ -83,10 +106,9 @@ class Tuning:
         """
         if method not in self._chosen:
             candidates = self.candidates(method)
-            reached = self._reached(method, candidates)
             if len(candidates) == 1:
                 self._chosen[method] = candidates[0]
-            elif len(reached) == len(candidates) * len(self._seeds):
+            elif (reached := self._all_reached(method, candidates)) is not None:
                 self._chosen[method] = best(reached)
             elif method in self._recorded:
                 self._chosen[method] = self._recorded[method]["chosen"]
@@ -109,7 +131,7 @@ class Tuning:
         return {
             "chosen": chosen,
             "on": self._where(method),
-            "at_edge": at_edge(chosen, self.candidates(method)),
+            "at_edge": at_edge(chosen, self.candidates(method), methods()[method].searched),
             "tried": [self._line(trial) for trial in trials],
         }
 
@@ -154,14 +176,43 @@ def best(reached: Sequence[tuple[ConfigPart, Outcome]]) -> ConfigPart:
     return max(candidates, key=merit)
 
 
-def at_edge(chosen: ConfigPart, candidates: Sequence[ConfigPart]) -> list[str]:
-    """Name the chosen numbers of the algorithm that are the smallest or the largest of three or more tried."""
+def at_edge(chosen: ConfigPart, candidates: Sequence[ConfigPart], searched: Sequence[str] = ("lr",)) -> list[str]:
+    """Name the chosen numbers of the algorithm that are the smallest or the largest tried: of a searched option among
+    candidates that are equal otherwise, of another where there are three or more."""
     found = []
     for name, value in chosen["algorithm"].items():
-        tried = {one["algorithm"].get(name, value) for one in candidates} - {"auto"}
-        if len(tried) > 2 and not isinstance(value, str) and value in (min(tried), max(tried)):
+        tried = _tried(name, chosen if name in searched else None, candidates)
+        if value in tried and (name in searched or len(tried) > 2) and value in (tried[0], tried[-1]):
             found.append(name)
     return found
+
+
+def next_value(name: str, chosen: ConfigPart, candidates: Sequence[ConfigPart]) -> float | None:
+    """Three times the largest value tried, or a third of the smallest, where that is the best; else a value half-way,
+    as factors count, to the farther of its neighbours. None where there is nothing new at two digits."""
+    tried, value = _tried(name, chosen, candidates), chosen["algorithm"].get(name)
+    if value not in tried or value <= 0:
+        return None
+    above, below = [each for each in tried if each > value], [each for each in tried if each < value]
+    if not above:
+        wanted = 3 * value
+    elif not below:
+        wanted = value / 3
+    else:
+        wanted = sqrt(value * (above[0] if above[0] / value >= value / below[-1] else below[-1]))
+    rounded = float(f"{wanted:.2g}")
+    return None if rounded in tried else rounded
+
+
+def _tried(name: str, like: ConfigPart | None, candidates: Sequence[ConfigPart]) -> list[float]:
+    """The numbers tried for an option, in order; `like` a candidate: only where all other options are the same."""
+
+    def others(candidate: ConfigPart) -> ConfigPart:
+        return {**candidate, "algorithm": {**candidate["algorithm"], name: None}, "model": None}
+
+    alike = [one for one in candidates if like is None or others(one) == others(like)]
+    values = {one["algorithm"].get(name) for one in alike}
+    return sorted(value for value in values if isinstance(value, int | float))
 
 
 def format_choice(candidate: ConfigPart) -> str:
