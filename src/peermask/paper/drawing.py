@@ -34,6 +34,13 @@ def finish(axes: Axes, x: str, y: str) -> None:
     axes.spines[["top", "right"]].set_visible(False)
 
 
+def lighter(colour: str, share: float) -> tuple[float, ...]:
+    """`#rrggbb`, mixed with a share of white."""
+    from matplotlib.colors import to_rgb
+
+    return tuple(share + (1 - share) * part for part in to_rgb(colour))
+
+
 def files_of(name: str, figure: Figure, dpi: int = 160, svg_text: str = "path") -> dict[str, bytes]:
     """File name -> content. The same picture is the same file: no date, and ids in the SVG that do not change."""
     from matplotlib import rc_context

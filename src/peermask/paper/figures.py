@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from peermask.paper.campaign import Campaign
-from peermask.paper.drawing import blank, files_of, finish
+from peermask.paper.drawing import blank, files_of, finish, lighter
 from peermask.paper.outcome import FirstLayer, Outcome
 from peermask.paper.preset import Figure as FigureKind
 from peermask.paper.preset import Preset, methods, preset
@@ -218,7 +218,9 @@ def _by_agents(shape: Preset, runs: Runs) -> Figure:
                 curve = outcomes[0].curve
                 if rows[row].group == group and curve is not None:
                     label = rows[row].name.removesuffix(f", {group}")
-                    axes.plot(curve.rounds, curve.agents[agent], label=label, linewidth=1.2, **_look(shape, row))
+                    look = _look(shape, row)  # a shade instead of dashes, which would be lost in such curves
+                    shade = lighter(look["color"], 0.3 * STYLES.index(look["linestyle"]))
+                    axes.plot(curve.rounds, curve.agents[agent], label=label, linewidth=1.2, color=shade)
             axes.set_title(f"agent {agent + 1}, {group}", fontsize=10)
             axes.set_ylim(0, 1)
             finish(axes, "step", "test accuracy")
