@@ -8,13 +8,13 @@
     ├── RunError           a run folder, checkpoint or device
     │   ├── DivergedError  a loss that is NaN or infinite
     │   ├── FullDiskError  temporary: the same command may succeed later
-    │   └── LostRankError  passing: a process that computed some of the agents is gone
+    │   └── LostRankError  temporary: a process that computed some of the agents is gone
     ├── WireError          bytes from outside that are not a valid frame
     ├── NodeError          a fleet, certificate or peer
-    │   └── NotYetError    passing: an address that is not up, a clock that is behind, neighbours that are not there
+    │   └── NotYetError    temporary: an address that is not up, a clock that is behind, neighbours that are not there
     └── ExportError        a ticket or exported model
 
-The command line prints any of them as one line and exits with 2, or with 75 where it is passing and the same command
+The command line prints any of them as one line and exits with 2, or with 75 where it is temporary and the same command
 may succeed later (EX_TEMPFAIL of sysexits.h).
 """
 
