@@ -25,7 +25,7 @@ from pydantic import Field
 from torch import Tensor
 
 from peermask.algorithms.contract import Agents, Algorithm, Clock, LocalData, algorithms
-from peermask.algorithms.descent import MomentumOptions, add_momentum, common_start, descent, first_velocity
+from peermask.algorithms.descent import MomentumOptions, common_start, first_velocity, momentum_step
 from peermask.algorithms.message import as_message, mix
 from peermask.graph.mixing import Mixing
 from peermask.masks.select import top_fraction_by_layer
@@ -61,10 +61,9 @@ class Choco(Algorithm[State]):
         return State(start, start.clone(), start.clone(), first_velocity(start, self.options.momentum))
 
     def learn(self, state: State, data: LocalData, clock: Clock) -> tuple[State, Tensor]:
-        gradient, loss = self.setting.network.gradient(state.params, data.batch(clock))
-        summed = add_momentum(gradient, state.velocity, self.options.momentum)
-        params = state.params - descent(state.params, summed, self.options, clock)
-        velocity = summed if self.options.momentum else None
+        batch = data.batch(clock)
+        step, velocity, loss = momentum_step(self.setting, state.params, state.velocity, batch, self.options, clock)
+        params = state.params - step
         change = self._largest(params - state.public) if clock.is_last_batch else None
         return replace(state, params=params, velocity=velocity, change=change), loss
 

@@ -37,9 +37,12 @@ def first_velocity(like: Tensor, momentum: float) -> Tensor | None:
     return torch.zeros_like(like) if momentum else None
 
 
-def add_momentum(gradient: Tensor, velocity: Tensor | None, momentum: float) -> Tensor:
-    """u ← β u + g, and g itself where momentum is off."""
-    return gradient if velocity is None else momentum * velocity + gradient
+def add_momentum(gradient: Tensor, velocity: Tensor | None, momentum: float) -> tuple[Tensor, Tensor | None]:
+    """u ← β u + g, to follow and to carry; g and nothing where momentum is off."""
+    if velocity is None:
+        return gradient, None
+    summed = momentum * velocity + gradient
+    return summed, summed
 
 
 class DescentOptions(registry.Options):
@@ -72,8 +75,8 @@ def momentum_step(
 ) -> tuple[Tensor, Tensor | None, Tensor]:
     """η (u + ω x), where u ← β u + ∇f(x): what a step takes away, u where momentum is on, and losses [A]."""
     gradient, loss = setting.network.gradient(params, batch)
-    summed = add_momentum(gradient, velocity, options.momentum)
-    return descent(params, summed, options, clock), summed if options.momentum else None, loss
+    direction, velocity = add_momentum(gradient, velocity, options.momentum)
+    return descent(params, direction, options, clock), velocity, loss
 
 
 # Magnitude pruning of real-valued parameters to what each agent may keep.

@@ -99,13 +99,12 @@ class DisPfl(Algorithm[State]):
         gradient, loss = self.setting.network.gradient(state.params, data.batch(clock))
         if self.options.clip:
             gradient = gradient * (self.options.clip / gradient.norm(dim=1, keepdim=True)).clamp(max=1.0)
-        summed = add_momentum(gradient, state.velocity, self.options.momentum)
-        params = self._mask_weights(state.mask, state.params - descent(state.params, summed, self.options, clock))
+        direction, velocity = add_momentum(gradient, state.velocity, self.options.momentum)
+        params = self._mask_weights(state.mask, state.params - descent(state.params, direction, self.options, clock))
         mask = state.mask
         due = clock.round % self.options.update_every == 0 and clock.is_last_batch
         if due and clock.progress < self.options.update_until:
             mask = self._regrow(params, state, data, clock)
-        velocity = summed if self.options.momentum else None
         return replace(state, params=params, velocity=velocity, next_mask=mask), loss
 
     def share(self, state: State) -> Payload:

@@ -19,7 +19,14 @@ from pydantic import Field
 from torch import Tensor
 
 from peermask.algorithms.contract import Agents, Algorithm, Clock, LocalData, algorithms
-from peermask.algorithms.descent import MomentumOptions, add_momentum, common_start, descent, first_velocity
+from peermask.algorithms.descent import (
+    MomentumOptions,
+    add_momentum,
+    common_start,
+    descent,
+    first_velocity,
+    momentum_step,
+)
 from peermask.algorithms.message import as_message, as_params, mix
 from peermask.graph.mixing import Mixing
 from peermask.wire.schema import Payload
@@ -51,18 +58,13 @@ class Ditto(Algorithm[State]):
         return State(start, start.clone(), first_velocity(start, momentum), first_velocity(start, momentum))
 
     def learn(self, state: State, data: LocalData, clock: Clock) -> tuple[State, Tensor]:
-        batch, gradient_of, options = data.batch(clock), self.setting.network.gradient, self.options
-        summed = add_momentum(gradient_of(state.agreed, batch)[0], state.velocity, options.momentum)
-        own, loss = gradient_of(state.personal, batch)
-        own = own + options.closeness * (state.personal - state.agreed)
-        own_summed = add_momentum(own, state.personal_velocity, options.momentum)
-        learned = State(
-            state.agreed - descent(state.agreed, summed, options, clock),
-            state.personal - descent(state.personal, own_summed, options, clock),
-            summed if options.momentum else None,
-            own_summed if options.momentum else None,
-        )
-        return learned, loss
+        batch, options = data.batch(clock), self.options
+        step, velocity, _ = momentum_step(self.setting, state.agreed, state.velocity, batch, options, clock)
+        gradient, loss = self.setting.network.gradient(state.personal, batch)
+        gradient = gradient + options.closeness * (state.personal - state.agreed)
+        direction, personal_velocity = add_momentum(gradient, state.personal_velocity, options.momentum)
+        personal = state.personal - descent(state.personal, direction, options, clock)
+        return State(state.agreed - step, personal, velocity, personal_velocity), loss
 
     def share(self, state: State) -> Payload:
         return as_message(state.agreed, self.masker.layout.weights)
