@@ -34,7 +34,7 @@ class PeermaskError(Exception):
         ...     peermask.make_config({"rounds": 0})
         ... except peermask.PeermaskError as error:
         ...     print(error)
-        rounds = 0: input should be greater than or equal to 1
+        rounds = 0: must be at least 1
     """
 
     exit_code = 2

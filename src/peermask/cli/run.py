@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from peermask.run.execution import Execution
     from peermask.run.jobs import Sweep
     from peermask.run.result import RunResult
+    from peermask.store.result import StoredRun
     from peermask.store.sweeps import SweepFolder
 
 
@@ -102,6 +103,14 @@ class Request:
         assert self.resume is not None
         return None, [*self.imports, *find_recorded_plugins(self.resume, quiet=True)]  # other ranks need them too
 
+    def check_ranks(self, processes: int, loaded: ExperimentConfig | None) -> None:
+        """Refuse more processes than there are agents, before any is started."""
+        if processes > 1:
+            from peermask.run.runner import config_in
+            from peermask.run.start import check_ranks
+
+            check_ranks(processes, loaded or config_in(self.resume or Path(), self.overrides))
+
     def arguments(self, imports: Sequence[str], **options: object) -> list[str]:
         """The arguments that other ranks need."""
         pairs = [("--set", each) for each in self.overrides] + [("--import", name) for name in imports]
@@ -166,11 +175,7 @@ def run(
         loaded, imports = request.load()
         options = {"device": device, "resume": resume, "chunk": chunk, "workers": workers}
         arguments = request.arguments(imports, **options, backend=backend, wait=wait)
-        if processes is not None and processes > 1:
-            from peermask.run.runner import config_in
-            from peermask.run.start import check_ranks
-
-            check_ranks(processes, loaded or config_in(resume or Path(), request.overrides))
+        request.check_ranks(processes or 1, loaded)
         logs = (resume or out or Path("runs", "it")).parent / "tensorboard" if tensorboard else None
         with open_ranks(place, size, arguments, device, backend, wait, should_stop) as ranks:
             execution = replace(execution, ranks=ranks)
@@ -178,14 +183,17 @@ def run(
                 from peermask.run.start import take_part
 
                 return interrupt.exit_code if take_part(loaded, execution) == "interrupted" else 0
-            again = bool(place and place.restarts)
-            result = _run_one(console, request, loaded, execution, logs, again=again)
+            result = _run_one(console, request, loaded, execution, logs, again=bool(place and place.restarts))
     if result.status == "interrupted":
         console.print(f"interrupted and saved; resume with: peermask run --resume {result.root}", soft_wrap=True)
         return interrupt.exit_code
+    _print_end(console, result)
+    return 0
+
+
+def _print_end(console: Console, result: StoredRun) -> None:
     print_result(console, result)
     print(result.root)
-    return 0
 
 
 def _run_one(
@@ -211,8 +219,7 @@ def _run_one(
             return run_experiment(loaded, request.out, resume=again, execution=execution)
     except DivergedError as error:
         if error.root is not None:
-            print_result(console, RunResult.open(error.root))
-            print(error.root)
+            _print_end(console, RunResult.open(error.root))
         raise
 
 

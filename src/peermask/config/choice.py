@@ -16,6 +16,19 @@ from peermask.models.architectures import models
 from peermask.registry import Options, Registry
 
 FORMS = ("int", "float", "str", "bool", "none")
+MUST_BE = {  # by pydantic's type of a problem, in the words of `peermask list`
+    "greater_than": "above {gt}",
+    "greater_than_equal": "at least {ge}",
+    "less_than": "below {lt}",
+    "less_than_equal": "at most {le}",
+    "literal_error": "{expected}",
+    "too_short": "a list of at least {min_length}",
+    **dict.fromkeys(("int_type", "int_parsing", "int_from_float"), "a whole number"),
+    **dict.fromkeys(("float_type", "float_parsing", "finite_number"), "a number"),
+    **dict.fromkeys(("bool_type", "bool_parsing"), "true or false"),
+    **dict.fromkeys(("list_type", "tuple_type"), "a list"),
+    "string_type": "text",
+}
 
 
 def first_problem(error: ValidationError, model: type[BaseModel], prefix: str = "") -> ConfigError:
@@ -68,6 +81,11 @@ def _keys_at(model: type[BaseModel], path: list[str]) -> list[str]:
 
 
 def _plain(problem: Any) -> str:
+    if problem["type"] in MUST_BE:
+        limits = {
+            key: f"{limit:g}" if isinstance(limit, float) else limit for key, limit in problem.get("ctx", {}).items()
+        }
+        return "must be " + MUST_BE[problem["type"]].format_map(limits)
     message = str(problem["msg"]).removeprefix("Value error, ")
     return message[0].lower() + message[1:]
 
