@@ -19,6 +19,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from peermask.paper.tables import markdown_table
+
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 BLOCK = re.compile(r"(<!-- table (\{.*?\}) -->\n)(.*?)(<!-- end of table -->)", re.DOTALL)
@@ -38,11 +40,11 @@ def table(spec: dict[str, Any], results: Path = ROOT / "results") -> str:
     rows = spec.get("rows", list(dict.fromkeys(row for row, _ in cells)))
     also: dict[str, str] = spec.get("also", {})
     head = [spec.get("title", ""), *columns, *also]
-    lines = [head, ["---", *("---:" for _ in head[1:])]]
+    lines = []
     for row in rows:
         shown = [_text(cells.get((row, column)), show) for column, show in columns.items()]
         lines.append([row, *shown, *(_mean(cells, row, list(columns), name) for name in also.values())])
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    return "\n".join([*markdown_table(head, lines), ""])
 
 
 def _text(cell: dict[str, str] | None, show: str | list[str]) -> str:

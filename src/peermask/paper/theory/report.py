@@ -15,6 +15,7 @@ from rich.text import Text
 from peermask.errors import RunError
 from peermask.files import write_atomically
 from peermask.paper.drawing import blank, files_of, finish
+from peermask.paper.tables import markdown_table
 from peermask.paper.theory.study import LEVELS, Scale, Study, run_study
 from peermask.paper.theory.tables import DELTA, Table, tables
 from peermask.paper.theory.widths import needed_width, promised
@@ -80,14 +81,7 @@ def markdown(study: Study) -> str:
 
 
 def _markdown_table(table: Table) -> str:
-    lines = [
-        f"\n## {table.title}\n",
-        "| " + " | ".join(table.columns) + " |",
-        "|" + " --- |" * len(table.columns),
-        *("| " + " | ".join(row) + " |" for row in table.rows),
-        f"\n{table.meaning}\n",
-    ]
-    return "\n".join(lines)
+    return "\n".join([f"\n## {table.title}\n", *markdown_table(table.columns, table.rows), f"\n{table.meaning}\n"])
 
 
 def figures(study: Study) -> dict[str, bytes]:
